@@ -1,0 +1,196 @@
+//! What can go wrong between this process and the GPU driver.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::driver::Ordinal;
+use crate::pointer::DevicePtr;
+
+/// This crate's results.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A `CUresult`. Numbers newer than this library are data, not errors of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CuResult(pub u32);
+
+impl CuResult {
+    /// `CUDA_SUCCESS`.
+    pub const SUCCESS: Self = Self(0);
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub const INVALID_VALUE: Self = Self(1);
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub const OUT_OF_MEMORY: Self = Self(2);
+    /// `CUDA_ERROR_NOT_INITIALIZED`: `cuInit` was not called, or this is a forked child.
+    pub const NOT_INITIALIZED: Self = Self(3);
+    /// `CUDA_ERROR_DEINITIALIZED`: the driver is shutting down with the process.
+    pub const DEINITIALIZED: Self = Self(4);
+    /// `CUDA_ERROR_NO_DEVICE`.
+    pub const NO_DEVICE: Self = Self(100);
+    /// `CUDA_ERROR_INVALID_CONTEXT`.
+    pub const INVALID_CONTEXT: Self = Self(201);
+    /// `CUDA_ERROR_NOT_READY`.
+    pub const NOT_READY: Self = Self(600);
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    pub const ILLEGAL_ADDRESS: Self = Self(700);
+    /// `CUDA_ERROR_NOT_PERMITTED`.
+    pub const NOT_PERMITTED: Self = Self(800);
+    /// `CUDA_ERROR_NOT_SUPPORTED`.
+    pub const NOT_SUPPORTED: Self = Self(801);
+
+    /// The header's name of this result, where this library knows it.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self.0 {
+            0 => "CUDA_SUCCESS",
+            1 => "CUDA_ERROR_INVALID_VALUE",
+            2 => "CUDA_ERROR_OUT_OF_MEMORY",
+            3 => "CUDA_ERROR_NOT_INITIALIZED",
+            4 => "CUDA_ERROR_DEINITIALIZED",
+            34 => "CUDA_ERROR_STUB_LIBRARY",
+            46 => "CUDA_ERROR_DEVICE_UNAVAILABLE",
+            100 => "CUDA_ERROR_NO_DEVICE",
+            101 => "CUDA_ERROR_INVALID_DEVICE",
+            200 => "CUDA_ERROR_INVALID_IMAGE",
+            201 => "CUDA_ERROR_INVALID_CONTEXT",
+            202 => "CUDA_ERROR_CONTEXT_ALREADY_CURRENT",
+            205 => "CUDA_ERROR_MAP_FAILED",
+            209 => "CUDA_ERROR_NO_BINARY_FOR_GPU",
+            214 => "CUDA_ERROR_ECC_UNCORRECTABLE",
+            218 => "CUDA_ERROR_INVALID_PTX",
+            222 => "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            304 => "CUDA_ERROR_OPERATING_SYSTEM",
+            400 => "CUDA_ERROR_INVALID_HANDLE",
+            401 => "CUDA_ERROR_ILLEGAL_STATE",
+            500 => "CUDA_ERROR_NOT_FOUND",
+            600 => "CUDA_ERROR_NOT_READY",
+            700 => "CUDA_ERROR_ILLEGAL_ADDRESS",
+            701 => "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            702 => "CUDA_ERROR_LAUNCH_TIMEOUT",
+            709 => "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+            717 => "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+            719 => "CUDA_ERROR_LAUNCH_FAILED",
+            800 => "CUDA_ERROR_NOT_PERMITTED",
+            801 => "CUDA_ERROR_NOT_SUPPORTED",
+            802 => "CUDA_ERROR_SYSTEM_NOT_READY",
+            803 => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            804 => "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+            900 => "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            901 => "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+            906 => "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+            908 => "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+            999 => "CUDA_ERROR_UNKNOWN",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for CuResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "{name} ({})", self.0),
+            None => write!(f, "CUresult {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for CuResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a GPU operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No CUDA driver on this machine (or not on the loader's path).
+    #[error(
+        "the CUDA driver library {library} cannot be loaded: {reason}; install the NVIDIA driver, \
+         or in a container pass the driver in (NVIDIA_DRIVER_CAPABILITIES=compute)"
+    )]
+    Library {
+        /// The file that was asked for.
+        library: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// The driver is too old for something this workspace needs.
+    #[error("the CUDA driver library has no {symbol}: it is too old; update the NVIDIA driver")]
+    Symbol {
+        /// The function that is missing.
+        symbol: &'static str,
+    },
+    /// A driver call failed.
+    #[error("{call} failed: {result}")]
+    Call {
+        /// The function that was called.
+        call: &'static str,
+        /// What it answered.
+        result: CuResult,
+    },
+    /// The driver does not know this address.
+    #[error(
+        "{ptr} is no address that the GPU driver knows: never allocated, already freed, or plain \
+         host memory; pass a pointer from cudaMalloc, cuMemCreate or a CUDA pool"
+    )]
+    UnknownPointer {
+        /// The address.
+        ptr: DevicePtr,
+    },
+    /// There is no such GPU in this process.
+    #[error(
+        "there is no GPU {ordinal}: this process sees {count}; check --gpu and CUDA_VISIBLE_DEVICES"
+    )]
+    NoSuchDevice {
+        /// The one that was asked for.
+        ordinal: Ordinal,
+        /// How many there are.
+        count: u32,
+    },
+    /// A range runs past its buffer.
+    #[error("bytes {offset}..{end} lie outside the buffer of {len} bytes", end = offset.saturating_add(*wanted))]
+    OutOfRange {
+        /// Where the access starts.
+        offset: u64,
+        /// How many bytes it covers.
+        wanted: u64,
+        /// The buffer's length.
+        len: u64,
+    },
+    /// GPU work did not finish in time.
+    #[error("{what} did not finish within {limit:?}; the GPU may be hung or busy with other work")]
+    Deadline {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        limit: Duration,
+    },
+    /// The operating system refused something the simulation needs.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// The driver's result, where a driver call failed.
+    pub fn cu_result(&self) -> Option<CuResult> {
+        match self {
+            Self::Call { result, .. } => Some(*result),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_newer_than_this_library_is_shown_by_number() {
+        assert_eq!(CuResult(12345).to_string(), "CUresult 12345");
+        assert_eq!(CuResult::NOT_READY.to_string(), "CUDA_ERROR_NOT_READY (600)");
+    }
+}

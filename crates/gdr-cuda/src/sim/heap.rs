@@ -1,0 +1,281 @@
+//! Simulated device addresses: who has which, and what is behind it.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::backing::{Backing, View};
+use crate::driver::Ordinal;
+use crate::error::{CuResult, Error, Result};
+use crate::pointer::{BufferId, DevicePtr, PointerInfo, PointerKind};
+
+/// Blocks start at multiples of this, and small allocations share one of this size, as
+/// `cuMemAlloc` does it on hardware.
+pub(super) const BLOCK: u64 = 2 << 20;
+/// The size of a GPU page.
+pub(super) const GPU_PAGE: u64 = 64 << 10;
+/// Small allocations start at multiples of this.
+const SMALL_STEP: u64 = 512;
+
+/// Serial numbers are unique in the process, not only in one simulation.
+static NEXT_BUFFER: AtomicU64 = AtomicU64::new(1);
+
+/// Where an allocation may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// Beside others in a shared block when smaller than a GPU page, else alone.
+    Packed,
+    /// In a block of its own, whose length is rounded up to a multiple of this.
+    Alone(u64),
+}
+
+/// What is asked of a heap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// The CUDA function the simulation stands in for.
+    pub(super) call: &'static str,
+    /// The GPU on whose behalf.
+    pub(super) device: Ordinal,
+    /// What the address will say of itself.
+    pub(super) kind: PointerKind,
+    /// Where it may lie.
+    pub(super) placement: Placement,
+    /// Bytes.
+    pub(super) len: u64,
+}
+
+#[derive(Debug)]
+struct Block {
+    backing: Arc<Backing>,
+    size: u64,
+    /// Bytes handed out so far; they are never handed out again.
+    filled: u64,
+    live: u32,
+}
+
+#[derive(Debug)]
+struct Allocation {
+    info: PointerInfo,
+    block: u64,
+}
+
+/// One range of addresses, handed out from the bottom and never twice.
+#[derive(Debug)]
+pub(super) struct Heap {
+    next: u64,
+    end: u64,
+    capacity: u64,
+    used: u64,
+    /// The block that small allocations are being put into.
+    shared: Option<u64>,
+    blocks: BTreeMap<u64, Block>,
+    allocations: BTreeMap<u64, Allocation>,
+}
+
+impl Heap {
+    /// Addresses `start..end`, at most `capacity` bytes of memory behind them at a time.
+    pub(super) fn new(start: u64, end: u64, capacity: u64) -> Self {
+        Self {
+            next: start,
+            end,
+            capacity,
+            used: 0,
+            shared: None,
+            blocks: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+        }
+    }
+
+    /// Allocates; the answer's `size` is what the driver would report.
+    pub(super) fn allocate(&mut self, request: Request) -> Result<PointerInfo> {
+        let fail = |result| Error::Call { call: request.call, result };
+        if request.len == 0 {
+            return Err(fail(CuResult::INVALID_VALUE));
+        }
+        if request.len > self.capacity {
+            return Err(fail(CuResult::OUT_OF_MEMORY));
+        }
+        let (block, base, size) = match request.placement {
+            Placement::Packed if request.len < GPU_PAGE => {
+                let (block, base) = self.pack(request)?;
+                (block, base, request.len)
+            }
+            Placement::Packed => {
+                let block = self.add_block(request.call, round_up(request.len, GPU_PAGE))?;
+                (block, block, request.len)
+            }
+            Placement::Alone(granularity) => {
+                let size = round_up(request.len, granularity);
+                let block = self.add_block(request.call, size)?;
+                (block, block, size)
+            }
+        };
+        let info = PointerInfo {
+            kind: request.kind,
+            device: request.device,
+            buffer: BufferId(NEXT_BUFFER.fetch_add(1, Ordering::Relaxed)),
+            base: DevicePtr::new(base),
+            size,
+        };
+        if let Some(block) = self.blocks.get_mut(&block) {
+            block.live += 1;
+        }
+        self.allocations.insert(base, Allocation { info, block });
+        Ok(info)
+    }
+
+    /// A place in the shared block, or in a new one where it is full.
+    fn pack(&mut self, request: Request) -> Result<(u64, u64)> {
+        let step = round_up(request.len, SMALL_STEP);
+        let room = |block: &Block| block.size - block.filled >= step;
+        let base = match self.shared.filter(|base| self.blocks.get(base).is_some_and(room)) {
+            Some(base) => base,
+            None => self.add_block(request.call, BLOCK)?,
+        };
+        self.shared = Some(base);
+        let filled = self.blocks.get_mut(&base).map_or(0, |block| {
+            block.filled += step;
+            block.filled
+        });
+        Ok((base, base + filled - step))
+    }
+
+    fn add_block(&mut self, call: &'static str, size: u64) -> Result<u64> {
+        let full = Error::Call { call, result: CuResult::OUT_OF_MEMORY };
+        let base = self.next;
+        let next = base + round_up(size, BLOCK);
+        if size > self.capacity - self.used || next > self.end {
+            return Err(full);
+        }
+        let backing = Arc::new(Backing::new(size)?);
+        self.blocks.insert(base, Block { backing, size, filled: 0, live: 0 });
+        self.next = next;
+        self.used += size;
+        Ok(base)
+    }
+
+    /// Frees the allocation that starts at `base`.
+    pub(super) fn free(&mut self, base: DevicePtr) -> Result<()> {
+        let allocation = self
+            .allocations
+            .remove(&base.get())
+            .ok_or(Error::UnknownPointer { ptr: base })?;
+        if let Some(block) = self.blocks.get_mut(&allocation.block) {
+            block.live -= 1;
+            if block.live == 0 {
+                self.used -= block.size;
+                self.blocks.remove(&allocation.block);
+                self.shared = self.shared.filter(|shared| *shared != allocation.block);
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, ptr: DevicePtr) -> Option<(&Allocation, &Block)> {
+        let (_, allocation) = self.allocations.range(..=ptr.get()).next_back()?;
+        let inside = allocation.info.remaining(ptr) > 0;
+        inside.then(|| Some((allocation, self.blocks.get(&allocation.block)?))).flatten()
+    }
+
+    /// What `ptr` belongs to.
+    pub(super) fn info(&self, ptr: DevicePtr) -> Option<PointerInfo> {
+        self.find(ptr).map(|(allocation, _)| allocation.info)
+    }
+
+    /// The memory behind `ptr..ptr + len`, when one allocation holds it all.
+    pub(super) fn view(&self, ptr: DevicePtr, len: u64) -> Option<View> {
+        let (allocation, block) = self.find(ptr)?;
+        let offset = ptr.get() - allocation.block;
+        (len <= allocation.info.remaining(ptr))
+            .then(|| View::new(Arc::clone(&block.backing), offset, len))
+            .flatten()
+    }
+
+    /// A descriptor of the block that `ptr` lies in, the block's address and its size.
+    pub(super) fn share(&self, ptr: DevicePtr) -> Option<Result<(OwnedFd, DevicePtr, u64)>> {
+        let (allocation, block) = self.find(ptr)?;
+        let base = DevicePtr::new(allocation.block);
+        Some(block.backing.share().map(|fd| (fd, base, block.size)))
+    }
+
+    /// Where this process has the allocation at `base` mapped.
+    pub(super) fn cpu_address(&self, base: DevicePtr) -> Option<*mut u8> {
+        let (allocation, block) = self.find(base)?;
+        let offset = usize::try_from(base.get() - allocation.block).ok()?;
+        Some(block.backing.as_ptr().wrapping_add(offset))
+    }
+}
+
+/// Sizes are at most a heap's capacity, so this cannot overflow.
+fn round_up(size: u64, granularity: u64) -> u64 {
+    size.div_ceil(granularity) * granularity
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn heap() -> Heap {
+        Heap::new(1 << 52, (1 << 52) + 64 * MIB, 16 * MIB)
+    }
+
+    fn request(len: u64, placement: Placement) -> Request {
+        let (device, kind) = (Ordinal(0), PointerKind::Device);
+        Request { call: "cuMemAlloc", device, kind, placement, len }
+    }
+
+    #[test]
+    fn small_allocations_share_a_block_in_steps_of_512_bytes() {
+        let mut heap = heap();
+        let first = heap.allocate(request(1, Placement::Packed)).unwrap();
+        let second = heap.allocate(request(513, Placement::Packed)).unwrap();
+        let third = heap.allocate(request(4, Placement::Packed)).unwrap();
+        assert_eq!(second.base.offset_from(first.base), Some(512));
+        assert_eq!(third.base.offset_from(second.base), Some(1024));
+        assert_eq!(first.size, 1);
+        assert_eq!(heap.info(first.base.checked_add(1).unwrap()), None);
+        assert_eq!(heap.used, BLOCK);
+    }
+
+    #[test]
+    fn a_freed_address_is_not_handed_out_again_and_its_block_is_given_back() {
+        let mut heap = heap();
+        let first = heap.allocate(request(100, Placement::Packed)).unwrap();
+        heap.free(first.base).unwrap();
+        assert_eq!(heap.used, 0);
+        let second = heap.allocate(request(100, Placement::Packed)).unwrap();
+        assert_ne!(first.base, second.base);
+        assert_ne!(first.buffer, second.buffer);
+        assert!(matches!(heap.free(first.base), Err(Error::UnknownPointer { .. })));
+    }
+
+    #[test]
+    fn the_capacity_and_the_address_range_both_end_in_out_of_memory() {
+        let mut heap = heap();
+        let whole = request(16 * MIB, Placement::Alone(BLOCK));
+        for _ in 0..4 {
+            let all = heap.allocate(whole).unwrap();
+            let more = heap.allocate(request(1, Placement::Packed)).unwrap_err();
+            assert_eq!(more.cu_result(), Some(CuResult::OUT_OF_MEMORY));
+            heap.free(all.base).unwrap();
+        }
+        let past_the_range = heap.allocate(whole).unwrap_err();
+        assert_eq!(past_the_range.cu_result(), Some(CuResult::OUT_OF_MEMORY));
+        let huge = heap.allocate(request(u64::MAX, Placement::Alone(BLOCK))).unwrap_err();
+        assert_eq!(huge.cu_result(), Some(CuResult::OUT_OF_MEMORY));
+    }
+
+    #[test]
+    fn a_view_never_leaves_its_allocation() {
+        let mut heap = heap();
+        let small = heap.allocate(request(100, Placement::Packed)).unwrap();
+        heap.allocate(request(100, Placement::Packed)).unwrap();
+        assert!(heap.view(small.base, 100).is_some());
+        assert!(heap.view(small.base, 101).is_none());
+        assert!(heap.view(small.base.checked_add(99).unwrap(), 1).is_some());
+        assert!(heap.view(small.base.checked_add(100).unwrap(), 0).is_none());
+    }
+}
