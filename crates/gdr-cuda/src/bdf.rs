@@ -26,7 +26,11 @@ pub struct ParseBdfError(String);
 
 impl fmt::Display for Bdf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
+        write!(
+            f,
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            self.domain, self.bus, self.device, self.function
+        )
     }
 }
 
@@ -50,7 +54,9 @@ fn parse(text: &str) -> Option<Bdf> {
         let plain = !digits.is_empty()
             && digits.len() <= most
             && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+        plain
+            .then(|| u32::from_str_radix(digits, 16).ok())
+            .flatten()
     };
     let (device, function) = (hex(device, 2)?, hex(function, 1)?);
     if device > 31 || function > 7 {
@@ -85,7 +91,16 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused_by_name() {
-        for bad in ["", "3b", "3b:00", "0:3b:20.0", "3b:00.8", "x:3b:00.0", "+1:3b:00.0", "::."] {
+        for bad in [
+            "",
+            "3b",
+            "3b:00",
+            "0:3b:20.0",
+            "3b:00.8",
+            "x:3b:00.0",
+            "+1:3b:00.0",
+            "::.",
+        ] {
             let error = bad.parse::<Bdf>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{bad}`")), "{error}");
         }

@@ -42,7 +42,10 @@ pub struct CudaVersion {
 impl CudaVersion {
     /// From the driver's number, 1000 times major plus 10 times minor.
     pub const fn from_number(number: u32) -> Self {
-        Self { major: number / 1000, minor: number % 1000 / 10 }
+        Self {
+            major: number / 1000,
+            minor: number % 1000 / 10,
+        }
     }
 }
 

@@ -26,12 +26,20 @@ impl CuResult {
     pub const DEINITIALIZED: Self = Self(4);
     /// `CUDA_ERROR_NO_DEVICE`.
     pub const NO_DEVICE: Self = Self(100);
+    /// `CUDA_ERROR_INVALID_DEVICE`.
+    pub const INVALID_DEVICE: Self = Self(101);
     /// `CUDA_ERROR_INVALID_CONTEXT`.
     pub const INVALID_CONTEXT: Self = Self(201);
+    /// `CUDA_ERROR_INVALID_HANDLE`.
+    pub const INVALID_HANDLE: Self = Self(400);
     /// `CUDA_ERROR_NOT_READY`.
     pub const NOT_READY: Self = Self(600);
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`.
     pub const ILLEGAL_ADDRESS: Self = Self(700);
+    /// `CUDA_ERROR_MISALIGNED_ADDRESS`.
+    pub const MISALIGNED_ADDRESS: Self = Self(716);
+    /// `CUDA_ERROR_LAUNCH_FAILED`.
+    pub const LAUNCH_FAILED: Self = Self(719);
     /// `CUDA_ERROR_NOT_PERMITTED`.
     pub const NOT_PERMITTED: Self = Self(800);
     /// `CUDA_ERROR_NOT_SUPPORTED`.
@@ -66,6 +74,7 @@ impl CuResult {
             701 => "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
             702 => "CUDA_ERROR_LAUNCH_TIMEOUT",
             709 => "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+            716 => "CUDA_ERROR_MISALIGNED_ADDRESS",
             717 => "CUDA_ERROR_INVALID_ADDRESS_SPACE",
             719 => "CUDA_ERROR_LAUNCH_FAILED",
             800 => "CUDA_ERROR_NOT_PERMITTED",
@@ -156,6 +165,25 @@ pub enum Error {
         /// The buffer's length.
         len: u64,
     },
+    /// An access does not start where its words do.
+    #[error("offset {offset} is not aligned: use a multiple of {alignment}")]
+    Misaligned {
+        /// Where the access starts.
+        offset: u64,
+        /// What the address has to be a multiple of.
+        alignment: u64,
+    },
+    /// A buffer and a stream do not belong together.
+    #[error(
+        "the buffer (GPU {buffer}) is not on the stream's GPU ({stream}) or not of its driver: \
+         make both from one Gpu"
+    )]
+    ForeignBuffer {
+        /// The buffer's GPU.
+        buffer: Ordinal,
+        /// The stream's GPU.
+        stream: Ordinal,
+    },
     /// GPU work did not finish in time.
     #[error("{what} did not finish within {limit:?}; the GPU may be hung or busy with other work")]
     Deadline {
@@ -191,6 +219,9 @@ mod tests {
     #[test]
     fn a_result_newer_than_this_library_is_shown_by_number() {
         assert_eq!(CuResult(12345).to_string(), "CUresult 12345");
-        assert_eq!(CuResult::NOT_READY.to_string(), "CUDA_ERROR_NOT_READY (600)");
+        assert_eq!(
+            CuResult::NOT_READY.to_string(),
+            "CUDA_ERROR_NOT_READY (600)"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The kernels this workspace launches, and what each one reads and writes.
 //!
-//! The text of the kernels is PTX ([`PTX`]); the simulation runs the same contracts on a thread.
+//! On hardware they are PTX text, which the driver compiles when it first needs it; the simulation
+//! runs the same contracts on a thread.
 
 use crate::pointer::DevicePtr;
 

@@ -91,7 +91,8 @@ pub struct PointerInfo {
 impl PointerInfo {
     /// Bytes from `ptr` to the end of the allocation; 0 when `ptr` lies outside it.
     pub fn remaining(&self, ptr: DevicePtr) -> u64 {
-        ptr.offset_from(self.base).map_or(0, |offset| self.size.saturating_sub(offset))
+        ptr.offset_from(self.base)
+            .map_or(0, |offset| self.size.saturating_sub(offset))
     }
 }
 

@@ -28,11 +28,15 @@ unsafe impl Sync for Backing {}
 impl Backing {
     /// `len` zeroed bytes, `len` being non-zero.
     pub(super) fn new(len: u64) -> Result<Self> {
-        let os = |what| move |errno: rustix::io::Errno| Error::Os { what, source: errno.into() };
+        let os = |what| {
+            move |errno: rustix::io::Errno| Error::Os {
+                what,
+                source: errno.into(),
+            }
+        };
         let fd = rustix::fs::memfd_create("gdr-simulated-gpu", MemfdFlags::CLOEXEC)
             .map_err(os("memfd_create for simulated GPU memory failed"))?;
-        rustix::fs::ftruncate(&fd, len)
-            .map_err(os("ftruncate of simulated GPU memory failed"))?;
+        rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of simulated GPU memory failed"))?;
         let len = usize::try_from(len).map_err(|_| Error::Os {
             what: "simulated GPU memory does not fit this process's address space",
             source: std::io::ErrorKind::OutOfMemory.into(),
@@ -40,10 +44,9 @@ impl Backing {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh shared mapping at an address of the kernel's choice touches no memory
         // that anything else uses.
-        let map = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &fd, 0)
-        }
-        .map_err(os("mmap of simulated GPU memory failed"))?;
+        let map =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &fd, 0) }
+                .map_err(os("mmap of simulated GPU memory failed"))?;
         let map = NonNull::new(map.cast()).ok_or_else(|| Error::Os {
             what: "mmap of simulated GPU memory gave address 0",
             source: std::io::ErrorKind::OutOfMemory.into(),
@@ -87,7 +90,11 @@ impl View {
     /// `None` when the range runs past the backing.
     pub(super) fn new(backing: Arc<Backing>, offset: u64, len: u64) -> Option<Self> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
-        (offset.checked_add(len)? <= backing.len).then_some(Self { backing, offset, len })
+        (offset.checked_add(len)? <= backing.len).then_some(Self {
+            backing,
+            offset,
+            len,
+        })
     }
 
     /// Whether the range starts at a multiple of `alignment`, at most the page size.
@@ -105,21 +112,26 @@ impl View {
         unsafe { self.backing.as_ptr().add(self.offset) }
     }
 
-    /// Writes `len` bytes from `src`.
+    /// Fills the whole view from `src`.
     ///
     /// # Safety
-    /// `src` is readable for the length of this view and does not overlap simulated memory.
+    /// `src` is readable for the length of this view.
     pub(super) unsafe fn write_from(&self, src: *const u8) {
-        // SAFETY: readable by the caller's promise, and borrowed only for this call.
-        let bytes = unsafe { std::slice::from_raw_parts(src, self.len) };
-        // SAFETY: the view's range is mapped and outside every Rust allocation.
-        unsafe { shared_memory::store(self.start(), bytes) };
+        let mut piece = [0; 4096];
+        for at in (0..self.len).step_by(piece.len()) {
+            let piece = &mut piece[..(self.len - at).min(4096)];
+            // SAFETY: at + piece.len() <= len, in range by the caller's promise; the piece is a
+            // local array.
+            unsafe { ptr::copy_nonoverlapping(src.add(at), piece.as_mut_ptr(), piece.len()) };
+            // SAFETY: in range as above, inside the mapping.
+            unsafe { shared_memory::store(self.start().add(at), piece) };
+        }
     }
 
     /// Reads the whole view to `dst`.
     ///
     /// # Safety
-    /// `dst` is writable for the length of this view and does not overlap simulated memory.
+    /// `dst` is writable for the length of this view.
     pub(super) unsafe fn read_to(&self, dst: *mut u8) {
         let mut piece = [0; 4096];
         for at in (0..self.len).step_by(piece.len()) {
@@ -148,7 +160,10 @@ impl View {
     /// Where the view has no such word or is not 4-byte aligned: both are checked when a kernel
     /// is prepared.
     pub(super) fn word(&self, index: usize) -> &AtomicU32 {
-        assert!(index < self.words() && self.is_aligned(4), "word {index} of {self:?}");
+        assert!(
+            index < self.words() && self.is_aligned(4),
+            "word {index} of {self:?}"
+        );
         // SAFETY: in range and aligned (checked above; the mapping starts at a page), and mapped
         // as long as `self` keeps the backing alive.
         unsafe { shared_memory::flag(self.start().add(4 * index)) }
@@ -159,7 +174,10 @@ impl View {
     /// # Panics
     /// Where the view has no such word or is not 8-byte aligned.
     pub(super) fn wide_word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.len / 8 && self.is_aligned(8), "wide word {index} of {self:?}");
+        assert!(
+            index < self.len / 8 && self.is_aligned(8),
+            "wide word {index} of {self:?}"
+        );
         // SAFETY: as for `word`.
         unsafe { shared_memory::counter(self.start().add(8 * index)) }
     }

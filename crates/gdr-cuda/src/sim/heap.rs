@@ -89,7 +89,10 @@ impl Heap {
 
     /// Allocates; the answer's `size` is what the driver would report.
     pub(super) fn allocate(&mut self, request: Request) -> Result<PointerInfo> {
-        let fail = |result| Error::Call { call: request.call, result };
+        let fail = |result| Error::Call {
+            call: request.call,
+            result,
+        };
         if request.len == 0 {
             return Err(fail(CuResult::INVALID_VALUE));
         }
@@ -129,7 +132,10 @@ impl Heap {
     fn pack(&mut self, request: Request) -> Result<(u64, u64)> {
         let step = round_up(request.len, SMALL_STEP);
         let room = |block: &Block| block.size - block.filled >= step;
-        let base = match self.shared.filter(|base| self.blocks.get(base).is_some_and(room)) {
+        let base = match self
+            .shared
+            .filter(|base| self.blocks.get(base).is_some_and(room))
+        {
             Some(base) => base,
             None => self.add_block(request.call, BLOCK)?,
         };
@@ -142,14 +148,25 @@ impl Heap {
     }
 
     fn add_block(&mut self, call: &'static str, size: u64) -> Result<u64> {
-        let full = Error::Call { call, result: CuResult::OUT_OF_MEMORY };
+        let full = Error::Call {
+            call,
+            result: CuResult::OUT_OF_MEMORY,
+        };
         let base = self.next;
         let next = base + round_up(size, BLOCK);
         if size > self.capacity - self.used || next > self.end {
             return Err(full);
         }
         let backing = Arc::new(Backing::new(size)?);
-        self.blocks.insert(base, Block { backing, size, filled: 0, live: 0 });
+        self.blocks.insert(
+            base,
+            Block {
+                backing,
+                size,
+                filled: 0,
+                live: 0,
+            },
+        );
         self.next = next;
         self.used += size;
         Ok(base)
@@ -175,7 +192,9 @@ impl Heap {
     fn find(&self, ptr: DevicePtr) -> Option<(&Allocation, &Block)> {
         let (_, allocation) = self.allocations.range(..=ptr.get()).next_back()?;
         let inside = allocation.info.remaining(ptr) > 0;
-        inside.then(|| Some((allocation, self.blocks.get(&allocation.block)?))).flatten()
+        inside
+            .then(|| Some((allocation, self.blocks.get(&allocation.block)?)))
+            .flatten()
     }
 
     /// What `ptr` belongs to.
@@ -224,7 +243,13 @@ mod tests {
 
     fn request(len: u64, placement: Placement) -> Request {
         let (device, kind) = (Ordinal(0), PointerKind::Device);
-        Request { call: "cuMemAlloc", device, kind, placement, len }
+        Request {
+            call: "cuMemAlloc",
+            device,
+            kind,
+            placement,
+            len,
+        }
     }
 
     #[test]
@@ -249,7 +274,10 @@ mod tests {
         let second = heap.allocate(request(100, Placement::Packed)).unwrap();
         assert_ne!(first.base, second.base);
         assert_ne!(first.buffer, second.buffer);
-        assert!(matches!(heap.free(first.base), Err(Error::UnknownPointer { .. })));
+        assert!(matches!(
+            heap.free(first.base),
+            Err(Error::UnknownPointer { .. })
+        ));
     }
 
     #[test]
@@ -264,7 +292,9 @@ mod tests {
         }
         let past_the_range = heap.allocate(whole).unwrap_err();
         assert_eq!(past_the_range.cu_result(), Some(CuResult::OUT_OF_MEMORY));
-        let huge = heap.allocate(request(u64::MAX, Placement::Alone(BLOCK))).unwrap_err();
+        let huge = heap
+            .allocate(request(u64::MAX, Placement::Alone(BLOCK)))
+            .unwrap_err();
         assert_eq!(huge.cu_result(), Some(CuResult::OUT_OF_MEMORY));
     }
 

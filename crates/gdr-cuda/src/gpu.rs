@@ -1,0 +1,93 @@
+//! One GPU of a driver.
+
+use std::sync::Arc;
+
+use crate::buffer::DeviceBuffer;
+use crate::driver::{DeviceInfo, Driver, MemoryKind, Ordinal};
+use crate::error::{Error, Result};
+use crate::host_buffer::HostBuffer;
+use crate::stream::Stream;
+
+/// A GPU, and the driver that it belongs to. Clones name the same GPU.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    driver: Arc<dyn Driver>,
+    info: DeviceInfo,
+}
+
+impl Gpu {
+    /// The GPU with this number. Initializes the driver.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`], or the driver's refusal to initialize
+    /// (`CUDA_ERROR_NO_DEVICE` where there is no GPU at all).
+    pub fn open(driver: Arc<dyn Driver>, ordinal: Ordinal) -> Result<Self> {
+        let devices = driver.devices()?;
+        let count = devices.len() as u32;
+        let info = devices.into_iter().find(|info| info.ordinal == ordinal);
+        let info = info.ok_or(Error::NoSuchDevice { ordinal, count })?;
+        Ok(Self {
+            inner: Arc::new(Inner { driver, info }),
+        })
+    }
+
+    /// Every GPU that this process sees, in ordinal order. Initializes the driver.
+    ///
+    /// # Errors
+    /// The driver's refusal to initialize.
+    pub fn all(driver: Arc<dyn Driver>) -> Result<Vec<Self>> {
+        let gpu = |info| Self {
+            inner: Arc::new(Inner {
+                driver: Arc::clone(&driver),
+                info,
+            }),
+        };
+        Ok(driver.devices()?.into_iter().map(gpu).collect())
+    }
+
+    /// What the driver says of it.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.inner.info
+    }
+
+    /// The driver it belongs to.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.inner.driver
+    }
+
+    /// Allocates `len` bytes of device memory. Their contents are undefined.
+    ///
+    /// # Errors
+    /// The driver's: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
+    pub fn allocate(&self, kind: MemoryKind, len: u64) -> Result<DeviceBuffer> {
+        DeviceBuffer::allocate(self.clone(), kind, len)
+    }
+
+    /// Allocates `len` bytes of page-locked host memory that this GPU can read and write. Their
+    /// contents are undefined.
+    ///
+    /// # Errors
+    /// The driver's: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
+    pub fn allocate_host(&self, len: usize) -> Result<HostBuffer> {
+        HostBuffer::allocate(self.clone(), len)
+    }
+
+    /// Makes a stream that does not synchronize with the default stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::create(self.clone())
+    }
+
+    /// Whether both name the same GPU of the same driver.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner.driver, &other.inner.driver)
+            && self.inner.info.ordinal == other.inner.info.ordinal
+    }
+}

@@ -1,0 +1,208 @@
+//! The kernels as the simulation runs them: one thread, the contracts of [`Launch`].
+
+use std::hint;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use super::backing::View;
+use crate::error::{CuResult, Error, Result};
+use crate::kernel::{Direction, Launch, VerifyReport, pattern_word};
+use crate::pointer::DevicePtr;
+
+/// Polls between two looks at the `stop` flag; the thread yields there, so that the CPU's half of
+/// a round trip gets on where there are fewer cores than spinning threads.
+const POLLS: u32 = 64;
+
+/// A queued operation with every address resolved; it keeps that memory alive.
+#[derive(Debug)]
+pub(super) enum Kernel {
+    /// `cuMemsetD8Async`.
+    Set { dst: View, value: u8 },
+    /// [`Launch::Fill`].
+    Fill { dst: View, seed: u32 },
+    /// [`Launch::Verify`].
+    Verify { src: View, seed: u32, report: View },
+    /// [`Launch::PingPong`].
+    PingPong(PingPong),
+}
+
+/// [`Launch::PingPong`], resolved.
+#[derive(Debug)]
+pub(super) struct PingPong {
+    ping: View,
+    pong: View,
+    stop: View,
+    iterations: u32,
+    data: Option<View>,
+    direction: Direction,
+    mismatches: View,
+}
+
+impl Kernel {
+    /// Resolves the addresses of `launch`.
+    pub(super) fn prepare(
+        launch: &Launch,
+        view: impl Fn(DevicePtr, u64) -> Option<View>,
+    ) -> Result<Self> {
+        let fail = |result| Error::Call {
+            call: "cuLaunchKernel",
+            result,
+        };
+        // Hardware reports both at the next synchronization; there is no reason to wait here.
+        let resolve = |ptr, count: u64, size: u64| {
+            let len = count.checked_mul(size);
+            let view = len
+                .and_then(|len| view(ptr, len))
+                .ok_or_else(|| fail(CuResult::ILLEGAL_ADDRESS))?;
+            let alignment = if size == 4 { 4 } else { 8 };
+            if view.is_aligned(alignment) {
+                Ok(view)
+            } else {
+                Err(fail(CuResult::MISALIGNED_ADDRESS))
+            }
+        };
+        Ok(match *launch {
+            Launch::Fill { dst, words, seed } => Self::Fill {
+                dst: resolve(dst, words, 4)?,
+                seed,
+            },
+            Launch::Verify {
+                src,
+                words,
+                seed,
+                report,
+            } => Self::Verify {
+                src: resolve(src, words, 4)?,
+                seed,
+                report: resolve(report, 1, VerifyReport::LEN as u64)?,
+            },
+            Launch::PingPong {
+                ping,
+                pong,
+                stop,
+                iterations,
+                data,
+                data_words,
+                direction,
+                blocks,
+                threads,
+                barrier,
+                mismatches,
+            } => {
+                if blocks == 0 || !(1..=1024).contains(&threads) {
+                    return Err(fail(CuResult::INVALID_VALUE));
+                }
+                // One thread needs no barrier, but a launch that hardware refuses is refused here.
+                resolve(barrier, 1, 8)?;
+                Self::PingPong(PingPong {
+                    ping: resolve(ping, 1, 4)?,
+                    pong: resolve(pong, 1, 4)?,
+                    stop: resolve(stop, 1, 4)?,
+                    iterations,
+                    data: (data_words > 0)
+                        .then(|| resolve(data, data_words, 4))
+                        .transpose()?,
+                    direction,
+                    mismatches: resolve(mismatches, 1, 8)?,
+                })
+            }
+        })
+    }
+
+    /// Runs to the end.
+    pub(super) fn run(&self) {
+        match self {
+            Self::Set { dst, value } => dst.fill(*value),
+            Self::Fill { dst, seed } => {
+                for i in 0..dst.words() {
+                    dst.word(i)
+                        .store(pattern_word(*seed, i as u64), Ordering::Relaxed);
+                }
+            }
+            Self::Verify { src, seed, report } => {
+                let found = verify(src, *seed);
+                let words = [
+                    found.mismatches,
+                    found.first,
+                    found.expected.into(),
+                    found.found.into(),
+                ];
+                for (i, word) in words.into_iter().enumerate() {
+                    report.wide_word(i).store(word.to_le(), Ordering::Relaxed);
+                }
+            }
+            Self::PingPong(ping_pong) => ping_pong.run(),
+        }
+    }
+}
+
+fn verify(src: &View, seed: u32) -> VerifyReport {
+    let mut report = VerifyReport {
+        first: u64::MAX,
+        ..VerifyReport::default()
+    };
+    for i in 0..src.words() {
+        let expected = pattern_word(seed, i as u64);
+        let found = src.word(i).load(Ordering::Relaxed);
+        if found != expected {
+            if report.mismatches == 0 {
+                report = VerifyReport {
+                    mismatches: 0,
+                    first: i as u64,
+                    expected,
+                    found,
+                };
+            }
+            report.mismatches += 1;
+        }
+    }
+    report
+}
+
+impl PingPong {
+    fn run(&self) {
+        for round in 1..=self.iterations {
+            if !self.await_ping(round) {
+                return;
+            }
+            match (&self.data, self.direction) {
+                (Some(data), Direction::CpuToGpu) => self.check(data, round),
+                (Some(data), Direction::GpuToCpu) => {
+                    for i in 0..data.words() {
+                        data.word(i).store(round, Ordering::Relaxed);
+                    }
+                }
+                (None, _) => {}
+            }
+            // Release: who sees the answer sees the payload.
+            self.pong.word(0).store(round, Ordering::Release);
+        }
+    }
+
+    /// Whether the round may begin; `false` when the CPU has ended the kernel.
+    fn await_ping(&self, round: u32) -> bool {
+        loop {
+            for _ in 0..POLLS {
+                // Acquire: what the CPU wrote before `ping` is there now.
+                if self.ping.word(0).load(Ordering::Acquire) == round {
+                    return true;
+                }
+                hint::spin_loop();
+            }
+            if self.stop.word(0).load(Ordering::Relaxed) != 0 {
+                return false;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn check(&self, data: &View, round: u32) {
+        let differs = |i: &usize| data.word(*i).load(Ordering::Relaxed) != round;
+        let wrong = (0..data.words()).filter(differs).count();
+        if wrong > 0 {
+            self.mismatches
+                .wide_word(0)
+                .fetch_add(wrong as u64, Ordering::Relaxed);
+        }
+    }
+}

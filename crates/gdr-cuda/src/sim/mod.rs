@@ -1,0 +1,337 @@
+//! The simulated GPU.
+
+mod backing;
+mod heap;
+mod kernel;
+mod stream;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use self::backing::View;
+use self::heap::{BLOCK, GPU_PAGE, Heap, Placement, Request};
+use self::kernel::Kernel;
+use self::stream::Worker;
+use crate::bdf::Bdf;
+use crate::driver::{
+    CudaVersion, DeviceInfo, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
+    RawHostAllocation, RawStream, StreamState,
+};
+use crate::error::{CuResult, Error, Result};
+use crate::kernel::Launch;
+use crate::pointer::{DevicePtr, PointerInfo, PointerKind};
+
+/// Memory of each simulated GPU, and page-locked memory of the simulation, bytes.
+const TOTAL_MEMORY: u64 = 1 << 30;
+/// Every heap has this many addresses, far above where Linux places anything by itself (2^47 on
+/// x86-64, 2^48 on aarch64): a device address taken for a CPU address faults at once.
+const HEAP_SPAN: u64 = 1 << 48;
+/// The heap of page-locked memory is the fifth such span, those of the GPUs follow it.
+const HOST_HEAP: u64 = 5 * HEAP_SPAN;
+const MOST_DEVICES: u32 = 256;
+const HOST_PAGE: u64 = 4 << 10;
+
+/// A driver of GPUs that exist only in this process.
+///
+/// It keeps the promises of [`Driver`] that software above it builds on. Device addresses are no
+/// CPU addresses. Small allocations share a 2 MiB block, VMM memory is rounded up to 2 MiB, a
+/// freed address is never handed out again. Streams run on threads of their own, so a kernel that
+/// polls a flag really does. Its memory is in memfds, which [`SimDriver::share`] hands out as the
+/// stand-in for a dma-buf. What it cannot show: PCI ordering, write combining, and speed.
+///
+/// Each GPU has 1 GiB; using more is `CUDA_ERROR_OUT_OF_MEMORY`.
+#[derive(Debug)]
+pub struct SimDriver {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By ordinal.
+    devices: Vec<Heap>,
+    host: Heap,
+    streams: HashMap<u64, Worker>,
+    next_stream: u64,
+}
+
+/// The memory behind a simulated device address.
+#[derive(Debug)]
+pub struct SimShare {
+    /// A memfd of the whole block; its memory lives as long as this descriptor or any mapping of
+    /// it, even after the allocation was freed.
+    pub fd: OwnedFd,
+    /// The device address at file offset 0. A small allocation shares its block with others, so
+    /// this can lie below the allocation.
+    pub base: DevicePtr,
+    /// Bytes of the block, a multiple of 64 KiB.
+    pub size: u64,
+}
+
+impl SimDriver {
+    /// A driver with `devices` GPUs, at most 256.
+    pub fn new(devices: u32) -> Arc<Self> {
+        let heap = |number: u64| {
+            let start = HOST_HEAP + number * HEAP_SPAN;
+            Heap::new(start, start + HEAP_SPAN, TOTAL_MEMORY)
+        };
+        let count = u64::from(devices.min(MOST_DEVICES));
+        let devices = (1..=count).map(heap).collect();
+        let state = State {
+            devices,
+            host: heap(0),
+            streams: HashMap::new(),
+            next_stream: 1,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Hands out the memory behind `ptr`, as a driver exports device memory.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPointer`]; `CUDA_ERROR_NOT_SUPPORTED` for managed and host memory, which
+    /// hardware does not export either; [`Error::Os`] when no descriptor is left.
+    pub fn share(&self, ptr: DevicePtr) -> Result<SimShare> {
+        let state = self.lock();
+        let heap = state.heap_of(ptr).ok_or(Error::UnknownPointer { ptr })?;
+        if heap
+            .info(ptr)
+            .is_some_and(|info| info.kind != PointerKind::Device)
+        {
+            let (call, result) = ("SimDriver::share", CuResult::NOT_SUPPORTED);
+            return Err(Error::Call { call, result });
+        }
+        let (fd, base, size) = heap.share(ptr).ok_or(Error::UnknownPointer { ptr })??;
+        Ok(SimShare { fd, base, size })
+    }
+
+    /// Nothing that holds the lock can leave the state half changed, so a panic elsewhere in a
+    /// holder's thread does not matter.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view(&self, call: &'static str, ptr: DevicePtr, len: usize) -> Result<View> {
+        let view = self.lock().view(ptr, len as u64);
+        view.ok_or(Error::Call {
+            call,
+            result: CuResult::INVALID_VALUE,
+        })
+    }
+}
+
+impl State {
+    fn heap_of(&self, ptr: DevicePtr) -> Option<&Heap> {
+        self.devices
+            .iter()
+            .chain([&self.host])
+            .find(|heap| heap.info(ptr).is_some())
+    }
+
+    fn view(&self, ptr: DevicePtr, len: u64) -> Option<View> {
+        self.heap_of(ptr)?.view(ptr, len)
+    }
+
+    fn check(&self, device: Ordinal) -> Result<()> {
+        let count = self.devices.len() as u32;
+        if device.0 < count {
+            return Ok(());
+        }
+        Err(Error::NoSuchDevice {
+            ordinal: device,
+            count,
+        })
+    }
+
+    fn device(&mut self, device: Ordinal) -> Result<&mut Heap> {
+        self.check(device)?;
+        let count = self.devices.len() as u32;
+        let heap = usize::try_from(device.0)
+            .ok()
+            .and_then(|i| self.devices.get_mut(i));
+        heap.ok_or(Error::NoSuchDevice {
+            ordinal: device,
+            count,
+        })
+    }
+
+    fn worker(&mut self, call: &'static str, stream: RawStream) -> Result<&mut Worker> {
+        let worker = self.streams.get_mut(&stream.handle);
+        worker.ok_or(Error::Call {
+            call,
+            result: CuResult::INVALID_HANDLE,
+        })
+    }
+}
+
+impl Driver for SimDriver {
+    fn kind(&self) -> DriverKind {
+        DriverKind::Simulated
+    }
+
+    /// 0.0: there is no CUDA here.
+    fn cuda_version(&self) -> CudaVersion {
+        CudaVersion { major: 0, minor: 0 }
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        let count = self.lock().devices.len() as u32;
+        Ok((0..count).map(|number| describe(Ordinal(number))).collect())
+    }
+
+    fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo> {
+        let state = self.lock();
+        let info = state.heap_of(ptr).and_then(|heap| heap.info(ptr));
+        info.ok_or(Error::UnknownPointer { ptr })
+    }
+
+    fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation> {
+        let (placement, pointer_kind) = match kind {
+            MemoryKind::Plain | MemoryKind::Pool => (Placement::Packed, PointerKind::Device),
+            MemoryKind::VmmPosixFd | MemoryKind::Vmm => {
+                (Placement::Alone(BLOCK), PointerKind::Device)
+            }
+            MemoryKind::Managed => (Placement::Alone(GPU_PAGE), PointerKind::Managed),
+        };
+        let request = Request {
+            call: kind.function(),
+            device,
+            kind: pointer_kind,
+            placement,
+            len,
+        };
+        let info = self.lock().device(device)?.allocate(request)?;
+        let is_vmm = matches!(kind, MemoryKind::VmmPosixFd | MemoryKind::Vmm);
+        let handle = if is_vmm { info.buffer.0 } else { 0 };
+        Ok(RawAllocation {
+            device,
+            kind,
+            ptr: info.base,
+            len,
+            reserved: info.size,
+            handle,
+        })
+    }
+
+    unsafe fn free(&self, allocation: &RawAllocation) -> Result<()> {
+        self.lock().device(allocation.device)?.free(allocation.ptr)
+    }
+
+    fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {
+        let mut state = self.lock();
+        state.check(device)?;
+        let call = "cuMemHostAlloc";
+        let (kind, placement) = (PointerKind::Host, Placement::Alone(HOST_PAGE));
+        let request = Request {
+            call,
+            device,
+            kind,
+            placement,
+            len: len as u64,
+        };
+        let gpu = state.host.allocate(request)?.base;
+        let cpu = state
+            .host
+            .cpu_address(gpu)
+            .ok_or(Error::UnknownPointer { ptr: gpu })?;
+        Ok(RawHostAllocation { cpu, gpu, len })
+    }
+
+    unsafe fn free_host(&self, _device: Ordinal, allocation: &RawHostAllocation) -> Result<()> {
+        self.lock().host.free(allocation.gpu)
+    }
+
+    fn create_stream(&self, device: Ordinal) -> Result<RawStream> {
+        let mut state = self.lock();
+        state.check(device)?;
+        let handle = state.next_stream;
+        state.streams.insert(handle, Worker::start()?);
+        state.next_stream += 1;
+        Ok(RawStream { device, handle })
+    }
+
+    unsafe fn destroy_stream(&self, stream: RawStream) -> Result<()> {
+        let worker = self.lock().streams.remove(&stream.handle);
+        let missing = Error::Call {
+            call: "cuStreamDestroy",
+            result: CuResult::INVALID_HANDLE,
+        };
+        worker.map(drop).ok_or(missing)
+    }
+
+    fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
+        self.lock()
+            .worker("cuStreamQuery", stream)
+            .map(|worker| worker.state())
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        _device: Ordinal,
+        dst: DevicePtr,
+        src: *const u8,
+        len: usize,
+    ) -> Result<()> {
+        let view = self.view("cuMemcpyHtoD", dst, len)?;
+        // SAFETY: the view has `len` bytes, and `src` is readable for as many.
+        unsafe { view.write_from(src) };
+        Ok(())
+    }
+
+    unsafe fn copy_from_device(
+        &self,
+        _device: Ordinal,
+        dst: *mut u8,
+        src: DevicePtr,
+        len: usize,
+    ) -> Result<()> {
+        let view = self.view("cuMemcpyDtoH", src, len)?;
+        // SAFETY: the view has `len` bytes, and `dst` is writable for as many.
+        unsafe { view.read_to(dst) };
+        Ok(())
+    }
+
+    unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
+        let call = "cuMemsetD8Async";
+        let mut state = self.lock();
+        let dst = state.view(dst, len);
+        let dst = dst.ok_or(Error::Call {
+            call,
+            result: CuResult::INVALID_VALUE,
+        })?;
+        state
+            .worker(call, stream)?
+            .submit(call, Kernel::Set { dst, value })
+    }
+
+    unsafe fn launch(&self, stream: RawStream, launch: &Launch) -> Result<()> {
+        let call = "cuLaunchKernel";
+        let mut state = self.lock();
+        let kernel = Kernel::prepare(launch, |ptr, len| state.view(ptr, len))?;
+        state.worker(call, stream)?.submit(call, kernel)
+    }
+}
+
+fn describe(ordinal: Ordinal) -> DeviceInfo {
+    let mut uuid = *b"gdr-simulat\0\0\0\0\0";
+    uuid[12..].copy_from_slice(&ordinal.0.to_be_bytes());
+    DeviceInfo {
+        ordinal,
+        name: "Simulated GPU".to_owned(),
+        // No machine has a PCI domain of this number that Linux gives out; at most 256 GPUs make
+        // eight buses of 32 devices.
+        bdf: Bdf {
+            domain: 0xffff,
+            bus: (ordinal.0 / 32) as u8,
+            device: (ordinal.0 % 32) as u8,
+            function: 0,
+        },
+        uuid,
+        compute_capability: (0, 0),
+        total_memory: TOTAL_MEMORY,
+        dma_buf: false,
+        gpudirect_rdma: false,
+    }
+}

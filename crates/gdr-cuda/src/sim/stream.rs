@@ -1,0 +1,66 @@
+//! A simulated stream: a thread that runs what is queued, in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use super::kernel::Kernel;
+use crate::driver::StreamState;
+use crate::error::{CuResult, Error, Result};
+
+/// The queueing end of a stream. Dropping it lets the thread finish what is queued and end.
+#[derive(Debug)]
+pub(super) struct Worker {
+    queue: Sender<Kernel>,
+    submitted: u64,
+    completed: Arc<AtomicU64>,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(super) fn start() -> Result<Self> {
+        let (queue, work) = channel::<Kernel>();
+        let completed = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&completed);
+        thread::Builder::new()
+            .name("gdr-sim-stream".to_owned())
+            .spawn(move || {
+                for kernel in work {
+                    kernel.run();
+                    // Pairs with the load in `state`: who sees a stream idle sees its results.
+                    count.fetch_add(1, Ordering::Release);
+                }
+            })
+            .map_err(|source| Error::Os {
+                what: "starting the thread of a simulated stream failed",
+                source,
+            })?;
+        Ok(Self {
+            queue,
+            submitted: 0,
+            completed,
+        })
+    }
+
+    /// Queues one kernel.
+    pub(super) fn submit(&mut self, call: &'static str, kernel: Kernel) -> Result<()> {
+        // The thread ends before its queue does only when a kernel panicked.
+        let gone = |_| Error::Call {
+            call,
+            result: CuResult::LAUNCH_FAILED,
+        };
+        self.queue.send(kernel).map_err(gone)?;
+        self.submitted += 1;
+        Ok(())
+    }
+
+    /// Whether everything queued so far has run.
+    pub(super) fn state(&self) -> StreamState {
+        if self.completed.load(Ordering::Acquire) == self.submitted {
+            StreamState::Idle
+        } else {
+            StreamState::Busy
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Work queued on a GPU.
+
+use std::hint;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::buffer::{Allocation, DeviceBuffer};
+use crate::driver::{Driver, MemoryKind, RawStream, StreamState};
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::kernel::{Launch, VerifyReport};
+use crate::pointer::DevicePtr;
+
+/// Polls before a wait starts to give its CPU away between polls.
+const SPINS: u32 = 1000;
+
+/// A stream of its own: work on it runs in order, beside the default stream.
+///
+/// The safe methods queue and wait. When one gives up ([`Error::Deadline`]) its work stays queued,
+/// and the memory it uses stays allocated until the stream was seen idle.
+#[derive(Debug)]
+pub struct Stream {
+    gpu: Gpu,
+    raw: RawStream,
+    /// Memory that queued work may still use.
+    in_use: Mutex<Vec<Arc<Allocation>>>,
+}
+
+impl Stream {
+    pub(crate) fn create(gpu: Gpu) -> Result<Self> {
+        let raw = gpu.driver().create_stream(gpu.info().ordinal)?;
+        Ok(Self {
+            gpu,
+            raw,
+            in_use: Mutex::default(),
+        })
+    }
+
+    /// The GPU it runs on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Writes `value` to every byte of `buffer`.
+    ///
+    /// # Errors
+    /// [`Error::ForeignBuffer`], [`Error::Deadline`], the driver's.
+    pub fn fill(&self, buffer: &DeviceBuffer, value: u8, limit: Duration) -> Result<()> {
+        self.queue(&[buffer], |driver| {
+            // SAFETY: the buffer's own range, which `queue` keeps allocated.
+            unsafe { driver.fill(self.raw, buffer.ptr(), value, buffer.len()) }
+        })?;
+        self.wait_for("the fill", limit)
+    }
+
+    /// Writes the first `words` words of the pattern of `seed` ([`crate::pattern_word`]) to
+    /// `offset`, a multiple of 4.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] or [`Error::Misaligned`], with nothing written;
+    /// [`Error::ForeignBuffer`], [`Error::Deadline`], the driver's.
+    pub fn fill_pattern(
+        &self,
+        buffer: &DeviceBuffer,
+        offset: u64,
+        words: u64,
+        seed: u32,
+        limit: Duration,
+    ) -> Result<()> {
+        let dst = word_range(buffer, offset, words)?;
+        if words == 0 {
+            return Ok(());
+        }
+        self.queue(&[buffer], |driver| {
+            // SAFETY: `words` words of the buffer at an aligned address; `queue` keeps it
+            // allocated.
+            unsafe { driver.launch(self.raw, &Launch::Fill { dst, words, seed }) }
+        })?;
+        self.wait_for("the pattern fill", limit)
+    }
+
+    /// Compares `words` words at `offset`, a multiple of 4, with the pattern of `seed`.
+    ///
+    /// Where others write to the buffer meanwhile, `found` may be newer than the comparison that
+    /// made it a mismatch.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::ForeignBuffer`],
+    /// [`Error::Deadline`], the driver's.
+    pub fn verify_pattern(
+        &self,
+        buffer: &DeviceBuffer,
+        offset: u64,
+        words: u64,
+        seed: u32,
+        limit: Duration,
+    ) -> Result<VerifyReport> {
+        let src = word_range(buffer, offset, words)?;
+        if words == 0 {
+            return Ok(VerifyReport {
+                first: u64::MAX,
+                ..VerifyReport::default()
+            });
+        }
+        let report = self
+            .gpu
+            .allocate(MemoryKind::Plain, VerifyReport::LEN as u64)?;
+        let launch = Launch::Verify {
+            src,
+            words,
+            seed,
+            report: report.ptr(),
+        };
+        self.queue(&[buffer, &report], |driver| {
+            // SAFETY: `words` words of the buffer at an aligned address, and a fresh report of
+            // the right length (drivers align allocations to 256 bytes at least); `queue` keeps
+            // both allocated.
+            unsafe { driver.launch(self.raw, &launch) }
+        })?;
+        self.wait_for("the pattern check", limit)?;
+        let mut bytes = [0; VerifyReport::LEN];
+        report.read(0, &mut bytes)?;
+        Ok(VerifyReport::from_bytes(&bytes))
+    }
+
+    /// Queues a kernel and returns; [`Stream::wait`] for it.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// Every address in `launch` lies, with the length that the kernel's documentation states, in
+    /// memory of this stream's driver that lives until the stream is idle, and that the caller may
+    /// overwrite where the kernel writes.
+    pub unsafe fn launch(&self, launch: &Launch) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.driver().launch(self.raw, launch) }
+    }
+
+    /// Waits until everything queued so far is complete.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] after `limit`; errors of the work itself, as the driver reports them.
+    pub fn wait(&self, limit: Duration) -> Result<()> {
+        self.wait_for("the work on the stream", limit)
+    }
+
+    /// Whether everything queued so far is complete.
+    ///
+    /// # Errors
+    /// Errors of the work itself, as the driver reports them.
+    pub fn is_idle(&self) -> Result<bool> {
+        Ok(self.gpu.driver().stream_state(self.raw)? == StreamState::Idle)
+    }
+
+    /// Queues work on `buffers` and keeps them allocated until the stream was seen idle.
+    fn queue(
+        &self,
+        buffers: &[&DeviceBuffer],
+        submit: impl FnOnce(&dyn Driver) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(foreign) = buffers
+            .iter()
+            .find(|buffer| !buffer.gpu().is_same(&self.gpu))
+        {
+            let (buffer, stream) = (foreign.gpu().info().ordinal, self.gpu.info().ordinal);
+            return Err(Error::ForeignBuffer { buffer, stream });
+        }
+        // Held while submitting: another thread that sees the stream idle cannot let go of these
+        // buffers between their entry here and their use.
+        let mut in_use = self.in_use();
+        in_use.extend(buffers.iter().map(|buffer| buffer.allocation()));
+        submit(&**self.gpu.driver())
+    }
+
+    fn wait_for(&self, what: &'static str, limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        let mut polls = 0;
+        while !self.release_when_idle()? {
+            if start.elapsed() >= limit {
+                return Err(Error::Deadline { what, limit });
+            }
+            if polls < SPINS {
+                polls += 1;
+                hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the stream is idle; if so, the memory of its past work is let go.
+    fn release_when_idle(&self) -> Result<bool> {
+        let mut in_use = self.in_use();
+        if !self.is_idle()? {
+            return Ok(false);
+        }
+        let done = mem::take(&mut *in_use);
+        // Freeing takes its time; nobody need wait for it.
+        drop(in_use);
+        drop(done);
+        Ok(true)
+    }
+
+    /// A list is never half changed, so a panic elsewhere in a holder's thread does not matter.
+    fn in_use(&self) -> MutexGuard<'_, Vec<Arc<Allocation>>> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let idle = self.release_when_idle();
+        if !matches!(idle, Ok(true)) {
+            // The GPU may still write there, and nobody will learn when it stops: better a leak
+            // than memory that changes under its next owner.
+            let leaked = mem::take(&mut *self.in_use());
+            tracing::debug!(
+                ?idle,
+                buffers = leaked.len(),
+                "a stream was dropped with work left"
+            );
+            mem::forget(leaked);
+        }
+        // SAFETY: `raw` came from this driver and this value alone owns it.
+        if let Err(error) = unsafe { self.gpu.driver().destroy_stream(self.raw) } {
+            tracing::debug!(%error, "destroying a stream failed");
+        }
+    }
+}
+
+/// The address of `words` words at `offset`.
+fn word_range(buffer: &DeviceBuffer, offset: u64, words: u64) -> Result<DevicePtr> {
+    if !offset.is_multiple_of(4) {
+        return Err(Error::Misaligned {
+            offset,
+            alignment: 4,
+        });
+    }
+    // A length that overflows is past the end of every buffer.
+    Ok(buffer.range(offset, words.saturating_mul(4))?.start)
+}
