@@ -23,7 +23,11 @@ impl StoreSplit {
         let to_boundary = addr.wrapping_neg() % LINE;
         let head = if to_boundary < len { to_boundary } else { len };
         let rest = len - head;
-        Self { head, lines: rest / LINE, tail: rest % LINE }
+        Self {
+            head,
+            lines: rest / LINE,
+            tail: rest % LINE,
+        }
     }
 }
 
@@ -106,7 +110,11 @@ mod tests {
                 let smallest = [16, 32, 64]
                     .into_iter()
                     .find(|block| addr / block == (addr + len - 1) / block);
-                assert_eq!(enclosing_block(addr, len), smallest, "{len} bytes at {addr}");
+                assert_eq!(
+                    enclosing_block(addr, len),
+                    smallest,
+                    "{len} bytes at {addr}"
+                );
             }
         }
     }

@@ -7,7 +7,11 @@
 #[inline(always)]
 pub(crate) unsafe fn store_word<T: Copy>(window: *mut u8, host: *const u8) {
     // SAFETY: the caller's promise, word for word.
-    unsafe { window.cast::<T>().write_volatile(host.cast::<T>().read_unaligned()) }
+    unsafe {
+        window
+            .cast::<T>()
+            .write_volatile(host.cast::<T>().read_unaligned())
+    }
 }
 
 /// One load of the size of `T`.
@@ -17,7 +21,10 @@ pub(crate) unsafe fn store_word<T: Copy>(window: *mut u8, host: *const u8) {
 #[inline(always)]
 pub(crate) unsafe fn load_word<T: Copy>(host: *mut u8, window: *const u8) {
     // SAFETY: the caller's promise, word for word.
-    unsafe { host.cast::<T>().write_unaligned(window.cast::<T>().read_volatile()) }
+    unsafe {
+        host.cast::<T>()
+            .write_unaligned(window.cast::<T>().read_volatile())
+    }
 }
 
 /// Whether `len` bytes at `addr` are one naturally aligned word of 1, 2, 4 or 8 bytes.
@@ -80,48 +87,45 @@ pub(crate) unsafe fn load_within_word(host: *mut u8, window: *const u8, len: usi
     unsafe { word.as_ptr().add(skip).copy_to_nonoverlapping(host, len) };
 }
 
+/// Moves a range by the fewest naturally aligned words, ascending: up to the alignment of the
+/// largest word, along by it, down to the end. `$aligned` is whichever of the two pointers is in
+/// the window.
+macro_rules! by_words {
+    ($word_move:ident, $dst:ident, $src:ident, $len:ident, aligned: $aligned:ident) => {
+        // A step up that does not fit is skipped together with all larger ones, since less than
+        // its size is left; the way down then starts from an address aligned well enough.
+        by_words!(@step $word_move u8, $dst, $src, $len, if $aligned.addr() & 1 != 0);
+        by_words!(@step $word_move u16, $dst, $src, $len, if $aligned.addr() & 2 != 0);
+        by_words!(@step $word_move u32, $dst, $src, $len, if $aligned.addr() & 4 != 0);
+        while $len >= 8 {
+            by_words!(@step $word_move u64, $dst, $src, $len, if true);
+        }
+        by_words!(@step $word_move u32, $dst, $src, $len, if true);
+        by_words!(@step $word_move u16, $dst, $src, $len, if true);
+        by_words!(@step $word_move u8, $dst, $src, $len, if true);
+        debug_assert_eq!($len, 0, "the steps cover the range");
+    };
+    (@step $word_move:ident $word:ty, $dst:ident, $src:ident, $len:ident, if $when:expr) => {
+        if $when && $len >= size_of::<$word>() {
+            // SAFETY: a whole word is left on both sides, and the window is aligned to it: on the
+            // way up by the steps before, on the way down because only larger words came before.
+            unsafe {
+                $word_move::<$word>($dst, $src);
+                $dst = $dst.add(size_of::<$word>());
+                $src = $src.add(size_of::<$word>());
+            }
+            $len -= size_of::<$word>();
+        }
+    };
+}
+
 /// Stores exactly the range, in ascending order, by the fewest naturally aligned words.
 ///
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
+#[allow(unused_assignments)] // The last step of the walk moves pointers nobody reads again.
 pub(crate) unsafe fn store(mut window: *mut u8, mut host: *const u8, mut len: usize) {
-    macro_rules! step {
-        ($word:ty) => {{
-            let size = size_of::<$word>();
-            // SAFETY: at least `size` bytes are left on both sides, and the window is aligned to
-            // `size`: see the two uses below.
-            unsafe {
-                store_word::<$word>(window, host);
-                window = window.add(size);
-                host = host.add(size);
-            }
-            len -= size;
-        }};
-    }
-    // Up: the address is aligned to every smaller word once those steps are done. If a step does
-    // not fit, no larger one does, and the way down begins from an address aligned well enough.
-    if window.addr() & 1 != 0 && len >= 1 {
-        step!(u8);
-    }
-    if window.addr() & 2 != 0 && len >= 2 {
-        step!(u16);
-    }
-    if window.addr() & 4 != 0 && len >= 4 {
-        step!(u32);
-    }
-    while len >= 8 {
-        step!(u64);
-    }
-    if len >= 4 {
-        step!(u32);
-    }
-    if len >= 2 {
-        step!(u16);
-    }
-    if len >= 1 {
-        step!(u8);
-    }
-    debug_assert_eq!(len, 0, "the steps cover the range");
+    by_words!(store_word, window, host, len, aligned: window);
 }
 
 /// Loads exactly the range by the fewest naturally aligned words: for memory in which a byte that
@@ -129,42 +133,9 @@ pub(crate) unsafe fn store(mut window: *mut u8, mut host: *const u8, mut len: us
 ///
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
+#[allow(unused_assignments)] // As in `store`.
 pub(crate) unsafe fn load_exact(mut host: *mut u8, mut window: *const u8, mut len: usize) {
-    macro_rules! step {
-        ($word:ty) => {{
-            let size = size_of::<$word>();
-            // SAFETY: at least `size` bytes are left on both sides, and the window is aligned to
-            // `size`, as in `store`.
-            unsafe {
-                load_word::<$word>(host, window);
-                window = window.add(size);
-                host = host.add(size);
-            }
-            len -= size;
-        }};
-    }
-    if window.addr() & 1 != 0 && len >= 1 {
-        step!(u8);
-    }
-    if window.addr() & 2 != 0 && len >= 2 {
-        step!(u16);
-    }
-    if window.addr() & 4 != 0 && len >= 4 {
-        step!(u32);
-    }
-    while len >= 8 {
-        step!(u64);
-    }
-    if len >= 4 {
-        step!(u32);
-    }
-    if len >= 2 {
-        step!(u16);
-    }
-    if len >= 1 {
-        step!(u8);
-    }
-    debug_assert_eq!(len, 0, "the steps cover the range");
+    by_words!(load_word, host, window, len, aligned: window);
 }
 
 /// Loads the range by whole aligned 8-byte words, each once, over-reading inside the first and
@@ -239,7 +210,11 @@ mod tests {
                 let mut stored = Aligned([0xEE; 128]);
                 // SAFETY: both ranges are inside their arrays.
                 unsafe {
-                    store(stored.0.as_mut_ptr().add(offset), window.0.as_ptr().add(3), len);
+                    store(
+                        stored.0.as_mut_ptr().add(offset),
+                        window.0.as_ptr().add(3),
+                        len,
+                    );
                 }
                 assert_eq!(stored.0[offset..offset + len], window.0[3..3 + len]);
                 assert!(stored.0[..offset].iter().all(|&byte| byte == 0xEE));

@@ -1,0 +1,342 @@
+//! The routines that this CPU can run, and the choice among them.
+
+use core::fmt;
+use std::ffi::{OsStr, OsString};
+use std::sync::OnceLock;
+
+#[cfg(target_arch = "aarch64")]
+use super::aarch64::ROUTINES as NATIVE;
+use super::scalar;
+#[cfg(target_arch = "x86_64")]
+use super::x86::ROUTINES as NATIVE;
+
+/// No vector routine on this architecture.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+static NATIVE: [Routine; 0] = [];
+
+/// The environment variable that names the routine to use.
+const VARIABLE: &str = "GDR_COPY";
+
+/// Moves a range; the arguments are destination, source, bytes.
+type Move = unsafe fn(*mut u8, *const u8, usize);
+
+/// How a routine loads from the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loads {
+    /// By instructions that always ask the bus in write-combined memory.
+    Plain,
+    /// By instructions that may be answered from a buffer of an earlier line fetch
+    /// ([`fresh_load_fence`](super::fence::fresh_load_fence)).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // Only x86-64 has such loads.
+    Streaming,
+}
+
+/// Which memory a routine may be used on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Window {
+    /// Any.
+    Any,
+    /// Only non-cacheable memory; others fault.
+    #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
+    // Only aarch64 has such a routine.
+    Uncached,
+}
+
+/// What a [`Routine`] is made of.
+pub(super) struct Parts {
+    pub(super) name: &'static str,
+    pub(super) store: Move,
+    pub(super) load: Move,
+    pub(super) loads: Loads,
+    pub(super) window: Window,
+    pub(super) detect: fn() -> bool,
+}
+
+/// One complete set of store and load code for one CPU feature level.
+///
+/// A `&'static Routine` can only be had for a level that this CPU has: from [`Routine::best`],
+/// [`Routine::supported`] or [`Routine::by_name`].
+pub struct Routine(Parts);
+
+impl Routine {
+    pub(super) const fn new(parts: Parts) -> Self {
+        Self(parts)
+    }
+
+    /// The routine to use unless a caller has measured better: the fastest supported one, or the
+    /// one that the environment variable `GDR_COPY` names. Decided at the first call, an atomic
+    /// load afterwards; [`choice`] says why.
+    #[inline]
+    pub fn best() -> &'static Self {
+        choice().routine
+    }
+
+    /// All routines that this CPU can run, best first; the last is always `portable`.
+    pub fn supported() -> &'static [&'static Self] {
+        static SUPPORTED: OnceLock<Vec<&'static Routine>> = OnceLock::new();
+        SUPPORTED.get_or_init(|| all().filter(|routine| (routine.0.detect)()).collect())
+    }
+
+    /// The supported routine of that name, if there is one.
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        Self::supported()
+            .iter()
+            .copied()
+            .find(|routine| routine.name() == name)
+    }
+
+    /// Its name, as `GDR_COPY` takes it.
+    pub const fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// Whether it loads by instructions that may be answered from a buffer, so that data no older
+    /// than the call needs [`fresh_load_fence`](super::fence::fresh_load_fence) first.
+    pub const fn has_streaming_loads(&self) -> bool {
+        matches!(self.0.loads, Loads::Streaming)
+    }
+
+    /// Whether its instructions fault on ordinary (cacheable) memory, so that it can only be used
+    /// on a real window.
+    pub const fn needs_uncached_window(&self) -> bool {
+        matches!(self.0.window, Window::Uncached)
+    }
+
+    /// Copies `len` bytes from host memory into the window, without any fence.
+    ///
+    /// Each byte is stored once, in ascending order, and nothing outside the range. A range that is
+    /// one naturally aligned word of 1, 2, 4 or 8 bytes is one store of that width.
+    ///
+    /// # Safety
+    /// - `window` is valid for writing `len` bytes and stays mapped; the window consists of whole
+    ///   64-byte lines and no reference into it exists.
+    /// - `host` is valid for reading `len` bytes, any alignment.
+    /// - The two do not overlap.
+    /// - If [`needs_uncached_window`](Self::needs_uncached_window), the window is mapped so.
+    #[inline]
+    pub unsafe fn store(&self, window: *mut u8, host: *const u8, len: usize) {
+        if scalar::is_word(window.addr(), len) {
+            // SAFETY: the caller's promise, and the range is one word.
+            unsafe { scalar::store_one(window, host, len) }
+        } else {
+            // SAFETY: the caller's promise; a routine in hand is one that the CPU has.
+            unsafe { (self.0.store)(window, host, len) }
+        }
+    }
+
+    /// Copies `len` bytes from the window into host memory, without any fence.
+    ///
+    /// A range that lies in one 64-byte line is one access (as far as the routine's registers
+    /// reach), a longer one reads each line once; bytes round the range, in its lines, may be read
+    /// too. A range that is one naturally aligned word of 1, 2, 4 or 8 bytes is one load of that
+    /// width.
+    ///
+    /// # Safety
+    /// - The 64-byte lines that hold the `len` bytes at `window` are mapped and stay so; no
+    ///   `&mut` into them exists.
+    /// - `host` is valid for writing `len` bytes, any alignment.
+    /// - The two do not overlap.
+    /// - If [`needs_uncached_window`](Self::needs_uncached_window), the window is mapped so.
+    #[inline]
+    pub unsafe fn load(&self, host: *mut u8, window: *const u8, len: usize) {
+        if scalar::is_word(window.addr(), len) {
+            // SAFETY: the caller's promise, and the range is one word.
+            unsafe { scalar::load_one(host, window, len) }
+        } else {
+            // SAFETY: the caller's promise; a routine in hand is one that the CPU has.
+            unsafe { self.load_any(host, window, len) }
+        }
+    }
+
+    /// [`load`](Self::load) of a range that is not one aligned word.
+    ///
+    /// # Safety
+    /// As [`load`](Self::load).
+    #[inline(always)]
+    unsafe fn load_any(&self, host: *mut u8, window: *const u8, len: usize) {
+        if scalar::is_within_word(window.addr(), len) {
+            // SAFETY: the caller's promise, and the word that holds the range is in its line.
+            unsafe { scalar::load_within_word(host, window, len) }
+        } else {
+            // SAFETY: the caller's promise; a routine in hand is one that the CPU has.
+            unsafe { (self.0.load)(host, window, len) }
+        }
+    }
+
+    /// Whether [`load`](Self::load) of this range may be answered from a buffer of older data.
+    #[inline(always)]
+    pub(super) fn may_load_stale(&self, window: *const u8, len: usize) -> bool {
+        self.has_streaming_loads() && !scalar::is_within_word(window.addr(), len)
+    }
+}
+
+impl fmt::Debug for Routine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_tuple("Routine")
+            .field(&self.name())
+            .finish()
+    }
+}
+
+impl PartialEq for Routine {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Routine {}
+
+/// 8-byte words in general registers: any CPU.
+static PORTABLE: Routine = Routine::new(Parts {
+    name: "portable",
+    store: scalar::store,
+    load: scalar::load_words,
+    loads: Loads::Plain,
+    window: Window::Any,
+    detect: || true,
+});
+
+/// Every routine compiled in, best first, supported here or not.
+fn all() -> impl Iterator<Item = &'static Routine> {
+    NATIVE.iter().chain([&PORTABLE])
+}
+
+/// The routine that [`Routine::best`] returns, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The routine.
+    pub routine: &'static Routine,
+    /// Why this one.
+    pub reason: Reason,
+}
+
+/// Why a routine was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is the best one that the CPU supports; nothing was asked for.
+    BestSupported,
+    /// `GDR_COPY` names it.
+    Asked,
+    /// `GDR_COPY` names no routine known here; the best supported one is used.
+    UnknownName(OsString),
+    /// `GDR_COPY` names a routine that this CPU cannot run; the best supported one is used.
+    Unsupported(&'static str),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BestSupported => formatter.write_str("best supported by this CPU"),
+            Self::Asked => write!(formatter, "asked for by {VARIABLE}"),
+            Self::UnknownName(name) => write!(
+                formatter,
+                "{VARIABLE} ignored: no routine is called {name:?}; the best supported one is used"
+            ),
+            Self::Unsupported(name) => write!(
+                formatter,
+                "{VARIABLE} ignored: this CPU cannot run {name}; the best supported one is used"
+            ),
+        }
+    }
+}
+
+/// What [`Routine::best`] decided, for reports. Never fails: a name in `GDR_COPY` that cannot be
+/// used is a [`Reason`], not an error. The variable is read once, at the first call.
+#[inline]
+pub fn choice() -> &'static Choice {
+    static CHOICE: OnceLock<Choice> = OnceLock::new();
+    CHOICE.get_or_init(|| Choice::of(std::env::var_os(VARIABLE).as_deref()))
+}
+
+impl Choice {
+    /// The choice for a value of the environment variable; empty is as good as unset.
+    fn of(asked: Option<&OsStr>) -> Self {
+        // `portable` is compiled in and runs everywhere, so there is always a first one.
+        let best = Routine::supported().first().copied().unwrap_or(&PORTABLE);
+        let Some(asked) = asked.filter(|asked| !asked.is_empty()) else {
+            return Self {
+                routine: best,
+                reason: Reason::BestSupported,
+            };
+        };
+        match all().find(|routine| asked == routine.name()) {
+            Some(routine) if (routine.0.detect)() => Self {
+                routine,
+                reason: Reason::Asked,
+            },
+            Some(routine) => Self {
+                routine: best,
+                reason: Reason::Unsupported(routine.name()),
+            },
+            None => Self {
+                routine: best,
+                reason: Reason::UnknownName(asked.to_owned()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_portable_is_always_there_and_last() {
+        let names: HashSet<_> = all().map(Routine::name).collect();
+        assert_eq!(names.len(), all().count());
+        assert_eq!(
+            Routine::supported().last().map(|last| last.name()),
+            Some("portable")
+        );
+    }
+
+    #[test]
+    fn nothing_asked_chooses_the_first_supported() {
+        for asked in [None, Some(OsStr::new(""))] {
+            let choice = Choice::of(asked);
+            assert_eq!(choice.routine, Routine::supported()[0]);
+            assert_eq!(choice.reason, Reason::BestSupported);
+        }
+    }
+
+    #[test]
+    fn every_supported_routine_can_be_asked_for() {
+        for routine in Routine::supported() {
+            let choice = Choice::of(Some(OsStr::new(routine.name())));
+            assert_eq!(
+                choice,
+                Choice {
+                    routine,
+                    reason: Reason::Asked
+                }
+            );
+            assert_eq!(Routine::by_name(routine.name()), Some(*routine));
+        }
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_used_falls_back_and_says_so() {
+        let choice = Choice::of(Some(OsStr::new("abacus")));
+        assert_eq!(choice.routine, Routine::supported()[0]);
+        assert_eq!(choice.reason, Reason::UnknownName("abacus".into()));
+        assert!(choice.reason.to_string().contains("\"abacus\""));
+        assert_eq!(Routine::by_name("abacus"), None);
+
+        for routine in all().filter(|routine| !(routine.0.detect)()) {
+            let choice = Choice::of(Some(OsStr::new(routine.name())));
+            assert_eq!(choice.routine, Routine::supported()[0]);
+            assert_eq!(choice.reason, Reason::Unsupported(routine.name()));
+            assert_eq!(Routine::by_name(routine.name()), None);
+        }
+    }
+
+    #[test]
+    fn the_choice_is_made_once() {
+        assert!(std::ptr::eq(choice(), choice()));
+        assert!(std::ptr::eq(Routine::best(), choice().routine));
+    }
+}
