@@ -197,6 +197,16 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
+    /// The `gdrdrv` module refused a call.
+    #[error("the gdrdrv module refused {call}: {source}; {remedy}")]
+    Module {
+        /// The call, by its name in the module's header.
+        call: &'static str,
+        /// Its answer.
+        source: io::Error,
+        /// What that means here, and what to do.
+        remedy: &'static str,
+    },
     /// The operating system refused.
     #[error("{call} failed: {source}{}", os_remedy(.source))]
     Os {

@@ -119,6 +119,12 @@ impl Window {
         self
     }
 
+    /// For drivers that tell the kind of mapping only once it is made.
+    pub(crate) fn with_caching(mut self, caching: Caching) -> Self {
+        self.caching = caching;
+        self
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
