@@ -5,6 +5,9 @@
 
 use crate::pointer::DevicePtr;
 
+/// The kernels as PTX, with the NUL that the driver expects at the end.
+pub(crate) const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+
 /// One kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

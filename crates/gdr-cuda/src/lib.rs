@@ -1,6 +1,7 @@
 //! The CUDA driver, loaded at run time, and a simulated GPU as its twin.
 mod bdf;
 mod buffer;
+mod cuda;
 mod driver;
 mod error;
 mod gpu;
@@ -13,6 +14,7 @@ mod stream;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use buffer::DeviceBuffer;
+pub use cuda::{CaptureGuard, Cuda, RetainedAllocation};
 pub use driver::*;
 pub use error::{CuResult, Error, Result};
 pub use gpu::Gpu;

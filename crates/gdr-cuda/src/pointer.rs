@@ -8,6 +8,7 @@ use crate::driver::Ordinal;
 ///
 /// It is a number, never a CPU pointer: nothing in this workspace dereferences it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
 pub struct DevicePtr(u64);
 
 impl DevicePtr {

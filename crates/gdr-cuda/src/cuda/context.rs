@@ -1,0 +1,176 @@
+//! Current contexts: made for one call, undone after it.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::api::{Api, CUdevice, Opaque};
+use super::{Cuda, check, layout};
+use crate::driver::Ordinal;
+use crate::error::{CuResult, Error, Result};
+
+/// The primary contexts this library holds.
+///
+/// A forked child inherits the map but not the contexts: there the driver answers
+/// `CUDA_ERROR_NOT_INITIALIZED`, and no handle of the parent is passed to it.
+#[derive(Debug)]
+pub(super) struct PrimaryContexts {
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    process: u32,
+    by_device: HashMap<CUdevice, Context>,
+}
+
+/// A `CUcontext`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context(pub(super) Opaque);
+
+// SAFETY: a context is a handle; the driver lets any thread make it current.
+unsafe impl Send for Context {}
+
+impl PrimaryContexts {
+    pub(super) fn new() -> Self {
+        let held = Held {
+            process: std::process::id(),
+            by_device: HashMap::new(),
+        };
+        Self {
+            held: Mutex::new(held),
+        }
+    }
+
+    /// The primary context of `device`, retained at its first use and then kept.
+    fn get(&self, api: &Api, device: CUdevice) -> Result<Context> {
+        let mut held = self.lock();
+        if let Some(context) = held.by_device.get(&device) {
+            return Ok(*context);
+        }
+        let mut context = ptr::null_mut();
+        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        let status = unsafe { (api.primary_ctx_retain)(&mut context, device) };
+        check("cuDevicePrimaryCtxRetain", status)?;
+        held.by_device.insert(device, Context(context));
+        Ok(Context(context))
+    }
+
+    /// Gives the contexts back; while the process exits, the driver is gone before.
+    pub(super) fn release(&self, api: &Api) {
+        for (device, _) in self.lock().by_device.drain() {
+            // SAFETY: this library retained the primary context of `device` once.
+            let status = unsafe { (api.primary_ctx_release)(device) };
+            if status != CuResult::SUCCESS.0 && status != CuResult::DEINITIALIZED.0 {
+                tracing::debug!(device, error = %CuResult(status), "releasing a context failed");
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if held.process != process {
+            *held = Held {
+                process,
+                by_device: HashMap::new(),
+            };
+        }
+        held
+    }
+}
+
+/// A context that is current on this thread until the guard is dropped.
+#[must_use]
+pub(super) struct CurrentContext<'a> {
+    api: &'a Api,
+    /// What is current belongs to a thread.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl<'a> CurrentContext<'a> {
+    pub(super) fn push(api: &'a Api, context: Context) -> Result<Self> {
+        // SAFETY: a live context: the driver's own answer, or a primary one this library holds.
+        check("cuCtxPushCurrent", unsafe {
+            (api.ctx_push_current)(context.0)
+        })?;
+        Ok(Self {
+            api,
+            _thread: PhantomData,
+        })
+    }
+}
+
+impl Drop for CurrentContext<'_> {
+    fn drop(&mut self) {
+        let mut popped = ptr::null_mut();
+        // SAFETY: undoes the push of this guard; guards nest as their scopes do.
+        let status = unsafe { (self.api.ctx_pop_current)(&mut popped) };
+        if status != CuResult::SUCCESS.0 {
+            tracing::debug!(error = %CuResult(status), "restoring the current context failed");
+        }
+    }
+}
+
+/// Lets this thread call what would break a stream capture elsewhere in the process, until it is
+/// dropped ([`Cuda::relax_stream_capture`]).
+#[must_use = "the capture mode is restored when this is dropped"]
+#[derive(Debug)]
+pub struct CaptureGuard<'a> {
+    api: &'a Api,
+    /// The mode to restore; `None` where it was not changed.
+    before: Option<u32>,
+    /// The mode belongs to a thread.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl Drop for CaptureGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            // SAFETY: a mode that the driver itself gave, on the thread that it gave it to.
+            let status = unsafe { (self.api.thread_exchange_stream_capture_mode)(&mut mode) };
+            if status != CuResult::SUCCESS.0 {
+                tracing::debug!(error = %CuResult(status), "restoring the capture mode failed");
+            }
+        }
+    }
+}
+
+impl Cuda {
+    /// While the guard lives, allocations and copies by this thread neither fail for nor
+    /// invalidate a stream capture that another thread has under way
+    /// (`cuThreadExchangeStreamCaptureMode`, relaxed). Where the driver refuses, such as before
+    /// it is initialized, nothing changes.
+    pub fn relax_stream_capture(&self) -> CaptureGuard<'_> {
+        let mut mode = layout::CAPTURE_MODE_RELAXED;
+        // SAFETY: a valid mode, replaced by the one before.
+        let status = unsafe { (self.api.thread_exchange_stream_capture_mode)(&mut mode) };
+        let before = (status == CuResult::SUCCESS.0).then_some(mode);
+        CaptureGuard {
+            api: &self.api,
+            before,
+            _thread: PhantomData,
+        }
+    }
+
+    /// Makes the primary context of `device` current for a scope.
+    pub(super) fn enter(&self, device: Ordinal) -> Result<CurrentContext<'_>> {
+        let device = self.device(device)?;
+        CurrentContext::push(&self.api, self.contexts.get(&self.api, device)?)
+    }
+
+    /// The driver's handle of a device.
+    pub(super) fn device(&self, ordinal: Ordinal) -> Result<CUdevice> {
+        let missing = |count| Error::NoSuchDevice { ordinal, count };
+        let number = i32::try_from(ordinal.0).map_err(|_| missing(0))?;
+        let mut device = 0;
+        // SAFETY: a place for the answer.
+        let status = unsafe { (self.api.device_get)(&mut device, number) };
+        if status == CuResult::INVALID_DEVICE.0 {
+            return Err(missing(self.device_count()?));
+        }
+        check("cuDeviceGet", status)?;
+        Ok(device)
+    }
+}

@@ -1,0 +1,161 @@
+//! Handles by which others reach device memory.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use super::api::Api;
+use super::layout::{HANDLE_TYPE_POSIX_FD, RANGE_HANDLE_TYPE_DMA_BUF_FD};
+use super::{Cuda, check, size};
+use crate::driver::Ordinal;
+use crate::error::{CuResult, Error, Result};
+use crate::pointer::DevicePtr;
+
+/// A reference to the VMM memory behind an address ([`Cuda::retain_allocation`]); it keeps the
+/// memory from being freed.
+#[must_use = "the reference is given back when this is dropped"]
+#[derive(Debug)]
+pub struct RetainedAllocation {
+    api: Arc<Api>,
+    handle: u64,
+}
+
+impl RetainedAllocation {
+    /// The handle types the memory was made for (`CUmemAllocationHandleType` bits; 1 is a POSIX
+    /// file descriptor).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn handle_types(&self) -> Result<u32> {
+        let mut prop = MaybeUninit::zeroed();
+        let call = self.api.mem_get_allocation_properties;
+        // SAFETY: a place for the answer and a handle that this value holds.
+        let status = unsafe { call(prop.as_mut_ptr(), self.handle) };
+        check("cuMemGetAllocationPropertiesFromHandle", status)?;
+        // SAFETY: it was zeroed, which is a valid value, and the driver filled it in.
+        Ok(unsafe { prop.assume_init() }.requested_handle_types)
+    }
+
+    /// Exports the memory as a POSIX file descriptor (`cuMemExportToShareableHandle`).
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for memory that was not made for it; others of the driver's.
+    pub fn export_posix_fd(&self) -> Result<OwnedFd> {
+        let call = "cuMemExportToShareableHandle";
+        let mut fd: c_int = -1;
+        let place: *mut c_void = (&raw mut fd).cast();
+        let export = self.api.mem_export_to_shareable_handle;
+        // SAFETY: a place for a descriptor, which is what this handle type is; a handle that this
+        // value holds; no flags exist.
+        check(call, unsafe {
+            export(place, self.handle, HANDLE_TYPE_POSIX_FD, 0)
+        })?;
+        own(call, fd)
+    }
+}
+
+impl Drop for RetainedAllocation {
+    fn drop(&mut self) {
+        // SAFETY: this value holds one reference.
+        let status = unsafe { (self.api.mem_release)(self.handle) };
+        if status != CuResult::SUCCESS.0 && status != CuResult::DEINITIALIZED.0 {
+            tracing::debug!(error = %CuResult(status), "cuMemRelease failed");
+        }
+    }
+}
+
+/// Exports, from any thread and with whatever context is current. Each runs in the context that
+/// `ptr` belongs to; where it belongs to none (VMM and pool memory), in the primary context of
+/// `device`.
+impl Cuda {
+    /// The handle by which other processes open the allocation of `ptr` (`cuIpcGetMemHandle`).
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for managed, pool and VMM memory; others of the driver's.
+    pub fn ipc_handle(&self, device: Ordinal, ptr: DevicePtr) -> Result<[u8; 64]> {
+        self.with_pointer_context(device, ptr, || {
+            let mut handle = [0; 64];
+            // SAFETY: a place for the answer.
+            let status = unsafe { (self.api.ipc_get_mem_handle)(&mut handle, ptr.get()) };
+            check("cuIpcGetMemHandle", status)?;
+            Ok(handle)
+        })
+    }
+
+    /// A reference to the VMM memory mapped at `ptr` (`cuMemRetainAllocationHandle`).
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` where no VMM memory is mapped; others of the driver's.
+    pub fn retain_allocation(&self, ptr: DevicePtr) -> Result<RetainedAllocation> {
+        let mut handle = 0;
+        // The driver takes the device address in the form of a pointer; it never follows it.
+        let address = ptr::without_provenance_mut(size("cuMemRetainAllocationHandle", ptr.get())?);
+        // SAFETY: a place for the answer; any address may be asked for.
+        let status = unsafe { (self.api.mem_retain_allocation_handle)(&mut handle, address) };
+        check("cuMemRetainAllocationHandle", status)?;
+        Ok(RetainedAllocation {
+            api: Arc::clone(&self.api),
+            handle,
+        })
+    }
+
+    /// A dma-buf of `len` bytes at `ptr`, both multiples of the host's page size
+    /// (`cuMemGetHandleForAddressRange`). `flags` are `CUmemRangeFlags`; 0 asks for nothing
+    /// special.
+    ///
+    /// # Errors
+    /// [`Error::Symbol`] before CUDA 11.7; `CUDA_ERROR_NOT_SUPPORTED` where the GPU or the kernel
+    /// lacks it; `CUDA_ERROR_INVALID_VALUE` for managed memory; others of the driver's.
+    pub fn dma_buf_fd(
+        &self,
+        device: Ordinal,
+        ptr: DevicePtr,
+        len: u64,
+        flags: u64,
+    ) -> Result<OwnedFd> {
+        let call = "cuMemGetHandleForAddressRange";
+        let export = self.api.mem_get_handle_for_address_range;
+        let export = export.ok_or(Error::Symbol {
+            symbol: "cuMemGetHandleForAddressRange",
+        })?;
+        let len = size(call, len)?;
+        self.with_pointer_context(device, ptr, || {
+            let mut fd: c_int = -1;
+            let place: *mut c_void = (&raw mut fd).cast();
+            // SAFETY: a place for a descriptor, which is what this handle type is.
+            let status =
+                unsafe { export(place, ptr.get(), len, RANGE_HANDLE_TYPE_DMA_BUF_FD, flags) };
+            check(call, status)?;
+            own(call, fd)
+        })
+    }
+
+    /// Where the allocation of `ptr` starts and how many bytes it has (`cuMemGetAddressRange`).
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND` for an address of no allocation; others of the driver's.
+    pub fn address_range(&self, device: Ordinal, ptr: DevicePtr) -> Result<(DevicePtr, u64)> {
+        self.with_pointer_context(device, ptr, || {
+            let (mut base, mut len) = (0, 0);
+            // SAFETY: two places for the answers.
+            let status =
+                unsafe { (self.api.mem_get_address_range)(&mut base, &mut len, ptr.get()) };
+            check("cuMemGetAddressRange", status)?;
+            Ok((DevicePtr::new(base), len as u64))
+        })
+    }
+}
+
+/// Takes over a descriptor that the driver made.
+fn own(call: &'static str, fd: c_int) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Error::Call {
+            call,
+            result: CuResult::INVALID_VALUE,
+        });
+    }
+    // SAFETY: the driver opened it for this call, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

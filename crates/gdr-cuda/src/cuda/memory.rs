@@ -1,0 +1,236 @@
+//! Allocating and freeing.
+
+use std::ptr;
+
+use super::layout::{
+    self, GRANULARITY_MINIMUM, HANDLE_TYPE_NONE, HANDLE_TYPE_POSIX_FD, MEM_ATTACH_GLOBAL,
+    device_attribute,
+};
+use super::{Cuda, check, size};
+use crate::driver::{MemoryKind, Ordinal, RawAllocation, RawHostAllocation};
+use crate::error::{CuResult, Error, Result};
+use crate::pointer::DevicePtr;
+
+/// VMM memory while it is being put together, undone on drop unless it was finished.
+struct Reservation<'a> {
+    cuda: &'a Cuda,
+    /// Bytes, a multiple of the granularity.
+    len: usize,
+    handle: Option<u64>,
+    address: Option<u64>,
+    mapped: bool,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.undo() {
+            tracing::debug!(%error, "undoing a VMM allocation failed");
+        }
+    }
+}
+
+impl Reservation<'_> {
+    /// Takes back every step that was made; all are tried, the first error is told.
+    fn undo(&mut self) -> Result<()> {
+        let (api, len) = (&self.cuda.api, self.len);
+        let mut results = [Ok(()), Ok(()), Ok(())];
+        if let Some(address) = self.address.filter(|_| self.mapped) {
+            // SAFETY: mapped whole at this address, and nobody uses it any more.
+            results[0] = check("cuMemUnmap", unsafe { (api.mem_unmap)(address, len) });
+            self.mapped = false;
+        }
+        if let Some(handle) = self.handle.take() {
+            // SAFETY: `cuMemCreate` gave this handle, once.
+            results[1] = check("cuMemRelease", unsafe { (api.mem_release)(handle) });
+        }
+        if let Some(address) = self.address.take() {
+            // SAFETY: reserved whole at this address; nothing is mapped there any more.
+            results[2] = check("cuMemAddressFree", unsafe {
+                (api.mem_address_free)(address, len)
+            });
+        }
+        results.into_iter().collect()
+    }
+}
+
+impl Cuda {
+    pub(super) fn allocate_memory(
+        &self,
+        device: Ordinal,
+        kind: MemoryKind,
+        len: u64,
+    ) -> Result<RawAllocation> {
+        let call = kind.function();
+        let bytes = size(call, len)?;
+        let _current = self.enter(device)?;
+        let api = &self.api;
+        let mut address = 0;
+        let status = match kind {
+            // SAFETY: a place for the answer, in the device's context.
+            MemoryKind::Plain => unsafe { (api.mem_alloc)(&mut address, bytes) },
+            // SAFETY: as above.
+            MemoryKind::Managed => unsafe {
+                (api.mem_alloc_managed)(&mut address, bytes, MEM_ATTACH_GLOBAL)
+            },
+            // SAFETY: as above; null is the context's default stream.
+            MemoryKind::Pool => unsafe {
+                (api.mem_alloc_async)(&mut address, bytes, ptr::null_mut())
+            },
+            MemoryKind::VmmPosixFd | MemoryKind::Vmm => {
+                return self.allocate_vmm(device, kind, bytes);
+            }
+        };
+        check(call, status)?;
+        let ptr = DevicePtr::new(address);
+        let raw = RawAllocation {
+            device,
+            kind,
+            ptr,
+            len,
+            reserved: len,
+            handle: 0,
+        };
+        if kind == MemoryKind::Pool {
+            // Usable from every stream, not only after what is queued on the default one.
+            if let Err(error) = self.synchronize_default_stream() {
+                // SAFETY: allocated above and known to nobody.
+                let _ = unsafe { self.free_memory(&raw) };
+                return Err(error);
+            }
+        }
+        Ok(raw)
+    }
+
+    fn allocate_vmm(
+        &self,
+        ordinal: Ordinal,
+        kind: MemoryKind,
+        len: usize,
+    ) -> Result<RawAllocation> {
+        let (api, device) = (&self.api, self.device(ordinal)?);
+        let handle_types = match kind {
+            MemoryKind::VmmPosixFd => HANDLE_TYPE_POSIX_FD,
+            _ => HANDLE_TYPE_NONE,
+        };
+        let rdma = self.attribute(device, device_attribute::GPU_DIRECT_RDMA_WITH_VMM)? != 0;
+        let prop = layout::allocation_prop(device, handle_types, rdma);
+
+        let mut granularity = 0;
+        // SAFETY: a place for the answer and a filled-in property.
+        let status = unsafe {
+            (api.mem_get_allocation_granularity)(&mut granularity, &prop, GRANULARITY_MINIMUM)
+        };
+        check("cuMemGetAllocationGranularity", status)?;
+        let invalid = Error::Call {
+            call: "cuMemCreate",
+            result: CuResult::INVALID_VALUE,
+        };
+        let rounded = len
+            .checked_next_multiple_of(granularity)
+            .filter(|rounded| *rounded > 0);
+        let len_reserved = rounded.ok_or(invalid)?;
+
+        let mut made = Reservation {
+            cuda: self,
+            len: len_reserved,
+            handle: None,
+            address: None,
+            mapped: false,
+        };
+        let mut handle = 0;
+        // SAFETY: a place for the answer and a filled-in property; no flags exist.
+        let status = unsafe { (api.mem_create)(&mut handle, made.len, &prop, 0) };
+        check("cuMemCreate", status)?;
+        made.handle = Some(handle);
+
+        let mut address = 0;
+        // SAFETY: a place for the answer; alignment and address are left to the driver.
+        let status = unsafe { (api.mem_address_reserve)(&mut address, made.len, 0, 0, 0) };
+        check("cuMemAddressReserve", status)?;
+        made.address = Some(address);
+
+        // SAFETY: the whole of the memory at the whole of the reserved addresses.
+        let status = unsafe { (api.mem_map)(address, made.len, 0, handle, 0) };
+        check("cuMemMap", status)?;
+        made.mapped = true;
+
+        let access = layout::read_write(device);
+        // SAFETY: one descriptor, for what was mapped above.
+        let status = unsafe { (api.mem_set_access)(address, made.len, &access, 1) };
+        check("cuMemSetAccess", status)?;
+
+        // Finished: from here on `free_memory` takes it apart.
+        made.handle = None;
+        made.address = None;
+        made.mapped = false;
+        Ok(RawAllocation {
+            device: ordinal,
+            kind,
+            ptr: DevicePtr::new(address),
+            len: len as u64,
+            reserved: len_reserved as u64,
+            handle,
+        })
+    }
+
+    /// # Safety
+    /// As for [`crate::Driver::free`].
+    pub(super) unsafe fn free_memory(&self, allocation: &RawAllocation) -> Result<()> {
+        let _current = self.enter(allocation.device)?;
+        let (api, address) = (&self.api, allocation.ptr.get());
+        match allocation.kind {
+            MemoryKind::Plain | MemoryKind::Managed => {
+                // SAFETY: the caller's promise.
+                check("cuMemFree", unsafe { (api.mem_free)(address) })
+            }
+            MemoryKind::Pool => {
+                // SAFETY: the caller's promise; null is the context's default stream.
+                let status = unsafe { (api.mem_free_async)(address, ptr::null_mut()) };
+                check("cuMemFreeAsync", status)?;
+                self.synchronize_default_stream()
+            }
+            MemoryKind::VmmPosixFd | MemoryKind::Vmm => Reservation {
+                cuda: self,
+                len: size("cuMemUnmap", allocation.reserved)?,
+                handle: Some(allocation.handle),
+                address: Some(address),
+                mapped: true,
+            }
+            .undo(),
+        }
+    }
+
+    pub(super) fn allocate_host_memory(
+        &self,
+        device: Ordinal,
+        len: usize,
+    ) -> Result<RawHostAllocation> {
+        let _current = self.enter(device)?;
+        let mut cpu = ptr::null_mut();
+        let flags = layout::HOST_ALLOC_PORTABLE_AND_MAPPED;
+        // SAFETY: a place for the answer, in the device's context.
+        check("cuMemHostAlloc", unsafe {
+            (self.api.mem_host_alloc)(&mut cpu, len, flags)
+        })?;
+        let mut gpu = 0;
+        // SAFETY: a place for the answer and memory allocated as mapped; no flags exist.
+        let status = unsafe { (self.api.mem_host_get_device_pointer)(&mut gpu, cpu, 0) };
+        if let Err(error) = check("cuMemHostGetDevicePointer", status) {
+            // SAFETY: allocated above and known to nobody.
+            let _ = unsafe { (self.api.mem_free_host)(cpu) };
+            return Err(error);
+        }
+        Ok(RawHostAllocation {
+            cpu: cpu.cast(),
+            gpu: DevicePtr::new(gpu),
+            len,
+        })
+    }
+
+    /// Waits for the default stream of the current context.
+    pub(super) fn synchronize_default_stream(&self) -> Result<()> {
+        // SAFETY: null names the default stream.
+        let status = unsafe { (self.api.stream_synchronize)(ptr::null_mut()) };
+        check("cuStreamSynchronize", status)
+    }
+}

@@ -1,0 +1,353 @@
+//! NVIDIA's driver.
+
+mod api;
+mod context;
+mod export;
+mod layout;
+mod memory;
+mod module;
+mod pointer;
+
+use std::env;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use self::api::{Api, CUdevice, Opaque};
+use self::context::PrimaryContexts;
+use self::layout::{CUuuid, device_attribute};
+use self::module::Modules;
+use crate::bdf::Bdf;
+use crate::driver::{
+    CudaVersion, DeviceInfo, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
+    RawHostAllocation, RawStream, StreamState,
+};
+use crate::error::{CuResult, Error, Result};
+use crate::kernel::Launch;
+use crate::pointer::{DevicePtr, PointerInfo};
+
+pub use self::context::CaptureGuard;
+pub use self::export::RetainedAllocation;
+
+/// The driver's library as every NVIDIA driver installs it; never `libcuda.so`, which is a stub
+/// on machines that only compile.
+const LIBRARY: &str = "libcuda.so.1";
+/// Names another file to load instead.
+const LIBRARY_OVERRIDE: &str = "GDR_LIBCUDA";
+
+/// NVIDIA's driver, loaded at run time; CUDA 11.4 (driver 470) or later.
+///
+/// Loading looks at files only: the driver is initialized (`cuInit`) by [`Driver::devices`],
+/// which [`crate::Gpu`] calls. A process that forks has to do so before that, as with any use of
+/// CUDA; in a child of a later fork every call is `CUDA_ERROR_NOT_INITIALIZED`.
+///
+/// Calls run in the primary context of their GPU, the one that the CUDA runtime uses. It is
+/// retained at its first use and released with this value. Whatever context a caller has current
+/// is current again afterwards.
+#[derive(Debug)]
+pub struct Cuda {
+    api: Arc<Api>,
+    version: CudaVersion,
+    init: CodeAddress,
+    contexts: PrimaryContexts,
+    modules: Modules,
+}
+
+/// An address inside the library.
+#[derive(Clone, Copy, Debug)]
+struct CodeAddress(*const c_void);
+
+// SAFETY: it is a number that nobody dereferences, and the library is never unloaded.
+unsafe impl Send for CodeAddress {}
+// SAFETY: as above.
+unsafe impl Sync for CodeAddress {}
+
+impl Cuda {
+    /// Loads `libcuda.so.1`, or the file that the environment variable `GDR_LIBCUDA` names.
+    /// Does not initialize the driver.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when there is none, [`Error::Symbol`] when it is older than CUDA 11.4.
+    pub fn load() -> Result<Arc<Self>> {
+        match env::var(LIBRARY_OVERRIDE) {
+            Ok(path) if !path.is_empty() => Self::load_from(&path),
+            _ => Self::load_from(LIBRARY),
+        }
+    }
+
+    fn load_from(path: &str) -> Result<Arc<Self>> {
+        let (api, init) = api::open(path)?;
+        let mut number = 0;
+        // SAFETY: a place for the answer; this call needs no `cuInit`.
+        check("cuDriverGetVersion", unsafe {
+            (api.driver_get_version)(&mut number)
+        })?;
+        Ok(Arc::new(Self {
+            api: Arc::new(api),
+            version: CudaVersion::from_number(number.unsigned_abs()),
+            init: CodeAddress(init),
+            contexts: PrimaryContexts::new(),
+            modules: Modules::new(),
+        }))
+    }
+
+    /// The address of `cuInit` inside the library, by which the loaded object can be found.
+    pub fn symbol_address(&self) -> *const c_void {
+        self.init.0
+    }
+
+    fn device_count(&self) -> Result<u32> {
+        let mut count = 0;
+        // SAFETY: a place for the answer.
+        check("cuDeviceGetCount", unsafe {
+            (self.api.device_get_count)(&mut count)
+        })?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    /// An attribute of a device; 0 for one that this driver is too old to know.
+    fn attribute(&self, device: CUdevice, attribute: c_int) -> Result<c_int> {
+        let mut value = 0;
+        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        let status = unsafe { (self.api.device_get_attribute)(&mut value, attribute, device) };
+        if status == CuResult::INVALID_VALUE.0 {
+            return Ok(0);
+        }
+        check("cuDeviceGetAttribute", status)?;
+        Ok(value)
+    }
+
+    fn describe(&self, ordinal: Ordinal) -> Result<DeviceInfo> {
+        let device = self.device(ordinal)?;
+        let mut name: [c_char; 256] = [0; 256];
+        // SAFETY: the buffer and its length; the driver writes a NUL-terminated string.
+        let status = unsafe { (self.api.device_get_name)(name.as_mut_ptr(), 256, device) };
+        check("cuDeviceGetName", status)?;
+
+        let mut bus_id: [c_char; 32] = [0; 32];
+        // SAFETY: the buffer and its length; the driver writes a NUL-terminated string.
+        let status = unsafe { (self.api.device_get_pci_bus_id)(bus_id.as_mut_ptr(), 32, device) };
+        check("cuDeviceGetPCIBusId", status)?;
+        let unreadable = || Error::Call {
+            call: "cuDeviceGetPCIBusId",
+            result: CuResult::INVALID_VALUE,
+        };
+        let bdf: Bdf = text(&bus_id).parse().map_err(|_| unreadable())?;
+
+        let mut uuid = CUuuid::default();
+        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        let status = unsafe { (self.api.device_get_uuid)(&mut uuid, device) };
+        check("cuDeviceGetUuid", status)?;
+
+        let mut total_memory = 0;
+        // SAFETY: a place for the answer and a device from `cuDeviceGet`.
+        let status = unsafe { (self.api.device_total_mem)(&mut total_memory, device) };
+        check("cuDeviceTotalMem", status)?;
+
+        let number = |attribute| self.attribute(device, attribute).map(c_int::unsigned_abs);
+        Ok(DeviceInfo {
+            ordinal,
+            name: text(&name),
+            bdf,
+            uuid: uuid.bytes,
+            compute_capability: (
+                number(device_attribute::COMPUTE_CAPABILITY_MAJOR)?,
+                number(device_attribute::COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            total_memory: total_memory as u64,
+            dma_buf: number(device_attribute::DMA_BUF)? != 0,
+            gpudirect_rdma: number(device_attribute::GPU_DIRECT_RDMA)? != 0,
+        })
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        self.contexts.release(&self.api);
+    }
+}
+
+impl Driver for Cuda {
+    fn kind(&self) -> DriverKind {
+        DriverKind::Cuda
+    }
+
+    fn cuda_version(&self) -> CudaVersion {
+        self.version
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        // SAFETY: 0 is the only flag there is; a second call does nothing.
+        check("cuInit", unsafe { (self.api.init)(0) })?;
+        (0..self.device_count()?)
+            .map(|number| self.describe(Ordinal(number)))
+            .collect()
+    }
+
+    fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo> {
+        self.query(ptr)
+    }
+
+    fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation> {
+        self.allocate_memory(device, kind, len)
+    }
+
+    unsafe fn free(&self, allocation: &RawAllocation) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.free_memory(allocation) }
+    }
+
+    fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {
+        self.allocate_host_memory(device, len)
+    }
+
+    unsafe fn free_host(&self, device: Ordinal, allocation: &RawHostAllocation) -> Result<()> {
+        let _current = self.enter(device)?;
+        // SAFETY: the caller's promise: allocated by `cuMemHostAlloc`, and out of use.
+        check("cuMemFreeHost", unsafe {
+            (self.api.mem_free_host)(allocation.cpu.cast())
+        })
+    }
+
+    fn create_stream(&self, device: Ordinal) -> Result<RawStream> {
+        let _current = self.enter(device)?;
+        let mut stream: Opaque = ptr::null_mut();
+        // SAFETY: a place for the answer, in the device's context.
+        let status = unsafe { (self.api.stream_create)(&mut stream, layout::STREAM_NON_BLOCKING) };
+        check("cuStreamCreate", status)?;
+        Ok(RawStream {
+            device,
+            handle: stream.expose_provenance() as u64,
+        })
+    }
+
+    unsafe fn destroy_stream(&self, stream: RawStream) -> Result<()> {
+        let _current = self.enter(stream.device)?;
+        // SAFETY: the caller's promise: made by `create_stream`, not destroyed yet.
+        check("cuStreamDestroy", unsafe {
+            (self.api.stream_destroy)(stream_of(stream))
+        })
+    }
+
+    fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
+        let _current = self.enter(stream.device)?;
+        // SAFETY: a stream of `create_stream`.
+        let status = unsafe { (self.api.stream_query)(stream_of(stream)) };
+        if status == CuResult::NOT_READY.0 {
+            return Ok(StreamState::Busy);
+        }
+        check("cuStreamQuery", status)?;
+        Ok(StreamState::Idle)
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        device: Ordinal,
+        dst: DevicePtr,
+        src: *const u8,
+        len: usize,
+    ) -> Result<()> {
+        let _current = self.enter(device)?;
+        // SAFETY: the caller's promise about both ranges.
+        let status = unsafe { (self.api.memcpy_htod)(dst.get(), src.cast(), len) };
+        check("cuMemcpyHtoD", status)?;
+        // From pageable memory it returns once the bytes are staged, not when they have arrived.
+        self.synchronize_default_stream()
+    }
+
+    unsafe fn copy_from_device(
+        &self,
+        device: Ordinal,
+        dst: *mut u8,
+        src: DevicePtr,
+        len: usize,
+    ) -> Result<()> {
+        let _current = self.enter(device)?;
+        // SAFETY: the caller's promise about both ranges.
+        check("cuMemcpyDtoH", unsafe {
+            (self.api.memcpy_dtoh)(dst.cast(), src.get(), len)
+        })
+    }
+
+    unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
+        let _current = self.enter(stream.device)?;
+        let (call, len) = ("cuMemsetD8Async", size("cuMemsetD8Async", len)?);
+        // SAFETY: the caller's promise about the range and the stream.
+        let status =
+            unsafe { (self.api.memset_d8_async)(dst.get(), value, len, stream_of(stream)) };
+        check(call, status)
+    }
+
+    unsafe fn launch(&self, stream: RawStream, launch: &Launch) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_kernel(stream, launch) }
+    }
+}
+
+/// A `CUresult` as a result of ours.
+fn check(call: &'static str, status: u32) -> Result<()> {
+    match CuResult(status) {
+        CuResult::SUCCESS => Ok(()),
+        result => Err(Error::Call { call, result }),
+    }
+}
+
+/// A length as the driver takes it.
+fn size(call: &'static str, len: u64) -> Result<usize> {
+    usize::try_from(len).map_err(|_| Error::Call {
+        call,
+        result: CuResult::INVALID_VALUE,
+    })
+}
+
+/// The `CUstream` behind a handle.
+fn stream_of(stream: RawStream) -> Opaque {
+    ptr::with_exposed_provenance_mut(stream.handle as usize)
+}
+
+/// A string that the driver wrote into `buffer`.
+fn text(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().map(|unit| unit.to_ne_bytes()[0]).collect();
+    match CStr::from_bytes_until_nul(&bytes) {
+        Ok(text) => text.to_string_lossy().into_owned(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_driver_is_an_error_that_names_the_file() {
+        let error = Cuda::load_from("/nonexistent/libcuda.so.1").unwrap_err();
+        assert!(matches!(&error, Error::Library { reason, .. } if reason.contains("open")));
+        assert!(
+            error.to_string().contains("/nonexistent/libcuda.so.1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_library_that_is_no_driver_is_an_error_that_names_the_function() {
+        for library in ["libc.so.6", "libm.so.6"] {
+            let error = Cuda::load_from(library).unwrap_err();
+            assert!(
+                matches!(error, Error::Symbol { symbol: "cuInit" }),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_library_at_all_is_an_error_of_the_loader() {
+        let error = Cuda::load_from("/proc/self/status").unwrap_err();
+        assert!(matches!(error, Error::Library { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_name_without_an_end_is_still_text() {
+        assert_eq!(text(&[65, 66, 0, 67]), "AB");
+        assert_eq!(text(&[65, 66]), "AB");
+    }
+}

@@ -1,0 +1,216 @@
+//! Launching the kernels.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use super::api::Opaque;
+use super::{Cuda, check, stream_of};
+use crate::driver::{Ordinal, RawStream};
+use crate::error::Result;
+use crate::kernel::{Direction, Launch, PTX};
+
+/// Threads of a block that streams through memory.
+const THREADS: u32 = 256;
+/// Blocks that fill a GPU of 132 multiprocessors with 8 each; kernels stride over the rest.
+const MOST_BLOCKS: u32 = 132 * 8;
+
+/// The kernels of one GPU, as the driver names them.
+#[derive(Clone, Copy, Debug)]
+struct Functions {
+    fill: Opaque,
+    verify_begin: Opaque,
+    verify: Opaque,
+    verify_end: Opaque,
+    ping_pong: Opaque,
+}
+
+// SAFETY: handles into a module, which any thread may launch.
+unsafe impl Send for Functions {}
+
+/// The kernels of every GPU that launched one. They live as long as their context.
+#[derive(Debug)]
+pub(super) struct Modules {
+    by_device: Mutex<HashMap<Ordinal, Functions>>,
+}
+
+/// The size of a launch.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    blocks: u32,
+    threads: u32,
+}
+
+impl Grid {
+    const SINGLE: Self = Self {
+        blocks: 1,
+        threads: 1,
+    };
+
+    fn over(words: u64) -> Self {
+        let wanted = words
+            .div_ceil(u64::from(THREADS))
+            .clamp(1, u64::from(MOST_BLOCKS));
+        Self {
+            blocks: wanted as u32,
+            threads: THREADS,
+        }
+    }
+}
+
+impl Modules {
+    pub(super) fn new() -> Self {
+        Self {
+            by_device: Mutex::default(),
+        }
+    }
+}
+
+/// The value of a kernel parameter, by address: what `cuLaunchKernel` copies it from.
+fn parameter<T>(value: &T) -> *mut c_void {
+    ptr::from_ref(value).cast_mut().cast()
+}
+
+impl Cuda {
+    /// # Safety
+    /// As for [`crate::Driver::launch`].
+    pub(super) unsafe fn launch_kernel(&self, stream: RawStream, launch: &Launch) -> Result<()> {
+        let _current = self.enter(stream.device)?;
+        let functions = self.functions(stream.device)?;
+        match *launch {
+            Launch::Fill { dst, words, seed } => {
+                let mut values = [parameter(&dst), parameter(&words), parameter(&seed)];
+                // SAFETY: the parameters of `gdr_fill`; the caller's promise about `dst`.
+                unsafe { self.run(functions.fill, Grid::over(words), stream, &mut values) }
+            }
+            Launch::Verify {
+                src,
+                words,
+                seed,
+                report,
+            } => {
+                let mut begin = [parameter(&report)];
+                let mut verify = [
+                    parameter(&src),
+                    parameter(&words),
+                    parameter(&seed),
+                    parameter(&report),
+                ];
+                let mut end = [parameter(&src), parameter(&seed), parameter(&report)];
+                // SAFETY: the parameters of `gdr_verify_begin`, `gdr_verify` and
+                // `gdr_verify_end`; the caller's promise about `src` and `report`.
+                unsafe {
+                    self.run(functions.verify_begin, Grid::SINGLE, stream, &mut begin)?;
+                    self.run(functions.verify, Grid::over(words), stream, &mut verify)?;
+                    self.run(functions.verify_end, Grid::SINGLE, stream, &mut end)
+                }
+            }
+            Launch::PingPong {
+                ping,
+                pong,
+                stop,
+                iterations,
+                data,
+                data_words,
+                direction,
+                blocks,
+                threads,
+                barrier,
+                mismatches,
+            } => {
+                let check = u32::from(direction == Direction::CpuToGpu);
+                let mut values = [
+                    parameter(&ping),
+                    parameter(&pong),
+                    parameter(&stop),
+                    parameter(&data),
+                    parameter(&data_words),
+                    parameter(&barrier),
+                    parameter(&mismatches),
+                    parameter(&iterations),
+                    parameter(&check),
+                ];
+                let grid = Grid { blocks, threads };
+                // SAFETY: the parameters of `gdr_ping_pong`; the caller's promise about all
+                // addresses.
+                unsafe { self.run(functions.ping_pong, grid, stream, &mut values) }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `values` point to the parameters of `function`, in order and of their types; the addresses
+    /// among them are good for what the kernel does.
+    unsafe fn run(
+        &self,
+        function: Opaque,
+        grid: Grid,
+        stream: RawStream,
+        values: &mut [*mut c_void],
+    ) -> Result<()> {
+        let (blocks, threads) = (grid.blocks, grid.threads);
+        // SAFETY: a function of this device's module and a stream of the same device; the
+        // parameters are copied before the call returns; the rest is the caller's promise.
+        let status = unsafe {
+            (self.api.launch_kernel)(
+                function,
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                stream_of(stream),
+                values.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check("cuLaunchKernel", status)
+    }
+
+    /// The kernels of a GPU whose primary context is current, compiled at their first use.
+    fn functions(&self, device: Ordinal) -> Result<Functions> {
+        let modules = &self.modules.by_device;
+        let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(functions) = modules.get(&device) {
+            return Ok(*functions);
+        }
+        let mut module = ptr::null_mut();
+        // SAFETY: a place for the answer and PTX text that ends in NUL.
+        let status = unsafe { (self.api.module_load_data)(&mut module, PTX.as_ptr().cast()) };
+        check("cuModuleLoadData", status)?;
+        let find = |name: &CStr| {
+            let mut function = ptr::null_mut();
+            let get = self.api.module_get_function;
+            // SAFETY: a place for the answer, the module from above and a NUL-terminated name.
+            check("cuModuleGetFunction", unsafe {
+                get(&mut function, module, name.as_ptr())
+            })?;
+            Ok(function)
+        };
+        let functions = Functions {
+            fill: find(c"gdr_fill")?,
+            verify_begin: find(c"gdr_verify_begin")?,
+            verify: find(c"gdr_verify")?,
+            verify_end: find(c"gdr_verify_end")?,
+            ping_pong: find(c"gdr_ping_pong")?,
+        };
+        modules.insert(device, functions);
+        Ok(functions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_covers_small_work_whole_and_strides_over_large_work() {
+        assert_eq!(Grid::over(0).blocks, 1);
+        assert_eq!(Grid::over(1).blocks, 1);
+        assert_eq!(Grid::over(257).blocks, 2);
+        assert_eq!(Grid::over(u64::MAX).blocks, MOST_BLOCKS);
+    }
+}

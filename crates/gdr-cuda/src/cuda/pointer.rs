@@ -1,0 +1,174 @@
+//! What the driver knows about an address.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use super::api::Opaque;
+use super::context::{Context, CurrentContext};
+use super::layout::{memory_type, pointer_attribute};
+use super::{Cuda, check};
+use crate::driver::Ordinal;
+use crate::error::{CuResult, Error, Result};
+use crate::pointer::{BufferId, DevicePtr, PointerInfo, PointerKind};
+
+/// The answers of one `cuPointerGetAttributes`. What does not apply to an address stays 0.
+#[derive(Debug)]
+struct Attributes {
+    memory_type: c_uint,
+    /// Wider than the driver's boolean in any release.
+    is_managed: c_uint,
+    device: c_int,
+    buffer: u64,
+    start: u64,
+    size: usize,
+}
+
+impl Cuda {
+    pub(super) fn query(&self, ptr: DevicePtr) -> Result<PointerInfo> {
+        let mut answers = Attributes {
+            memory_type: memory_type::NONE,
+            is_managed: 0,
+            device: 0,
+            buffer: 0,
+            start: 0,
+            size: 0,
+        };
+        let mut attributes = [
+            pointer_attribute::MEMORY_TYPE,
+            pointer_attribute::IS_MANAGED,
+            pointer_attribute::DEVICE_ORDINAL,
+            pointer_attribute::BUFFER_ID,
+            pointer_attribute::RANGE_START_ADDR,
+            pointer_attribute::RANGE_SIZE,
+        ];
+        let mut places: [*mut c_void; 6] = [
+            (&raw mut answers.memory_type).cast(),
+            (&raw mut answers.is_managed).cast(),
+            (&raw mut answers.device).cast(),
+            (&raw mut answers.buffer).cast(),
+            (&raw mut answers.start).cast(),
+            (&raw mut answers.size).cast(),
+        ];
+        // SAFETY: as many places as attributes, each of the attribute's type; the plural call
+        // needs no current context and takes any address.
+        let status = unsafe {
+            (self.api.pointer_get_attributes)(
+                attributes.len() as c_uint,
+                attributes.as_mut_ptr(),
+                places.as_mut_ptr(),
+                ptr.get(),
+            )
+        };
+        // These two are how releases differ in refusing addresses outside unified addressing.
+        let unknown = [CuResult::INVALID_VALUE, CuResult::INVALID_CONTEXT];
+        if unknown.contains(&CuResult(status)) {
+            return Err(Error::UnknownPointer { ptr });
+        }
+        check("cuPointerGetAttributes", status)?;
+        answers.describe(ptr)
+    }
+
+    /// Runs with the context that `ptr` was allocated in, or where it has none (VMM and pool
+    /// memory) with the primary context of `device`.
+    pub(super) fn with_pointer_context<T>(
+        &self,
+        device: Ordinal,
+        ptr: DevicePtr,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let _current = match self.pointer_context(ptr)? {
+            Some(context) => CurrentContext::push(&self.api, context)?,
+            None => self.enter(device)?,
+        };
+        call()
+    }
+
+    fn pointer_context(&self, ptr: DevicePtr) -> Result<Option<Context>> {
+        let mut context: Opaque = ptr::null_mut();
+        let mut attribute = pointer_attribute::CONTEXT;
+        let mut place: *mut c_void = (&raw mut context).cast();
+        // SAFETY: one attribute and one place of its type.
+        let status =
+            unsafe { (self.api.pointer_get_attributes)(1, &mut attribute, &mut place, ptr.get()) };
+        check("cuPointerGetAttributes", status)?;
+        Ok((!context.is_null()).then_some(Context(context)))
+    }
+}
+
+impl Attributes {
+    fn describe(&self, ptr: DevicePtr) -> Result<PointerInfo> {
+        let kind = match self.memory_type {
+            memory_type::NONE => return Err(Error::UnknownPointer { ptr }),
+            _ if self.is_managed != 0 => PointerKind::Managed,
+            memory_type::HOST => PointerKind::Host,
+            memory_type::DEVICE => PointerKind::Device,
+            other => PointerKind::Other(other),
+        };
+        let device = match u32::try_from(self.device) {
+            Ok(device) => Ordinal(device),
+            // Host memory of no GPU in particular; every GPU reaches it.
+            Err(_) if kind != PointerKind::Device => Ordinal(0),
+            Err(_) => return Err(Error::UnknownPointer { ptr }),
+        };
+        Ok(PointerInfo {
+            kind,
+            device,
+            buffer: BufferId(self.buffer),
+            base: DevicePtr::new(self.start),
+            size: self.size as u64,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers() -> Attributes {
+        Attributes {
+            memory_type: memory_type::DEVICE,
+            is_managed: 0,
+            device: 3,
+            buffer: 77,
+            start: 0x1000,
+            size: 0x200,
+        }
+    }
+
+    #[test]
+    fn memory_of_no_type_is_unknown() {
+        let ptr = DevicePtr::new(0x1100);
+        let nothing = Attributes {
+            memory_type: memory_type::NONE,
+            ..answers()
+        };
+        assert!(matches!(nothing.describe(ptr), Err(Error::UnknownPointer { ptr: p }) if p == ptr));
+    }
+
+    #[test]
+    fn managed_memory_is_managed_wherever_it_happens_to_be() {
+        let ptr = DevicePtr::new(0x1100);
+        for memory_type in [memory_type::HOST, memory_type::DEVICE] {
+            let managed = Attributes {
+                memory_type,
+                is_managed: 1,
+                device: -2,
+                ..answers()
+            };
+            let info = managed.describe(ptr).unwrap();
+            assert_eq!((info.kind, info.device), (PointerKind::Managed, Ordinal(0)));
+        }
+    }
+
+    #[test]
+    fn a_kind_newer_than_this_library_keeps_its_number() {
+        let array = Attributes {
+            memory_type: 3,
+            ..answers()
+        };
+        let info = array.describe(DevicePtr::new(0x1100)).unwrap();
+        assert_eq!(info.kind, PointerKind::Other(3));
+        assert_eq!((info.device, info.buffer), (Ordinal(3), BufferId(77)));
+        assert_eq!((info.base, info.size), (DevicePtr::new(0x1000), 0x200));
+    }
+}
