@@ -207,6 +207,17 @@ pub enum Error {
         /// What that means here, and what to do.
         remedy: &'static str,
     },
+    /// CUDA's dma-bufs cannot be mapped here.
+    #[error(
+        "dma-bufs cannot be mapped here: {reason}; it takes NVIDIA driver 610.43.02 (CUDA 13.3) \
+         or later: update it, or use another backend (GDR_BACKEND=rm needs the driver only)"
+    )]
+    DmaBufMmap {
+        /// What is in the way.
+        reason: String,
+        /// The system's answer, where it was asked.
+        source: Option<io::Error>,
+    },
     /// The operating system refused.
     #[error("{call} failed: {source}{}", os_remedy(.source))]
     Os {

@@ -1,0 +1,63 @@
+//! What this backend asks of CUDA, and the seam at which tests answer instead.
+
+use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use gdr_cuda::{Cuda, CudaVersion, DeviceInfo, DevicePtr, Driver, Ordinal, PointerInfo};
+
+use crate::backend::{PinRequest, range};
+use crate::error::Result;
+
+/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`.
+const MAPPING_TYPE_PCIE: u64 = 1;
+
+/// The way that a dma-buf's mappings take to the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// The driver's choice.
+    Default,
+    /// PCIe, also where there is a coherent link.
+    Pcie,
+}
+
+impl Link {
+    /// As `cuMemGetHandleForAddressRange` takes it.
+    pub(super) const fn flags(self) -> u64 {
+        match self {
+            Self::Default => 0,
+            Self::Pcie => MAPPING_TYPE_PCIE,
+        }
+    }
+}
+
+pub(super) trait Exporter: Send + Sync + Debug {
+    /// Must work before CUDA is initialized.
+    fn cuda_version(&self) -> CudaVersion;
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>>;
+
+    /// The allocation that the whole of `request` lies in.
+    fn locate(&self, request: &PinRequest) -> Result<PointerInfo>;
+
+    /// A dma-buf of `len` bytes at `va`, both multiples of the host page.
+    fn export(&self, device: Ordinal, va: DevicePtr, len: u64, link: Link) -> Result<OwnedFd>;
+}
+
+impl Exporter for Arc<Cuda> {
+    fn cuda_version(&self) -> CudaVersion {
+        Driver::cuda_version(&**self)
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        Ok(Driver::devices(&**self)?)
+    }
+
+    fn locate(&self, request: &PinRequest) -> Result<PointerInfo> {
+        range::locate(&**self, request)
+    }
+
+    fn export(&self, device: Ordinal, va: DevicePtr, len: u64, link: Link) -> Result<OwnedFd> {
+        Ok(self.dma_buf_fd(device, va, len, link.flags())?)
+    }
+}

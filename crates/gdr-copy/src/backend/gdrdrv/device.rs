@@ -1,0 +1,87 @@
+//! The module's device node, and the seam at which tests put another end.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::abi::Request;
+use crate::error::{Error, Result};
+
+/// The node that the module's packages make.
+pub(super) const NODE: &str = "/dev/gdrdrv";
+
+/// One open file of the module.
+pub(super) trait Device: Send + Sync + Debug {
+    /// Makes one call. `argument` has the size of the request's structure.
+    fn call(&self, request: Request, argument: &mut [u8]) -> io::Result<()>;
+
+    /// The file to mmap.
+    fn file(&self) -> BorrowedFd<'_>;
+}
+
+/// [`NODE`], open.
+#[derive(Debug)]
+pub(super) struct DeviceNode(OwnedFd);
+
+impl DeviceNode {
+    pub(super) fn open() -> Result<Self> {
+        rustix::fs::open(NODE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map(Self)
+            .map_err(|errno| Error::DeviceNode {
+                path: NODE.to_owned(),
+                source: errno.into(),
+            })
+    }
+}
+
+impl Device for DeviceNode {
+    fn call(&self, request: Request, argument: &mut [u8]) -> io::Result<()> {
+        if argument.len() != request.size() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        loop {
+            // SAFETY: the descriptor is open for as long as `self` lives; the module reads and
+            // writes the request's structure at this address, which is as large as `argument`.
+            let answer =
+                unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument.as_mut_ptr()) };
+            if answer == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_the_module_answers_with_the_systems_error() {
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let node = DeviceNode(null.unwrap());
+        let error = node.call(Request::GetVersion, &mut [0; 8]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+    }
+
+    #[test]
+    fn an_argument_of_another_size_never_reaches_the_kernel() {
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let node = DeviceNode(null.unwrap());
+        for size in [0, 7, 9] {
+            let error = node
+                .call(Request::GetVersion, &mut vec![0; size])
+                .unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}

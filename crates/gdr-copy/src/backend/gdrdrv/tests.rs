@@ -1,0 +1,394 @@
+//! The module's client against the module's stand-in.
+
+use gdr_cuda::DevicePtr;
+
+use super::fake::{CACHED, DEVICE, FakeModule, GPU_MEMORY};
+use super::*;
+use crate::pinned::{Bus, PinOptions};
+
+const BASE: u64 = GPU_MEMORY.start;
+const PAGE: u64 = 64 << 10;
+
+const PIN: u32 = 0xC028_DA01;
+const UNPIN: u32 = 0xC008_DA02;
+const INFO: u32 = 0xC008_DA04;
+const INFO_V2: u32 = 0xC008_DA05;
+const PIN_V2: u32 = 0xC020_DA07;
+const REQUEST: u32 = 0xC008_DA08;
+
+fn request(ptr: u64, len: u64) -> PinRequest {
+    PinRequest {
+        ptr: DevicePtr::new(ptr),
+        len,
+        options: PinOptions::default(),
+    }
+}
+
+fn forced(ptr: u64, len: u64) -> PinRequest {
+    let options = PinOptions::default().bus(Bus::Pcie);
+    PinRequest {
+        options,
+        ..request(ptr, len)
+    }
+}
+
+fn open(module: &FakeModule) -> GdrdrvBackend {
+    GdrdrvBackend::over(module.device()).unwrap()
+}
+
+/// Words of 64 bits, as a call's argument.
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn bytes_of(window: &Window) -> &[std::sync::atomic::AtomicU8] {
+    // SAFETY: the window is mapped for `len` bytes for as long as it is borrowed, of a memfd that
+    // is shared with the test: atomics allow that.
+    unsafe { std::slice::from_raw_parts(window.as_ptr().cast(), window.len()) }
+}
+
+#[test]
+fn modules_from_2_0_on_are_spoken_to_and_say_what_they_offer() {
+    for version in [(2, 0), (2, 4), (2, 5), (2, 6), (3, 1)] {
+        let attributes = open(&FakeModule::new(version)).attributes();
+        let modern = version >= (2, 5);
+        assert_eq!(attributes.module, Some(version));
+        assert_eq!(
+            (attributes.persistent, attributes.force_pcie),
+            (modern, modern)
+        );
+        assert!(!attributes.dma_buf_mmap);
+    }
+    let transient = FakeModule::new((2, 6)).with(|state| state.persistent = false);
+    let attributes = open(&transient).attributes();
+    assert!(!attributes.persistent && !attributes.force_pcie);
+}
+
+#[test]
+fn a_module_of_another_age_is_refused_with_both_versions() {
+    let old = FakeModule::new((1, 3));
+    let older = FakeModule::new((1, 0)).with(|state| {
+        state
+            .faults
+            .push_back((abi::Request::GetVersion, libc::ENOTTY))
+    });
+    let new = FakeModule::new((3, 0)).with(|state| state.minimum_api = (2, 7));
+    for (module, found, wanted) in [
+        (old, "1.3", "2.0 or later"),
+        (older, "1.x", "2.0 or later"),
+        (new, "3.0", "2.7"),
+    ] {
+        let error = GdrdrvBackend::over(module.device()).unwrap_err();
+        assert!(matches!(error, Error::ModuleVersion { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(found) && text.contains(wanted), "{text}");
+    }
+}
+
+#[test]
+fn a_range_is_widened_so_that_the_module_will_map_it() {
+    let module = FakeModule::new((2, 6));
+    let pin = open(&module)
+        .pin(&request(BASE + PAGE + 100, PAGE))
+        .unwrap();
+    assert_eq!(
+        (pin.va().get(), pin.len(), pin.page_size()),
+        (BASE + PAGE, 2 * PAGE, 65536)
+    );
+    assert_eq!(pin.route(), Route::Module);
+    assert_eq!(
+        module.calls(PIN_V2),
+        [words(&[BASE + PAGE, 2 * PAGE, 0, 0])]
+    );
+    pin.map(2 * PAGE, None).unwrap();
+}
+
+#[test]
+fn modules_before_2_5_are_pinned_with_the_first_call_and_no_tokens() {
+    for version in [(2, 0), (2, 4)] {
+        let module = FakeModule::new(version);
+        let pin = open(&module).pin(&request(BASE, 1)).unwrap();
+        assert_eq!(module.calls(PIN), [words(&[BASE, PAGE, 0, 0, 0])]);
+        drop(pin);
+        assert_eq!(module.calls(UNPIN), [words(&[0])]);
+        assert!(module.calls(PIN_V2).is_empty());
+    }
+}
+
+#[test]
+fn pcie_is_forced_only_where_the_module_says_that_it_can() {
+    let module = FakeModule::new((2, 6));
+    let pin = open(&module).pin(&forced(BASE, PAGE)).unwrap();
+    assert_eq!(module.calls(PIN_V2), [words(&[BASE, PAGE, 1, 0])]);
+    drop(pin);
+
+    let old = FakeModule::new((2, 4));
+    let transient = FakeModule::new((2, 6)).with(|state| state.persistent = false);
+    for module in [old, transient] {
+        let error = open(&module).pin(&forced(BASE, PAGE)).unwrap_err();
+        assert!(matches!(error, Error::ForcePcie { .. }), "{error}");
+        assert!(module.calls(PIN).is_empty() && module.calls(PIN_V2).is_empty());
+    }
+
+    let refusing = FakeModule::new((2, 6)).with(|state| {
+        state
+            .faults
+            .push_back((abi::Request::PinBufferV2, libc::EINVAL))
+    });
+    let error = open(&refusing).pin(&forced(BASE, PAGE)).unwrap_err();
+    assert!(matches!(error, Error::ForcePcie { .. }), "{error}");
+}
+
+#[test]
+fn a_mapping_shows_its_own_range_at_its_handle() {
+    let module = FakeModule::new((2, 6));
+    let backend = open(&module);
+    let first = backend.pin(&request(BASE, PAGE)).unwrap();
+    let second = backend.pin(&request(BASE + PAGE, 3 * PAGE)).unwrap();
+    let handles = module.pinned();
+    let (second_handle, first_handle) = (handles[0], handles[1]);
+    assert_eq!(second_handle, PAGE / crate::window::host_page());
+
+    let window = second.map(3 * PAGE, None).unwrap();
+    assert_eq!(
+        (window.len() as u64, window.caching()),
+        (3 * PAGE, Caching::WriteCombined)
+    );
+    let last = window.len() - 1;
+    bytes_of(&window)[last].store(7, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(module.gpu_reads(second_handle, last as u64, 1), [7]);
+    assert!(module.is_mapped(second_handle) && !module.is_mapped(first_handle));
+
+    // Shorter than the pin, and a second time after the first is gone.
+    drop(window);
+    assert!(!module.is_mapped(second_handle));
+    assert_eq!(second.map(PAGE, None).unwrap().len() as u64, PAGE);
+    drop((first, second));
+    assert_eq!(module.state().unknown_handles, 0);
+}
+
+#[test]
+fn a_range_is_unpinned_once_and_after_its_mapping_in_either_order() {
+    let module = FakeModule::new((2, 6));
+    let backend = open(&module);
+    for pin_goes_first in [true, false] {
+        let pin = backend.pin(&request(BASE, PAGE)).unwrap();
+        let window = pin.map(PAGE, None).unwrap();
+        if pin_goes_first {
+            drop(pin);
+            assert_eq!(module.pinned().len(), 1, "the mapping holds the range");
+            drop(window);
+        } else {
+            drop(window);
+            assert_eq!(module.pinned().len(), 1, "the pin holds the range");
+            drop(pin);
+        }
+        assert!(module.pinned().is_empty());
+    }
+    let pin = backend.pin(&request(BASE, PAGE)).unwrap();
+    drop(backend);
+    drop(pin);
+    let state = module.state();
+    assert_eq!((state.unknown_handles, state.unpinned_while_mapped), (0, 0));
+    drop(state);
+    assert_eq!(module.calls(UNPIN).len(), 3);
+}
+
+#[test]
+fn handles_of_more_than_32_bits_stay_whole() {
+    let start = (5 << 32) + 3;
+    let module = FakeModule::new((2, 6)).with(|state| state.next_handle = start);
+    let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+    let window = pin.map(PAGE, None).unwrap();
+    assert!(module.is_mapped(start));
+    drop((window, pin));
+    assert_eq!(module.calls(UNPIN), [words(&[start])]);
+}
+
+#[test]
+fn a_handle_past_the_end_of_every_file_is_refused_before_the_mmap() {
+    let module = FakeModule::new((2, 6)).with(|state| state.next_handle = 1 << 60);
+    let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+    let error = pin.map(PAGE, None).unwrap_err();
+    assert!(error.to_string().contains("open a new one"), "{error}");
+}
+
+#[test]
+fn the_kind_of_mapping_is_what_the_module_says_it_made() {
+    for (version, platform, made) in [
+        ((2, 0), fake::WC, Caching::WriteCombined),
+        ((2, 3), CACHED, Caching::Cached),
+        ((2, 4), CACHED, Caching::Cached),
+        ((2, 4), DEVICE, Caching::Device),
+        ((2, 6), DEVICE, Caching::Device),
+    ] {
+        let module = FakeModule::new(version).with(|state| state.platform = platform);
+        let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+        assert_eq!(pin.map(PAGE, None).unwrap().caching(), made);
+        let (asked, not_asked) = if version >= (2, 4) {
+            (INFO_V2, INFO)
+        } else {
+            (INFO, INFO_V2)
+        };
+        assert_eq!(
+            (module.calls(asked).len(), module.calls(not_asked).len()),
+            (1, 0)
+        );
+    }
+}
+
+#[test]
+fn a_kind_of_mapping_can_be_asked_for_and_taken_back() {
+    let module = FakeModule::new((2, 5)).with(|state| {
+        state.platform = CACHED;
+        state.allowed = vec![fake::WC, CACHED];
+    });
+    let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+    let combined = pin.map(PAGE, Some(Caching::WriteCombined)).unwrap();
+    assert_eq!(combined.caching(), Caching::WriteCombined);
+    drop(combined);
+    assert_eq!(pin.map(PAGE, None).unwrap().caching(), Caching::Cached);
+    assert_eq!(module.calls(REQUEST), [words(&[0, 1]), words(&[0, 0])]);
+}
+
+#[test]
+fn a_kind_that_there_is_not_is_refused_and_leaves_nothing_mapped() {
+    for version in [(2, 0), (2, 4), (2, 6)] {
+        let module = FakeModule::new(version);
+        let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+        let error = pin.map(PAGE, Some(Caching::Cached)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Caching {
+                    offered: Caching::WriteCombined,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert!(!module.is_mapped(0));
+        pin.map(PAGE, Some(Caching::WriteCombined)).unwrap();
+    }
+}
+
+#[test]
+fn a_range_on_pcie_is_never_asked_to_be_cached() {
+    let module = FakeModule::new((2, 6)).with(|state| state.allowed = vec![fake::WC, CACHED]);
+    let pin = open(&module).pin(&forced(BASE, PAGE)).unwrap();
+    let error = pin.map(PAGE, Some(Caching::Cached)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Caching {
+                wanted: Caching::Cached,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(module.calls(REQUEST).is_empty());
+}
+
+#[test]
+fn refusals_say_what_they_mean_and_hold_nothing() {
+    for (errno, meaning) in [
+        (libc::EACCES, "another process"),
+        (libc::EINVAL, "no GPU memory"),
+        (libc::ENOMEM, "BAR1"),
+        (libc::EIO, "dmesg"),
+    ] {
+        for (version, request_kind) in [
+            ((2, 4), abi::Request::PinBuffer),
+            ((2, 6), abi::Request::PinBufferV2),
+        ] {
+            let module = FakeModule::new(version);
+            let backend = open(&module);
+            module.state().faults.push_back((request_kind, errno));
+            let error = backend.pin(&request(BASE, PAGE)).unwrap_err();
+            assert!(error.to_string().contains(meaning), "{error}");
+            assert!(module.pinned().is_empty() && module.calls(UNPIN).is_empty());
+        }
+    }
+    let host_memory = open(&FakeModule::new((2, 6)))
+        .pin(&request(0x1000, PAGE))
+        .unwrap_err();
+    assert!(
+        host_memory.to_string().contains("no GPU memory"),
+        "{host_memory}"
+    );
+}
+
+#[test]
+fn a_mapping_that_fails_half_way_is_undone() {
+    for (call, errno) in [
+        (abi::Request::GetInfoV2, libc::EIO),
+        (abi::Request::ChooseMapping, libc::EBUSY),
+    ] {
+        let module = FakeModule::new((2, 6));
+        let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+        module.state().faults.push_back((call, errno));
+        pin.map(PAGE, Some(Caching::WriteCombined)).unwrap_err();
+        assert!(!module.is_mapped(0));
+        pin.map(PAGE, None).unwrap();
+        drop(pin);
+        assert!(module.pinned().is_empty());
+    }
+    let module = FakeModule::new((2, 6)).with(|state| state.mmap_is_refused = true);
+    let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+    let error = pin.map(PAGE, None).unwrap_err();
+    assert!(error.to_string().contains("mmap") && error.to_string().contains("another process"));
+}
+
+#[test]
+fn an_answer_about_another_range_is_not_believed() {
+    let module = FakeModule::new((2, 6)).with(|state| state.reported_shift = PAGE);
+    let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+    let error = pin.map(PAGE, None).unwrap_err();
+    assert!(error.to_string().contains("another range"), "{error}");
+    assert!(!module.is_mapped(0));
+}
+
+#[test]
+fn freed_memory_is_noticed_where_pins_are_not_persistent() {
+    for persistent in [true, false] {
+        let module = FakeModule::new((2, 6)).with(|state| state.persistent = persistent);
+        let pin = open(&module).hold(&request(BASE, PAGE)).unwrap();
+        assert!(!pin.invalidated().unwrap());
+        module.free_all();
+        assert_eq!(pin.invalidated().unwrap(), !persistent);
+        if persistent {
+            pin.map(PAGE, None).unwrap();
+        } else {
+            assert!(matches!(pin.map(PAGE, None), Err(Error::Invalidated)));
+            // The module itself refuses the mmap.
+            let refused = Error::os("mmap", io::Error::from_raw_os_error(libc::EINVAL));
+            assert!(matches!(pin.refused(refused), Error::Invalidated));
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_pins_alone() {
+    let module = FakeModule::new((2, 6));
+    let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
+    // SAFETY: the child drops one value, compares numbers and leaves by `_exit`; the only lock
+    // it takes belongs to this test's own thread.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop(pin);
+            let alone = module.calls(UNPIN).is_empty();
+            // SAFETY: ends the child without running the parent's destructors.
+            unsafe { libc::_exit(if alone { 0 } else { 1 }) }
+        }
+        child => {
+            assert!(child > 0);
+            let mut status = 0;
+            // SAFETY: `child` is our own child and `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+            drop(pin);
+            assert!(module.pinned().is_empty());
+        }
+    }
+}
