@@ -213,4 +213,17 @@ mod tests {
         assert_eq!(Grid::over(257).blocks, 2);
         assert_eq!(Grid::over(u64::MAX).blocks, MOST_BLOCKS);
     }
+    #[test]
+    fn the_kernels_are_text_with_one_nul_at_the_end() {
+        let text = PTX.strip_suffix('\0').unwrap();
+        assert!(text.is_ascii() && !text.contains('\0'));
+        for name in ["fill", "verify_begin", "verify", "verify_end", "ping_pong"] {
+            assert_eq!(
+                text.matches(&format!(".visible .entry gdr_{name}("))
+                    .count(),
+                1,
+                "{name}"
+            );
+        }
+    }
 }
