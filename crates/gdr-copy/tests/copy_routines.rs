@@ -75,22 +75,28 @@ impl Arena {
         // SAFETY: the bytes are mapped, initialised, and reached by nobody else until the end of
         // this function, which has `&mut self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start, self.pattern.len()) };
-        assert!(
-            bytes[range.clone()] == *data,
-            "wrong bytes copied: {}",
-            what()
-        );
-        assert!(
-            bytes[..range.start] == self.pattern[..range.start],
-            "before it: {}",
-            what()
-        );
-        assert!(
-            bytes[range.end..] == self.pattern[range.end..],
-            "after it: {}",
-            what()
-        );
-        bytes[range.clone()].copy_from_slice(&self.pattern[range]);
+        let checks = [
+            (bytes[range.clone()] == *data, "wrong bytes copied"),
+            (
+                bytes[..range.start] == self.pattern[..range.start],
+                "bytes before it changed",
+            ),
+            (
+                bytes[range.end..] == self.pattern[range.end..],
+                "bytes after it changed",
+            ),
+        ];
+        let failed = checks.iter().find(|(is_right, _)| !is_right);
+        // All of it after a failure, so that a test that shrinks its case judges each one alone.
+        let restore = if failed.is_none() {
+            range
+        } else {
+            0..bytes.len()
+        };
+        bytes[restore.clone()].copy_from_slice(&self.pattern[restore]);
+        if let Some((_, failure)) = failed {
+            panic!("{failure}: {}", what());
+        }
     }
 }
 

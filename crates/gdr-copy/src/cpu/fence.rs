@@ -19,10 +19,9 @@ use core::arch::asm;
 /// Window stores before it become visible before any store after it.
 ///
 /// On x86-64 `sfence` also empties the write-combining buffers, so that the stores are on their way
-/// to the GPU when the next store leaves the CPU (Intel SDM volume 3, "Caching of write-combining
-/// memory": the buffers are drained by a serializing instruction, `sfence`, `mfence`, an interrupt
-/// or an uncached access). It says nothing about loads. On aarch64 `dsb st` waits until earlier
-/// stores to Normal non-cacheable and Device memory are complete; a `dmb` would order them only.
+/// to the GPU when the next store leaves the CPU (Intel SDM volume 3, "Buffering of Write Combining
+/// Memory Locations"). It says nothing about loads. On aarch64 `dsb st` waits until earlier stores
+/// to Normal non-cacheable and Device memory are complete; a `dmb` would order them only.
 #[inline(always)]
 pub fn store_fence() {
     // SAFETY: a barrier instruction reads and writes no register and no memory.
@@ -61,13 +60,13 @@ pub fn load_fence() {
 
 /// Window loads after it, streaming ones too, return data no older than this call.
 ///
-/// A streaming load (`movntdqa`) of write-combined memory fetches the whole line into a buffer that
-/// other agents' writes do not update, and a later streaming load may be answered from it without
-/// asking the bus. Intel SDM volume 1, 12.10.3 "Streaming Load Hint Instruction": "an MFENCE or
-/// locked instruction should be used [..] to synchronize reads of a processor with writes by other
-/// agents in the system" (the page of `MOVNTDQA` in volume 2 says the same). Without it, repeated
-/// loads of a line from a GPU were seen to take 0.15 us, less than any PCIe round trip: they had
-/// not left the CPU. `lfence` is not enough.
+/// A streaming load (`movntdqa`) of write-combined memory fetches the whole line into a buffer, and
+/// a later streaming load may be answered from it without asking the bus. Intel SDM volume 1,
+/// 12.10.3 "Streaming Load Hint Instruction": these buffers "are not required to be snooped by
+/// operations from other agents"; the page of `MOVNTDQA` in volume 2 asks for `mfence` where such
+/// reads have to be synchronized with writes by other agents, and names no weaker fence. Without
+/// one, repeated loads of a line from a GPU were seen to take 0.15 us, less than any PCIe round
+/// trip: they had not left the CPU.
 #[inline(always)]
 pub fn fresh_load_fence() {
     // SAFETY: a barrier instruction reads and writes no register and no memory.

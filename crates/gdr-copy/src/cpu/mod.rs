@@ -101,6 +101,12 @@ impl Caching {
     }
 }
 
+impl core::fmt::Display for Caching {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Copies `len` bytes from host memory into a window, so that they are ordered before any later
 /// store of this thread (see the [module page](self)).
 ///
@@ -111,6 +117,27 @@ impl Caching {
 /// - The two do not overlap.
 #[inline]
 pub unsafe fn copy_to(
+    routine: &Routine,
+    caching: Caching,
+    window: *mut u8,
+    host: *const u8,
+    len: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_to_unfenced(routine, caching, window, host, len) };
+    if caching != Caching::Cached {
+        fence::store_fence();
+    }
+}
+
+/// As [`copy_to`] without the final fence: for batches that end with one
+/// [`store_fence`](fence::store_fence). Until then the bytes may linger in the CPU's
+/// write-combining buffers, and later stores may pass them.
+///
+/// # Safety
+/// As [`copy_to`].
+#[inline]
+pub unsafe fn copy_to_unfenced(
     routine: &Routine,
     caching: Caching,
     window: *mut u8,
@@ -129,11 +156,9 @@ pub unsafe fn copy_to(
                 } else {
                     host.copy_to_nonoverlapping(window, len);
                 }
-                return;
             }
         }
     }
-    fence::store_fence();
 }
 
 /// Copies `len` bytes from a window into host memory: data no older than the call, loaded after

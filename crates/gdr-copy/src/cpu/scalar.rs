@@ -79,6 +79,7 @@ pub(crate) unsafe fn load_one(host: *mut u8, window: *const u8, len: usize) {
 /// # Safety
 /// The aligned word round `window` is mapped, `host` is valid for `len` bytes and
 /// [`is_within_word`] holds.
+#[inline(never)] // Keeps the inlined copy calls small.
 pub(crate) unsafe fn load_within_word(host: *mut u8, window: *const u8, len: usize) {
     let skip = window.addr() % 8;
     // SAFETY: the word that holds the range is mapped, and aligned by construction.
@@ -124,6 +125,7 @@ macro_rules! by_words {
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
 #[allow(unused_assignments)] // The last step of the walk moves pointers nobody reads again.
+#[inline(never)] // Keeps the inlined copy calls small.
 pub(crate) unsafe fn store(mut window: *mut u8, mut host: *const u8, mut len: usize) {
     by_words!(store_word, window, host, len, aligned: window);
 }
@@ -134,6 +136,7 @@ pub(crate) unsafe fn store(mut window: *mut u8, mut host: *const u8, mut len: us
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
 #[allow(unused_assignments)] // As in `store`.
+#[inline(never)] // Keeps the inlined copy calls small.
 pub(crate) unsafe fn load_exact(mut host: *mut u8, mut window: *const u8, mut len: usize) {
     by_words!(load_word, host, window, len, aligned: window);
 }

@@ -168,8 +168,8 @@ unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) 
     unsafe {
         match len {
             _ if scalar::is_word(skip, len) => scalar::store_one(window, host, len),
-            16 if skip % 16 == 0 => Streaming::store_16(window, host),
-            32 if skip % 32 == 0 => Streaming::store_32(window, host),
+            16 if skip.is_multiple_of(16) => Streaming::store_16(window, host),
+            32 if skip.is_multiple_of(32) => Streaming::store_32(window, host),
             _ => {
                 let mask = ((1u64 << len) - 1) << skip;
                 asm!(

@@ -56,8 +56,8 @@ fn has_avx2() -> bool {
 /// CPUID leaf 7, subleaf 0, ECX bit 28 (Intel SDM volume 2, CPUID). The instruction needs no
 /// enabling by the operating system.
 fn has_movdir64b() -> bool {
-    // SAFETY: CPUID exists on every x86-64 CPU; leaf 7 is asked for only where it exists.
     #[allow(unused_unsafe)] // Safe functions from Rust 1.94 on.
+    // SAFETY: CPUID exists on every x86-64 CPU; leaf 7 is asked for only where it exists.
     unsafe {
         __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 28) != 0
     }
