@@ -1,0 +1,229 @@
+//! Pinning and mapping at all: every kind of memory, size, pointer and GPU.
+
+use gdr_copy::cpu::Routine;
+use gdr_copy::{Bus, Error, PinOptions};
+use gdr_cuda::{Gpu, MemoryKind};
+
+use super::outcome::{Outcome, Stop, allocate, require};
+use super::pattern;
+use crate::site::Site;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The pinned pages cover what was asked for, before and after mapping.
+pub(super) fn pin_and_unpin(site: &Site, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(site, kind, 256 * KIB)?;
+    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    let info = pinned.info();
+    let skip = buffer.ptr().offset_from(info.va);
+    require!(
+        skip.is_some_and(|skip| skip + buffer.len() <= info.mapped_size),
+        "{} bytes from {} are pinned, but {} bytes at {} were asked for",
+        info.mapped_size,
+        info.va,
+        buffer.len(),
+        buffer.ptr()
+    );
+    require!(
+        info.page_size.is_power_of_two(),
+        "pages of {} bytes",
+        info.page_size
+    );
+    require!(!pinned.is_mapped(), "a fresh pin says that it is mapped");
+    let mapping = pinned.map()?;
+    require!(pinned.is_mapped(), "a mapped pin says that it is not");
+    require!(
+        mapping.device_ptr() == buffer.ptr(),
+        "the mapping starts at {}",
+        mapping.device_ptr()
+    );
+    drop(mapping);
+    require!(
+        !pinned.is_mapped(),
+        "an unmapped pin says that it is mapped"
+    );
+    Ok(())
+}
+
+/// The backend answers for its own properties.
+pub(super) fn attributes(site: &Site) -> Outcome {
+    let context = site.context();
+    let attributes = context.attributes();
+    require!(
+        context.choice().backend == context.backend(),
+        "{} is in use, but the choice says {}",
+        context.backend(),
+        context.choice()
+    );
+    require!(
+        !context.choice().reason.is_empty(),
+        "the choice of {} has no reason",
+        context.backend()
+    );
+    let module = context.backend() == gdr_copy::BackendKind::Gdrdrv;
+    require!(
+        attributes.module.is_some() == module,
+        "backend {} reports module version {:?}",
+        context.backend(),
+        attributes.module
+    );
+    Ok(())
+}
+
+/// Forcing the mapping onto PCIe works, or is refused as unsupported.
+pub(super) fn force_pcie(site: &Site, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(site, kind, 256 * KIB)?;
+    let options = PinOptions::default().bus(Bus::Pcie);
+    match site.context().pin_with(buffer.ptr(), buffer.len(), options) {
+        Ok(pinned) => pattern::require_same_memory(&pinned.map()?, &buffer, 1),
+        Err(error @ Error::ForcePcie { .. }) => Err(Stop::waived(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A large allocation is mapped whole.
+pub(super) fn large(site: &Site, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(site, kind, 64 * MIB)?;
+    pattern::require_same_memory(&site.map(&buffer)?, &buffer, 2)
+}
+
+/// Small allocations share GPU pages, and each mapping shows its own.
+pub(super) fn small_buffers(site: &Site, kind: MemoryKind) -> Outcome {
+    const LEN: u64 = 4 * KIB;
+    // More than one GPU page (64 KiB) holds, so that some of them share one and some do not.
+    let buffers = (0..24)
+        .map(|_| allocate(site, kind, LEN))
+        .collect::<Outcome<Vec<_>>>()?;
+    let mappings = buffers
+        .iter()
+        .map(|b| site.map(b))
+        .collect::<gdr_copy::Result<Vec<_>>>()?;
+    for (seed, mapping) in (0..).zip(&mappings) {
+        mapping.write_at(0, &pattern::bytes(seed, LEN))?;
+    }
+    for (seed, (mapping, buffer)) in (0..).zip(mappings.iter().zip(&buffers)) {
+        let expected = pattern::bytes(seed, LEN);
+        pattern::require_contents("cuMemcpy of a small buffer", buffer, &expected)?;
+        pattern::require_mapped("the CPU's view of a small buffer", mapping, 0, &expected)?;
+    }
+    Ok(())
+}
+
+/// A pointer into the middle of an allocation can be pinned, unaligned and of odd length.
+pub(super) fn middle(site: &Site, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(site, kind, MIB)?;
+    let mut expected = pattern::bytes(3, buffer.len());
+    buffer.write(0, &expected)?;
+    for (offset, len) in [
+        (512 * KIB, 64 * KIB),
+        (300_001, 4099),
+        (65_535, 2),
+        (MIB - 1, 1),
+    ] {
+        let ptr = buffer
+            .ptr()
+            .checked_add(offset)
+            .ok_or_else(|| Stop::failed("no such address"))?;
+        let mapping = site.pin(ptr, len)?.map()?;
+        require!(
+            mapping.len() == len,
+            "{} bytes are mapped instead of {len}",
+            mapping.len()
+        );
+        let part = offset as usize..(offset + len) as usize;
+        pattern::require_mapped(
+            "the view of the middle",
+            &mapping,
+            0,
+            &expected[part.clone()],
+        )?;
+        let bytes = pattern::bytes(offset as u32, len);
+        mapping.write_at(0, &bytes)?;
+        expected[part].copy_from_slice(&bytes);
+        pattern::require_contents("the allocation round the middle", &buffer, &expected)?;
+    }
+    Ok(())
+}
+
+/// Every GPU of this process can be mapped, and each mapping is of its own GPU.
+pub(super) fn every_gpu(site: &Site) -> Outcome {
+    let sites: Vec<Site> = Gpu::all(site.gpu().driver().clone())?
+        .into_iter()
+        .map(|gpu| site.on(gpu))
+        .collect();
+    let buffers = sites
+        .iter()
+        .map(|s| allocate(s, MemoryKind::Plain, MIB))
+        .collect::<Outcome<Vec<_>>>()?;
+    let mut mappings = Vec::new();
+    for (seed, (site, buffer)) in (0..).zip(sites.iter().zip(&buffers)) {
+        let mapping = site.map(buffer)?;
+        mapping.write_at(0, &pattern::bytes(seed, MIB))?;
+        mappings.push(mapping);
+    }
+    for (seed, (site, buffer)) in (0..).zip(sites.iter().zip(&buffers)) {
+        let seen = site
+            .gpu()
+            .stream()?
+            .verify_pattern(buffer, 0, MIB / 4, seed, super::WAIT)?;
+        let gpu = site.gpu().info().ordinal;
+        require!(
+            seen.mismatches == 0,
+            "GPU {gpu} sees {} wrong words",
+            seen.mismatches
+        );
+    }
+    Ok(())
+}
+
+/// Every copy routine that this CPU can run moves the same bytes.
+pub(super) fn every_routine(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
+    let mut mapping = site.map(&buffer)?;
+    for (seed, routine) in (1..).zip(Routine::supported()) {
+        mapping.set_routine(routine);
+        for (offset, len) in [(0, 64 * KIB), (1, 1), (3, 61), (63, 130), (4095, 8193)] {
+            let mut expected = vec![0; buffer.len() as usize];
+            buffer.write(0, &expected)?;
+            let bytes = pattern::bytes(seed, len);
+            mapping.write_at(offset, &bytes)?;
+            expected[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
+            let what = format!("{len} bytes at {offset} stored by `{}`", routine.name());
+            pattern::require_contents(&what, &buffer, &expected)?;
+            let what = format!("{len} bytes at {offset} loaded by `{}`", routine.name());
+            pattern::require_mapped(&what, &mapping, offset, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// An allocation larger than 32 bits can count is mapped whole.
+pub(super) fn several_gib(site: &Site) -> Outcome {
+    const LEN: u64 = 5 << 30;
+    const PART: u64 = 16 * MIB;
+    if site.simulated() {
+        return Err(Stop::waived("the simulated GPU has not that much memory"));
+    }
+    let buffer = allocate(site, MemoryKind::Plain, LEN)?;
+    let mapping = match site.map(&buffer) {
+        Err(error @ Error::Bar1Exhausted { .. }) => return Err(Stop::waived(error.to_string())),
+        other => other?,
+    };
+    // The ends, and both sides of where 31, 32 bits are full.
+    for (seed, offset) in (1..).zip([0, (1 << 31) - PART / 2, (1 << 32) - PART / 2, LEN - PART]) {
+        let bytes = pattern::bytes(seed, PART);
+        mapping.write_at(offset, &bytes)?;
+        let stream = site.gpu().stream()?;
+        let seen = stream.verify_pattern(&buffer, offset, PART / 4, seed, super::WAIT)?;
+        require!(
+            seen.mismatches == 0,
+            "{} wrong words from byte {offset} on",
+            seen.mismatches
+        );
+        stream.fill_pattern(&buffer, offset, PART / 4, !seed, super::WAIT)?;
+        let expected = pattern::bytes(!seed, PART);
+        pattern::require_mapped("the view of a large buffer", &mapping, offset, &expected)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! A forked child inherits neither pins nor mappings, and is told so.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use gdr_copy::{Context, Error, Mapping, Pinned};
+use gdr_cuda::MemoryKind;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+
+use super::WAIT;
+use super::outcome::{Outcome, Stop, allocate, require};
+use super::pattern;
+use crate::site::Site;
+
+/// What the child found wrong: its exit status, one bit each.
+const USED: i32 = 1;
+const PINNED: i32 = 2;
+const MAPPED: i32 = 4;
+const INHERITED: i32 = 8;
+
+/// A child of fork can neither use its parent's mapping nor map its parent's pin, and the parent
+/// goes on undisturbed.
+pub(super) fn child_is_refused(site: &Site, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(site, kind, 256 << 10)?;
+    let bytes = pattern::bytes(90, buffer.len());
+    let idle = site.pin(buffer.ptr(), buffer.len())?;
+    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    let mapping = pinned.map()?;
+    mapping.write_at(0, &bytes)?;
+
+    let status = in_child(|| child(site.context(), &idle, &mapping), WAIT)?;
+    require!(
+        status & USED == 0,
+        "the child could write to or read from its parent's mapping"
+    );
+    require!(
+        status & PINNED == 0,
+        "the child could pin in its parent's context"
+    );
+    require!(status & MAPPED == 0, "the child could map its parent's pin");
+    require!(
+        status & INHERITED == 0,
+        "the child inherited the address range of the mapping"
+    );
+    require!(status == 0, "the child ended with status {status}");
+
+    pattern::require_contents("the buffer after the child", &buffer, &bytes)?;
+    pattern::require_mapped("the parent's view after the child", &mapping, 0, &bytes)?;
+    pattern::require_same_memory(&mapping, &buffer, 91)
+}
+
+/// Runs between `fork` and `_exit` in a copy of a process that had several threads: no memory is
+/// allocated or freed and no lock taken. The refusals are values without anything on the heap.
+fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
+    let refused = |result: Option<&Error>| matches!(result, Some(Error::ForkedChild));
+    let mut byte = [0];
+    let mut status = 0;
+    let wrote = mapping.write_at(0, &[0xff]);
+    let read = mapping.read_at(0, &mut byte);
+    if !refused(wrote.as_ref().err()) || !refused(read.as_ref().err()) {
+        status |= USED;
+    }
+    let pin = context.pin(idle.ptr(), idle.len());
+    if !refused(pin.as_ref().err()) {
+        status |= PINNED;
+    }
+    let map = idle.map();
+    if !refused(map.as_ref().err()) {
+        status |= MAPPED;
+    }
+    if is_mapped(mapping.window()) {
+        status |= INHERITED;
+    }
+    // Nothing is dropped: a child that was wrongly let in must not give back its parent's things.
+    std::mem::forget((wrote, read, pin, map));
+    status
+}
+
+/// Whether the whole of a range of addresses is mapped in this process.
+fn is_mapped((start, len): (*mut u8, u64)) -> bool {
+    let mut resident = 0_u8;
+    // One page tells: the range was mapped as one.
+    let one = (len as usize).min(1);
+    // SAFETY: `mincore` looks at the address without touching what is there, and writes one byte
+    // for the one page that is asked about.
+    unsafe { libc::mincore(start.cast(), one, &mut resident) == 0 }
+}
+
+/// Forks, runs `work` in the child, and returns its status; the child is killed after `limit`.
+fn in_child(work: impl FnOnce() -> i32, limit: Duration) -> Outcome<i32> {
+    // SAFETY: until `_exit`, the child runs `work` only, which is made for this (see `child`).
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(std::io::Error::last_os_error().into()),
+        0 => {
+            let status = work();
+            // SAFETY: ends the child without running the parent's destructors and exit handlers.
+            unsafe { libc::_exit(status) }
+        }
+        child => Pid::from_raw(child).ok_or_else(|| Stop::failed("fork gave no process id"))?,
+    };
+    let ended = wait_for(child, limit);
+    if !matches!(ended, Ok(true)) {
+        // Not reaped yet, so the id is still the child's.
+        let _ = kill_process(child, Signal::KILL);
+    }
+    let status = waitpid(Some(child), WaitOptions::empty()).map_err(std::io::Error::from)?;
+    require!(ended?, "the child did not end within {limit:?}");
+    let (_, status) = status.ok_or_else(|| Stop::failed("the child has no status"))?;
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(status), _) => Ok(status),
+        (None, signal) => Err(Stop::failed(format!("the child died of signal {signal:?}"))),
+    }
+}
+
+/// Whether `child` ends within `limit`.
+fn wait_for(child: Pid, limit: Duration) -> Outcome<bool> {
+    let fd = pidfd_open(child, PidfdFlags::empty()).map_err(std::io::Error::from)?;
+    let limit = Timespec::try_from(limit)?;
+    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&limit)).map_err(std::io::Error::from)? > 0)
+}

@@ -1,0 +1,138 @@
+//! Nothing may be left behind.
+
+use std::fs;
+
+use gdr_cuda::{CuResult, MemoryKind};
+
+use super::outcome::{Outcome, Stop, allocate, require};
+use super::pattern;
+use crate::site::Site;
+
+const KIB: u64 = 1 << 10;
+
+/// What a process holds: open descriptors, and shared mappings, which all windows are and no
+/// stack or heap is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holdings {
+    descriptors: usize,
+    mappings: usize,
+}
+
+impl Holdings {
+    fn now() -> Outcome<Self> {
+        let descriptors = fs::read_dir("/proc/self/fd")?.count();
+        let maps = fs::read_to_string("/proc/self/maps")?;
+        Ok(Self {
+            descriptors,
+            mappings: maps.lines().filter(|line| is_shared(line)).count(),
+        })
+    }
+}
+
+/// Whether a line of `/proc/PID/maps` is a shared mapping: the fourth letter of its second field.
+fn is_shared(line: &str) -> bool {
+    line.split_whitespace()
+        .nth(1)
+        .is_some_and(|mode| mode.ends_with('s'))
+}
+
+/// Runs `work` twice; the second time must leave nothing behind. The first may: drivers and
+/// allocators open what they keep on first use.
+pub(super) fn watch(what: &str, work: impl Fn() -> Outcome) -> Outcome {
+    work()?;
+    let before = Holdings::now()?;
+    work()?;
+    let after = Holdings::now()?;
+    require!(
+        before == after,
+        "{what} went from {} to {} open descriptors, from {} to {} mappings",
+        before.descriptors,
+        after.descriptors,
+        before.mappings,
+        after.mappings
+    );
+    Ok(())
+}
+
+fn rounds(site: &Site, kind: MemoryKind, count: u32) -> Outcome {
+    let buffer = allocate(site, kind, 256 * KIB)?;
+    let what = format!("{count} rounds of pin, map, unmap, unpin");
+    watch(&what, || {
+        for round in 0..count {
+            let mapping = site.map(&buffer)?;
+            mapping.write_at(0, &round.to_le_bytes())?;
+        }
+        Ok(())
+    })?;
+    pattern::require_same_memory(&site.map(&buffer)?, &buffer, 70)
+}
+
+/// 1,000 rounds leave descriptors and mappings where they were.
+pub(super) fn thousand_rounds(site: &Site, kind: MemoryKind) -> Outcome {
+    // Once to settle and once to be counted.
+    rounds(site, kind, 500)
+}
+
+/// As [`thousand_rounds`], ten times as long.
+pub(super) fn ten_thousand_rounds(site: &Site, kind: MemoryKind) -> Outcome {
+    rounds(site, kind, 5_000)
+}
+
+/// Refused pins leave nothing behind.
+pub(super) fn refusals(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
+    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    watch("100 refused calls of each sort", || {
+        for _ in 0..100 {
+            let refused =
+                site.pin(buffer.ptr(), 1 << 40).is_err() && site.pin(buffer.ptr(), 0).is_err();
+            require!(refused, "an impossible range was pinned");
+            let mapping = pinned.map()?;
+            require!(pinned.map().is_err(), "a pin was mapped twice");
+            drop(mapping);
+        }
+        Ok(())
+    })
+}
+
+/// Memory that was pinned and freed is there again once it is unpinned: the rounds take, in all,
+/// more than the GPU has.
+pub(super) fn gpu_memory(site: &Site, kind: MemoryKind) -> Outcome {
+    let total = site.gpu().info().total_memory;
+    let len = (total / 16).next_multiple_of(2 << 20);
+    for round in 0..40 {
+        let buffer = match site.gpu().allocate(kind, len) {
+            Ok(buffer) => buffer,
+            Err(error) if round > 0 && error.cu_result() == Some(CuResult::OUT_OF_MEMORY) => {
+                return Err(Stop::failed(format!(
+                    "after {round} buffers of {len} bytes were pinned, mapped and freed, the GPU \
+                     has no room for another: {error}"
+                )));
+            }
+            Err(_) => allocate(site, kind, len)?,
+        };
+        // A part of it is enough to hold all of it, and fits every BAR1.
+        let ptr = buffer
+            .ptr()
+            .checked_add(len / 2)
+            .ok_or_else(|| Stop::failed("no such address"))?;
+        let mapping = site.pin(ptr, 64 * KIB)?.map()?;
+        mapping.write_at(0, &[1; 64])?;
+        drop(buffer);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_counted_and_heaps_are_not() {
+        assert!(is_shared(
+            "7f00-7f01 rw-s 00000000 00:01 2048 /memfd:gpu (deleted)"
+        ));
+        assert!(!is_shared("7f00-7f01 rw-p 00000000 00:00 0 [heap]"));
+        assert!(!is_shared(""));
+    }
+}

@@ -1,0 +1,203 @@
+//! Who may be dropped when, and what a mapping shows after its buffer was freed.
+
+use gdr_copy::{Caching, Error, MapOptions};
+use gdr_cuda::MemoryKind;
+
+use super::WAIT;
+use super::outcome::{Outcome, Stop, allocate, require, require_refusal};
+use super::pattern;
+use crate::site::Site;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// A freed buffer's memory stays readable and writable through its mapping.
+pub(super) fn access_after_free(site: &Site, kind: MemoryKind) -> Outcome {
+    require_persistent(site)?;
+    let buffer = allocate(site, kind, 256 * KIB)?;
+    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    let mapping = pinned.map()?;
+    let bytes = pattern::bytes(20, buffer.len());
+    buffer.write(0, &bytes)?;
+    drop(buffer);
+    require!(
+        !pinned.invalidated()?,
+        "a persistent pin says that it was invalidated"
+    );
+    pattern::require_mapped("the view of freed memory", &mapping, 0, &bytes)?;
+    let bytes = pattern::bytes(21, mapping.len());
+    mapping.write_at(0, &bytes)?;
+    pattern::require_mapped("the view of freed memory, rewritten", &mapping, 0, &bytes)
+}
+
+/// No new allocation gets memory that a mapping still shows.
+pub(super) fn freed_memory_is_not_reused(site: &Site, kind: MemoryKind) -> Outcome {
+    require_persistent(site)?;
+    // Large, so that it has memory of its own: the parts of a shared block belong to whoever
+    // suballocates it, and that one does not know of pins.
+    const LEN: u64 = 32 * MIB;
+    let buffer = allocate(site, kind, LEN)?;
+    let mapping = site.map(&buffer)?;
+    let old = pattern::bytes(22, 64 * KIB);
+    mapping.write_at(0, &old)?;
+    mapping.write_at(LEN - 64 * KIB, &old)?;
+    drop(buffer);
+    let stream = site.gpu().stream()?;
+    let mut taken = Vec::new();
+    for seed in 23..27 {
+        let other = allocate(site, kind, LEN)?;
+        stream.fill_pattern(&other, 0, LEN / 4, seed, WAIT)?;
+        taken.push((seed, other));
+    }
+    pattern::require_mapped("freed memory beside new allocations", &mapping, 0, &old)?;
+    pattern::require_mapped("the end of freed memory", &mapping, LEN - 64 * KIB, &old)?;
+    mapping.write_at(0, &vec![0x77; 64 * KIB as usize])?;
+    for (seed, other) in &taken {
+        let seen = stream.verify_pattern(other, 0, LEN / 4, *seed, WAIT)?;
+        require!(
+            seen.mismatches == 0,
+            "a write through the mapping of freed memory reached a new allocation at {}",
+            other.ptr()
+        );
+    }
+    Ok(())
+}
+
+/// Freeing one buffer leaves its neighbour's mapping as it is.
+pub(super) fn two_mappings(site: &Site, kind: MemoryKind) -> Outcome {
+    let first = allocate(site, kind, 128 * KIB)?;
+    let second = allocate(site, kind, 128 * KIB)?;
+    let first_mapping = site.map(&first)?;
+    let second_mapping = site.map(&second)?;
+    let (one, two) = (pattern::bytes(30, 128 * KIB), pattern::bytes(31, 128 * KIB));
+    first_mapping.write_at(0, &one)?;
+    second_mapping.write_at(0, &two)?;
+    pattern::require_contents("the first buffer", &first, &one)?;
+    pattern::require_contents("the second buffer", &second, &two)?;
+    drop(first);
+    pattern::require_mapped("the second view", &second_mapping, 0, &two)?;
+    drop(first_mapping);
+    pattern::require_mapped("the second view, alone", &second_mapping, 0, &two)?;
+    pattern::require_same_memory(&second_mapping, &second, 32)
+}
+
+/// Two pins of one buffer show the same memory.
+pub(super) fn two_pins(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::Plain, 128 * KIB)?;
+    let (first, second) = (site.map(&buffer)?, site.map(&buffer)?);
+    let bytes = pattern::bytes(33, buffer.len());
+    first.write_at(0, &bytes)?;
+    pattern::require_mapped("the second view of one buffer", &second, 0, &bytes)?;
+    drop(first);
+    pattern::require_same_memory(&second, &buffer, 34)
+}
+
+/// A pin has one mapping at a time, and may be mapped again after.
+pub(super) fn one_mapping_at_a_time(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::Plain, 128 * KIB)?;
+    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    let mapping = pinned.map()?;
+    require_refusal("a second mapping", pinned.map(), |e| {
+        matches!(e, Error::AlreadyMapped)
+    })?;
+    pattern::require_same_memory(&mapping, &buffer, 35)?;
+    drop(mapping);
+    for seed in 36..40 {
+        pattern::require_same_memory(&pinned.map()?, &buffer, seed)?;
+    }
+    Ok(())
+}
+
+/// A mapping shorter than its pin shows the start and no more.
+pub(super) fn partial_mapping(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::VmmPosixFd, 2 * MIB)?;
+    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    let bytes = pattern::bytes(41, buffer.len());
+    buffer.write(0, &bytes)?;
+    let mapping = pinned.map_with(MapOptions::default().len(64 * KIB))?;
+    pattern::require_mapped("the first 64 KiB", &mapping, 0, &bytes[..64 * KIB as usize])?;
+    let past = mapping.read_at(64 * KIB, &mut [0]);
+    require_refusal("a read past a short mapping", past, |e| {
+        matches!(e, Error::OutOfRange { .. })
+    })?;
+    drop(mapping);
+    let too_long = pinned.map_with(MapOptions::default().len(1 << 40));
+    require_refusal("a mapping of 1 TiB", too_long, |e| {
+        matches!(e, Error::MapLength { .. })
+    })?;
+    // What was refused must not count as mapped.
+    pattern::require_same_memory(&pinned.map()?, &buffer, 42)
+}
+
+/// A kind of mapping that this memory does not have is refused by name.
+pub(super) fn other_caching(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
+    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    let own = pinned.map()?.caching();
+    for caching in [Caching::WriteCombined, Caching::Cached, Caching::Device] {
+        match pinned.map_with(MapOptions::default().caching(caching)) {
+            Ok(mapping) => {
+                require!(
+                    mapping.caching() == caching,
+                    "{caching} was asked, not {}",
+                    mapping.caching()
+                );
+                pattern::require_same_memory(&mapping, &buffer, 43)?;
+            }
+            Err(error) => {
+                require!(
+                    caching != own,
+                    "the backend's own kind of mapping is refused: {error}"
+                );
+                require_refusal("another kind of mapping", Err::<(), _>(error), |e| {
+                    matches!(e, Error::Caching { .. })
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Buffer, pin and mapping may go in any order.
+pub(super) fn any_order(site: &Site, kind: MemoryKind) -> Outcome {
+    const ORDERS: [[usize; 3]; 6] = [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ];
+    for order in ORDERS {
+        let buffer = allocate(site, kind, 64 * KIB)?;
+        let bytes = pattern::bytes(44, buffer.len());
+        buffer.write(0, &bytes)?;
+        let pinned = site.pin(buffer.ptr(), buffer.len())?;
+        let (mut mapping, mut pinned, mut buffer) =
+            (Some(pinned.map()?), Some(pinned), Some(buffer));
+        for step in order {
+            match step {
+                0 => drop(buffer.take()),
+                1 => drop(pinned.take()),
+                _ => drop(mapping.take()),
+            }
+            let readable = buffer.is_some() || site.context().attributes().persistent;
+            if let Some(mapping) = mapping.as_ref().filter(|_| readable) {
+                pattern::require_mapped("the view after a drop", mapping, 0, &bytes)?;
+            }
+            if let Some(buffer) = &buffer {
+                pattern::require_contents("the buffer after a drop", buffer, &bytes)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn require_persistent(site: &Site) -> Outcome {
+    if site.context().attributes().persistent {
+        return Ok(());
+    }
+    Err(Stop::waived(
+        "this backend's mappings end when the memory is freed",
+    ))
+}

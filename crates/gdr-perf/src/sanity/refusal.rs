@@ -1,0 +1,156 @@
+//! What must be refused, with words that help.
+
+use std::path::Path;
+
+use gdr_copy::{BackendKind, Error};
+use gdr_cuda::{DevicePtr, MemoryKind, PointerKind};
+
+use super::outcome::{Outcome, allocate, require, require_refusal};
+use super::pattern;
+use crate::site::Site;
+
+const KIB: u64 = 1 << 10;
+
+/// Managed memory migrates, so it is refused.
+pub(super) fn managed(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::Managed, 64 * KIB)?;
+    let refused = site.pin(buffer.ptr(), buffer.len());
+    let text = require_refusal("managed memory", refused, |error| {
+        matches!(
+            error,
+            Error::NotDeviceMemory {
+                kind: PointerKind::Managed,
+                ..
+            }
+        )
+    })?;
+    require!(
+        text.contains("managed"),
+        "`{text}` does not say that the memory is managed"
+    );
+    Ok(())
+}
+
+/// Host memory is refused, whether CUDA knows it or not.
+pub(super) fn host(site: &Site) -> Outcome {
+    let ordinary = vec![0_u8; 1 << 20];
+    let ptr = DevicePtr::new(ordinary.as_ptr().addr() as u64);
+    require_refusal("ordinary host memory", site.pin(ptr, 4096), |error| {
+        matches!(error, Error::Gpu(gdr_cuda::Error::UnknownPointer { .. }))
+            || matches!(error, Error::NotDeviceMemory { .. })
+    })?;
+    let locked = site.gpu().allocate_host(4096)?;
+    require_refusal(
+        "page-locked host memory",
+        site.pin(locked.gpu_ptr(), 4096),
+        |error| {
+            matches!(
+                error,
+                Error::NotDeviceMemory {
+                    kind: PointerKind::Host,
+                    ..
+                }
+            )
+        },
+    )?;
+    Ok(())
+}
+
+/// A freed pointer is refused, and so is one that never was.
+pub(super) fn freed(site: &Site, kind: MemoryKind) -> Outcome {
+    let unknown =
+        |error: &Error| matches!(error, Error::Gpu(gdr_cuda::Error::UnknownPointer { .. }));
+    let buffer = allocate(site, kind, 4 << 20)?;
+    let (ptr, len) = (buffer.ptr(), buffer.len());
+    drop(site.map(&buffer)?);
+    drop(buffer);
+    let text = require_refusal("a freed pointer", site.pin(ptr, len), unknown)?;
+    require!(
+        text.contains(&ptr.to_string()),
+        "`{text}` does not name {ptr}"
+    );
+    require_refusal(
+        "the null pointer",
+        site.pin(DevicePtr::new(0), 4096),
+        unknown,
+    )?;
+    Ok(())
+}
+
+/// A range past the end of its allocation is refused and nothing stays held.
+pub(super) fn past_the_end(site: &Site, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(site, kind, 64 * KIB)?;
+    let past = |error: &Error| matches!(error, Error::PastAllocation { .. });
+    require_refusal(
+        "1 TiB of a small buffer",
+        site.pin(buffer.ptr(), 1 << 40),
+        past,
+    )?;
+    require_refusal(
+        "a range past all addresses",
+        site.pin(buffer.ptr(), u64::MAX - buffer.ptr().get()),
+        |error| past(error) || matches!(error, Error::EmptyRange { .. }),
+    )?;
+    pattern::require_same_memory(&site.map(&buffer)?, &buffer, 50)
+}
+
+/// No bytes are no range.
+pub(super) fn zero_length(site: &Site) -> Outcome {
+    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
+    let empty = |error: &Error| matches!(error, Error::EmptyRange { .. });
+    require_refusal("a pin of no bytes", site.pin(buffer.ptr(), 0), empty)?;
+    // Copying no bytes, on the other hand, is nothing to complain about.
+    let mapping = site.map(&buffer)?;
+    mapping.write_at(buffer.len(), &[])?;
+    mapping.read_at(buffer.len(), &mut [])?;
+    Ok(())
+}
+
+/// A backend's name that is none is refused with those that there are.
+pub(super) fn backend_name(_site: &Site) -> Outcome {
+    for nonsense in ["nonsense", "", "gdr drv", "rm,sim"] {
+        let refused = nonsense.parse::<BackendKind>().map_err(Error::from);
+        let text = require_refusal("a backend's name", refused, |error| {
+            matches!(error, Error::BackendName(_))
+        })?;
+        for kind in BackendKind::ORDER {
+            require!(text.contains(kind.name()), "`{text}` does not offer {kind}");
+        }
+    }
+    Ok(())
+}
+
+/// A backend that this machine lacks is refused by name and with the reason.
+pub(super) fn absent_backend(_site: &Site) -> Outcome {
+    if Path::new("/dev/gdrdrv").exists() {
+        return Err(super::outcome::Stop::waived(
+            "the gdrdrv module is loaded here",
+        ));
+    }
+    let refused = gdr_copy::Context::builder()
+        .backend(BackendKind::Gdrdrv)
+        .open();
+    let text = require_refusal("the gdrdrv backend", refused, |error| {
+        matches!(
+            error,
+            Error::BackendUnavailable {
+                backend: BackendKind::Gdrdrv,
+                ..
+            }
+        )
+    })?;
+    require!(text.contains("gdrdrv"), "`{text}` does not name gdrdrv");
+    let refused = gdr_copy::Context::builder()
+        .backend(BackendKind::Sim)
+        .open();
+    require_refusal("a simulation that nobody allowed", refused, |error| {
+        matches!(
+            error,
+            Error::BackendUnavailable {
+                backend: BackendKind::Sim,
+                ..
+            }
+        )
+    })?;
+    Ok(())
+}

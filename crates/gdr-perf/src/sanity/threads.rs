@@ -1,0 +1,74 @@
+//! Any thread may pin, map and copy.
+
+use std::thread;
+
+use gdr_cuda::{DeviceBuffer, MemoryKind};
+
+use super::outcome::{Outcome, Stop, allocate};
+use super::pattern;
+use crate::site::Site;
+
+const KIB: u64 = 1 << 10;
+
+/// Runs `work` on a thread of its own.
+fn elsewhere<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
+    thread::scope(|scope| {
+        scope
+            .spawn(work)
+            .join()
+            .unwrap_or_else(|_| Err(Stop::failed("a thread panicked")))
+    })
+}
+
+/// Pinning, mapping, copying and unmapping each on another thread.
+pub(super) fn child_thread(site: &Site, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(site, kind, 256 * KIB)?;
+    let pinned = elsewhere(|| Ok(site.pin(buffer.ptr(), buffer.len())?))?;
+    let mapping = elsewhere(|| Ok(pinned.map()?))?;
+    elsewhere(|| pattern::require_same_memory(&mapping, &buffer, 60))?;
+    pattern::require_same_memory(&mapping, &buffer, 61)?;
+    elsewhere(move || {
+        drop(mapping);
+        Ok(())
+    })?;
+    pattern::require_same_memory(&pinned.map()?, &buffer, 62)?;
+    elsewhere(move || {
+        drop(pinned);
+        Ok(())
+    })
+}
+
+/// A thread without a current CUDA context does all there is to do.
+pub(super) fn without_context(site: &Site) -> Outcome {
+    elsewhere(|| {
+        let buffer = allocate(site, MemoryKind::Plain, 256 * KIB)?;
+        pattern::require_same_memory(&site.map(&buffer)?, &buffer, 63)
+    })
+}
+
+/// Eight threads pin, map, copy, unmap and unpin at once.
+pub(super) fn concurrent_rounds(site: &Site) -> Outcome {
+    const THREADS: u32 = 8;
+    const ROUNDS: u32 = 50;
+    let round = |buffer: &DeviceBuffer, seed: u32| -> Outcome {
+        pattern::require_same_memory(&site.map(buffer)?, buffer, seed)
+    };
+    let work = |number: u32| -> Outcome {
+        // Small buffers of one kind share GPU pages, so the threads meet in the driver.
+        let kind = MemoryKind::DEVICE[number as usize % 2];
+        let buffer = allocate(site, kind, 4 * KIB)?;
+        (0..ROUNDS).try_for_each(|i| round(&buffer, number * ROUNDS + i))
+    };
+    super::leakage::watch("8 threads of 50 rounds", || {
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..THREADS)
+                .map(|number| scope.spawn(move || work(number)))
+                .collect();
+            workers.into_iter().try_for_each(|worker| {
+                worker
+                    .join()
+                    .unwrap_or_else(|_| Err(Stop::failed("a thread panicked")))
+            })
+        })
+    })
+}
