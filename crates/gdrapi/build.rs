@@ -1,0 +1,68 @@
+//! Gives the shared library its name and keeps it free of dependencies other than libc.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=CC");
+    if std::env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
+        return;
+    }
+    // The name that programs linked against GDRCopy 2.x ask the loader for.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libgdrapi.so.2");
+    // Never unload: threads keep thread-local state with destructors in this library, and the
+    // process keeps an atfork handler in it. After a real dlclose both would be calls into
+    // unmapped memory.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // A symbol that nobody defines must fail here, not when the library is loaded.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
+
+    if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu") {
+        link_the_unwinder_statically();
+    }
+}
+
+/// Takes the unwinder from `libgcc_eh.a`, so that the library needs no `libgcc_s.so.1`.
+///
+/// The standard library asks for `-lgcc_s` under `--as-needed`; with every unwinder symbol
+/// defined already, the linker drops it. The archive is linked whole because it stands before
+/// the standard library on the command line, where nothing refers to it yet. Its symbols stay
+/// local, as all but `gdr_*` do. Where there is no such archive (no GCC), `libgcc_s` remains.
+fn link_the_unwinder_statically() {
+    let Some(archive) = find_libgcc_eh() else {
+        println!("cargo::warning=no libgcc_eh.a found: libgdrapi.so will need libgcc_s.so.1");
+        return;
+    };
+    if let Some(folder) = archive.parent() {
+        println!("cargo::rerun-if-changed={}", archive.display());
+        println!("cargo::rustc-cdylib-link-arg=-L{}", folder.display());
+    }
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--whole-archive");
+    println!("cargo::rustc-cdylib-link-arg={}", archive.display());
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--pop-state");
+}
+
+fn find_libgcc_eh() -> Option<PathBuf> {
+    let target = std::env::var("TARGET").ok()?;
+    let host = std::env::var("HOST").ok()?;
+    let compiler = std::env::var("CC").ok().unwrap_or_else(|| {
+        if target == host {
+            "cc".to_owned()
+        } else {
+            format!("{}gcc", cross_prefix(&target))
+        }
+    });
+    let output = Command::new(compiler)
+        .arg("-print-file-name=libgcc_eh.a")
+        .output()
+        .ok()?;
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    // A compiler that has no such file repeats the bare name.
+    (path.is_absolute() && Path::exists(&path)).then_some(path)
+}
+
+/// `aarch64-unknown-linux-gnu` is `aarch64-linux-gnu-` to GCC.
+fn cross_prefix(target: &str) -> String {
+    format!("{}-", target.replace("-unknown", ""))
+}

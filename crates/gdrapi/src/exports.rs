@@ -1,0 +1,496 @@
+//! The exported functions.
+//!
+//! Each is the C function of the same name in `gdrapi.h`, which says what it does. Answers are 0
+//! or a positive errno value.
+//!
+//! # Safety
+//!
+//! Common to all: an output pointer is null (`EINVAL`) or valid for writing what it points to.
+//! Handles may be anything.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ptr;
+
+use gdr_copy::{Bus, Caching, Context, Error, PinOptions, Pinned};
+use gdr_cuda::DevicePtr;
+
+use crate::abi::{
+    GDR_API_MAJOR_VERSION, GDR_API_MINOR_VERSION, GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE,
+    GDR_ATTR_USE_PERSISTENT_MAPPING, GDR_ATTR_USING_DMA_BUF_MMAP, GDR_MAP_FLAG_DEFAULT,
+    GDR_MAPPING_TYPE_CACHING, GDR_MAPPING_TYPE_DEVICE, GDR_MAPPING_TYPE_NONE, GDR_MAPPING_TYPE_WC,
+    GDR_PIN_FLAG_DEFAULT, GDR_PIN_FLAG_FORCE_PCIE, GPU_PAGE_SIZE, INFO_MAPPED, INFO_WC_MAPPING,
+    gdr_info_v1_t, gdr_info_v2_t, gdr_mh_t, gdr_t,
+};
+use crate::boundary::{answer, value};
+use crate::errno::Failure;
+use crate::mapped::{Direction, Refused};
+use crate::pin::{Description, requested_caching};
+use crate::process::Process;
+
+const NULL_OUTPUT: Failure = Failure::Argument("an output pointer is null");
+
+/// Writes to a caller's output.
+///
+/// # Safety
+/// `output` is null or valid for writing a `T`.
+unsafe fn give<T>(output: *mut T, value: T) -> Result<(), Failure> {
+    if output.is_null() {
+        return Err(NULL_OUTPUT);
+    }
+    // SAFETY: not null, so valid for writing, and a C caller has it aligned.
+    unsafe { output.write(value) };
+    Ok(())
+}
+
+fn refuse_null<T>(output: *mut T) -> Result<(), Failure> {
+    if output.is_null() {
+        Err(NULL_OUTPUT)
+    } else {
+        Ok(())
+    }
+}
+
+/// Opens the library; null when no backend works here, with `errno` set.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdr_open() -> gdr_t {
+    crate::log::install();
+    value("gdr_open", Process::open).unwrap_or_else(|errno| {
+        // SAFETY: the address of this thread's errno.
+        unsafe { *libc::__errno_location() = errno };
+        ptr::null_mut()
+    })
+}
+
+/// Unmaps and unpins everything of `g` and closes it.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdr_close(g: gdr_t) -> c_int {
+    answer("gdr_close", || Process::current()?.close(g))
+}
+
+/// Pins GPU memory. Both tokens must be 0.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_pin_buffer(
+    g: gdr_t,
+    addr: c_ulong,
+    size: usize,
+    p2p_token: u64,
+    va_space: u32,
+    handle: *mut gdr_mh_t,
+) -> c_int {
+    answer("gdr_pin_buffer", || {
+        if (p2p_token, va_space) != (0, 0) {
+            return Err(Failure::Argument(
+                "P2P tokens are obsolete and mean nothing to persistent mappings; pass 0, 0",
+            ));
+        }
+        // SAFETY: the caller's promise about `handle`.
+        unsafe { pin(g, addr, size, GDR_PIN_FLAG_DEFAULT, handle) }
+    })
+}
+
+/// Pins GPU memory, with flags.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_pin_buffer_v2(
+    g: gdr_t,
+    addr: c_ulong,
+    size: usize,
+    flags: u32,
+    handle: *mut gdr_mh_t,
+) -> c_int {
+    // SAFETY: the caller's promise about `handle`.
+    answer("gdr_pin_buffer_v2", || unsafe {
+        pin(g, addr, size, flags, handle)
+    })
+}
+
+/// # Safety
+/// `handle` is null or valid for writing.
+unsafe fn pin(
+    g: gdr_t,
+    addr: c_ulong,
+    size: usize,
+    flags: u32,
+    handle: *mut gdr_mh_t,
+) -> Result<(), Failure> {
+    refuse_null(handle)?;
+    let bus = match flags {
+        GDR_PIN_FLAG_DEFAULT => Bus::Default,
+        GDR_PIN_FLAG_FORCE_PCIE => Bus::Pcie,
+        _ => {
+            return Err(Failure::Argument(
+                "the pin flags are none of GDR_PIN_FLAG_*",
+            ));
+        }
+    };
+    let process = Process::current()?;
+    let library = process.library(g)?;
+    let options = PinOptions::default().bus(bus);
+    let pinned = pin_pages(&library.context, DevicePtr::new(addr), size as u64, options)?;
+    let h = process.add(g, &library, pinned)?;
+    // SAFETY: the caller's promise.
+    unsafe { give(handle, gdr_mh_t { h }) }
+}
+
+/// Pins as `gdrdrv` does, which looks at GPU pages only: a range may end anywhere in the last
+/// page of its allocation, and callers that round up to GPU pages rely on it.
+fn pin_pages(
+    context: &Context,
+    ptr: DevicePtr,
+    len: u64,
+    options: PinOptions,
+) -> Result<Pinned, Failure> {
+    match context.pin_with(ptr, len, options) {
+        Err(Error::PastAllocation { base, size, .. }) if ptr >= base => {
+            let end = base.get().saturating_add(size);
+            let last_page_ends = end.checked_next_multiple_of(GPU_PAGE_SIZE);
+            let wanted_end = ptr.get().checked_add(len);
+            let within = wanted_end
+                .zip(last_page_ends)
+                .is_some_and(|(wanted, last)| wanted <= last);
+            if within && end > ptr.get() {
+                Ok(context.pin_with(ptr, end - ptr.get(), options)?)
+            } else {
+                Err(Error::PastAllocation {
+                    ptr,
+                    len,
+                    base,
+                    size,
+                }
+                .into())
+            }
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Unmaps and unpins.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdr_unpin_buffer(g: gdr_t, handle: gdr_mh_t) -> c_int {
+    answer("gdr_unpin_buffer", || {
+        Process::current()?.unpin(g, handle.h)
+    })
+}
+
+/// Whether the memory was freed under the pin.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_get_callback_flag(
+    g: gdr_t,
+    handle: gdr_mh_t,
+    flag: *mut c_int,
+) -> c_int {
+    answer("gdr_get_callback_flag", || {
+        let invalidated = Process::current()?.buffer(g, handle.h)?.invalidated()?;
+        // SAFETY: the caller's promise.
+        unsafe { give(flag, c_int::from(invalidated)) }
+    })
+}
+
+fn describe(g: gdr_t, handle: gdr_mh_t) -> Result<gdr_info_v2_t, Failure> {
+    let Description { pages, mapped } = Process::current()?.buffer(g, handle.h)?.describe()?;
+    let mut bits = 0;
+    if mapped.is_some() {
+        bits |= INFO_MAPPED;
+    }
+    if mapped == Some(Caching::WriteCombined) {
+        bits |= INFO_WC_MAPPING;
+    }
+    Ok(gdr_info_v2_t {
+        va: pages.va.get(),
+        mapped_size: pages.mapped_size,
+        page_size: pages.page_size,
+        tm_cycles: 0,
+        cycles_per_ms: 0,
+        bits,
+        mapping_type: match mapped {
+            None => GDR_MAPPING_TYPE_NONE,
+            Some(Caching::WriteCombined) => GDR_MAPPING_TYPE_WC,
+            Some(Caching::Cached) => GDR_MAPPING_TYPE_CACHING,
+            Some(Caching::Device) => GDR_MAPPING_TYPE_DEVICE,
+        },
+    })
+}
+
+/// What is pinned, in the structure of versions before 2.4: 40 bytes are written.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_get_info(
+    g: gdr_t,
+    handle: gdr_mh_t,
+    info: *mut gdr_info_v1_t,
+) -> c_int {
+    answer("gdr_get_info", || {
+        let now = describe(g, handle)?;
+        let old = gdr_info_v1_t {
+            va: now.va,
+            mapped_size: now.mapped_size,
+            page_size: now.page_size,
+            tm_cycles: now.tm_cycles,
+            cycles_per_ms: now.cycles_per_ms,
+            bits: now.bits,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { give(info, old) }
+    })
+}
+
+/// What is pinned.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_get_info_v2(
+    g: gdr_t,
+    handle: gdr_mh_t,
+    info: *mut gdr_info_v2_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    answer("gdr_get_info_v2", || unsafe {
+        give(info, describe(g, handle)?)
+    })
+}
+
+/// Maps a pinned buffer.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_map(
+    g: gdr_t,
+    handle: gdr_mh_t,
+    va: *mut *mut c_void,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    answer("gdr_map", || unsafe {
+        map(g, handle, va, size, GDR_MAP_FLAG_DEFAULT)
+    })
+}
+
+/// Maps a pinned buffer, asking for a mapping type.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_map_v2(
+    g: gdr_t,
+    handle: gdr_mh_t,
+    ptr_va: *mut *mut c_void,
+    size: usize,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    answer("gdr_map_v2", || unsafe {
+        map(g, handle, ptr_va, size, flags)
+    })
+}
+
+/// # Safety
+/// `va` is null or valid for writing.
+unsafe fn map(
+    g: gdr_t,
+    handle: gdr_mh_t,
+    va: *mut *mut c_void,
+    size: usize,
+    flags: c_int,
+) -> Result<(), Failure> {
+    refuse_null(va)?;
+    let caching = requested_caching(flags)?;
+    let process = Process::current()?;
+    let start = process
+        .buffer(g, handle.h)?
+        .map(process.mapped(), size, caching)?;
+    // SAFETY: the caller's promise.
+    unsafe { give(va, ptr::with_exposed_provenance_mut(start)) }
+}
+
+/// Ends a mapping. `va` is compared, not followed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gdr_unmap(g: gdr_t, handle: gdr_mh_t, va: *mut c_void, size: usize) -> c_int {
+    answer("gdr_unmap", || {
+        let process = Process::current()?;
+        process
+            .buffer(g, handle.h)?
+            .unmap(process.mapped(), va.addr(), size)
+    })
+}
+
+/// Copies to GPU memory.
+///
+/// # Safety
+/// `h_ptr` is null or valid for reading `size` bytes that do not lie in the mapping.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_copy_to_mapping(
+    handle: gdr_mh_t,
+    map_d_ptr: *mut c_void,
+    h_ptr: *const c_void,
+    size: usize,
+) -> c_int {
+    let host = h_ptr.cast_mut().cast();
+    // SAFETY: the caller's promise.
+    unsafe { copy(Direction::ToGpu, handle, map_d_ptr.addr(), host, size) }
+}
+
+/// Copies from GPU memory.
+///
+/// # Safety
+/// `h_ptr` is null or valid for writing `size` bytes that do not lie in the mapping.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_copy_from_mapping(
+    handle: gdr_mh_t,
+    h_ptr: *mut c_void,
+    map_d_ptr: *const c_void,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        copy(
+            Direction::FromGpu,
+            handle,
+            map_d_ptr.addr(),
+            h_ptr.cast(),
+            size,
+        )
+    }
+}
+
+/// Not through [`answer`]: nothing on this path panics, is a cancellation point, or logs unless
+/// it refuses.
+///
+/// # Safety
+/// `host` is null or valid for `size` bytes in that direction, outside of the mapping.
+#[inline(always)]
+unsafe fn copy(
+    direction: Direction,
+    handle: gdr_mh_t,
+    window: usize,
+    host: *mut u8,
+    size: usize,
+) -> c_int {
+    let Some(process) = Process::any() else {
+        return refused(direction, Refused::NoHandle);
+    };
+    // SAFETY: the caller's promise.
+    match unsafe {
+        process
+            .mapped()
+            .copy(direction, handle.h, window, host, size)
+    } {
+        Ok(()) => 0,
+        Err(why) => refused(direction, why),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn refused(direction: Direction, why: Refused) -> c_int {
+    let call = match direction {
+        Direction::ToGpu => "gdr_copy_to_mapping",
+        Direction::FromGpu => "gdr_copy_from_mapping",
+    };
+    answer(call, || Err(why.into()))
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::NoHandle => crate::errno::NO_HANDLE,
+            Refused::NotMapped => Self::Argument("the handle is not mapped"),
+            Refused::OutsideMapping => Self::Argument("the bytes lie outside of the mapping"),
+            Refused::NullHost => Self::Argument("the host pointer is null"),
+            Refused::TooDeep => Self::Busy,
+        }
+    }
+}
+
+/// The version of this library. A null pointer is passed over.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_runtime_get_version(major: *mut c_int, minor: *mut c_int) {
+    // SAFETY: the caller's promise. There is no way to report a null pointer.
+    let _ = unsafe { give(major, GDR_API_MAJOR_VERSION) };
+    // SAFETY: as above.
+    let _ = unsafe { give(minor, GDR_API_MINOR_VERSION) };
+}
+
+/// The version of the `gdrdrv` module; this library's own where there is none, because callers
+/// refuse to go on without one.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_driver_get_version(
+    g: gdr_t,
+    major: *mut c_int,
+    minor: *mut c_int,
+) -> c_int {
+    answer("gdr_driver_get_version", || {
+        refuse_null(major)?;
+        refuse_null(minor)?;
+        let module = Process::current()?.library(g)?.context.attributes().module;
+        let (of_major, of_minor) = module.map_or(
+            (GDR_API_MAJOR_VERSION, GDR_API_MINOR_VERSION),
+            |(major, minor)| (c_int::from(major), c_int::from(minor)),
+        );
+        // SAFETY: the caller's promise.
+        unsafe {
+            give(major, of_major)?;
+            give(minor, of_minor)
+        }
+    })
+}
+
+/// What the backend offers.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_get_attribute(g: gdr_t, attr: c_uint, v: *mut c_int) -> c_int {
+    answer("gdr_get_attribute", || {
+        // SAFETY: the caller's promise. 0 is what a caller finds that does not look at the answer.
+        unsafe { give(v, 0)? };
+        let attributes = Process::current()?.library(g)?.context.attributes();
+        let yes = match attr {
+            GDR_ATTR_USE_PERSISTENT_MAPPING => attributes.persistent,
+            GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE => attributes.force_pcie,
+            GDR_ATTR_USING_DMA_BUF_MMAP => attributes.dma_buf_mmap,
+            _ => return Err(Failure::Argument("there is no such attribute")),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { give(v, c_int::from(yes)) }
+    })
+}
+
+/// A name for a mapping type.
+///
+/// # Safety
+/// See the [module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gdr_get_mapping_type_string(
+    mapping_type: c_uint,
+    pstr: *mut *const c_char,
+) -> c_int {
+    answer("gdr_get_mapping_type_string", || {
+        let name: &'static CStr = match mapping_type {
+            GDR_MAPPING_TYPE_NONE => c"None",
+            GDR_MAPPING_TYPE_WC => c"Write Combining",
+            GDR_MAPPING_TYPE_CACHING => c"Caching",
+            GDR_MAPPING_TYPE_DEVICE => c"Device",
+            _ => return Err(Failure::Argument("there is no such mapping type")),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { give(pstr, name.as_ptr()) }
+    })
+}

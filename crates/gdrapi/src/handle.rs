@@ -1,0 +1,344 @@
+//! Handles: numbers that cannot be mistaken.
+//!
+//! A `gdr_mh_t` is passed by value and callers do wrong things with it: use it after it was
+//! unpinned, unpin it twice, pass one that never was. All of that must give `EINVAL`. So a handle
+//! is a slot number and a generation, checked against the slot, and nothing is ever read through
+//! it.
+//!
+//! Some callers know that GDRCopy's handle is a pointer to a private structure of 104 bytes and
+//! read that much from it. So the number is made to be an *address*, too: one in a stretch of
+//! address space that is reserved for nothing else and reads as zeros.
+//!
+//! ```text
+//! handle = base + 8 * (generation * SLOTS + slot)
+//! ```
+//!
+//! Each pair of slot and generation has an address of its own. A slot's generation goes up when
+//! it is freed, and a freed slot rests until [`REST`] others have been freed after it. With the
+//! usual 4 GiB of address space (no memory) that is 2048 generations, so a stale handle is known
+//! as such for the next two million pins at least; after that its number may be given out again.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::ptr;
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+/// Buffers that can be pinned at one time. More than BAR1 has room for on most machines, and
+/// more than Linux lets a process map (`vm.max_map_count`).
+pub(crate) const SLOTS: usize = 1 << 18;
+/// Freed slots that rest before the oldest of them is used again.
+const REST: usize = 1024;
+/// Distance of two handles.
+const STEP: usize = 8;
+/// Bytes that can be read at every handle.
+const READABLE: usize = 128;
+/// Sizes of the stretch to try, largest first: a limit on address space may refuse the first.
+const SIZES: [usize; 3] = [4 << 30, 256 << 20, 16 << 20];
+
+/// A slot and the generation in which a handle was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SlotId {
+    index: u32,
+    generation: u32,
+}
+
+impl SlotId {
+    pub(crate) fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// Turns handles into slots and back: the arithmetic of the module page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandleSpace {
+    base: usize,
+    bytes: usize,
+}
+
+impl HandleSpace {
+    /// Reserves the address space, for as long as the process lives.
+    pub(crate) fn reserve() -> rustix::io::Result<Self> {
+        let mut refused = rustix::io::Errno::NOMEM;
+        for bytes in SIZES {
+            match reserve(bytes + READABLE) {
+                Ok(base) => {
+                    return Ok(Self {
+                        base: base.addr(),
+                        bytes,
+                    });
+                }
+                Err(errno) => refused = errno,
+            }
+        }
+        Err(refused)
+    }
+
+    /// How often each slot can be used before its handles repeat.
+    pub(crate) fn generations(&self) -> u32 {
+        (self.bytes / STEP / SLOTS) as u32
+    }
+
+    pub(crate) fn handle(&self, id: SlotId) -> u64 {
+        let number = id.generation as usize * SLOTS + id.index();
+        (self.base + number * STEP) as u64
+    }
+
+    /// The slot whose handle this would be; `None` for a number that is no handle at all.
+    #[inline(always)]
+    pub(crate) fn slot(&self, handle: u64) -> Option<SlotId> {
+        let offset = (handle as usize).wrapping_sub(self.base);
+        if offset >= self.bytes || !offset.is_multiple_of(STEP) {
+            return None;
+        }
+        let number = offset / STEP;
+        Some(SlotId {
+            index: (number % SLOTS) as u32,
+            generation: (number / SLOTS) as u32,
+        })
+    }
+}
+
+fn reserve(bytes: usize) -> rustix::io::Result<*mut c_void> {
+    // In three steps, because of processes that have called mlockall(MCL_FUTURE): an unreadable
+    // range is not filled with pages at once, and a range that is not locked not later either.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs no other.
+    let base = unsafe {
+        rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            bytes,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    }?;
+    // SAFETY: the range is the one just made.
+    let readable = unsafe {
+        let unlocked = rustix::mm::munlock(base, bytes);
+        unlocked.and_then(|()| rustix::mm::mprotect(base, bytes, MprotectFlags::READ))
+    };
+    readable.map(|()| base).inspect_err(|_| {
+        // SAFETY: as above, and nobody has seen its address yet. A failure leaves it reserved.
+        let _ = unsafe { rustix::mm::munmap(base, bytes) };
+    })
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    content: Option<T>,
+}
+
+/// What handles stand for.
+#[derive(Debug)]
+pub(crate) struct SlotTable<T> {
+    slots: Vec<Slot<T>>,
+    /// Free slots, the one that has rested longest first.
+    resting: VecDeque<u32>,
+    generations: u32,
+    most: usize,
+}
+
+impl<T> SlotTable<T> {
+    /// A table of at most `most` slots (up to [`SLOTS`]) with `generations` each.
+    pub(crate) fn new(most: usize, generations: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            resting: VecDeque::new(),
+            generations,
+            most: most.min(SLOTS),
+        }
+    }
+
+    /// The slot that the next [`SlotTable::put`] fills; `None` when all are in use.
+    fn next_free(&mut self) -> Option<u32> {
+        let full = self.slots.len() >= self.most;
+        if self.resting.len() > REST || full {
+            return self.resting.pop_front();
+        }
+        let index = u32::try_from(self.slots.len()).ok()?;
+        self.slots.push(Slot {
+            generation: 0,
+            content: None,
+        });
+        Some(index)
+    }
+
+    /// Puts what `make` makes of its slot into a free one; `None` when there is none.
+    pub(crate) fn put(&mut self, make: impl FnOnce(SlotId) -> T) -> Option<SlotId> {
+        let index = self.next_free()?;
+        let slot = self.slots.get_mut(index as usize)?;
+        let id = SlotId {
+            index,
+            generation: slot.generation,
+        };
+        slot.content = Some(make(id));
+        Some(id)
+    }
+
+    pub(crate) fn get(&self, id: SlotId) -> Option<&T> {
+        let slot = self.slots.get(id.index())?;
+        slot.content
+            .as_ref()
+            .filter(|_| slot.generation == id.generation)
+    }
+
+    /// Takes the content out. The slot stays out of use until [`SlotTable::free`], and from now
+    /// on `id` is stale.
+    pub(crate) fn take(&mut self, id: SlotId) -> Option<T> {
+        let generations = self.generations;
+        let slot = self.slots.get_mut(id.index())?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let content = slot.content.take()?;
+        slot.generation = (slot.generation + 1) % generations;
+        Some(content)
+    }
+
+    /// Makes the slot of what [`SlotTable::take`] returned available again.
+    pub(crate) fn free(&mut self, id: SlotId) {
+        self.resting.push_back(id.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_handle_can_be_read_and_is_told_from_its_neighbours() {
+        let space = HandleSpace::reserve().unwrap();
+        let last = SlotId {
+            index: SLOTS as u32 - 1,
+            generation: space.generations() - 1,
+        };
+        for id in [
+            SlotId {
+                index: 0,
+                generation: 0,
+            },
+            SlotId {
+                index: 7,
+                generation: 3,
+            },
+            last,
+        ] {
+            let handle = space.handle(id);
+            assert_ne!(handle, 0);
+            assert_eq!(space.slot(handle), Some(id));
+            for near in [handle - 1, handle + 1, handle + 4] {
+                assert_eq!(space.slot(near), None);
+            }
+            let record = ptr::with_exposed_provenance::<[u8; READABLE]>(handle as usize);
+            // SAFETY: the whole stretch is mapped readable, `READABLE` bytes past its end too.
+            assert_eq!(unsafe { record.read_volatile() }, [0; READABLE]);
+        }
+        assert_eq!(space.slot(space.handle(last) + STEP as u64), None);
+        for wild in [0, 1, u64::MAX, space.base as u64 - 8] {
+            assert_eq!(space.slot(wild), None);
+        }
+    }
+
+    #[test]
+    fn a_slot_rests_before_it_is_used_again() {
+        let mut table = SlotTable::new(SLOTS, 4);
+        let first = table.put(|_| ()).unwrap();
+        table.take(first).unwrap();
+        table.free(first);
+        for _ in 0..REST {
+            let id = table.put(|_| ()).unwrap();
+            assert_ne!(id.index, first.index);
+            table.take(id).unwrap();
+            table.free(id);
+        }
+        let again = table.put(|_| ()).unwrap();
+        assert_eq!(
+            again,
+            SlotId {
+                generation: 1,
+                ..first
+            }
+        );
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_then_reuses() {
+        let mut table = SlotTable::new(3, 2);
+        let ids: Vec<_> = (0..3).map(|n| table.put(|_| n).unwrap()).collect();
+        assert_eq!(table.put(|_| 3), None);
+        assert_eq!(table.take(ids[1]), Some(1));
+        assert_eq!(
+            table.put(|_| 3),
+            None,
+            "a slot that is being emptied is not free"
+        );
+        table.free(ids[1]);
+        let reused = table.put(|_| 4).unwrap();
+        assert_eq!(reused.index, ids[1].index);
+        assert_eq!(table.get(ids[1]), None);
+        assert_eq!(table.get(reused), Some(&4));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put(u16),
+        Take(usize),
+        Get(usize),
+        Forge(u32, u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            any::<u16>().prop_map(Step::Put),
+            any::<usize>().prop_map(Step::Take),
+            any::<usize>().prop_map(Step::Get),
+            (0..12u32, 0..70u32).prop_map(|(index, generation)| Step::Forge(index, generation)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_agrees_with_a_map_of_every_handle_ever_given_out(
+            steps in prop::collection::vec(step(), 0..400)
+        ) {
+            // More generations than steps: no handle is ever given out twice.
+            let mut table = SlotTable::new(8, 1000);
+            let mut live = HashMap::new();
+            let mut given: Vec<SlotId> = Vec::new();
+            let mut seen = HashSet::new();
+            for step in steps {
+                match step {
+                    Step::Put(value) => match table.put(|_| value) {
+                        Some(id) => {
+                            prop_assert!(seen.insert(id), "{id:?} was given out before");
+                            live.insert(id, value);
+                            given.push(id);
+                        }
+                        None => prop_assert_eq!(live.len(), 8),
+                    },
+                    Step::Take(at) if !given.is_empty() => {
+                        let id = given[at % given.len()];
+                        let taken = table.take(id);
+                        prop_assert_eq!(taken, live.remove(&id));
+                        if taken.is_some() {
+                            table.free(id);
+                        }
+                    }
+                    Step::Get(at) if !given.is_empty() => {
+                        let id = given[at % given.len()];
+                        prop_assert_eq!(table.get(id), live.get(&id));
+                    }
+                    Step::Forge(index, generation) => {
+                        let id = SlotId { index, generation };
+                        prop_assert_eq!(table.get(id), live.get(&id));
+                    }
+                    Step::Take(_) | Step::Get(_) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Hazard pointers: a copy keeps the mapping it works on from being unmapped under it.
+//!
+//! A copy takes nanoseconds, so it can afford neither a lock nor a reference count (an atomic
+//! read-modify-write on a shared line) nor a full fence. It *announces* the mapping in a cell
+//! that only its own thread writes, checks that the mapping is still the handle's, and clears
+//! the cell when done. Whoever unmaps first makes the mapping unreachable, then waits until no
+//! cell announces it, then unmaps.
+//!
+//! # Why that is enough
+//!
+//! The copy does A1: store the cell, A2: load the handle's entry again. The unmapper does
+//! U1: clear the entry, U2: load the cells. If A2 still sees the mapping and U2 does not see the
+//! announcement, both loads were performed before the other side's store: the one outcome that
+//! plain stores and loads allow and that must not be. A full fence between A1 and A2, and one
+//! between U1 and U2, rule it out.
+//!
+//! The fence of the copy is moved to the unmapper: `membarrier(PRIVATE_EXPEDITED)` runs a full
+//! fence on every CPU that runs a thread of this process, at some moment M of each, between U1
+//! and U2 (Linux, `Documentation` of membarrier(2): "program-ordered before" on one side becomes
+//! "before" on the other). If A1 was executed before M, U2 sees the announcement. If it was not,
+//! A2 comes after M too (a compiler fence keeps the two in program order), and sees U1. So the
+//! copy pays for two plain accesses. Where the kernel has no such call (before Linux 4.14, or a
+//! filter forbids it), every copy runs a fence itself.
+//!
+//! The last store of a copy, which clears the cell, is a release store, and U2 is an acquire
+//! load: every access of the copy comes before the unmapping.
+//!
+//! # Life of a record
+//!
+//! Each thread that ever copies has a record of a few cells, in a list that only grows and is
+//! never freed; when a thread ends, its record is up for another. The list is as long as the
+//! most threads that copied at one time. More than one cell is used only when a signal handler
+//! copies while its thread was in a copy.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence, fence};
+use std::time::{Duration, Instant};
+
+/// Copies of one thread that may be in progress at once: its own, and those of signal handlers
+/// that interrupt each other.
+const CELLS: usize = 4;
+
+/// What cells announce: an address to compare, never to follow.
+pub(crate) type Announced = *mut ();
+
+/// One thread's cells, on cache lines of their own (two, as CPUs fetch them in pairs).
+#[repr(align(128))]
+#[derive(Debug)]
+pub(crate) struct Record {
+    cells: [AtomicPtr<()>; CELLS],
+    claimed: AtomicBool,
+    /// Written before the record is published, and never again.
+    next: AtomicPtr<Record>,
+}
+
+static RECORDS: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
+/// Whether every copy must run its own fence.
+static SYMMETRIC: AtomicBool = AtomicBool::new(true);
+
+thread_local! {
+    // A plain word without a destructor: reading it is one access, also in a shared library.
+    static OWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
+    static AT_EXIT: GiveBack = const { GiveBack };
+}
+
+/// Returns the thread's record when the thread ends.
+struct GiveBack;
+
+impl Drop for GiveBack {
+    fn drop(&mut self) {
+        if let Some(record) = OWN.take() {
+            record.give_back();
+        }
+    }
+}
+
+impl Record {
+    fn all() -> impl Iterator<Item = &'static Record> {
+        let mut next = RECORDS.load(Ordering::SeqCst);
+        std::iter::from_fn(move || {
+            // SAFETY: records come from `Box::leak`, are published complete by a release
+            // operation, and are never freed.
+            let record = unsafe { next.as_ref() }?;
+            next = record.next.load(Ordering::Relaxed);
+            Some(record)
+        })
+    }
+
+    #[cold]
+    fn claim() -> &'static Record {
+        let free = Self::all().find(|record| {
+            !record.claimed.load(Ordering::Relaxed) && !record.claimed.swap(true, Ordering::SeqCst)
+        });
+        let record = free.unwrap_or_else(|| {
+            let record: &'static Record = Box::leak(Box::new(Record {
+                cells: [const { AtomicPtr::new(ptr::null_mut()) }; CELLS],
+                claimed: AtomicBool::new(true),
+                next: AtomicPtr::new(ptr::null_mut()),
+            }));
+            let mut head = RECORDS.load(Ordering::Relaxed);
+            loop {
+                record.next.store(head, Ordering::Relaxed);
+                let new = ptr::from_ref(record).cast_mut();
+                match RECORDS.compare_exchange(head, new, Ordering::SeqCst, Ordering::Relaxed) {
+                    Ok(_) => break record,
+                    Err(now) => head = now,
+                }
+            }
+        });
+        // An unmapper that does not see this claim runs no barrier for this thread; this fence
+        // makes the thread's first copy see what that unmapper cleared before it looked.
+        fence(Ordering::SeqCst);
+        record
+    }
+
+    /// Ends the thread's use of the record.
+    fn give_back(&self) {
+        // A copy that was left by longjmp out of a signal handler still stands announced.
+        for cell in &self.cells {
+            cell.store(ptr::null_mut(), Ordering::Release);
+        }
+        self.claimed.store(false, Ordering::Release);
+    }
+
+    /// The cell for a copy that starts now; `None` when signal handlers are nested too deep.
+    #[inline(always)]
+    fn free_cell(&self) -> Option<&AtomicPtr<()>> {
+        // Only this thread writes its cells, and a handler leaves them as it found them.
+        if self.cells[0].load(Ordering::Relaxed).is_null() {
+            return Some(&self.cells[0]);
+        }
+        self.nested_cell()
+    }
+
+    #[cold]
+    fn nested_cell(&self) -> Option<&AtomicPtr<()>> {
+        self.cells
+            .iter()
+            .find(|cell| cell.load(Ordering::Relaxed).is_null())
+    }
+
+    fn announces(&self, what: Announced) -> bool {
+        self.cells
+            .iter()
+            .any(|cell| cell.load(Ordering::Acquire) == what)
+    }
+}
+
+/// Why nothing could be announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotProtected {
+    /// The entry is empty.
+    Empty,
+    /// Signal handlers that copy interrupt each other too deeply.
+    TooDeep,
+}
+
+/// Keeps what it announces until it is dropped.
+struct Announcement<'cell>(&'cell AtomicPtr<()>);
+
+impl Drop for Announcement<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// Runs `work` on what `entry` holds; nobody who goes through [`wait_for`] destroys it meanwhile.
+#[inline(always)]
+pub(crate) fn protect<T, R>(
+    entry: &AtomicPtr<T>,
+    work: impl FnOnce(&T) -> R,
+) -> Result<R, NotProtected> {
+    match OWN.try_with(Cell::get) {
+        Ok(Some(record)) => protect_with(record, entry, work),
+        _ => protect_first(entry, work),
+    }
+}
+
+/// The first copy of a thread, or one in the last moments of a thread.
+#[cold]
+#[inline(never)]
+fn protect_first<T, R>(
+    entry: &AtomicPtr<T>,
+    work: impl FnOnce(&T) -> R,
+) -> Result<R, NotProtected> {
+    let record = Record::claim();
+    // Once the thread's destructors have run nobody would give the record back later.
+    let kept = AT_EXIT
+        .try_with(|_| OWN.with(|own| own.set(Some(record))))
+        .is_ok();
+    let result = protect_with(record, entry, work);
+    if !kept {
+        record.give_back();
+    }
+    result
+}
+
+#[inline(always)]
+fn protect_with<T, R>(
+    record: &Record,
+    entry: &AtomicPtr<T>,
+    work: impl FnOnce(&T) -> R,
+) -> Result<R, NotProtected> {
+    let cell = record.free_cell().ok_or(NotProtected::TooDeep)?;
+    let mut seen = entry.load(Ordering::Relaxed);
+    loop {
+        if seen.is_null() {
+            cell.store(ptr::null_mut(), Ordering::Release);
+            return Err(NotProtected::Empty);
+        }
+        cell.store(seen.cast(), Ordering::Relaxed);
+        if SYMMETRIC.load(Ordering::Relaxed) {
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
+        // Acquire: what the mapper wrote before it published the pointer is seen through it.
+        let again = entry.load(Ordering::Acquire);
+        if again == seen {
+            break;
+        }
+        // Somebody unmapped and mapped in between, so this loop goes round only as often as
+        // others get something done.
+        seen = again;
+    }
+    let _announcement = Announcement(cell);
+    // SAFETY: the entry held `seen` after it was announced, so by the module's argument whoever
+    // removes it finds the announcement and waits for it to be withdrawn.
+    Ok(work(unsafe { &*seen }))
+}
+
+/// How waiting for copies ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Quiet {
+    /// No copy uses it, and none ever will.
+    Yes,
+    /// A copy still does, or it cannot be told. It must not be destroyed.
+    NotYet,
+}
+
+/// Waits, at most `limit`, until no copy uses `what`, which the caller has made unreachable with
+/// a sequentially consistent store before.
+pub(crate) fn wait_for(what: Announced, limit: Duration) -> Quiet {
+    if !barrier() {
+        return Quiet::NotYet;
+    }
+    let own = OWN.try_with(Cell::get).ok().flatten();
+    let mut deadline = None;
+    let mut turns = 0u32;
+    for record in Record::all() {
+        while record.announces(what) {
+            if own.is_some_and(|own| ptr::eq(own, record)) {
+                // This thread is in a signal handler that interrupted its own copy, or left that
+                // copy by longjmp: waiting would change nothing.
+                return Quiet::NotYet;
+            }
+            turns = turns.saturating_add(1);
+            if turns < 128 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let end = *deadline.get_or_insert_with(|| Instant::now() + limit);
+            if Instant::now() >= end {
+                return Quiet::NotYet;
+            }
+            std::thread::yield_now();
+        }
+    }
+    Quiet::Yes
+}
+
+/// Runs a full fence on every thread that may be copying, this one included.
+fn barrier() -> bool {
+    fence(Ordering::SeqCst);
+    if SYMMETRIC.load(Ordering::Relaxed) {
+        return true;
+    }
+    // A thread whose claim is not seen here has not copied yet (see `claim`).
+    let own = OWN.try_with(Cell::get).ok().flatten();
+    let others = Record::all().any(|record| {
+        record.claimed.load(Ordering::SeqCst) && own.is_none_or(|own| !ptr::eq(own, record))
+    });
+    if !others {
+        return true;
+    }
+    if membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+        return true;
+    }
+    // It was registered, so only a filter installed since can have refused it. Copies that are
+    // under way cannot be told apart from none; later ones fence themselves.
+    SYMMETRIC.store(true, Ordering::SeqCst);
+    tracing::warn!("membarrier is no longer allowed: copies run a fence each from now on");
+    false
+}
+
+/// Asks the kernel for asymmetric fences. Called before the first mapping exists.
+pub(crate) fn register() {
+    if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
+        SYMMETRIC.store(false, Ordering::SeqCst);
+    } else {
+        tracing::info!("membarrier is not available: every copy runs a fence");
+    }
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier(2) takes two numbers and touches no memory.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 }
+}
