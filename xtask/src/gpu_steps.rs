@@ -1,0 +1,117 @@
+//! What is run where there is a GPU: the one list, for `cargo xtask test` and for the bundle.
+
+use crate::workspace::root;
+
+/// One step of the GPU run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// Names the step in reports.
+    pub(crate) name: &'static str,
+    /// Names its files in the results: `<file>.<kind>` for what it prints, `<file>.log` for the
+    /// rest.
+    pub(crate) file: &'static str,
+    /// What it prints.
+    pub(crate) prints: Prints,
+    /// It is stopped, and has failed, after so many seconds.
+    pub(crate) limit_s: u32,
+    /// The command, in the words of `run.sh`.
+    pub(crate) command: &'static str,
+}
+
+/// What a step prints on its standard output.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Prints {
+    Text,
+    Json,
+}
+
+impl Prints {
+    pub(crate) const fn extension(self) -> &'static str {
+        match self {
+            Self::Text => "txt",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Every step, in the order of the run: what everything rests on first, what takes long last.
+pub(crate) const STEPS: [Step; 9] = [
+    Step {
+        name: "gdr info",
+        file: "info",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#""$GDR" info"#,
+    },
+    Step {
+        name: "gdr sanity -e -v",
+        file: "sanity",
+        prints: Prints::Text,
+        limit_s: 600,
+        command: r#""$GDR" sanity -e -v"#,
+    },
+    Step {
+        name: "gdr sanity -e -v, without privileges",
+        file: "sanity-nobody",
+        prints: Prints::Text,
+        limit_s: 600,
+        command: r#"without_privileges "$GDR" sanity -e -v"#,
+    },
+    Step {
+        name: "gdr copybw --against cuda",
+        file: "copybw",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#""$GDR" copybw --against cuda --json"#,
+    },
+    Step {
+        name: "gdr copylat --against cuda",
+        file: "copylat",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#""$GDR" copylat --against cuda --json"#,
+    },
+    Step {
+        name: "gdr apiperf",
+        file: "apiperf",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#""$GDR" apiperf --json"#,
+    },
+    Step {
+        name: "gdr pplat",
+        file: "pplat",
+        prints: Prints::Json,
+        limit_s: 120,
+        command: r#""$GDR" pplat --json"#,
+    },
+    Step {
+        name: "the cost of the C interface",
+        file: "overhead",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#"GDR_BACKEND=rm with_file "$HERE/examples/overhead" "$HERE/lib/libgdrapi.so.2""#,
+    },
+    Step {
+        name: "gdr sanity under compute-sanitizer",
+        file: "compute-sanitizer",
+        prints: Prints::Text,
+        limit_s: 600,
+        command: r#"with_program compute-sanitizer --target-processes all --error-exitcode 9 "$GDR" sanity"#,
+    },
+];
+
+/// The C programs that use the library as GDRCopy's clients do, by name.
+pub(crate) fn c_programs() -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root().join("crates/gdrapi/tests/c"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "c")
+            && let Some(stem) = path.file_stem()
+        {
+            names.push(stem.to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}

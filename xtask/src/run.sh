@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Proves and measures GPU memory mappings on a machine with an NVIDIA GPU. Needs bash and the
+# NVIDIA driver, nothing else; some steps are skipped, by name, where a program is missing.
+#
+#   OUT=results ./run.sh     every step's output and summary.tsv go to $OUT (./results)
+#
+# Exit status: 0 when no step failed.
+set -uo pipefail
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+GDR=$HERE/bin/gdr
+OUT=${OUT:-results}
+mkdir -p "$OUT" || exit 2
+OUT=$(cd "$OUT" && pwd)
+export HERE GDR OUT
+# Lost by copies that do not keep links.
+for name in libgdrapi.so.2 libgdrapi.so; do
+    [ -e "$HERE/lib/$name" ] || ln -sf libgdrapi.so.2.6 "$HERE/lib/$name"
+done
+export LD_LIBRARY_PATH=$HERE/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+# Ends a step as skipped: the last line it printed on standard error is the reason.
+skip() {
+    echo "$1" >&2
+    exit 77
+}
+
+with_file() {
+    [ -x "$1" ] || skip "${1##*/} is not in the bundle"
+    "$@"
+}
+
+with_program() {
+    command -v "$1" >/dev/null || skip "$1 is not installed"
+    "$@"
+}
+
+# Runs a program of the bundle as a user who owns nothing.
+without_privileges() {
+    [ "$(id -u)" = 0 ] || skip "not root: the other steps ran without privileges already"
+    # The bundle may lie where only root can read.
+    local program folder
+    folder=$(mktemp -d) && chmod 755 "$folder" && cp "$1" "$folder/" || return 1
+    program=$folder/${1##*/}
+    shift
+    cd "$folder" || return 1
+    if command -v setpriv >/dev/null; then
+        setpriv --reuid 65534 --regid 65534 --clear-groups "$program" "$@"
+    elif command -v python3 >/dev/null; then
+        python3 -c 'import os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
+    elif command -v su >/dev/null; then
+        su -s /bin/bash nobody -c 'exec "$0" "$@"' -- "$program" "$@"
+    else
+        skip "no setpriv, python3 or su to drop privileges with"
+    fi
+    local status=$?
+    rm -rf "$folder"
+    return $status
+}
+export -f skip with_file with_program without_privileges
+
+passed=0 failed=0 skipped=0
+: >"$OUT/summary.tsv"
+
+# step NAME FILE EXTENSION LIMIT_S COMMAND
+step() {
+    local name=$1 log=$OUT/$2.log output=$OUT/$2.$3 limit=$4 command=$5
+    printf '== %s\n' "$name"
+    local start=$SECONDS status outcome reason=
+    timeout --kill-after=10 "$limit" bash -c "$command" >"$output" 2>"$log" </dev/null
+    status=$?
+    case $status in
+    0)
+        outcome=passed passed=$((passed + 1))
+        ;;
+    77)
+        outcome=skipped skipped=$((skipped + 1))
+        reason=$(tail -n 1 "$log" | tr '\t' ' ')
+        ;;
+    *)
+        outcome=failed failed=$((failed + 1))
+        reason="exit status $status"
+        [ "$status" = 124 ] && reason="still running after $limit s"
+        # The last words, where the reader is.
+        tail -n 20 "$output" "$log"
+        ;;
+    esac
+    printf '%s\t%s\t%s\t%s\n' "$name" "$outcome" $((SECONDS - start)) "$reason" |
+        tee -a "$OUT/summary.tsv"
+}
+
+@STEPS@
+
+echo
+echo "== result"
+while IFS=$'\t' read -r name outcome seconds reason; do
+    printf '%-8s %5s s  %s%s\n' "$outcome" "$seconds" "$name" "${reason:+ ($reason)}"
+done <"$OUT/summary.tsv"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
