@@ -1,1 +1,86 @@
-fn main(){}
+//! The `gdr` command: arguments and presentation. What it does is in `gdr-perf` and below.
+
+mod args;
+mod commands;
+mod exit;
+mod machine;
+mod multicall;
+mod numbers;
+mod output;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use owo_colors::OwoColorize;
+use tracing_subscriber::EnvFilter;
+
+use args::{Args, Color};
+use exit::Exit;
+use output::Output;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse_from(multicall::arguments(std::env::args_os().collect())) {
+        Ok(args) => args,
+        Err(error) => {
+            // A closed stderr or stdout leaves nobody to tell.
+            let _ = error.print();
+            return if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Fine
+            }
+            .into();
+        }
+    };
+    match args.global.color {
+        Color::Auto => anstream::ColorChoice::Auto,
+        Color::Always => anstream::ColorChoice::Always,
+        Color::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
+    log_to_stderr(args.global.verbose);
+
+    let mut output = Output::stdout();
+    let result = commands::run(&args, &mut output);
+    let written = output.finish();
+    let exit = match result {
+        Ok(exit) => exit,
+        Err(error) => match Exit::of(&error) {
+            // The reader has gone; what it did not read is no news.
+            Exit::Undecided if closed(&written) => return Exit::Undecided.into(),
+            exit => {
+                anstream::eprintln!("{} {error:#}", "error:".red().bold());
+                exit
+            }
+        },
+    };
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            anstream::eprintln!("{} standard output: {error}", "error:".red().bold());
+            Exit::Failure.into()
+        }
+        _ => exit.into(),
+    }
+}
+
+fn closed(written: &std::io::Result<()>) -> bool {
+    matches!(written, Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Logs by `GDR_LOG`, whose syntax is that of `RUST_LOG`, else by how often `-v` was given.
+fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("GDR_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    log.with_ansi(anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never)
+        .with_target(false)
+        .init();
+}

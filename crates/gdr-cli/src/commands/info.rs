@@ -1,0 +1,280 @@
+//! `gdr info`: what can be mapped here, and how.
+
+use std::fs;
+
+use anyhow::Result;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{ContentArrangement, Table};
+use gdr_copy::cpu::{self, Routine};
+use gdr_cuda::{Bdf, Gpu, MemoryKind};
+use gdr_perf::report::{Schema, driver_version};
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use super::say_simulated;
+use crate::args::Global;
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::machine::Machine;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr info                  which backend, which routes, which GPUs
+  gdr info --backend rm     what this backend would do
+  gdr info --json           for a program";
+
+/// Bytes of the scratch buffers whose routes are tried.
+const SCRATCH: u64 = 64 << 10;
+
+/// Show what can be mapped on this machine, and how
+///
+/// Allocates a small buffer of every kind of GPU memory and pins it, so the routes are not what
+/// should work but what does. Ends with a warning where one is refused.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {}
+
+#[derive(Serialize)]
+struct Info {
+    #[serde(flatten)]
+    schema: Schema,
+    simulated: bool,
+    /// Why no hardware is involved, where that is so.
+    simulated_because: Option<String>,
+    backend: &'static str,
+    backend_because: String,
+    rejected: Vec<Rejected>,
+    persistent: bool,
+    cuda: String,
+    /// The NVIDIA kernel driver's version.
+    driver: Option<String>,
+    gpus: Vec<Card>,
+    copy_routine: &'static str,
+    copy_routine_because: String,
+    copy_routines: Vec<&'static str>,
+    routes: Vec<Kind>,
+}
+
+#[derive(Serialize)]
+struct Rejected {
+    backend: &'static str,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct Card {
+    ordinal: u32,
+    name: String,
+    pci: String,
+    memory_bytes: u64,
+    /// Where sysfs tells.
+    bar1_bytes: Option<u64>,
+    compute_capability: String,
+    gpudirect_rdma: bool,
+    dma_buf: bool,
+}
+
+/// A kind of memory and how it is reached: one of the two is absent.
+#[derive(Serialize)]
+struct Kind {
+    memory: &'static str,
+    route: Option<String>,
+    refused: Option<String>,
+}
+
+pub(crate) fn run(global: &Global, _: &Options, output: &mut Output) -> Result<Exit> {
+    let machine = Machine::open(global)?;
+    let info = gather(&machine);
+    if global.json {
+        output.json(&info)?;
+    } else {
+        say_simulated(&machine, output)?;
+        show(&info, output)?;
+    }
+    let refused = info.routes.iter().any(|kind| kind.route.is_none());
+    Ok(if refused { Exit::Warning } else { Exit::Fine })
+}
+
+fn gather(machine: &Machine) -> Info {
+    let context = machine.site.context();
+    let choice = context.choice();
+    let routine = cpu::choice();
+    Info {
+        schema: Schema::first("gdr.info"),
+        simulated: machine.simulated.is_some(),
+        simulated_because: machine.simulated.clone(),
+        backend: choice.backend.name(),
+        backend_because: choice.reason.clone(),
+        rejected: choice
+            .rejected
+            .iter()
+            .map(|r| Rejected {
+                backend: r.backend.name(),
+                reason: r.reason.clone(),
+            })
+            .collect(),
+        persistent: context.attributes().persistent,
+        cuda: machine.site.gpu().driver().cuda_version().to_string(),
+        driver: driver_version(),
+        gpus: machine
+            .gpus
+            .iter()
+            .map(|gpu| card(gpu, machine.simulated.is_some()))
+            .collect(),
+        copy_routine: routine.routine.name(),
+        copy_routine_because: routine.reason.to_string(),
+        copy_routines: Routine::supported()
+            .iter()
+            .map(|routine| routine.name())
+            .collect(),
+        routes: MemoryKind::DEVICE.map(|kind| route(machine, kind)).into(),
+    }
+}
+
+fn card(gpu: &Gpu, simulated: bool) -> Card {
+    let info = gpu.info();
+    Card {
+        ordinal: info.ordinal.0,
+        name: info.name.clone(),
+        pci: info.bdf.to_string(),
+        memory_bytes: info.total_memory,
+        // A simulated GPU's address may be that of something else in this machine.
+        bar1_bytes: if simulated { None } else { bar1_size(info.bdf) },
+        compute_capability: format!(
+            "{}.{}",
+            info.compute_capability.0, info.compute_capability.1
+        ),
+        gpudirect_rdma: info.gpudirect_rdma,
+        dma_buf: info.dma_buf,
+    }
+}
+
+fn bar1_size(bdf: Bdf) -> Option<u64> {
+    bar_size(
+        &fs::read_to_string(format!("/sys/bus/pci/devices/{bdf}/resource")).ok()?,
+        1,
+    )
+}
+
+/// The size of the `index`-th BAR in the text of a `resource` file: a line of start, end and
+/// flags for each.
+fn bar_size(text: &str, index: usize) -> Option<u64> {
+    let mut fields = text.lines().nth(index)?.split_whitespace();
+    let mut hex = || u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok();
+    let (start, end) = (hex()?, hex()?);
+    (end > start).then(|| end - start + 1)
+}
+
+/// Reaches a scratch buffer of this kind, up to its mapping.
+fn route(machine: &Machine, kind: MemoryKind) -> Kind {
+    let reach = || -> Result<String> {
+        let buffer = machine.site.gpu().allocate(kind, SCRATCH)?;
+        let pinned = machine.site.pin(buffer.ptr(), buffer.len())?;
+        let mapping = pinned.map()?;
+        Ok(format!("{}, {} mapping", pinned.route(), mapping.caching()))
+    };
+    let (route, refused) = match reach() {
+        Ok(route) => (Some(route), None),
+        Err(error) => (None, Some(format!("{error:#}"))),
+    };
+    Kind {
+        memory: kind.function(),
+        route,
+        refused,
+    }
+}
+
+fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
+    output.line(format_args!(
+        "backend: {} ({})",
+        info.backend.bold(),
+        info.backend_because
+    ))?;
+    for rejected in &info.rejected {
+        output.line(format_args!(
+            "    not {}: {}",
+            rejected.backend, rejected.reason
+        ))?;
+    }
+    let ends = if info.persistent {
+        "when unmapped"
+    } else {
+        "when the memory is freed"
+    };
+    output.line(format_args!("mappings end: {ends}"))?;
+    output.line(format_args!(
+        "copy routine: {} ({}); supported: {}",
+        info.copy_routine,
+        info.copy_routine_because,
+        info.copy_routines.join(", ")
+    ))?;
+    output.line(format_args!("CUDA: {}", info.cuda))?;
+    output.line(format_args!(
+        "NVIDIA driver: {}",
+        info.driver.as_deref().unwrap_or("none")
+    ))?;
+
+    let mut gpus = table(["GPU", "name", "PCI", "memory", "BAR1", "compute"]);
+    for card in &info.gpus {
+        gpus.add_row([
+            card.ordinal.to_string(),
+            card.name.clone(),
+            card.pci.clone(),
+            bytes(Some(card.memory_bytes)),
+            bytes(card.bar1_bytes),
+            card.compute_capability.clone(),
+        ]);
+    }
+    output.line(format_args!("\n{gpus}"))?;
+
+    let mut routes = table(["GPU memory", "route"]);
+    for kind in &info.routes {
+        let route = kind
+            .route
+            .clone()
+            .or_else(|| Some(format!("refused: {}", kind.refused.as_ref()?)));
+        routes.add_row([kind.memory.to_owned(), route.unwrap_or_default()]);
+    }
+    output.line(format_args!("\n{routes}"))
+}
+
+fn table<const N: usize>(titles: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(titles);
+    table
+}
+
+/// A size as people say it, where it is known.
+fn bytes(size: Option<u64>) -> String {
+    match size {
+        None => "unknown".to_owned(),
+        Some(size) if size >= 1 << 30 => format!("{:.1} GiB", size as f64 / (1u64 << 30) as f64),
+        Some(size) => format!("{} MiB", size >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_bar_is_its_end_minus_its_start_plus_one() {
+        let resource = "0x00000000d0000000 0x00000000d0ffffff 0x0000000000040200\n\
+                        0x0000380000000000 0x0000383fffffffff 0x000000000014220c\n\
+                        0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
+        assert_eq!(bar_size(resource, 0), Some(16 << 20));
+        assert_eq!(bar_size(resource, 1), Some(256 << 30));
+        assert_eq!(bar_size(resource, 2), None);
+        assert_eq!(bar_size(resource, 9), None);
+        assert_eq!(bar_size("nonsense", 0), None);
+    }
+
+    #[test]
+    fn sizes_are_said_in_the_unit_that_fits() {
+        assert_eq!(bytes(None), "unknown");
+        assert_eq!(bytes(Some(256 << 20)), "256 MiB");
+        assert_eq!(bytes(Some(141 << 30)), "141.0 GiB");
+    }
+}

@@ -1,0 +1,50 @@
+//! The subcommands, one module each: its options, and how it presents what it found.
+
+pub(crate) mod generate;
+pub(crate) mod info;
+pub(crate) mod sanity;
+
+use gdr_perf::report::Subject;
+
+use crate::args::{Args, Command};
+use crate::exit::Exit;
+use crate::machine::Machine;
+use crate::output::Output;
+
+/// Does what the command line says.
+pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
+    let global = &args.global;
+    match &args.command {
+        Command::Sanity(options) => sanity::run(global, options, output),
+        Command::Info(options) => info::run(global, options, output),
+        Command::Completions(options) => generate::completions(options, output),
+        Command::Man(options) => generate::man(options),
+    }
+}
+
+/// Says that no hardware is involved, where that is so.
+fn say_simulated(machine: &Machine, output: &mut Output) -> gdr_perf::Result<()> {
+    match &machine.simulated {
+        Some(reason) => output.line(format_args!("simulated: {reason}")),
+        None => Ok(()),
+    }
+}
+
+/// What a report is about, in one line.
+fn describe(subject: &Subject) -> String {
+    let mut line = format!(
+        "{} ({}), backend {}",
+        subject.gpu, subject.pci, subject.backend
+    );
+    if let Some(route) = &subject.route {
+        line += &format!(" by {route}");
+    }
+    if let Some(driver) = &subject.driver {
+        line += &format!(", NVIDIA driver {driver}, CUDA {}", subject.cuda);
+    }
+    if subject.simulated {
+        format!("simulated: {line}")
+    } else {
+        line
+    }
+}
