@@ -87,7 +87,10 @@ impl fmt::Display for Choice {
 }
 
 pub(crate) fn list(tried: &[Rejected]) -> String {
-    tried.iter().map(|r| format!("\n  {}: {}", r.backend, r.reason)).collect()
+    tried
+        .iter()
+        .map(|r| format!("\n  {}: {}", r.backend, r.reason))
+        .collect()
 }
 
 #[cfg(test)]
@@ -100,7 +103,10 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
         let error = "gdr".parse::<BackendKind>().unwrap_err().to_string();
-        assert!(error.contains("`gdr`") && error.contains("gdrdrv, dmabuf, rm or sim"), "{error}");
+        assert!(
+            error.contains("`gdr`") && error.contains("gdrdrv, dmabuf, rm or sim"),
+            "{error}"
+        );
     }
 
     #[test]

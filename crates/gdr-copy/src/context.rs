@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use gdr_cuda::{Cuda, DevicePtr, SimDriver};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, PinRequest};
 use crate::backend::{dmabuf, gdrdrv, rm, sim::SimBackend};
 use crate::choice::{BackendKind, Choice, Rejected};
 use crate::error::{Error, Result};
 use crate::fork::Origin;
-use crate::pinned::{PinOptions, Pinned};
+use crate::pinned::{PinOptions, Pinned, RouteReport};
 
 /// Version of a kernel module, e.g. 2.5.
 pub type ModuleVersion = (u16, u16);
@@ -73,17 +73,30 @@ impl ContextBuilder {
         let origin = Origin::current();
         let (backend, choice) = match self.backend {
             Some(kind) => {
-                let backend = self.try_backend(kind).map_err(|e| Error::BackendUnavailable {
-                    backend: kind,
-                    reason: e.to_string(),
-                })?;
-                let reason = "it was asked for".to_owned();
-                (backend, Choice { backend: kind, reason, rejected: Vec::new() })
+                let backend = self
+                    .try_backend(kind)
+                    .map_err(|e| Error::BackendUnavailable {
+                        backend: kind,
+                        reason: e.to_string(),
+                    })?;
+                let reason = format!("it was asked for, and {}", backend.reason());
+                (
+                    backend,
+                    Choice {
+                        backend: kind,
+                        reason,
+                        rejected: Vec::new(),
+                    },
+                )
             }
             None => self.first_that_works()?,
         };
         tracing::info!("{choice}");
-        Ok(Context { backend, choice, origin })
+        Ok(Context {
+            backend,
+            choice,
+            origin,
+        })
     }
 
     fn first_that_works(&self) -> Result<(Arc<dyn Backend>, Choice)> {
@@ -91,17 +104,17 @@ impl ContextBuilder {
         for kind in BackendKind::ORDER {
             match self.try_backend(kind) {
                 Ok(backend) => {
-                    let reason = match kind {
-                        BackendKind::Gdrdrv => "the gdrdrv module is loaded",
-                        BackendKind::DmaBuf => "CUDA supports mmap of its dma-bufs here",
-                        BackendKind::Rm => "the stock NVIDIA driver accepts the calls",
-                        BackendKind::Sim => "no real GPU can be mapped here: simulated",
+                    let choice = Choice {
+                        backend: kind,
+                        reason: backend.reason(),
+                        rejected: tried,
                     };
-                    let choice =
-                        Choice { backend: kind, reason: reason.to_owned(), rejected: tried };
                     return Ok((backend, choice));
                 }
-                Err(error) => tried.push(Rejected { backend: kind, reason: error.to_string() }),
+                Err(error) => tried.push(Rejected {
+                    backend: kind,
+                    reason: error.to_string(),
+                }),
             }
         }
         Err(Error::NoBackend { tried })
@@ -188,5 +201,16 @@ impl Context {
     pub fn pin_with(&self, ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Pinned> {
         self.origin.check()?;
         Pinned::new(self.backend.clone(), self.origin, ptr, len, options)
+    }
+
+    /// Every route of this backend to `len` bytes at `ptr`, with the reason where it is closed:
+    /// for reports. Nothing stays held.
+    ///
+    /// # Errors
+    /// Where the range itself cannot be pinned by any route (freed, managed, too long).
+    pub fn routes(&self, ptr: DevicePtr, len: u64) -> Result<Vec<RouteReport>> {
+        self.origin.check()?;
+        self.backend
+            .routes(&PinRequest::new(ptr, len, PinOptions::default())?)
     }
 }

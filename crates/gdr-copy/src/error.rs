@@ -178,7 +178,9 @@ pub enum Error {
         mapped: u64,
     },
     /// A flag at an address that is no multiple of its size.
-    #[error("a flag of {size} bytes cannot stand at offset {offset}: {address:#x} is not a multiple of {size}")]
+    #[error(
+        "a flag of {size} bytes cannot stand at offset {offset}: {address:#x} is not a multiple of {size}"
+    )]
     Unaligned {
         /// Offset in the mapping.
         offset: u64,
@@ -230,7 +232,10 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
-        Self::Os { call, source: source.into() }
+        Self::Os {
+            call,
+            source: source.into(),
+        }
     }
 }
 
@@ -272,15 +277,23 @@ fn node_remedy(source: &io::Error) -> &'static str {
 fn os_remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "; raise the limit on open files (ulimit -n)",
-        Some(libc::ENOMEM) => "; the limit on address space or mappings is reached (ulimit -v, vm.max_map_count)",
+        Some(libc::ENOMEM) => {
+            "; the limit on address space or mappings is reached (ulimit -v, vm.max_map_count)"
+        }
         _ => "",
     }
 }
 
 fn size_or_unknown(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "an unknown number of bytes".to_owned(), |bytes| format!("{bytes} bytes"))
+    bytes.map_or_else(
+        || "an unknown number of bytes".to_owned(),
+        |bytes| format!("{bytes} bytes"),
+    )
 }
 
 fn routes(refused: &[(Route, String)]) -> String {
-    refused.iter().map(|(route, reason)| format!("\n  {route}: {reason}")).collect()
+    refused
+        .iter()
+        .map(|(route, reason)| format!("\n  {route}: {reason}"))
+        .collect()
 }

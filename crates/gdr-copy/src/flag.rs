@@ -42,9 +42,17 @@ impl<T: FlagWord> Flag<'_, T> {
     pub(crate) fn new(at: *mut u8, offset: u64, origin: Origin) -> Result<Self> {
         let at = at.cast::<T>();
         if !at.is_aligned() {
-            return Err(Error::Unaligned { offset, address: at.addr(), size: size_of::<T>() });
+            return Err(Error::Unaligned {
+                offset,
+                address: at.addr(),
+                size: size_of::<T>(),
+            });
         }
-        Ok(Self { at, origin, mapping: PhantomData })
+        Ok(Self {
+            at,
+            origin,
+            mapping: PhantomData,
+        })
     }
 
     fn check(&self) {

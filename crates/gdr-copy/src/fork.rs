@@ -30,7 +30,10 @@ impl Origin {
             // A failure (no memory) leaves the pid comparison as the only test.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
-        Self { generation: GENERATION.load(Ordering::Relaxed), pid: std::process::id() }
+        Self {
+            generation: GENERATION.load(Ordering::Relaxed),
+            pid: std::process::id(),
+        }
     }
 
     /// Whether this is still that process. One relaxed load: misses only a child that was made
@@ -46,7 +49,11 @@ impl Origin {
     }
 
     pub(crate) fn check(&self) -> crate::Result<()> {
-        if self.is_current() { Ok(()) } else { Err(crate::Error::ForkedChild) }
+        if self.is_current() {
+            Ok(())
+        } else {
+            Err(crate::Error::ForkedChild)
+        }
     }
 }
 

@@ -55,11 +55,12 @@ mod mapping;
 mod pinned;
 mod window;
 
+pub use backend::rm::RmStatus;
 pub use choice::{BackendKind, Choice, ParseBackendError, Rejected};
-pub use context::{Attributes, Context, ContextBuilder};
+pub use context::{Attributes, Context, ContextBuilder, ModuleVersion};
 pub use cpu::Caching;
 pub use error::{Error, Result};
 pub use flag::{Flag, FlagWord};
 pub use fork::Origin;
 pub use mapping::{Mapping, Slice};
-pub use pinned::{Bus, MapOptions, PinInfo, PinOptions, Pinned, Route};
+pub use pinned::{Bus, MapOptions, PinInfo, PinOptions, Pinned, Route, RouteReport};

@@ -47,7 +47,11 @@ impl View {
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8> {
         let fits = (len as u64) <= self.len && offset <= self.len - len as u64;
         if !fits {
-            return Err(Error::OutOfRange { offset, len: len as u64, mapped: self.len });
+            return Err(Error::OutOfRange {
+                offset,
+                len: len as u64,
+                mapped: self.len,
+            });
         }
         if !self.origin.is_current_fast() {
             return Err(Error::ForkedChild);
@@ -82,7 +86,13 @@ impl View {
         // SAFETY: `at` checked that the bytes lie in the window, whose lines are whole (it is
         // made of pages); `bytes` is writable and, being Rust memory, not in a window.
         unsafe {
-            cpu::copy_from(self.routine, self.caching, bytes.as_mut_ptr(), src, bytes.len());
+            cpu::copy_from(
+                self.routine,
+                self.caching,
+                bytes.as_mut_ptr(),
+                src,
+                bytes.len(),
+            );
         }
         Ok(())
     }
@@ -96,10 +106,14 @@ impl Mapping {
             base: window.as_ptr().wrapping_add(skip.min(mapped) as usize),
             len: mapped.saturating_sub(skip).min(state.len()),
             caching: window.caching(),
-            routine: Routine::best(),
+            routine: state.routine(),
             origin: window.origin(),
         };
-        Self { window: Some(window), view, state }
+        Self {
+            window: Some(window),
+            view,
+            state,
+        }
     }
 
     /// Bytes that can be reached, counted from the pointer that was pinned.
@@ -143,7 +157,9 @@ impl Mapping {
     /// The whole window: the CPU address of [`crate::PinInfo::va`] and the bytes mapped from
     /// there, in whole host pages.
     pub fn window(&self) -> (*mut u8, u64) {
-        self.window.as_ref().map_or((std::ptr::null_mut(), 0), |w| (w.as_ptr(), w.len() as u64))
+        self.window
+            .as_ref()
+            .map_or((std::ptr::null_mut(), 0), |w| (w.as_ptr(), w.len() as u64))
     }
 
     /// Copies `bytes` into GPU memory at `offset`.
@@ -211,9 +227,11 @@ impl Mapping {
     /// Parts that are multiples of 64 bytes keep every thread on lines of its own.
     pub fn chunks(&self, part: std::num::NonZeroU64) -> impl Iterator<Item = Slice<'_>> {
         let view = self.view;
-        (0..view.len).step_by(usize::try_from(part.get()).unwrap_or(usize::MAX)).filter_map(
-            move |offset| Slice::new(view, offset, part.get().min(view.len - offset)).ok(),
-        )
+        (0..view.len)
+            .step_by(usize::try_from(part.get()).unwrap_or(usize::MAX))
+            .filter_map(move |offset| {
+                Slice::new(view, offset, part.get().min(view.len - offset)).ok()
+            })
     }
 }
 
@@ -235,11 +253,18 @@ impl Slice<'_> {
     fn new(view: View, offset: u64, len: u64) -> Result<Self> {
         let fits = len <= view.len && offset <= view.len - len;
         if !fits {
-            return Err(Error::OutOfRange { offset, len, mapped: view.len });
+            return Err(Error::OutOfRange {
+                offset,
+                len,
+                mapped: view.len,
+            });
         }
         // SAFETY: `offset <= view.len`, which is mapped from `base` on.
         let base = unsafe { view.base.add(offset as usize) };
-        Ok(Self { view: View { base, len, ..view }, mapping: std::marker::PhantomData })
+        Ok(Self {
+            view: View { base, len, ..view },
+            mapping: std::marker::PhantomData,
+        })
     }
 
     /// Bytes in this part.

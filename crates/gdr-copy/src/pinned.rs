@@ -8,7 +8,7 @@ use gdr_cuda::DevicePtr;
 
 use crate::backend::{Backend, Pin, PinRequest};
 use crate::choice::BackendKind;
-use crate::cpu::Caching;
+use crate::cpu::{Caching, Routine};
 use crate::error::{Error, Result};
 use crate::fork::Origin;
 use crate::mapping::Mapping;
@@ -96,6 +96,15 @@ impl fmt::Display for Route {
     }
 }
 
+/// Whether a route leads to some memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteReport {
+    /// The route.
+    pub route: Route,
+    /// Why it does not; `None` where it does and, for routes that need it, has proved itself.
+    pub refusal: Option<String>,
+}
+
 /// What is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinInfo {
@@ -125,6 +134,21 @@ impl PinState {
         self.mapped.store(false, Ordering::Release);
     }
 
+    /// The copy routine for this memory: simulated memory is ordinary memory, on which a routine
+    /// for real windows may fault.
+    pub(crate) fn routine(&self) -> &'static Routine {
+        let best = Routine::best();
+        let ordinary = self.backend.kind() == BackendKind::Sim;
+        if !(ordinary && best.needs_uncached_window()) {
+            return best;
+        }
+        let any = Routine::supported()
+            .iter()
+            .copied()
+            .find(|r| !r.needs_uncached_window());
+        any.unwrap_or(best)
+    }
+
     pub(crate) fn ptr(&self) -> DevicePtr {
         self.ptr
     }
@@ -147,12 +171,16 @@ impl Pinned {
         len: u64,
         options: PinOptions,
     ) -> Result<Self> {
-        if len == 0 || ptr.get().checked_add(len).is_none_or(|end| end > u64::MAX - (1 << 20)) {
-            return Err(Error::EmptyRange { ptr, len });
-        }
-        let pin = backend.pin(&PinRequest { ptr, len, options })?;
+        let pin = backend.pin(&PinRequest::new(ptr, len, options)?)?;
         let mapped = AtomicBool::new(false);
-        Ok(Self(Arc::new(PinState { pin, backend, origin, ptr, len, mapped })))
+        Ok(Self(Arc::new(PinState {
+            pin,
+            backend,
+            origin,
+            ptr,
+            len,
+            mapped,
+        })))
     }
 
     /// The pointer that was pinned.
@@ -169,7 +197,11 @@ impl Pinned {
     /// The pages that are held.
     pub fn info(&self) -> PinInfo {
         let pin = &self.0.pin;
-        PinInfo { va: pin.va(), mapped_size: pin.len(), page_size: pin.page_size() }
+        PinInfo {
+            va: pin.va(),
+            mapped_size: pin.len(),
+            page_size: pin.page_size(),
+        }
     }
 
     /// How the memory was reached.
@@ -211,11 +243,17 @@ impl Pinned {
         let len = wanted
             .checked_next_multiple_of(host_page())
             .filter(|&len| len > 0 && len <= held)
-            .ok_or(Error::MapLength { wanted, available: held })?;
+            .ok_or(Error::MapLength {
+                wanted,
+                available: held,
+            })?;
         if state.mapped.swap(true, Ordering::AcqRel) {
             return Err(Error::AlreadyMapped);
         }
-        let window = state.pin.map(len, options.caching).inspect_err(|_| state.unmapped())?;
+        let window = state
+            .pin
+            .map(len, options.caching)
+            .inspect_err(|_| state.unmapped())?;
         let skip = state.ptr.get() - state.pin.va().get();
         Ok(Mapping::new(state.clone(), window, skip))
     }

@@ -54,18 +54,34 @@ impl Window {
     /// Maps `stretches` side by side, shared, readable and writable, and keeps the range out of
     /// forked children. Each stretch's length is a multiple of the host page.
     pub(crate) fn map(stretches: &[Stretch<'_>], caching: Caching) -> Result<Self> {
-        let total = stretches.iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
+        let total = stretches
+            .iter()
+            .try_fold(0u64, |sum, s| sum.checked_add(s.len));
         let len = total
             .and_then(|total| usize::try_from(total).ok())
             .filter(|&len| len > 0)
-            .ok_or(Error::MapLength { wanted: total.unwrap_or(u64::MAX), available: 0 })?;
+            .ok_or(Error::MapLength {
+                wanted: total.unwrap_or(u64::MAX),
+                available: 0,
+            })?;
         let rw = ProtFlags::READ | ProtFlags::WRITE;
         let mut window = if let [only] = stretches {
             // SAFETY: a new mapping at an address of the kernel's choice disturbs no other.
             let at = unsafe {
-                rustix::mm::mmap(std::ptr::null_mut(), len, rw, MapFlags::SHARED, only.fd, only.offset)
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    rw,
+                    MapFlags::SHARED,
+                    only.fd,
+                    only.offset,
+                )
             };
-            Self::own(at.map_err(|e| Error::os("mmap of GPU memory", e))?, len, caching)?
+            Self::own(
+                at.map_err(|e| Error::os("mmap of GPU memory", e))?,
+                len,
+                caching,
+            )?
         } else {
             // SAFETY: as above; the reservation is ours to map over.
             let at = unsafe {
@@ -76,8 +92,11 @@ impl Window {
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )
             };
-            let window =
-                Self::own(at.map_err(|e| Error::os("mmap of an address range", e))?, len, caching)?;
+            let window = Self::own(
+                at.map_err(|e| Error::os("mmap of an address range", e))?,
+                len,
+                caching,
+            )?;
             let mut done = 0;
             for stretch in stretches {
                 let part = stretch.len as usize;
@@ -110,7 +129,13 @@ impl Window {
         let base = NonNull::new(at.cast())
             .ok_or_else(|| Error::os("mmap", std::io::Error::from_raw_os_error(libc::ENOMEM)))?;
         MAPPED.fetch_add(len as u64, Ordering::Relaxed);
-        Ok(Self { base, len, caching, origin: Origin::current(), held: None })
+        Ok(Self {
+            base,
+            len,
+            caching,
+            origin: Origin::current(),
+            held: None,
+        })
     }
 
     /// Keeps `held` until the range is unmapped.

@@ -49,7 +49,7 @@ mod stream;
 
 pub use bdf::{Bdf, ParseBdfError};
 pub use buffer::DeviceBuffer;
-pub use cuda::{CaptureGuard, Cuda, RetainedAllocation};
+pub use cuda::{CaptureGuard, Cuda, RetainedAllocation, Scratch};
 pub use driver::{
     CudaVersion, DeviceInfo, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
     RawHostAllocation, RawStream, StreamState,

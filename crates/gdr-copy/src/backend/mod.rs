@@ -13,8 +13,8 @@ use gdr_cuda::DevicePtr;
 use crate::choice::BackendKind;
 use crate::context::Attributes;
 use crate::cpu::Caching;
-use crate::error::Result;
-use crate::pinned::{Bus, PinOptions, Route};
+use crate::error::{Error, Result};
+use crate::pinned::{Bus, PinOptions, Route, RouteReport};
 use crate::window::Window;
 
 /// GPU pages as GDRCopy counts them: the unit in which GPU memory is pinned.
@@ -29,6 +29,15 @@ pub(crate) struct PinRequest {
 }
 
 impl PinRequest {
+    pub(crate) fn new(ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Self> {
+        // Room to widen the range to pages without passing the end of the address space.
+        let last = u64::MAX - (1 << 20);
+        match ptr.get().checked_add(len) {
+            Some(end) if len > 0 && end <= last => Ok(Self { ptr, len, options }),
+            _ => Err(Error::EmptyRange { ptr, len }),
+        }
+    }
+
     /// The range widened to whole GPU pages: its start and its length.
     pub(crate) fn pages(&self) -> (DevicePtr, u64) {
         let start = self.ptr.align_down(GPU_PAGE);
@@ -45,10 +54,23 @@ impl PinRequest {
 pub(crate) trait Backend: Send + Sync + Debug {
     fn kind(&self) -> BackendKind;
 
+    /// Why this backend, when it was the first that works.
+    fn reason(&self) -> String;
+
     /// Takes hold of the range. Does not map it yet.
     fn pin(&self, request: &PinRequest) -> Result<Box<dyn Pin>>;
 
     fn attributes(&self) -> Attributes;
+
+    /// Every route to a range, with the reason where it is closed. A backend with one route tries
+    /// it.
+    fn routes(&self, request: &PinRequest) -> Result<Vec<RouteReport>> {
+        let route = self.pin(request)?.route();
+        Ok(vec![RouteReport {
+            route,
+            refusal: None,
+        }])
+    }
 }
 
 /// A range that is held; released on drop.
@@ -83,9 +105,11 @@ pub(crate) fn only(
     wanted: Option<Caching>,
 ) -> Result<Caching> {
     match wanted {
-        Some(wanted) if wanted != offered => {
-            Err(crate::Error::Caching { wanted, offered, backend })
-        }
+        Some(wanted) if wanted != offered => Err(Error::Caching {
+            wanted,
+            offered,
+            backend,
+        }),
         _ => Ok(offered),
     }
 }
@@ -101,8 +125,17 @@ mod tests {
             len,
             options: PinOptions::default(),
         };
-        assert_eq!(request(0x2_0000, 1).pages(), (DevicePtr::new(0x2_0000), 0x1_0000));
-        assert_eq!(request(0x2_ffff, 2).pages(), (DevicePtr::new(0x2_0000), 0x2_0000));
-        assert_eq!(request(0x2_0000, 0x1_0000).pages(), (DevicePtr::new(0x2_0000), 0x1_0000));
+        assert_eq!(
+            request(0x2_0000, 1).pages(),
+            (DevicePtr::new(0x2_0000), 0x1_0000)
+        );
+        assert_eq!(
+            request(0x2_ffff, 2).pages(),
+            (DevicePtr::new(0x2_0000), 0x2_0000)
+        );
+        assert_eq!(
+            request(0x2_0000, 0x1_0000).pages(),
+            (DevicePtr::new(0x2_0000), 0x1_0000)
+        );
     }
 }

@@ -13,10 +13,18 @@ pub(crate) fn locate(driver: &dyn Driver, request: &PinRequest) -> Result<Pointe
     let PinRequest { ptr, len, .. } = *request;
     let info = driver.pointer_info(ptr)?;
     if info.kind != PointerKind::Device {
-        return Err(Error::NotDeviceMemory { ptr, kind: info.kind });
+        return Err(Error::NotDeviceMemory {
+            ptr,
+            kind: info.kind,
+        });
     }
     if len > info.remaining(ptr) {
-        return Err(Error::PastAllocation { ptr, len, base: info.base, size: info.size });
+        return Err(Error::PastAllocation {
+            ptr,
+            len,
+            base: info.base,
+            size: info.size,
+        });
     }
     Ok(info)
 }

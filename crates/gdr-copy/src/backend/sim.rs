@@ -32,6 +32,10 @@ impl Backend for SimBackend {
         BackendKind::Sim
     }
 
+    fn reason(&self) -> String {
+        "no real GPU is used: everything is simulated".to_owned()
+    }
+
     fn pin(&self, request: &PinRequest) -> Result<Box<dyn Pin>> {
         if request.forces_pcie() {
             return Err(Error::ForcePcie {
@@ -42,11 +46,21 @@ impl Backend for SimBackend {
         range::locate(&*self.driver, request)?;
         let share = self.driver.share(request.ptr)?;
         let (va, len) = request.pages();
-        Ok(Box::new(SimPin { fd: share.fd, offset: va.get().saturating_sub(share.base.get()), va, len }))
+        Ok(Box::new(SimPin {
+            fd: share.fd,
+            offset: va.get().saturating_sub(share.base.get()),
+            va,
+            len,
+        }))
     }
 
     fn attributes(&self) -> Attributes {
-        Attributes { persistent: true, force_pcie: false, dma_buf_mmap: false, module: None }
+        Attributes {
+            persistent: true,
+            force_pcie: false,
+            dma_buf_mmap: false,
+            module: None,
+        }
     }
 }
 
@@ -73,6 +87,13 @@ impl Pin for SimPin {
 
     fn map(&self, len: u64, caching: Option<Caching>) -> Result<Window> {
         let caching = only(BackendKind::Sim, Caching::WriteCombined, caching)?;
-        Window::map(&[Stretch { fd: self.fd.as_fd(), offset: self.offset, len }], caching)
+        Window::map(
+            &[Stretch {
+                fd: self.fd.as_fd(),
+                offset: self.offset,
+                len,
+            }],
+            caching,
+        )
     }
 }

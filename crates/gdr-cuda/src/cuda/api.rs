@@ -95,6 +95,8 @@ api! {
             (*mut Opaque, CUdevice);
         primary_ctx_release:
             "cuDevicePrimaryCtxRelease" @ 11000 or "cuDevicePrimaryCtxRelease_v2", (CUdevice);
+        ctx_get_current: "cuCtxGetCurrent" @ 4000 or "cuCtxGetCurrent", (*mut Opaque);
+        ctx_get_device: "cuCtxGetDevice" @ 2000 or "cuCtxGetDevice", (*mut CUdevice);
         ctx_push_current: "cuCtxPushCurrent" @ 4000 or "cuCtxPushCurrent_v2", (Opaque);
         ctx_pop_current: "cuCtxPopCurrent" @ 4000 or "cuCtxPopCurrent_v2", (*mut Opaque);
 
@@ -147,6 +149,10 @@ api! {
             (CUdeviceptr, *const c_void, usize);
         memcpy_dtoh: "cuMemcpyDtoH" @ 3020 or "cuMemcpyDtoH_v2",
             (*mut c_void, CUdeviceptr, usize);
+        memcpy_htod_async: "cuMemcpyHtoDAsync" @ 3020 or "cuMemcpyHtoDAsync_v2",
+            (CUdeviceptr, *const c_void, usize, Opaque);
+        memcpy_dtoh_async: "cuMemcpyDtoHAsync" @ 3020 or "cuMemcpyDtoHAsync_v2",
+            (*mut c_void, CUdeviceptr, usize, Opaque);
         memset_d8_async: "cuMemsetD8Async" @ 3020 or "cuMemsetD8Async",
             (CUdeviceptr, c_uchar, usize, Opaque);
 

@@ -160,6 +160,30 @@ impl Cuda {
         CurrentContext::push(&self.api, self.contexts.get(&self.api, device)?)
     }
 
+    /// Makes a context of `device` current for a scope: the thread's own where that is one of
+    /// this device, else the primary one. For memory, which every context of the device reaches:
+    /// an application with a context of its own thus does not get a second one, which would cost
+    /// hundreds of megabytes of its GPU's memory.
+    pub(super) fn enter_any(&self, device: Ordinal) -> Result<CurrentContext<'_>> {
+        let number = self.device(device)?;
+        match self.current_of(number) {
+            Some(context) => CurrentContext::push(&self.api, context),
+            None => self.enter(device),
+        }
+    }
+
+    /// The thread's current context, where it belongs to `device`.
+    fn current_of(&self, device: CUdevice) -> Option<Context> {
+        let (mut context, mut current) = (ptr::null_mut(), 0);
+        // SAFETY: places for the answers.
+        let (got, of) = unsafe {
+            let got = (self.api.ctx_get_current)(&mut context);
+            (got, (self.api.ctx_get_device)(&mut current))
+        };
+        let all_well = got == CuResult::SUCCESS.0 && of == CuResult::SUCCESS.0;
+        (all_well && !context.is_null() && current == device).then_some(Context(context))
+    }
+
     /// The driver's handle of a device.
     pub(super) fn device(&self, ordinal: Ordinal) -> Result<CUdevice> {
         let missing = |count| Error::NoSuchDevice { ordinal, count };

@@ -101,7 +101,7 @@ impl Cuda {
         Ok(raw)
     }
 
-    fn allocate_vmm(
+    pub(super) fn allocate_vmm(
         &self,
         ordinal: Ordinal,
         kind: MemoryKind,

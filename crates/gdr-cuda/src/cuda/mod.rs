@@ -7,6 +7,7 @@ mod layout;
 mod memory;
 mod module;
 mod pointer;
+mod scratch;
 
 use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -28,6 +29,7 @@ use crate::pointer::{DevicePtr, PointerInfo};
 
 pub use self::context::CaptureGuard;
 pub use self::export::RetainedAllocation;
+pub use scratch::Scratch;
 
 /// The driver's library as every NVIDIA driver installs it; never `libcuda.so`, which is a stub
 /// on machines that only compile.

@@ -68,9 +68,13 @@ impl Cuda {
         answers.describe(ptr)
     }
 
-    /// Runs with the context that `ptr` was allocated in, or where it has none (VMM and pool
-    /// memory) with the primary context of `device`.
-    pub(super) fn with_pointer_context<T>(
+    /// Runs `call` with the context that `ptr` was allocated in, or where it has none (VMM and
+    /// pool memory) with the thread's own of `device`, or else the primary one. Allocations and
+    /// copies within `call` use that context, too.
+    ///
+    /// # Errors
+    /// The driver's, and those of `call`.
+    pub fn with_pointer_context<T>(
         &self,
         device: Ordinal,
         ptr: DevicePtr,
@@ -78,7 +82,7 @@ impl Cuda {
     ) -> Result<T> {
         let _current = match self.pointer_context(ptr)? {
             Some(context) => CurrentContext::push(&self.api, context)?,
-            None => self.enter(device)?,
+            None => self.enter_any(device)?,
         };
         call()
     }

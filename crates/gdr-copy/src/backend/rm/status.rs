@@ -10,10 +10,10 @@ pub struct RmStatus(pub u32);
 impl RmStatus {
     pub(crate) const OK: Self = Self(0);
     pub(crate) const INSUFFICIENT_RESOURCES: Self = Self(0x1a);
-    pub(crate) const INSUFFICIENT_PERMISSIONS: Self = Self(0x1b);
     pub(crate) const INVALID_OBJECT_PARENT: Self = Self(0x36);
     pub(crate) const NO_MEMORY: Self = Self(0x51);
     pub(crate) const NOT_SUPPORTED: Self = Self(0x56);
+    pub(crate) const OBJECT_NOT_FOUND: Self = Self(0x57);
 
     /// The header's name of this status, where this library knows it.
     pub const fn name(self) -> Option<&'static str> {
@@ -64,7 +64,9 @@ impl RmStatus {
                  is in the way, or the container's device rules are"
             }
             0x23 | 0x33 | 0x57 => "; the memory was freed meanwhile, or belongs to another process",
-            0x3a | 0x24 | 0x2a => "; this driver's interface differs from the ones known: update gdr",
+            0x3a | 0x24 | 0x2a => {
+                "; this driver's interface differs from the ones known: update gdr"
+            }
             0x56 => {
                 "; this GPU or its mode (confidential computing, fabric memory, MIG) does not \
                  allow CPU mappings"

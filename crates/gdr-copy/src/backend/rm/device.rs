@@ -1,0 +1,156 @@
+//! A GPU within our client.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use gdr_cuda::{Bdf, BufferId};
+
+use super::abi::{self, FbInfo, GpuIdInfo, Handle, IndexedInfo};
+use super::client::{Card, Client};
+use crate::error::Result;
+
+#[derive(Debug)]
+pub(super) struct Device {
+    client: Arc<Client>,
+    card: Card,
+    device: Handle,
+    subdevice: Handle,
+    instance: u32,
+    sizes: Mutex<HashMap<Identity, u64>>,
+    /// Keeps the GPU attached to the driver.
+    _node: OwnedFd,
+}
+
+/// An object of CUDA's and the allocation it was found for. An object lives as long as its
+/// allocation and an allocation's number is never used again, so neither changes meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    /// `None` where the object is one of several behind a range: not remembered.
+    pub(super) buffer: Option<BufferId>,
+    pub(super) client: Handle,
+    pub(super) object: Handle,
+}
+
+/// Sizes remembered at most; then all are forgotten.
+const MAX_SIZES: usize = 4096;
+
+/// Room in the GPU's PCIe window, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bar1 {
+    pub(super) total: u64,
+    pub(super) free: u64,
+}
+
+impl Device {
+    pub(super) fn open(client: Arc<Client>, card: Card) -> Result<Self> {
+        let node = client.open_gpu(card.minor)?;
+        let root = client.handle();
+        let mut id = GpuIdInfo {
+            gpu_id: card.gpu_id,
+            ..Default::default()
+        };
+        client.control(root, &mut id, "the GPU's number")?;
+        let mut params = abi::DeviceParams {
+            device_id: id.device_instance,
+            ..Default::default()
+        };
+        let device = client.alloc(root, abi::CLASS_DEVICE, &mut params, "a device")?;
+        let mut params = abi::SubdeviceParams {
+            subdevice_id: id.subdevice_instance,
+        };
+        let subdevice = client
+            .alloc(device, abi::CLASS_SUBDEVICE, &mut params, "a subdevice")
+            .inspect_err(|_| client.free(root, device))?;
+        Ok(Self {
+            client,
+            card,
+            device,
+            subdevice,
+            instance: id.device_instance,
+            sizes: Mutex::default(),
+            _node: node,
+        })
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.device
+    }
+
+    pub(super) fn subdevice(&self) -> Handle {
+        self.subdevice
+    }
+
+    /// The driver's number of this device, as exported objects carry it.
+    pub(super) fn instance(&self) -> u32 {
+        self.instance
+    }
+
+    pub(super) fn bdf(&self) -> Bdf {
+        self.card.bdf
+    }
+
+    /// A fresh file of this GPU: each carries one mapping in its life (`nv-usermap.c`).
+    pub(super) fn file(&self) -> Result<OwnedFd> {
+        self.client.open_gpu(self.card.minor)
+    }
+
+    /// The size of an object, from memory or from `ask`. Asking costs a third of a pin, and the
+    /// same buffers are pinned again and again.
+    pub(super) fn size_of(
+        &self,
+        identity: Identity,
+        ask: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        let sizes = || {
+            self.sizes
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+        };
+        if let Some(&size) = sizes().get(&identity) {
+            return Ok(size);
+        }
+        let size = ask()?;
+        if identity.buffer.is_none() {
+            return Ok(size);
+        }
+        let mut sizes = sizes();
+        if sizes.len() >= MAX_SIZES {
+            sizes.clear();
+        }
+        sizes.insert(identity, size);
+        Ok(size)
+    }
+
+    /// How full the PCIe window is; `None` where the driver does not tell.
+    pub(super) fn bar1(&self) -> Option<Bar1> {
+        let mut info = FbInfo {
+            count: 2,
+            list: [IndexedInfo::default(); 0x80],
+        };
+        info.list[0].index = abi::FB_BAR1_SIZE;
+        info.list[1].index = abi::FB_BAR1_AVAILABLE;
+        let answer = self
+            .client
+            .control(self.subdevice, &mut info, "the size of BAR1");
+        let kib = |entry: IndexedInfo| u64::from(entry.data) << 10;
+        answer
+            .inspect_err(|error| tracing::debug!("{error}"))
+            .ok()
+            .map(|()| Bar1 {
+                total: kib(info.list[0]),
+                free: kib(info.list[1]),
+            })
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The subdevice goes with its parent.
+        self.client.free(self.client.handle(), self.device);
+    }
+}

@@ -1,0 +1,52 @@
+//! Driver versions that are known to work, and how that is known.
+
+/// How a driver series came to be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Run on hardware with this library's checks.
+    Measured,
+    /// The source of the open kernel modules has the structures and rules that `abi` states.
+    Read,
+    /// Neither: used only because every call was accepted and the self-test passes.
+    Unknown,
+}
+
+/// Version prefixes. A new one is added with the run or the reading that it stands on.
+const TABLE: [(&str, Trust); 3] = [
+    // `gdr sanity` on an H200, open kernel modules, 580.159.04.
+    ("580.159.", Trust::Measured),
+    // NVIDIA/open-gpu-kernel-modules at these tags: sizes and offsets compiled and compared.
+    ("580.", Trust::Read),
+    ("595.45.", Trust::Read),
+];
+
+pub(super) fn trust(version: &str) -> Trust {
+    TABLE
+        .iter()
+        .find(|(prefix, _)| version.starts_with(prefix))
+        .map_or(Trust::Unknown, |row| row.1)
+}
+
+impl Trust {
+    /// The end of "driver V, ...".
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Measured => "measured to work",
+            Self::Read => "whose source was read to fit",
+            Self::Unknown => "not known to this release: every route proves itself before use",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_specific_row_wins_and_the_rest_is_unknown() {
+        assert_eq!(trust("580.159.04"), Trust::Measured);
+        assert_eq!(trust("580.142"), Trust::Read);
+        assert_eq!(trust("610.43.02"), Trust::Unknown);
+        assert_eq!(trust(""), Trust::Unknown);
+    }
+}
