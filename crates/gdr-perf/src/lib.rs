@@ -4,7 +4,8 @@
 //!   that it is refused where it must be, and that nothing is left behind.
 //! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: what GDRCopy's tools of these names
 //!   measure, as functions that return reports.
-//! - [`stats`], [`sizes`], [`timer`], [`report`]: what they are made of.
+//! - [`against`]: the same bytes by `cuMemcpy`, to compare with.
+//! - [`stats`], [`sizes`], [`timer`], [`report`], [`target`]: what they are made of.
 //!
 //! Nothing here prints or reads arguments. Every report says whether it was `simulated`.
 //!
@@ -32,12 +33,22 @@
 
 #![deny(unsafe_code)]
 
+pub mod against;
+pub mod apiperf;
+pub mod copybw;
+pub mod copylat;
 mod error;
+mod page_locked;
 mod patience;
+pub mod pplat;
 mod rally;
 pub mod report;
 pub mod sanity;
 mod site;
+pub mod sizes;
+pub mod stats;
+pub mod target;
+pub mod timer;
 
 pub use error::{Error, Result};
 pub use rally::Place;

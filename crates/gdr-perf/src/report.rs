@@ -3,7 +3,7 @@
 use std::fs;
 
 use gdr_copy::Pinned;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::site::Site;
 
@@ -79,11 +79,6 @@ fn version_in(text: &str) -> Option<&str> {
     let numbers =
         |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
     text.lines().next()?.split_whitespace().find(numbers)
-}
-
-/// Nanoseconds as microseconds, the unit of the text output.
-pub(crate) fn micros<S: Serializer>(ns: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(ns / 1000.0)
 }
 
 #[cfg(test)]

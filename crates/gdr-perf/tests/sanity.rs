@@ -1,6 +1,8 @@
 //! The checks themselves: all pass on a sound backend, and those about data fail on one that
 //! maps the wrong memory.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

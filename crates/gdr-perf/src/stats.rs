@@ -1,0 +1,283 @@
+//! What a set of durations looks like.
+
+use hdrhistogram::{CreationError, Histogram};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// Durations, kept as a histogram of 3 significant digits: quantiles are right to 0.1 %, the
+/// other figures exactly. Memory does not grow with their number.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    /// In picoseconds: means of batches have parts of nanoseconds.
+    picoseconds: Histogram<u64>,
+    mean: f64,
+    /// Sum of squared distances from the mean (Welford).
+    squares: f64,
+    min: f64,
+    max: f64,
+}
+
+/// The figures of a set of durations, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// How many.
+    pub samples: u64,
+    /// The shortest.
+    pub min_ns: f64,
+    /// The arithmetic mean.
+    pub mean_ns: f64,
+    /// Half are no longer than this.
+    pub median_ns: f64,
+    /// 90 of 100 are no longer.
+    pub p90_ns: f64,
+    /// 99 of 100 are no longer.
+    pub p99_ns: f64,
+    /// 999 of 1000 are no longer.
+    pub p999_ns: f64,
+    /// The longest.
+    pub max_ns: f64,
+    /// The standard deviation of the samples about their mean.
+    pub stddev_ns: f64,
+}
+
+const DIGITS: u8 = 3;
+const PS_PER_NS: f64 = 1000.0;
+/// The longest duration that is told from longer ones: 10 hours.
+const MOST_PS: u64 = 36_000_000_000_000_000;
+
+impl Samples {
+    /// None yet.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] when there is no memory for the histogram.
+    pub fn new() -> Result<Self> {
+        let picoseconds =
+            Histogram::new_with_bounds(1, MOST_PS, DIGITS).map_err(|error: CreationError| {
+                Error::Settings(format!("no histogram can be made: {error}"))
+            })?;
+        Ok(Self {
+            picoseconds,
+            mean: 0.0,
+            squares: 0.0,
+            min: f64::INFINITY,
+            max: 0.0,
+        })
+    }
+
+    /// Adds a duration of `ns` nanoseconds; a negative one counts as none.
+    pub fn record(&mut self, ns: f64) {
+        let ns = ns.max(0.0);
+        self.picoseconds
+            .saturating_record((ns * PS_PER_NS).round() as u64);
+        let count = self.len() as f64;
+        let distance = ns - self.mean;
+        self.mean += distance / count;
+        self.squares += distance * (ns - self.mean);
+        self.min = self.min.min(ns);
+        self.max = self.max.max(ns);
+    }
+
+    /// How many.
+    pub fn len(&self) -> u64 {
+        self.picoseconds.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.picoseconds.is_empty()
+    }
+
+    /// The duration that the part `quantile` (0 to 1) of the samples does not exceed,
+    /// nanoseconds, right to 0.1 %.
+    pub fn quantile_ns(&self, quantile: f64) -> f64 {
+        // The histogram answers with the upper end of a bin, which may lie past the longest.
+        let ns = self.picoseconds.value_at_quantile(quantile) as f64 / PS_PER_NS;
+        ns.clamp(self.min.min(self.max), self.max)
+    }
+
+    /// All figures.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] when there are no samples.
+    pub fn summary(&self) -> Result<Summary> {
+        if self.is_empty() {
+            return Err(Error::Settings(
+                "nothing was measured: ask for 1 iteration at least".into(),
+            ));
+        }
+        let samples = self.len();
+        Ok(Summary {
+            samples,
+            min_ns: self.min,
+            mean_ns: self.mean,
+            median_ns: self.quantile_ns(0.5),
+            p90_ns: self.quantile_ns(0.9),
+            p99_ns: self.quantile_ns(0.99),
+            p999_ns: self.quantile_ns(0.999),
+            max_ns: self.max,
+            stddev_ns: (self.squares / samples as f64).sqrt(),
+        })
+    }
+}
+
+impl Summary {
+    /// The median in microseconds, as the text output prints it.
+    pub fn median_us(&self) -> f64 {
+        self.median_ns / 1000.0
+    }
+
+    /// The minimum in microseconds.
+    pub fn min_us(&self) -> f64 {
+        self.min_ns / 1000.0
+    }
+
+    /// The mean in microseconds.
+    pub fn mean_us(&self) -> f64 {
+        self.mean_ns / 1000.0
+    }
+}
+
+/// One bin of a [`histogram`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bin {
+    /// Its lower end, nanoseconds.
+    pub from_ns: f64,
+    /// Its upper end, nanoseconds; excluded, except in the last bin.
+    pub to_ns: f64,
+    /// Durations in it.
+    pub count: u64,
+}
+
+/// `bins` bins of equal width from the shortest to the longest of `durations_ns`. Every duration
+/// is in exactly one of them.
+pub fn histogram(durations_ns: &[f64], bins: usize) -> Vec<Bin> {
+    let min = durations_ns.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = durations_ns
+        .iter()
+        .copied()
+        .fold(f64::NEG_INFINITY, f64::max);
+    if durations_ns.is_empty() || bins == 0 {
+        return Vec::new();
+    }
+    let width = (max - min) / bins as f64;
+    let edge = |i: usize| {
+        if i == bins {
+            max
+        } else {
+            min + width * i as f64
+        }
+    };
+    let mut found: Vec<Bin> = (0..bins)
+        .map(|i| Bin {
+            from_ns: edge(i),
+            to_ns: edge(i + 1),
+            count: 0,
+        })
+        .collect();
+    for &duration in durations_ns {
+        // All equal: no width, and all are in the last bin, whose upper end counts.
+        let index = found
+            .partition_point(|bin| bin.to_ns <= duration)
+            .min(bins - 1);
+        if let Some(bin) = found.get_mut(index) {
+            bin.count += 1;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn summary(durations: &[f64]) -> Summary {
+        let mut samples = Samples::new().unwrap();
+        durations.iter().for_each(|&ns| samples.record(ns));
+        samples.summary().unwrap()
+    }
+
+    #[test]
+    fn one_sample_is_all_figures() {
+        let one = summary(&[123.456]);
+        assert_eq!(
+            (one.min_ns, one.median_ns, one.max_ns),
+            (123.456, 123.456, 123.456)
+        );
+        assert_eq!((one.mean_ns, one.stddev_ns, one.samples), (123.456, 0.0, 1));
+    }
+
+    #[test]
+    fn nothing_has_no_figures() {
+        assert!(Samples::new().unwrap().summary().is_err());
+        assert!(histogram(&[], 10).is_empty());
+    }
+
+    #[test]
+    fn parts_of_a_nanosecond_count() {
+        assert!((summary(&[0.25, 0.5, 0.75]).median_ns - 0.5).abs() < 0.001);
+    }
+
+    #[test]
+    fn equal_durations_are_all_counted() {
+        let bins = histogram(&[5.0; 7], 10);
+        assert_eq!(bins.iter().map(|bin| bin.count).sum::<u64>(), 7);
+    }
+
+    fn naive_quantile(sorted: &[f64], quantile: f64) -> f64 {
+        let rank = (quantile * sorted.len() as f64).ceil().max(1.0) as usize;
+        sorted[rank.min(sorted.len()) - 1]
+    }
+
+    proptest! {
+        #[test]
+        fn figures_are_those_of_a_sorted_list(
+            mut durations in prop::collection::vec(0.001_f64..1e9, 1..400)
+        ) {
+            let found = summary(&durations);
+            durations.sort_by(f64::total_cmp);
+            let count = durations.len() as f64;
+            let mean = durations.iter().sum::<f64>() / count;
+            let squares: f64 = durations.iter().map(|ns| (ns - mean).powi(2)).sum();
+            let near = |a: f64, b: f64| (a - b).abs() <= b.abs() * 1e-9 + 1e-6;
+            prop_assert!(near(found.min_ns, durations[0]));
+            prop_assert!(near(found.max_ns, durations[durations.len() - 1]));
+            prop_assert!(near(found.mean_ns, mean));
+            prop_assert!(near(found.stddev_ns, (squares / count).sqrt()));
+            for (quantile, value) in [
+                (0.5, found.median_ns),
+                (0.9, found.p90_ns),
+                (0.99, found.p99_ns),
+                (0.999, found.p999_ns),
+            ] {
+                let expected = naive_quantile(&durations, quantile);
+                prop_assert!(
+                    (value - expected).abs() <= expected * 0.001 + 0.002,
+                    "quantile {quantile}: {value}, not {expected}"
+                );
+            }
+        }
+
+        #[test]
+        fn every_duration_is_in_the_bin_whose_ends_surround_it(
+            durations in prop::collection::vec(0.0_f64..1e6, 1..200),
+            bins in 1_usize..20,
+        ) {
+            let found = histogram(&durations, bins);
+            prop_assert_eq!(found.len(), bins);
+            prop_assert_eq!(found.iter().map(|bin| bin.count).sum::<u64>(), durations.len() as u64);
+            for (i, bin) in found.iter().enumerate() {
+                let last = i == bins - 1;
+                let inside = |ns: &&f64| {
+                    let first_of_its_value = found.iter().position(|other| **ns < other.to_ns);
+                    first_of_its_value.unwrap_or(bins - 1) == i
+                        && **ns >= bin.from_ns - 1e-6
+                        && (**ns < bin.to_ns || last)
+                };
+                prop_assert_eq!(durations.iter().filter(inside).count() as u64, bin.count);
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Timing what may be shorter than a look at the clock.
+
+use std::time::Instant;
+
+use crate::error::Result;
+use crate::stats::Samples;
+
+/// The most batches a measurement is split into, as GDRCopy's tools do.
+const MOST_BATCHES: u32 = 100;
+
+/// How a number of operations is timed: in batches, each between two looks at the clock, which
+/// cost some 20 to 50 ns. A sample is a batch's mean, so that its spread is less than that of
+/// single operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batches {
+    batches: u32,
+    per_batch: u32,
+}
+
+impl Batches {
+    /// For `iterations` operations, rounded up to a multiple of 100 above that.
+    pub fn of(iterations: u32) -> Self {
+        let batches = iterations.min(MOST_BATCHES);
+        Self {
+            batches,
+            per_batch: iterations.div_ceil(MOST_BATCHES).max(1),
+        }
+    }
+
+    /// Operations in all.
+    pub fn iterations(&self) -> u32 {
+        self.batches.saturating_mul(self.per_batch)
+    }
+
+    /// Operations behind each sample.
+    pub fn per_sample(&self) -> u32 {
+        self.per_batch
+    }
+
+    /// Runs `operation` as often as there are iterations.
+    ///
+    /// # Errors
+    /// Those of `operation`, at once.
+    pub fn time(&self, mut operation: impl FnMut() -> Result<()>) -> Result<Samples> {
+        let mut samples = Samples::new()?;
+        for _ in 0..self.batches {
+            let start = Instant::now();
+            for _ in 0..self.per_batch {
+                operation()?;
+            }
+            samples.record(nanoseconds(start) / f64::from(self.per_batch));
+        }
+        Ok(samples)
+    }
+}
+
+/// Nanoseconds since `start`.
+pub(crate) fn nanoseconds(start: Instant) -> f64 {
+    start.elapsed().as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn iterations_are_rounded_up_to_whole_batches() {
+        for (asked, batches, per_batch) in [
+            (1, 1, 1),
+            (100, 100, 1),
+            (101, 100, 2),
+            (10_000, 100, 100),
+            (0, 0, 1),
+        ] {
+            assert_eq!(
+                Batches::of(asked),
+                Batches { batches, per_batch },
+                "{asked}"
+            );
+            assert!(Batches::of(asked).iterations() >= asked);
+        }
+    }
+
+    #[test]
+    fn every_iteration_is_run_and_every_batch_is_a_sample() {
+        let mut runs = 0;
+        let samples = Batches::of(250).time(|| {
+            runs += 1;
+            Ok(())
+        });
+        assert_eq!(runs, 300);
+        assert_eq!(samples.unwrap().len(), 100);
+    }
+
+    #[test]
+    fn the_first_error_ends_it() {
+        let failed = Batches::of(100).time(|| Err(Error::Stopped));
+        assert!(matches!(failed, Err(Error::Stopped)));
+    }
+}
