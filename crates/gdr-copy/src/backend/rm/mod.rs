@@ -10,6 +10,8 @@
 mod abi;
 mod client;
 mod device;
+#[cfg(test)]
+mod fake;
 mod ipc;
 mod memory;
 mod observe;
@@ -19,6 +21,8 @@ mod resolve;
 mod selftest;
 mod source;
 mod status;
+#[cfg(test)]
+mod tests;
 mod versions;
 
 use std::collections::HashMap;

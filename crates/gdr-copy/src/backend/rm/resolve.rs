@@ -98,6 +98,9 @@ impl Range {
     }
 }
 
+/// The largest pages that the driver makes GPU memory of, bytes.
+const HUGE: u64 = 2 << 20;
+
 /// The routes, in the order they are tried.
 pub(super) const ROUTES: [Route; 3] = [Route::IpcHandle, Route::DmaBufCall, Route::PosixFd];
 
@@ -225,7 +228,9 @@ fn by_ipc_handle(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<Vec
         object,
     };
     let memory = Memory::dup(device, identity).map_err(text)?;
-    if memory.size() != hint.object_size {
+    // The handle counts what was asked for, the driver what that takes in pages of 2 MiB.
+    if memory.size() != hint.object_size && memory.size() != hint.object_size.next_multiple_of(HUGE)
+    {
         return Err(format!(
             "the handle tells an object of {} bytes, the driver one of {}",
             hint.object_size,
@@ -262,10 +267,12 @@ fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<V
             (from, export(from)?)
         }
     };
-    let exported: u64 = sources.iter().map(|source| source.len).sum();
-    if exported != end - from.get() {
+    let exported = sources
+        .iter()
+        .try_fold(0u64, |sum, source| sum.checked_add(source.len));
+    if exported != Some(end - from.get()) {
         return Err(format!(
-            "{exported} bytes were exported of {}",
+            "{exported:?} bytes were exported of {}",
             end - from.get()
         ));
     }
@@ -290,7 +297,7 @@ fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<V
         let memory = Arc::new(Memory::dup(device, identity).map_err(text)?);
         pieces.push(Piece {
             memory,
-            offset: offset + skip,
+            offset: offset.saturating_add(skip),
             len: len - skip,
         });
         skip = 0;
@@ -311,14 +318,13 @@ fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<V
 /// chunks are whole multiples of 2 MiB (32 MiB by default), so the steps down to it are few. The
 /// look-ups fail within CUDA, in about a microsecond each, until one succeeds.
 fn pool_chunk(cuda: &Cuda, range: &Range, end: u64) -> Option<DevicePtr> {
-    const STEP: u64 = 2 << 20;
     const MOST: u64 = 64 << 30;
-    let top = range.info.base.align_down(STEP);
-    (0..MOST / STEP)
-        .map_while(|step| top.get().checked_sub(step * STEP))
+    let top = range.info.base.align_down(HUGE);
+    (0..MOST / HUGE)
+        .map_while(|step| top.get().checked_sub(step * HUGE))
         .map(DevicePtr::new)
         .find(|&from| {
-            let len = STEP.min(end - from.get());
+            let len = HUGE.min(end - from.get());
             cuda.dma_buf_fd(range.info.device, from, len, 0).is_ok()
         })
 }

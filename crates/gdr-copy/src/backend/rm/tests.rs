@@ -1,0 +1,309 @@
+//! What happens between this backend and the driver, call by call.
+
+use std::sync::Arc;
+
+use gdr_cuda::BufferId;
+
+use super::abi::Escape;
+use super::client::Client;
+use super::device::{Device, Identity};
+use super::fake::{CUDA_CLIENT, CUDA_OBJECT, FakeDriver, OBJECT_SIZE};
+use super::memory::Memory;
+use super::pieces::{Piece, head, widen};
+use super::port::Node;
+use super::{Mapped, RmPin};
+use crate::backend::Pin;
+use crate::cpu::Caching;
+use crate::error::Error;
+use crate::pinned::Route;
+
+fn identity() -> Identity {
+    Identity {
+        buffer: Some(BufferId(1)),
+        client: CUDA_CLIENT,
+        object: CUDA_OBJECT,
+    }
+}
+
+fn device(driver: &Arc<FakeDriver>) -> Arc<Device> {
+    let client = Arc::new(Client::open(driver.clone()).unwrap());
+    let card = client.cards().unwrap()[0];
+    assert_eq!(
+        (card.bdf.to_string().as_str(), card.minor),
+        ("0000:06:00.0", 2)
+    );
+    Arc::new(Device::open(client, card).unwrap())
+}
+
+fn pin(device: &Arc<Device>) -> RmPin {
+    let memory = Arc::new(Memory::dup(device, identity()).unwrap());
+    let pieces = vec![Piece {
+        memory,
+        offset: 0x1_0000,
+        len: 0x2_0000,
+    }];
+    RmPin {
+        pieces,
+        mapped: Default::default(),
+        va: gdr_cuda::DevicePtr::new(0x7f00_0001_0000),
+        len: 0x2_0000,
+        route: Route::IpcHandle,
+    }
+}
+
+#[test]
+fn everything_taken_from_the_driver_is_given_back() {
+    let driver = FakeDriver::new();
+    {
+        let device = device(&driver);
+        assert_eq!(device.client().version(), "580.159.04");
+        let pin = pin(&device);
+        let window = pin.map(0x2_0000, None).unwrap();
+        assert_eq!(
+            (window.len(), window.caching()),
+            (0x2_0000, Caching::WriteCombined)
+        );
+        assert_eq!(driver.state().mappings.len(), 1);
+        drop(window);
+        // Another length is another mapping; the first is ended.
+        let shorter = pin.map(0x1_0000, None).unwrap();
+        assert_eq!(driver.state().mappings.len(), 1);
+        drop(pin);
+        assert!(
+            driver.state().mappings.is_empty(),
+            "freeing the object ends its mappings"
+        );
+        drop(shorter);
+    }
+    assert!(driver.state().objects.is_empty());
+}
+
+#[test]
+fn mapping_again_asks_the_driver_for_nothing() {
+    let driver = FakeDriver::new();
+    let device = device(&driver);
+    let pin = pin(&device);
+    drop(pin.map(0x2_0000, None).unwrap());
+    let before = driver.state().calls.len();
+    drop(pin.map(0x2_0000, None).unwrap());
+    assert_eq!(driver.state().calls.len(), before);
+}
+
+#[test]
+fn a_full_bar1_is_told_with_its_numbers() {
+    let driver = FakeDriver::new();
+    let device = device(&driver);
+    let pin = pin(&device);
+    for status in [0x51, 0x1a] {
+        driver.refuse(Escape::RmMapMemory, status);
+        let error = pin.map(0x2_0000, None).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Bar1Exhausted { .. }), "{text}");
+        for part in [
+            "GPU 0000:06:00.0",
+            "map 131072 bytes",
+            "268435456 bytes in all",
+            "1048576",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+    // Nothing is left behind, and the next try may succeed.
+    assert!(driver.state().mappings.is_empty());
+    assert!(pin.map(0x2_0000, None).is_ok());
+}
+
+#[test]
+fn a_refused_reference_names_the_status_and_what_is_in_the_way() {
+    let driver = FakeDriver::new();
+    let device = device(&driver);
+    driver.refuse(Escape::RmDupObject, 0x1b);
+    let text = Memory::dup(&device, identity()).unwrap_err().to_string();
+    assert!(text.contains("NV_ESC_RM_DUP_OBJECT"), "{text}");
+    assert!(
+        text.contains("NV_ERR_INSUFFICIENT_PERMISSIONS (0x1b)"),
+        "{text}"
+    );
+    assert!(text.contains("MIG"), "{text}");
+
+    driver.refuse(Escape::RmMapMemory, 0x56);
+    let text = pin(&device).map(0x2_0000, None).unwrap_err().to_string();
+    assert!(text.contains("confidential computing"), "{text}");
+
+    let unknown = Identity {
+        object: super::abi::Handle(0x5c00_0099),
+        ..identity()
+    };
+    let text = Memory::dup(&device, unknown).unwrap_err().to_string();
+    assert!(text.contains("NV_ERR_OBJECT_NOT_FOUND"), "{text}");
+}
+
+#[test]
+fn memory_under_a_subdevice_is_found_there() {
+    let driver = FakeDriver::new();
+    driver.state().under_subdevice = true;
+    let device = device(&driver);
+    assert_eq!(
+        Memory::dup(&device, identity()).unwrap().size(),
+        OBJECT_SIZE
+    );
+}
+
+#[test]
+fn the_size_of_an_object_is_asked_for_once_per_allocation() {
+    let driver = FakeDriver::new();
+    let device = device(&driver);
+    let controls = || {
+        driver
+            .state()
+            .calls
+            .iter()
+            .filter(|c| **c == Escape::RmControl)
+            .count()
+    };
+    drop(Memory::dup(&device, identity()).unwrap());
+    let after_first = controls();
+    drop(Memory::dup(&device, identity()).unwrap());
+    assert_eq!(controls(), after_first);
+    // The same names for another allocation may be another object.
+    let other = Identity {
+        buffer: Some(BufferId(2)),
+        ..identity()
+    };
+    drop(Memory::dup(&device, other).unwrap());
+    assert_eq!(controls(), after_first + 1);
+    let one_of_several = Identity {
+        buffer: None,
+        ..identity()
+    };
+    drop(Memory::dup(&device, one_of_several).unwrap());
+    drop(Memory::dup(&device, one_of_several).unwrap());
+    assert_eq!(controls(), after_first + 3);
+}
+
+#[test]
+fn a_missing_or_forbidden_node_is_named_with_its_remedy() {
+    for (errno, remedy) in [(libc::ENOENT, "--gpus"), (libc::EACCES, "mode and group")] {
+        let driver = FakeDriver::new();
+        driver.state().closed = Some((Node::Control, errno));
+        let text = Client::open(driver).unwrap_err().to_string();
+        assert!(
+            text.contains("/dev/nvidiactl") && text.contains(remedy),
+            "{text}"
+        );
+    }
+    let driver = FakeDriver::new();
+    driver.state().closed = Some((Node::Gpu { minor: 2 }, libc::ENOENT));
+    let client = Arc::new(Client::open(driver.clone()).unwrap());
+    let card = client.cards().unwrap()[0];
+    let text = Device::open(client, card).unwrap_err().to_string();
+    assert!(text.contains("/dev/nvidia2"), "{text}");
+    assert!(
+        driver.state().objects.is_empty(),
+        "a device that did not open leaves nothing"
+    );
+}
+
+#[test]
+fn a_device_that_half_opens_is_taken_back() {
+    let driver = FakeDriver::new();
+    let client = Arc::new(Client::open(driver.clone()).unwrap());
+    let card = client.cards().unwrap()[0];
+    // The device is allocated, its subdevice refused.
+    {
+        let mut state = driver.state();
+        state.refusals.push((Escape::RmAlloc, 0));
+        state.refusals.push((Escape::RmAlloc, 0x1a));
+    }
+    assert!(Device::open(client.clone(), card).is_err());
+    assert_eq!(driver.state().objects.len(), 1, "only the client is left");
+}
+
+#[test]
+fn a_child_frees_nothing_of_its_parents() {
+    let driver = FakeDriver::new();
+    let device = device(&driver);
+    let pin = pin(&device);
+    let window = pin.map(0x2_0000, None).unwrap();
+    let before = driver.state().calls.len();
+    // SAFETY: the child drops its copies, compares numbers and leaves by `_exit`.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop(window);
+            drop(pin);
+            drop(device);
+            let quiet = driver.state().calls.len() == before;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if quiet { 0 } else { 1 }) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: our own child.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child called the driver");
+        }
+    }
+    // The parent's mapping is as alive as before.
+    // SAFETY: one byte of the window.
+    unsafe { window.as_ptr().write_volatile(7) };
+}
+
+#[test]
+fn widening_refuses_answers_that_do_not_fit_the_object() {
+    let driver = FakeDriver::new();
+    let device = device(&driver);
+    let memory = Arc::new(Memory::dup(&device, identity()).unwrap());
+    let piece = |offset, len| {
+        vec![Piece {
+            memory: memory.clone(),
+            offset,
+            len,
+        }]
+    };
+
+    let whole = widen(piece(0x1_1000, 0x1000), 0x1000, 0xe000).unwrap();
+    assert_eq!((whole[0].offset, whole[0].len), (0x1_0000, 0x1_0000));
+
+    for (pieces, before, after, says) in [
+        (piece(0x800, 0x1000), 0x1000, 0, "starts before"),
+        (piece(OBJECT_SIZE - 0x1000, 0x1000), 0, 0x1000, "do not fit"),
+        (piece(u64::MAX - 0xfff, 0x1000), 0, 0, "do not fit"),
+        (piece(0x1_0200, 0x1000), 0, 0, "no whole pages"),
+        (Vec::new(), 0, 0, "no memory object"),
+    ] {
+        let error = widen(pieces, before, after).unwrap_err();
+        assert!(error.contains(says), "{says} in {error}");
+    }
+}
+
+#[test]
+fn a_range_of_several_objects_is_mapped_side_by_side() {
+    let driver = FakeDriver::new();
+    let device = device(&driver);
+    let memory = Arc::new(Memory::dup(&device, identity()).unwrap());
+    let pieces: Vec<_> = [0x1_0000, 0x4_0000, 0]
+        .map(|offset| Piece {
+            memory: memory.clone(),
+            offset,
+            len: 0x2000,
+        })
+        .into();
+
+    let first = head(&pieces, 0x3000);
+    assert_eq!(
+        first.iter().map(|piece| piece.len).collect::<Vec<_>>(),
+        [0x2000, 0x1000]
+    );
+
+    let mapped = Mapped::new(&pieces, 0x6000).unwrap();
+    let window = mapped.window().unwrap();
+    assert_eq!(window.len(), 0x6000);
+    assert_eq!(driver.state().mappings.len(), 3);
+    for at in (0..0x6000).step_by(0x800) {
+        // SAFETY: inside the window.
+        unsafe { window.as_ptr().add(at).write_volatile(at as u8) };
+    }
+    drop(window);
+    drop(mapped);
+    assert!(driver.state().mappings.is_empty());
+}
