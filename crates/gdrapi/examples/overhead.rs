@@ -67,42 +67,36 @@ impl Functions {
         if library.is_null() {
             return Err(format!("{path} cannot be loaded").into());
         }
-        let symbol = |name: &str| {
+        let symbol = |name: &str| -> Result<*mut c_void, Box<dyn Error>> {
             let name_c = CString::new(name)?;
             // SAFETY: a library that was loaded above, and a NUL-terminated name.
             let symbol = unsafe { libc::dlsym(library, name_c.as_ptr()) };
-            if symbol.is_null() { Err(format!("{path} has no {name}").into()) } else { Ok(symbol) }
-                as Result<*mut c_void, Box<dyn Error>>
+            if symbol.is_null() {
+                return Err(format!("{path} has no {name}").into());
+            }
+            Ok(symbol)
         };
         // SAFETY: gdrapi.h gives these functions these types.
-        Ok(unsafe {
-            Self {
-                open: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> gdr_t>(symbol(
-                    "gdr_open",
-                )?),
-                pin: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(gdr_t, u64, usize, u64, u32, *mut gdr_mh_t) -> c_int,
-                >(symbol("gdr_pin_buffer")?),
-                map: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(gdr_t, gdr_mh_t, *mut *mut c_void, usize) -> c_int,
-                >(symbol("gdr_map")?),
-                info: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(gdr_t, gdr_mh_t, *mut gdr_info_v2_t) -> c_int,
-                >(symbol("gdr_get_info_v2")?),
-                close: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(gdr_t) -> c_int,
-                >(symbol("gdr_close")?),
-                copy_to: std::mem::transmute::<*mut c_void, CopyTo>(symbol("gdr_copy_to_mapping")?),
-                copy_from: std::mem::transmute::<*mut c_void, CopyFrom>(symbol(
-                    "gdr_copy_from_mapping",
-                )?),
-            }
-        })
+        unsafe {
+            Ok(Self {
+                open: function(symbol("gdr_open")?),
+                pin: function(symbol("gdr_pin_buffer")?),
+                map: function(symbol("gdr_map")?),
+                info: function(symbol("gdr_get_info_v2")?),
+                close: function(symbol("gdr_close")?),
+                copy_to: function(symbol("gdr_copy_to_mapping")?),
+                copy_from: function(symbol("gdr_copy_from_mapping")?),
+            })
+        }
     }
+}
+
+/// # Safety
+/// `F` is the type of the function at `symbol`.
+unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: same size, and the caller's promise.
+    unsafe { std::mem::transmute_copy(&symbol) }
 }
 
 fn check(call: &str, answer: c_int) -> Result<(), Box<dyn Error>> {
@@ -163,7 +157,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         if g.is_null() {
             return Err("gdr_open failed; GDRCOPY_ENABLE_LOGGING=1 says why".into());
         }
-        check("gdr_pin_buffer", (functions.pin)(g, address, size, 0, 0, &mut handle))?;
+        check(
+            "gdr_pin_buffer",
+            (functions.pin)(g, address, size, 0, 0, &mut handle),
+        )?;
         check("gdr_map", (functions.map)(g, handle, &mut va, size))?;
         check("gdr_get_info_v2", (functions.info)(g, handle, &mut info))?;
         g
@@ -181,7 +178,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         caching.name(),
         if simulated { ", simulated" } else { "" }
     );
-    println!("{:>6}  {:>9} {:>9} {:>7}  {:>9} {:>9} {:>7}", "bytes", "to, ns", "routine", "over", "from, ns", "routine", "over");
+    // A refused call would be fast, and wrong.
+    // SAFETY: 8 bytes on both sides.
+    unsafe {
+        let mut word = 0u64.to_ne_bytes();
+        check(
+            "gdr_copy_to_mapping",
+            (functions.copy_to)(handle, va, word.as_ptr().cast(), 8),
+        )?;
+        check(
+            "gdr_copy_from_mapping",
+            (functions.copy_from)(handle, word.as_mut_ptr().cast(), va, 8),
+        )?;
+    }
+    println!(
+        "{:>6}  {:>9} {:>9} {:>7}  {:>9} {:>9} {:>7}",
+        "bytes", "to, ns", "routine", "over", "from, ns", "routine", "over"
+    );
 
     let mut host = vec![0x5au8; 4096];
     for bytes in SIZES {
@@ -191,13 +204,23 @@ fn main() -> Result<(), Box<dyn Error>> {
             // SAFETY: `bytes` is at most the mapping and the host buffer.
             unsafe {
                 figures[0].push(time(|| {
-                    black_box((functions.copy_to)(handle, black_box(va), host.cast(), black_box(bytes)));
+                    black_box((functions.copy_to)(
+                        handle,
+                        black_box(va),
+                        host.cast(),
+                        black_box(bytes),
+                    ));
                 }));
                 figures[1].push(time(|| {
                     cpu::copy_to(routine, caching, black_box(at), host, black_box(bytes));
                 }));
                 figures[2].push(time(|| {
-                    black_box((functions.copy_from)(handle, host.cast(), black_box(va), black_box(bytes)));
+                    black_box((functions.copy_from)(
+                        handle,
+                        host.cast(),
+                        black_box(va),
+                        black_box(bytes),
+                    ));
                 }));
                 figures[3].push(time(|| {
                     cpu::copy_from(routine, caching, host, black_box(at), black_box(bytes));

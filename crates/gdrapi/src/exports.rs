@@ -23,7 +23,7 @@ use crate::abi::{
 };
 use crate::boundary::{answer, value};
 use crate::errno::Failure;
-use crate::mapped::{Direction, Refused};
+use crate::mapped::{self, Refused};
 use crate::pin::{Description, requested_caching};
 use crate::process::Process;
 
@@ -327,6 +327,9 @@ pub extern "C" fn gdr_unmap(g: gdr_t, handle: gdr_mh_t, va: *mut c_void, size: u
 
 /// Copies to GPU memory.
 ///
+/// The two copies do not go through [`answer`]: nothing on their way panics, is a cancellation
+/// point, or logs, unless they refuse.
+///
 /// # Safety
 /// `h_ptr` is null or valid for reading `size` bytes that do not lie in the mapping.
 #[unsafe(no_mangle)]
@@ -336,9 +339,11 @@ pub unsafe extern "C" fn gdr_copy_to_mapping(
     h_ptr: *const c_void,
     size: usize,
 ) -> c_int {
-    let host = h_ptr.cast_mut().cast();
     // SAFETY: the caller's promise.
-    unsafe { copy(Direction::ToGpu, handle, map_d_ptr.addr(), host, size) }
+    match unsafe { mapped::copy_to(handle.h, map_d_ptr.addr(), h_ptr.cast(), size) } {
+        Ok(()) => 0,
+        Err(why) => refused(TO, why),
+    }
 }
 
 /// Copies from GPU memory.
@@ -353,51 +358,18 @@ pub unsafe extern "C" fn gdr_copy_from_mapping(
     size: usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe {
-        copy(
-            Direction::FromGpu,
-            handle,
-            map_d_ptr.addr(),
-            h_ptr.cast(),
-            size,
-        )
+    match unsafe { mapped::copy_from(handle.h, h_ptr.cast(), map_d_ptr.addr(), size) } {
+        Ok(()) => 0,
+        Err(why) => refused(FROM, why),
     }
 }
 
-/// Not through [`answer`]: nothing on this path panics, is a cancellation point, or logs unless
-/// it refuses.
-///
-/// # Safety
-/// `host` is null or valid for `size` bytes in that direction, outside of the mapping.
-#[inline(always)]
-unsafe fn copy(
-    direction: Direction,
-    handle: gdr_mh_t,
-    window: usize,
-    host: *mut u8,
-    size: usize,
-) -> c_int {
-    let Some(process) = Process::any() else {
-        return refused(direction, Refused::NoHandle);
-    };
-    // SAFETY: the caller's promise.
-    match unsafe {
-        process
-            .mapped()
-            .copy(direction, handle.h, window, host, size)
-    } {
-        Ok(()) => 0,
-        Err(why) => refused(direction, why),
-    }
-}
+const TO: &str = "gdr_copy_to_mapping";
+const FROM: &str = "gdr_copy_from_mapping";
 
 #[cold]
 #[inline(never)]
-fn refused(direction: Direction, why: Refused) -> c_int {
-    let call = match direction {
-        Direction::ToGpu => "gdr_copy_to_mapping",
-        Direction::FromGpu => "gdr_copy_from_mapping",
-    };
+fn refused(call: &'static str, why: Refused) -> c_int {
     answer(call, || Err(why.into()))
 }
 

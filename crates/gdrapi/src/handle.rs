@@ -13,6 +13,9 @@
 //! handle = base + 8 * (generation * SLOTS + slot)
 //! ```
 //!
+//! `base` is a multiple of `8 * SLOTS`, so that a copy finds the slot without knowing it
+//! ([`likely_slot`]).
+//!
 //! Each pair of slot and generation has an address of its own. A slot's generation goes up when
 //! it is freed, and a freed slot rests until [`REST`] others have been freed after it. With the
 //! usual 4 GiB of address space (no memory) that is 2048 generations, so a stale handle is known
@@ -31,10 +34,18 @@ pub(crate) const SLOTS: usize = 1 << 18;
 const REST: usize = 1024;
 /// Distance of two handles.
 const STEP: usize = 8;
+/// What the first handle is a multiple of.
+const ALIGNMENT: usize = STEP * SLOTS;
 /// Bytes that can be read at every handle.
 const READABLE: usize = 128;
 /// Sizes of the stretch to try, largest first: a limit on address space may refuse the first.
 const SIZES: [usize; 3] = [4 << 30, 256 << 20, 16 << 20];
+
+/// The slot of `handle`, if it is one, without knowing that it is.
+#[inline(always)]
+pub(crate) fn likely_slot(handle: u64) -> usize {
+    handle as usize / STEP % SLOTS
+}
 
 /// A slot and the generation in which a handle was given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,10 +72,10 @@ impl HandleSpace {
     pub(crate) fn reserve() -> rustix::io::Result<Self> {
         let mut refused = rustix::io::Errno::NOMEM;
         for bytes in SIZES {
-            match reserve(bytes + READABLE) {
-                Ok(base) => {
+            match reserve(ALIGNMENT + bytes + READABLE) {
+                Ok(start) => {
                     return Ok(Self {
-                        base: base.addr(),
+                        base: start.addr().next_multiple_of(ALIGNMENT),
                         bytes,
                     });
                 }
@@ -85,7 +96,6 @@ impl HandleSpace {
     }
 
     /// The slot whose handle this would be; `None` for a number that is no handle at all.
-    #[inline(always)]
     pub(crate) fn slot(&self, handle: u64) -> Option<SlotId> {
         let offset = (handle as usize).wrapping_sub(self.base);
         if offset >= self.bytes || !offset.is_multiple_of(STEP) {
@@ -230,6 +240,7 @@ mod tests {
             let handle = space.handle(id);
             assert_ne!(handle, 0);
             assert_eq!(space.slot(handle), Some(id));
+            assert_eq!(likely_slot(handle), id.index());
             for near in [handle - 1, handle + 1, handle + 4] {
                 assert_eq!(space.slot(near), None);
             }

@@ -32,10 +32,11 @@
 //! most threads that copied at one time. More than one cell is used only when a signal handler
 //! copies while its thread was in a copy.
 
-use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence, fence};
 use std::time::{Duration, Instant};
+
+use crate::own_record;
 
 /// Copies of one thread that may be in progress at once: its own, and those of signal handlers
 /// that interrupt each other.
@@ -59,8 +60,6 @@ static RECORDS: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 static SYMMETRIC: AtomicBool = AtomicBool::new(true);
 
 thread_local! {
-    // A plain word without a destructor: reading it is one access, also in a shared library.
-    static OWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
     static AT_EXIT: GiveBack = const { GiveBack };
 }
 
@@ -69,7 +68,8 @@ struct GiveBack;
 
 impl Drop for GiveBack {
     fn drop(&mut self) {
-        if let Some(record) = OWN.take() {
+        if let Some(record) = own_record::get() {
+            own_record::set(None);
             record.give_back();
         }
     }
@@ -156,79 +156,94 @@ pub(crate) enum NotProtected {
     TooDeep,
 }
 
-/// Keeps what it announces until it is dropped.
-struct Announcement<'cell>(&'cell AtomicPtr<()>);
+/// What an entry holds, announced until this is dropped: nobody who goes through [`wait_for`]
+/// destroys it meanwhile.
+pub(crate) struct Protected<'a, T> {
+    cell: &'a AtomicPtr<()>,
+    value: &'a T,
+}
 
-impl Drop for Announcement<'_> {
+impl<T> std::ops::Deref for Protected<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T> Drop for Protected<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.store(ptr::null_mut(), Ordering::Release);
+        self.cell.store(ptr::null_mut(), Ordering::Release);
     }
 }
 
-/// Runs `work` on what `entry` holds; nobody who goes through [`wait_for`] destroys it meanwhile.
-#[inline(always)]
-pub(crate) fn protect<T, R>(
-    entry: &AtomicPtr<T>,
-    work: impl FnOnce(&T) -> R,
-) -> Result<R, NotProtected> {
-    match OWN.try_with(Cell::get) {
-        Ok(Some(record)) => protect_with(record, entry, work),
-        _ => protect_first(entry, work),
+/// A record for a thread that had none.
+#[derive(Debug)]
+pub(crate) struct FirstRecord {
+    record: &'static Record,
+    /// Whether the thread keeps it until it ends.
+    kept: bool,
+}
+
+impl FirstRecord {
+    pub(crate) fn claim() -> Self {
+        let record = Record::claim();
+        // A thread whose destructors have run would not give the record back later.
+        let kept = AT_EXIT.try_with(|_| own_record::set(Some(record))).is_ok();
+        Self { record, kept }
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        self.record
     }
 }
 
-/// The first copy of a thread, or one in the last moments of a thread.
-#[cold]
-#[inline(never)]
-fn protect_first<T, R>(
-    entry: &AtomicPtr<T>,
-    work: impl FnOnce(&T) -> R,
-) -> Result<R, NotProtected> {
-    let record = Record::claim();
-    // Once the thread's destructors have run nobody would give the record back later.
-    let kept = AT_EXIT
-        .try_with(|_| OWN.with(|own| own.set(Some(record))))
-        .is_ok();
-    let result = protect_with(record, entry, work);
-    if !kept {
-        record.give_back();
+impl Drop for FirstRecord {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.record.give_back();
+        }
     }
-    result
 }
 
-#[inline(always)]
-fn protect_with<T, R>(
-    record: &Record,
-    entry: &AtomicPtr<T>,
-    work: impl FnOnce(&T) -> R,
-) -> Result<R, NotProtected> {
-    let cell = record.free_cell().ok_or(NotProtected::TooDeep)?;
-    let mut seen = entry.load(Ordering::Relaxed);
-    loop {
-        if seen.is_null() {
-            cell.store(ptr::null_mut(), Ordering::Release);
-            return Err(NotProtected::Empty);
+impl Record {
+    /// Announces what `entry` holds. For the thread that the record belongs to.
+    #[inline(always)]
+    pub(crate) fn protect<'a, T>(
+        &'a self,
+        entry: &'a AtomicPtr<T>,
+    ) -> Result<Protected<'a, T>, NotProtected> {
+        let cell = self.free_cell().ok_or(NotProtected::TooDeep)?;
+        let mut seen = entry.load(Ordering::Relaxed);
+        loop {
+            if seen.is_null() {
+                cell.store(ptr::null_mut(), Ordering::Release);
+                return Err(NotProtected::Empty);
+            }
+            cell.store(seen.cast(), Ordering::Relaxed);
+            if SYMMETRIC.load(Ordering::Relaxed) {
+                fence(Ordering::SeqCst);
+            } else {
+                compiler_fence(Ordering::SeqCst);
+            }
+            // Acquire: what the mapper wrote before it published the pointer is seen through it.
+            let again = entry.load(Ordering::Acquire);
+            if again == seen {
+                // SAFETY: the entry held `seen` after it was announced, so by the module's
+                // argument whoever removes it finds the announcement and waits for it to be
+                // withdrawn, which happens when the answer is dropped.
+                return Ok(Protected {
+                    cell,
+                    value: unsafe { &*seen },
+                });
+            }
+            // Somebody unmapped and mapped in between, so this loop goes round only as often as
+            // others get something done.
+            seen = again;
         }
-        cell.store(seen.cast(), Ordering::Relaxed);
-        if SYMMETRIC.load(Ordering::Relaxed) {
-            fence(Ordering::SeqCst);
-        } else {
-            compiler_fence(Ordering::SeqCst);
-        }
-        // Acquire: what the mapper wrote before it published the pointer is seen through it.
-        let again = entry.load(Ordering::Acquire);
-        if again == seen {
-            break;
-        }
-        // Somebody unmapped and mapped in between, so this loop goes round only as often as
-        // others get something done.
-        seen = again;
     }
-    let _announcement = Announcement(cell);
-    // SAFETY: the entry held `seen` after it was announced, so by the module's argument whoever
-    // removes it finds the announcement and waits for it to be withdrawn.
-    Ok(work(unsafe { &*seen }))
 }
 
 /// How waiting for copies ended.
@@ -247,7 +262,7 @@ pub(crate) fn wait_for(what: Announced, limit: Duration) -> Quiet {
     if !barrier() {
         return Quiet::NotYet;
     }
-    let own = OWN.try_with(Cell::get).ok().flatten();
+    let own = own_record::get();
     let mut deadline = None;
     let mut turns = 0u32;
     for record in Record::all() {
@@ -279,7 +294,7 @@ fn barrier() -> bool {
         return true;
     }
     // A thread whose claim is not seen here has not copied yet (see `claim`).
-    let own = OWN.try_with(Cell::get).ok().flatten();
+    let own = own_record::get();
     let others = Record::all().any(|record| {
         record.claimed.load(Ordering::SeqCst) && own.is_none_or(|own| !ptr::eq(own, record))
     });

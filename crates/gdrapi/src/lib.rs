@@ -37,6 +37,7 @@ mod handle;
 mod hazard;
 mod log;
 mod mapped;
+mod own_record;
 mod pin;
 mod process;
 mod registry;

@@ -3,23 +3,24 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
+use gdr_copy::Mapping;
 use gdr_copy::cpu::{self, Caching, Routine};
-use gdr_copy::{Mapping, Origin};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::handle::{HandleSpace, SLOTS};
-use crate::hazard::{self, NotProtected, Quiet};
+use crate::handle::{SLOTS, likely_slot};
+use crate::hazard::{self, FirstRecord, NotProtected, Protected, Quiet, Record};
+use crate::own_record;
 
 /// How long unmapping waits for copies that are under way. A copy of 1 GiB out of a GPU takes
 /// some ten seconds; what takes longer is unmapped later, see [`Mapped::unpublish`].
 const COPIES_END_WITHIN: Duration = Duration::from_secs(20);
 
-/// A mapping with all that a copy needs, in one cache line and a bit.
+/// A mapping; all that a copy needs is in its first cache line.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Window {
     handle: u64,
     start: usize,
@@ -28,15 +29,6 @@ pub(crate) struct Window {
     routine: &'static Routine,
     /// Keeps the range mapped.
     _mapping: Mapping,
-}
-
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// Host memory to GPU memory.
-    ToGpu,
-    /// GPU memory to host memory.
-    FromGpu,
 }
 
 /// Why a copy was refused.
@@ -86,6 +78,13 @@ impl Window {
     }
 }
 
+/// The table that copies look into: that of this process, null in a process that has none yet.
+static ENTRIES: AtomicPtr<AtomicPtr<Window>> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn forget_in_child() {
+    ENTRIES.store(ptr::null_mut(), Ordering::Relaxed);
+}
+
 /// All mappings of one process, by slot.
 ///
 /// The table is one stretch of zeroed memory whose pages exist once they are used, and which the
@@ -94,8 +93,6 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct Mapped {
     entries: NonNull<AtomicPtr<Window>>,
-    space: HandleSpace,
-    origin: Origin,
     /// Mappings that a copy still used when they were given up.
     lingering: Mutex<Vec<Lingering>>,
 }
@@ -113,7 +110,7 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    pub(crate) fn new(space: HandleSpace) -> rustix::io::Result<Self> {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
         let bytes = SLOTS * size_of::<AtomicPtr<Window>>();
         // SAFETY: a new mapping at an address of the kernel's choice disturbs no other.
         let table = unsafe {
@@ -125,23 +122,31 @@ impl Mapped {
             )
         }?;
         // SAFETY: the range is the one just made. Before Linux 4.14 this fails, and only children
-        // made by fork() are told (by `origin`), not those of a bare clone system call.
+        // made by fork() find no table (see `ENTRIES`), not those of a bare clone system call.
         let _ = unsafe { rustix::mm::madvise(table, bytes, Advice::LinuxWipeOnFork) };
         let entries = NonNull::new(table.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Self {
             entries,
-            space,
-            origin: Origin::current(),
             lingering: Mutex::default(),
         })
     }
 
-    #[inline(always)]
+    /// Lets copies find the mappings of this table, in this process.
+    pub(crate) fn activate(&self) {
+        static REGISTERED: Once = Once::new();
+        REGISTERED.call_once(|| {
+            // SAFETY: `forget_in_child` is async-signal-safe (one atomic store) and is never
+            // unloaded (`-z nodelete`). When there is no memory for the entry, children rely on
+            // MADV_WIPEONFORK.
+            unsafe { libc::pthread_atfork(None, None, Some(forget_in_child)) };
+        });
+        ENTRIES.store(self.entries.as_ptr(), Ordering::Release);
+    }
+
     fn entry(&self, slot: usize) -> &AtomicPtr<Window> {
         debug_assert!(slot < SLOTS);
-        // SAFETY: slot numbers are less than SLOTS (a `SlotId` comes from `HandleSpace::slot`,
-        // which takes the rest of a division, or from a `SlotTable` of at most SLOTS slots). The
-        // table is never unmapped, and zero pages are null pointers.
+        // SAFETY: slot numbers come from a `SlotTable` of at most SLOTS slots. The table is never
+        // unmapped, and zero pages are null pointers.
         unsafe { self.entries.add(slot).as_ref() }
     }
 
@@ -184,60 +189,157 @@ impl Mapped {
                 .append(&mut left);
         }
     }
+}
 
-    /// Copies `len` bytes between host memory and the mapping of `handle`.
-    ///
-    /// # Safety
-    /// `host` is valid for reading ([`Direction::ToGpu`]) or writing ([`Direction::FromGpu`])
-    /// `len` bytes, and does not overlap the mapping.
-    #[inline(always)]
-    pub(crate) unsafe fn copy(
-        &self,
-        direction: Direction,
-        handle: u64,
-        window_address: usize,
-        host: *mut u8,
-        len: usize,
-    ) -> Result<(), Refused> {
-        let slot = self.space.slot(handle).ok_or(Refused::NoHandle)?;
-        if !self.origin.is_current_fast() {
-            return Err(Refused::NoHandle);
+/// The entry that holds the mapping of `handle`, if it is a handle and has one.
+#[inline(always)]
+fn entry_of(handle: u64) -> Option<&'static AtomicPtr<Window>> {
+    let entries = NonNull::new(ENTRIES.load(Ordering::Relaxed))?;
+    // SAFETY: the table has SLOTS entries, of which `likely_slot` names one, is never unmapped,
+    // and zero pages are null pointers. It needs no publishing: the kernel made it.
+    Some(unsafe { entries.add(likely_slot(handle)).as_ref() })
+}
+
+/// Copies `len` bytes from host memory to `address` in the mapping of `handle`.
+///
+/// # Safety
+/// `host` is null or valid for reading `len` bytes, and does not overlap the mapping.
+#[inline(always)]
+pub(crate) unsafe fn copy_to(
+    handle: u64,
+    address: usize,
+    host: *const u8,
+    len: usize,
+) -> Result<(), Refused> {
+    let entry = entry_of(handle).ok_or(Refused::NoHandle)?;
+    match own_record::get() {
+        // SAFETY: the caller's promise.
+        Some(record) => unsafe { copy_to_by(record, entry, handle, address, host, len) },
+        // SAFETY: as above.
+        None => unsafe { first_copy_to(entry, handle, address, host, len) },
+    }
+}
+
+/// Copies `len` bytes from `address` in the mapping of `handle` to host memory.
+///
+/// # Safety
+/// `host` is null or valid for writing `len` bytes, and does not overlap the mapping.
+#[inline(always)]
+pub(crate) unsafe fn copy_from(
+    handle: u64,
+    host: *mut u8,
+    address: usize,
+    len: usize,
+) -> Result<(), Refused> {
+    let entry = entry_of(handle).ok_or(Refused::NoHandle)?;
+    match own_record::get() {
+        // SAFETY: the caller's promise.
+        Some(record) => unsafe { copy_from_by(record, entry, handle, host, address, len) },
+        // SAFETY: as above.
+        None => unsafe { first_copy_from(entry, handle, host, address, len) },
+    }
+}
+
+/// The mapping of `handle`, kept for a copy of `len` bytes at `address` of it.
+#[inline(always)]
+fn protect<'a>(
+    record: &'a Record,
+    entry: &'a AtomicPtr<Window>,
+    handle: u64,
+    address: usize,
+    host: *const u8,
+    len: usize,
+) -> Result<Protected<'a, Window>, Refused> {
+    let window = record.protect(entry).map_err(|not| match not {
+        NotProtected::Empty => Refused::NotMapped,
+        NotProtected::TooDeep => Refused::TooDeep,
+    })?;
+    if window.handle != handle {
+        return Err(Refused::NoHandle);
+    }
+    if len > 0 {
+        if !window.contains(address, len) {
+            return Err(Refused::OutsideMapping);
         }
-        let copied = hazard::protect(self.entry(slot.index()), |window| {
-            if window.handle != handle {
-                return Err(Refused::NoHandle);
-            }
-            if len == 0 {
-                return Ok(());
-            }
-            if !window.contains(window_address, len) {
-                return Err(Refused::OutsideMapping);
-            }
-            if host.is_null() {
-                return Err(Refused::NullHost);
-            }
-            let at = ptr::with_exposed_provenance_mut::<u8>(window_address);
-            // SAFETY: the range lies in the window, which consists of whole pages, is mapped as
-            // `caching` says, holds no Rust memory, and stays mapped while `protect` runs this.
-            // `host` is the caller's promise.
-            unsafe {
-                match direction {
-                    Direction::ToGpu => {
-                        cpu::copy_to(window.routine, window.caching, at, host, len);
-                    }
-                    Direction::FromGpu => {
-                        cpu::copy_from(window.routine, window.caching, host, at, len);
-                    }
-                }
-            }
-            Ok(())
-        });
-        match copied {
-            Ok(result) => result,
-            Err(NotProtected::Empty) => Err(Refused::NotMapped),
-            Err(NotProtected::TooDeep) => Err(Refused::TooDeep),
+        if host.is_null() {
+            return Err(Refused::NullHost);
         }
     }
+    Ok(window)
+}
+
+/// # Safety
+/// As [`copy_to`].
+#[inline(always)]
+unsafe fn copy_to_by(
+    record: &Record,
+    entry: &AtomicPtr<Window>,
+    handle: u64,
+    address: usize,
+    host: *const u8,
+    len: usize,
+) -> Result<(), Refused> {
+    let window = protect(record, entry, handle, address, host, len)?;
+    if len > 0 {
+        let to = ptr::with_exposed_provenance_mut(address);
+        // SAFETY: `protect` found the range in the window, which consists of whole pages, is
+        // mapped as `caching` says, holds no Rust memory, and stays mapped while it is protected.
+        // `host` is the caller's promise.
+        unsafe { cpu::copy_to(window.routine, window.caching, to, host, len) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`copy_from`].
+#[inline(always)]
+unsafe fn copy_from_by(
+    record: &Record,
+    entry: &AtomicPtr<Window>,
+    handle: u64,
+    host: *mut u8,
+    address: usize,
+    len: usize,
+) -> Result<(), Refused> {
+    let window = protect(record, entry, handle, address, host, len)?;
+    if len > 0 {
+        let from = ptr::with_exposed_provenance(address);
+        // SAFETY: as in `copy_to_by`.
+        unsafe { cpu::copy_from(window.routine, window.caching, host, from, len) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`copy_to`].
+#[cold]
+#[inline(never)]
+unsafe fn first_copy_to(
+    entry: &AtomicPtr<Window>,
+    handle: u64,
+    address: usize,
+    host: *const u8,
+    len: usize,
+) -> Result<(), Refused> {
+    let first = FirstRecord::claim();
+    // SAFETY: the caller's promise.
+    unsafe { copy_to_by(first.record(), entry, handle, address, host, len) }
+}
+
+/// # Safety
+/// As [`copy_from`].
+#[cold]
+#[inline(never)]
+unsafe fn first_copy_from(
+    entry: &AtomicPtr<Window>,
+    handle: u64,
+    host: *mut u8,
+    address: usize,
+    len: usize,
+) -> Result<(), Refused> {
+    let first = FirstRecord::claim();
+    // SAFETY: the caller's promise.
+    unsafe { copy_from_by(first.record(), entry, handle, host, address, len) }
 }
 
 impl Lingering {

@@ -2,7 +2,8 @@
 //!
 //! A forked child inherits a copy of the parent's memory, and nothing in it is of use: mappings
 //! are not inherited, the driver ties its objects to the parent, and a lock may be held by a
-//! thread that the child does not have. So the state is stamped with its process. A child never
+//! thread that the child does not have. So the state is stamped with its process (copies, which
+//! have no time to look at the stamp, find no table of mappings in a child). A child never
 //! touches the parent's, and its first `gdr_open` starts with a state of its own, at other
 //! addresses: no handle of the parent can be one of the child's.
 
@@ -75,8 +76,7 @@ impl Process {
         hazard::register();
         let space =
             HandleSpace::reserve().map_err(|e| Failure::os("reserving address space", e))?;
-        let mapped =
-            Mapped::new(space).map_err(|e| Failure::os("mmap of the table of mappings", e))?;
+        let mapped = Mapped::new().map_err(|e| Failure::os("mmap of the table of mappings", e))?;
         Ok(Self {
             origin: Origin::current(),
             mapped,
@@ -108,6 +108,7 @@ impl Process {
             builder = builder.simulated(process.simulated_driver()?);
         }
         let context = builder.open()?;
+        process.mapped.activate();
         Ok(process.registry().open(context, placeholder_fd()?))
     }
 
