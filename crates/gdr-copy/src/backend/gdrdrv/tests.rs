@@ -392,3 +392,60 @@ fn a_forked_child_leaves_its_parents_pins_alone() {
         }
     }
 }
+
+/// A module that answers every call with bytes of somebody's choice.
+#[derive(Debug)]
+struct Babbling {
+    memory: std::os::fd::OwnedFd,
+    answers: std::sync::Mutex<Vec<(i32, Vec<u8>)>>,
+}
+
+impl Device for Babbling {
+    fn call(&self, _: abi::Request, argument: &mut [u8]) -> io::Result<()> {
+        let Some((errno, bytes)) = self.answers.lock().unwrap().pop() else {
+            return Ok(());
+        };
+        if errno != 0 {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        argument
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(place, byte)| *place = byte);
+        Ok(())
+    }
+
+    fn file(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.memory)
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_a_module_answers_is_a_result(
+        version in 0x2_0000u32..0x2_0009,
+        answers in proptest::collection::vec(
+            (proptest::prop_oneof![5 => proptest::strategy::Just(0), 1 => 1..140],
+             proptest::collection::vec(proptest::num::u8::ANY, 0..48)),
+            0..12,
+        ),
+        caching in proptest::option::of(proptest::sample::select(
+            vec![Caching::WriteCombined, Caching::Cached, Caching::Device],
+        )),
+    ) {
+        let memory =
+            rustix::fs::memfd_create("babbling", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, 1 << 56).unwrap();
+        let mut answers = answers;
+        // The greeting makes sense, so that the rest is reached.
+        let greeting = [version.to_ne_bytes(), 0x2_0000u32.to_ne_bytes()].concat();
+        answers.push((0, greeting));
+        let device = Babbling { memory, answers: std::sync::Mutex::new(answers) };
+        if let Ok(backend) = GdrdrvBackend::over(Box::new(device))
+            && let Ok(pin) = backend.pin(&request(BASE, 1))
+        {
+            let _either = pin.map(PAGE, caching).map(|window| window.caching());
+            let _either = pin.invalidated();
+        }
+    }
+}
