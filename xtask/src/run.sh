@@ -35,6 +35,14 @@ with_program() {
     "$@"
 }
 
+# The gdr command answers 1 for a warning: it works, but not in full.
+a_warning_is_fine() {
+    "$@"
+    local status=$?
+    [ "$status" != 1 ] || { echo "ended with a warning" >&2; status=0; }
+    return $status
+}
+
 # Runs a program of the bundle as a user who owns nothing.
 without_privileges() {
     [ "$(id -u)" = 0 ] || skip "not root: the other steps ran without privileges already"
@@ -59,7 +67,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
     rm -rf "$folder"
     return $status
 }
-export -f skip with_file with_program without_privileges
+export -f skip with_file with_program a_warning_is_fine without_privileges
 
 passed=0 failed=0 skipped=0
 : >"$OUT/summary.tsv"

@@ -109,7 +109,7 @@ fn fuzz_targets() -> anyhow::Result<Outcome> {
         let reason = "no C++ compiler, which libFuzzer is built with".to_owned();
         return Ok(Outcome::Skipped { reason });
     }
-    let mut command = cargo(&["build", "--manifest-path", "fuzz/Cargo.toml", "--locked"]);
+    let mut command = cargo(&["build", "--manifest-path", "fuzz/Cargo.toml"]);
     command.env("CARGO_TARGET_DIR", target().join("fuzz"));
     outcome(command)
 }
