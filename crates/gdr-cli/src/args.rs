@@ -83,6 +83,10 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Sanity(commands::sanity::Options),
+    Copybw(commands::copybw::Options),
+    Copylat(commands::copylat::Options),
+    Apiperf(commands::apiperf::Options),
+    Pplat(commands::pplat::Options),
     Info(commands::info::Options),
     Completions(commands::generate::CompletionsOptions),
     Man(commands::generate::ManOptions),

@@ -36,6 +36,25 @@ fn number(digits: &str) -> Option<u64> {
         .flatten()
 }
 
+/// Six significant digits without trailing zeros, as C++ streams print a number.
+pub(crate) fn six_digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    // The exponent after rounding to six digits: 999999.7 is a million.
+    let scientific = format!("{value:.5e}");
+    let exponent = scientific
+        .split_once('e')
+        .and_then(|(_, e)| e.parse::<i32>().ok());
+    let decimals = (5 - exponent.unwrap_or(0)).clamp(0, 12) as usize;
+    let plain = format!("{value:.decimals$}");
+    if plain.contains('.') {
+        plain.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        plain
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,5 +94,19 @@ mod tests {
         assert_eq!(count("100"), Ok(100));
         assert!(count("0").is_err());
         assert!(count("4294967296").is_err());
+    }
+
+    #[test]
+    fn numbers_are_printed_with_six_digits() {
+        for (value, text) in [
+            (9638.5432, "9638.54"),
+            (0.945_000_1, "0.945"),
+            (530.0, "530"),
+            (999_999.7, "1000000"),
+            (0.001_234_567_8, "0.00123457"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(six_digits(value), text);
+        }
     }
 }

@@ -130,7 +130,7 @@ pub fn run(
             (Way::ToGpu, settings.writes),
             (Way::FromGpu, settings.reads),
         ] {
-            let batches = Batches::of(iterations);
+            let batches = Batches::exactly(iterations);
             tell(Event::Begin {
                 size,
                 way,

@@ -27,6 +27,21 @@ impl Batches {
         }
     }
 
+    /// For exactly `iterations` operations: in as many batches of one size as there can be up to
+    /// 100, which for a prime number above that is one.
+    pub fn exactly(iterations: u32) -> Self {
+        let divides = |batches: &u32| iterations.is_multiple_of(*batches);
+        let batches = (1..=MOST_BATCHES)
+            .rev()
+            .find(divides)
+            .unwrap_or(1)
+            .min(iterations);
+        Self {
+            batches,
+            per_batch: iterations.checked_div(batches).unwrap_or(1),
+        }
+    }
+
     /// Operations in all.
     pub fn iterations(&self) -> u32 {
         self.batches.saturating_mul(self.per_batch)
@@ -79,6 +94,25 @@ mod tests {
                 "{asked}"
             );
             assert!(Batches::of(asked).iterations() >= asked);
+        }
+    }
+
+    #[test]
+    fn exactly_as_many_iterations_as_asked_can_be_had() {
+        for (asked, batches) in [
+            (0, 0),
+            (1, 1),
+            (100, 100),
+            (150, 75),
+            (101, 1),
+            (10_000, 100),
+        ] {
+            let found = Batches::exactly(asked);
+            assert_eq!(
+                (found.iterations(), found.batches),
+                (asked, batches),
+                "{asked}"
+            );
         }
     }
 

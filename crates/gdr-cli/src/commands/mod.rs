@@ -1,7 +1,12 @@
 //! The subcommands, one module each: its options, and how it presents what it found.
 
+pub(crate) mod apiperf;
+pub(crate) mod copybw;
+pub(crate) mod copylat;
 pub(crate) mod generate;
 pub(crate) mod info;
+mod memory;
+pub(crate) mod pplat;
 pub(crate) mod sanity;
 
 use gdr_perf::report::Subject;
@@ -16,6 +21,10 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
     let global = &args.global;
     match &args.command {
         Command::Sanity(options) => sanity::run(global, options, output),
+        Command::Copybw(options) => copybw::run(global, options, output),
+        Command::Copylat(options) => copylat::run(global, options, output),
+        Command::Apiperf(options) => apiperf::run(global, options, output),
+        Command::Pplat(options) => pplat::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, output),
         Command::Man(options) => generate::man(options),

@@ -1,0 +1,186 @@
+//! `gdr copylat`: GDRCopy's `gdrcopy_copylat`.
+
+use std::ops::ControlFlow;
+
+use anyhow::Result;
+use gdr_perf::copylat::{self, Cache, Event, Series, Settings};
+use gdr_perf::sizes::powers_of_two;
+use gdr_perf::target::{GPU_PAGE, Setup};
+use gdr_perf::timer::Batches;
+
+use super::memory::{MemoryOptions, Rival, introduce, show_comparison, show_mapping};
+use crate::args::Global;
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::machine::Machine;
+use crate::numbers::{count, size};
+use crate::output::{Output, flow};
+use crate::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr copylat                         sizes from 1 byte to 16 MiB, both ways
+  gdr copylat -s 64K -c               small sizes, and cuMemcpy's own tables
+  gdr copylat -s 1M --against cuda    with the ratio to cuMemcpy
+  gdr copylat --json                  for a program";
+
+/// Measure the latency of copies through a mapping (gdrcopy_copylat)
+///
+/// A sample is the mean of a batch of copies, up to 100 samples for each size.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// Measure cuMemcpy too
+    #[arg(short = 'c', long)]
+    cumemcpy: bool,
+
+    /// Bytes to allocate, and the largest size
+    #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "16777216")]
+    buffer: u64,
+
+    /// Copies to the GPU of each size
+    #[arg(short, long, value_name = "N", value_parser = count, default_value = "10000")]
+    writes: u32,
+
+    /// Copies from the GPU of each size
+    #[arg(short, long, value_name = "N", value_parser = count, default_value = "100")]
+    reads: u32,
+
+    #[command(flatten)]
+    memory: MemoryOptions,
+
+    /// Let the GPU take the lines out of the CPU's cache before each copy (cached mappings only)
+    #[arg(short = 'C', long)]
+    cold_cache: bool,
+
+    /// Compare with another way to copy, in the same run
+    #[arg(long, value_enum, value_name = "WHAT")]
+    against: Option<Rival>,
+}
+
+impl Options {
+    fn settings(&self) -> Result<Settings, UsageError> {
+        let rounded = self.buffer.max(1).checked_next_multiple_of(GPU_PAGE);
+        let rounded =
+            rounded.ok_or_else(|| UsageError(format!("-s {} is too large", self.buffer)))?;
+        let mut series = Series::MAPPING.to_vec();
+        if self.cumemcpy {
+            series.splice(..0, Series::CUDA);
+        }
+        Ok(Settings {
+            buffer: self.buffer,
+            memory: self.memory.memory(),
+            sizes: powers_of_two(1, rounded),
+            writes: self.writes,
+            reads: self.reads,
+            series,
+            cache: if self.cold_cache {
+                Cache::Cold
+            } else {
+                Cache::Warm
+            },
+            against: Rival::against(self.against),
+        })
+    }
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let settings = options.settings()?;
+    for (name, asked) in [
+        ("num_write_iters", options.writes),
+        ("num_read_iters", options.reads),
+    ] {
+        let used = Batches::of(asked).iterations();
+        if used != asked {
+            anstream::eprintln!(
+                "WARNING: {name} is not a multiple of 100. Increasing {name} from {asked} to {used}."
+            );
+        }
+    }
+    let machine = Machine::open(global)?;
+    if global.json {
+        let progress = Progress::on_stderr();
+        let (mut done, total) = (0, settings.series.len() * settings.sizes.len());
+        let report = copylat::run(&machine.site, &settings, &mut |event| {
+            if let Event::Measured(row) = event {
+                done += 1;
+                progress.at(done, total, row.series.name());
+            }
+            ControlFlow::Continue(())
+        })?;
+        drop(progress);
+        output.json(&report)?;
+        return Ok(Exit::Fine);
+    }
+    introduce(&machine, global, output)?;
+    let mut text = Text {
+        options,
+        setup: None,
+    };
+    let report = copylat::run(&machine.site, &settings, &mut |event| {
+        flow(text.show(&event, output))
+    })?;
+    output.line("closing gdrdrv")?;
+    show_comparison(&report.against_cuda, output)?;
+    Ok(Exit::Fine)
+}
+
+/// The lines of GDRCopy's tool, in its order: the mapping is described after cuMemcpy's tables.
+struct Text<'a> {
+    options: &'a Options,
+    /// Of the mapping that is still to be described.
+    setup: Option<Setup>,
+}
+
+impl Text<'_> {
+    fn show(&mut self, event: &Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
+        match event {
+            Event::Mapped(setup) => {
+                self.setup = Some(**setup);
+                output.line(format_args!("device ptr: {:#x}", setup.device_ptr))?;
+                output.line(format_args!("allocated size: {}", setup.allocated_bytes))?;
+                output.line(self.options.memory.alloc_line())
+            }
+            Event::Begin { series, iterations } => self.begin(*series, *iterations, output),
+            Event::Measured(row) => output.line(format_args!(
+                "{} \t {:>8} \t {:>11.4} \t {:>11.4}",
+                row.series.name(),
+                row.size,
+                row.copy.median_us(),
+                row.copy.min_us()
+            )),
+            Event::Unmapping => output.line("unmapping buffer"),
+            Event::Unpinning => output.line("unpinning buffer"),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        series: Series,
+        iterations: u32,
+        output: &mut Output,
+    ) -> gdr_perf::Result<()> {
+        let through_mapping = Series::MAPPING.contains(&series);
+        if through_mapping && let Some(setup) = self.setup.take() {
+            output.line("")?;
+            show_mapping(&setup, output)?;
+            output.line(format_args!("user-space pointer: {:#x}", setup.user_ptr))?;
+            let cold = if self.options.cold_cache { "yes" } else { "no" };
+            output.line(format_args!("use cold cache: {cold}"))?;
+        }
+        output.line(format_args!(
+            "\n{} num iters for each size: {iterations}",
+            series.name()
+        ))?;
+        if series == Series::ToMapping {
+            output.line(
+                "WARNING: This is the time until the stores have left the CPU, not until the GPU \
+                 sees them; see pplat for that.",
+            )?;
+        }
+        let tabs = if through_mapping { "\t\t\t" } else { "\t\t" };
+        output.line(format_args!(
+            "Test {tabs} Size(B) \t Median Time(us) \t Min. Time(us)"
+        ))
+    }
+}

@@ -1,0 +1,217 @@
+//! `gdr pplat`: GDRCopy's `gdrcopy_pplat`.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use gdr_cuda::Direction;
+use gdr_perf::Place;
+use gdr_perf::pplat::{self, Event, Settings};
+use gdr_perf::timer::Batches;
+
+use super::memory::{MemoryOptions, introduce};
+use crate::args::Global;
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::machine::Machine;
+use crate::numbers::{count, six_digits, size};
+use crate::output::Output;
+use crate::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr pplat                    round trip of a flag: the CPU writes GPU memory, a kernel answers
+  gdr pplat -s 4K              the same with 4 KiB of data ahead of the flag
+  gdr pplat -m 1 -s 4K         the GPU fills the data and the CPU reads them
+  gdr pplat -C gpumem --json   both flags in GPU memory, for a program";
+
+/// Measure round trips between the CPU and a running kernel (gdrcopy_pplat)
+///
+/// The CPU's clock measures, in either mode, from before the CPU writes to after it has read.
+/// Making and checking the data is not in it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// Round trips
+    #[arg(short = 't', long, value_name = "N", value_parser = count, default_value = "1000")]
+    iterations: u32,
+
+    /// Seconds that one answer may take; 0 waits for ever
+    #[arg(short = 'u', long, value_name = "SECONDS", default_value_t = 10)]
+    timeout: u64,
+
+    #[command(flatten)]
+    memory: MemoryOptions,
+
+    /// Bytes of data a round trip, a multiple of 4; 0 for the flag alone
+    #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "0")]
+    payload: u64,
+
+    /// Blocks of the kernel; 1 without data
+    #[arg(short = 'B', long, value_name = "N", value_parser = count, default_value = "8")]
+    blocks: u32,
+
+    /// Threads of each block; 1 without data
+    #[arg(short = 'T', long, value_name = "N", value_parser = count, default_value = "1024")]
+    threads: u32,
+
+    /// Who fills the data: 0 the CPU, 1 the GPU
+    #[arg(short, long, value_enum, value_name = "MODE", default_value_t = Mode::CpuProduces)]
+    mode: Mode,
+
+    /// Where the flag is that the CPU writes
+    #[arg(short = 'G', long, value_enum, value_name = "PLACE", default_value_t = Location::Gpumem)]
+    gpu_flag: Location,
+
+    /// Where the flag is that the GPU writes
+    #[arg(short = 'C', long, value_enum, value_name = "PLACE", default_value_t = Location::Hostmem)]
+    cpu_flag: Location,
+
+    /// Where the data are
+    #[arg(short = 'D', long, value_enum, value_name = "PLACE", default_value_t = Location::Gpumem)]
+    data: Location,
+}
+
+/// Who fills the data.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mode {
+    /// The CPU produces and the GPU consumes
+    #[value(name = "0")]
+    CpuProduces,
+    /// The GPU produces and the CPU consumes
+    #[value(name = "1")]
+    GpuProduces,
+}
+
+/// Where memory is.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Location {
+    Gpumem,
+    Hostmem,
+}
+
+impl From<Location> for Place {
+    fn from(location: Location) -> Self {
+        match location {
+            Location::Gpumem => Self::Gpu,
+            Location::Hostmem => Self::Host,
+        }
+    }
+}
+
+impl Options {
+    fn settings(&self) -> Settings {
+        Settings {
+            iterations: self.iterations,
+            timeout: (self.timeout > 0).then(|| Duration::from_secs(self.timeout)),
+            memory: self.memory.memory(),
+            payload: self.payload,
+            direction: match self.mode {
+                Mode::CpuProduces => Direction::CpuToGpu,
+                Mode::GpuProduces => Direction::GpuToCpu,
+            },
+            blocks: self.blocks,
+            threads: self.threads,
+            gpu_flag: self.gpu_flag.into(),
+            cpu_flag: self.cpu_flag.into(),
+            data: self.data.into(),
+        }
+    }
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let settings = options.settings();
+    let used = Batches::of(settings.iterations).iterations();
+    if used != settings.iterations {
+        anstream::eprintln!(
+            "WARNING: num_iters is not a multiple of 100. Increasing num_iters from {} to {used}.",
+            settings.iterations
+        );
+    }
+    let machine = Machine::open(global)?;
+    if !global.json {
+        introduce(&machine, global, output)?;
+        describe(options, &settings, used, output)?;
+    }
+    let progress = Progress::on_stderr();
+    let report = pplat::run(&machine.site, &settings, &mut |event| {
+        match event {
+            // Rarely, so that a terminal does not come between the round trips.
+            Event::Answered { round, rounds } if round.is_multiple_of(1000) => {
+                progress.at(round as usize, rounds as usize, "round trips");
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })?;
+    drop(progress);
+    if global.json {
+        output.json(&report)?;
+        return Ok(Exit::Fine);
+    }
+    output.line(format_args!(
+        "Round-trip latency per iteration is (min) {}, (median) {} us",
+        six_digits(report.batch.min_us()),
+        six_digits(report.batch.median_us())
+    ))?;
+    output.line("closing gdrdrv")?;
+    let single = &report.round;
+    output.line(format_args!(
+        "Single round trips: min {}, median {}, 99 of 100 within {}, max {} us",
+        six_digits(single.min_us()),
+        six_digits(single.median_us()),
+        six_digits(single.p99_ns / 1000.0),
+        six_digits(single.max_ns / 1000.0)
+    ))?;
+    Ok(Exit::Fine)
+}
+
+/// What will be measured, with the lines of GDRCopy's tool that scripts can know.
+fn describe(
+    options: &Options,
+    settings: &Settings,
+    iterations: u32,
+    output: &mut Output,
+) -> gdr_perf::Result<()> {
+    let payload = settings.payload;
+    if payload == 0 {
+        output.line(
+            "We will measure the visibility of the flag value only. Setting nblocks and nthreads \
+             to 1.",
+        )?;
+    }
+    output.line(match settings.direction {
+        Direction::CpuToGpu => "Benchmark mode: CPU produces and GPU consumes",
+        Direction::GpuToCpu => "Benchmark mode: GPU produces and CPU consumes",
+    })?;
+    output.line(options.memory.alloc_line())?;
+    if payload == 0 {
+        output.line("Measuring the visibility latency of the flag value.")?;
+        output.line(format_args!(
+            "Running {iterations} iterations with flag size 4 bytes."
+        ))?;
+    } else {
+        output.line("Measuring the latency of data + flag model.")?;
+        output.line(format_args!(
+            "Running {iterations} iterations with data size {payload} bytes and flag size 4 bytes."
+        ))?;
+    }
+    output.line(format_args!(
+        "GPU flag in {}, CPU flag in {}, data in {}",
+        settings.gpu_flag.name(),
+        settings.cpu_flag.name(),
+        settings.data.name()
+    ))?;
+    output.line(match (settings.direction, payload) {
+        (_, 0) => "Each round: the CPU stores gpu_flag, the GPU sees it and stores cpu_flag, the CPU sees that.",
+        (Direction::CpuToGpu, _) => {
+            "Each round: the CPU writes the data and gpu_flag, the GPU sees the flag, checks the \
+             data and stores cpu_flag, the CPU sees that."
+        }
+        (Direction::GpuToCpu, _) => {
+            "Each round: the CPU stores gpu_flag, the GPU sees it, writes the data and cpu_flag, \
+             the CPU sees the flag and reads the data."
+        }
+    })?;
+    output.line("CPU does the time measurement.\n")
+}
