@@ -160,8 +160,8 @@ impl Mapped {
 
     /// Takes the window of `slot` away from copies, waits for those under way, and unmaps it.
     ///
-    /// Should a copy still be using it after [`COPIES_END_WITHIN`], the mapping stays until a
-    /// later call of this function finds the copy ended.
+    /// Should a copy still be using it after [`COPIES_END_WITHIN`], the mapping stays, invisible,
+    /// until a later call of this function finds the copy ended.
     pub(crate) fn unpublish(&self, slot: usize) {
         let window = self.entry(slot).swap(ptr::null_mut(), Ordering::SeqCst);
         let Some(window) = NonNull::new(window) else {

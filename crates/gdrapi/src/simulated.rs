@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_simulatedbuffer_is_where_it_is_documented_to_be() {
+    fn the_simulated_buffer_is_where_it_is_documented_to_be() {
         let simulation = Simulation::of(1 << 20).unwrap();
         assert_eq!(simulation.buffer.ptr(), SIMULATED_BUFFER);
         assert!(

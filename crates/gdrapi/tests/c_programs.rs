@@ -1,0 +1,126 @@
+//! C and C++ programs, compiled against the header and run with the shared library.
+
+mod library;
+
+use library::{assert_success, compile, compiler, installed, run};
+
+fn c_program_succeeds(source: &str, standard: &str) {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let program = compile(&cc, standard, source, folder.path());
+    let output = run(&program, folder.path(), &[]);
+    assert_success(source, &output);
+}
+
+#[test]
+fn the_header_is_c99_and_its_types_have_the_layout_of_gdrcopy() {
+    c_program_succeeds("layout.c", "c99");
+}
+
+#[test]
+fn the_header_is_cpp11_too() {
+    let Some(cxx) = compiler("CXX", "c++") else {
+        eprintln!("SKIPPED c++: no C++ compiler");
+        return;
+    };
+    let folder = installed();
+    let program = compile(&cxx, "c++11", "header.cpp", folder.path());
+    assert_success("header.cpp", &run(&program, folder.path(), &[]));
+}
+
+#[test]
+fn right_calls_succeed_and_the_bytes_arrive() {
+    c_program_succeeds("good.c", "gnu11");
+}
+
+#[test]
+fn wrong_calls_are_refused_and_nothing_crashes() {
+    c_program_succeeds("bad.c", "gnu11");
+}
+
+#[test]
+fn copies_race_with_unmapping_unpinning_and_closing() {
+    c_program_succeeds("races.c", "gnu11");
+}
+
+#[test]
+fn a_forked_child_has_none_of_the_handles_and_starts_anew() {
+    c_program_succeeds("forked.c", "gnu11");
+}
+
+#[test]
+fn the_library_survives_dlclose_under_threads() {
+    c_program_succeeds("loaded.c", "gnu11");
+}
+
+#[test]
+fn signal_handlers_may_copy_and_may_leave_a_copy() {
+    c_program_succeeds("interrupted.c", "gnu11");
+}
+
+#[test]
+fn the_log_is_silent_unless_asked_for_and_then_says_what_is_wrong() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let program = compile(&cc, "gnu11", "bad.c", folder.path());
+    let log = |variables: &[(&str, &str)]| {
+        let output = run(&program, folder.path(), variables);
+        assert_success("bad.c", &output);
+        String::from_utf8(output.stderr).expect("text")
+    };
+
+    assert_eq!(log(&[]), "");
+    assert_eq!(log(&[("GDRCOPY_LOG_LEVEL", "1")]), "");
+    let on = ("GDRCOPY_ENABLE_LOGGING", "");
+    let errors = log(&[on]);
+    assert!(
+        errors.lines().all(|line| line.starts_with("ERR:  ")),
+        "only errors by default"
+    );
+    assert!(errors.contains("gdr_map: the pinned address 0x6000000000001 is not a multiple"));
+    let all = log(&[on, ("GDRCOPY_LOG_LEVEL", "1")]);
+    assert!(all.contains("INFO: simulated GPU memory: 1048576 bytes at 0x6000000000000"));
+    assert_eq!(log(&[on, ("GDRCOPY_LOG_LEVEL", "5")]), "");
+}
+
+#[test]
+fn opening_without_a_gpu_fails_and_the_log_tells_every_reason() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let program = compile(&cc, "gnu11", "opens.c", folder.path());
+    let log = |variables: &[(&str, &str)]| {
+        let output = run(&program, folder.path(), variables);
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).expect("text"),
+        )
+    };
+    let on = ("GDRCOPY_ENABLE_LOGGING", "1");
+
+    let (code, text) = log(&[on, ("GDR_BACKEND", "nonsense")]);
+    assert_eq!(code, Some(libc::EINVAL));
+    assert!(
+        text.starts_with("ERR:  gdr_open: GDR_BACKEND: there is no backend `nonsense`"),
+        "{text}"
+    );
+
+    let (code, text) = log(&[on, ("GDR_SIM_BYTES", "many")]);
+    assert_eq!(code, Some(libc::EINVAL));
+    assert!(text.contains("GDR_SIM_BYTES is not a size"), "{text}");
+
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        eprintln!("SKIPPED the rest: this machine has a GPU");
+        return;
+    }
+    let (code, text) = log(&[on, ("GDR_BACKEND", "")]);
+    assert_eq!(code, Some(libc::ENODEV));
+    for backend in ["gdrdrv: ", "dmabuf: ", "rm: ", "sim: "] {
+        assert!(text.contains(backend), "{text}");
+    }
+    let (code, text) = log(&[on, ("GDR_BACKEND", ""), ("GDRCOPY_USE_DMABUF_MMAP", "1")]);
+    assert_eq!(code, Some(libc::ENODEV));
+    assert!(
+        text.contains("backend dmabuf cannot be used") && !text.contains("rm: "),
+        "{text}"
+    );
+}

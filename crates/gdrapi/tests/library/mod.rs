@@ -1,0 +1,92 @@
+//! Where the shared library is, and programs that use it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// The shared library that was built with this test.
+pub(crate) fn shared_library() -> PathBuf {
+    let test = std::env::current_exe().expect("a running program has a path");
+    // Cargo builds all kinds of the library before its tests, next to them.
+    let library = test.with_file_name("libgdrapi.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
+}
+
+/// A folder with the shared library under the names of an installation.
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+pub(crate) fn installed() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["libgdrapi.so", "libgdrapi.so.2"] {
+        std::os::unix::fs::symlink(shared_library(), folder.path().join(name)).expect("a link");
+    }
+    folder
+}
+
+/// The compiler of a language, if this machine has one: the variable's value or the usual name.
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+pub(crate) fn compiler(variable: &str, usual: &str) -> Option<String> {
+    let name = std::env::var(variable).ok().filter(|name| !name.is_empty());
+    let name = name.unwrap_or_else(|| usual.to_owned());
+    Command::new(&name).arg("--version").output().ok()?;
+    Some(name)
+}
+
+/// Compiles `tests/c/SOURCE` against `include/gdrapi.h` and the library in `folder`, warnings
+/// being errors.
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+pub(crate) fn compile(compiler: &str, standard: &str, source: &str, folder: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = folder.join(source.replace('.', "_"));
+    let output = Command::new(compiler)
+        .arg(format!("-std={standard}"))
+        .args([
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Werror",
+            "-O2",
+            "-g",
+            "-pthread",
+        ])
+        .arg("-I")
+        .arg(root.join("include"))
+        .arg(root.join("tests/c").join(source))
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(folder)
+        .args(["-lgdrapi", "-ldl"])
+        .output()
+        .expect("the compiler starts");
+    assert_success(&format!("compiling {source}"), &output);
+    program
+}
+
+/// Runs `program` on the simulated GPU, with the library in `folder`.
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+pub(crate) fn run(program: &Path, folder: &Path, variables: &[(&str, &str)]) -> Output {
+    Command::new(program)
+        .env("LD_LIBRARY_PATH", folder)
+        .env("GDR_BACKEND", "sim")
+        .env("GDR_SIM_BYTES", "1048576")
+        .env_remove("GDRCOPY_ENABLE_LOGGING")
+        .env_remove("GDRCOPY_LOG_LEVEL")
+        .env_remove("GDRCOPY_USE_DMABUF_MMAP")
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the program starts")
+}
+
+/// Fails with what was printed unless it ended with 0.
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+pub(crate) fn assert_success(what: &str, output: &Output) {
+    assert!(
+        output.status.success(),
+        "{what}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
