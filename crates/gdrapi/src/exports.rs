@@ -2,11 +2,6 @@
 //!
 //! Each is the C function of the same name in `gdrapi.h`, which says what it does. Answers are 0
 //! or a positive errno value.
-//!
-//! # Safety
-//!
-//! Common to all: an output pointer is null (`EINVAL`) or valid for writing what it points to.
-//! Handles may be anything.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -70,7 +65,7 @@ pub extern "C" fn gdr_close(g: gdr_t) -> c_int {
 /// Pins GPU memory. Both tokens must be 0.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_pin_buffer(
     g: gdr_t,
@@ -94,7 +89,7 @@ pub unsafe extern "C" fn gdr_pin_buffer(
 /// Pins GPU memory, with flags.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_pin_buffer_v2(
     g: gdr_t,
@@ -180,7 +175,7 @@ pub extern "C" fn gdr_unpin_buffer(g: gdr_t, handle: gdr_mh_t) -> c_int {
 /// Whether the memory was freed under the pin.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_get_callback_flag(
     g: gdr_t,
@@ -222,7 +217,7 @@ fn describe(g: gdr_t, handle: gdr_mh_t) -> Result<gdr_info_v2_t, Failure> {
 /// What is pinned, in the structure of versions before 2.4: 40 bytes are written.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_get_info(
     g: gdr_t,
@@ -247,7 +242,7 @@ pub unsafe extern "C" fn gdr_get_info(
 /// What is pinned.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_get_info_v2(
     g: gdr_t,
@@ -263,7 +258,7 @@ pub unsafe extern "C" fn gdr_get_info_v2(
 /// Maps a pinned buffer.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_map(
     g: gdr_t,
@@ -280,7 +275,7 @@ pub unsafe extern "C" fn gdr_map(
 /// Maps a pinned buffer, asking for a mapping type.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_map_v2(
     g: gdr_t,
@@ -327,7 +322,7 @@ pub extern "C" fn gdr_unmap(g: gdr_t, handle: gdr_mh_t, va: *mut c_void, size: u
 
 /// Copies to GPU memory.
 ///
-/// The two copies do not go through [`answer`]: nothing on their way panics, is a cancellation
+/// The two copies do not go through `answer`: nothing on their way panics, is a cancellation
 /// point, or logs, unless they refuse.
 ///
 /// # Safety
@@ -388,7 +383,7 @@ impl From<Refused> for Failure {
 /// The version of this library. A null pointer is passed over.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_runtime_get_version(major: *mut c_int, minor: *mut c_int) {
     // SAFETY: the caller's promise. There is no way to report a null pointer.
@@ -401,7 +396,7 @@ pub unsafe extern "C" fn gdr_runtime_get_version(major: *mut c_int, minor: *mut 
 /// refuse to go on without one.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_driver_get_version(
     g: gdr_t,
@@ -427,7 +422,7 @@ pub unsafe extern "C" fn gdr_driver_get_version(
 /// What the backend offers.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_get_attribute(g: gdr_t, attr: c_uint, v: *mut c_int) -> c_int {
     answer("gdr_get_attribute", || {
@@ -448,7 +443,7 @@ pub unsafe extern "C" fn gdr_get_attribute(g: gdr_t, attr: c_uint, v: *mut c_int
 /// A name for a mapping type.
 ///
 /// # Safety
-/// See the [module](self).
+/// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_get_mapping_type_string(
     mapping_type: c_uint,

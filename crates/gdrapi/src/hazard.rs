@@ -234,10 +234,8 @@ impl Record {
                 // SAFETY: the entry held `seen` after it was announced, so by the module's
                 // argument whoever removes it finds the announcement and waits for it to be
                 // withdrawn, which happens when the answer is dropped.
-                return Ok(Protected {
-                    cell,
-                    value: unsafe { &*seen },
-                });
+                let value = unsafe { &*seen };
+                return Ok(Protected { cell, value });
             }
             // Somebody unmapped and mapped in between, so this loop goes round only as often as
             // others get something done.
@@ -304,8 +302,10 @@ fn barrier() -> bool {
     if membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
         return true;
     }
-    // It was registered, so only a filter installed since can have refused it. Copies that are
-    // under way cannot be told apart from none; later ones fence themselves.
+    // It was registered, so only a filter installed since can have refused it. What is announced
+    // at this moment cannot be told, so nothing is destroyed now. Copies that start from here on
+    // fence themselves, and announcements of those under way are long out of the CPUs' store
+    // buffers when the next waiter looks.
     SYMMETRIC.store(true, Ordering::SeqCst);
     tracing::warn!("membarrier is no longer allowed: copies run a fence each from now on");
     false
@@ -323,4 +323,175 @@ pub(crate) fn register() {
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: membarrier(2) takes two numbers and touches no memory.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    const ALIVE: u64 = 0x616c_6976_6521_2121;
+    const DEAD: u64 = 0xdead_dead_dead_dead;
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// `SYMMETRIC` is one for the whole process.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    struct Canary(AtomicU64);
+
+    fn canary() -> *mut Canary {
+        Box::into_raw(Box::new(Canary(AtomicU64::new(ALIVE))))
+    }
+
+    /// As copies do it.
+    fn look(entry: &AtomicPtr<Canary>) -> Result<u64, NotProtected> {
+        let look_with = |record: &Record| {
+            record.protect(entry).map(|canary| {
+                let first = canary.0.load(Ordering::Relaxed);
+                std::hint::spin_loop();
+                first & canary.0.load(Ordering::Relaxed)
+            })
+        };
+        match own_record::get() {
+            Some(record) => look_with(record),
+            None => look_with(FirstRecord::claim().record()),
+        }
+    }
+
+    fn destroy(canary: *mut Canary) {
+        assert_eq!(wait_for(canary.cast(), LIMIT), Quiet::Yes);
+        // SAFETY: unreachable and, as just waited for, not in use.
+        let canary = unsafe { Box::from_raw(canary) };
+        canary.0.store(DEAD, Ordering::Relaxed);
+    }
+
+    fn readers_never_see_a_destroyed_canary() {
+        let entry = AtomicPtr::new(canary());
+        let over = AtomicBool::new(false);
+        let seen = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        match look(&entry) {
+                            Ok(value) => {
+                                assert_eq!(value, ALIVE);
+                                seen.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Err(why) => assert_eq!(why, NotProtected::Empty),
+                        }
+                    }
+                });
+            }
+            for round in 0..2000 {
+                let next = if round % 3 == 0 {
+                    ptr::null_mut()
+                } else {
+                    canary()
+                };
+                let before = entry.swap(next, Ordering::SeqCst);
+                if !before.is_null() {
+                    destroy(before);
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let last = entry.swap(ptr::null_mut(), Ordering::SeqCst);
+        if !last.is_null() {
+            destroy(last);
+        }
+    }
+
+    #[test]
+    fn nothing_is_destroyed_in_use_with_the_kernels_barrier() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        register();
+        readers_never_see_a_destroyed_canary();
+    }
+
+    #[test]
+    fn nothing_is_destroyed_in_use_with_fences_in_the_readers() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        SYMMETRIC.store(true, Ordering::SeqCst);
+        readers_never_see_a_destroyed_canary();
+        register();
+    }
+
+    #[test]
+    fn an_announcement_of_another_thread_is_waited_for_and_one_of_ones_own_is_not() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = AtomicPtr::new(canary());
+        let what: Announced = entry.load(Ordering::Relaxed).cast();
+        assert_eq!(look(&entry), Ok(ALIVE));
+        assert_eq!(wait_for(what, LIMIT), Quiet::Yes);
+        {
+            let record = own_record::get().unwrap();
+            let _kept = record.protect(&entry).unwrap();
+            assert_eq!(wait_for(what, LIMIT), Quiet::NotYet, "and at once");
+            let elsewhere = std::thread::scope(|scope| {
+                let wait = || wait_for(entry.load(Ordering::Relaxed).cast(), Duration::ZERO);
+                scope.spawn(wait).join().unwrap()
+            });
+            assert_eq!(elsewhere, Quiet::NotYet);
+        }
+        destroy(what.cast());
+    }
+
+    #[test]
+    fn announcements_nest_and_end_in_order() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = AtomicPtr::new(canary());
+        assert_eq!(look(&entry), Ok(ALIVE));
+        let record = own_record::get().unwrap();
+        let nested: Vec<_> = (0..CELLS)
+            .map(|_| record.protect(&entry).unwrap())
+            .collect();
+        assert_eq!(record.protect(&entry).err(), Some(NotProtected::TooDeep));
+        drop(nested);
+        destroy(entry.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn records_of_threads_that_ended_are_used_again() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = AtomicPtr::new(canary());
+        for _ in 0..200 {
+            std::thread::scope(|scope| {
+                scope
+                    .spawn(|| assert_eq!(look(&entry), Ok(ALIVE)))
+                    .join()
+                    .unwrap();
+            });
+        }
+        assert!(
+            Record::all().count() < 50,
+            "{} records",
+            Record::all().count()
+        );
+        destroy(entry.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_thread_may_copy_in_its_last_moments() {
+        static ENTRY: AtomicPtr<Canary> = AtomicPtr::new(ptr::null_mut());
+        struct LooksAtTheEnd;
+        impl Drop for LooksAtTheEnd {
+            fn drop(&mut self) {
+                assert_eq!(look(&ENTRY), Ok(ALIVE));
+            }
+        }
+        thread_local! {
+            static LAST: LooksAtTheEnd = const { LooksAtTheEnd };
+        }
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        ENTRY.store(canary(), Ordering::SeqCst);
+        let thread = std::thread::spawn(|| {
+            LAST.with(|_| ());
+            assert_eq!(look(&ENTRY), Ok(ALIVE));
+        });
+        thread.join().unwrap();
+        destroy(ENTRY.swap(ptr::null_mut(), Ordering::SeqCst));
+    }
 }
