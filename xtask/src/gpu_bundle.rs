@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::gpu_steps::{STEPS, c_programs};
+use crate::gpu_steps::STEPS;
 use crate::workspace::{cargo, root, target};
 
 /// What the loader and the linker look for; all lead to the file itself.
@@ -15,7 +15,7 @@ const LIBRARY: &str = "libgdrapi.so.2.6";
 const LIBRARY_LINKS: [&str; 2] = ["libgdrapi.so.2", "libgdrapi.so"];
 
 /// `run.sh` without its steps.
-const SCRIPT: &str = include_str!("run.sh");
+const SCRIPT: &str = include_str!("../bundle/run.sh");
 
 pub(crate) fn run(out: &Path) -> anyhow::Result<ExitCode> {
     let out = root().join(out);
@@ -28,7 +28,7 @@ pub(crate) fn run(out: &Path) -> anyhow::Result<ExitCode> {
 /// Builds everything that runs on a GPU and puts it, with `run.sh`, into `out`.
 pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     clear(out)?;
-    for folder in ["bin", "lib", "include", "c", "examples"] {
+    for folder in ["bin", "lib", "include"] {
         fs::create_dir_all(out.join(folder))?;
     }
     let release = target().join("release");
@@ -63,42 +63,25 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
 
     let header = root().join("crates/gdrapi/include/gdrapi.h");
     fs::copy(&header, out.join("include/gdrapi.h"))?;
-    for program in c_programs()? {
-        compile(&program, out)?;
-    }
+    compile_client(out)?;
 
     let script = out.join("run.sh");
-    fs::write(&script, SCRIPT.replace("@STEPS@", &steps()?))?;
+    fs::write(&script, SCRIPT.replace("@STEPS@", &steps()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }
 
 /// The calls of `step` in `run.sh`.
-fn steps() -> anyhow::Result<String> {
-    let mut lines = Vec::new();
-    for step in STEPS {
-        lines.push(line(
-            step.name,
-            step.file,
-            step.prints.extension(),
-            step.limit_s,
-            step.command,
-        ));
-    }
-    for program in c_programs()? {
-        let command = format!(r#"GDR_BACKEND=rm with_file "$HERE/c/{program}""#);
-        let name = format!("C program {program}");
-        lines.push(line(&name, &format!("c-{program}"), "txt", 120, &command));
-    }
-    Ok(lines.join("\n"))
-}
-
-fn line(name: &str, file: &str, extension: &str, limit_s: u32, command: &str) -> String {
-    format!(
-        "step {} {file} {extension} {limit_s} {}",
-        quoted(name),
-        quoted(command)
-    )
+fn steps() -> String {
+    let lines = STEPS.map(|step| {
+        let (name, command) = (quoted(step.name), quoted(step.command));
+        let extension = step.prints.extension();
+        format!(
+            "step {name} {} {extension} {} {command}",
+            step.file, step.limit_s
+        )
+    });
+    lines.join("\n")
 }
 
 /// As one word of the shell.
@@ -132,18 +115,18 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compile(program: &str, out: &Path) -> anyhow::Result<()> {
+/// Compiles the C client against what is in `out`.
+fn compile_client(out: &Path) -> anyhow::Result<()> {
     let mut compiler = Command::new("cc");
     compiler
-        .arg("-O2")
-        .arg("-pthread")
-        .arg(root().join(format!("crates/gdrapi/tests/c/{program}.c")))
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2"])
+        .arg(root().join("xtask/bundle/client.c"))
         .arg("-I")
         .arg(out.join("include"))
         .arg("-L")
         .arg(out.join("lib"))
         .args(["-lgdrapi", "-ldl", "-Wl,-rpath,$ORIGIN/../lib", "-o"])
-        .arg(out.join("c").join(program));
+        .arg(out.join("bin/client"));
     succeed(compiler)
 }
 
@@ -164,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_script_is_one_that_bash_accepts() {
-        let script = SCRIPT.replace("@STEPS@", &steps().unwrap());
+        let script = SCRIPT.replace("@STEPS@", &steps());
         let folder = std::env::temp_dir().join(format!("gdr-run-{}.sh", std::process::id()));
         fs::write(&folder, script).unwrap();
         let status = Command::new("bash")

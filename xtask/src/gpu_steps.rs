@@ -1,7 +1,5 @@
 //! What is run where there is a GPU: the one list, for `cargo xtask test` and for the bundle.
 
-use crate::workspace::root;
-
 /// One step of the GPU run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
@@ -35,7 +33,7 @@ impl Prints {
 }
 
 /// Every step, in the order of the run: what everything rests on first, what takes long last.
-pub(crate) const STEPS: [Step; 9] = [
+pub(crate) const STEPS: [Step; 11] = [
     Step {
         name: "gdr info",
         file: "info",
@@ -58,11 +56,25 @@ pub(crate) const STEPS: [Step; 9] = [
         command: r#"a_warning_is_fine without_privileges "$GDR" sanity -e -v"#,
     },
     Step {
+        name: "a C program on libgdrapi, stock driver",
+        file: "client-rm",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#"GDR_BACKEND=rm "$HERE/bin/client""#,
+    },
+    Step {
+        name: "a C program on libgdrapi, best backend",
+        file: "client",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#""$HERE/bin/client""#,
+    },
+    Step {
         name: "gdr copybw --against cuda",
         file: "copybw",
         prints: Prints::Json,
         limit_s: 300,
-        command: r#"a_warning_is_fine "$GDR" copybw --against cuda --json"#,
+        command: r#"a_warning_is_fine "$GDR" copybw -s 4M -l --against cuda --json"#,
     },
     Step {
         name: "gdr copylat --against cuda",
@@ -90,7 +102,7 @@ pub(crate) const STEPS: [Step; 9] = [
         file: "overhead",
         prints: Prints::Text,
         limit_s: 120,
-        command: r#"GDR_BACKEND=rm with_file "$HERE/examples/overhead" "$HERE/lib/libgdrapi.so.2""#,
+        command: r#"GDR_BACKEND=rm "$HERE/bin/overhead" "$HERE/lib/libgdrapi.so.2""#,
     },
     Step {
         name: "gdr sanity under compute-sanitizer",
@@ -100,18 +112,3 @@ pub(crate) const STEPS: [Step; 9] = [
         command: r#"with_program compute-sanitizer --target-processes all --error-exitcode 9 "$GDR" sanity"#,
     },
 ];
-
-/// The C programs that use the library as GDRCopy's clients do, by name.
-pub(crate) fn c_programs() -> anyhow::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(root().join("crates/gdrapi/tests/c"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "c")
-            && let Some(stem) = path.file_stem()
-        {
-            names.push(stem.to_string_lossy().into_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
-}

@@ -6,9 +6,10 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
 
+use crate::gpu_steps::STEPS;
 use crate::ledger::{Ledger, Outcome};
 use crate::workspace::{cargo, has_subcommand, root, target};
-use crate::{docs, gpu_bundle, gpu_steps, links};
+use crate::{docs, gpu_bundle, links};
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut ledger = Ledger::default();
@@ -135,17 +136,9 @@ fn licences() -> anyhow::Result<Outcome> {
 fn gpu(ledger: &mut Ledger) -> anyhow::Result<()> {
     println!("\n== GPU");
     if let Some(reason) = no_gpu() {
-        let programs = gpu_steps::c_programs()?;
-        let programs = programs
-            .iter()
-            .map(|program| format!("C program {program} on a GPU"));
-        for name in gpu_steps::STEPS
-            .iter()
-            .map(|step| step.name.to_owned())
-            .chain(programs)
-        {
+        for step in STEPS {
             ledger.record(
-                &name,
+                step.name,
                 Outcome::Skipped {
                     reason: reason.to_owned(),
                 },

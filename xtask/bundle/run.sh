@@ -25,11 +25,6 @@ skip() {
     exit 77
 }
 
-with_file() {
-    [ -x "$1" ] || skip "${1##*/} is not in the bundle"
-    "$@"
-}
-
 with_program() {
     command -v "$1" >/dev/null || skip "$1 is not installed"
     "$@"
@@ -67,7 +62,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
     rm -rf "$folder"
     return $status
 }
-export -f skip with_file with_program a_warning_is_fine without_privileges
+export -f skip with_program a_warning_is_fine without_privileges
 
 passed=0 failed=0 skipped=0
 : >"$OUT/summary.tsv"
