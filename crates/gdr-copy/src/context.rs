@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use gdr_cuda::{Cuda, DevicePtr, SimDriver};
+use gdr_cuda::{Cuda, DevicePtr, Ordinal, SimDriver};
 
 use crate::backend::{Backend, PinRequest};
 use crate::backend::{dmabuf, gdrdrv, rm, sim::SimBackend};
 use crate::choice::{BackendKind, Choice, Rejected};
 use crate::error::{Error, Result};
 use crate::fork::Origin;
-use crate::pinned::{PinOptions, Pinned, RouteReport};
+use crate::pinned::{Bar1, PinOptions, Pinned, RouteReport};
 
 /// Version of a kernel module, e.g. 2.5.
 pub type ModuleVersion = (u16, u16);
@@ -212,5 +212,14 @@ impl Context {
         self.origin.check()?;
         self.backend
             .routes(&PinRequest::new(ptr, len, PinOptions::default())?)
+    }
+
+    /// How full the PCIe window of a GPU is, where the backend can tell (`rm` can).
+    ///
+    /// # Errors
+    /// Where the GPU is unknown or cannot be opened.
+    pub fn bar1(&self, device: Ordinal) -> Result<Option<Bar1>> {
+        self.origin.check()?;
+        self.backend.bar1(device)
     }
 }

@@ -105,6 +105,16 @@ pub struct RouteReport {
     pub refusal: Option<String>,
 }
 
+/// Room in a GPU's PCIe window, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bar1 {
+    /// Its size.
+    pub total: u64,
+    /// What of it no process has mapped. On GPUs whose BAR1 shows all of the memory for good
+    /// ("static BAR1"), mappings take no room and this does not change.
+    pub free: u64,
+}
+
 /// What is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinInfo {

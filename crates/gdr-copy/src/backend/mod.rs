@@ -8,13 +8,13 @@ pub(crate) mod sim;
 
 use std::fmt::Debug;
 
-use gdr_cuda::DevicePtr;
+use gdr_cuda::{DevicePtr, Ordinal};
 
 use crate::choice::BackendKind;
 use crate::context::Attributes;
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::pinned::{Bus, PinOptions, Route, RouteReport};
+use crate::pinned::{Bar1, Bus, PinOptions, Route, RouteReport};
 use crate::window::Window;
 
 /// GPU pages as GDRCopy counts them: the unit in which GPU memory is pinned.
@@ -61,6 +61,11 @@ pub(crate) trait Backend: Send + Sync + Debug {
     fn pin(&self, request: &PinRequest) -> Result<Box<dyn Pin>>;
 
     fn attributes(&self) -> Attributes;
+
+    /// How full a GPU's PCIe window is, where the backend can tell.
+    fn bar1(&self, _device: Ordinal) -> Result<Option<Bar1>> {
+        Ok(None)
+    }
 
     /// Every route to a range, with the reason where it is closed. A backend with one route tries
     /// it.

@@ -9,6 +9,7 @@ use gdr_cuda::{Bdf, BufferId};
 use super::abi::{self, FbInfo, GpuIdInfo, Handle, IndexedInfo};
 use super::client::{Card, Client};
 use crate::error::Result;
+use crate::pinned::Bar1;
 
 #[derive(Debug)]
 pub(super) struct Device {
@@ -34,13 +35,6 @@ pub(super) struct Identity {
 
 /// Sizes remembered at most; then all are forgotten.
 const MAX_SIZES: usize = 4096;
-
-/// Room in the GPU's PCIe window, bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bar1 {
-    pub(super) total: u64,
-    pub(super) free: u64,
-}
 
 impl Device {
     pub(super) fn open(client: Arc<Client>, card: Card) -> Result<Self> {

@@ -42,7 +42,7 @@ use crate::choice::BackendKind;
 use crate::context::Attributes;
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::pinned::{Route, RouteReport};
+use crate::pinned::{Bar1, Route, RouteReport};
 use crate::window::{Stretch, Window};
 
 pub use status::RmStatus;
@@ -170,6 +170,10 @@ impl Backend for RmBackend {
             dma_buf_mmap: false,
             module: None,
         }
+    }
+
+    fn bar1(&self, device: Ordinal) -> Result<Option<Bar1>> {
+        Ok(self.device(device)?.bar1())
     }
 
     fn routes(&self, request: &PinRequest) -> Result<Vec<RouteReport>> {

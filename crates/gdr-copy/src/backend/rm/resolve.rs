@@ -5,10 +5,11 @@
 //! in the driver). So the first serves `cuMemAlloc`, the second everything else, and the third,
 //! the only one CUDA documents, VMM memory where the second is not to be had.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use gdr_cuda::{BufferId, Cuda, DevicePtr, Driver, PointerInfo, PointerKind};
+use gdr_cuda::{BufferId, CuResult, Cuda, DevicePtr, Driver, PointerInfo, PointerKind};
 
 use super::abi::{self, ExportInfo, Handle, ImportObject, ImportObjects};
 use super::device::{Device, Identity};
@@ -255,17 +256,20 @@ fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<V
     let page = crate::window::host_page();
     let start = range.ptr.align_down(page);
     let end = (range.ptr.get() + range.len).next_multiple_of(page);
+    let refusal = Cell::new(None);
     let export = |from: DevicePtr| {
         observe::export_of(cuda.symbol_address(), || {
-            cuda.dma_buf_fd(range.info.device, from, end - from.get(), 0)
+            let exported = cuda.dma_buf_fd(range.info.device, from, end - from.get(), 0);
+            exported.inspect_err(|error| refusal.set(error.cu_result()))
         })
     };
     let (from, (fd, sources)) = match export(start) {
         Ok(exported) => (start, exported),
-        Err(refusal) => {
-            let from = pool_chunk(cuda, range, end).ok_or(refusal)?;
+        Err(reason) if refusal.get() == Some(CuResult::INVALID_VALUE) => {
+            let from = pool_chunk(cuda, range, end).ok_or(reason)?;
             (from, export(from)?)
         }
+        Err(reason) => return Err(reason),
     };
     let exported = sources
         .iter()
