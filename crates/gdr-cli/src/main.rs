@@ -50,7 +50,7 @@ fn main() -> ExitCode {
             // The reader has gone; what it did not read is no news.
             Exit::Undecided if closed(&written) => return Exit::Undecided.into(),
             exit => {
-                anstream::eprintln!("{} {error:#}", "error:".red().bold());
+                anstream::eprintln!("{} {}", "error:".red().bold(), words(&error));
                 exit
             }
         },
@@ -62,6 +62,18 @@ fn main() -> ExitCode {
         }
         _ => exit.into(),
     }
+}
+
+/// The error and its causes, but for those that it quotes already.
+fn words(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |said, cause| {
+        let cause = cause.to_string();
+        match said.as_str() {
+            "" => cause,
+            said if said.contains(&cause) => said.to_owned(),
+            said => format!("{said}: {cause}"),
+        }
+    })
 }
 
 fn closed(written: &std::io::Result<()>) -> bool {
@@ -82,5 +94,23 @@ fn log_to_stderr(verbose: u8) {
         .with_writer(std::io::stderr);
     log.with_ansi(anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never)
         .with_target(false)
+        .without_time()
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_that_is_quoted_already_is_not_said_twice() {
+        let name = "x"
+            .parse::<gdr_copy::BackendKind>()
+            .map_err(gdr_copy::Error::from);
+        let said = words(&name.context("no context").unwrap_err());
+        assert_eq!(said.matches("no backend `x`").count(), 1, "{said}");
+        assert!(said.starts_with("no context: GDR_BACKEND: "), "{said}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::Result;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
 use gdr_copy::cpu::{self, Routine};
 use gdr_cuda::{Bdf, Gpu, MemoryKind};
@@ -240,7 +240,7 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
 
 fn table<const N: usize>(titles: [&str; N]) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.load_style(UTF8_FULL_CONDENSED);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(titles);
     table

@@ -79,14 +79,13 @@ fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
     status
 }
 
-/// Whether the whole of a range of addresses is mapped in this process.
-fn is_mapped((start, len): (*mut u8, u64)) -> bool {
+/// Whether the first page of a window is mapped in this process; the others came and went with
+/// it.
+fn is_mapped((start, _): (*mut u8, u64)) -> bool {
     let mut resident = 0_u8;
-    // One page tells: the range was mapped as one.
-    let one = (len as usize).min(1);
     // SAFETY: `mincore` looks at the address without touching what is there, and writes one byte
     // for the one page that is asked about.
-    unsafe { libc::mincore(start.cast(), one, &mut resident) == 0 }
+    unsafe { libc::mincore(start.cast(), 1, &mut resident) == 0 }
 }
 
 /// Forks, runs `work` in the child, and returns its status; the child is killed after `limit`.

@@ -300,6 +300,26 @@ pub fn all() -> Vec<Check> {
     checks
 }
 
+/// The name that begins most like `name`, if that is more than its first word.
+fn nearest<'a>(all: &'a [Check], name: &str) -> Option<&'a str> {
+    let same = |check: &Check| {
+        check
+            .name
+            .bytes()
+            .zip(name.bytes())
+            .take_while(|(a, b)| a == b)
+            .count()
+    };
+    let nearest = all
+        .iter()
+        .max_by_key(|check| (same(check), std::cmp::Reverse(&check.name)))?;
+    let word = nearest
+        .name
+        .find('_')
+        .map_or(nearest.name.len(), |underscore| underscore + 1);
+    (same(nearest) > word).then_some(nearest.name())
+}
+
 /// The checks of these names, in the order given.
 ///
 /// # Errors
@@ -307,26 +327,14 @@ pub fn all() -> Vec<Check> {
 pub fn named<S: AsRef<str>>(names: &[S]) -> Result<Vec<Check>> {
     let all = all();
     let find = |name: &str| {
-        all.iter()
-            .find(|check| check.name == name)
-            .cloned()
-            .ok_or_else(|| {
-                let same_start = |check: &&Check| {
-                    check
-                        .name
-                        .bytes()
-                        .zip(name.bytes())
-                        .take_while(|(a, b)| a == b)
-                        .count()
-                };
-                let nearest = all
-                    .iter()
-                    .max_by_key(same_start)
-                    .map_or("", |check| check.name());
-                Error::Settings(format!(
-                    "there is no check `{name}`: did you mean `{nearest}`? -l lists all"
-                ))
-            })
+        let found = all.iter().find(|check| check.name == name).cloned();
+        found.ok_or_else(|| {
+            let hint = match nearest(&all, name) {
+                Some(nearest) => format!(": did you mean `{nearest}`?"),
+                None => String::new(),
+            };
+            Error::Settings(format!("there is no check `{name}`{hint} (-l lists all)"))
+        })
     };
     names.iter().map(|name| find(name.as_ref())).collect()
 }
