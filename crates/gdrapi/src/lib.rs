@@ -20,7 +20,8 @@
 //!
 //! Every function may be called from every thread at every time. Copies take no lock: each
 //! announces its mapping in a hazard pointer, and whoever unmaps waits for the copies that use
-//! that mapping, and for no others. A forked child starts from nothing. Copies may be made in
+//! that mapping, and for no others. (A copy that does not end within 20 s, or was left by
+//! `siglongjmp`, keeps its mapping until later; nothing hangs.) A forked child starts from nothing. Copies may be made in
 //! signal handlers, once the thread has made one outside. The library stays loaded after
 //! `dlclose`.
 //!

@@ -39,6 +39,15 @@ fn wrong_calls_are_refused_and_nothing_crashes() {
 }
 
 #[test]
+fn a_range_may_end_in_the_last_gpu_page_of_its_allocation() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let program = compile(&cc, "gnu11", "tail.c", folder.path());
+    let output = run(&program, folder.path(), &[("GDR_SIM_BYTES", "100000")]);
+    assert_success("tail.c", &output);
+}
+
+#[test]
 fn copies_race_with_unmapping_unpinning_and_closing() {
     c_program_succeeds("races.c", "gnu11");
 }

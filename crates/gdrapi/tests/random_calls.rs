@@ -11,77 +11,111 @@ use proptest::prelude::*;
 /// A number that is interesting in some place.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
-        4 => (0..64u64).prop_map(|page| page * 4096),
-        2 => 0..300u64,
-        2 => Just(65536u64),
+        9 => (0..4u64).prop_map(|page| page * 65536),
+        2 => (1..64u64).prop_map(|page| page * 4096),
+        4 => 0..300u64,
         1 => Just(u64::MAX),
         1 => (0..64u32).prop_map(|bit| 1 << bit),
         1 => any::<u64>(),
     ]
 }
 
+/// Whether an argument is what a caller should pass, or any number.
+fn sensible() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.85)
+}
+
+/// The number of a function in [`Returned::make`]: rarely one that ends much.
+fn function() -> impl Strategy<Value = u8> {
+    prop_oneof![
+        1 => 0..2u8,
+        6 => 2..5u8,
+        10 => 5..9u8,
+        2 => 9..11u8,
+        3 => 11..13u8,
+        12 => 13..17u8,
+        3 => 17..20u8,
+    ]
+}
+
 #[derive(Clone, Debug)]
 struct Call {
     function: u8,
-    /// Which of the values that earlier calls returned to use; past the end: the number instead.
-    library: usize,
+    /// Which of the latest handles to use.
     handle: usize,
-    mapping: usize,
+    sensible_library: bool,
+    sensible_handle: bool,
+    sensible_address: bool,
+    sensible_size: bool,
     numbers: [u64; 3],
 }
 
 fn call() -> impl Strategy<Value = Call> {
+    let sensible = (sensible(), sensible(), sensible(), sensible());
     let numbers = [number(), number(), number()];
-    (0..17u8, 0..6usize, 0..9usize, 0..9usize, numbers).prop_map(
-        |(function, library, handle, mapping, numbers)| Call {
+    (function(), 0..4usize, sensible, numbers).prop_map(|(function, handle, sensible, numbers)| {
+        Call {
             function,
-            library,
             handle,
-            mapping,
+            sensible_library: sensible.0,
+            sensible_handle: sensible.1,
+            sensible_address: sensible.2,
+            sensible_size: sensible.3,
             numbers,
-        },
-    )
+        }
+    })
+}
+
+/// A handle that was returned, perhaps stale by now.
+#[derive(Clone, Copy)]
+struct Pin {
+    library: gdr_t,
+    handle: gdr_mh_t,
+    /// Where it was mapped last.
+    mapping: *mut c_void,
 }
 
 /// Everything that calls have returned, stale or not.
 #[derive(Default)]
 struct Returned {
     libraries: Vec<gdr_t>,
-    handles: Vec<gdr_mh_t>,
-    mappings: Vec<*mut c_void>,
+    pins: Vec<Pin>,
 }
 
 impl Returned {
-    /// Makes the call. Host memory is `host`; sizes that would leave it are allowed only where
-    /// the library must refuse them first, because no mapping is as large.
+    /// Makes the call. `host` has room for the largest mapping and what lies round it.
     fn make(&mut self, call: &Call, host: &mut [u8]) -> c_int {
-        let pick = |len: usize, at: usize| len.checked_sub(1 + at % 4).filter(|_| at < 4);
         let [a, b, c] = call.numbers;
-        let g = pick(self.libraries.len(), call.library)
-            .map_or(ptr::without_provenance_mut::<Gdr>(a as usize), |at| {
-                self.libraries[at]
-            });
-        let handle =
-            pick(self.handles.len(), call.handle).map_or(gdr_mh_t { h: a }, |at| self.handles[at]);
-        let va = pick(self.mappings.len(), call.mapping)
-            .map_or(ptr::without_provenance_mut(b as usize), |at| {
-                self.mappings[at].wrapping_byte_add(b as usize % 70_000)
-            });
-        let exact = pick(self.mappings.len(), call.mapping).map_or(va, |at| self.mappings[at]);
-        let address = if c % 5 == 0 {
-            b
+        let at = self.pins.len().checked_sub(1 + call.handle);
+        let pin = at.map(|at| self.pins[at]);
+        let library = pin.map(|pin| pin.library).filter(|_| call.function > 4);
+        let library = library.or(self.libraries.last().copied());
+        let g = library
+            .filter(|_| call.sensible_library)
+            .unwrap_or(ptr::without_provenance_mut::<Gdr>(a as usize));
+        let handle = pin
+            .filter(|_| call.sensible_handle)
+            .map_or(gdr_mh_t { h: a }, |pin| pin.handle);
+        let mapping = pin
+            .filter(|_| call.sensible_address)
+            .map_or(ptr::without_provenance_mut(b as usize), |pin| pin.mapping);
+        let inside = mapping.wrapping_byte_add(a as usize % 5000);
+        let address = if call.sensible_address {
+            SIMULATED_BUFFER.get() + b % 12 * 65536
         } else {
-            SIMULATED_BUFFER.get().wrapping_add(b)
+            b
         };
-        let (mut new, mut info, mut old) = (
-            gdr_mh_t::default(),
-            gdr_info_v2_t::default(),
-            gdr_info_v1_t::default(),
-        );
+        let size = if call.sensible_size {
+            1 + c as usize % 65536
+        } else {
+            c as usize
+        };
+        let mut new = gdr_mh_t::default();
+        let (mut info, mut old) = (gdr_info_v2_t::default(), gdr_info_v1_t::default());
         let (mut mapped, mut one, mut two, mut name) = (ptr::null_mut(), 0, 0, ptr::null());
         let host = host.as_mut_ptr().cast::<c_void>();
-        // SAFETY: outputs are valid. Copies lie within `host`, which has room for a whole mapping
-        // and the bytes round it, or are larger than any mapping and refused.
+        // SAFETY: outputs are valid. A copy that is not refused lies in a mapping, and none is
+        // larger than `host`.
         let answer = unsafe {
             match call.function {
                 0 => {
@@ -91,18 +125,25 @@ impl Returned {
                     0
                 }
                 1 => gdr_close(g),
-                2 => gdr_pin_buffer(g, address, c as usize, a % 2, 0, &mut new),
-                3 | 4 => gdr_pin_buffer_v2(g, address, c as usize, (a % 3) as u32, &mut new),
-                5 | 6 => gdr_map(g, handle, &mut mapped, c as usize),
-                7 => gdr_map_v2(g, handle, &mut mapped, c as usize, (b % 6) as c_int - 1),
-                8 => gdr_unmap(g, handle, exact, c as usize),
-                9 => gdr_unpin_buffer(g, handle),
-                10 => gdr_get_info(g, handle, &mut old),
-                11 => gdr_get_info_v2(g, handle, &mut info),
-                12 => gdr_copy_to_mapping(handle, va, host, c as usize),
-                13 => gdr_copy_from_mapping(handle, host, va, c as usize),
-                14 => gdr_get_callback_flag(g, handle, &mut one),
-                15 => gdr_get_attribute(g, c as u32, &mut one),
+                2 => gdr_pin_buffer(
+                    g,
+                    address,
+                    size,
+                    u64::from(!call.sensible_handle),
+                    0,
+                    &mut new,
+                ),
+                3 | 4 => gdr_pin_buffer_v2(g, address, size, (a % 3) as u32, &mut new),
+                5..=7 => gdr_map(g, handle, &mut mapped, size),
+                8 => gdr_map_v2(g, handle, &mut mapped, size, (b % 6) as c_int - 1),
+                9 => gdr_unmap(g, handle, mapping, size),
+                10 => gdr_unpin_buffer(g, handle),
+                11 => gdr_get_info(g, handle, &mut old),
+                12 => gdr_get_info_v2(g, handle, &mut info),
+                13 | 14 => gdr_copy_to_mapping(handle, inside, host, size),
+                15 | 16 => gdr_copy_from_mapping(handle, host, inside, size),
+                17 => gdr_get_callback_flag(g, handle, &mut one),
+                18 => gdr_get_attribute(g, (c % 6) as u32, &mut one),
                 _ => {
                     gdr_runtime_get_version(&mut one, &mut two);
                     assert_eq!((one, two), (2, 6));
@@ -112,10 +153,19 @@ impl Returned {
             }
         };
         if answer == 0 && new != gdr_mh_t::default() {
-            self.handles.push(new);
+            self.pins.push(Pin {
+                library: g,
+                handle: new,
+                mapping: ptr::null_mut(),
+            });
         }
-        if answer == 0 && !mapped.is_null() {
-            self.mappings.push(mapped);
+        if let Some(pin) = at
+            .map(|at| &mut self.pins[at])
+            .filter(|pin| pin.handle == handle)
+            && answer == 0
+            && !mapped.is_null()
+        {
+            pin.mapping = mapped;
         }
         answer
     }
@@ -129,6 +179,7 @@ proptest! {
         start_simulation();
         let mut host = vec![0u8; 2 << 20];
         let mut returned = Returned::default();
+        returned.libraries.push(gdr_open());
         for call in &calls {
             let answer = returned.make(call, &mut host);
             let fits = [0, libc::EINVAL, libc::EAGAIN, libc::EOPNOTSUPP].contains(&answer);
