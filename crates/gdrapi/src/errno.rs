@@ -68,6 +68,11 @@ impl Failure {
     }
 }
 
+// From `nvstatuscodes.h` of the open kernel modules.
+const NV_ERR_INSUFFICIENT_RESOURCES: u32 = 0x1a;
+const NV_ERR_INSUFFICIENT_PERMISSIONS: u32 = 0x1b;
+const NV_ERR_NO_MEMORY: u32 = 0x51;
+
 /// As `gdrdrv` answers in the same situation, where it knows the situation.
 fn errno_of_copy(error: &Error) -> c_int {
     match error {
@@ -83,12 +88,20 @@ fn errno_of_copy(error: &Error) -> c_int {
         | Error::Invalidated
         | Error::ForkedChild
         | Error::ForcePcie { .. } => libc::EINVAL,
-        Error::DeviceNode { source, .. } | Error::Os { source, .. } => errno_of_os(source),
+        Error::DeviceNode { source, .. }
+        | Error::Module { source, .. }
+        | Error::Os { source, .. } => errno_of_os(source),
+        Error::Rm { status, .. } => match status.0 {
+            NV_ERR_INSUFFICIENT_RESOURCES | NV_ERR_NO_MEMORY => libc::ENOMEM,
+            NV_ERR_INSUFFICIENT_PERMISSIONS => libc::EACCES,
+            _ => libc::EIO,
+        },
         Error::Bar1Exhausted { .. } => libc::ENOMEM,
         Error::SelfTest { .. } | Error::NoRoute { .. } | Error::Caching { .. } => libc::EOPNOTSUPP,
         Error::AlreadyMapped => libc::EAGAIN,
         Error::ModuleVersion { .. } => libc::EPROTONOSUPPORT,
-        // A refusal of the driver's resource manager, and whatever comes to be.
+        Error::DmaBufMmap { .. } => libc::ENODEV,
+        // Whatever comes to be.
         _ => libc::EIO,
     }
 }
