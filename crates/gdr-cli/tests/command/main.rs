@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod gdrcopy;
+
 use std::ffi::OsStr;
-use std::os::unix::fs::symlink;
 use std::process::{Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -72,23 +73,6 @@ fn assert_lines(text: &str, patterns: &[&str]) {
     }
     assert_eq!(lines.len(), patterns.len(), "{text}");
 }
-
-const INTRODUCTION: [&str; 4] = [
-    "simulated: asked for by name",
-    "GPU id:0; name: .+; Bus id: [0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}",
-    "GPU id:1; name: .+; Bus id: [0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}",
-    "selecting device 0",
-];
-
-const MAPPING: [&str; 7] = [
-    "map_d_ptr: 0x[0-9a-f]+",
-    "info.va: [0-9a-f]+",
-    r"info.mapped_size: \d+",
-    "info.page_size: 65536",
-    "info.mapped: 1",
-    "info.wc_mapping: 1",
-    r"page offset: \d+",
-];
 
 #[test]
 fn every_help_has_examples_and_the_exit_status() {
@@ -255,41 +239,6 @@ fn every_report_names_its_schema_and_says_that_it_was_simulated() {
 }
 
 #[test]
-fn copybw_prints_the_lines_of_gdrcopys() {
-    let text = fine("copybw -s 4096 -c 1000 -o 64 -w 50 -r 7 -a cuMemCreate");
-    let about = [
-        "testing size: 4096",
-        "rounded size: 65536",
-        "gpu alloc fn: cuMemCreate",
-        "device ptr: [0-9a-f]+",
-    ];
-    let copies = [
-        "user-space pointer:0x[0-9a-f]+",
-        "writing test, size=1000 offset=64 num_iters=50",
-        r"write BW: [0-9.]+MB/s",
-        "reading test, size=1000 offset=64 num_iters=7",
-        r"read BW: [0-9.]+MB/s",
-        "unmapping buffer",
-        "unpinning buffer",
-        "closing gdrdrv",
-    ];
-    assert_lines(
-        &text,
-        &[&INTRODUCTION[..], &about, &MAPPING, &copies].concat(),
-    );
-}
-
-#[test]
-fn copybw_sweeps_powers_of_two_below_its_bound() {
-    let text = fine("copybw -l -c 16 -w 10 -r 10");
-    let sizes: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("writing test, size=")?.split(' ').next())
-        .collect();
-    assert_eq!(sizes, ["1", "2", "4", "8"]);
-}
-
-#[test]
 fn a_comparison_with_cuda_begins_with_the_ratio() {
     for line in ["copybw -s 64K -w 20 -r 20", "copylat -s 64K -w 20 -r 20"] {
         let text = fine(&format!("{line} --against cuda"));
@@ -304,113 +253,6 @@ fn a_comparison_with_cuda_begins_with_the_ratio() {
                 .all(|line| Regex::new(row).unwrap().is_match(line)),
             "{table}"
         );
-    }
-}
-
-#[test]
-fn copylat_prints_the_lines_of_gdrcopys() {
-    let text = fine("copylat -s 64K -w 100 -r 100 -c");
-    let head = |name: &str| format!("{name} num iters for each size: 100");
-    let sizes: Vec<_> = (0..=16).map(|shift| 1 << shift).collect();
-    let rows = |name: &str| {
-        let row = |size: &i32| {
-            format!("{name} \t {size:>8} \t +[0-9]+\\.[0-9]{{4}} \t +[0-9]+\\.[0-9]{{4}}")
-        };
-        sizes.iter().map(row).collect::<Vec<_>>()
-    };
-    let owned = |lines: &[&str]| {
-        lines
-            .iter()
-            .map(|&line| line.to_owned())
-            .collect::<Vec<_>>()
-    };
-    let titles = |tabs: &str| {
-        format!("Test {tabs} Size\\(B\\) \t Median Time\\(us\\) \t Min\\. Time\\(us\\)")
-    };
-    let mut expected = owned(&INTRODUCTION);
-    expected.extend(owned(&[
-        "device ptr: 0x[0-9a-f]+",
-        "allocated size: 65536",
-        "gpu alloc fn: cuMemAlloc",
-    ]));
-    for name in ["cuMemcpy_H2D", "cuMemcpy_D2H"] {
-        expected.extend([String::new(), head(name), titles("\t\t")]);
-        expected.extend(rows(name));
-    }
-    expected.push(String::new());
-    expected.extend(owned(&MAPPING));
-    expected.extend(owned(&[
-        "user-space pointer: 0x[0-9a-f]+",
-        "use cold cache: no",
-    ]));
-    for name in ["gdr_copy_to_mapping", "gdr_copy_from_mapping"] {
-        expected.extend([String::new(), head(name)]);
-        if name == "gdr_copy_to_mapping" {
-            expected.push("WARNING: .+".to_owned());
-        }
-        expected.push(titles("\t\t\t"));
-        expected.extend(rows(name));
-    }
-    expected.extend(owned(&[
-        "unmapping buffer",
-        "unpinning buffer",
-        "closing gdrdrv",
-    ]));
-    let expected: Vec<_> = expected.iter().map(String::as_str).collect();
-    assert_lines(&text, &expected);
-}
-
-#[test]
-fn copylat_says_when_it_rounds_iterations_up() {
-    let output = simulated("copylat -s 64K -w 150 -r 10");
-    assert!(
-        stderr(&output).contains(
-            "WARNING: num_write_iters is not a multiple of 100. Increasing num_write_iters from \
-             150 to 200."
-        ),
-        "{}",
-        stderr(&output)
-    );
-}
-
-#[test]
-fn apiperf_prints_the_lines_of_gdrcopys() {
-    let text = fine("apiperf -s 128K -n 10 -w 1");
-    let number = r"\d+\.\d{6}";
-    let bin = format!(r"\[{number}\t-\t{number}\]\t\d+");
-    let size = |bytes: u32| {
-        let mut lines = vec![
-            r"Size\(B\)\tpin\.Time\(us\)\tmap\.Time\(us\)\tget_info\.Time\(us\)\tunmap\.Time\(us\)\tunpin\.Time\(us\)".to_owned(),
-            format!(r"{bytes}(\t{number}){{5}}"),
-            format!("Histogram of gdr_pin_buffer latency for {bytes} bytes"),
-        ];
-        lines.extend(std::iter::repeat_n(bin.clone(), 10));
-        lines.push(String::new());
-        lines
-    };
-    let mut expected: Vec<String> = INTRODUCTION.map(str::to_owned).into();
-    expected.extend([
-        "device ptr: 0x[0-9a-f]+".to_owned(),
-        "allocated size: 131072".to_owned(),
-    ]);
-    expected.extend(size(65_536));
-    expected.extend(size(131_072));
-    expected.push("closing gdrdrv".to_owned());
-    let expected: Vec<_> = expected.iter().map(String::as_str).collect();
-    assert_lines(&text, &expected);
-}
-
-#[test]
-fn pplat_prints_the_lines_of_gdrcopys() {
-    for line in [
-        "pplat -t 100",
-        "pplat -t 100 -m 1 -s 64 -B 1 -T 16 -G hostmem -C gpumem -D hostmem",
-    ] {
-        let text = fine(line);
-        let result = r"(?m)^Round-trip latency per iteration is \(min\) [0-9.e-]+, \(median\) [0-9.e-]+ us\nclosing gdrdrv$";
-        assert!(Regex::new(result).unwrap().is_match(&text), "{text}");
-        assert!(text.contains("\nBenchmark mode: "), "{text}");
-        assert!(text.contains("\nRunning 100 iterations with "), "{text}");
     }
 }
 
@@ -439,49 +281,6 @@ fn info_tells_the_route_of_every_kind_of_memory() {
             .unwrap()
             .contains(&info["copy_routine"])
     );
-}
-
-#[test]
-fn gdrcopys_names_are_its_tools() {
-    let directory = tempfile::tempdir().unwrap();
-    for (name, line, expected) in [
-        (
-            "gdrcopy_sanity",
-            "-v -t attributes_sanity",
-            "Total: 1, Passed: 1, Failed: 0, Waived: 0",
-        ),
-        ("gdrcopy_copybw", "-d 0 -s 65536 -w 10 -r 10", "write BW: "),
-        (
-            "gdrcopy_copylat",
-            "-s 65536 -w 10 -r 10",
-            "gdr_copy_from_mapping \t ",
-        ),
-        (
-            "gdrcopy_apiperf",
-            "-s 65536 -n 5",
-            "Histogram of gdr_pin_buffer latency for 65536 bytes",
-        ),
-        (
-            "gdrcopy_pplat",
-            "-t 10 -u 5",
-            "Round-trip latency per iteration is (min) ",
-        ),
-    ] {
-        let tool = directory.path().join(name);
-        symlink(cargo_bin!("gdr"), &tool).unwrap();
-        let mut command = clean(Command::new(&tool));
-        let output = command
-            .env("GDR_BACKEND", "sim")
-            .args(line.split(' '))
-            .output()
-            .unwrap();
-        assert_eq!(code(&output), 0, "{name}: {}", stderr(&output));
-        assert!(
-            stdout(&output).contains(expected),
-            "{name}: {}",
-            stdout(&output)
-        );
-    }
 }
 
 #[test]
