@@ -140,7 +140,7 @@ pub fn run(
             tell(Event::Measured(&rate))?;
             rates.push(rate);
             if settings.against == Against::Cuda {
-                let comparison = against::compare(&mut target, way, offset, size, batches)?;
+                let comparison = against::compare(&mut target, way, offset, size, iterations)?;
                 tell(Event::Compared(&comparison))?;
                 against_cuda.push(comparison);
             }

@@ -194,7 +194,8 @@ pub fn run(
     if settings.against == Against::Cuda {
         for &size in &settings.sizes {
             for way in [Way::ToGpu, Way::FromGpu] {
-                let comparison = against::compare(&mut target, way, 0, size, iterations(way))?;
+                let comparison =
+                    against::compare(&mut target, way, 0, size, iterations(way).iterations())?;
                 tell(Event::Compared(&comparison))?;
                 against_cuda.push(comparison);
             }

@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     memory: MemoryOptions,
 
-    /// Compare with another way to copy, in the same run
+    /// Compare with another way to copy, in the same run: up to 1 GiB or 100 copies of each size
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Rival>,
 }

@@ -52,7 +52,7 @@ pub(crate) struct Options {
     #[arg(short = 'C', long)]
     cold_cache: bool,
 
-    /// Compare with another way to copy, in the same run
+    /// Compare with another way to copy, in the same run: up to 1 GiB or 100 copies of each size
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Rival>,
 }
