@@ -64,6 +64,15 @@ os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
 }
 export -f skip with_program a_warning_is_fine without_privileges
 
+# What the results were got on; whatever of it cannot be told is left out.
+{
+    date -u
+    uname -srm
+    cat /proc/driver/nvidia/version
+    nvidia-smi
+    lscpu
+} >"$OUT/machine.txt" 2>/dev/null
+
 passed=0 failed=0 skipped=0
 : >"$OUT/summary.tsv"
 
@@ -74,6 +83,11 @@ step() {
     local start=$SECONDS status outcome reason=
     timeout --kill-after=10 "$limit" bash -c "$command" >"$output" 2>"$log" </dev/null
     status=$?
+    # The command simulates where there is no GPU, and says so; that proves nothing here.
+    if [ "$status" = 0 ] && grep -qE '^simulated:|"simulated": true' "$output"; then
+        echo "no real GPU was used: see the first lines of ${output##*/}" >"$log"
+        status=simulated
+    fi
     case $status in
     0)
         outcome=passed passed=$((passed + 1))
@@ -84,10 +98,13 @@ step() {
         ;;
     *)
         outcome=failed failed=$((failed + 1))
-        reason="exit status $status"
-        [ "$status" = 124 ] && reason="still running after $limit s"
+        case $status in
+        simulated) reason="no real GPU was used" ;;
+        124 | 137) reason="stopped after $limit s" ;;
+        *) reason="exit status $status" ;;
+        esac
         # The last words, where the reader is.
-        tail -n 20 "$output" "$log"
+        tail -n 20 "$output" "$log" 2>/dev/null
         ;;
     esac
     printf '%s\t%s\t%s\t%s\n' "$name" "$outcome" $((SECONDS - start)) "$reason" |
@@ -101,5 +118,7 @@ echo "== result"
 while IFS=$'\t' read -r name outcome seconds reason; do
     printf '%-8s %5s s  %s%s\n' "$outcome" "$seconds" "$name" "${reason:+ ($reason)}"
 done <"$OUT/summary.tsv"
+# Everything in one file, to carry away.
+(cd "$OUT" && tar czf results.tar.gz ./*.txt ./*.json ./*.log summary.tsv) 2>/dev/null
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

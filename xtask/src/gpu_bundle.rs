@@ -31,6 +31,11 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     for folder in ["bin", "lib", "include"] {
         fs::create_dir_all(out.join(folder))?;
     }
+    // First, because a folder with it is known as a bundle.
+    let script = out.join("run.sh");
+    fs::write(&script, SCRIPT.replace("@STEPS@", &steps()))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+
     let release = target().join("release");
     succeed(cargo(&[
         "build",
@@ -58,16 +63,12 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     ]))?;
     copy(
         &release.join("examples/overhead"),
-        &out.join("examples/overhead"),
+        &out.join("bin/overhead"),
     )?;
 
     let header = root().join("crates/gdrapi/include/gdrapi.h");
     fs::copy(&header, out.join("include/gdrapi.h"))?;
     compile_client(out)?;
-
-    let script = out.join("run.sh");
-    fs::write(&script, SCRIPT.replace("@STEPS@", &steps()))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }
 

@@ -32,10 +32,14 @@ enum Task {
     },
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    match Task::parse() {
+fn main() -> ExitCode {
+    let result = match Task::parse() {
         Task::Test => test::run(),
         Task::Docs => docs::run(),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
-    }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
