@@ -80,7 +80,7 @@ pub(crate) const STEPS: [Step; 11] = [
         name: "gdr copylat --against cuda",
         file: "copylat",
         prints: Prints::Json,
-        limit_s: 300,
+        limit_s: 600,
         command: r#"a_warning_is_fine "$GDR" copylat --against cuda --json"#,
     },
     Step {
