@@ -63,4 +63,4 @@ pub use error::{Error, Result};
 pub use flag::{Flag, FlagWord};
 pub use fork::Origin;
 pub use mapping::{Mapping, Slice};
-pub use pinned::{Bar1, Bus, MapOptions, PinInfo, PinOptions, Pinned, Route, RouteReport};
+pub use pinned::{Bar1, Bus, Extent, MapOptions, PinInfo, PinOptions, Pinned, Route, RouteReport};

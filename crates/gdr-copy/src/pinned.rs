@@ -24,18 +24,37 @@ pub enum Bus {
     Pcie,
 }
 
+/// What the ends of a pinned range mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// Bytes: the range lies within its allocation.
+    #[default]
+    Bytes,
+    /// GPU pages of 64 KiB, as GDRCopy counts: the range may begin before its allocation and end
+    /// after it, as long as the allocation has a part of those pages.
+    GpuPages,
+}
+
 /// How to pin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinOptions {
     /// Which bus the mapping must go over.
     pub bus: Bus,
+    /// What the ends of the range mean.
+    pub extent: Extent,
 }
 
 impl PinOptions {
     /// Pins for a mapping over `bus`.
     pub fn bus(mut self, bus: Bus) -> Self {
         self.bus = bus;
+        self
+    }
+
+    /// Pins a range whose ends mean `extent`.
+    pub fn extent(mut self, extent: Extent) -> Self {
+        self.extent = extent;
         self
     }
 }

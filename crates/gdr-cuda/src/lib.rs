@@ -58,6 +58,6 @@ pub use error::{CuResult, Error, Result};
 pub use gpu::Gpu;
 pub use host_buffer::HostBuffer;
 pub use kernel::{Direction, Launch, VerifyReport, pattern_word};
-pub use pointer::{BufferId, DevicePtr, PointerInfo, PointerKind};
+pub use pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 pub use sim::{SimDriver, SimShare};
 pub use stream::Stream;

@@ -74,6 +74,29 @@ pub enum PointerKind {
     Other(u32),
 }
 
+/// Which of CUDA's allocators memory came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// `cuMemAlloc`: it can be shared by `cuIpcGetMemHandle`.
+    Plain,
+    /// A stream-ordered pool (`cuMemAllocAsync`).
+    Pool,
+    /// `cuMemCreate` and `cuMemMap`.
+    Vmm,
+    /// The driver is too old to tell, or it is something else.
+    Unknown,
+}
+
+/// A range of device addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    /// Where it starts.
+    pub base: DevicePtr,
+    /// How many bytes it has.
+    pub size: u64,
+}
+
 /// What the driver says about one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerInfo {
@@ -83,10 +106,16 @@ pub struct PointerInfo {
     pub device: Ordinal,
     /// The allocation's serial number.
     pub buffer: BufferId,
-    /// Where the allocation starts.
+    /// Where the allocation starts. For VMM memory: the `cuMemMap` mapping, not the reservation.
     pub base: DevicePtr,
     /// How many bytes the allocation has, counted from `base`.
     pub size: u64,
+    /// Which allocator it came from.
+    pub family: Family,
+    /// The driver's own mapping that the allocation lies in, where the driver tells
+    /// (`CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR` and `_SIZE`): small allocations share one of
+    /// 2 MiB, those of a pool one of 32 MiB or more.
+    pub mapping: Option<AddressRange>,
 }
 
 impl PointerInfo {
@@ -109,6 +138,8 @@ mod tests {
             buffer: BufferId(1),
             base: DevicePtr::new(0x1000),
             size: 0x100,
+            family: Family::Plain,
+            mapping: None,
         };
         assert_eq!(info.remaining(DevicePtr::new(0x1000)), 0x100);
         assert_eq!(info.remaining(DevicePtr::new(0x10ff)), 1);

@@ -6,15 +6,15 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 
-use gdr_copy::{Bus, Caching, Context, Error, PinOptions, Pinned};
+use gdr_copy::{Bus, Caching, Extent, PinOptions};
 use gdr_cuda::DevicePtr;
 
 use crate::abi::{
     GDR_API_MAJOR_VERSION, GDR_API_MINOR_VERSION, GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE,
     GDR_ATTR_USE_PERSISTENT_MAPPING, GDR_ATTR_USING_DMA_BUF_MMAP, GDR_MAP_FLAG_DEFAULT,
     GDR_MAPPING_TYPE_CACHING, GDR_MAPPING_TYPE_DEVICE, GDR_MAPPING_TYPE_NONE, GDR_MAPPING_TYPE_WC,
-    GDR_PIN_FLAG_DEFAULT, GDR_PIN_FLAG_FORCE_PCIE, GPU_PAGE_SIZE, INFO_MAPPED, INFO_WC_MAPPING,
-    gdr_info_v1_t, gdr_info_v2_t, gdr_mh_t, gdr_t,
+    GDR_PIN_FLAG_DEFAULT, GDR_PIN_FLAG_FORCE_PCIE, INFO_MAPPED, INFO_WC_MAPPING, gdr_info_v1_t,
+    gdr_info_v2_t, gdr_mh_t, gdr_t,
 };
 use crate::boundary::{answer, value};
 use crate::errno::Failure;
@@ -125,43 +125,14 @@ unsafe fn pin(
     };
     let process = Process::current()?;
     let library = process.library(g)?;
-    let options = PinOptions::default().bus(bus);
-    let pinned = pin_pages(&library.context, DevicePtr::new(addr), size as u64, options)?;
+    // As `gdrdrv` does, which looks at GPU pages only: callers that round to them rely on it.
+    let options = PinOptions::default().bus(bus).extent(Extent::GpuPages);
+    let pinned = library
+        .context
+        .pin_with(DevicePtr::new(addr), size as u64, options)?;
     let h = process.add(g, &library, pinned)?;
     // SAFETY: the caller's promise.
     unsafe { give(handle, gdr_mh_t { h }) }
-}
-
-/// Pins as `gdrdrv` does, which looks at GPU pages only: a range may end anywhere in the last
-/// page of its allocation, and callers that round up to GPU pages rely on it.
-fn pin_pages(
-    context: &Context,
-    ptr: DevicePtr,
-    len: u64,
-    options: PinOptions,
-) -> Result<Pinned, Failure> {
-    match context.pin_with(ptr, len, options) {
-        Err(Error::PastAllocation { base, size, .. }) if ptr >= base => {
-            let end = base.get().saturating_add(size);
-            let last_page_ends = end.checked_next_multiple_of(GPU_PAGE_SIZE);
-            let wanted_end = ptr.get().checked_add(len);
-            let within = wanted_end
-                .zip(last_page_ends)
-                .is_some_and(|(wanted, last)| wanted <= last);
-            if within && end > ptr.get() {
-                Ok(context.pin_with(ptr, end - ptr.get(), options)?)
-            } else {
-                Err(Error::PastAllocation {
-                    ptr,
-                    len,
-                    base,
-                    size,
-                }
-                .into())
-            }
-        }
-        other => Ok(other?),
-    }
 }
 
 /// Unmaps and unpins.

@@ -175,13 +175,14 @@ impl Cuda {
     /// The thread's current context, where it belongs to `device`.
     fn current_of(&self, device: CUdevice) -> Option<Context> {
         let (mut context, mut current) = (ptr::null_mut(), 0);
-        // SAFETY: places for the answers.
-        let (got, of) = unsafe {
-            let got = (self.api.ctx_get_current)(&mut context);
-            (got, (self.api.ctx_get_device)(&mut current))
-        };
-        let all_well = got == CuResult::SUCCESS.0 && of == CuResult::SUCCESS.0;
-        (all_well && !context.is_null() && current == device).then_some(Context(context))
+        // SAFETY: a place for the answer.
+        let status = unsafe { (self.api.ctx_get_current)(&mut context) };
+        if status != CuResult::SUCCESS.0 || context.is_null() {
+            return None;
+        }
+        // SAFETY: a place for the answer; a context is current.
+        let status = unsafe { (self.api.ctx_get_device)(&mut current) };
+        (status == CuResult::SUCCESS.0 && current == device).then_some(Context(context))
     }
 
     /// The driver's handle of a device.

@@ -110,10 +110,18 @@ pub(super) mod pointer_attribute {
     pub(in crate::cuda) const IS_MANAGED: c_uint = 8;
     /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`: `int`.
     pub(in crate::cuda) const DEVICE_ORDINAL: c_uint = 9;
+    /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: a boolean, of one byte or four.
+    pub(in crate::cuda) const IS_IPC_CAPABLE: c_uint = 10;
     /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`: `CUdeviceptr`.
     pub(in crate::cuda) const RANGE_START_ADDR: c_uint = 11;
     /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`: `size_t`.
     pub(in crate::cuda) const RANGE_SIZE: c_uint = 12;
+    /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`: `CUmemoryPool`, null elsewhere.
+    pub(in crate::cuda) const MEMPOOL_HANDLE: c_uint = 17;
+    /// `CU_POINTER_ATTRIBUTE_MAPPING_SIZE`: `size_t`.
+    pub(in crate::cuda) const MAPPING_SIZE: c_uint = 18;
+    /// `CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR`: `CUdeviceptr`.
+    pub(in crate::cuda) const MAPPING_BASE_ADDR: c_uint = 19;
 }
 
 /// `CUmemorytype`.

@@ -176,7 +176,7 @@ impl Cuda {
     /// # Safety
     /// As for [`crate::Driver::free`].
     pub(super) unsafe fn free_memory(&self, allocation: &RawAllocation) -> Result<()> {
-        let _current = self.enter(allocation.device)?;
+        let _current = self.enter_any(allocation.device)?;
         let (api, address) = (&self.api, allocation.ptr.get());
         match allocation.kind {
             MemoryKind::Plain | MemoryKind::Managed => {

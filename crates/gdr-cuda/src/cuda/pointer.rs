@@ -9,10 +9,10 @@ use super::layout::{memory_type, pointer_attribute};
 use super::{Cuda, check};
 use crate::driver::Ordinal;
 use crate::error::{CuResult, Error, Result};
-use crate::pointer::{BufferId, DevicePtr, PointerInfo, PointerKind};
+use crate::pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 
 /// The answers of one `cuPointerGetAttributes`. What does not apply to an address stays 0.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Attributes {
     memory_type: c_uint,
     /// Wider than the driver's boolean in any release.
@@ -21,44 +21,30 @@ struct Attributes {
     buffer: u64,
     start: u64,
     size: usize,
+    placement: Option<Placement>,
+}
+
+/// The attributes that came with CUDA 11.
+#[derive(Debug, Default)]
+struct Placement {
+    is_ipc_capable: c_uint,
+    pool: usize,
+    mapping_start: u64,
+    mapping_size: usize,
 }
 
 impl Cuda {
     pub(super) fn query(&self, ptr: DevicePtr) -> Result<PointerInfo> {
+        // Asking for an attribute that a driver does not know fails as a whole.
         let mut answers = Attributes {
-            memory_type: memory_type::NONE,
-            is_managed: 0,
-            device: 0,
-            buffer: 0,
-            start: 0,
-            size: 0,
+            placement: Some(Placement::default()),
+            ..Attributes::default()
         };
-        let mut attributes = [
-            pointer_attribute::MEMORY_TYPE,
-            pointer_attribute::IS_MANAGED,
-            pointer_attribute::DEVICE_ORDINAL,
-            pointer_attribute::BUFFER_ID,
-            pointer_attribute::RANGE_START_ADDR,
-            pointer_attribute::RANGE_SIZE,
-        ];
-        let mut places: [*mut c_void; 6] = [
-            (&raw mut answers.memory_type).cast(),
-            (&raw mut answers.is_managed).cast(),
-            (&raw mut answers.device).cast(),
-            (&raw mut answers.buffer).cast(),
-            (&raw mut answers.start).cast(),
-            (&raw mut answers.size).cast(),
-        ];
-        // SAFETY: as many places as attributes, each of the attribute's type; the plural call
-        // needs no current context and takes any address.
-        let status = unsafe {
-            (self.api.pointer_get_attributes)(
-                attributes.len() as c_uint,
-                attributes.as_mut_ptr(),
-                places.as_mut_ptr(),
-                ptr.get(),
-            )
-        };
+        let mut status = self.attributes_of(ptr, &mut answers);
+        if status == CuResult::INVALID_VALUE.0 {
+            answers = Attributes::default();
+            status = self.attributes_of(ptr, &mut answers);
+        }
         // These two are how releases differ in refusing addresses outside unified addressing.
         let unknown = [CuResult::INVALID_VALUE, CuResult::INVALID_CONTEXT];
         if unknown.contains(&CuResult(status)) {
@@ -66,6 +52,49 @@ impl Cuda {
         }
         check("cuPointerGetAttributes", status)?;
         answers.describe(ptr)
+    }
+
+    fn attributes_of(&self, ptr: DevicePtr, answers: &mut Attributes) -> u32 {
+        let mut attributes = vec![
+            pointer_attribute::MEMORY_TYPE,
+            pointer_attribute::IS_MANAGED,
+            pointer_attribute::DEVICE_ORDINAL,
+            pointer_attribute::BUFFER_ID,
+            pointer_attribute::RANGE_START_ADDR,
+            pointer_attribute::RANGE_SIZE,
+        ];
+        let mut places: Vec<*mut c_void> = vec![
+            (&raw mut answers.memory_type).cast(),
+            (&raw mut answers.is_managed).cast(),
+            (&raw mut answers.device).cast(),
+            (&raw mut answers.buffer).cast(),
+            (&raw mut answers.start).cast(),
+            (&raw mut answers.size).cast(),
+        ];
+        if let Some(placement) = &mut answers.placement {
+            attributes.extend([
+                pointer_attribute::IS_IPC_CAPABLE,
+                pointer_attribute::MEMPOOL_HANDLE,
+                pointer_attribute::MAPPING_BASE_ADDR,
+                pointer_attribute::MAPPING_SIZE,
+            ]);
+            places.extend([
+                (&raw mut placement.is_ipc_capable).cast::<c_void>(),
+                (&raw mut placement.pool).cast(),
+                (&raw mut placement.mapping_start).cast(),
+                (&raw mut placement.mapping_size).cast(),
+            ]);
+        }
+        // SAFETY: as many places as attributes, each of the attribute's type; the plural call
+        // needs no current context and takes any address.
+        unsafe {
+            (self.api.pointer_get_attributes)(
+                attributes.len() as c_uint,
+                attributes.as_mut_ptr(),
+                places.as_mut_ptr(),
+                ptr.get(),
+            )
+        }
     }
 
     /// Runs `call` with the context that `ptr` was allocated in, or where it has none (VMM and
@@ -114,12 +143,39 @@ impl Attributes {
             Err(_) if kind != PointerKind::Device => Ordinal(0),
             Err(_) => return Err(Error::UnknownPointer { ptr }),
         };
+        let mapping = self
+            .placement
+            .as_ref()
+            .filter(|p| p.mapping_size > 0)
+            .map(|placement| AddressRange {
+                base: DevicePtr::new(placement.mapping_start),
+                size: placement.mapping_size as u64,
+            });
+        let family = match &self.placement {
+            _ if kind != PointerKind::Device => Family::Unknown,
+            Some(placement) if placement.is_ipc_capable != 0 => Family::Plain,
+            Some(placement) if placement.pool != 0 => Family::Pool,
+            Some(_) => Family::Vmm,
+            None => Family::Unknown,
+        };
+        let range = AddressRange {
+            base: DevicePtr::new(self.start),
+            size: self.size as u64,
+        };
+        // For VMM memory the range is the whole reservation, holes and all.
+        let AddressRange { base, size } = match (family, mapping) {
+            (Family::Vmm, Some(mapping)) => mapping,
+            _ => range,
+        };
+        let buffer = BufferId(self.buffer);
         Ok(PointerInfo {
             kind,
             device,
-            buffer: BufferId(self.buffer),
-            base: DevicePtr::new(self.start),
-            size: self.size as u64,
+            buffer,
+            base,
+            size,
+            family,
+            mapping,
         })
     }
 }
@@ -136,6 +192,7 @@ mod tests {
             buffer: 77,
             start: 0x1000,
             size: 0x200,
+            placement: None,
         }
     }
 
@@ -162,6 +219,38 @@ mod tests {
             let info = managed.describe(ptr).unwrap();
             assert_eq!((info.kind, info.device), (PointerKind::Managed, Ordinal(0)));
         }
+    }
+
+    #[test]
+    fn vmm_memory_is_its_mapping_and_other_memory_its_allocation() {
+        let placed = |is_ipc_capable, pool| Attributes {
+            placement: Some(Placement {
+                is_ipc_capable,
+                pool,
+                mapping_start: 0x1100,
+                mapping_size: 0x80,
+            }),
+            ..answers()
+        };
+        let ptr = DevicePtr::new(0x1100);
+        let vmm = placed(0, 0).describe(ptr).unwrap();
+        assert_eq!((vmm.family, vmm.base, vmm.size), (Family::Vmm, ptr, 0x80));
+        for (answers, family) in [(placed(1, 0), Family::Plain), (placed(0, 1), Family::Pool)] {
+            let info = answers.describe(ptr).unwrap();
+            assert_eq!(
+                (info.family, info.base.get(), info.size),
+                (family, 0x1000, 0x200)
+            );
+            assert_eq!(
+                info.mapping,
+                Some(AddressRange {
+                    base: ptr,
+                    size: 0x80
+                })
+            );
+        }
+        let old = answers().describe(ptr).unwrap();
+        assert_eq!((old.family, old.mapping), (Family::Unknown, None));
     }
 
     #[test]

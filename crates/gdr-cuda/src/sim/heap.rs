@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::backing::{Backing, View};
 use crate::driver::Ordinal;
 use crate::error::{CuResult, Error, Result};
-use crate::pointer::{BufferId, DevicePtr, PointerInfo, PointerKind};
+use crate::pointer::{BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 
 /// Blocks start at multiples of this, and small allocations share one of this size, as
 /// `cuMemAlloc` does it on hardware.
@@ -39,6 +39,8 @@ pub(super) struct Request {
     pub(super) device: Ordinal,
     /// What the address will say of itself.
     pub(super) kind: PointerKind,
+    /// The allocator it will say it came from.
+    pub(super) family: Family,
     /// Where it may lie.
     pub(super) placement: Placement,
     /// Bytes.
@@ -120,6 +122,8 @@ impl Heap {
             buffer: BufferId(NEXT_BUFFER.fetch_add(1, Ordering::Relaxed)),
             base: DevicePtr::new(base),
             size,
+            family: request.family,
+            mapping: None,
         };
         if let Some(block) = self.blocks.get_mut(&block) {
             block.live += 1;
@@ -247,6 +251,7 @@ mod tests {
             call: "cuMemAlloc",
             device,
             kind,
+            family: Family::Plain,
             placement,
             len,
         }

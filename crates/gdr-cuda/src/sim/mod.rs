@@ -20,7 +20,7 @@ use crate::driver::{
 };
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
-use crate::pointer::{DevicePtr, PointerInfo, PointerKind};
+use crate::pointer::{DevicePtr, Family, PointerInfo, PointerKind};
 
 /// Memory of each simulated GPU, and page-locked memory of the simulation, bytes.
 const TOTAL_MEMORY: u64 = 1 << 30;
@@ -199,6 +199,12 @@ impl Driver for SimDriver {
             call: kind.function(),
             device,
             kind: pointer_kind,
+            family: match kind {
+                MemoryKind::Plain => Family::Plain,
+                MemoryKind::Pool => Family::Pool,
+                MemoryKind::Vmm | MemoryKind::VmmPosixFd => Family::Vmm,
+                MemoryKind::Managed => Family::Unknown,
+            },
             placement,
             len,
         };
@@ -228,6 +234,7 @@ impl Driver for SimDriver {
             call,
             device,
             kind,
+            family: Family::Unknown,
             placement,
             len: len as u64,
         };

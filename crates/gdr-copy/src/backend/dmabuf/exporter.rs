@@ -54,7 +54,7 @@ impl Exporter for Arc<Cuda> {
     }
 
     fn locate(&self, request: &PinRequest) -> Result<PointerInfo> {
-        range::locate(&**self, request)
+        Ok(range::locate(&**self, request)?.info)
     }
 
     fn export(&self, device: Ordinal, va: DevicePtr, len: u64, link: Link) -> Result<OwnedFd> {

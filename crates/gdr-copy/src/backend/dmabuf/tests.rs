@@ -96,6 +96,8 @@ impl Exporter for FakeCuda {
             buffer: BufferId(1),
             base: DevicePtr::new(BASE),
             size: SIZE,
+            family: gdr_cuda::Family::Plain,
+            mapping: None,
         };
         match info.remaining(ptr) {
             0 => Err(gdr_cuda::Error::UnknownPointer { ptr }.into()),

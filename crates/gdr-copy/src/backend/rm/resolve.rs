@@ -5,11 +5,10 @@
 //! in the driver). So the first serves `cuMemAlloc`, the second everything else, and the third,
 //! the only one CUDA documents, VMM memory where the second is not to be had.
 
-use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use gdr_cuda::{BufferId, CuResult, Cuda, DevicePtr, Driver, PointerInfo, PointerKind};
+use gdr_cuda::{BufferId, Cuda, DevicePtr, Driver, Family, PointerInfo};
 
 use super::abi::{self, ExportInfo, Handle, ImportObject, ImportObjects};
 use super::device::{Device, Identity};
@@ -17,7 +16,8 @@ use super::memory::Memory;
 use super::pieces::{Piece, widen};
 use super::source::Source;
 use super::{ipc, observe};
-use crate::backend::{GPU_PAGE, PinRequest, range};
+use crate::backend::range::{self, Located};
+use crate::backend::{GPU_PAGE, PinRequest};
 use crate::error::Error;
 use crate::pinned::Route;
 
@@ -38,9 +38,8 @@ impl Range {
     /// A range may run over several `cuMemMap` mappings side by side (that is how growing buffers
     /// are made); one past the end of any other allocation is an error, whatever lies behind.
     pub(super) fn locate(cuda: &Cuda, request: &PinRequest) -> Result<Self, Error> {
-        let PinRequest { ptr, len, .. } = *request;
         let past = match range::locate(cuda, request) {
-            Ok(info) => {
+            Ok(Located { ptr, len, info }) => {
                 return Ok(Self {
                     ptr,
                     len,
@@ -51,6 +50,7 @@ impl Range {
             Err(past @ Error::PastAllocation { .. }) => past,
             Err(other) => return Err(other),
         };
+        let PinRequest { ptr, len, .. } = *request;
         let first = cuda.pointer_info(ptr)?;
         let mut further: Vec<PointerInfo> = Vec::new();
         let end = ptr.get() + len;
@@ -65,15 +65,13 @@ impl Range {
                     further,
                 });
             }
-            let is_vmm = |at| cuda.retain_allocation(at).is_ok();
             match cuda.pointer_info(next) {
                 Ok(info)
-                    if info.kind == PointerKind::Device
+                    if last.family == Family::Vmm
+                        && info.family == Family::Vmm
                         && info.device == first.device
                         && info.base == next
-                        && info.size > 0
-                        && is_vmm(last.base)
-                        && is_vmm(next) =>
+                        && info.size > 0 =>
                 {
                     further.push(info);
                 }
@@ -123,9 +121,10 @@ pub(super) fn by_route(
 
 fn by_posix_fd(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<Vec<Piece>, String> {
     const POSIX_FD: u32 = 1; // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    let retained = cuda
-        .retain_allocation(range.ptr)
-        .map_err(|_| "it is no VMM memory")?;
+    if ![Family::Vmm, Family::Unknown].contains(&range.info.family) {
+        return Err("it is no VMM memory".to_owned());
+    }
+    let retained = cuda.retain_allocation(range.ptr).map_err(text)?;
     if retained.handle_types().map_err(text)? & POSIX_FD == 0 {
         return Err("it was made without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR".to_owned());
     }
@@ -217,11 +216,29 @@ fn import(device: &Arc<Device>, fd: &OwnedFd) -> Result<Memory, String> {
 }
 
 fn by_ipc_handle(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<Vec<Piece>, String> {
-    let PointerInfo { base, size, .. } = range.info;
+    let PointerInfo {
+        base,
+        size,
+        family,
+        mapping,
+        ..
+    } = range.info;
+    if ![Family::Plain, Family::Unknown].contains(&family) {
+        return Err("it was not made by cuMemAlloc, so CUDA gives no IPC handle for it".to_owned());
+    }
     let handle = cuda
         .ipc_handle(range.info.device, base)
         .map_err(|error| format!("CUDA gives no IPC handle for it ({error})"))?;
     let hint = ipc::parse(&handle, std::process::id(), size)?;
+    // CUDA itself tells where in its mapping the allocation lies, by a documented way.
+    if let Some(mapping) = mapping
+        && mapping.base.checked_add(hint.source.offset) != Some(base)
+    {
+        return Err(format!(
+            "the handle tells offset {}, CUDA a mapping of {} bytes from {} for {base}",
+            hint.source.offset, mapping.size, mapping.base
+        ));
+    }
     let Source { client, object, .. } = hint.source;
     let identity = Identity {
         buffer: range.buffer(),
@@ -256,21 +273,15 @@ fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<V
     let page = crate::window::host_page();
     let start = range.ptr.align_down(page);
     let end = (range.ptr.get() + range.len).next_multiple_of(page);
-    let refusal = Cell::new(None);
-    let export = |from: DevicePtr| {
-        observe::export_of(cuda.symbol_address(), || {
-            let exported = cuda.dma_buf_fd(range.info.device, from, end - from.get(), 0);
-            exported.inspect_err(|error| refusal.set(error.cu_result()))
-        })
+    // Of a pool, CUDA exports ranges from the start of a chunk on only; that the chunk may hold
+    // other allocations of this process does not matter, they are not mapped.
+    let from = match (range.info.family, range.info.mapping) {
+        (Family::Pool, Some(chunk)) if chunk.base <= start => chunk.base,
+        _ => start,
     };
-    let (from, (fd, sources)) = match export(start) {
-        Ok(exported) => (start, exported),
-        Err(reason) if refusal.get() == Some(CuResult::INVALID_VALUE) => {
-            let from = pool_chunk(cuda, range, end).ok_or(reason)?;
-            (from, export(from)?)
-        }
-        Err(reason) => return Err(reason),
-    };
+    let (fd, sources) = observe::export_of(cuda.symbol_address(), || {
+        cuda.dma_buf_fd(range.info.device, from, end - from.get(), 0)
+    })?;
     let exported = sources
         .iter()
         .try_fold(0u64, |sum, source| sum.checked_add(source.len));
@@ -314,23 +325,6 @@ fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<V
         start.get() - first.get(),
         end.next_multiple_of(GPU_PAGE) - end,
     )
-}
-
-/// Where the chunk starts that a pool took `range` from.
-///
-/// CUDA exports pool memory only from the start of a chunk on, and tells no one where that is:
-/// chunks are whole multiples of 2 MiB (32 MiB by default), so the steps down to it are few. The
-/// look-ups fail within CUDA, in about a microsecond each, until one succeeds.
-fn pool_chunk(cuda: &Cuda, range: &Range, end: u64) -> Option<DevicePtr> {
-    const MOST: u64 = 64 << 30;
-    let top = range.info.base.align_down(HUGE);
-    (0..MOST / HUGE)
-        .map_while(|step| top.get().checked_sub(step * HUGE))
-        .map(DevicePtr::new)
-        .find(|&from| {
-            let len = HUGE.min(end - from.get());
-            cuda.dma_buf_fd(range.info.device, from, len, 0).is_ok()
-        })
 }
 
 /// Whether `range` is still the same allocation: our references were taken while it lived.
