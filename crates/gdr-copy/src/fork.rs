@@ -4,8 +4,9 @@
 //! of children (`MADV_DONTFORK`), so a child must neither use nor unmap what it inherited: the
 //! same addresses may meanwhile hold something else.
 
+use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static REGISTERED: Once = Once::new();
@@ -57,6 +58,46 @@ impl Origin {
     }
 }
 
+/// State of one process: a forked child starts with a fresh one.
+///
+/// A lock that another thread holds at the moment of a fork stays locked in the child for good,
+/// because that thread does not exist there.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<(Origin, T)>);
+
+impl<T: Default + Sync> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// This process's state. That of the parent is left as it is, for good.
+    pub(crate) fn get(&self) -> &'static T {
+        let mut current = self.0.load(Ordering::Acquire);
+        loop {
+            // SAFETY: every pointer here comes from `Box::leak` below and was published by the
+            // release half of the exchange.
+            if let Some((origin, state)) = unsafe { current.as_ref() }
+                && origin.is_current()
+            {
+                return state;
+            }
+            let fresh = Box::into_raw(Box::new((Origin::current(), T::default())));
+            match self
+                .0
+                .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
+            {
+                // SAFETY: as above; never freed from here on.
+                Ok(_) => return unsafe { &(*fresh).1 },
+                Err(other) => {
+                    // SAFETY: made above and never published.
+                    drop(unsafe { Box::from_raw(fresh) });
+                    current = other;
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +122,27 @@ mod tests {
                 assert!(origin.is_current());
             }
         }
+    }
+
+    #[test]
+    fn a_lock_that_is_held_at_a_fork_is_free_in_the_child() {
+        static LOCK: PerProcess<std::sync::Mutex<u32>> = PerProcess::new();
+        let held = LOCK.get().lock().unwrap();
+        // SAFETY: the child takes a lock of its own and leaves by `_exit`.
+        match unsafe { libc::fork() } {
+            0 => {
+                let free = LOCK.get().try_lock().is_ok();
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(if free { 0 } else { 1 }) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: our own child.
+                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        assert!(LOCK.get().try_lock().is_err(), "the parent's is still held");
+        drop(held);
     }
 }

@@ -81,6 +81,17 @@ impl View {
     }
 
     #[inline]
+    fn read_at_unfenced(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let src = self.at(offset, bytes.len())?;
+        // SAFETY: as in `read_at`.
+        unsafe {
+            let to = bytes.as_mut_ptr();
+            cpu::copy_from_unfenced(self.routine, self.caching, to, src, bytes.len());
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let src = self.at(offset, bytes.len())?;
         // SAFETY: `at` checked that the bytes lie in the window, whose lines are whole (it is
@@ -203,6 +214,25 @@ impl Mapping {
     #[inline]
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.view.read_at(offset, bytes)
+    }
+
+    /// As [`Mapping::read_at`] without the fence before it: for several reads whose order does not
+    /// matter. They overlap then, so that ten reads of a line each take little longer than one.
+    ///
+    /// The values are no older than this thread's last fenced read, [`Flag::load_acquire`] or
+    /// [`Mapping::begin_reads`]: a line may be answered from a buffer of the CPU.
+    ///
+    /// # Errors
+    /// As [`Mapping::read_at`].
+    #[inline]
+    pub fn read_at_unfenced(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.view.read_at_unfenced(offset, bytes)
+    }
+
+    /// From here on [`Mapping::read_at_unfenced`] on this thread returns no older values than now.
+    #[inline]
+    pub fn begin_reads(&self) {
+        cpu::fence::fresh_load_fence();
     }
 
     /// A word of 1, 2, 4 or 8 bytes at `offset`, to be stored and polled whole.

@@ -67,8 +67,10 @@ struct Card {
     name: String,
     pci: String,
     memory_bytes: u64,
-    /// Where sysfs tells.
+    /// Where the backend or sysfs tells.
     bar1_bytes: Option<u64>,
+    /// Where the backend tells.
+    bar1_free_bytes: Option<u64>,
     compute_capability: String,
     gpudirect_rdma: bool,
     dma_buf: bool,
@@ -80,6 +82,15 @@ struct Kind {
     memory: &'static str,
     route: Option<String>,
     refused: Option<String>,
+    /// Every route of the backend to this kind of memory.
+    routes: Vec<Way>,
+}
+
+#[derive(Serialize)]
+struct Way {
+    route: String,
+    /// Why it is closed; absent where it is open.
+    closed: Option<String>,
 }
 
 pub(crate) fn run(global: &Global, _: &Options, output: &mut Output) -> Result<Exit> {
@@ -116,11 +127,7 @@ fn gather(machine: &Machine) -> Info {
         persistent: context.attributes().persistent,
         cuda: machine.site.gpu().driver().cuda_version().to_string(),
         driver: driver_version(),
-        gpus: machine
-            .gpus
-            .iter()
-            .map(|gpu| card(gpu, machine.simulated.is_some()))
-            .collect(),
+        gpus: machine.gpus.iter().map(|gpu| card(gpu, machine)).collect(),
         copy_routine: routine.routine.name(),
         copy_routine_because: routine.reason.to_string(),
         copy_routines: Routine::supported()
@@ -131,15 +138,24 @@ fn gather(machine: &Machine) -> Info {
     }
 }
 
-fn card(gpu: &Gpu, simulated: bool) -> Card {
+fn card(gpu: &Gpu, machine: &Machine) -> Card {
     let info = gpu.info();
+    let bar1 = machine.site.context().bar1(info.ordinal).ok().flatten();
+    // A simulated GPU's address may be that of something else in this machine.
+    let in_sysfs = || {
+        machine
+            .simulated
+            .is_none()
+            .then(|| bar1_size(info.bdf))
+            .flatten()
+    };
     Card {
         ordinal: info.ordinal.0,
         name: info.name.clone(),
         pci: info.bdf.to_string(),
         memory_bytes: info.total_memory,
-        // A simulated GPU's address may be that of something else in this machine.
-        bar1_bytes: if simulated { None } else { bar1_size(info.bdf) },
+        bar1_bytes: bar1.map(|bar1| bar1.total).or_else(in_sysfs),
+        bar1_free_bytes: bar1.map(|bar1| bar1.free),
         compute_capability: format!(
             "{}.{}",
             info.compute_capability.0, info.compute_capability.1
@@ -150,25 +166,31 @@ fn card(gpu: &Gpu, simulated: bool) -> Card {
 }
 
 fn bar1_size(bdf: Bdf) -> Option<u64> {
-    bar_size(
-        &fs::read_to_string(format!("/sys/bus/pci/devices/{bdf}/resource")).ok()?,
-        1,
-    )
+    second_bar(&fs::read_to_string(format!("/sys/bus/pci/devices/{bdf}/resource")).ok()?)
 }
 
-/// The size of the `index`-th BAR in the text of a `resource` file: a line of start, end and
-/// flags for each.
-fn bar_size(text: &str, index: usize) -> Option<u64> {
-    let mut fields = text.lines().nth(index)?.split_whitespace();
-    let mut hex = || u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok();
-    let (start, end) = (hex()?, hex()?);
-    (end > start).then(|| end - start + 1)
+/// The size of the second BAR in the text of a `resource` file: a line of start, end and flags
+/// for each, and an empty one after a BAR of 64 bits.
+fn second_bar(text: &str) -> Option<u64> {
+    let size = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let mut hex = || u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok();
+        let (start, end) = (hex()?, hex()?);
+        (end > start).then(|| end - start + 1)
+    };
+    text.lines().filter_map(size).nth(1)
 }
 
 /// Reaches a scratch buffer of this kind, up to its mapping.
 fn route(machine: &Machine, kind: MemoryKind) -> Kind {
-    let reach = || -> Result<String> {
+    let mut routes = Vec::new();
+    let mut reach = || -> Result<String> {
         let buffer = machine.site.gpu().allocate(kind, SCRATCH)?;
+        let ways = machine.site.context().routes(buffer.ptr(), buffer.len())?;
+        routes.extend(ways.into_iter().map(|way| Way {
+            route: way.route.to_string(),
+            closed: way.refusal,
+        }));
         let pinned = machine.site.pin(buffer.ptr(), buffer.len())?;
         let mapping = pinned.map()?;
         Ok(format!("{}, {} mapping", pinned.route(), mapping.caching()))
@@ -181,6 +203,7 @@ fn route(machine: &Machine, kind: MemoryKind) -> Kind {
         memory: kind.function(),
         route,
         refused,
+        routes,
     }
 }
 
@@ -221,19 +244,33 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
             card.name.clone(),
             card.pci.clone(),
             bytes(Some(card.memory_bytes)),
-            bytes(card.bar1_bytes),
+            match card.bar1_free_bytes {
+                Some(free) => format!("{}, {} free", bytes(card.bar1_bytes), bytes(Some(free))),
+                None => bytes(card.bar1_bytes),
+            },
             card.compute_capability.clone(),
         ]);
     }
     output.line(format_args!("\n{gpus}"))?;
 
-    let mut routes = table(["GPU memory", "route"]);
+    let mut routes = table(["GPU memory", "route", "other routes"]);
     for kind in &info.routes {
         let route = kind
             .route
             .clone()
-            .or_else(|| Some(format!("refused: {}", kind.refused.as_ref()?)));
-        routes.add_row([kind.memory.to_owned(), route.unwrap_or_default()]);
+            .or_else(|| Some(format!("refused: {}", kind.refused.as_ref()?)))
+            .unwrap_or_default();
+        let others = kind
+            .routes
+            .iter()
+            .filter(|way| !route.starts_with(&way.route));
+        let others: Vec<_> = others
+            .map(|way| match &way.closed {
+                None => format!("{}: open", way.route),
+                Some(reason) => format!("{}: {reason}", way.route),
+            })
+            .collect();
+        routes.add_row([kind.memory.to_owned(), route, others.join("\n")]);
     }
     output.line(format_args!("\n{routes}"))
 }
@@ -260,15 +297,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_of_a_bar_is_its_end_minus_its_start_plus_one() {
-        let resource = "0x00000000d0000000 0x00000000d0ffffff 0x0000000000040200\n\
-                        0x0000380000000000 0x0000383fffffffff 0x000000000014220c\n\
-                        0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
-        assert_eq!(bar_size(resource, 0), Some(16 << 20));
-        assert_eq!(bar_size(resource, 1), Some(256 << 30));
-        assert_eq!(bar_size(resource, 2), None);
-        assert_eq!(bar_size(resource, 9), None);
-        assert_eq!(bar_size("nonsense", 0), None);
+    fn the_second_bar_is_found_behind_one_of_32_and_of_64_bits() {
+        let empty = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
+        let first = "0x00000000d0000000 0x00000000d0ffffff 0x0000000000040200\n";
+        let second = "0x0000380000000000 0x0000383fffffffff 0x000000000014220c\n";
+        assert_eq!(
+            second_bar(&format!("{first}{second}{empty}")),
+            Some(256 << 30)
+        );
+        assert_eq!(
+            second_bar(&format!("{first}{empty}{second}{empty}")),
+            Some(256 << 30)
+        );
+        assert_eq!(second_bar(first), None);
+        assert_eq!(second_bar("nonsense"), None);
     }
 
     #[test]

@@ -177,21 +177,34 @@ pub unsafe fn copy_from(
     window: *const u8,
     len: usize,
 ) {
+    if caching == Caching::WriteCombined && routine.may_load_stale(window, len) {
+        fence::fresh_load_fence();
+    } else if caching != Caching::Cached {
+        fence::load_fence();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_from_unfenced(routine, caching, host, window, len) };
+}
+
+/// As [`copy_from`] without the fence before it, so that several such reads overlap. The data is
+/// no older than the last [`fresh_load_fence`](fence::fresh_load_fence) of this thread, and two
+/// such reads are in no order.
+///
+/// # Safety
+/// As [`copy_from`].
+#[inline]
+pub unsafe fn copy_from_unfenced(
+    routine: &Routine,
+    caching: Caching,
+    host: *mut u8,
+    window: *const u8,
+    len: usize,
+) {
     // SAFETY: the caller's promise covers each of these; see `copy_to`.
     unsafe {
         match caching {
-            Caching::WriteCombined => {
-                if routine.may_load_stale(window, len) {
-                    fence::fresh_load_fence();
-                } else {
-                    fence::load_fence();
-                }
-                routine.load(host, window, len);
-            }
-            Caching::Device => {
-                fence::load_fence();
-                scalar::load_exact(host, window, len);
-            }
+            Caching::WriteCombined => routine.load(host, window, len),
+            Caching::Device => scalar::load_exact(host, window, len),
             Caching::Cached => {
                 if scalar::is_word(window.addr(), len) {
                     scalar::load_one(host, window, len);

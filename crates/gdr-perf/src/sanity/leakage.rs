@@ -10,21 +10,27 @@ use crate::site::Site;
 
 const KIB: u64 = 1 << 10;
 
-/// What a process holds: open descriptors, and shared mappings, which all windows are and no
-/// stack or heap is.
+/// What a process holds: open descriptors, shared mappings (which all windows are and no stack or
+/// heap is), and of the GPU's BAR1 what it leaves free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Holdings {
     descriptors: usize,
     mappings: usize,
+    /// Free bytes of the GPU's BAR1, where the backend tells.
+    bar1: Option<u64>,
 }
 
 impl Holdings {
-    fn now() -> Outcome<Self> {
+    fn now(site: &Site) -> Outcome<Self> {
         let descriptors = fs::read_dir("/proc/self/fd")?.count();
         let maps = fs::read_to_string("/proc/self/maps")?;
         Ok(Self {
             descriptors,
             mappings: maps.lines().filter(|line| is_shared(line)).count(),
+            bar1: site
+                .context()
+                .bar1(site.gpu().info().ordinal)?
+                .map(|bar1| bar1.free),
         })
     }
 }
@@ -38,33 +44,29 @@ fn is_shared(line: &str) -> bool {
 
 /// Runs `work` until a run leaves nothing behind. A leak leaves something every time; a driver
 /// or an allocator that opens what it keeps does so once or twice.
-pub(super) fn watch(what: &str, work: impl Fn() -> Outcome) -> Outcome {
+pub(super) fn watch(site: &Site, what: &str, work: impl Fn() -> Outcome) -> Outcome {
     const RUNS: u32 = 4;
     work()?;
-    let first = Holdings::now()?;
+    let first = Holdings::now(site)?;
     let mut before = first;
     for _ in 1..RUNS {
         work()?;
-        let after = Holdings::now()?;
+        let after = Holdings::now(site)?;
         if after == before {
             return Ok(());
         }
         before = after;
     }
     Err(Stop::failed(format!(
-        "{} runs of {what} went from {} to {} open descriptors, from {} to {} mappings",
-        RUNS - 1,
-        first.descriptors,
-        before.descriptors,
-        first.mappings,
-        before.mappings
+        "{} runs of {what} went from {first:?} to {before:?}",
+        RUNS - 1
     )))
 }
 
 fn rounds(site: &Site, kind: MemoryKind, count: u32) -> Outcome {
     let buffer = allocate(site, kind, 256 * KIB)?;
     let what = format!("{count} rounds of pin, map, unmap, unpin");
-    watch(&what, || {
+    watch(site, &what, || {
         for round in 0..count {
             let mapping = site.map(&buffer)?;
             mapping.write_at(0, &round.to_le_bytes())?;
@@ -89,7 +91,7 @@ pub(super) fn ten_thousand_rounds(site: &Site, kind: MemoryKind) -> Outcome {
 pub(super) fn refusals(site: &Site) -> Outcome {
     let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
     let pinned = site.pin(buffer.ptr(), buffer.len())?;
-    watch("100 refused calls of each sort", || {
+    watch(site, "100 refused calls of each sort", || {
         for _ in 0..100 {
             let refused =
                 site.pin(buffer.ptr(), 1 << 40).is_err() && site.pin(buffer.ptr(), 0).is_err();

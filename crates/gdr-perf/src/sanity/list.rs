@@ -102,7 +102,7 @@ const OF_MEMORY: &[MemoryCheck] = &[
     (
         "leakage_pin_map_rounds",
         leakage::thousand_rounds,
-        "1,000 rounds leave open descriptors and mappings where they were.",
+        "1,000 rounds leave descriptors, mappings and BAR1 where they were.",
     ),
 ];
 
@@ -239,14 +239,21 @@ const FORCED_PCIE: MemoryCheck = (
 const EXTENDED_OF_MEMORY: MemoryCheck = (
     "leakage_pin_map_many_rounds",
     leakage::ten_thousand_rounds,
-    "10,000 rounds leave open descriptors and mappings where they were.",
+    "10,000 rounds leave descriptors, mappings and BAR1 where they were.",
 );
 
-const EXTENDED_OF_SITE: SiteCheck = (
-    "basic_several_gib_mapping",
-    basic::several_gib,
-    "An allocation of 5 GiB is mapped whole.",
-);
+const EXTENDED_OF_SITE: [SiteCheck; 2] = [
+    (
+        "basic_several_gib_mapping",
+        basic::several_gib,
+        "An allocation of 5 GiB is mapped whole.",
+    ),
+    (
+        "leakage_concurrent_many_rounds",
+        threads::many_concurrent_rounds,
+        "8 threads of 10,000 rounds keep to their own memory and leave nothing behind.",
+    ),
+];
 
 /// How a kind of memory ends the name of a check; GDRCopy's words where it has them.
 const fn suffix(kind: MemoryKind) -> &'static str {
@@ -295,7 +302,11 @@ pub fn all() -> Vec<Check> {
     checks.extend(
         MemoryKind::DEVICE.map(|kind| of_memory(&EXTENDED_OF_MEMORY, kind, Effort::Extended)),
     );
-    checks.push(of_site(&EXTENDED_OF_SITE, Effort::Extended));
+    checks.extend(
+        EXTENDED_OF_SITE
+            .iter()
+            .map(|check| of_site(check, Effort::Extended)),
+    );
     checks.sort_by(|a, b| (a.is_extended(), &a.name).cmp(&(b.is_extended(), &b.name)));
     checks
 }

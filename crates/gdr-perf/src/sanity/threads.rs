@@ -48,8 +48,17 @@ pub(super) fn without_context(site: &Site) -> Outcome {
 
 /// Eight threads pin, map, copy, unmap and unpin at once.
 pub(super) fn concurrent_rounds(site: &Site) -> Outcome {
+    rounds(site, 50)
+}
+
+/// As [`concurrent_rounds`], 10,000 times on each thread.
+pub(super) fn many_concurrent_rounds(site: &Site) -> Outcome {
+    // Once to settle and once to be counted.
+    rounds(site, 5_000)
+}
+
+fn rounds(site: &Site, count: u32) -> Outcome {
     const THREADS: u32 = 8;
-    const ROUNDS: u32 = 50;
     let round = |buffer: &DeviceBuffer, seed: u32| -> Outcome {
         pattern::require_same_memory(&site.map(buffer)?, buffer, seed)
     };
@@ -57,9 +66,10 @@ pub(super) fn concurrent_rounds(site: &Site) -> Outcome {
         // Small buffers of one kind share GPU pages, so the threads meet in the driver.
         let kind = MemoryKind::DEVICE[number as usize % 2];
         let buffer = allocate(site, kind, 4 * KIB)?;
-        (0..ROUNDS).try_for_each(|i| round(&buffer, number * ROUNDS + i))
+        (0..count).try_for_each(|i| round(&buffer, number * count + i))
     };
-    super::leakage::watch("8 threads of 50 rounds", || {
+    let what = format!("{THREADS} threads of {count} rounds");
+    super::leakage::watch(site, &what, || {
         thread::scope(|scope| {
             let workers: Vec<_> = (0..THREADS)
                 .map(|number| scope.spawn(move || work(number)))

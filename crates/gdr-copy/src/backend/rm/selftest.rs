@@ -16,10 +16,11 @@ use super::device::Device;
 use super::resolve::{Range, by_route};
 use crate::cpu::{self, Routine};
 use crate::error::{Error, Result};
+use crate::fork::PerProcess;
 use crate::pinned::Route;
 
 /// What was proved, or why not.
-static VERDICTS: Mutex<Option<Verdicts>> = Mutex::new(None);
+static VERDICTS: PerProcess<Mutex<Verdicts>> = PerProcess::new();
 
 /// By route and GPU: proved, or why not.
 type Verdicts = HashMap<(Route, Bdf), Result<(), String>>;
@@ -33,10 +34,10 @@ pub(super) fn prove(
 ) -> Result<()> {
     // Held during the proof: a second thread waits for the verdict instead of proving again.
     let mut verdicts = VERDICTS
+        .get()
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let verdict = verdicts
-        .get_or_insert_default()
         .entry((route, device.bdf()))
         .or_insert_with(|| {
             let verdict = try_prove(cuda, device, user, route);

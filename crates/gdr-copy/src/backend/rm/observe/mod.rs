@@ -14,11 +14,12 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::{Mutex, OnceLock};
 
 use super::source::Source;
+use crate::fork::PerProcess;
 pub(super) use export::Export;
 use got::Slots;
 
 /// One export at a time: the entries are patched and restored under this lock.
-static PATCH: Mutex<()> = Mutex::new(());
+static PATCH: PerProcess<Mutex<()>> = PerProcess::new();
 
 thread_local! {
     /// Where the calling thread wants its exports noted; null elsewhere.
@@ -63,6 +64,7 @@ pub(super) fn export_of<T, E: std::fmt::Display>(
     static SLOTS: OnceLock<Slots> = OnceLock::new();
     // A panic under the lock leaves the table restored (by `Slots`), so the lock stays usable.
     let _one_at_a_time = PATCH
+        .get()
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let slots = match SLOTS.get() {
