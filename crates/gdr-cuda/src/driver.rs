@@ -229,6 +229,32 @@ pub trait Driver: Send + Sync + fmt::Debug {
         len: usize,
     ) -> Result<()>;
 
+    /// Queues a copy of page-locked host memory to the device (`cuMemcpyHtoDAsync`).
+    ///
+    /// # Safety
+    /// `src` is readable for `len` bytes of page-locked memory and `dst..dst+len` lies in one
+    /// allocation that the caller may overwrite; both live until the stream is idle.
+    unsafe fn queue_copy_to_device(
+        &self,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: *const u8,
+        len: usize,
+    ) -> Result<()>;
+
+    /// Queues a copy of device memory to page-locked host memory (`cuMemcpyDtoHAsync`).
+    ///
+    /// # Safety
+    /// `dst` is writable for `len` bytes of page-locked memory and `src..src+len` lies in one
+    /// allocation; both live until the stream is idle.
+    unsafe fn queue_copy_from_device(
+        &self,
+        stream: RawStream,
+        dst: *mut u8,
+        src: DevicePtr,
+        len: usize,
+    ) -> Result<()>;
+
     /// Queues a fill of `len` bytes with `value` (`cuMemsetD8Async`).
     ///
     /// # Safety

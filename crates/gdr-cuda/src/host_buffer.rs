@@ -102,7 +102,7 @@ impl HostBuffer {
         })
     }
 
-    fn at(&self, offset: usize, wanted: usize) -> Result<*mut u8> {
+    pub(crate) fn at(&self, offset: usize, wanted: usize) -> Result<*mut u8> {
         let len = self.raw.len;
         if offset.checked_add(wanted).is_none_or(|end| end > len) {
             let (offset, wanted, len) = (offset as u64, wanted as u64, len as u64);
@@ -119,8 +119,9 @@ impl HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         let device = self.gpu.info().ordinal;
-        // SAFETY: `raw` came from this driver and device and this value alone owns it. Only
-        // `Stream::launch` gives it to the GPU, whose caller vouches that the work is complete.
+        // SAFETY: `raw` came from this driver and device and this value alone owns it. Queued copies
+        // of `Stream` keep an `Arc` of this value until they are complete, and who calls
+        // `Stream::launch` vouches for the rest.
         if let Err(error) = unsafe { self.gpu.driver().free_host(device, &self.raw) } {
             tracing::debug!(ptr = %self.raw.gpu, %error, "freeing page-locked memory failed");
         }

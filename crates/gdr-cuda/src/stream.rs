@@ -10,11 +10,20 @@ use crate::buffer::{Allocation, DeviceBuffer};
 use crate::driver::{Driver, MemoryKind, RawStream, StreamState};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
+use crate::host_buffer::HostBuffer;
 use crate::kernel::{Launch, VerifyReport};
 use crate::pointer::DevicePtr;
 
 /// Polls before a wait starts to give its CPU away between polls.
 const SPINS: u32 = 1000;
+
+/// Memory that queued work may still use.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held only to be dropped later")]
+enum InUse {
+    Device(Arc<Allocation>),
+    Host(Arc<HostBuffer>),
+}
 
 /// A stream of its own: work on it runs in order, beside the default stream.
 ///
@@ -25,7 +34,7 @@ pub struct Stream {
     gpu: Gpu,
     raw: RawStream,
     /// Memory that queued work may still use.
-    in_use: Mutex<Vec<Arc<Allocation>>>,
+    in_use: Mutex<Vec<InUse>>,
 }
 
 impl Stream {
@@ -125,6 +134,56 @@ impl Stream {
         Ok(VerifyReport::from_bytes(&bytes))
     }
 
+    /// Queues a copy of `len` bytes from page-locked host memory to `to_offset` of `to`, and
+    /// returns; [`Stream::wait`] for it. What the CPU writes to the source before that may or may
+    /// not be copied. Both sides stay allocated until the stream was seen idle.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is copied then.
+    pub fn queue_write(
+        &self,
+        from: &Arc<HostBuffer>,
+        from_offset: usize,
+        to: &DeviceBuffer,
+        to_offset: u64,
+        len: usize,
+    ) -> Result<()> {
+        let src = from.at(from_offset, len)?;
+        let dst = to.range(to_offset, len as u64)?.start;
+        if len == 0 {
+            return Ok(());
+        }
+        self.queue_with(&[to], Some(from), |driver| {
+            // SAFETY: both ranges were checked, and `queue_with` keeps both sides allocated.
+            unsafe { driver.queue_copy_to_device(self.raw, dst, src, len) }
+        })
+    }
+
+    /// Queues a copy of `len` bytes at `from_offset` of `from` to page-locked host memory, and
+    /// returns; the bytes are there after [`Stream::wait`]. Both sides stay allocated until the
+    /// stream was seen idle.
+    ///
+    /// # Errors
+    /// As [`Stream::queue_write`].
+    pub fn queue_read(
+        &self,
+        from: &DeviceBuffer,
+        from_offset: u64,
+        to: &Arc<HostBuffer>,
+        to_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        let src = from.range(from_offset, len as u64)?.start;
+        let dst = to.at(to_offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        self.queue_with(&[from], Some(to), |driver| {
+            // SAFETY: both ranges were checked, and `queue_with` keeps both sides allocated.
+            unsafe { driver.queue_copy_from_device(self.raw, dst, src, len) }
+        })
+    }
+
     /// Queues a kernel and returns; [`Stream::wait`] for it.
     ///
     /// # Errors
@@ -161,6 +220,16 @@ impl Stream {
         buffers: &[&DeviceBuffer],
         submit: impl FnOnce(&dyn Driver) -> Result<()>,
     ) -> Result<()> {
+        self.queue_with(buffers, None, submit)
+    }
+
+    /// As [`Stream::queue`], where the work uses page-locked memory too.
+    fn queue_with(
+        &self,
+        buffers: &[&DeviceBuffer],
+        host: Option<&Arc<HostBuffer>>,
+        submit: impl FnOnce(&dyn Driver) -> Result<()>,
+    ) -> Result<()> {
         if let Some(foreign) = buffers
             .iter()
             .find(|buffer| !buffer.gpu().is_same(&self.gpu))
@@ -171,7 +240,8 @@ impl Stream {
         // Held while submitting: another thread that sees the stream idle cannot let go of these
         // buffers between their entry here and their use.
         let mut in_use = self.in_use();
-        in_use.extend(buffers.iter().map(|buffer| buffer.allocation()));
+        in_use.extend(buffers.iter().map(|b| InUse::Device(b.allocation())));
+        in_use.extend(host.map(|host| InUse::Host(Arc::clone(host))));
         submit(&**self.gpu.driver())
     }
 
@@ -206,7 +276,7 @@ impl Stream {
     }
 
     /// A list is never half changed, so a panic elsewhere in a holder's thread does not matter.
-    fn in_use(&self) -> MutexGuard<'_, Vec<Arc<Allocation>>> {
+    fn in_use(&self) -> MutexGuard<'_, Vec<InUse>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -23,6 +23,39 @@ fn at(ptr: DevicePtr, offset: u64) -> DevicePtr {
 }
 
 #[test]
+fn queued_copies_run_in_order_and_keep_both_sides_allocated() {
+    let gpu = gpu();
+    let stream = gpu.stream().unwrap();
+    let host = std::sync::Arc::new(gpu.allocate_host(4096).unwrap());
+    let back = std::sync::Arc::new(gpu.allocate_host(4096).unwrap());
+    let buffer = gpu.allocate(MemoryKind::Plain, 8192).unwrap();
+    host.write(1, b"over and back").unwrap();
+
+    stream.queue_write(&host, 1, &buffer, 4097, 13).unwrap();
+    stream.queue_read(&buffer, 4097, &back, 7, 13).unwrap();
+    drop((host, buffer));
+    stream.wait(LIMIT).unwrap();
+
+    let mut seen = [0; 13];
+    back.read(7, &mut seen).unwrap();
+    assert_eq!(&seen, b"over and back");
+}
+
+#[test]
+fn a_queued_copy_outside_either_side_is_refused() {
+    let gpu = gpu();
+    let stream = gpu.stream().unwrap();
+    let host = std::sync::Arc::new(gpu.allocate_host(64).unwrap());
+    let buffer = gpu.allocate(MemoryKind::Plain, 64).unwrap();
+    for (at, to, len) in [(0, 0, 65), (60, 0, 5), (0, 60, 5), (usize::MAX, 0, 2)] {
+        let refused = stream.queue_write(&host, at, &buffer, to, len);
+        assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+        let refused = stream.queue_read(&buffer, to, &host, at, len);
+        assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+    }
+}
+
+#[test]
 fn a_pattern_verifies_and_the_first_mismatch_is_reported() {
     let gpu = gpu();
     let (stream, buffer) = (

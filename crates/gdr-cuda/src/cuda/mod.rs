@@ -271,6 +271,36 @@ impl Driver for Cuda {
         })
     }
 
+    unsafe fn queue_copy_to_device(
+        &self,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: *const u8,
+        len: usize,
+    ) -> Result<()> {
+        let _current = self.enter(stream.device)?;
+        let queue = stream_of(stream);
+        // SAFETY: the caller's promise about both ranges and the stream.
+        check("cuMemcpyHtoDAsync", unsafe {
+            (self.api.memcpy_htod_async)(dst.get(), src.cast(), len, queue)
+        })
+    }
+
+    unsafe fn queue_copy_from_device(
+        &self,
+        stream: RawStream,
+        dst: *mut u8,
+        src: DevicePtr,
+        len: usize,
+    ) -> Result<()> {
+        let _current = self.enter(stream.device)?;
+        let queue = stream_of(stream);
+        // SAFETY: the caller's promise about both ranges and the stream.
+        check("cuMemcpyDtoHAsync", unsafe {
+            (self.api.memcpy_dtoh_async)(dst.cast(), src.get(), len, queue)
+        })
+    }
+
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
         let _current = self.enter(stream.device)?;
         let (call, len) = ("cuMemsetD8Async", size("cuMemsetD8Async", len)?);

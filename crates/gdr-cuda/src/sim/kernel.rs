@@ -18,6 +18,10 @@ const POLLS: u32 = 64;
 pub(super) enum Kernel {
     /// `cuMemsetD8Async`.
     Set { dst: View, value: u8 },
+    /// `cuMemcpyHtoDAsync`.
+    Upload { dst: View, src: PageLocked },
+    /// `cuMemcpyDtoHAsync`.
+    Download { src: View, dst: PageLocked },
     /// [`Launch::Fill`].
     Fill { dst: View, seed: u32 },
     /// [`Launch::Verify`].
@@ -25,6 +29,14 @@ pub(super) enum Kernel {
     /// [`Launch::PingPong`].
     PingPong(PingPong),
 }
+
+/// The host side of a queued copy, as long as the view of the device side.
+#[derive(Debug)]
+pub(super) struct PageLocked(pub(super) *mut u8);
+
+// SAFETY: who queues a copy vouches that the memory lives until the stream is idle, and that the
+// stream's thread may use it.
+unsafe impl Send for PageLocked {}
 
 /// [`Launch::PingPong`], resolved.
 #[derive(Debug)]
@@ -113,6 +125,10 @@ impl Kernel {
     pub(super) fn run(&self) {
         match self {
             Self::Set { dst, value } => dst.fill(*value),
+            // SAFETY: who queued it vouched for the host side, for the length of the view.
+            Self::Upload { dst, src } => unsafe { dst.write_from(src.0) },
+            // SAFETY: as above.
+            Self::Download { src, dst } => unsafe { src.read_to(dst.0) },
             Self::Fill { dst, seed } => {
                 for i in 0..dst.words() {
                     dst.word(i)

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::backing::View;
 use self::heap::{BLOCK, GPU_PAGE, Heap, Placement, Request};
-use self::kernel::Kernel;
+use self::kernel::{Kernel, PageLocked};
 use self::stream::Worker;
 use crate::bdf::Bdf;
 use crate::driver::{
@@ -119,6 +119,22 @@ impl SimDriver {
             call,
             result: CuResult::INVALID_VALUE,
         })
+    }
+
+    fn queue_copy(
+        &self,
+        call: &'static str,
+        stream: RawStream,
+        device_side: DevicePtr,
+        len: usize,
+        copy: impl FnOnce(View) -> Kernel,
+    ) -> Result<()> {
+        let mut state = self.lock();
+        let view = state.view(device_side, len as u64).ok_or(Error::Call {
+            call,
+            result: CuResult::INVALID_VALUE,
+        })?;
+        state.worker(call, stream)?.submit(call, copy(view))
     }
 }
 
@@ -298,6 +314,36 @@ impl Driver for SimDriver {
         // SAFETY: the view has `len` bytes, and `dst` is writable for as many.
         unsafe { view.read_to(dst) };
         Ok(())
+    }
+
+    unsafe fn queue_copy_to_device(
+        &self,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: *const u8,
+        len: usize,
+    ) -> Result<()> {
+        self.queue_copy("cuMemcpyHtoDAsync", stream, dst, len, |dst| {
+            Kernel::Upload {
+                dst,
+                src: PageLocked(src.cast_mut()),
+            }
+        })
+    }
+
+    unsafe fn queue_copy_from_device(
+        &self,
+        stream: RawStream,
+        dst: *mut u8,
+        src: DevicePtr,
+        len: usize,
+    ) -> Result<()> {
+        self.queue_copy("cuMemcpyDtoHAsync", stream, src, len, |src| {
+            Kernel::Download {
+                src,
+                dst: PageLocked(dst),
+            }
+        })
     }
 
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
