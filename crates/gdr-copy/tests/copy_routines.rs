@@ -224,6 +224,34 @@ fn every_pair_of_alignments(direction: Direction) {
     }
 }
 
+/// Every size to 4200 at every pair of alignments: 17 million copies for each routine.
+fn every_size_at_every_pair(direction: Direction) {
+    let mut bench = Bench::new(2);
+    for routine in routines() {
+        for len in 0..=4200 {
+            for alignment in 0..LINE {
+                for host in 0..LINE {
+                    let sides = (side_of(len + host), side_of(alignment + host / 2));
+                    let (window, host) = ((sides.0, alignment), (sides.1, host));
+                    bench.copy(routine, direction, window, host, len);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "runs optimized")]
+fn every_size_at_every_pair_of_alignments_is_stored_exactly() {
+    every_size_at_every_pair(Direction::ToWindow);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "runs optimized")]
+fn every_size_at_every_pair_of_alignments_is_loaded_exactly() {
+    every_size_at_every_pair(Direction::FromWindow);
+}
+
 #[test]
 fn every_size_at_every_window_alignment_is_stored_exactly() {
     every_size(Direction::ToWindow);
