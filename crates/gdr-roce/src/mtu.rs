@@ -1,0 +1,84 @@
+//! The path MTU: how much payload a packet carries.
+
+use std::fmt;
+
+/// The path MTU, in bytes of payload: headers come on top.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)] // The names say it all.
+pub enum Mtu {
+    B256,
+    B512,
+    B1024,
+    B2048,
+    B4096,
+}
+
+impl Mtu {
+    /// All of them, smallest first.
+    pub const ALL: [Self; 5] = [
+        Self::B256,
+        Self::B512,
+        Self::B1024,
+        Self::B2048,
+        Self::B4096,
+    ];
+
+    /// Bytes of payload.
+    pub const fn bytes(self) -> usize {
+        256 << self as usize
+    }
+
+    /// The largest that needs at most `bytes` of payload a packet.
+    pub fn at_most(bytes: usize) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
+    }
+
+    /// The number of `enum ibv_mtu`: 1 for 256 bytes to 5 for 4096.
+    pub const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The MTU of a number of `enum ibv_mtu`.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mtu| mtu.code() == code)
+    }
+
+    /// How many packets carry `len` bytes; an empty message takes one.
+    pub const fn packets(self, len: u32) -> u32 {
+        if len == 0 {
+            1
+        } else {
+            len.div_ceil(self.bytes() as u32)
+        }
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mtu_has_its_size_and_code() {
+        assert_eq!(Mtu::ALL.map(Mtu::bytes), [256, 512, 1024, 2048, 4096]);
+        assert_eq!(Mtu::ALL.map(Mtu::code), [1, 2, 3, 4, 5]);
+        assert_eq!(Mtu::from_code(5), Some(Mtu::B4096));
+        assert_eq!(Mtu::from_code(0), None);
+        assert_eq!(Mtu::at_most(1400), Some(Mtu::B1024));
+        assert_eq!(Mtu::at_most(255), None);
+    }
+
+    #[test]
+    fn an_empty_message_takes_a_packet_and_a_full_one_no_more() {
+        assert_eq!(
+            [0, 1, 256, 257].map(|len| Mtu::B256.packets(len)),
+            [1, 1, 1, 2]
+        );
+        assert_eq!(Mtu::B256.packets(1 << 31), 1 << 23);
+    }
+}

@@ -1,0 +1,113 @@
+//! Numbers of packets and messages: 24 bits, wrapping.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+const MASK: u32 = 0x00ff_ffff;
+
+/// How many packets apart two PSNs may be and still be told apart: half of the number space.
+/// A packet up to this far behind is a duplicate, anything else is ahead.
+pub const PSN_WINDOW: u32 = 1 << 23;
+
+/// A packet sequence number.
+///
+/// There is no order on a circle, so `Psn` is not `Ord`; [`compare`](Self::compare) orders two
+/// numbers that are less than [`PSN_WINDOW`] apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The low 24 bits of `number`.
+    pub const fn new(number: u32) -> Self {
+        Self(number & MASK)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number `packets` further on, around the circle.
+    #[must_use]
+    pub const fn wrapping_add(self, packets: u32) -> Self {
+        Self::new(self.0.wrapping_add(packets))
+    }
+
+    /// The number `packets` back, around the circle.
+    #[must_use]
+    pub const fn wrapping_sub(self, packets: u32) -> Self {
+        Self::new(self.0.wrapping_sub(packets))
+    }
+
+    /// How many packets further on than `start` this is, going forward: below 2^24.
+    pub const fn distance_from(self, start: Self) -> u32 {
+        self.0.wrapping_sub(start.0) & MASK
+    }
+
+    /// Whether this lies before (`Less`), at or after `other`, the shorter way round.
+    pub const fn compare(self, other: Self) -> Ordering {
+        match self.distance_from(other) {
+            0 => Ordering::Equal,
+            1..PSN_WINDOW => Ordering::Greater,
+            _ => Ordering::Less,
+        }
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Psn({})", self.0)
+    }
+}
+
+/// A message sequence number: how many messages a responder has completed, modulo 2^24.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Msn(u32);
+
+impl Msn {
+    /// The low 24 bits of `number`.
+    pub const fn new(number: u32) -> Self {
+        Self(number & MASK)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number of the next message.
+    #[must_use]
+    pub const fn wrapping_next(self) -> Self {
+        Self::new(self.0 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_wrap_at_24_bits() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.wrapping_add(1), Psn::new(0));
+        assert_eq!(Psn::new(0).wrapping_sub(1), last);
+        assert_eq!(Psn::new(1).distance_from(last), 2);
+        assert_eq!(Psn::new(0).compare(last), Ordering::Greater);
+        assert_eq!(last.compare(Psn::new(0)), Ordering::Less);
+        assert_eq!(Msn::new(0xff_ffff).wrapping_next(), Msn::new(0));
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_within_the_window_is_ahead_and_its_origin_behind(
+            start in 0u32..1 << 24, packets in 1..PSN_WINDOW,
+        ) {
+            let (start, end) = (Psn::new(start), Psn::new(start).wrapping_add(packets));
+            prop_assert_eq!(end.compare(start), Ordering::Greater);
+            prop_assert_eq!(start.compare(end), Ordering::Less);
+            prop_assert_eq!(end.distance_from(start), packets);
+            prop_assert_eq!(end.wrapping_sub(packets), start);
+        }
+    }
+}

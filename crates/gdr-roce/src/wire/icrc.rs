@@ -1,0 +1,239 @@
+//! The invariant CRC: proof that nothing between the two ends changed what must not change.
+//!
+//! CRC-32 with Ethernet's polynomial over eight bytes of ones, the IP and UDP headers, BTH and
+//! the rest, with ones for what a router or a socket may change: IPv4's type of service, time to
+//! live and checksum (IPv6: traffic class, flow label, hop limit), UDP's checksum, and BTH's
+//! FECN, BECN and reserved bits. It covers IPv4's identification and fragment field, so a sender
+//! must know what its socket puts there; IPv6 has none.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crc32fast::Hasher;
+
+use super::Bth;
+
+/// Bytes on the wire.
+pub const LEN: usize = 4;
+
+/// The invariant fields of an IP header.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Ip {
+    /// A header without options.
+    V4 {
+        /// Source address.
+        src: Ipv4Addr,
+        /// Destination address.
+        dst: Ipv4Addr,
+        /// The identification field; Linux writes 0 on an unconnected UDP socket that forbids
+        /// fragmentation, and counts up from there over the segments of one `UDP_SEGMENT` send.
+        identification: u16,
+        /// Whether fragmentation is forbidden (DF).
+        dont_fragment: bool,
+    },
+    /// A header without extensions.
+    V6 {
+        /// Source address.
+        src: Ipv6Addr,
+        /// Destination address.
+        dst: Ipv6Addr,
+    },
+}
+
+/// The invariant fields of the headers in front of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Path {
+    /// Of the IP header.
+    pub ip: Ip,
+    /// UDP source port.
+    pub src_port: u16,
+    /// UDP destination port: [`UDP_PORT`](super::UDP_PORT).
+    pub dst_port: u16,
+}
+
+/// IP, UDP.
+const V4_LEN: usize = 20;
+const V6_LEN: usize = 40;
+const UDP_LEN: usize = 8;
+/// Ones in place of InfiniBand's local route header.
+const LRH_LEN: usize = 8;
+/// Protocol number of UDP.
+const PROTOCOL_UDP: u8 = 17;
+
+impl Path {
+    /// The CRC over the headers in front of `udp_len` bytes of UDP payload.
+    ///
+    /// Lengths above 65507 cannot be sent and do not fit their fields; they are cut.
+    fn hasher(&self, udp_len: usize) -> Hasher {
+        let mut bytes = [0xff; LRH_LEN + V6_LEN + UDP_LEN];
+        let udp_total = (udp_len + UDP_LEN) as u16;
+        let end = match self.ip {
+            Ip::V4 {
+                src,
+                dst,
+                identification,
+                dont_fragment,
+            } => {
+                let ip = &mut bytes[LRH_LEN..LRH_LEN + V4_LEN];
+                ip[0] = 0x45;
+                ip[2..4].copy_from_slice(&udp_total.wrapping_add(V4_LEN as u16).to_be_bytes());
+                ip[4..6].copy_from_slice(&identification.to_be_bytes());
+                ip[6..8].copy_from_slice(&[u8::from(dont_fragment) << 6, 0]);
+                ip[9] = PROTOCOL_UDP;
+                ip[12..16].copy_from_slice(&src.octets());
+                ip[16..20].copy_from_slice(&dst.octets());
+                LRH_LEN + V4_LEN
+            }
+            Ip::V6 { src, dst } => {
+                let ip = &mut bytes[LRH_LEN..LRH_LEN + V6_LEN];
+                ip[0] = 0x6f;
+                ip[4..6].copy_from_slice(&udp_total.to_be_bytes());
+                ip[6] = PROTOCOL_UDP;
+                ip[8..24].copy_from_slice(&src.octets());
+                ip[24..40].copy_from_slice(&dst.octets());
+                LRH_LEN + V6_LEN
+            }
+        };
+        let udp = &mut bytes[end..end + UDP_LEN];
+        udp[0..2].copy_from_slice(&self.src_port.to_be_bytes());
+        udp[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        udp[4..6].copy_from_slice(&udp_total.to_be_bytes());
+        let mut hasher = Hasher::new();
+        hasher.update(&bytes[..end + UDP_LEN]);
+        hasher
+    }
+
+    /// The ICRC of `body`, as the four bytes that follow it. `body` is all of a datagram before
+    /// its ICRC.
+    pub fn icrc(&self, body: &[u8]) -> [u8; LEN] {
+        let mut hasher = self.hasher(body.len() + LEN);
+        if let Some((header, rest)) = body.split_first_chunk::<{ Bth::LEN }>() {
+            let mut masked = *header;
+            masked[4] = 0xff;
+            hasher.update(&masked);
+            hasher.update(rest);
+        } else {
+            hasher.update(body);
+        }
+        hasher.finalize().to_le_bytes()
+    }
+}
+
+/// Writes the ICRC into the last four bytes of a datagram, as
+/// [`poll_transmit`](crate::QueuePair::poll_transmit) leaves them. Does nothing to fewer bytes.
+pub fn seal(path: &Path, datagram: &mut [u8]) {
+    if let Some((body, icrc)) = datagram.split_last_chunk_mut::<LEN>() {
+        *icrc = path.icrc(body);
+    }
+}
+
+/// Whether the last four bytes of a datagram are its ICRC. Takes untrusted bytes of any length.
+pub fn matches(path: &Path, datagram: &[u8]) -> bool {
+    datagram
+        .split_last_chunk::<LEN>()
+        .is_some_and(|(body, icrc)| path.icrc(body) == *icrc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A congestion notification that a ConnectX-4 Lx sent (scapy's test/contrib/roce.uts).
+    #[test]
+    fn a_network_cards_own_packet_matches() {
+        let path = Path {
+            ip: Ip::V4 {
+                src: Ipv4Addr::new(10, 0, 17, 1),
+                dst: Ipv4Addr::new(10, 0, 18, 1),
+                identification: 0x718c,
+                dont_fragment: true,
+            },
+            src_port: 0,
+            dst_port: 4791,
+        };
+        let mut datagram = [0; 32];
+        datagram[..12].copy_from_slice(&[0x81, 0, 0xff, 0xff, 0x40, 0, 1, 0x18, 0, 0, 0, 0]);
+        datagram[28..].copy_from_slice(&[0x82, 0xfd, 0x00, 0x2a]);
+        assert!(matches(&path, &datagram));
+        datagram[4] = 0x80;
+        assert!(matches(&path, &datagram), "congestion bits may change");
+        datagram[5] = 1;
+        assert!(!matches(&path, &datagram));
+    }
+
+    /// A UC SEND of 18 bytes (the same source).
+    #[test]
+    fn a_packet_with_payload_and_padding_matches() {
+        let host = Ipv4Addr::new(192, 168, 0, 7);
+        let ip = Ip::V4 {
+            src: host,
+            dst: host,
+            identification: 1144,
+            dont_fragment: true,
+        };
+        let path = Path {
+            ip,
+            src_port: 49152,
+            dst_port: 4791,
+        };
+        let mut datagram = vec![0x24, 0x60, 0xff, 0xff, 0, 0, 0, 211];
+        datagram.extend(13_571_856u32.to_be_bytes());
+        datagram.extend(b"F0\x81\x8b\xe2\x895\xd9\x0e\x9a\x95PT\x01\xbe\x88^P\x00\x00");
+        datagram.extend([0x78, 0xf3, 0x53, 0xf3]);
+        assert!(matches(&path, &datagram));
+    }
+
+    #[test]
+    fn an_ipv6_path_depends_on_its_addresses_and_ports_only() {
+        let ip = Ip::V6 {
+            src: Ipv6Addr::LOCALHOST,
+            dst: Ipv6Addr::LOCALHOST,
+        };
+        let path = Path {
+            ip,
+            src_port: 0xc000,
+            dst_port: 4791,
+        };
+        let mut datagram = [7; 64];
+        seal(&path, &mut datagram);
+        assert!(matches(&path, &datagram));
+        // By hand: the pseudo headers written out.
+        let mut bytes = vec![0xff; 8];
+        bytes.extend([0x6f, 0xff, 0xff, 0xff, 0, 72, 17, 0xff]);
+        bytes.extend(Ipv6Addr::LOCALHOST.octets());
+        bytes.extend(Ipv6Addr::LOCALHOST.octets());
+        bytes.extend([0xc0, 0x00, 0x12, 0xb7, 0, 72, 0xff, 0xff]);
+        bytes.extend([7, 7, 7, 7, 0xff]);
+        bytes.extend([7; 55]);
+        assert_eq!(crc32fast::hash(&bytes).to_le_bytes(), datagram[60..]);
+        assert!(!matches(
+            &Path {
+                src_port: 0xc001,
+                ..path
+            },
+            &datagram
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn any_flipped_bit_is_found_but_for_congestion(
+            mut bytes in proptest::collection::vec(any::<u8>(), 16..300), bit in 0usize..2400,
+        ) {
+            let ip = Ip::V6 { src: Ipv6Addr::LOCALHOST, dst: Ipv6Addr::UNSPECIFIED };
+            let path = Path { ip, src_port: 1, dst_port: 4791 };
+            seal(&path, &mut bytes);
+            let bit = bit % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(matches(&path, &bytes), bit / 8 == 4);
+        }
+
+        #[test]
+        fn bytes_of_any_length_are_judged(mut bytes: Vec<u8>) {
+            let ip = Ip::V6 { src: Ipv6Addr::LOCALHOST, dst: Ipv6Addr::UNSPECIFIED };
+            let path = Path { ip, src_port: 1, dst_port: 4791 };
+            seal(&path, &mut bytes);
+            prop_assert_eq!(matches(&path, &bytes), bytes.len() >= LEN);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What travels: one header a file, and the datagram that they make up.
+//!
+//! A datagram here is the payload of a UDP packet to port [`UDP_PORT`]: BTH, the extension
+//! headers that its opcode asks for, payload, padding to four bytes, ICRC.
+//!
+//! - [`Packet::new`] takes untrusted bytes: it checks every length once, and no accessor of the
+//!   [`Packet`] can fail or panic afterwards. It does not check the ICRC; that is
+//!   [`icrc::matches`], which needs the IP and UDP headers' fields.
+//! - [`Headers`] is the owned form: [`Headers::parse`] a packet, [`Headers::emit`] one.
+//! - The headers' own `parse` and `emit` take arrays of exactly their size, so they cannot fail.
+//!
+//! Formats: InfiniBand Architecture Specification volume 1, chapter 9 and annex A17 (RoCEv2).
+
+mod aeth;
+mod atomic_ack_eth;
+mod atomic_eth;
+mod bth;
+pub mod icrc;
+mod ieth;
+mod immdt;
+mod opcode;
+mod packet;
+mod reth;
+
+pub use aeth::{Aeth, NakCode, Syndrome};
+pub use atomic_ack_eth::AtomicAckEth;
+pub use atomic_eth::AtomicEth;
+pub use bth::Bth;
+pub use ieth::Ieth;
+pub use immdt::ImmDt;
+pub use opcode::{Opcode, Position};
+pub use packet::{Headers, MAX_DATAGRAM, Packet, WireError, padding};
+pub use reth::Reth;
+
+/// The UDP destination port of RoCEv2.
+pub const UDP_PORT: u16 = 4791;

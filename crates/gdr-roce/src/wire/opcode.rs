@@ -1,0 +1,302 @@
+//! The BTH opcode: what a packet is, and which headers follow.
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // The names say it all.
+pub enum Position {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Position {
+    /// Of packet `index` of `count`.
+    pub const fn of(index: u32, count: u32) -> Self {
+        match (index == 0, index + 1 >= count) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+
+    /// Whether a message begins here.
+    pub const fn is_first(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    /// Whether a message ends here.
+    pub const fn is_last(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+}
+
+/// An opcode of the reliable connection service, or the congestion notification.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs)] // The specification's own names.
+pub enum Opcode {
+    SendFirst = 0x00,
+    SendMiddle = 0x01,
+    SendLast = 0x02,
+    SendLastImmediate = 0x03,
+    SendOnly = 0x04,
+    SendOnlyImmediate = 0x05,
+    WriteFirst = 0x06,
+    WriteMiddle = 0x07,
+    WriteLast = 0x08,
+    WriteLastImmediate = 0x09,
+    WriteOnly = 0x0a,
+    WriteOnlyImmediate = 0x0b,
+    ReadRequest = 0x0c,
+    ReadResponseFirst = 0x0d,
+    ReadResponseMiddle = 0x0e,
+    ReadResponseLast = 0x0f,
+    ReadResponseOnly = 0x10,
+    Acknowledge = 0x11,
+    AtomicAcknowledge = 0x12,
+    CompareSwap = 0x13,
+    FetchAdd = 0x14,
+    SendLastInvalidate = 0x16,
+    SendOnlyInvalidate = 0x17,
+    /// CNP: slow down.
+    CongestionNotification = 0x81,
+}
+
+impl Opcode {
+    /// All of them.
+    pub const ALL: [Self; 24] = [
+        Self::SendFirst,
+        Self::SendMiddle,
+        Self::SendLast,
+        Self::SendLastImmediate,
+        Self::SendOnly,
+        Self::SendOnlyImmediate,
+        Self::WriteFirst,
+        Self::WriteMiddle,
+        Self::WriteLast,
+        Self::WriteLastImmediate,
+        Self::WriteOnly,
+        Self::WriteOnlyImmediate,
+        Self::ReadRequest,
+        Self::ReadResponseFirst,
+        Self::ReadResponseMiddle,
+        Self::ReadResponseLast,
+        Self::ReadResponseOnly,
+        Self::Acknowledge,
+        Self::AtomicAcknowledge,
+        Self::CompareSwap,
+        Self::FetchAdd,
+        Self::SendLastInvalidate,
+        Self::SendOnlyInvalidate,
+        Self::CongestionNotification,
+    ];
+
+    /// The opcode of a byte; `None` for those of other services and the reserved ones.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        let mut at = 0;
+        while at < Self::ALL.len() {
+            if Self::ALL[at] as u8 == byte {
+                return Some(Self::ALL[at]);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// The byte on the wire.
+    pub const fn byte(self) -> u8 {
+        self as u8
+    }
+
+    /// A SEND packet's.
+    pub const fn send(position: Position, immediate: bool) -> Self {
+        match (position, immediate) {
+            (Position::First, _) => Self::SendFirst,
+            (Position::Middle, _) => Self::SendMiddle,
+            (Position::Last, false) => Self::SendLast,
+            (Position::Last, true) => Self::SendLastImmediate,
+            (Position::Only, false) => Self::SendOnly,
+            (Position::Only, true) => Self::SendOnlyImmediate,
+        }
+    }
+
+    /// A WRITE packet's.
+    pub const fn write(position: Position, immediate: bool) -> Self {
+        match (position, immediate) {
+            (Position::First, _) => Self::WriteFirst,
+            (Position::Middle, _) => Self::WriteMiddle,
+            (Position::Last, false) => Self::WriteLast,
+            (Position::Last, true) => Self::WriteLastImmediate,
+            (Position::Only, false) => Self::WriteOnly,
+            (Position::Only, true) => Self::WriteOnlyImmediate,
+        }
+    }
+
+    /// A READ response packet's.
+    pub const fn read_response(position: Position) -> Self {
+        match position {
+            Position::First => Self::ReadResponseFirst,
+            Position::Middle => Self::ReadResponseMiddle,
+            Position::Last => Self::ReadResponseLast,
+            Position::Only => Self::ReadResponseOnly,
+        }
+    }
+
+    /// Where the packet stands in its message.
+    pub const fn position(self) -> Position {
+        match self {
+            Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
+            Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle => Position::Middle,
+            Self::SendLast
+            | Self::SendLastImmediate
+            | Self::SendLastInvalidate
+            | Self::WriteLast
+            | Self::WriteLastImmediate
+            | Self::ReadResponseLast => Position::Last,
+            _ => Position::Only,
+        }
+    }
+
+    /// Whether this is an answer: for the requester, not the responder.
+    pub const fn is_response(self) -> bool {
+        matches!(
+            self,
+            Self::ReadResponseFirst
+                | Self::ReadResponseMiddle
+                | Self::ReadResponseLast
+                | Self::ReadResponseOnly
+                | Self::Acknowledge
+                | Self::AtomicAcknowledge
+        )
+    }
+
+    /// Any packet of a SEND.
+    pub const fn is_send(self) -> bool {
+        matches!(
+            self,
+            Self::SendFirst
+                | Self::SendMiddle
+                | Self::SendLast
+                | Self::SendLastImmediate
+                | Self::SendOnly
+                | Self::SendOnlyImmediate
+                | Self::SendLastInvalidate
+                | Self::SendOnlyInvalidate
+        )
+    }
+
+    /// Any packet of a WRITE.
+    pub const fn is_write(self) -> bool {
+        matches!(
+            self,
+            Self::WriteFirst
+                | Self::WriteMiddle
+                | Self::WriteLast
+                | Self::WriteLastImmediate
+                | Self::WriteOnly
+                | Self::WriteOnlyImmediate
+        )
+    }
+
+    /// A READ response packet.
+    pub const fn is_read_response(self) -> bool {
+        self.is_response() && self.has_payload()
+    }
+
+    /// Whether payload may follow the headers.
+    pub const fn has_payload(self) -> bool {
+        !matches!(
+            self,
+            Self::ReadRequest
+                | Self::Acknowledge
+                | Self::AtomicAcknowledge
+                | Self::CompareSwap
+                | Self::FetchAdd
+        )
+    }
+
+    /// Whether a RETH follows the BTH.
+    pub const fn has_reth(self) -> bool {
+        matches!(
+            self,
+            Self::WriteFirst | Self::WriteOnly | Self::WriteOnlyImmediate | Self::ReadRequest
+        )
+    }
+
+    /// Whether an AETH follows the BTH.
+    pub const fn has_aeth(self) -> bool {
+        matches!(
+            self,
+            Self::ReadResponseFirst
+                | Self::ReadResponseLast
+                | Self::ReadResponseOnly
+                | Self::Acknowledge
+                | Self::AtomicAcknowledge
+        )
+    }
+
+    /// Whether immediate data follows.
+    pub const fn has_immediate(self) -> bool {
+        matches!(
+            self,
+            Self::SendLastImmediate
+                | Self::SendOnlyImmediate
+                | Self::WriteLastImmediate
+                | Self::WriteOnlyImmediate
+        )
+    }
+
+    /// Whether an IETH follows.
+    pub const fn has_ieth(self) -> bool {
+        matches!(self, Self::SendLastInvalidate | Self::SendOnlyInvalidate)
+    }
+
+    /// Whether an AtomicETH follows.
+    pub const fn has_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Whether an AtomicAckETH follows.
+    pub const fn has_atomic_ack(self) -> bool {
+        matches!(self, Self::AtomicAcknowledge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_one_opcode_or_none() {
+        let known = (0..=255).filter_map(Opcode::from_byte).collect::<Vec<_>>();
+        assert_eq!(known.len(), Opcode::ALL.len());
+        assert!(
+            known
+                .iter()
+                .all(|op| Opcode::from_byte(op.byte()) == Some(*op))
+        );
+        assert_eq!(Opcode::from_byte(0x15), None);
+        assert_eq!(Opcode::from_byte(0x24), None, "UC SEND only");
+    }
+
+    #[test]
+    fn a_message_has_one_first_and_one_last_packet() {
+        assert_eq!(Position::of(0, 1), Position::Only);
+        let three = [0, 1, 2].map(|index| Position::of(index, 3));
+        assert_eq!(three, [Position::First, Position::Middle, Position::Last]);
+        for position in [
+            Position::First,
+            Position::Middle,
+            Position::Last,
+            Position::Only,
+        ] {
+            for immediate in [false, true] {
+                assert_eq!(Opcode::send(position, immediate).position(), position);
+                assert_eq!(Opcode::write(position, immediate).position(), position);
+            }
+            assert_eq!(Opcode::read_response(position).position(), position);
+        }
+    }
+}

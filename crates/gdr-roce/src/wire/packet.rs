@@ -1,0 +1,398 @@
+//! The whole datagram: headers by opcode, payload, padding, ICRC.
+
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Ieth, ImmDt, Opcode, Reth, icrc};
+use crate::mtu::Mtu;
+
+/// The longest datagram of a reliable connection: WRITE only with immediate, at the largest MTU.
+pub const MAX_DATAGRAM: usize = Bth::LEN + Reth::LEN + ImmDt::LEN + Mtu::B4096.bytes() + icrc::LEN;
+
+/// Bytes of padding after `len` bytes of payload.
+pub const fn padding(len: usize) -> usize {
+    len.wrapping_neg() & 3
+}
+
+/// Why bytes are no packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Fewer bytes than the headers, padding and ICRC that the opcode asks for.
+    #[error("packet: {len} bytes are too few, {needed} are needed; drop it")]
+    Truncated {
+        /// How many there are.
+        len: usize,
+        /// How many there must be, at the least.
+        needed: usize,
+    },
+    /// Not a multiple of four bytes.
+    #[error("packet: {0} bytes are no multiple of four; drop it")]
+    Unaligned(usize),
+    /// An opcode of another service, or a reserved one.
+    #[error("packet: opcode {0:#04x} is not of the reliable connection service; drop it")]
+    Opcode(u8),
+    /// A version of the transport other than 0.
+    #[error("packet: transport version {0} is unknown; drop it")]
+    Version(u8),
+    /// Bytes after a packet that carries no payload.
+    #[error("packet: {0} bytes follow a packet without payload; drop it")]
+    Trailing(usize),
+}
+
+/// A datagram whose lengths were checked, over bytes that somebody else wrote.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    bth: Bth,
+    opcode: Opcode,
+    /// What lies between BTH and payload.
+    extensions: &'a [u8],
+    payload: &'a [u8],
+    datagram: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Checks the lengths of a whole datagram, ICRC included. Safe on untrusted bytes.
+    ///
+    /// The ICRC is not judged here: [`icrc::matches`] is.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`]; such bytes are to be dropped.
+    pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
+        let truncated = |needed| WireError::Truncated {
+            len: datagram.len(),
+            needed,
+        };
+        let Some((header, rest)) = datagram.split_first_chunk::<{ Bth::LEN }>() else {
+            return Err(truncated(Bth::LEN + icrc::LEN));
+        };
+        let bth = Bth::parse(header);
+        if bth.version != 0 {
+            return Err(WireError::Version(bth.version));
+        }
+        let opcode = Opcode::from_byte(bth.opcode).ok_or(WireError::Opcode(bth.opcode))?;
+        let extensions = extensions_len(opcode);
+        let tail = usize::from(bth.pad) + icrc::LEN;
+        if rest.len() < extensions + tail {
+            return Err(truncated(Bth::LEN + extensions + tail));
+        }
+        if !datagram.len().is_multiple_of(4) {
+            return Err(WireError::Unaligned(datagram.len()));
+        }
+        let (extensions, rest) = rest.split_at(extensions);
+        let payload = &rest[..rest.len() - tail];
+        if !opcode.has_payload() && rest.len() != icrc::LEN {
+            return Err(WireError::Trailing(rest.len() - icrc::LEN));
+        }
+        Ok(Self {
+            bth,
+            opcode,
+            extensions,
+            payload,
+            datagram,
+        })
+    }
+
+    /// The base transport header.
+    pub const fn bth(&self) -> &Bth {
+        &self.bth
+    }
+
+    /// What the packet is.
+    pub const fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    /// The payload, without its padding.
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// All bytes, with the ICRC.
+    pub const fn datagram(&self) -> &'a [u8] {
+        self.datagram
+    }
+
+    /// Where in the responder's memory, on packets that say it.
+    pub fn reth(&self) -> Option<Reth> {
+        let present = self.opcode.has_reth();
+        present
+            .then(|| self.extensions.first_chunk().map(Reth::parse))
+            .flatten()
+    }
+
+    /// How it went, on packets that say it.
+    pub fn aeth(&self) -> Option<Aeth> {
+        let present = self.opcode.has_aeth();
+        present
+            .then(|| self.extensions.first_chunk().map(Aeth::parse))
+            .flatten()
+    }
+
+    /// The operands, on an atomic request.
+    pub fn atomic(&self) -> Option<AtomicEth> {
+        let present = self.opcode.has_atomic();
+        present
+            .then(|| self.extensions.first_chunk().map(AtomicEth::parse))
+            .flatten()
+    }
+
+    /// The value before, on the answer to an atomic.
+    pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
+        let present = self.opcode.has_atomic_ack();
+        present
+            .then(|| self.extensions.last_chunk().map(AtomicAckEth::parse))
+            .flatten()
+    }
+
+    /// The immediate, on packets that have one.
+    pub fn immediate(&self) -> Option<ImmDt> {
+        let present = self.opcode.has_immediate();
+        present
+            .then(|| self.extensions.last_chunk().map(ImmDt::parse))
+            .flatten()
+    }
+
+    /// The key to invalidate, on packets that say it.
+    pub fn invalidate(&self) -> Option<Ieth> {
+        let present = self.opcode.has_ieth();
+        present
+            .then(|| self.extensions.last_chunk().map(Ieth::parse))
+            .flatten()
+    }
+}
+
+/// Bytes between BTH and payload.
+const fn extensions_len(opcode: Opcode) -> usize {
+    let mut len = 0;
+    if opcode.has_reth() {
+        len += Reth::LEN;
+    }
+    if opcode.has_aeth() {
+        len += Aeth::LEN;
+    }
+    if opcode.has_atomic() {
+        len += AtomicEth::LEN;
+    }
+    if opcode.has_atomic_ack() {
+        len += AtomicAckEth::LEN;
+    }
+    if opcode.has_immediate() {
+        len += ImmDt::LEN;
+    }
+    if opcode.has_ieth() {
+        len += Ieth::LEN;
+    }
+    len
+}
+
+/// A packet's headers, owned. Those that the opcode does not ask for are not emitted; those that
+/// it asks for and that are missing here are emitted as zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Headers {
+    /// What the packet is; goes before `bth.opcode`.
+    pub opcode: Opcode,
+    /// On every packet.
+    pub bth: Bth,
+    /// Where in the responder's memory.
+    pub reth: Option<Reth>,
+    /// How it went.
+    pub aeth: Option<Aeth>,
+    /// An atomic's operands.
+    pub atomic: Option<AtomicEth>,
+    /// The value before an atomic.
+    pub atomic_ack: Option<AtomicAckEth>,
+    /// For the receiver's completion.
+    pub immediate: Option<ImmDt>,
+    /// A key to invalidate.
+    pub invalidate: Option<Ieth>,
+}
+
+impl Headers {
+    /// Headers of a BTH only.
+    pub const fn new(opcode: Opcode, bth: Bth) -> Self {
+        Self {
+            opcode,
+            bth,
+            reth: None,
+            aeth: None,
+            atomic: None,
+            atomic_ack: None,
+            immediate: None,
+            invalidate: None,
+        }
+    }
+
+    /// The headers of a packet.
+    pub fn parse(packet: &Packet<'_>) -> Self {
+        Self {
+            opcode: packet.opcode,
+            bth: packet.bth,
+            reth: packet.reth(),
+            aeth: packet.aeth(),
+            atomic: packet.atomic(),
+            atomic_ack: packet.atomic_ack(),
+            immediate: packet.immediate(),
+            invalidate: packet.invalidate(),
+        }
+    }
+
+    /// Bytes that [`emit`](Self::emit) writes: the payload follows them.
+    pub const fn buffer_len(&self) -> usize {
+        Bth::LEN + extensions_len(self.opcode)
+    }
+
+    /// Bytes of the datagram with `payload` bytes of payload.
+    pub const fn datagram_len(&self, payload: usize) -> usize {
+        self.buffer_len() + payload + padding(payload) + icrc::LEN
+    }
+
+    /// Writes the headers to the front of `out`, with the pad count for `payload` bytes of
+    /// payload, and tells how many bytes they took.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is shorter than [`buffer_len`](Self::buffer_len).
+    pub fn emit(&self, payload: usize, out: &mut [u8]) -> usize {
+        let opcode = self.opcode;
+        let mut at = 0;
+        let pad = padding(payload) as u8;
+        put(out, &mut at, |to| {
+            Bth {
+                opcode: opcode.byte(),
+                pad,
+                ..self.bth
+            }
+            .emit(to)
+        });
+        if opcode.has_reth() {
+            put(out, &mut at, |to| {
+                if let Some(reth) = self.reth {
+                    reth.emit(to);
+                }
+            });
+        }
+        if opcode.has_aeth() {
+            put(out, &mut at, |to| {
+                if let Some(aeth) = self.aeth {
+                    aeth.emit(to);
+                }
+            });
+        }
+        if opcode.has_atomic() {
+            put(out, &mut at, |to| {
+                if let Some(atomic) = self.atomic {
+                    atomic.emit(to);
+                }
+            });
+        }
+        if opcode.has_atomic_ack() {
+            put(out, &mut at, |to| {
+                if let Some(ack) = self.atomic_ack {
+                    ack.emit(to);
+                }
+            });
+        }
+        if opcode.has_immediate() {
+            put(out, &mut at, |to| {
+                if let Some(immediate) = self.immediate {
+                    immediate.emit(to);
+                }
+            });
+        }
+        if opcode.has_ieth() {
+            put(out, &mut at, |to| {
+                if let Some(invalidate) = self.invalidate {
+                    invalidate.emit(to);
+                }
+            });
+        }
+        at
+    }
+}
+
+/// Lets `emit` fill the next `N` bytes of `out`, zeros before.
+fn put<const N: usize>(out: &mut [u8], at: &mut usize, emit: impl FnOnce(&mut [u8; N])) {
+    let mut bytes = [0; N];
+    emit(&mut bytes);
+    out[*at..*at + N].copy_from_slice(&bytes);
+    *at += N;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Headers and payload as one datagram with an ICRC of zeros.
+    fn datagram(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; headers.datagram_len(payload.len())];
+        let at = headers.emit(payload.len(), &mut bytes);
+        bytes[at..at + payload.len()].copy_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn the_longest_datagram_is_a_write_with_immediate() {
+        let longest = Opcode::ALL
+            .into_iter()
+            .filter(|op| op.has_payload())
+            .map(extensions_len);
+        let longest = longest.max().unwrap_or_default() + Bth::LEN + 4096 + icrc::LEN;
+        assert_eq!(longest, MAX_DATAGRAM);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn any_bytes_are_a_packet_or_an_error(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..80), opcode in 0usize..48,
+        ) {
+            if let (Some(first), Some(opcode)) = (bytes.first_mut(), Opcode::ALL.get(opcode)) {
+                *first = opcode.byte();
+            }
+            if let Some(second) = bytes.get_mut(1) {
+                *second &= 0xf0;
+            }
+            if let Ok(packet) = Packet::new(&bytes) {
+                let headers = Headers::parse(&packet);
+                let mut again = datagram(&headers, packet.payload());
+                again.truncate(again.len() - icrc::LEN);
+                // A sender may pad with anything, and by more than it must.
+                let second = Packet::new(&bytes).map(|p| p.payload().len());
+                prop_assert_eq!(second, Ok(packet.payload().len()));
+                let end = headers.buffer_len() + packet.payload().len();
+                prop_assert_eq!(&again[12..end], &bytes[12..end]);
+            }
+        }
+
+        #[test]
+        fn headers_survive_the_wire(
+            opcode in 0usize..24,
+            bth: [u8; Bth::LEN], reth: [u8; 16], aeth: [u8; 4], atomic: [u8; 28], word: [u8; 4],
+            ack: [u8; 8], payload in proptest::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let opcode = Opcode::ALL[opcode];
+            let payload = if opcode.has_payload() { &payload[..] } else { &[] };
+            let pad = padding(payload.len()) as u8;
+            let bth = Bth { opcode: opcode.byte(), version: 0, pad, ..Bth::parse(&bth) };
+            let headers = Headers {
+                reth: opcode.has_reth().then(|| Reth::parse(&reth)),
+                aeth: opcode.has_aeth().then(|| Aeth::parse(&aeth)),
+                atomic: opcode.has_atomic().then(|| AtomicEth::parse(&atomic)),
+                atomic_ack: opcode.has_atomic_ack().then(|| AtomicAckEth::parse(&ack)),
+                immediate: opcode.has_immediate().then(|| ImmDt::parse(&word)),
+                invalidate: opcode.has_ieth().then(|| Ieth::parse(&word)),
+                ..Headers::new(opcode, bth)
+            };
+            let bytes = datagram(&headers, payload);
+            let packet = Packet::new(&bytes)?;
+            prop_assert_eq!(Headers::parse(&packet), headers);
+            prop_assert_eq!(packet.payload(), payload);
+            for len in 0..bytes.len() {
+                if let Ok(shorter) = Packet::new(&bytes[..len]) {
+                    prop_assert!(shorter.payload().len() < payload.len());
+                }
+            }
+        }
+    }
+}
