@@ -3,17 +3,23 @@
 
 mod completion;
 mod error;
+mod heap;
 mod key;
+mod link;
 mod memory;
 mod mtu;
 mod psn;
 mod queue_pair;
 mod request;
+mod requester;
+mod responder;
+mod scatter;
 mod timer;
 pub mod wire;
 
 pub use completion::{Completion, Event, WcOpcode, WcStatus};
 pub use error::{PostError, StateError};
+pub use heap::HeapMemory;
 pub use key::{Immediate, Key, Lkey, PartitionKey, Qpn, Rkey, WrId};
 pub use memory::{Access, AccessError, AtomicOp, Extent, Memory};
 pub use mtu::Mtu;
