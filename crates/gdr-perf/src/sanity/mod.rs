@@ -116,7 +116,7 @@ impl Check {
 }
 
 /// Waives what a backend is known not to do: NVIDIA's module pins no memory of stream-ordered
-/// pools (NVIDIA/gdrcopy issue 257).
+/// pools (NVIDIA/gdrcopy#257).
 fn known_limit(site: &Site, kind: MemoryKind) -> Outcome {
     if (site.context().backend(), kind) != (BackendKind::Gdrdrv, MemoryKind::Pool) {
         return Ok(());
