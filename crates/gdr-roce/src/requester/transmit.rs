@@ -45,7 +45,9 @@ impl Requester {
         };
         let index = self.next.distance_from(first);
         let (headers, payload, packets) = if entry.needs_answer() {
-            let packets = (entry.packets - index).min(self.pace.read_packets);
+            // Asked again, a piece ends where it ended before: the peer knows it as a duplicate.
+            let piece = self.pace.read_packets - index % self.pace.read_packets;
+            let packets = (entry.packets - index).min(piece);
             let room = on_its_way == 0 || on_its_way + packets <= self.pace.window;
             if !room || self.reads.len() >= usize::from(self.attributes.max_rd_atomic) {
                 return Ok(None);
