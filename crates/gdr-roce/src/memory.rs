@@ -79,6 +79,9 @@ pub enum AccessError {
 
 /// The memory regions of one protection domain: where the bytes come from and go to.
 ///
+/// One value stands for the protection domain that the queue pair belongs to: a key of another
+/// domain is an unknown one.
+///
 /// The engine calls [`check`](Self::check) for the whole of a message's range before it moves
 /// its first byte, and moves packet by packet. A region may go away in between, so
 /// [`read`](Self::read), [`write`](Self::write) and [`atomic`](Self::atomic) must check their own
