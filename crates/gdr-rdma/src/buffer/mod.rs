@@ -1,0 +1,263 @@
+//! Buffers: memory that outlives every operation on it.
+
+mod bytes;
+mod direct;
+mod host;
+mod staged;
+
+use std::fmt;
+use std::sync::Arc;
+
+use gdr_copy::Mapping;
+use gdr_cuda::DeviceBuffer;
+use gdr_roce::AtomicOp;
+
+use self::direct::Direct;
+use self::host::HostMemory;
+use self::staged::Staged;
+use crate::error::{Error, Result};
+
+/// Where a buffer's bytes are, and how the soft provider reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BufferKind {
+    /// Pages of this process.
+    Host,
+    /// GPU memory through a mapping of `gdr-copy`: the CPU stores what arrives straight into it.
+    Direct,
+    /// GPU memory through page-locked host memory and the GPU's copy engine.
+    Staged,
+}
+
+impl fmt::Display for BufferKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Host => "host memory",
+            Self::Direct => "GPU memory, direct",
+            Self::Staged => "GPU memory, staged",
+        })
+    }
+}
+
+/// Memory that can be registered for RDMA; a clone is the same memory.
+///
+/// The network, the GPU and other threads write to it at any time. There is no `&[u8]` over it:
+/// [`Buffer::copy_in`] and [`Buffer::copy_out`] copy, [`Buffer::load_u8`] and its larger kin
+/// watch single words. A copy that overlaps a transfer may be torn, never worse; one of 1, 2, 4 or
+/// 8 bytes at a multiple of its size is whole.
+///
+/// What completed before a completion was polled, or before a word was seen that the peer wrote
+/// last, is seen by every later copy of the same thread.
+#[derive(Clone, Debug)]
+pub struct Buffer(Arc<Memory>);
+
+#[derive(Debug)]
+enum Memory {
+    Host(HostMemory),
+    Direct(Direct),
+    Staged(Staged),
+}
+
+impl Buffer {
+    /// `len` zeroed bytes of host memory, from the start of a page.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`], [`Error::Os`].
+    pub fn host(len: usize) -> Result<Self> {
+        HostMemory::new(len).map(|memory| Self(Arc::new(Memory::Host(memory))))
+    }
+
+    /// GPU memory behind a mapping, which this keeps alive.
+    ///
+    /// The soft provider stores each packet into the mapping as it arrives and flushes the CPU's
+    /// write-combining buffers once before it acknowledges; it serves READs by loading through
+    /// the mapping, at PCIe's latency for each few lines.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`].
+    pub fn direct(mapping: impl Into<Arc<Mapping>>) -> Result<Self> {
+        let mapping = mapping.into();
+        if mapping.is_empty() {
+            return Err(Error::EmptyBuffer);
+        }
+        Ok(Self(Arc::new(Memory::Direct(Direct::new(mapping)))))
+    }
+
+    /// GPU memory reached through a ring of page-locked host memory (1.25 MiB) and copies on a
+    /// stream of its own.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn staged(buffer: impl Into<Arc<DeviceBuffer>>) -> Result<Self> {
+        Staged::new(buffer.into()).map(|staged| Self(Arc::new(Memory::Staged(staged))))
+    }
+
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
+    pub fn len(&self) -> u64 {
+        match &*self.0 {
+            Memory::Host(memory) => memory.len() as u64,
+            Memory::Direct(memory) => memory.len(),
+            Memory::Staged(memory) => memory.len(),
+        }
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> BufferKind {
+        match &*self.0 {
+            Memory::Host(_) => BufferKind::Host,
+            Memory::Direct(_) => BufferKind::Direct,
+            Memory::Staged(_) => BufferKind::Staged,
+        }
+    }
+
+    /// The address of its first byte: of the CPU for host memory, of the GPU otherwise.
+    pub fn address(&self) -> u64 {
+        match &*self.0 {
+            Memory::Host(memory) => memory.address(),
+            Memory::Direct(memory) => memory.address(),
+            Memory::Staged(memory) => memory.address(),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing written; [`Error::Copy`], [`Error::Cuda`].
+    pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        check_range(offset, bytes.len() as u64, self.len())?;
+        match &*self.0 {
+            Memory::Host(memory) => {
+                memory.store(offset, bytes)?;
+                memory.release();
+                Ok(())
+            }
+            Memory::Direct(memory) => memory.write(offset, bytes),
+            Memory::Staged(memory) => memory.write(offset, bytes),
+        }
+    }
+
+    /// Copies from `offset` into all of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing read; [`Error::Copy`], [`Error::Cuda`].
+    pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        check_range(offset, bytes.len() as u64, self.len())?;
+        match &*self.0 {
+            Memory::Host(memory) => memory.load(offset, bytes),
+            Memory::Direct(memory) => memory.read(offset, bytes),
+            Memory::Staged(memory) => memory.read(offset, bytes),
+        }
+    }
+
+    /// The byte at `offset`, with acquire ordering: for watching what a peer writes last.
+    ///
+    /// # Errors
+    /// As [`Buffer::copy_out`].
+    pub fn load_u8(&self, offset: u64) -> Result<u8> {
+        match &*self.0 {
+            Memory::Host(memory) => memory.load_u8(offset),
+            _ => self.load::<1>(offset).map(u8::from_ne_bytes),
+        }
+    }
+
+    /// The word at `offset`, a multiple of 4, as [`Buffer::load_u8`].
+    ///
+    /// # Errors
+    /// As [`Buffer::copy_out`]; [`Error::Misaligned`].
+    pub fn load_u32(&self, offset: u64) -> Result<u32> {
+        match &*self.0 {
+            Memory::Host(memory) => memory.load_u32(offset),
+            _ => self.load::<4>(offset).map(u32::from_ne_bytes),
+        }
+    }
+
+    /// The word at `offset`, a multiple of 8, as [`Buffer::load_u8`].
+    ///
+    /// # Errors
+    /// As [`Buffer::copy_out`]; [`Error::Misaligned`].
+    pub fn load_u64(&self, offset: u64) -> Result<u64> {
+        match &*self.0 {
+            Memory::Host(memory) => memory.load_u64(offset),
+            _ => self.load::<8>(offset).map(u64::from_ne_bytes),
+        }
+    }
+
+    fn load<const N: usize>(&self, offset: u64) -> Result<[u8; N]> {
+        let alignment = N as u64;
+        if !offset.is_multiple_of(alignment) {
+            return Err(Error::Misaligned { offset, alignment });
+        }
+        let mut word = [0; N];
+        self.copy_out(offset, &mut word)?;
+        Ok(word)
+    }
+}
+
+/// What the engine does with a buffer.
+impl Buffer {
+    /// Takes part of a message; it is where it belongs after [`Buffer::flush`].
+    #[inline]
+    pub(crate) fn place(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match &*self.0 {
+            Memory::Host(memory) => memory.store(offset, bytes),
+            Memory::Direct(memory) => memory.store(offset, bytes),
+            Memory::Staged(memory) => memory.store(offset, bytes),
+        }
+    }
+
+    /// Returns when everything placed can be told to the peer and to the program.
+    pub(crate) fn flush(&self) -> Result<()> {
+        match &*self.0 {
+            Memory::Host(memory) => memory.release(),
+            Memory::Direct(memory) => memory.flush(),
+            Memory::Staged(memory) => memory.flush()?,
+        }
+        Ok(())
+    }
+
+    /// What is fetched from here on is no older than now.
+    pub(crate) fn begin_reads(&self) {
+        match &*self.0 {
+            Memory::Host(_) => {}
+            Memory::Direct(memory) => memory.begin_reads(),
+            Memory::Staged(memory) => memory.begin_reads(),
+        }
+    }
+
+    /// Whether both are the same memory.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Copies part of a message out.
+    #[inline]
+    pub(crate) fn fetch(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match &*self.0 {
+            Memory::Host(memory) => memory.load(offset, bytes),
+            Memory::Direct(memory) => memory.load(offset, bytes),
+            Memory::Staged(memory) => memory.load(offset, bytes),
+        }
+    }
+
+    /// One atomic operation; returns what was there before.
+    pub(crate) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
+        match &*self.0 {
+            Memory::Host(memory) => memory.atomic(offset, operation),
+            Memory::Direct(memory) => memory.atomic(offset, operation),
+            Memory::Staged(memory) => memory.atomic(offset, operation),
+        }
+    }
+}
+
+/// Whether `wanted` bytes at `offset` lie in `len`.
+pub(crate) fn check_range(offset: u64, wanted: u64, len: u64) -> Result<()> {
+    if offset.checked_add(wanted).is_some_and(|end| end <= len) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        offset,
+        wanted,
+        len,
+    })
+}

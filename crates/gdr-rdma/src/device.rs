@@ -1,0 +1,293 @@
+//! Devices.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gdr_roce::Mtu;
+use gdr_roce::wire::UDP_PORT;
+use rustix::net::sockopt;
+
+use crate::completion::CompletionQueue;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::event::AsyncEvent;
+use crate::region::ProtectionDomain;
+use crate::soft::{Counters, Soft};
+
+/// How long a device's thread is given to end. A turn takes well below a millisecond; copies to a
+/// GPU that hangs take longer.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Provider {
+    /// This process, by RoCEv2 over a UDP socket.
+    Soft,
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Soft => "soft (RoCEv2 in user space)",
+        })
+    }
+}
+
+/// How far an arriving packet is checked before its bytes are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Integrity {
+    /// RoCE's own CRC over headers and payload, from end to end.
+    Icrc,
+    /// UDP's 16-bit checksum, by the kernel or the NIC, and only where the sender set one. What is
+    /// sent carries a right ICRC all the same. The ICRC covers IPv4's identification field, which
+    /// a UDP socket does not tell; IPv6 has none.
+    UdpChecksum,
+}
+
+impl fmt::Display for Integrity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Icrc => "ICRC checked",
+            Self::UdpChecksum => "receive ICRC on IPv4: not checked, UDP checksum only",
+        })
+    }
+}
+
+/// How to open a device of the soft provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct SoftOptions {
+    address: SocketAddr,
+    busy_poll: Duration,
+}
+
+impl SoftOptions {
+    /// At `address`, on RoCE's UDP port 4791.
+    pub const fn new(address: IpAddr) -> Self {
+        Self {
+            address: SocketAddr::new(address, UDP_PORT),
+            busy_poll: Duration::from_micros(50),
+        }
+    }
+
+    /// On another port; 0 takes a free one. Only peers that are told of it can send there: network
+    /// cards and the kernel use 4791.
+    pub const fn port(mut self, port: u16) -> Self {
+        self.address.set_port(port);
+        self
+    }
+
+    /// How long threads that wait, the engine's own and those in [`CompletionQueue::wait`], stay
+    /// awake after the last packet before they sleep: 50 us unless said otherwise. Longer is
+    /// faster (waking takes some microseconds) and takes CPU time that others may need.
+    pub const fn busy_poll(mut self, busy_poll: Duration) -> Self {
+        self.busy_poll = busy_poll;
+        self
+    }
+}
+
+impl Default for SoftOptions {
+    /// At 127.0.0.1.
+    fn default() -> Self {
+        Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+}
+
+/// An RDMA device. A clone is the same device.
+///
+/// Everything made from a device holds it. It closes when the last of them is gone: its thread
+/// ends and its sockets close before that drop returns.
+///
+/// Every method of this crate may be called from any thread, and two threads may post to and poll
+/// the same queues. The engine is behind one lock a device: threads that post at the same time
+/// wait for each other for the time of a few packets.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    soft: Arc<Soft>,
+    name: String,
+    thread: Option<JoinHandle<()>>,
+    /// Disconnects when the thread ends. Locked by nobody: only the drop looks at it.
+    ended: Mutex<Receiver<()>>,
+}
+
+impl Device {
+    /// Opens a device of the soft provider at `address`, an address of this host, on UDP port
+    /// 4791. Each device of a host needs an address of its own; 127.0.0.0/8 has many.
+    ///
+    /// # Errors
+    /// As [`Device::soft_with`].
+    pub fn soft(address: IpAddr) -> Result<Self> {
+        Self::soft_with(SoftOptions::new(address))
+    }
+
+    /// As [`Device::soft`], with choices.
+    ///
+    /// # Errors
+    /// [`Error::PortInUse`], [`Error::AddressNotLocal`], [`Error::AddressNotUnicast`],
+    /// [`Error::Os`].
+    pub fn soft_with(options: SoftOptions) -> Result<Self> {
+        let ip = options.address.ip();
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(Error::AddressNotUnicast(ip));
+        }
+        let (alive, ended) = channel();
+        let (soft, thread) = Soft::start(options.address, options.busy_poll, alive)?;
+        let name = match soft.local() {
+            local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
+            local => format!("soft-{local}"),
+        };
+        tracing::debug!(%name, receive_buffer = soft.receive_buffer(), "device opened");
+        Ok(Self(Arc::new(Inner {
+            soft,
+            name,
+            thread: Some(thread),
+            ended: Mutex::new(ended),
+        })))
+    }
+
+    /// Its name, e.g. `soft-127.0.0.1`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What moves the bytes.
+    pub fn provider(&self) -> Provider {
+        Provider::Soft
+    }
+
+    /// Where peers send to.
+    pub fn address(&self) -> SocketAddr {
+        self.engine().local()
+    }
+
+    /// How far arriving packets are checked.
+    pub fn integrity(&self) -> Integrity {
+        self.engine().integrity()
+    }
+
+    /// Bytes that the kernel keeps for packets not yet taken, its bookkeeping included; it grants
+    /// twice `net.core.rmem_max` at most, and what was asked for to CAP_NET_ADMIN. Packets in
+    /// flight are limited to half of it.
+    pub fn receive_buffer(&self) -> usize {
+        self.engine().receive_buffer()
+    }
+
+    /// What was sent, received and dropped.
+    pub fn counters(&self) -> Counters {
+        self.engine().counters()
+    }
+
+    /// The largest path MTU that the way to `peer` carries without fragments, as far as this host
+    /// knows.
+    ///
+    /// # Errors
+    /// [`Error::AddressFamily`], [`Error::Os`], also where it carries not even the smallest.
+    pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
+        let local = self.address().ip();
+        if local.is_ipv4() != peer.is_ipv4() {
+            return Err(Error::AddressFamily { local, peer });
+        }
+        let failed = |call| move |source: io::Error| Error::os(call, source);
+        // Connecting a UDP socket sends nothing; it looks the route up.
+        let probe = UdpSocket::bind((local, 0)).map_err(failed("bind"))?;
+        probe.connect((peer, UDP_PORT)).map_err(failed("connect"))?;
+        /// BTH, RETH, immediate, ICRC, UDP.
+        const HEADERS: usize = 12 + 16 + 4 + 4 + 8;
+        let (mtu, ip) = match peer {
+            IpAddr::V4(_) => (sockopt::ip_mtu(&probe), 20),
+            IpAddr::V6(_) => (sockopt::ipv6_mtu(&probe), 40),
+        };
+        let mtu = mtu.map_err(|errno| Error::os("getsockopt(IP_MTU)", errno))?;
+        Mtu::at_most((mtu as usize).saturating_sub(ip + HEADERS)).ok_or_else(|| {
+            let reason = format!("an interface MTU of {mtu} is below RoCE's smallest");
+            Error::os("finding a path MTU", io::Error::other(reason))
+        })
+    }
+
+    /// A new protection domain (`ibv_alloc_pd`).
+    pub fn protection_domain(&self) -> ProtectionDomain {
+        ProtectionDomain::new(self.clone(), self.engine().new_domain())
+    }
+
+    /// A new completion queue of `capacity` entries (`ibv_create_cq`): as many as the requests of
+    /// all queue pairs that use it is always enough.
+    pub fn completion_queue(&self, capacity: usize) -> CompletionQueue {
+        CompletionQueue::new(self.clone(), capacity)
+    }
+
+    /// The next asynchronous event, if there is one.
+    pub fn poll_event(&self) -> Option<AsyncEvent> {
+        self.engine().events().pop()
+    }
+
+    /// Waits for the next asynchronous event.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`].
+    pub fn wait_event(&self, deadline: Deadline) -> Result<AsyncEvent> {
+        self.engine()
+            .events()
+            .pop_asleep(deadline)
+            .ok_or(Error::Deadline {
+                what: "an asynchronous event",
+                remedy: "none may be due",
+            })
+    }
+
+    /// Takes what has arrived and sends what is to be sent, without waiting; whether there was
+    /// anything to do.
+    ///
+    /// Nobody needs to call this: the device's own thread does it. A program that watches memory
+    /// in a loop gains by calling it in that loop, since no other thread must run then.
+    pub fn progress(&self) -> bool {
+        self.engine().progress()
+    }
+
+    pub(crate) fn engine(&self) -> &Soft {
+        &self.0.soft
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.soft.stop();
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match ended.recv_timeout(STOP_LIMIT) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                if thread.join().is_err() {
+                    tracing::error!(device = self.name, "the engine's thread had panicked");
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::error!(
+                    device = self.name,
+                    "the engine's thread does not stop; it ends with the process"
+                );
+            }
+        }
+    }
+}

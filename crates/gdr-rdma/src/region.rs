@@ -1,0 +1,281 @@
+//! Memory regions and the protection domains that hold them together.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use gdr_roce::{Access, Lkey, Remote, Rkey};
+
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::random;
+
+/// The number of a protection domain, unique within its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DomainId(pub(crate) u32);
+
+/// What may be used together: regions and queue pairs of one domain.
+///
+/// A queue pair reaches, for its own requests and for its peer's, the regions of its own domain
+/// and no others. A clone is the same domain.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    device: Device,
+    id: DomainId,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn new(device: Device, id: DomainId) -> Self {
+        Self { device, id }
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn id(&self) -> DomainId {
+        self.id
+    }
+
+    /// Registers all of `buffer` (`ibv_reg_mr`): this side's requests may then use it, and the
+    /// peer's as far as `access` permits.
+    ///
+    /// # Errors
+    /// [`Error::LocalWriteMissing`]; [`Error::Os`] when no random number is to be had.
+    pub fn register(&self, buffer: &Buffer, access: Access) -> Result<MemoryRegion> {
+        self.register_range(buffer, 0, buffer.len(), access)
+    }
+
+    /// Registers `len` bytes of `buffer` from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::EmptyBuffer`]; as [`ProtectionDomain::register`].
+    pub fn register_range(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion> {
+        if len == 0 {
+            return Err(Error::EmptyBuffer);
+        }
+        crate::buffer::check_range(offset, len, buffer.len())?;
+        let changed_by_peer = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(changed_by_peer) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(Error::LocalWriteMissing);
+        }
+        let region = Arc::new(Region {
+            domain: self.id,
+            addr: buffer.address() + offset,
+            len,
+            skip: offset,
+            access,
+            buffer: buffer.clone(),
+        });
+        let table = Arc::clone(self.device.engine().regions());
+        let key = table.insert(Arc::clone(&region))?;
+        Ok(MemoryRegion(Arc::new(Registration { key, region, table })))
+    }
+}
+
+/// Registered memory; it keeps its buffer alive. A clone is the same region.
+///
+/// The region ends, and its key with it, when the last clone is gone and no posted request uses it
+/// any more: a request holds the regions it names until it has completed (one that is not
+/// signalled, until a later one has). Once it has ended, nothing reaches the buffer through it,
+/// not even a request of the peer that is half done: that one fails.
+///
+/// Its key is 32 random bits, drawn anew for each registration, and the same for local and remote
+/// use.
+#[derive(Clone, Debug)]
+pub struct MemoryRegion(Arc<Registration>);
+
+impl MemoryRegion {
+    /// Address of the first byte, as requests of this side and of the peer name it.
+    pub fn addr(&self) -> u64 {
+        self.0.region.addr
+    }
+
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
+    pub fn len(&self) -> u64 {
+        self.0.region.len
+    }
+
+    /// What may be done to it.
+    pub fn access(&self) -> Access {
+        self.0.region.access
+    }
+
+    /// The key for this side's requests.
+    pub fn lkey(&self) -> Lkey {
+        Lkey(self.0.key)
+    }
+
+    /// The key for the peer's requests.
+    pub fn rkey(&self) -> Rkey {
+        Rkey(self.0.key)
+    }
+
+    /// The memory itself.
+    pub fn buffer(&self) -> &Buffer {
+        &self.0.region.buffer
+    }
+
+    /// What a peer must know to reach all of it.
+    pub fn remote(&self) -> RemoteMemory {
+        RemoteMemory {
+            rkey: self.rkey(),
+            addr: self.addr(),
+            len: self.len(),
+        }
+    }
+
+    /// `len` bytes at `offset`, for a request.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], also for more than 4 GiB in one segment.
+    pub fn segment(&self, offset: u64, len: u64) -> Result<Segment> {
+        crate::buffer::check_range(offset, len, self.len())?;
+        let short = u32::try_from(len).map_err(|_| Error::OutOfRange {
+            offset,
+            wanted: len,
+            len: u64::from(u32::MAX),
+        })?;
+        Ok(Segment {
+            region: self.clone(),
+            addr: self.addr() + offset,
+            len: short,
+        })
+    }
+
+    pub(crate) fn domain(&self) -> DomainId {
+        self.0.region.domain
+    }
+
+    pub(crate) fn is_of(&self, table: &Arc<RegionTable>) -> bool {
+        Arc::ptr_eq(&self.0.table, table)
+    }
+}
+
+/// Part of a region, for a request; it keeps the region alive.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    region: MemoryRegion,
+    addr: u64,
+    len: u32,
+}
+
+impl Segment {
+    /// The region it is part of.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn raw(&self) -> gdr_roce::Segment {
+        gdr_roce::Segment {
+            lkey: self.region.lkey(),
+            addr: self.addr,
+            len: self.len,
+        }
+    }
+}
+
+/// A region of the peer, as the peer told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteMemory {
+    /// Its key.
+    pub rkey: Rkey,
+    /// Address of its first byte, in the peer's terms.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl RemoteMemory {
+    /// The place at `offset`. Whether it exists is the peer's to say; here the addition wraps.
+    pub fn at(&self, offset: u64) -> Remote {
+        Remote {
+            rkey: self.rkey,
+            addr: self.addr.wrapping_add(offset),
+        }
+    }
+}
+
+/// A region as the engine sees it.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) domain: DomainId,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    /// Where in the buffer it starts.
+    pub(crate) skip: u64,
+    pub(crate) access: Access,
+    pub(crate) buffer: Buffer,
+}
+
+/// A key that is in force as long as this lives.
+struct Registration {
+    key: u32,
+    region: Arc<Region>,
+    table: Arc<RegionTable>,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("region", &self.region)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Waits for the engine to put its guard away: from here on it does not find the buffer.
+        drop(self.table.write().remove(&self.key));
+    }
+}
+
+/// All regions of a device, by key.
+#[derive(Debug, Default)]
+pub(crate) struct RegionTable(RwLock<Regions>);
+
+/// What the table holds.
+pub(crate) type Regions = HashMap<u32, Arc<Region>>;
+
+impl RegionTable {
+    /// The regions, none of which ends while the guard lives.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Regions> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Regions> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a region under a key of its own.
+    fn insert(&self, region: Arc<Region>) -> Result<u32> {
+        loop {
+            let key = random::number()?;
+            let mut regions = self.write();
+            // Zero is what uninitialized fields hold.
+            if key != 0 && !regions.contains_key(&key) {
+                regions.insert(key, region);
+                return Ok(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The UDP socket: batches out, batches in.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use gdr_roce::wire::icrc::{self, Ip, Path};
+use gdr_roce::wire::{MAX_DATAGRAM, Packet};
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::net::sockopt;
+
+use super::counters::Counters;
+use crate::device::Integrity;
+use crate::error::{Error, Result};
+
+/// The longest UDP payload over IPv4: 65535 bytes less the IP and UDP headers. One segmented send
+/// is one such datagram to the kernel.
+const MOST_BYTES: usize = 65_507;
+/// What a batch has room for: one more packet than can be sent at once is never gathered.
+const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
+/// Datagrams, each merged from many by the kernel, taken by one system call. More would only
+/// push each other out of the CPU's cache.
+const RECEIVES: usize = 8;
+/// Room for one of them.
+const RECEIVE_LEN: usize = 1 << 16;
+/// Wished-for room in the kernel for what arrived and was not yet taken, bytes.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// An unconnected socket that forbids fragmentation, so that Linux writes 0 into IPv4's
+/// identification field, and counts up from there over the segments of one send: the ICRC covers
+/// that field.
+pub(super) struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+    receive_buffer: usize,
+}
+
+impl Socket {
+    /// Binds `address`; port 0 takes any.
+    pub(super) fn bind(address: SocketAddr) -> Result<Self> {
+        let socket = UdpSocket::bind(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => Error::PortInUse { address, source },
+            io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
+            _ => Error::os("binding a UDP socket", source),
+        })?;
+        // The forced form may go beyond net.core.rmem_max and needs CAP_NET_ADMIN.
+        if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)
+                .map_err(|errno| Error::os("setsockopt(SO_RCVBUF)", errno))?;
+        }
+        let receive_buffer = sockopt::socket_recv_buffer_size(&socket)
+            .map_err(|errno| Error::os("getsockopt(SO_RCVBUF)", errno))?;
+        // On one host, what was sent counts here until the receiver has taken it. With less room
+        // than there the sender waits before the receiver's kernel drops.
+        let send_buffer = receive_buffer / 4; // The kernel doubles what is set.
+        if sockopt::set_socket_send_buffer_size_force(&socket, send_buffer).is_err() {
+            sockopt::set_socket_send_buffer_size(&socket, send_buffer)
+                .map_err(|errno| Error::os("setsockopt(SO_SNDBUF)", errno))?;
+        }
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))
+            .map_err(|source| Error::os("preparing a UDP socket", source))?;
+        let local = socket
+            .local_addr()
+            .map_err(|source| Error::os("getsockname", source))?;
+        Ok(Self {
+            socket,
+            state,
+            local,
+            receive_buffer,
+        })
+    }
+
+    pub(super) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Bytes that the kernel keeps for this socket, its own bookkeeping included.
+    pub(super) fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What of an arriving packet is checked beyond UDP's checksum. IPv4's identification field
+    /// is part of the ICRC, and no UDP socket tells it.
+    pub(super) fn integrity(&self) -> Integrity {
+        match self.local {
+            SocketAddr::V6(_) => Integrity::Icrc,
+            SocketAddr::V4(_) => Integrity::UdpChecksum,
+        }
+    }
+
+    fn path(&self, src: SocketAddr, dst: SocketAddr, identification: u16) -> Option<Path> {
+        let ip = match (src.ip(), dst.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Ip::V4 {
+                src,
+                dst,
+                identification,
+                dont_fragment: true,
+            },
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Ip::V6 { src, dst },
+            _ => return None,
+        };
+        Some(Path {
+            ip,
+            src_port: src.port(),
+            dst_port: dst.port(),
+        })
+    }
+
+    /// Whether the ICRC of an arrived datagram holds, where it can be judged.
+    fn is_intact(&self, src: SocketAddr, datagram: &[u8]) -> bool {
+        match self.integrity() {
+            Integrity::UdpChecksum => true,
+            Integrity::Icrc => self
+                .path(src, self.local, 0)
+                .is_some_and(|path| icrc::matches(&path, datagram)),
+        }
+    }
+
+    fn seal(&self, dst: SocketAddr, position: usize, datagram: &mut [u8]) {
+        // A batch has fewer segments than the field has numbers.
+        if let Some(path) = self.path(self.local, dst, position as u16) {
+            icrc::seal(&path, datagram);
+        }
+    }
+
+    fn send(&self, dst: SocketAddr, contents: &[u8], segment: Option<usize>) -> io::Result<()> {
+        let transmit = Transmit {
+            destination: dst,
+            ecn: None,
+            contents,
+            segment_size: segment,
+            src_ip: None,
+        };
+        self.state
+            .try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+}
+
+/// Packets to one destination on their way to one system call: all of one length, but for the
+/// last, which may be shorter.
+pub(super) struct Batch {
+    bytes: Box<[u8]>,
+    len: usize,
+    dst: SocketAddr,
+    /// Length of each packet; 0 when there is none.
+    segment: usize,
+    count: usize,
+    /// The last packet is shorter, so none may follow.
+    closed: bool,
+    /// A packet behind them that goes with the next batch: to whom, and its length.
+    carried: Option<(SocketAddr, usize)>,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It left, or was lost as packets may be.
+    Gone,
+    /// The kernel has no room: it waits until the socket is writable.
+    Blocked,
+}
+
+impl Batch {
+    pub(super) fn new(local: SocketAddr) -> Self {
+        Self {
+            bytes: vec![0; BATCH].into_boxed_slice(),
+            len: 0,
+            dst: local,
+            segment: 0,
+            count: 0,
+            closed: false,
+            carried: None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Room for one packet behind what is there.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        // `len` is at most MOST_BYTES.
+        &mut self.bytes[self.len..][..MAX_DATAGRAM]
+    }
+
+    /// Takes the `len` bytes just written to [`Batch::room`] as a packet to `dst`; sends what is
+    /// there first where the two cannot go together. While that is blocked, nothing more can be
+    /// taken.
+    pub(super) fn push(
+        &mut self,
+        socket: &Socket,
+        counters: &mut Counters,
+        dst: SocketAddr,
+        len: usize,
+    ) -> Sent {
+        let fits = self.count == 0
+            || (self.dst == dst
+                && !self.closed
+                && len <= self.segment
+                && self.len + len <= MOST_BYTES
+                && self.count < socket.state.max_gso_segments());
+        if !fits {
+            self.carried = Some((dst, len));
+            return self.send(socket, counters);
+        }
+        self.append(socket, dst, len);
+        Sent::Gone
+    }
+
+    fn append(&mut self, socket: &Socket, dst: SocketAddr, len: usize) {
+        if self.count == 0 {
+            (self.dst, self.segment) = (dst, len);
+        }
+        let at = self.len;
+        socket.seal(dst, self.count, &mut self.bytes[at..at + len]);
+        self.closed = len < self.segment;
+        self.len += len;
+        self.count += 1;
+    }
+
+    /// Sends what is there, but for a packet that was carried over.
+    pub(super) fn send(&mut self, socket: &Socket, counters: &mut Counters) -> Sent {
+        if self.count == 0 {
+            return Sent::Gone;
+        }
+        let segment = (self.count > 1).then_some(self.segment);
+        let sent = match socket.send(self.dst, &self.bytes[..self.len], segment) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
+            Err(_) if segment.is_some() => self.send_singly(socket),
+            other => other,
+        };
+        match sent {
+            Ok(()) => counters.packets_sent += self.count as u64,
+            Err(error) => {
+                counters.sends_failed += 1;
+                tracing::debug!(%error, to = %self.dst, "sending failed; the packets count as lost");
+            }
+        }
+        let end = std::mem::take(&mut self.len);
+        self.count = 0;
+        if let Some((dst, len)) = self.carried.take() {
+            self.bytes.copy_within(end..end + len, 0);
+            self.append(socket, dst, len);
+        }
+        Sent::Gone
+    }
+
+    /// Where the kernel or the interface cannot segment, each packet goes by itself, with the
+    /// identification field, and so the ICRC, of a packet that goes by itself.
+    fn send_singly(&mut self, socket: &Socket) -> io::Result<()> {
+        for packet in self.bytes[..self.len].chunks_mut(self.segment) {
+            socket.seal(self.dst, 0, packet);
+            match socket.send(self.dst, packet, None) {
+                // Lost, as packets may be.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where packets arrive.
+pub(super) struct Inbox {
+    bytes: Box<[u8]>,
+    metas: [RecvMeta; RECEIVES],
+    count: usize,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; RECEIVES * RECEIVE_LEN].into_boxed_slice(),
+            metas: [RecvMeta::default(); RECEIVES],
+            count: 0,
+        }
+    }
+
+    /// Takes what has arrived, without waiting; whether there was any.
+    pub(super) fn fill(&mut self, socket: &Socket) -> Result<bool> {
+        self.count = 0;
+        let mut rooms = self.bytes.chunks_mut(RECEIVE_LEN).map(IoSliceMut::new);
+        let mut rooms: [IoSliceMut<'_>; RECEIVES] =
+            std::array::from_fn(|_| rooms.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let received = socket.state.recv(
+            UdpSockRef::from(&socket.socket),
+            &mut rooms,
+            &mut self.metas,
+        );
+        match received {
+            Ok(count) => {
+                self.count = count;
+                Ok(count > 0)
+            }
+            // An ICMP error of an earlier send surfaces here; the peer's silence is what counts.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock
+                        | io::ErrorKind::ConnectionRefused
+                        | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(Error::os("recvmmsg", error)),
+        }
+    }
+
+    /// The packets that arrived intact, each with its sender.
+    pub(super) fn packets<'a>(
+        &'a self,
+        socket: &'a Socket,
+        counters: &mut Counters,
+        mut take: impl FnMut(IpAddr, &Packet<'_>, &mut Counters),
+    ) {
+        for (meta, room) in self.metas[..self.count]
+            .iter()
+            .zip(self.bytes.chunks(RECEIVE_LEN))
+        {
+            let merged = &room[..meta.len.min(room.len())];
+            for datagram in merged.chunks(meta.stride.max(1)) {
+                counters.packets_received += 1;
+                let Ok(packet) = Packet::new(datagram) else {
+                    counters.malformed += 1;
+                    continue;
+                };
+                if socket.is_intact(meta.addr, datagram) {
+                    take(meta.addr.ip(), &packet, counters);
+                } else {
+                    counters.icrc_mismatches += 1;
+                }
+            }
+        }
+    }
+}

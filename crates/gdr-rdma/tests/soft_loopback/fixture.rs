@@ -1,0 +1,114 @@
+//! Two devices and a connection between them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use gdr_rdma::{
+    Access, Buffer, Completion, CompletionQueue, ConnectionOptions, Deadline, Device, Error,
+    MemoryRegion, Mtu, ProtectionDomain, QueuePair, QueuePairOptions, SoftOptions, WcStatus,
+};
+
+/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+pub(crate) const EVERYTHING: Access = Access::all();
+
+pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+pub(crate) const SECOND: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+pub(crate) const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// One side.
+pub(crate) struct Side {
+    pub(crate) pair: QueuePair,
+    pub(crate) queue: CompletionQueue,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) device: Device,
+}
+
+/// A device on a free port. `None`, loudly, where this machine lacks the address.
+pub(crate) fn device(address: IpAddr) -> Option<Device> {
+    match Device::soft_with(SoftOptions::new(address).port(0)) {
+        Ok(device) => Some(device),
+        Err(Error::AddressNotLocal { .. }) => {
+            eprintln!("SKIPPED: this machine has no {address}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+impl Side {
+    pub(crate) fn new(address: IpAddr) -> Option<Self> {
+        let device = device(address)?;
+        let domain = device.protection_domain();
+        let queue = device.completion_queue(1024);
+        let pair = domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
+        Some(Self {
+            pair,
+            queue,
+            domain,
+            device,
+        })
+    }
+
+    /// Registered host memory for every use.
+    pub(crate) fn memory(&self, len: usize) -> MemoryRegion {
+        let buffer = Buffer::host(len).unwrap();
+        self.domain.register(&buffer, EVERYTHING).unwrap()
+    }
+
+    /// The next completion, which must be a good one.
+    pub(crate) fn done(&self) -> Completion {
+        let completion = self.queue.wait(soon()).unwrap();
+        assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+        completion
+    }
+
+    /// How the next completion ended.
+    pub(crate) fn status(&self) -> WcStatus {
+        self.queue.wait(soon()).unwrap().status
+    }
+}
+
+/// perftest's values with a path MTU for loopback.
+pub(crate) fn options() -> ConnectionOptions {
+    ConnectionOptions::new(Mtu::B4096)
+}
+
+pub(crate) fn connect(a: &Side, b: &Side, options: &ConnectionOptions) {
+    a.pair.connect(&b.pair.endpoint(), options).unwrap();
+    b.pair.connect(&a.pair.endpoint(), options).unwrap();
+}
+
+/// Two connected sides at these addresses.
+pub(crate) fn connected(a: IpAddr, b: IpAddr) -> Option<(Side, Side)> {
+    let sides = (Side::new(a)?, Side::new(b)?);
+    connect(&sides.0, &sides.1, &options());
+    Some(sides)
+}
+
+/// Two connected sides at 127.0.0.1 and 127.0.0.2.
+pub(crate) fn sides() -> Option<(Side, Side)> {
+    connected(FIRST, SECOND)
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed)
+        .collect()
+}
+
+pub(crate) fn fill(region: &MemoryRegion, seed: u8) -> Vec<u8> {
+    let bytes = pattern(region.len() as usize, seed);
+    region.buffer().copy_in(0, &bytes).unwrap();
+    bytes
+}
+
+pub(crate) fn bytes(region: &MemoryRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len() as usize];
+    region.buffer().copy_out(0, &mut bytes).unwrap();
+    bytes
+}

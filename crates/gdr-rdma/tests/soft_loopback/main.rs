@@ -1,0 +1,13 @@
+//! The soft provider through the crate's public face: two devices of one process that talk over
+//! the loopback interface.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a fixture that fails is a test that fails"
+)]
+
+mod failures;
+mod fixture;
+mod gpu;
+mod operations;
+mod ownership;
