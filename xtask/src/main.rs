@@ -3,6 +3,7 @@
 //! `cargo xtask test` runs every check that this machine can run and names those it cannot;
 //! `cargo xtask gpu-bundle` makes a folder that does the rest on a machine with a GPU.
 
+mod bindings;
 mod docs;
 mod gpu_bundle;
 mod gpu_steps;
@@ -24,6 +25,8 @@ enum Task {
     Test,
     /// The documentation: every page and every link in it.
     Docs,
+    /// The declarations of gdr-verbs-sys, made again from libibverbs' header.
+    Bindings(bindings::Source),
     /// One folder that proves and measures everything on a machine with a GPU, without cargo.
     GpuBundle {
         /// Where to put it. What is there already is replaced.
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let result = match Task::parse() {
         Task::Test => test::run(),
         Task::Docs => docs::run(),
+        Task::Bindings(source) => bindings::run(&source),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {
