@@ -130,7 +130,7 @@ read! {
     ibv_wc_read_dlid_path_bits = read_dlid_path_bits -> u8;
     /// When it completed, in ticks of the device's clock.
     ibv_wc_read_completion_ts = read_completion_ts -> u64;
-    /// When it completed, in nanoseconds since 1970. Since rdma-core 20.
+    /// When it completed, in nanoseconds since 1970.
     ibv_wc_read_completion_wallclock_ns = read_completion_wallclock_ns -> u64;
 }
 

@@ -20,7 +20,7 @@ impl Verbs {
     ///
     /// `EFAULT` where the memory cannot be pinned: for GPU memory, no peer-memory module claims
     /// it; `ENOMEM` above the limit of locked memory; [`VerbError::NotInLibrary`] for optional
-    /// flags before rdma-core 25.
+    /// flags before rdma-core 28.
     ///
     /// # Safety
     ///

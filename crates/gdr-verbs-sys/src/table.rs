@@ -360,7 +360,7 @@ functions! {
         pub ibv_fork_init() -> (status);
     }
     optional {
-        /// The device's index in the kernel; -1 when the kernel does not say.
+        /// The device's index in the kernel; -1 when the kernel does not say. Since rdma-core 30.
         ///
         /// # Safety
         ///
@@ -398,7 +398,7 @@ functions! {
         ) -> (count);
 
         /// Registers memory that peers address from `iova` on; takes optional access flags, which
-        /// kernels that do not know them ignore.
+        /// kernels that do not know them ignore. Since rdma-core 28.
         ///
         /// # Safety
         ///
@@ -415,7 +415,7 @@ functions! {
         /// Registers `length` bytes of a dma-buf from `offset` on, which peers address from `iova`
         /// on; `iova` and `offset` have the same place within a page. The descriptor may be closed
         /// afterwards. With descriptor -1, `EBADF` says that kernel and driver can do this,
-        /// `EOPNOTSUPP` or `EPROTONOSUPPORT` that they cannot.
+        /// `EOPNOTSUPP` or `EPROTONOSUPPORT` that they cannot. Since rdma-core 34.
         ///
         /// # Safety
         ///
@@ -440,7 +440,7 @@ functions! {
             -> (pointer ibv_mr);
 
         /// The queue pair as one whose requests are built by functions; fails when it was not made
-        /// with `send_ops_flags`.
+        /// with `send_ops_flags`. Since rdma-core 24.
         ///
         /// # Safety
         ///
@@ -449,7 +449,7 @@ functions! {
 
         /// Whether this operation's data reaches memory in order: 0 or 1, or with
         /// [`ibv_query_qp_data_in_order_flags`] `RETURN_CAPS` a set of
-        /// [`ibv_query_qp_data_in_order_caps`].
+        /// [`ibv_query_qp_data_in_order_caps`]. Since rdma-core 36.
         ///
         /// # Safety
         ///
