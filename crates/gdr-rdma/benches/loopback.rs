@@ -1,7 +1,8 @@
 //! What the soft provider moves between two devices of this process, over the loopback interface.
 //!
 //! `cargo bench -p gdr-rdma` prints WRITE and READ bandwidth by size, small messages a second, and
-//! the time of a 2-byte WRITE there and back. It proves nothing; the tests do.
+//! the time of a 2-byte WRITE there and back; `-- latency`, `-- ipv4` and `-- ipv6` choose among
+//! them. It proves nothing; the tests do.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is over")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -178,11 +179,19 @@ fn report(name: &str, mut times: Vec<Duration>) {
 fn main() {
     let (a, b) = (Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2));
     let (a, b) = (IpAddr::from(a), IpAddr::from(b));
-    acknowledged(a, b);
-    ping_pong(a, b);
-    bandwidth("IPv4", a, b);
+    // cargo bench adds options of its own.
+    let names: Vec<_> = std::env::args().skip(1).collect();
+    let names = || names.iter().filter(|name| !name.starts_with('-'));
+    let wanted = |name: &str| names().next().is_none() || names().any(|n| n == name);
+    if wanted("latency") {
+        acknowledged(a, b);
+        ping_pong(a, b);
+    }
+    if wanted("ipv4") {
+        bandwidth("IPv4", a, b);
+    }
     let localhost = IpAddr::from(Ipv6Addr::LOCALHOST);
-    if Device::soft_with(SoftOptions::new(localhost).port(0)).is_ok() {
+    if wanted("ipv6") && Device::soft_with(SoftOptions::new(localhost).port(0)).is_ok() {
         bandwidth("IPv6", localhost, localhost);
     }
 }

@@ -78,6 +78,7 @@ mod device;
 mod error;
 mod event;
 mod mailbox;
+mod number_map;
 mod queue_pair;
 mod random;
 mod region;

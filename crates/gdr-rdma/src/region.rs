@@ -1,6 +1,5 @@
 //! Memory regions and the protection domains that hold them together.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -9,6 +8,7 @@ use gdr_roce::{Access, Lkey, Remote, Rkey};
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::number_map::NumberMap;
 use crate::random;
 
 /// The number of a protection domain, unique within its device.
@@ -254,7 +254,7 @@ impl Drop for Registration {
 pub(crate) struct RegionTable(RwLock<Regions>);
 
 /// What the table holds.
-pub(crate) type Regions = HashMap<u32, Arc<Region>>;
+pub(crate) type Regions = NumberMap<Arc<Region>>;
 
 impl RegionTable {
     /// The regions, none of which ends while the guard lives.

@@ -1,6 +1,6 @@
 //! The engine: queue pairs, timers and the socket. One thread at a time turns it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,6 +14,7 @@ use super::socket::{Batch, Inbox, Sent, Socket};
 use crate::error::Result;
 use crate::event::AsyncEvent;
 use crate::mailbox::Mailbox;
+use crate::number_map::NumberMap;
 use crate::random;
 use crate::region::Regions;
 
@@ -36,7 +37,7 @@ pub(super) struct Engine {
     /// The kernel has no room for the batch.
     blocked: bool,
     epoch: Instant,
-    pairs: HashMap<u32, Box<Pair>>,
+    pairs: NumberMap<Box<Pair>>,
     next_qpn: u32,
     /// Those that may have a packet, a completion or an event.
     listed: VecDeque<u32>,
@@ -61,7 +62,7 @@ impl Engine {
             inbox: Inbox::new(),
             blocked: false,
             epoch: Instant::now(),
-            pairs: HashMap::new(),
+            pairs: NumberMap::default(),
             next_qpn: random::number()?,
             listed: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -279,6 +280,7 @@ impl Engine {
         let Some(peer) = pair.peer else {
             return false;
         };
+        let now = self.now();
         let mut memory = DomainMemory {
             regions,
             domain: pair.domain,
@@ -290,7 +292,6 @@ impl Engine {
             if self.blocked {
                 return true;
             }
-            let now = Time::since_epoch(self.epoch.elapsed());
             let room = self.batch.room();
             let Some(len) = pair.roce.poll_transmit(now, &mut memory, room) else {
                 return false;
