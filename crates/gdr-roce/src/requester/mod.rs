@@ -158,10 +158,8 @@ impl Requester {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        match (self.wait_until, self.retransmit_at) {
-            (Some(wait), Some(retransmit)) => Some(wait.min(retransmit)),
-            (wait, retransmit) => wait.or(retransmit),
-        }
+        // Never both: while the peer is given time, nothing is on its way.
+        self.wait_until.or(self.retransmit_at)
     }
 
     pub(crate) fn handle_deadline(
