@@ -392,13 +392,18 @@ fn memory_that_goes_away_under_a_read_ends_the_connection() {
 #[test]
 fn a_receive_outside_registered_memory_fails_on_both_sides() {
     let mut pair = usual();
-    let (from, into) = (pair.segment(0, 0, 10), pair.segment(1, LEN as u64, 10));
-    pair.receive(1, &[into]);
+    let from = pair.segment(0, 0, 10);
+    let into = [pair.segment(1, 0, 10), pair.segment(1, LEN as u64, 10)];
+    pair.receive(1, &into);
     pair.send(2, Operation::Send { immediate: None }, &[from]);
     pair.net.settle();
     assert_eq!(pair.statuses(0), [(2, WcStatus::RemoteOperation)]);
     assert_eq!(pair.statuses(1), [(1, WcStatus::LocalProtection)]);
     assert_eq!(pair.net.sides[1].qp.poll_event(), Some(Event::Fatal));
+    assert!(
+        pair.bytes(1).iter().all(|byte| *byte == 1),
+        "not even into the good segment"
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use fixture::{BASE, Pair, Settings, pair};
 use gdr_roce::wire::{Opcode, Packet};
 use gdr_roce::{
-    Access, AckTimeout, Data, Operation, Pace, Remote, Segment, SendFlags, SendRequest, WcStatus,
-    WrId,
+    Access, AckTimeout, Data, Operation, Pace, Remote, RnrRetry, Segment, SendFlags, SendRequest,
+    WcStatus, WrId,
 };
 
 const LEN: usize = 256 << 10;
@@ -105,6 +105,61 @@ fn answers_of_reads_count_in_the_window() {
     let mut pair = lazy();
     pair.post(1, true, 100 * 1024);
     assert_eq!(pair.burst(0).len(), 2, "two pieces of four answers");
+    let pace = Pace {
+        read_packets: 5,
+        ..LAZY
+    };
+    let mut pair = fixture::pair(
+        &Settings {
+            pace,
+            ..Settings::default()
+        },
+        LEN,
+        Access::all(),
+    );
+    pair.post(1, true, 100 * 1024);
+    assert_eq!(pair.burst(0).len(), 1, "two pieces of five do not fit");
+}
+
+#[test]
+fn one_acknowledgement_speaks_for_all_before_it() {
+    let mut pair = lazy();
+    for id in 0..5 {
+        pair.post(id, false, 10);
+    }
+    for bytes in pair.burst(0) {
+        pair.net.deliver(1, &bytes);
+    }
+    let answers = pair.burst(1);
+    assert_eq!(answers.len(), 1);
+    pair.net.deliver(0, &answers[0]);
+    assert_eq!(pair.succeeded(), 5);
+}
+
+#[test]
+fn a_repeated_word_that_the_receiver_is_not_ready_counts_once() {
+    let settings = Settings {
+        rnr_retry: RnrRetry::new(1),
+        ..Settings::default()
+    };
+    let mut pair = pair(&settings, LEN, Access::all());
+    let request = SendRequest {
+        id: WrId(1),
+        operation: Operation::Send { immediate: None },
+        data: Data::Inline(b"x"),
+        flags: SendFlags::SIGNALLED,
+    };
+    pair.net.sides[0].qp.post_send(&request).expect("room");
+    let burst = pair.burst(0);
+    pair.net.deliver(1, &burst[0]);
+    let answers = pair.burst(1);
+    for _ in 0..3 {
+        pair.net.deliver(0, &answers[0]);
+    }
+    assert_eq!(pair.burst(0).len(), 0, "it waits");
+    assert_eq!(pair.succeeded(), 0);
+    let waits = pair.net.sides[0].qp.next_deadline().map(|at| at.elapsed());
+    assert_eq!(waits, Some(settings.rnr_timer.duration()));
 }
 
 #[test]
