@@ -249,8 +249,13 @@ impl Soft {
         };
         let worked = engine.turn(&self.regions.read());
         let retired = std::mem::take(&mut engine.retired);
+        // The thread may sleep by what it knew before this turn of a thread of the program.
+        let wake = engine.must_wake();
         drop(engine);
         drop(retired);
+        if wake {
+            self.wake();
+        }
         worked
     }
 

@@ -20,7 +20,7 @@ const MOST_BYTES: usize = 65_507;
 const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
 /// Datagrams, each merged from many by the kernel, taken by one system call. More would only
 /// push each other out of the CPU's cache.
-const RECEIVES: usize = 8;
+const RECEIVES: usize = 4;
 /// Room for one of them.
 const RECEIVE_LEN: usize = 1 << 16;
 /// Wished-for room in the kernel for what arrived and was not yet taken, bytes.
