@@ -1,0 +1,386 @@
+//! The lines that lspci prints about one function.
+
+use gdr_cuda::Bdf;
+
+use super::express::{self, number_after};
+use super::headline::{identity, ids_in_brackets};
+use crate::pci::{
+    Acs, AcsBits, Aer, Ats, Bar, BarKind, BusRange, ConfigSpace, CorrectableErrors, Function,
+    NumaNode, Offset, ResizableBar, Sriov, UncorrectableErrors, Unread, names,
+};
+use crate::source::Datum;
+
+/// The bytes of a whole config space.
+const MOST_BYTES: usize = 0x1000;
+
+/// What the lines about one function have said so far.
+pub(super) struct Record {
+    function: Function,
+    bytes: Vec<u8>,
+    /// The capability that the lines are about.
+    capability: Option<(Offset, Kind)>,
+    capabilities: Capabilities,
+    /// Whether the registers of the PCI Express capability were listed, which takes `-vv`.
+    express_listed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Express,
+    Acs,
+    Ats,
+    Aer,
+    Sriov,
+    ResizableBar,
+    Other,
+}
+
+/// What the listing says about capabilities as such.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Capabilities {
+    /// Not a word: no `-v`.
+    Silent,
+    /// `Cap-` or `Cap+`, so that those that are not listed are not there.
+    Listed,
+    /// `<access denied>`.
+    Denied,
+}
+
+impl Record {
+    pub(super) fn new(bdf: Bdf, headline: &str) -> Self {
+        let mut function = Function::new(bdf);
+        function.identity = identity(headline);
+        Self {
+            function,
+            bytes: Vec::new(),
+            capability: None,
+            capabilities: Capabilities::Silent,
+            express_listed: false,
+        }
+    }
+
+    /// Takes in a line; false for one that cannot belong to a function.
+    pub(super) fn line(&mut self, line: &str) -> bool {
+        let words = line.trim();
+        if words.is_empty() {
+            return true;
+        }
+        if self.hex_row(words) {
+            return true;
+        }
+        if !line.starts_with([' ', '\t']) {
+            return false;
+        }
+        if let Some(rest) = words.strip_prefix("Capabilities:") {
+            self.begin_capability(rest.trim());
+        } else if let Some((label, rest)) = words.split_once(':').filter(|_| is_top_level(words)) {
+            self.field(label, rest.trim());
+        } else if let Some((at, kind)) = self.capability {
+            self.detail(at, kind, words);
+        } else if let Some(rest) = words.strip_prefix("Region ") {
+            self.region(rest);
+        }
+        true
+    }
+
+    pub(super) fn finish(mut self) -> Function {
+        let silence = match self.capabilities {
+            Capabilities::Silent => None,
+            Capabilities::Listed => Some(false),
+            Capabilities::Denied => Some(true),
+        };
+        if let Some(denied) = silence {
+            let f = &mut self.function;
+            settle(&mut f.express, denied);
+            settle(&mut f.acs, denied);
+            settle(&mut f.ats, denied);
+            settle(&mut f.aer, denied);
+            settle(&mut f.sriov, denied);
+            settle(&mut f.resizable_bars, denied);
+        }
+        if self.function.express.is_present() && !self.express_listed {
+            self.function.express = Datum::NotCollected;
+        }
+        if let Ok(config) = ConfigSpace::new(self.bytes, Unread::NotCollected) {
+            self.function.apply(&config);
+        }
+        self.function.take_links();
+        self.function
+    }
+
+    /// `10: 0c 00 00 ...`: the offset must be where the bytes so far end.
+    fn hex_row(&mut self, words: &str) -> bool {
+        let Some((offset, row)) = words.split_once(": ") else {
+            return false;
+        };
+        let Ok(offset) = usize::from_str_radix(offset, 16) else {
+            return false;
+        };
+        if offset != self.bytes.len() || offset >= MOST_BYTES {
+            return false;
+        }
+        let byte = |word: &str| {
+            u8::from_str_radix(word, 16)
+                .ok()
+                .filter(|_| word.len() == 2)
+        };
+        let Some(row) = row
+            .split_whitespace()
+            .map(byte)
+            .collect::<Option<Vec<u8>>>()
+        else {
+            return false;
+        };
+        self.bytes.extend(row.iter().take(16));
+        !row.is_empty()
+    }
+
+    /// A line of the function itself.
+    fn field(&mut self, label: &str, rest: &str) {
+        let f = &mut self.function;
+        match label {
+            "Status" if self.capabilities == Capabilities::Silent && rest.starts_with("Cap") => {
+                self.capabilities = Capabilities::Listed;
+            }
+            "NUMA node" => f.numa = rest.parse().ok().map(NumaNode).into(),
+            "IOMMU group" => f.iommu_group = rest.parse().ok().into(),
+            "Kernel driver in use" => f.driver = Datum::Present(rest.to_owned()),
+            "Bus" => f.bridge = bus_range(rest).or(f.bridge),
+            "Subsystem" => {
+                if let Some((vendor, device)) = ids_in_brackets(rest) {
+                    f.identity.subsystem_vendor = Some(vendor);
+                    f.identity.subsystem_device = Some(device);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// `[2a0 v1] Access Control Services`
+    fn begin_capability(&mut self, rest: &str) {
+        self.capability = None;
+        if rest == "<access denied>" {
+            self.capabilities = Capabilities::Denied;
+            return;
+        }
+        let Some((place, name)) = rest.strip_prefix('[').and_then(|r| r.split_once(']')) else {
+            return;
+        };
+        let place = place.split_whitespace().next().unwrap_or_default();
+        let Ok(at) = u16::from_str_radix(place, 16) else {
+            return;
+        };
+        let (at, name) = (Offset(at), name.trim());
+        if self.capabilities == Capabilities::Silent {
+            self.capabilities = Capabilities::Listed;
+        }
+        let kind = match name {
+            _ if name.starts_with("Express") => Kind::Express,
+            _ if name.starts_with("Access Control Services") => Kind::Acs,
+            _ if name.starts_with("Address Translation Service") => Kind::Ats,
+            _ if name.starts_with("Advanced Error Reporting") => Kind::Aer,
+            _ if name.starts_with("Single Root I/O Virtualization") => Kind::Sriov,
+            _ if name.ends_with("Resizable BAR") && !name.starts_with("Virtual") => {
+                Kind::ResizableBar
+            }
+            _ => Kind::Other,
+        };
+        if kind == Kind::Express {
+            self.function.express = Datum::Present(express::begin(at, name));
+        }
+        self.capability = Some((at, kind));
+    }
+
+    /// A line below a capability.
+    fn detail(&mut self, at: Offset, kind: Kind, words: &str) {
+        let f = &mut self.function;
+        match kind {
+            Kind::Express => {
+                if let Datum::Present(known) = &mut f.express {
+                    express::take_line(known, words);
+                    self.express_listed |= words.contains("MaxReadReq ");
+                }
+            }
+            Kind::Acs => {
+                let bits = |rest| flags(rest, &names::ACS).fold(AcsBits::empty(), |a, b| a | b);
+                let empty = Acs {
+                    at: Some(at),
+                    capable: bits(""),
+                    control: bits(""),
+                };
+                let acs = f.acs.present().copied().unwrap_or(empty);
+                if let Some(rest) = words.strip_prefix("ACSCap:") {
+                    f.acs = Datum::Present(Acs {
+                        capable: bits(rest),
+                        ..acs
+                    });
+                } else if let Some(rest) = words.strip_prefix("ACSCtl:") {
+                    f.acs = Datum::Present(Acs {
+                        control: bits(rest),
+                        ..acs
+                    });
+                }
+            }
+            Kind::Ats => {
+                if let Some(rest) = words.strip_prefix("ATSCtl:") {
+                    f.ats = Datum::Present(Ats {
+                        enabled: rest.trim().starts_with("Enable+"),
+                    });
+                }
+            }
+            Kind::Aer => {
+                let empty = Aer {
+                    uncorrectable: UncorrectableErrors::empty(),
+                    correctable: CorrectableErrors::empty(),
+                };
+                let mut aer = f.aer.present().copied().unwrap_or(empty);
+                if let Some(rest) = words.strip_prefix("UESta:") {
+                    aer.uncorrectable.extend(flags(rest, &names::UNCORRECTABLE));
+                } else if let Some(rest) = words.strip_prefix("CESta:") {
+                    aer.correctable.extend(flags(rest, &names::CORRECTABLE));
+                } else {
+                    return;
+                }
+                f.aer = Datum::Present(aer);
+            }
+            Kind::Sriov => {
+                let mut sriov = f.sriov.present().copied().unwrap_or(Sriov {
+                    enabled: false,
+                    total: 0,
+                    number: 0,
+                });
+                if let Some(rest) = words.strip_prefix("IOVCtl:") {
+                    sriov.enabled = rest.trim().starts_with("Enable+");
+                } else if words.starts_with("Initial VFs:") {
+                    sriov.total = number_after(words, "Total VFs: ").unwrap_or(0);
+                    sriov.number = number_after(words, "Number of VFs: ").unwrap_or(0);
+                } else {
+                    return;
+                }
+                f.sriov = Datum::Present(sriov);
+            }
+            Kind::ResizableBar => {
+                if let Some(bar) = resizable_bar(words) {
+                    let mut bars = f.resizable_bars.present().cloned().unwrap_or_default();
+                    // There are six BARs at most; a longer list is garbage.
+                    if bars.len() < 6 {
+                        bars.push(bar);
+                    }
+                    f.resizable_bars = Datum::Present(bars);
+                }
+            }
+            Kind::Other => {}
+        }
+    }
+
+    /// `2: Memory at 92000000000 (64-bit, prefetchable) [size=128G]`
+    fn region(&mut self, rest: &str) {
+        let bar = || {
+            let (number, rest) = rest.split_once(':')?;
+            let number: u8 = number.trim().parse().ok().filter(|number| *number < 6)?;
+            let kind = match rest {
+                _ if rest.contains("I/O ports") => BarKind::Io,
+                _ if rest.contains("non-prefetchable") => BarKind::Memory,
+                _ => BarKind::Prefetchable,
+            };
+            let start = rest
+                .split(" at ")
+                .nth(1)
+                .and_then(|rest| u64::from_str_radix(rest.split_whitespace().next()?, 16).ok());
+            let size = rest.split("[size=").nth(1)?.split(']').next()?;
+            Some(Bar {
+                number,
+                kind,
+                start: start.unwrap_or(0),
+                size: size_in_bytes(size)?,
+            })
+        };
+        if let Some(bar) = bar() {
+            let mut bars = self.function.bars.present().cloned().unwrap_or_default();
+            bars.retain(|known| known.number != bar.number);
+            bars.push(bar);
+            self.function.bars = Datum::Present(bars);
+        }
+    }
+}
+
+fn settle<T>(fact: &mut Datum<T>, denied: bool) {
+    if matches!(fact, Datum::NotCollected) {
+        *fact = if denied {
+            Datum::Denied
+        } else {
+            Datum::Missing
+        };
+    }
+}
+
+/// Whether a line is one of the function's own that matter here, wherever it stands: lspci
+/// indents by one tab, some captures by blanks.
+fn is_top_level(words: &str) -> bool {
+    const LABELS: [&str; 6] = [
+        "Status: Cap",
+        "NUMA node:",
+        "IOMMU group:",
+        "Kernel driver in use:",
+        "Bus:",
+        "Subsystem:",
+    ];
+    LABELS.iter().any(|label| words.starts_with(label))
+}
+
+/// `primary=00, secondary=01, subordinate=08, sec-latency=0`
+fn bus_range(rest: &str) -> Option<BusRange> {
+    let bus = |label: &str| {
+        let text = rest.split(label).nth(1)?;
+        u8::from_str_radix(text.split(',').next()?.trim(), 16).ok()
+    };
+    Some(BusRange {
+        secondary: bus("secondary=")?,
+        subordinate: bus("subordinate=")?,
+    })
+}
+
+/// The values of the names that stand in `rest` with a plus.
+fn flags<'a, T: Copy>(rest: &'a str, names: &'a [(&'a str, T)]) -> impl Iterator<Item = T> + 'a {
+    rest.split_whitespace()
+        .filter_map(|word| word.strip_suffix('+'))
+        .filter_map(move |word| {
+            names
+                .iter()
+                .find(|(name, _)| *name == word)
+                .map(|(_, value)| *value)
+        })
+}
+
+/// `BAR 1: current size: 64GB, supported: 64MB 128MB 64GB`
+fn resizable_bar(words: &str) -> Option<ResizableBar> {
+    let (bar, rest) = words.strip_prefix("BAR ")?.split_once(": current size: ")?;
+    let (size, supported) = rest.split_once(", supported:")?;
+    let sizes = supported
+        .split_whitespace()
+        .filter_map(size_in_bytes)
+        .filter_map(|size| size.checked_ilog2()?.checked_sub(20))
+        .filter_map(|exponent| 1_u64.checked_shl(exponent))
+        .fold(0, |sizes, size| sizes | size);
+    Some(ResizableBar {
+        bar: bar.parse().ok().filter(|bar| *bar < 6)?,
+        size: size_in_bytes(size.trim())?,
+        sizes,
+    })
+}
+
+/// `128G`, `64MB`, `128`
+fn size_in_bytes(text: &str) -> Option<u64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let shift = match text[end..].chars().next() {
+        None | Some('B') => 0,
+        Some('K') => 10,
+        Some('M') => 20,
+        Some('G') => 30,
+        Some('T') => 40,
+        Some(_) => return None,
+    };
+    text[..end].parse::<u64>().ok()?.checked_mul(1 << shift)
+}

@@ -1,0 +1,150 @@
+//! The NUMA nodes of a node.
+
+use std::collections::BTreeMap;
+
+use crate::pci::NumaNode;
+use crate::source::{Datum, Source};
+
+/// Where Linux describes the NUMA nodes.
+const NODES: &str = "/sys/devices/system/node";
+
+/// The most numbers that a list such as `0-63,128-191` may stand for.
+const MOST_NUMBERS: u32 = 1 << 16;
+
+/// The NUMA nodes of a node: which are online, how far apart, in which socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumaLayout {
+    /// The nodes that are online, ascending.
+    pub online: Datum<Vec<NumaNode>>,
+    /// The distances from each node to the nodes online, in the units of the ACPI SLIT: 10 is a
+    /// node to itself.
+    pub distances: BTreeMap<NumaNode, Vec<u32>>,
+    /// The socket of each node, by its first CPU. Memory without CPUs has none.
+    pub sockets: BTreeMap<NumaNode, u32>,
+}
+
+impl NumaLayout {
+    /// A layout of which nothing is known.
+    pub fn unknown() -> Self {
+        Self {
+            online: Datum::NotCollected,
+            distances: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+        }
+    }
+
+    /// A layout of which only the number of nodes is known, numbered from 0.
+    pub fn of_nodes(count: u32) -> Self {
+        Self {
+            online: Datum::Present((0..count.min(MOST_NUMBERS)).map(NumaNode).collect()),
+            ..Self::unknown()
+        }
+    }
+
+    /// Reads the layout from `/sys/devices/system/node` and the CPUs' topology.
+    pub fn read(source: &impl Source) -> Self {
+        let online = source
+            .text(&format!("{NODES}/online"))
+            .and_then(|text| parse_list(&text).into())
+            .map(|numbers| numbers.into_iter().map(NumaNode).collect::<Vec<_>>());
+        let mut layout = Self {
+            online,
+            ..Self::unknown()
+        };
+        for node in layout.online.present().cloned().unwrap_or_default() {
+            if let Datum::Present(text) = source.text(&format!("{NODES}/node{node}/distance")) {
+                let distances = text.split_whitespace().map_while(|word| word.parse().ok());
+                layout.distances.insert(node, distances.collect());
+            }
+            let first_cpu = source
+                .text(&format!("{NODES}/node{node}/cpulist"))
+                .and_then(|text| {
+                    parse_list(&text)
+                        .and_then(|cpus| cpus.first().copied())
+                        .into()
+                });
+            let socket = first_cpu.and_then(|cpu| {
+                source
+                    .text(&format!(
+                        "/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"
+                    ))
+                    .and_then(|text| text.parse().ok().into())
+            });
+            if let Datum::Present(socket) = socket {
+                layout.sockets.insert(node, socket);
+            }
+        }
+        layout
+    }
+
+    /// The one node, where there is but one.
+    pub fn only_node(&self) -> Option<NumaNode> {
+        match self.online.present().map(Vec::as_slice) {
+            Some([node]) => Some(*node),
+            _ => None,
+        }
+    }
+
+    /// Whether two nodes share a socket, as the quadrants of an EPYC do (NPS2, NPS4) and the
+    /// clusters of a Xeon (SNC).
+    pub fn same_socket(&self, a: NumaNode, b: NumaNode) -> Option<bool> {
+        Some(self.sockets.get(&a)? == self.sockets.get(&b)?)
+    }
+}
+
+/// Reads a list of numbers and ranges: `0-2,5`. `None` for what is no such list.
+pub(crate) fn parse_list(text: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for range in text.trim().split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse::<u32>().ok()?);
+        if last.checked_sub(first)? >= MOST_NUMBERS - numbers.len() as u32 {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::MemorySource;
+
+    #[test]
+    fn lists_of_the_kernel_are_read_and_others_are_not() {
+        assert_eq!(parse_list("0-2,5\n"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(parse_list(""), Some(vec![]));
+        for bad in ["x", "3-1", "0-4294967295", "1-", "-1"] {
+            assert_eq!(parse_list(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn quadrants_of_one_socket_are_told_from_other_sockets() {
+        let mut node = MemorySource::new().file(&format!("{NODES}/online"), "0-2\n");
+        for (number, socket, distances) in
+            [(0, 0, "10 12 32"), (1, 0, "12 10 32"), (2, 1, "32 32 10")]
+        {
+            node = node
+                .file(
+                    &format!("{NODES}/node{number}/cpulist"),
+                    format!("{number}-{number}"),
+                )
+                .file(&format!("{NODES}/node{number}/distance"), distances)
+                .file(
+                    &format!("/sys/devices/system/cpu/cpu{number}/topology/physical_package_id"),
+                    socket.to_string(),
+                );
+        }
+        let layout = NumaLayout::read(&node);
+        assert_eq!(layout.same_socket(NumaNode(0), NumaNode(1)), Some(true));
+        assert_eq!(layout.same_socket(NumaNode(0), NumaNode(2)), Some(false));
+        assert_eq!(layout.same_socket(NumaNode(0), NumaNode(9)), None);
+        assert_eq!(layout.distances[&NumaNode(1)], [12, 10, 32]);
+        assert_eq!(layout.only_node(), None);
+        assert_eq!(NumaLayout::of_nodes(1).only_node(), Some(NumaNode(0)));
+    }
+}

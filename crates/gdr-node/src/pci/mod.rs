@@ -1,0 +1,39 @@
+//! PCI functions: what their config space says, and the tree they form.
+
+mod acs;
+mod aer;
+mod ats;
+mod bar;
+mod capability;
+mod config;
+mod express;
+mod function;
+mod identity;
+mod link;
+mod rebar;
+mod sriov;
+mod sysfs;
+mod tree;
+
+pub use acs::{Acs, AcsBits};
+pub use aer::{Aer, CorrectableErrors, UncorrectableErrors};
+pub use ats::Ats;
+pub use bar::{Bar, BarKind};
+pub use capability::{CapabilityId, Chain, ChainEnd, ExtendedId, Link as ChainLink};
+pub use config::{ConfigError, ConfigSpace, Offset, Unread};
+pub use express::{Aspm, Express, PortType};
+pub use function::{BusRange, Function, NumaNode};
+pub use identity::{Class, DeviceId, Identity, VendorId};
+pub use link::{Bandwidth, Link, LinkSpeed, LinkWidth};
+pub use rebar::ResizableBar;
+pub use sriov::Sriov;
+pub use sysfs::read_functions;
+pub use tree::{Parent, RootBus, Tree};
+
+/// The names that lspci gives bits.
+pub(crate) mod names {
+    pub(crate) use super::acs::LSPCI_NAMES as ACS;
+    pub(crate) use super::aer::{
+        CORRECTABLE_NAMES as CORRECTABLE, UNCORRECTABLE_NAMES as UNCORRECTABLE,
+    };
+}

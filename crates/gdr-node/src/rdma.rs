@@ -1,0 +1,229 @@
+//! RDMA devices and network interfaces, and the PCI functions they are.
+
+use gdr_cuda::Bdf;
+
+use crate::source::{Datum, Source};
+
+/// One port of an RDMA device, as `/sys/class/infiniband/<device>/ports/<number>` describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaPort {
+    /// Its number, from 1.
+    pub number: u32,
+    /// Its state without the number before it: `ACTIVE`, `DOWN`, `INIT`.
+    pub state: Datum<String>,
+    /// Its physical state without the number before it: `LinkUp`, `Polling`, `Disabled`.
+    pub physical_state: Datum<String>,
+    /// Its rate as the kernel words it: `400 Gb/sec (4X NDR)`.
+    pub rate: Datum<String>,
+    /// `InfiniBand` or `Ethernet`.
+    pub link_layer: Datum<String>,
+}
+
+/// One RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaDevice {
+    /// Its name: `mlx5_0`.
+    pub name: String,
+    /// The PCI function it is; [`Datum::Missing`] for one made of software.
+    pub function: Datum<Bdf>,
+    /// The version of its firmware.
+    pub firmware: Datum<String>,
+    /// The PSID of its board.
+    pub board: Datum<String>,
+    /// Its ports, by number.
+    pub ports: Vec<RdmaPort>,
+}
+
+/// One network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Netdev {
+    /// Its name: `ens1np0`.
+    pub name: String,
+    /// The PCI function it is; [`Datum::Missing`] for one made of software.
+    pub function: Datum<Bdf>,
+    /// Its hardware address, as the kernel writes it.
+    pub address: Datum<String>,
+    /// Which port of the function it is, from 0.
+    pub port: Datum<u32>,
+    /// The longest packet, in bytes.
+    pub mtu: Datum<u32>,
+    /// `up`, `down` and so on.
+    pub state: Datum<String>,
+}
+
+impl RdmaDevice {
+    /// Reads all RDMA devices of a node, by name.
+    pub fn read_all(source: &impl Source) -> Datum<Vec<Self>> {
+        const CLASS: &str = "/sys/class/infiniband";
+        source.list(CLASS).map(|names| {
+            let device = |name: String| {
+                let path = format!("{CLASS}/{name}");
+                let mut ports: Vec<RdmaPort> = source
+                    .list(&format!("{path}/ports"))
+                    .into_present()
+                    .unwrap_or_default()
+                    .iter()
+                    .filter_map(|number| number.parse().ok())
+                    .map(|number| RdmaPort::read(source, &path, number))
+                    .collect();
+                ports.sort_by_key(|port| port.number);
+                Self {
+                    function: function_of(source, &path),
+                    firmware: source.text(&format!("{path}/fw_ver")),
+                    board: source.text(&format!("{path}/board_id")),
+                    ports,
+                    name,
+                }
+            };
+            names.into_iter().map(device).collect()
+        })
+    }
+
+    /// The interfaces that are the same hardware: on the same function, and where the function
+    /// has more than one port, on one of this device's.
+    pub fn netdevs<'a>(&self, all: &'a [Netdev]) -> Vec<&'a Netdev> {
+        let function = self.function.present();
+        let same = |netdev: &&Netdev| {
+            let port = |number: u32| self.ports.iter().any(|port| port.number == number + 1);
+            function.is_some()
+                && netdev.function.present() == function
+                && (self.ports.is_empty() || netdev.port.present().is_none_or(|n| port(*n)))
+        };
+        all.iter().filter(same).collect()
+    }
+}
+
+impl RdmaPort {
+    fn read(source: &impl Source, device: &str, number: u32) -> Self {
+        let text = |name: &str| source.text(&format!("{device}/ports/{number}/{name}"));
+        // `4: ACTIVE`
+        let named = |name: &str| {
+            text(name).map(|text| match text.split_once(": ") {
+                Some((_, state)) => state.to_owned(),
+                None => text,
+            })
+        };
+        Self {
+            number,
+            state: named("state"),
+            physical_state: named("phys_state"),
+            rate: text("rate"),
+            link_layer: text("link_layer"),
+        }
+    }
+}
+
+impl Netdev {
+    /// Reads all network interfaces that the reader's network namespace shows, by name.
+    pub fn read_all(source: &impl Source) -> Datum<Vec<Self>> {
+        const CLASS: &str = "/sys/class/net";
+        source.list(CLASS).map(|names| {
+            let netdev = |name: String| {
+                let path = format!("{CLASS}/{name}");
+                let text = |file: &str| source.text(&format!("{path}/{file}"));
+                Self {
+                    function: function_of(source, &path),
+                    address: text("address"),
+                    port: text("dev_port").and_then(|text| number(&text).into()),
+                    mtu: text("mtu").and_then(|text| number(&text).into()),
+                    state: text("operstate"),
+                    name,
+                }
+            };
+            names.into_iter().map(netdev).collect()
+        })
+    }
+}
+
+/// A number as the kernel writes it, decimal or `0x`.
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The PCI function that a class device is: the last address on the way to its `device`, which
+/// may itself be something below the function (an auxiliary or a virtio device).
+fn function_of(source: &impl Source, path: &str) -> Datum<Bdf> {
+    source.link(&format!("{path}/device")).and_then(|_| {
+        source
+            .resolve(&format!("{path}/device"))
+            .and_then(|path| path.rsplit('/').find_map(|name| name.parse().ok()).into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::MemorySource;
+
+    const NIC: &str = "/sys/devices/pci0000:40/0000:40:01.1/0000:41:00.1";
+
+    fn node() -> MemorySource {
+        MemorySource::new()
+            .link_to(
+                "/sys/class/infiniband/mlx5_1",
+                &format!("../..{}/infiniband/mlx5_1", &NIC[4..]),
+            )
+            .link_to(
+                &format!("{NIC}/infiniband/mlx5_1/device"),
+                "../../../0000:41:00.1",
+            )
+            .file(&format!("{NIC}/infiniband/mlx5_1/fw_ver"), "28.41.1000\n")
+            .file(
+                &format!("{NIC}/infiniband/mlx5_1/ports/1/state"),
+                "4: ACTIVE\n",
+            )
+            .file(
+                &format!("{NIC}/infiniband/mlx5_1/ports/1/rate"),
+                "400 Gb/sec (4X NDR)\n",
+            )
+            .file("/sys/class/infiniband/rxe0/node_type", "1: CA\n")
+            .link_to(
+                "/sys/class/net/ens1",
+                &format!("../..{}/net/ens1", &NIC[4..]),
+            )
+            .link_to(&format!("{NIC}/net/ens1/device"), "../../../0000:41:00.1")
+            .file(&format!("{NIC}/net/ens1/dev_port"), "0\n")
+            .file(&format!("{NIC}/net/ens1/mtu"), "9000\n")
+            .link_to(
+                "/sys/class/net/second",
+                &format!("../..{}/net/second", &NIC[4..]),
+            )
+            .link_to(&format!("{NIC}/net/second/device"), "../../../0000:41:00.1")
+            .file(&format!("{NIC}/net/second/dev_port"), "1\n")
+            .directory("/sys/class/net/lo")
+    }
+
+    #[test]
+    fn an_rdma_device_its_interface_and_its_function_find_each_other() {
+        let devices = RdmaDevice::read_all(&node()).into_present().unwrap();
+        let netdevs = Netdev::read_all(&node()).into_present().unwrap();
+        assert_eq!(devices[0].name, "mlx5_1");
+        assert_eq!(
+            devices[0].function,
+            Datum::Present("41:00.1".parse().unwrap())
+        );
+        assert_eq!(
+            devices[0].ports[0].state,
+            Datum::Present("ACTIVE".to_owned())
+        );
+        let names: Vec<&str> = devices[0]
+            .netdevs(&netdevs)
+            .iter()
+            .map(|netdev| netdev.name.as_str())
+            .collect();
+        assert_eq!(names, ["ens1"]);
+    }
+
+    #[test]
+    fn devices_made_of_software_have_no_function() {
+        let devices = RdmaDevice::read_all(&node()).into_present().unwrap();
+        assert_eq!(devices[1].function, Datum::Missing);
+        let netdevs = Netdev::read_all(&node()).into_present().unwrap();
+        let lo = netdevs.iter().find(|netdev| netdev.name == "lo").unwrap();
+        assert_eq!(lo.function, Datum::Missing);
+        assert!(devices[1].netdevs(&netdevs).is_empty());
+    }
+}

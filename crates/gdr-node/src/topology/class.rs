@@ -1,0 +1,183 @@
+//! The words of nvidia-smi and of NCCL for how far apart two devices are.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The text is none of the words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no class of {vocabulary}: expected one of {expected}")]
+pub struct ParseClassError {
+    text: String,
+    vocabulary: &'static str,
+    expected: &'static str,
+}
+
+/// A class in the words of `nvidia-smi topo -m`, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum SmiClass {
+    /// `X`: the same device.
+    Same,
+    /// `NV#`: a bonded set of this many NVLinks.
+    Nv(u8),
+    /// `PIX`: at most a single PCIe bridge.
+    Pix,
+    /// `PXB`: several PCIe bridges, without the host bridge.
+    Pxb,
+    /// `PHB`: the host bridge.
+    Phb,
+    /// `NODE`: several host bridges of one NUMA node.
+    Node,
+    /// `SYS`: the interconnect between NUMA nodes.
+    Sys,
+}
+
+impl fmt::Display for SmiClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Same => "X",
+            Self::Nv(links) => return f.pad(&format!("NV{links}")),
+            Self::Pix => "PIX",
+            Self::Pxb => "PXB",
+            Self::Phb => "PHB",
+            Self::Node => "NODE",
+            Self::Sys => "SYS",
+        })
+    }
+}
+
+impl FromStr for SmiClass {
+    type Err = ParseClassError;
+
+    /// Also takes `SOC`, which drivers before 390 wrote for `SYS`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "X" => Self::Same,
+            "PIX" => Self::Pix,
+            "PXB" => Self::Pxb,
+            "PHB" => Self::Phb,
+            "NODE" => Self::Node,
+            "SYS" | "SOC" => Self::Sys,
+            _ => match text.strip_prefix("NV").map(str::parse) {
+                Some(Ok(links)) => Self::Nv(links),
+                _ => {
+                    return Err(ParseClassError {
+                        text: text.to_owned(),
+                        vocabulary: "nvidia-smi",
+                        expected: "X, NV#, PIX, PXB, PHB, NODE, SYS",
+                    });
+                }
+            },
+        })
+    }
+}
+
+/// A class in the words of NCCL, nearest first (NCCL `src/graph/graph.h`).
+///
+/// The numbers behind the words differ between versions of NCCL, so that only the words are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum NcclClass {
+    /// The same device.
+    Loc,
+    /// NVLink.
+    Nvl,
+    /// NVLink through another GPU.
+    Nvb,
+    /// A chip-to-chip link to the CPU.
+    C2c,
+    /// At most a single PCIe switch.
+    Pix,
+    /// Several PCIe switches, without the CPU.
+    Pxb,
+    /// A chip-to-chip link to the CPU and PCIe from there.
+    P2c,
+    /// NVLink to a GPU that is near.
+    Pxn,
+    /// The CPU; host bridges of one NUMA node are one to NCCL.
+    Phb,
+    /// The interconnect between NUMA nodes.
+    Sys,
+    /// The network.
+    Net,
+    /// Not connected.
+    Dis,
+}
+
+impl NcclClass {
+    const WORDS: [(&str, Self); 12] = [
+        ("LOC", Self::Loc),
+        ("NVL", Self::Nvl),
+        ("NVB", Self::Nvb),
+        ("C2C", Self::C2c),
+        ("PIX", Self::Pix),
+        ("PXB", Self::Pxb),
+        ("P2C", Self::P2c),
+        ("PXN", Self::Pxn),
+        ("PHB", Self::Phb),
+        ("SYS", Self::Sys),
+        ("NET", Self::Net),
+        ("DIS", Self::Dis),
+    ];
+
+    /// Whether NCCL lets the network reach a GPU's memory at this distance unless
+    /// `NCCL_NET_GDR_LEVEL` says otherwise. A relay through another GPU (PXN) is judged by that
+    /// GPU's distance, which is never more than this.
+    pub fn is_gdr_by_default(self) -> bool {
+        self <= Self::Pxn
+    }
+}
+
+impl fmt::Display for NcclClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|(_, class)| class == self);
+        f.pad(word.map_or("DIS", |(word, _)| word))
+    }
+}
+
+impl FromStr for NcclClass {
+    type Err = ParseClassError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let word = Self::WORDS.iter().find(|(word, _)| *word == text);
+        word.map(|(_, class)| *class)
+            .ok_or_else(|| ParseClassError {
+                text: text.to_owned(),
+                vocabulary: "NCCL",
+                expected: "LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, NET, DIS",
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_round_trip() {
+        for word in ["X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"] {
+            assert_eq!(word.parse::<SmiClass>().unwrap().to_string(), word);
+        }
+        for (word, class) in NcclClass::WORDS {
+            assert_eq!(
+                (word.parse(), class.to_string().as_str()),
+                (Ok(class), word)
+            );
+        }
+    }
+
+    #[test]
+    fn other_words_are_refused_with_those_that_are_known() {
+        for word in ["", "NV", "NV999", "pix", "OK"] {
+            let error = word.parse::<SmiClass>().unwrap_err().to_string();
+            assert!(error.contains("NODE"), "{error}");
+        }
+        assert!("NODE".parse::<NcclClass>().is_err());
+    }
+
+    #[test]
+    fn nearer_is_less() {
+        assert!(SmiClass::Pix < SmiClass::Pxb && SmiClass::Nv(1) < SmiClass::Pix);
+        assert!(NcclClass::Pxb.is_gdr_by_default() && !NcclClass::Phb.is_gdr_by_default());
+    }
+}
