@@ -21,7 +21,8 @@ use reply::Reply;
 /// The longest message of the specification.
 const MAX_DMA_LEN: u32 = 1 << 31;
 
-/// Replies to duplicates that may wait; a peer that repeats itself faster is not answered.
+/// Replies that may wait, besides those to READs and atomics that were agreed on. A peer that
+/// talks on without listening is not answered: as if the answer were lost.
 const MAX_WAITING: usize = 64;
 
 /// A request on the receive queue.
@@ -185,7 +186,11 @@ impl Responder {
                 Ok(())
             }
             Err(Refusal::Fatal(code, status)) => {
-                self.say(Syndrome::Nak(code), psn);
+                self.replies.push_back(Reply::Acknowledge {
+                    psn,
+                    syndrome: Syndrome::Nak(code),
+                    msn: self.msn,
+                });
                 self.end_message(status, results);
                 results.events.push_back(match code {
                     NakCode::RemoteAccess => Event::AccessViolation,
@@ -200,7 +205,7 @@ impl Responder {
     /// A packet that was taken before: its answer may be lost, so it is answered again, but
     /// nothing is done again that changes memory.
     fn duplicate(&mut self, packet: &Packet<'_>, link: &Link, memory: &dyn Memory) {
-        if self.replies.len() >= MAX_WAITING + 2 * self.max_rd_atomic {
+        if self.is_congested() {
             return;
         }
         let psn = packet.bth().psn;
@@ -238,6 +243,11 @@ impl Responder {
         }
     }
 
+    /// Whether so many replies wait that no more are queued but those that must be.
+    fn is_congested(&self) -> bool {
+        self.replies.len() >= MAX_WAITING + 2 * self.max_rd_atomic
+    }
+
     /// Queues an acknowledgement, in place of one that it includes and that has not left yet.
     fn say(&mut self, syndrome: Syndrome, psn: Psn) {
         let said = Reply::Acknowledge {
@@ -245,15 +255,18 @@ impl Responder {
             syndrome,
             msn: self.msn,
         };
+        let positive = matches!(syndrome, Syndrome::Ack { .. });
+        let congested = self.is_congested();
         match self.replies.back_mut() {
             Some(
                 last @ Reply::Acknowledge {
                     syndrome: Syndrome::Ack { .. },
                     ..
                 },
-            ) if matches!(syndrome, Syndrome::Ack { .. }) => {
+            ) if positive => {
                 *last = said;
             }
+            _ if congested => {}
             _ => self.replies.push_back(said),
         }
     }

@@ -95,14 +95,7 @@ impl Opcode {
 
     /// The opcode of a byte; `None` for those of other services and the reserved ones.
     pub const fn from_byte(byte: u8) -> Option<Self> {
-        let mut at = 0;
-        while at < Self::ALL.len() {
-            if Self::ALL[at] as u8 == byte {
-                return Some(Self::ALL[at]);
-            }
-            at += 1;
-        }
-        None
+        BY_BYTE[byte as usize]
     }
 
     /// The byte on the wire.
@@ -263,6 +256,17 @@ impl Opcode {
         matches!(self, Self::AtomicAcknowledge)
     }
 }
+
+/// Looked up once a packet.
+static BY_BYTE: [Option<Opcode>; 256] = {
+    let mut table = [None; 256];
+    let mut at = 0;
+    while at < Opcode::ALL.len() {
+        table[Opcode::ALL[at] as usize] = Some(Opcode::ALL[at]);
+        at += 1;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {

@@ -343,6 +343,26 @@ fn a_repeated_read_that_reaches_into_the_future_is_dropped() {
 }
 
 #[test]
+fn a_peer_that_talks_without_listening_is_not_answered_for_ever() {
+    let mut victim = Victim::new();
+    let rkey = victim.open.1;
+    for _ in 0..10_000 {
+        // No receive is posted, so each is told to wait; between them, a repeated WRITE.
+        victim.hear(&plain(Opcode::SendOnly, 0, 4));
+        victim.hear(&reth(Opcode::WriteOnly, 0xff_ffff, rkey, BASE, 4, 4));
+    }
+    let answers = std::iter::from_fn(|| Some(victim.answer()).filter(|a| *a != Answer::Nothing));
+    assert!(answers.count() < 200);
+    assert!(victim.is_untouched());
+    victim.hear(&reth(Opcode::WriteOnly, 0, rkey, BASE, 4, 4));
+    assert_eq!(
+        victim.answer(),
+        Answer::Said(Syndrome::ACK, victim.first),
+        "it goes on"
+    );
+}
+
+#[test]
 fn a_key_is_not_invalidated_for_the_peer() {
     let mut victim = Victim::new();
     victim
