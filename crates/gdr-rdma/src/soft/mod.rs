@@ -12,7 +12,6 @@ mod pair;
 mod socket;
 mod thread;
 
-use std::hint;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -239,13 +238,17 @@ impl Soft {
     /// to do.
     fn turn_unless_busy(&self) -> bool {
         if self.wanting.load(Ordering::Relaxed) > 0 {
-            hint::spin_loop();
+            threads::yield_now();
             return true;
         }
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::WouldBlock) => {
+                // Whoever has it may have lost its CPU to this very loop.
+                threads::yield_now();
+                return false;
+            }
         };
         let worked = engine.turn(&self.regions.read());
         let retired = std::mem::take(&mut engine.retired);
