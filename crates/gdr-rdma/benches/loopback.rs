@@ -107,6 +107,36 @@ fn bandwidth(name: &str, a: IpAddr, b: IpAddr) {
     println!("  receiver {:?}", b.device.counters());
 }
 
+/// Lists of 64-byte WRITEs, each told of by its last one.
+fn message_rate(a: IpAddr, b: IpAddr) {
+    /// As many as fit a segmented send.
+    const LIST: u64 = 32;
+    let (a, b) = sides(a, b, 4096);
+    let remote = b.memory.remote();
+    let list = || {
+        (0..LIST).map(|n| {
+            let segment = a.memory.segment(n * 64, 64).unwrap();
+            let write = SendRequest::write(WrId(n), remote.at(n * 64)).segment(segment);
+            if n + 1 == LIST {
+                write
+            } else {
+                write.unsignalled()
+            }
+        })
+    };
+    let limit = Deadline::after(Duration::from_secs(60));
+    let start = Instant::now();
+    let mut lists = 0_u64;
+    a.pair.post_sends(list()).unwrap();
+    while start.elapsed() < DURATION {
+        a.pair.post_sends(list()).unwrap();
+        a.queue.wait(limit).unwrap();
+        lists += 1;
+    }
+    let rate = (lists * LIST) as f64 / start.elapsed().as_secs_f64();
+    println!("64 B WRITEs in lists of {LIST}: {rate:.0} a second");
+}
+
 /// One WRITE of 2 bytes at a time, until it is acknowledged.
 fn acknowledged(a: IpAddr, b: IpAddr) {
     let (a, b) = sides(a, b, 4096);
@@ -188,6 +218,7 @@ fn main() {
         ping_pong(a, b);
     }
     if wanted("ipv4") {
+        message_rate(a, b);
         bandwidth("IPv4", a, b);
     }
     let localhost = IpAddr::from(Ipv6Addr::LOCALHOST);

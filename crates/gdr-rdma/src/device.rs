@@ -64,8 +64,9 @@ impl fmt::Display for Integrity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct SoftOptions {
-    address: SocketAddr,
-    busy_poll: Duration,
+    pub(crate) address: SocketAddr,
+    pub(crate) busy_poll: Duration,
+    pub(crate) receive_buffer: usize,
 }
 
 impl SoftOptions {
@@ -74,6 +75,7 @@ impl SoftOptions {
         Self {
             address: SocketAddr::new(address, UDP_PORT),
             busy_poll: Duration::from_micros(50),
+            receive_buffer: 8 << 20,
         }
     }
 
@@ -89,6 +91,13 @@ impl SoftOptions {
     /// faster (waking takes some microseconds) and takes CPU time that others may need.
     pub const fn busy_poll(mut self, busy_poll: Duration) -> Self {
         self.busy_poll = busy_poll;
+        self
+    }
+
+    /// How many bytes the kernel is asked to keep of what arrived and was not yet taken: 8 MiB
+    /// unless said otherwise. What it grants is [`Device::receive_buffer`].
+    pub const fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.receive_buffer = bytes;
         self
     }
 }
@@ -140,7 +149,7 @@ impl Device {
             return Err(Error::AddressNotUnicast(ip));
         }
         let (alive, ended) = channel();
-        let (soft, thread) = Soft::start(options.address, options.busy_poll, alive)?;
+        let (soft, thread) = Soft::start(&options, alive)?;
         let name = match soft.local() {
             local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
             local => format!("soft-{local}"),
@@ -174,9 +183,10 @@ impl Device {
         self.engine().integrity()
     }
 
-    /// Bytes that the kernel keeps for packets not yet taken, its bookkeeping included; it grants
-    /// twice `net.core.rmem_max` at most, and what was asked for to CAP_NET_ADMIN. Packets in
-    /// flight are limited to half of it.
+    /// Bytes that the kernel keeps for packets not yet taken, its bookkeeping included: twice what
+    /// [`SoftOptions::receive_buffer`] asked for, or twice `net.core.rmem_max` where that is less
+    /// and this process has no CAP_NET_ADMIN. The packets that a queue pair of this device may
+    /// have in flight are limited to half of it, the peer's being taken to be alike.
     pub fn receive_buffer(&self) -> usize {
         self.engine().receive_buffer()
     }

@@ -97,7 +97,7 @@ pub use gdr_roce::{
     Psn, Qpn, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, State, StateError, WcOpcode, WcStatus,
     WrId,
 };
-pub use queue_pair::{ConnectionOptions, Endpoint, QueuePair, QueuePairOptions};
+pub use queue_pair::{ConnectionOptions, Endpoint, PostRefusal, QueuePair, QueuePairOptions};
 pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
 pub use request::{RecvRequest, SendRequest};
 pub use soft::Counters;

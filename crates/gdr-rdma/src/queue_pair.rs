@@ -59,6 +59,17 @@ impl QueuePairOptions {
     }
 }
 
+/// A list of requests that was posted in part.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}; {posted} requests before it were posted")]
+pub struct PostRefusal {
+    /// How many were posted.
+    pub posted: usize,
+    /// Why the next one was not.
+    #[source]
+    pub error: Error,
+}
+
 /// What a peer must know to connect to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
@@ -245,8 +256,24 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Post`], [`Error::Foreign`]; nothing was posted then.
     pub fn post_send(&self, request: SendRequest) -> Result<()> {
-        self.check(request.segments())?;
-        self.domain.device().engine().post_send(self.qpn, request)
+        self.post_sends([request]).map_err(|refusal| refusal.error)
+    }
+
+    /// Posts several requests, in order; together they take fewer system calls, as short messages
+    /// share them.
+    ///
+    /// # Errors
+    /// That of the first request that was refused, and how many before it were posted.
+    pub fn post_sends(
+        &self,
+        requests: impl IntoIterator<Item = SendRequest>,
+    ) -> std::result::Result<(), PostRefusal> {
+        let requests = requests.into_iter().map(|request| {
+            self.check(request.segments())?;
+            Ok(request)
+        });
+        let (posted, refusal) = self.domain.device().engine().post_sends(self.qpn, requests);
+        refusal.map_err(|error| PostRefusal { posted, error })
     }
 
     /// Posts a receive (`ibv_post_recv`).

@@ -30,7 +30,7 @@ use self::engine::Engine;
 use self::pair::Pair;
 use self::socket::Socket;
 use crate::deadline::Deadline;
-use crate::device::Integrity;
+use crate::device::{Integrity, SoftOptions};
 use crate::error::{Error, Result};
 use crate::event::AsyncEvent;
 use crate::mailbox::Mailbox;
@@ -73,11 +73,10 @@ pub(crate) struct Soft {
 impl Soft {
     /// Binds the address and starts the thread, which holds on to `alive`.
     pub(crate) fn start(
-        address: SocketAddr,
-        busy_poll: Duration,
+        options: &SoftOptions,
         alive: Sender<()>,
     ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
-        let socket = Arc::new(Socket::bind(address)?);
+        let socket = Arc::new(Socket::bind(options.address, options.receive_buffer)?);
         let events = Arc::new(Mailbox::new(EVENTS));
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::os("eventfd", errno))?;
@@ -86,7 +85,7 @@ impl Soft {
             socket,
             regions: Arc::default(),
             events,
-            busy_poll,
+            busy_poll: options.busy_poll,
             wanting: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
             caller_turns: AtomicU64::new(0),
@@ -201,14 +200,27 @@ impl Soft {
         self.send_now(engine);
     }
 
-    pub(crate) fn post_send(&self, qpn: Qpn, request: SendRequest) -> Result<()> {
+    /// Posts requests until one is refused; how many were taken.
+    pub(crate) fn post_sends(
+        &self,
+        qpn: Qpn,
+        requests: impl IntoIterator<Item = Result<SendRequest>>,
+    ) -> (usize, Result<()>) {
         let mut engine = self.lock();
         let Some(pair) = engine.touch(qpn) else {
-            return Err(gone(State::ReadyToSend));
+            return (0, Err(gone(State::ReadyToSend)));
         };
-        pair.post_send(request)?;
+        let mut posted = 0;
+        let mut refusal = Ok(());
+        for request in requests {
+            refusal = request.and_then(|request| Ok(pair.post_send(request)?));
+            if refusal.is_err() {
+                break;
+            }
+            posted += 1;
+        }
         self.send_now(engine);
-        Ok(())
+        (posted, refusal)
     }
 
     pub(crate) fn post_recv(&self, qpn: Qpn, request: RecvRequest) -> Result<()> {

@@ -23,8 +23,6 @@ const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
 const RECEIVES: usize = 4;
 /// Room for one of them.
 const RECEIVE_LEN: usize = 1 << 16;
-/// Wished-for room in the kernel for what arrived and was not yet taken, bytes.
-const RECEIVE_BUFFER: usize = 8 << 20;
 
 /// An unconnected socket that forbids fragmentation, so that Linux writes 0 into IPv4's
 /// identification field, and counts up from there over the segments of one send: the ICRC covers
@@ -37,16 +35,17 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Binds `address`; port 0 takes any.
-    pub(super) fn bind(address: SocketAddr) -> Result<Self> {
+    /// Binds `address`, port 0 taking any, with room in the kernel for `wanted` bytes that arrived
+    /// and were not yet taken.
+    pub(super) fn bind(address: SocketAddr, wanted: usize) -> Result<Self> {
         let socket = UdpSocket::bind(address).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => Error::PortInUse { address, source },
             io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
             _ => Error::os("binding a UDP socket", source),
         })?;
         // The forced form may go beyond net.core.rmem_max and needs CAP_NET_ADMIN.
-        if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-            sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)
+        if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, wanted)
                 .map_err(|errno| Error::os("setsockopt(SO_RCVBUF)", errno))?;
         }
         let receive_buffer = sockopt::socket_recv_buffer_size(&socket)

@@ -29,7 +29,12 @@ pub(crate) struct Side {
 
 /// A device on a free port. `None`, loudly, where this machine lacks the address.
 pub(crate) fn device(address: IpAddr) -> Option<Device> {
-    match Device::soft_with(SoftOptions::new(address).port(0)) {
+    device_with(SoftOptions::new(address).port(0), address)
+}
+
+/// As [`device`], with choices.
+pub(crate) fn device_with(options: SoftOptions, address: IpAddr) -> Option<Device> {
+    match Device::soft_with(options) {
         Ok(device) => Some(device),
         Err(Error::AddressNotLocal { .. }) => {
             eprintln!("SKIPPED: this machine has no {address}");
@@ -41,16 +46,20 @@ pub(crate) fn device(address: IpAddr) -> Option<Device> {
 
 impl Side {
     pub(crate) fn new(address: IpAddr) -> Option<Self> {
-        let device = device(address)?;
+        device(address).map(Self::on)
+    }
+
+    /// On a device of its own making.
+    pub(crate) fn on(device: Device) -> Self {
         let domain = device.protection_domain();
         let queue = device.completion_queue(1024);
         let pair = domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
-        Some(Self {
+        Self {
             pair,
             queue,
             domain,
             device,
-        })
+        }
     }
 
     /// Registered host memory for every use.

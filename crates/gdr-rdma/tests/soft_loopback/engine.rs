@@ -1,0 +1,91 @@
+//! The engine under conditions that are not the usual ones.
+
+use std::time::Duration;
+
+use gdr_rdma::{Error, PostError, SendRequest, SoftOptions, WrId};
+
+use crate::fixture::*;
+
+/// Two connected sides with choices.
+fn sides_with(change: impl Fn(SoftOptions) -> SoftOptions) -> Option<(Side, Side)> {
+    let side = |address| {
+        let options = change(SoftOptions::new(address).port(0));
+        device_with(options, address).map(Side::on)
+    };
+    let sides = (side(FIRST)?, side(SECOND)?);
+    connect(&sides.0, &sides.1, &options());
+    Some(sides)
+}
+
+/// Writes and reads back and forth; every byte is checked.
+fn exchange(a: &Side, b: &Side, len: usize, rounds: u8) {
+    let (near, far, back) = (a.memory(len), b.memory(len), a.memory(len));
+    let whole = |region: &gdr_rdma::MemoryRegion| region.segment(0, len as u64).unwrap();
+    for round in 0..rounds {
+        let sent = fill(&near, round);
+        let write = SendRequest::write(WrId(0), far.remote().at(0)).segment(whole(&near));
+        let read = SendRequest::read(WrId(1), far.remote().at(0)).segment(whole(&back));
+        a.pair.post_sends([write, read]).unwrap();
+        a.done();
+        a.done();
+        assert!(bytes(&far) == sent && bytes(&back) == sent, "round {round}");
+    }
+}
+
+#[test]
+fn threads_that_never_stay_awake_are_woken_for_everything() {
+    let Some((a, b)) = sides_with(|options| options.busy_poll(Duration::ZERO)) else {
+        return;
+    };
+    exchange(&a, &b, 3 << 20, 8);
+    exchange(&a, &b, 1, 200);
+}
+
+#[test]
+fn threads_that_always_stay_awake_leave_each_other_room() {
+    let Some((a, b)) = sides_with(|options| options.busy_poll(Duration::from_secs(1))) else {
+        return;
+    };
+    exchange(&a, &b, 1 << 20, 4);
+    exchange(&a, &b, 1, 200);
+}
+
+#[test]
+fn little_room_in_the_kernel_costs_time_and_nothing_else() {
+    // The kernel's least; it holds not even one segmented send.
+    let Some((a, b)) = sides_with(|options| options.receive_buffer(1)) else {
+        return;
+    };
+    exchange(&a, &b, 60_000, 2);
+}
+
+#[test]
+fn the_room_that_linux_grants_by_default_is_enough() {
+    let Some((a, b)) = sides_with(|options| options.receive_buffer(212_992)) else {
+        return;
+    };
+    exchange(&a, &b, 4 << 20, 4);
+}
+
+#[test]
+fn a_list_of_requests_is_posted_up_to_the_first_that_is_refused() {
+    let Some((a, b)) = sides() else { return };
+    let target = b.memory(8);
+    let write =
+        |n: u8| SendRequest::write(WrId(n.into()), target.remote().at(n.into())).inline(&[n + 1]);
+    a.pair.post_sends((0..8).map(write)).unwrap();
+    for n in 0..8 {
+        assert_eq!(a.done().id, WrId(n));
+    }
+    assert_eq!(bytes(&target), [1, 2, 3, 4, 5, 6, 7, 8]);
+
+    let long = SendRequest::send(WrId(9)).inline(&[0; 1000]);
+    let refused = a.pair.post_sends([write(0), write(1), long, write(2)]);
+    let refusal = refused.expect_err("1000 inline bytes");
+    assert_eq!(refusal.posted, 2);
+    assert!(matches!(
+        refusal.error,
+        Error::Post(PostError::InlineTooLong { .. })
+    ));
+    assert_eq!([a.done().id, a.done().id], [WrId(0), WrId(1)]);
+}
