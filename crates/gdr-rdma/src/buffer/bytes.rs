@@ -3,11 +3,13 @@
 //! Such memory was mapped by the kernel, belongs to no Rust allocation, and no reference to its
 //! bytes is ever made. Bulk bytes move by a string instruction or by volatile words, so a
 //! concurrent writer can tear what is read but the compiler can assume nothing about it. A copy
-//! of 1, 2, 4 or 8 bytes to or from a multiple of its own size is never torn.
+//! of 1, 2, 4 or 8 bytes to or from a multiple of its own size is never torn, and who sees the last
+//! byte of one by an acquiring load sees all of it.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::asm;
 use std::ptr;
+use std::sync::atomic::{Ordering, fence};
 
 const WORD: usize = size_of::<u64>();
 
@@ -15,12 +17,31 @@ const WORD: usize = size_of::<u64>();
 #[cfg(target_arch = "x86_64")]
 const STRING: usize = 256;
 
-/// Copies `bytes` to shared memory.
+/// Copies `bytes` to shared memory, the last word after all others.
 ///
 /// # Safety
 /// `dst` is valid for writes of `bytes.len()` bytes and lies outside every Rust allocation.
 #[inline]
 pub(super) unsafe fn store(dst: *mut u8, bytes: &[u8]) {
+    let end = dst.addr() + bytes.len();
+    let last = (end.wrapping_sub(1) % WORD + 1).min(bytes.len());
+    let (body, tail) = bytes.split_at(bytes.len() - last);
+    if !body.is_empty() {
+        // SAFETY: the first part of the caller's range.
+        unsafe { store_body(dst, body) };
+        // aarch64 keeps no stores in order. A string instruction does not keep its own in order
+        // either, but a store of another instruction comes after all of them (Intel SDM volume 3,
+        // "Fast-String Operation and Out-of-Order Stores"), and there the fence costs nothing.
+        fence(Ordering::Release);
+    }
+    // SAFETY: body.len() <= bytes.len(): in range, or one past it where nothing is left.
+    unsafe { store_words(dst.add(body.len()), tail) };
+}
+
+/// # Safety
+/// As [`store`].
+#[inline]
+unsafe fn store_body(dst: *mut u8, bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= STRING {
         // SAFETY: the caller's promise about `dst`; `bytes` is readable and, being Rust's, apart.
