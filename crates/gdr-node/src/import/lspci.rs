@@ -11,12 +11,15 @@ use crate::pci::{Function, Tree};
 use crate::source::Datum;
 use record::Record;
 
+/// The most functions that are read. Large servers have a thousand.
+const MOST_FUNCTIONS: usize = 1 << 14;
+
 /// What lspci printed about the functions of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// The functions, in the order of the listing.
     pub functions: Vec<Function>,
-    /// Lines that belong to no function.
+    /// Lines that belong to no function, and those of functions beyond the first 16384.
     pub skipped_lines: usize,
 }
 
@@ -42,7 +45,9 @@ pub fn read(text: &str) -> Result<Listing, ImportError> {
     let mut record: Option<Record> = None;
     let mut skipped_lines = 0;
     for line in text.lines() {
-        if let Some((bdf, rest)) = headline(line) {
+        if functions.len() == MOST_FUNCTIONS {
+            skipped_lines += 1;
+        } else if let Some((bdf, rest)) = headline(line) {
             functions.extend(record.replace(Record::new(bdf, rest)).map(Record::finish));
         } else if let Some(record) = &mut record {
             skipped_lines += usize::from(!record.line(line));
@@ -51,6 +56,7 @@ pub fn read(text: &str) -> Result<Listing, ImportError> {
         }
     }
     functions.extend(record.map(Record::finish));
+    functions.truncate(MOST_FUNCTIONS);
     if functions.is_empty() {
         return Err(ImportError::NotRecognized {
             expected: "listing of PCI functions",
@@ -224,6 +230,14 @@ mod tests {
         assert!(nic.identity.is_network());
         assert_eq!(nic.identity.vendor.unwrap().to_string(), "15b3");
         assert_eq!(nic.acs, Datum::NotCollected);
+    }
+
+    #[test]
+    fn a_listing_without_end_is_read_up_to_a_bound() {
+        let text = "1:00.0 Host bridge: X\n".repeat(2 * MOST_FUNCTIONS);
+        let listing = read(&text).unwrap();
+        assert_eq!(listing.functions.len(), MOST_FUNCTIONS);
+        assert!(listing.skipped_lines >= MOST_FUNCTIONS - 1);
     }
 
     #[test]

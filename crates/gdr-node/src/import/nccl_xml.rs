@@ -9,8 +9,11 @@ use crate::pci::{Class, DeviceId, Identity, Link, LinkSpeed, LinkWidth, VendorId
 /// The deepest nesting of elements. Machines have less than a dozen switches in a row.
 const MOST_DEPTH: usize = 64;
 
-/// The most elements and attributes in a file.
-const MOST_NODES: u32 = 1 << 20;
+/// The most elements and pieces of text in a file. Those of whole racks have some thousands.
+const MOST_NODES: u32 = 1 << 16;
+
+/// The most CPUs in a file, each of which is joined to all others.
+const MOST_CPUS: usize = 512;
 
 /// A topology as NCCL writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +133,7 @@ pub fn read(text: &str) -> Result<NcclTopology, ImportError> {
     let mut skipped_elements = 0;
     let mut cpus = Vec::new();
     for element in system.children().filter(Node::is_element) {
-        if element.has_tag_name("cpu") {
+        if element.has_tag_name("cpu") && cpus.len() < MOST_CPUS {
             cpus.push(cpu(element, &mut skipped_elements)?);
         } else {
             skipped_elements += 1;
@@ -338,6 +341,19 @@ mod tests {
         ));
         assert!(matches!(read("<system>"), Err(ImportError::Xml(_))));
         assert!(matches!(read(""), Err(ImportError::Xml(_))));
+    }
+
+    #[test]
+    fn more_elements_than_any_machine_has_are_refused() {
+        let many = "<pci/>".repeat(MOST_NODES as usize);
+        let error = read(&format!("<system>{many}</system>")).unwrap_err();
+        assert!(matches!(error, ImportError::Xml(_)), "{error}");
+        let cpus = "<cpu/>".repeat(1000);
+        let topology = read(&format!("<system>{cpus}</system>")).unwrap();
+        assert_eq!(
+            (topology.cpus.len(), topology.skipped_elements),
+            (MOST_CPUS, 1000 - MOST_CPUS)
+        );
     }
 
     #[test]

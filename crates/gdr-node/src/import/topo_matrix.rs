@@ -6,6 +6,9 @@ use crate::topology::SmiClass;
 /// The most devices that a matrix is read for.
 const MOST_DEVICES: usize = 1024;
 
+/// The most matrices that are read from one text.
+const MOST_MATRICES: usize = 256;
+
 /// One matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopoMatrix {
@@ -45,7 +48,7 @@ impl TopoMatrix {
     }
 }
 
-/// Reads every matrix in a text, in order. Rows may be missing, as in an excerpt.
+/// Reads the matrices in a text, in order, the first 256 of them. Rows may be missing, as in an excerpt.
 ///
 /// # Errors
 ///
@@ -57,6 +60,13 @@ pub fn read_all(text: &str) -> Result<Vec<TopoMatrix>, ImportError> {
     for line in text.lines() {
         let line = without_escapes(line);
         if let Some(devices) = head(&line) {
+            // A head without rows was no head.
+            if matrices.last().is_some_and(|matrix| matrix.rows.is_empty()) {
+                matrices.pop();
+            }
+            if matrices.len() == MOST_MATRICES {
+                break;
+            }
             matrices.push(TopoMatrix {
                 devices,
                 rows: Vec::new(),
@@ -184,6 +194,14 @@ mod tests {
         let matrices = read_all(text).unwrap();
         assert_eq!(matrices.len(), 2);
         assert_eq!(matrices[1].rows[0].cpu_affinity.as_deref(), Some("0-3"));
+    }
+
+    #[test]
+    fn matrices_without_end_are_read_up_to_a_bound() {
+        let heads = "GPU0 GPU1\n".repeat(10_000);
+        let matrices = read_all(&"GPU0\nGPU0 X\n".repeat(1000)).unwrap();
+        assert_eq!(matrices.len(), MOST_MATRICES);
+        assert_eq!(read_all(&(heads + "GPU0\nGPU0 X\n")).unwrap().len(), 1);
     }
 
     #[test]

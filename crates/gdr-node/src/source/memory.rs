@@ -181,6 +181,12 @@ mod tests {
     }
 
     #[test]
+    fn text_ends_before_its_zero_byte() {
+        let node = MemorySource::new().file("/x", b"0-1\n\0");
+        assert_eq!(node.text("/x"), Datum::Present("0-1".to_owned()));
+    }
+
+    #[test]
     fn a_part_of_a_node_does_not_claim_that_the_rest_is_missing() {
         let node = MemorySource::partial().file("/sys/x", "1");
         assert_eq!(node.read("/sys/y"), Datum::NotCollected);

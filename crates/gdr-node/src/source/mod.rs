@@ -31,11 +31,14 @@ pub trait Source {
     /// nothing or no link. Links in the directories above are followed.
     fn link(&self, path: &str) -> Datum<String>;
 
-    /// The file at `path` as text, without the blanks around it. Bytes that are no UTF-8 are
-    /// replaced.
+    /// The file at `path` as text, without the blanks and zero bytes around it, with which some
+    /// files of the kernel end. Bytes that are no UTF-8 are replaced.
     fn text(&self, path: &str) -> Datum<String> {
-        self.read(path)
-            .map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+        self.read(path).map(|bytes| {
+            let text = String::from_utf8_lossy(&bytes);
+            text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
+                .to_owned()
+        })
     }
 
     /// `path` with every link in it followed. What does not exist stands for itself.

@@ -73,6 +73,9 @@ pub enum Note {
     /// The host bridges are quadrants of one AMD socket, between which peer traffic is not
     /// dramatically slower: measure.
     AmdQuadrants,
+    /// NCCL takes the two for ports of one card, because they are on one bus
+    /// (`NCCL_IB_MERGE_VFS=0` keeps different devices apart).
+    OneCardToNccl,
     /// Both hang right on a root bus, as in a virtual machine that hides the real tree.
     FlatBus,
 }
@@ -94,6 +97,7 @@ impl fmt::Display for Note {
             Self::AmdQuadrants => {
                 f.write_str("the host bridges may be quadrants of one AMD socket; measure")
             }
+            Self::OneCardToNccl => f.write_str("NCCL takes the two for ports of one card"),
             Self::FlatBus => {
                 f.write_str("no bridge is shown above either; the real tree is hidden")
             }
@@ -195,6 +199,9 @@ impl<'a> Topology<'a> {
         let nvlinks = self.nvlinks.get(&(a.min(b), a.max(b))).filter(|_| a != b);
         let smi = nvlinks.map_or(smi_pci, |links| SmiClass::Nv(*links));
         let nccl = self.nccl_class(a, b);
+        if nccl == NcclClass::Loc && a != b {
+            notes.push(Note::OneCardToNccl);
+        }
         let steps = self.steps((a, below_a, root_a), (b, below_b, root_b), ancestor);
         let on_links: Vec<Step> = steps
             .iter()
