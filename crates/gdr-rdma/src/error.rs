@@ -72,8 +72,9 @@ pub enum Error {
     State(#[from] StateError),
     /// The UDP port is taken.
     #[error(
-        "binding UDP {address} failed: the port is in use, by another engine or by the kernel's \
-         rxe on this host; use another address (on one host, 127.0.0.2 and so on), or stop the other"
+        "binding UDP {address} failed: the port is in use, by another engine at this address (use \
+         another one; a host has 127.0.0.2 and so on), or by the kernel's rxe, which takes it at \
+         every address (`rdma link` shows it; remove its links, or use a network namespace)"
     )]
     PortInUse {
         /// The address.

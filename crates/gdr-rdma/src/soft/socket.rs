@@ -237,7 +237,12 @@ impl Batch {
             Ok(()) => counters.packets_sent += self.count as u64,
             Err(error) => {
                 counters.sends_failed += 1;
-                tracing::debug!(%error, to = %self.dst, "sending failed; the packets count as lost");
+                let to = self.dst;
+                if counters.sends_failed == 1 {
+                    tracing::warn!(%error, %to, "the kernel refuses to send; packets count as lost");
+                } else {
+                    tracing::trace!(%error, %to, "sending failed");
+                }
             }
         }
         let end = std::mem::take(&mut self.len);
