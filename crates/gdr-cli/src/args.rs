@@ -6,7 +6,7 @@ use gdr_copy::BackendKind;
 use crate::commands;
 use crate::exit::EXIT_STATUS;
 
-/// GPU memory as CPU memory: prove it and measure it.
+/// RDMA into GPU memory, and GPU memory as CPU memory: prove it and measure it.
 #[derive(Debug, Parser)]
 #[command(
     name = "gdr",
@@ -82,6 +82,7 @@ pub(crate) enum Color {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Loopback(commands::loopback::Options),
     Sanity(commands::sanity::Options),
     Copybw(commands::copybw::Options),
     Copylat(commands::copylat::Options),

@@ -22,7 +22,7 @@ Exit status:
   64  the command line makes no sense";
 
 impl Exit {
-    const fn code(self) -> u8 {
+    pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Fine => 0,
             Self::Warning => 1,

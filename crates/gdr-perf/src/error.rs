@@ -15,6 +15,12 @@ pub enum Error {
     /// The memory could not be pinned, mapped or copied.
     #[error(transparent)]
     Copy(#[from] gdr_copy::Error),
+    /// An RDMA device refused, or its peer.
+    #[error(transparent)]
+    Rdma(#[from] gdr_rdma::Error),
+    /// The program at the other end of a run in two processes.
+    #[error("the peer {0}")]
+    Peer(String),
     /// The settings contradict each other.
     #[error("{0}")]
     Settings(String),

@@ -2,6 +2,7 @@
 //!
 //! - [`sanity`]: named checks that the memory behind a mapping is the memory that the GPU sees,
 //!   that it is refused where it must be, and that nothing is left behind.
+//! - [`loopback`]: RDMA into GPU memory, proved to have arrived.
 //! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: what GDRCopy's tools of these names
 //!   measure, as functions that return reports.
 //! - [`against`]: the same bytes by `cuMemcpy`, to compare with.
@@ -38,6 +39,7 @@ pub mod apiperf;
 pub mod copybw;
 pub mod copylat;
 mod error;
+pub mod loopback;
 mod page_locked;
 mod patience;
 pub mod pplat;

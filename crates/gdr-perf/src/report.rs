@@ -3,7 +3,7 @@
 use std::fs;
 
 use gdr_copy::Pinned;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::site::Site;
 
@@ -27,7 +27,7 @@ impl Schema {
 }
 
 /// What a report is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// No hardware was involved: the figures say nothing of any GPU.
     pub simulated: bool,

@@ -5,6 +5,7 @@ pub(crate) mod copybw;
 pub(crate) mod copylat;
 pub(crate) mod generate;
 pub(crate) mod info;
+pub(crate) mod loopback;
 mod memory;
 pub(crate) mod pplat;
 pub(crate) mod sanity;
@@ -20,6 +21,7 @@ use crate::output::Output;
 pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
     let global = &args.global;
     match &args.command {
+        Command::Loopback(options) => loopback::run(global, options, output),
         Command::Sanity(options) => sanity::run(global, options, output),
         Command::Copybw(options) => copybw::run(global, options, output),
         Command::Copylat(options) => copylat::run(global, options, output),

@@ -1,0 +1,363 @@
+//! `gdr loopback`: RDMA into GPU memory, proved.
+
+mod lines;
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use gdr_cuda::MemoryKind;
+use gdr_perf::loopback::{
+    self, Destination, Event, Patience, Reach, Report, Settings, Step, Verdict,
+};
+use gdr_rdma::{Listener, Security, SharedKey};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::say_simulated;
+use crate::args::Global;
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::machine::Machine;
+use crate::numbers::{count, size};
+use crate::output::{Output, flow};
+use crate::progress::Progress;
+use lines::Lines;
+
+/// RoCE's UDP port, and the TCP port of the set-up unless said otherwise.
+const PORT: u16 = 4791;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr loopback                              prove RDMA into GPU memory, within this machine
+  gdr loopback --size 64M --staged          through host memory and the copy engine instead
+  gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
+  gdr loopback --connect 10.0.0.1 --key-file key    on the other one
+  gdr loopback --backend sim --json         without a GPU, for a program";
+
+/// Move bytes by RDMA from one device into GPU memory, and prove that they arrived
+///
+/// Each iteration fills GPU memory with one pattern by a kernel, writes another by RDMA, waits for
+/// the completions of both ends, and looks at the memory by a kernel, by a copy to the host and
+/// through a CPU mapping; then it reads it back by RDMA. PASS means that all of them found the
+/// bytes that were sent; FAIL comes with the likely cause.
+///
+/// A device is an address of this machine: gdr speaks RoCEv2 over UDP itself.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// Device whose host memory the bytes come from [default: 127.0.0.2]
+    #[arg(long, value_name = "DEV", value_parser = device, conflicts_with = "listen")]
+    from: Option<IpAddr>,
+
+    /// Device that puts them into GPU memory [default: 127.0.0.1]
+    #[arg(long, value_name = "DEV", value_parser = device, conflicts_with = "connect")]
+    to: Option<IpAddr>,
+
+    /// UDP port of the devices; other than 4791 for gdr's own peers only
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+
+    /// What moves the bytes
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
+    provider: Provider,
+
+    /// Bytes an iteration, a multiple of 4 up to 1G
+    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "1M")]
+    size: u64,
+
+    /// Iterations, each with patterns of its own
+    #[arg(short, long, value_name = "N", value_parser = count, default_value = "10")]
+    iterations: u32,
+
+    /// What the patterns are made from
+    #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
+    pattern: u32,
+
+    /// Reach GPU memory through a CPU mapping, or fail
+    #[arg(long, conflicts_with_all = ["staged", "connect"])]
+    direct: bool,
+
+    /// Reach GPU memory through host memory and the GPU's copy engine
+    #[arg(long, conflicts_with = "connect")]
+    staged: bool,
+
+    /// CUDA function that allocates the GPU memory
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FN",
+        default_value_t = Allocator::Plain,
+        conflicts_with = "connect"
+    )]
+    memory: Allocator,
+
+    /// Seconds that a step may take; a second more for each 64 MiB
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
+    timeout: u32,
+
+    /// Own the GPU memory, and let one peer connect here by TCP
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address, conflicts_with = "connect")]
+    listen: Option<SocketAddr>,
+
+    /// Write into the GPU memory of the peer that listens there
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address)]
+    connect: Option<SocketAddr>,
+
+    /// Seconds to wait for a peer to connect
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "listen")]
+    wait: u32,
+
+    /// File with a key that both ends know, 16 bytes or more; needed off this machine
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    key_file: Option<PathBuf>,
+
+    /// Take any peer: for networks that keep strangers out themselves
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Provider {
+    /// The best there is
+    Auto,
+    /// RoCEv2 in user space, over UDP
+    Soft,
+}
+
+/// A CUDA function that allocates.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Allocator {
+    #[value(name = "cuMemAlloc")]
+    Plain,
+    /// With a POSIX file descriptor as handle type
+    #[value(name = "cuMemCreate")]
+    VmmPosixFd,
+    /// Without a handle type
+    #[value(name = "cuMemCreate-no-handle")]
+    Vmm,
+    /// From the stream-ordered pool
+    #[value(name = "cuMemAllocAsync")]
+    Pool,
+}
+
+impl Options {
+    fn settings(&self) -> Settings {
+        Settings {
+            size: self.size,
+            iterations: self.iterations,
+            seed: self.pattern,
+            timeout: seconds(self.timeout),
+        }
+    }
+
+    fn destination(&self) -> Destination {
+        Destination {
+            memory: match self.memory {
+                Allocator::Plain => MemoryKind::Plain,
+                Allocator::VmmPosixFd => MemoryKind::VmmPosixFd,
+                Allocator::Vmm => MemoryKind::Vmm,
+                Allocator::Pool => MemoryKind::Pool,
+            },
+            reach: match (self.direct, self.staged) {
+                (true, _) => Reach::Direct,
+                (_, true) => Reach::Staged,
+                _ => Reach::Auto,
+            },
+        }
+    }
+
+    fn security(&self) -> Result<Security> {
+        match &self.key_file {
+            Some(path) => Ok(Security::Key(key(path)?)),
+            None if self.insecure => Ok(Security::Insecure),
+            None => Ok(Security::Loopback),
+        }
+    }
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    // There is one so far; the report names it.
+    match options.provider {
+        Provider::Auto | Provider::Soft => {}
+    }
+    let alone = options.listen.is_none() && options.connect.is_none();
+    if alone && (options.key_file.is_some() || options.insecure) {
+        let what = "--key-file and --insecure are about a peer: use --listen or --connect";
+        return Err(UsageError(what.into()).into());
+    }
+    let machine = match options.connect {
+        None => Some(Machine::open(global)?),
+        Some(_) => None,
+    };
+    let mut lines = Lines::new(global, options.iterations);
+    if let (Some(machine), false) = (&machine, global.json) {
+        say_simulated(machine, output)?;
+        lines.simulation_is_known();
+    }
+    // A wait for the peer cannot be given up in order: a signal ends the process then.
+    let stop = on_signals(!alone)?;
+    let progress = Progress::on_stderr();
+    let mut observe = |event: Event<'_>| {
+        if alone && stop.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        if let Event::Step { number, step } = event {
+            progress.at(number as usize - 1, lines.iterations(), name(step));
+        }
+        flow(lines.event(&event, output))
+    };
+    let report = match (machine, options.connect) {
+        (Some(machine), _) => match options.listen {
+            Some(address) => listen(&machine, options, address, &mut observe)?,
+            None => within(&machine, options, &mut observe)?,
+        },
+        (None, Some(address)) => connect(options, address, &mut observe)?,
+        (None, None) => return Err(UsageError("there is nothing to do".into()).into()),
+    };
+    drop(progress);
+    if global.json {
+        output.json(&report)?;
+    } else {
+        lines.verdict(&report, output)?;
+    }
+    Ok(match report.verdict {
+        Verdict::Pass => Exit::Fine,
+        Verdict::Fail => Exit::Failure,
+        Verdict::Undecided => Exit::Undecided,
+    })
+}
+
+type Observe<'a> = &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>;
+
+/// Both ends in this process.
+fn within(machine: &Machine, options: &Options, observe: Observe<'_>) -> Result<Report> {
+    let (from, to) = loopback::open_both(options.from, options.to, options.port)?;
+    let destination = options.destination();
+    let settings = options.settings();
+    Ok(loopback::run(
+        &machine.site,
+        &from,
+        &to,
+        destination,
+        &settings,
+        observe,
+    )?)
+}
+
+fn listen(
+    machine: &Machine,
+    options: &Options,
+    address: SocketAddr,
+    observe: Observe<'_>,
+) -> Result<Report> {
+    let security = options.security()?;
+    let device = loopback::open_listener(address.ip(), options.to, options.port)?;
+    let listener = Listener::bind(address)
+        .with_context(|| format!("{address} cannot be listened on; give another port"))?;
+    let patience = Patience {
+        peer: seconds(options.wait),
+        step: seconds(options.timeout),
+    };
+    Ok(loopback::listen(
+        &machine.site,
+        &device,
+        &listener,
+        &security,
+        options.destination(),
+        patience,
+        observe,
+    )?)
+}
+
+fn connect(options: &Options, address: SocketAddr, observe: Observe<'_>) -> Result<Report> {
+    let security = options.security()?;
+    let device = loopback::open_connector(address.ip(), options.from, options.port)?;
+    let settings = options.settings();
+    Ok(loopback::connect(
+        &device, address, &security, &settings, observe,
+    )?)
+}
+
+/// A flag that the first SIGINT or SIGTERM sets and the second ends the process by; the first
+/// already where `at_once`.
+fn on_signals(at_once: bool) -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(at_once));
+    for signal in [SIGINT, SIGTERM] {
+        let status = i32::from(Exit::Undecided.code());
+        // In this order: a signal sees the flag as those before it left it.
+        flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .context("signals cannot be handled")?;
+    }
+    Ok(stop)
+}
+
+const fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count as u64)
+}
+
+fn name(step: Step) -> &'static str {
+    match step {
+        Step::Fill => "filling GPU memory",
+        Step::Write => "RDMA WRITE",
+        Step::Verify => "looking at GPU memory",
+        Step::Read => "RDMA READ",
+    }
+}
+
+/// The key in a file, without the end of its last line.
+fn key(path: &Path) -> Result<SharedKey> {
+    let what = || format!("the key file {}", path.display());
+    let bytes = fs::read(path).with_context(what)?;
+    SharedKey::new(bytes.trim_ascii_end()).with_context(what)
+}
+
+/// A device of the soft provider: an address, or its name, which has the address in it.
+fn device(text: &str) -> Result<IpAddr, String> {
+    text.strip_prefix("soft-").unwrap_or(text).parse().map_err(|_| {
+        format!(
+            "there is no device `{text}`: the soft provider's devices are the addresses of this \
+             machine, such as 127.0.0.1; `ip address` lists them"
+        )
+    })
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse::<SocketAddr>();
+    with_port
+        .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)))
+        .map_err(|_| {
+            format!("`{text}` is no address: give it as 10.0.0.1, 10.0.0.1:4791 or [fe80::1]:4791")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_device_is_an_address_or_a_name_with_one() {
+        for text in ["127.0.0.2", "soft-127.0.0.2"] {
+            assert_eq!(device(text), Ok(Ipv4Addr::new(127, 0, 0, 2).into()));
+        }
+        assert!(device("mlx5_0").unwrap_err().contains("no device `mlx5_0`"));
+    }
+
+    #[test]
+    fn an_address_has_a_port_or_the_usual_one() {
+        assert_eq!(address("10.0.0.1"), Ok(([10, 0, 0, 1], PORT).into()));
+        assert_eq!(address("10.0.0.1:5"), Ok(([10, 0, 0, 1], 5).into()));
+        assert_eq!(address("[::1]:5").unwrap().port(), 5);
+        assert_eq!(address("::1").unwrap().port(), PORT);
+        address("gpu-node").unwrap_err();
+    }
+}

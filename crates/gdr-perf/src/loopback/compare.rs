@@ -1,0 +1,121 @@
+//! Comparing bytes with a pattern, word by word.
+
+use gdr_cuda::pattern_word;
+
+use super::report::{Difference, Outcome};
+
+/// Bytes that are copied out of GPU memory at once.
+pub(super) const CHUNK: usize = 1 << 20;
+
+/// A comparison under way: bytes come in order, in whole words.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    /// The pattern that should be there.
+    expected: u32,
+    /// The pattern that was there before.
+    before: Option<u32>,
+    index: u64,
+    still: u64,
+    mismatches: u64,
+    first: Option<(u64, u32, u32)>,
+}
+
+impl Comparison {
+    pub(super) fn new(expected: u32, before: Option<u32>) -> Self {
+        Self {
+            expected,
+            before,
+            index: 0,
+            still: 0,
+            mismatches: 0,
+            first: None,
+        }
+    }
+
+    /// Compares the next bytes.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        for word in bytes.as_chunks::<4>().0 {
+            let (index, found) = (self.index, u32::from_le_bytes(*word));
+            self.index += 1;
+            let expected = pattern_word(self.expected, index);
+            if found == expected {
+                continue;
+            }
+            self.mismatches += 1;
+            self.first.get_or_insert((index, expected, found));
+            if self.before.is_some_and(|b| pattern_word(b, index) == found) {
+                self.still += 1;
+            }
+        }
+    }
+
+    /// What came out.
+    pub(super) fn outcome(self) -> Outcome {
+        match self.first {
+            None => Outcome::Equal,
+            Some((first, expected, found)) => Outcome::Differs(Difference {
+                words: self.index,
+                mismatches: self.mismatches,
+                still_before: self.still,
+                first_offset: 4 * first,
+                expected,
+                found,
+            }),
+        }
+    }
+}
+
+/// Fills `bytes` with the pattern of `seed`, from word `index` on.
+pub(super) fn fill(bytes: &mut [u8], seed: u32, index: u64) {
+    for (i, word) in (index..).zip(bytes.as_chunks_mut::<4>().0) {
+        *word = pattern_word(seed, i).to_le_bytes();
+    }
+}
+
+/// The offsets and lengths of the pieces of `size` bytes.
+pub(super) fn pieces(size: u64, piece: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..size.div_ceil(piece)).map(move |i| (i * piece, piece.min(size - i * piece)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compare(bytes: &[u8], expected: u32, before: u32) -> Outcome {
+        let mut comparison = Comparison::new(expected, Some(before));
+        for part in bytes.chunks(12) {
+            comparison.add(part);
+        }
+        comparison.outcome()
+    }
+
+    #[test]
+    fn what_was_sent_is_told_from_what_was_there_before() {
+        let mut bytes = [0; 64];
+        fill(&mut bytes, 7, 0);
+        assert_eq!(compare(&bytes, 7, 8), Outcome::Equal);
+        let mut nothing = [0; 64];
+        fill(&mut nothing, 8, 0);
+        let Outcome::Differs(difference) = compare(&nothing, 7, 8) else {
+            panic!("they are equal");
+        };
+        assert_eq!((difference.mismatches, difference.still_before), (16, 16));
+
+        fill(&mut bytes[20..24], 8, 5);
+        bytes[40] ^= 1;
+        let Outcome::Differs(difference) = compare(&bytes, 7, 8) else {
+            panic!("they are equal");
+        };
+        assert_eq!(difference.first_offset, 20);
+        assert_eq!(difference.expected, pattern_word(7, 5));
+        assert_eq!(difference.found, pattern_word(8, 5));
+        assert_eq!((difference.mismatches, difference.still_before), (2, 1));
+    }
+
+    #[test]
+    fn pieces_cover_everything_once() {
+        let all: Vec<_> = pieces(10, 4).collect();
+        assert_eq!(all, [(0, 4), (4, 4), (8, 2)]);
+        assert_eq!(pieces(4, 4).count(), 1);
+    }
+}

@@ -1,0 +1,256 @@
+//! The end that owns GPU memory.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gdr_copy::Mapping;
+use gdr_cuda::{DeviceBuffer, Stream};
+use gdr_rdma::{
+    Access, Buffer, Device, Endpoint, Immediate, MemoryRegion, Mtu, RecvRequest, RemoteMemory,
+    WcOpcode, WrId,
+};
+
+use super::Observer;
+use super::compare::{CHUNK, Comparison, pieces};
+use super::link::Link;
+use super::report::{Checks, Difference, Ended, Memory, Outcome, Reached};
+use super::settings::{Destination, Reach, Seeds, Settings};
+use crate::error::{Error, Result};
+use crate::report::Subject;
+use crate::site::Site;
+
+/// Bytes before and after the target that nobody may write.
+const GUARD: u64 = 4096;
+
+/// GPU memory, registered with a device.
+pub(super) struct GpuSide {
+    // Field order is drop order: nothing reaches the memory any more when it goes.
+    link: Link,
+    region: MemoryRegion,
+    mapping: Option<Arc<Mapping>>,
+    stream: Stream,
+    buffer: Arc<DeviceBuffer>,
+    site: Site,
+    memory: Memory,
+    size: u64,
+    limit: Duration,
+    chunk: Vec<u8>,
+}
+
+impl GpuSide {
+    pub(super) fn new(
+        site: &Site,
+        device: &Device,
+        destination: Destination,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let gpu = site.gpu();
+        let size = settings.size;
+        let buffer = Arc::new(gpu.allocate(destination.memory, size + 2 * GUARD)?);
+        let stream = gpu.stream()?;
+        let reached = reach(site, &buffer, destination.reach)?;
+        let target = match &reached.mapping {
+            Some(mapping) => Buffer::direct(Arc::clone(mapping))?,
+            None => Buffer::staged(Arc::clone(&buffer))?,
+        };
+        let domain = device.protection_domain();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let region = domain.register_range(&target, GUARD, size, access)?;
+        let memory = Memory {
+            subject: reached.subject,
+            allocated_by: destination.memory.function().to_owned(),
+            reached: match reached.mapping {
+                Some(_) => Reached::Direct,
+                None => Reached::Staged,
+            },
+            why: reached.why,
+        };
+        Ok(Self {
+            link: Link::new(&domain)?,
+            region,
+            mapping: reached.mapping,
+            stream,
+            buffer,
+            site: site.clone(),
+            memory,
+            size,
+            limit: settings.limit(),
+            chunk: vec![0; CHUNK],
+        })
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        self.link.pair().endpoint()
+    }
+
+    pub(super) fn remote(&self) -> RemoteMemory {
+        self.region.remote()
+    }
+
+    pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu) -> Result<()> {
+        self.link.connect(peer, mtu, self.limit)
+    }
+
+    /// Makes the GPU fill its memory with pattern A, and look whether it is there; then posts the
+    /// receive that the WRITE's immediate will take.
+    pub(super) fn fill(&mut self, number: u32, seeds: Seeds) -> Outcome {
+        Outcome::of(self.try_fill(number, seeds))
+    }
+
+    fn try_fill(&mut self, number: u32, seeds: Seeds) -> Result<Outcome> {
+        let fill = |offset, len: u64, seed| {
+            self.stream
+                .fill_pattern(&self.buffer, offset, len / 4, seed, self.limit)
+        };
+        for offset in self.guards() {
+            fill(offset, GUARD, seeds.guard)?;
+        }
+        fill(GUARD, self.size, seeds.before)?;
+        let filled = self.by_kernel(seeds.before, None)?;
+        if filled == Outcome::Equal {
+            let receive = RecvRequest::new(WrId(u64::from(number)));
+            self.link.pair().post_recv(receive)?;
+        }
+        Ok(filled)
+    }
+
+    /// Waits for the completion that the last WRITE's immediate brings.
+    pub(super) fn arrived(&self, number: u32, observer: &mut Observer<'_>) -> Result<Ended> {
+        self.link
+            .wait(Instant::now(), self.limit, 1, observer, |completion| {
+                let right = completion.opcode == WcOpcode::RecvWriteImmediate
+                    && completion.immediate == Some(Immediate(number))
+                    && completion.id == WrId(u64::from(number));
+                (!right).then(|| {
+                    format!(
+                        "a completion with {:?} and {:?} came instead of iteration {number}'s",
+                        completion.opcode, completion.immediate
+                    )
+                })
+            })
+    }
+
+    /// Looks at GPU memory in every way there is.
+    pub(super) fn verify(&mut self, seeds: Seeds) -> Checks {
+        Checks {
+            kernel: Outcome::of(self.by_kernel(seeds.sent, Some(seeds.before))),
+            copy: Outcome::of(self.by_copy(seeds)),
+            mapping: Outcome::of(self.by_mapping(seeds)),
+            guards: Outcome::of(self.look_at_guards(seeds)),
+        }
+    }
+
+    fn by_kernel(&self, seed: u32, before: Option<u32>) -> Result<Outcome> {
+        let words = self.size / 4;
+        let look = |seed| {
+            self.stream
+                .verify_pattern(&self.buffer, GUARD, words, seed, self.limit)
+        };
+        let found = look(seed)?;
+        if found.mismatches == 0 {
+            return Ok(Outcome::Equal);
+        }
+        let still_before = match before {
+            Some(before) => words.saturating_sub(look(before)?.mismatches),
+            None => 0,
+        };
+        Ok(Outcome::Differs(Difference {
+            words,
+            mismatches: found.mismatches,
+            still_before,
+            first_offset: found.first.saturating_mul(4),
+            expected: found.expected,
+            found: found.found,
+        }))
+    }
+
+    fn by_copy(&mut self, seeds: Seeds) -> Result<Outcome> {
+        let buffer = Arc::clone(&self.buffer);
+        self.compare(seeds, |offset, bytes| Ok(buffer.read(offset, bytes)?))
+    }
+
+    fn by_mapping(&mut self, seeds: Seeds) -> Result<Outcome> {
+        let mapping = match &self.mapping {
+            Some(mapping) => Arc::clone(mapping),
+            None => match self.site.map(&self.buffer) {
+                Ok(mapping) => Arc::new(mapping),
+                Err(error) => {
+                    let reason = format!("this memory cannot be mapped: {error}");
+                    return Ok(Outcome::NotDone { reason });
+                }
+            },
+        };
+        self.compare(seeds, |offset, bytes| Ok(mapping.read_at(offset, bytes)?))
+    }
+
+    fn compare(
+        &mut self,
+        seeds: Seeds,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<Outcome> {
+        let mut comparison = Comparison::new(seeds.sent, Some(seeds.before));
+        for (offset, len) in pieces(self.size, CHUNK as u64) {
+            let chunk = &mut self.chunk[..len as usize];
+            read(GUARD + offset, chunk)?;
+            comparison.add(chunk);
+        }
+        Ok(comparison.outcome())
+    }
+
+    fn look_at_guards(&self, seeds: Seeds) -> Result<Outcome> {
+        for offset in self.guards() {
+            let mut bytes = [0; GUARD as usize];
+            self.buffer.read(offset, &mut bytes)?;
+            let mut comparison = Comparison::new(seeds.guard, None);
+            comparison.add(&bytes);
+            let outcome = comparison.outcome();
+            if outcome != Outcome::Equal {
+                return Ok(outcome);
+            }
+        }
+        Ok(Outcome::Equal)
+    }
+
+    fn guards(&self) -> [u64; 2] {
+        [0, GUARD + self.size]
+    }
+}
+
+struct Way {
+    mapping: Option<Arc<Mapping>>,
+    subject: Subject,
+    why: String,
+}
+
+fn reach(site: &Site, buffer: &DeviceBuffer, wanted: Reach) -> Result<Way> {
+    let staged = |why: String| Way {
+        mapping: None,
+        subject: Subject::new(site, None),
+        why,
+    };
+    if wanted == Reach::Staged {
+        return Ok(staged("asked for".into()));
+    }
+    let mapped = site.pin(buffer.ptr(), buffer.len()).and_then(|pinned| {
+        let mapping = pinned.map()?;
+        Ok((mapping, Subject::new(site, Some(&pinned))))
+    });
+    match mapped {
+        Ok((mapping, subject)) => Ok(Way {
+            mapping: Some(Arc::new(mapping)),
+            subject,
+            why: match wanted {
+                Reach::Direct => "asked for".into(),
+                _ => "this memory can be mapped".into(),
+            },
+        }),
+        Err(error) if wanted == Reach::Auto => {
+            Ok(staged(format!("this memory cannot be mapped: {error}")))
+        }
+        Err(error) => Err(Error::Copy(error)),
+    }
+}

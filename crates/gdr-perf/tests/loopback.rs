@@ -1,0 +1,284 @@
+//! RDMA into the simulated GPU's memory, with paths that work and paths that do not.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use gdr_copy::{BackendKind, Context};
+use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_perf::loopback::{
+    self, CauseKind, Destination, Event, Outcome, Patience, Reach, Reached, Report, Settings,
+    Verdict,
+};
+use gdr_perf::{Error, Site};
+use gdr_rdma::{Device, Listener, Security, SharedKey};
+
+fn site() -> Site {
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let context = Context::builder()
+        .simulated(driver)
+        .backend(BackendKind::Sim)
+        .open()
+        .unwrap();
+    Site::new(gpu, Arc::new(context))
+}
+
+/// A site whose every mapping is of an allocation of its own.
+fn site_that_maps_other_memory() -> Site {
+    let site = site();
+    let gpu = site.gpu().clone();
+    let decoys = std::sync::Mutex::new(Vec::new());
+    site.with_pin(move |context, _, len| {
+        let decoy = gpu.allocate(MemoryKind::Plain, len).unwrap();
+        let pinned = context.pin(decoy.ptr(), decoy.len());
+        decoys.lock().unwrap().push(decoy);
+        pinned
+    })
+}
+
+fn settings(size: u64, iterations: u32) -> Settings {
+    Settings {
+        size,
+        iterations,
+        ..Settings::default()
+    }
+}
+
+fn destination(reach: Reach) -> Destination {
+    Destination {
+        reach,
+        ..Destination::default()
+    }
+}
+
+fn go_on(_: Event<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// Both ends in this process, on free ports.
+fn run(site: &Site, destination: Destination, settings: &Settings) -> Report {
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    loopback::run(site, &from, &to, destination, settings, &mut go_on).unwrap()
+}
+
+fn assert_passed(report: &Report) {
+    assert_eq!(report.verdict, Verdict::Pass, "{report:?}");
+    assert_eq!(report.passed, report.iterations);
+    assert!(report.memory.subject.simulated);
+    let write = report.write.unwrap();
+    assert!(write.simulated && write.median_ns > 0 && write.best_ns <= write.median_ns);
+}
+
+#[test]
+fn every_kind_of_memory_and_every_way_to_it_passes() {
+    for memory in MemoryKind::DEVICE {
+        for reach in [Reach::Auto, Reach::Direct, Reach::Staged] {
+            let destination = Destination { memory, reach };
+            let report = run(&site(), destination, &settings(100_000, 3));
+            assert_passed(&report);
+            let expected = match reach {
+                Reach::Staged => Reached::Staged,
+                _ => Reached::Direct,
+            };
+            assert_eq!(report.memory.reached, expected);
+            assert_eq!(report.last.unwrap().checks.mapping, Outcome::Equal);
+        }
+    }
+}
+
+#[test]
+fn sizes_from_a_word_to_many_messages_pass() {
+    for size in [4, 4092, 4100, (32 << 20) + 4] {
+        assert_passed(&run(&site(), Destination::default(), &settings(size, 1)));
+    }
+}
+
+#[test]
+fn a_mapping_of_other_memory_fails_as_nothing_arrived() {
+    let report = run(
+        &site_that_maps_other_memory(),
+        destination(Reach::Direct),
+        &settings(65_536, 5),
+    );
+    assert_eq!(report.verdict, Verdict::Fail);
+    let cause = report.cause.unwrap();
+    assert_eq!(cause.kind, CauseKind::NothingArrived);
+    assert_eq!(cause.iteration, 1);
+    assert!(
+        cause.what.contains("still pattern A everywhere"),
+        "{}",
+        cause.what
+    );
+    assert!(
+        cause.what.contains("a mapping of other memory"),
+        "{}",
+        cause.what
+    );
+    // What the seeds' program would have gone by: every call and completion was a success.
+    let last = report.last.unwrap();
+    assert!(last.sent.is_done() && last.received.is_done() && last.read.is_done());
+    assert_eq!(report.write, None);
+}
+
+#[test]
+fn memory_that_cannot_be_mapped_is_staged_and_the_reason_told() {
+    let refuse = |site: Site| site.with_pin(|context, ptr, _| context.pin(ptr, 0));
+    let report = run(&refuse(site()), Destination::default(), &settings(4096, 1));
+    assert_passed(&report);
+    assert_eq!(report.memory.reached, Reached::Staged);
+    assert!(
+        report
+            .memory
+            .why
+            .starts_with("this memory cannot be mapped: ")
+    );
+    let mapping = report.last.unwrap().checks.mapping;
+    assert!(matches!(mapping, Outcome::NotDone { .. }), "{mapping:?}");
+
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    let direct = destination(Reach::Direct);
+    let settings = settings(4096, 1);
+    let refused = loopback::run(&refuse(site()), &from, &to, direct, &settings, &mut go_on);
+    assert!(matches!(refused, Err(Error::Copy(_))), "{refused:?}");
+}
+
+#[test]
+fn a_run_that_is_stopped_is_undecided() {
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    let mut ended = 0;
+    let report = loopback::run(
+        &site(),
+        &from,
+        &to,
+        Destination::default(),
+        &settings(4096, 100),
+        &mut |event| {
+            ended += u32::from(matches!(event, Event::Ended(_)));
+            if ended == 3 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        },
+    )
+    .unwrap();
+    assert_eq!((report.verdict, report.passed), (Verdict::Undecided, 3));
+    assert_eq!(report.cause, None);
+}
+
+#[test]
+fn the_report_has_a_schema_and_says_simulated() {
+    let report = run(&site(), Destination::default(), &settings(4096, 1));
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["schema"], "gdr.loopback");
+    assert_eq!(json["version"], 1);
+    assert_eq!(json["verdict"], "pass");
+    assert_eq!(json["simulated"], true);
+    assert_eq!(json["reached"], "direct");
+    assert_eq!(json["last"]["checks"]["kernel"]["outcome"], "equal");
+    assert_eq!(
+        json["path"]["from"]["provider"],
+        "soft (RoCEv2 in user space)"
+    );
+}
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Both ends of a run over TCP, each with its own security.
+fn two_ends(
+    security: [Security; 2],
+    settings: &Settings,
+    observe_sender: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> [Result<Report, Error>; 2] {
+    let listener = Listener::bind((LOCALHOST, 0).into()).unwrap();
+    let address = listener.address().unwrap();
+    let [servers, clients] = security;
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let device: Device = loopback::open_listener(LOCALHOST, None, 0).unwrap();
+            let patience = Patience {
+                peer: Duration::from_secs(20),
+                step: Duration::from_secs(5),
+            };
+            let to = Destination::default();
+            loopback::listen(
+                &site(),
+                &device,
+                &listener,
+                &servers,
+                to,
+                patience,
+                &mut go_on,
+            )
+        });
+        let device = loopback::open_connector(address.ip(), None, 0).unwrap();
+        let sender = loopback::connect(&device, address, &clients, settings, observe_sender);
+        [server.join().unwrap(), sender]
+    })
+}
+
+#[test]
+fn two_ends_come_to_the_same_verdict() {
+    let key = || Security::Key(SharedKey::new(*b"sixteen bytes or more").unwrap());
+    for security in [[Security::Loopback, Security::Loopback], [key(), key()]] {
+        let [receiver, sender] = two_ends(security, &settings(100_000, 4), &mut go_on);
+        let (receiver, sender) = (receiver.unwrap(), sender.unwrap());
+        assert_passed(&receiver);
+        assert_passed(&sender);
+        assert_eq!(receiver.memory, sender.memory);
+        assert_eq!(receiver.path, sender.path);
+        assert_eq!(receiver.last, sender.last);
+    }
+}
+
+#[test]
+fn a_sender_without_the_key_is_turned_away() {
+    let key = Security::Key(SharedKey::new(*b"sixteen bytes or more").unwrap());
+    let ends = two_ends([key, Security::Loopback], &settings(4096, 1), &mut go_on);
+    for end in ends {
+        assert!(matches!(end, Err(Error::Rdma(_))), "{end:?}");
+    }
+}
+
+#[test]
+fn a_sender_that_stops_leaves_the_receiver_with_a_failure() {
+    let mut ended = 0;
+    let [receiver, sender] = two_ends(
+        [Security::Loopback, Security::Loopback],
+        &settings(4096, 1000),
+        &mut |event| {
+            ended += u32::from(matches!(event, Event::Ended(_)));
+            if ended == 2 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        },
+    );
+    assert_eq!(sender.unwrap().verdict, Verdict::Undecided);
+    let receiver = receiver.unwrap();
+    assert_eq!((receiver.verdict, receiver.passed), (Verdict::Fail, 2));
+    let cause = receiver.cause.unwrap();
+    assert_eq!(cause.kind, CauseKind::Other);
+    assert!(cause.what.contains("iteration 3"), "{}", cause.what);
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    let odd = settings(7, 1);
+    let refused = loopback::run(
+        &site(),
+        &from,
+        &to,
+        Destination::default(),
+        &odd,
+        &mut go_on,
+    );
+    assert!(matches!(refused, Err(Error::Settings(_))));
+}
