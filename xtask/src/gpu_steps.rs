@@ -33,7 +33,7 @@ impl Prints {
 }
 
 /// Every step, in the order of the run: what everything rests on first, what takes long last.
-pub(crate) const STEPS: [Step; 11] = [
+pub(crate) const STEPS: [Step; 13] = [
     Step {
         name: "gdr info",
         file: "info",
@@ -47,6 +47,20 @@ pub(crate) const STEPS: [Step; 11] = [
         prints: Prints::Text,
         limit_s: 600,
         command: r#"a_warning_is_fine "$GDR" sanity -e -v"#,
+    },
+    Step {
+        name: "gdr loopback",
+        file: "loopback",
+        prints: Prints::Json,
+        limit_s: 120,
+        command: r#""$GDR" loopback --size 16M --json"#,
+    },
+    Step {
+        name: "gdr loopback --staged",
+        file: "loopback-staged",
+        prints: Prints::Json,
+        limit_s: 120,
+        command: r#""$GDR" loopback --size 16M --staged --json"#,
     },
     Step {
         name: "gdr sanity -e -v, without privileges",

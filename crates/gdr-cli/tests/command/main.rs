@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod gdrcopy;
+mod loopback;
 
 use std::ffi::OsStr;
 use std::process::{Output, Stdio};
@@ -76,7 +77,9 @@ fn assert_lines(text: &str, patterns: &[&str]) {
 
 #[test]
 fn every_help_has_examples_and_the_exit_status() {
-    for subcommand in ["sanity", "copybw", "copylat", "apiperf", "pplat", "info"] {
+    for subcommand in [
+        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "info",
+    ] {
         for help in ["-h", "--help"] {
             let output = gdr([subcommand, help]);
             assert_eq!(code(&output), 0);

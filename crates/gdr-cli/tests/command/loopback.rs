@@ -1,0 +1,163 @@
+//! `gdr loopback`, in one process and in two.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use super::*;
+
+#[test]
+fn it_passes_and_says_simulated_first() {
+    let text = fine("loopback --port 14791 --size 64K --iterations 3");
+    let first = text.lines().next().unwrap();
+    assert_eq!(first, "simulated: asked for by name");
+    assert!(text.contains("reached   direct: "), "{text}");
+    assert!(text.contains("integrity "), "{text}");
+    assert!(
+        text.contains("(simulated GPU: says nothing of hardware)"),
+        "{text}"
+    );
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.starts_with("PASS: 3 of 3 times, 65536 bytes arrived in simulated GPU memory"),
+        "{last}"
+    );
+}
+
+#[test]
+fn its_report_says_what_was_proved_and_on_what() {
+    for (port, way) in [(14792, "direct"), (14793, "staged")] {
+        let report = json(&format!(
+            "loopback --port {port} --size 100000 --iterations 2 --{way}"
+        ));
+        assert_eq!(report["schema"], "gdr.loopback");
+        assert_eq!(report["version"], 1);
+        assert_eq!(report["verdict"], "pass");
+        assert_eq!(report["simulated"], true);
+        assert_eq!(report["reached"], way);
+        assert_eq!(report["passed"], 2);
+        assert_eq!(report["write"]["simulated"], true);
+        for look in ["kernel", "copy", "mapping", "guards"] {
+            assert_eq!(report["last"]["checks"][look]["outcome"], "equal");
+        }
+    }
+}
+
+#[test]
+fn devices_that_cannot_be_used_are_named() {
+    let output = simulated("loopback --from mlx5_0");
+    assert_eq!(code(&output), 64);
+    assert!(stderr(&output).contains("no device `mlx5_0`"));
+
+    // TEST-NET-1: no host's address.
+    let output = simulated("loopback --port 14794 --from 192.0.2.1");
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("no interface of this host has this address"));
+
+    let taken = std::net::UdpSocket::bind("127.0.0.1:14795").unwrap();
+    let output = simulated("loopback --port 14795");
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("the port is in use"),
+        "{}",
+        stderr(&output)
+    );
+    drop(taken);
+}
+
+#[test]
+fn options_that_make_no_sense_together_end_with_64() {
+    for line in [
+        "loopback --size 7",
+        "loopback --size 2G",
+        "loopback --direct --staged",
+        "loopback --insecure",
+        "loopback --listen 127.0.0.1 --connect 127.0.0.1",
+        "loopback --listen 0.0.0.0 --insecure",
+        "loopback --connect 127.0.0.1 --staged",
+        "loopback --connect nowhere",
+    ] {
+        let output = simulated(line);
+        assert_eq!(code(&output), 64, "{line}: {}", stderr(&output));
+    }
+}
+
+/// A process of its own, killed when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(line: &str) -> (Self, BufReader<ChildStdout>) {
+        let mut child = Command::new(cargo_bin!("gdr"))
+            .args(line.split_whitespace())
+            .args(["--backend", "sim"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        (Self(child), stdout)
+    }
+
+    /// How it ended, and the rest of what it printed.
+    fn end(mut self, mut stdout: BufReader<ChildStdout>) -> (i32, String) {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).unwrap();
+        (self.0.wait().unwrap().code().unwrap(), text)
+    }
+}
+
+fn read_until(stdout: &mut impl BufRead, start: &str) {
+    let mut line = String::new();
+    while !line.starts_with(start) {
+        line.clear();
+        assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "no `{start}`");
+    }
+}
+
+/// Two processes that talk over these TCP and UDP ports.
+fn two(port: u16, iterations: u32) -> [(Running, BufReader<ChildStdout>); 2] {
+    let (listener, mut from_listener) = Running::start(&format!(
+        "loopback --listen 127.0.0.1:{port} --port {port} --timeout 4"
+    ));
+    read_until(&mut from_listener, "listening on ");
+    let connector = Running::start(&format!(
+        "loopback --connect 127.0.0.1:{port} --port {port} --timeout 4 --size 64K \
+         --iterations {iterations}"
+    ));
+    [(listener, from_listener), connector]
+}
+
+#[test]
+fn two_processes_pass_together() {
+    for (end, stdout) in two(14796, 3) {
+        let (code, text) = end.end(stdout);
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("PASS: 3 of 3 times"), "{text}");
+    }
+}
+
+#[test]
+fn either_process_fails_by_its_deadline_when_the_other_is_killed() {
+    for (port, victim) in [(14797, 0), (14798, 1)] {
+        let [mut listener, mut connector] = two(port, 1_000_000);
+        read_until(&mut listener.1, "iteration 3 of");
+        read_until(&mut connector.1, "iteration 3 of");
+        let (mut dead, (left, stdout)) = if victim == 0 {
+            (listener.0, connector)
+        } else {
+            (connector.0, listener)
+        };
+        dead.0.kill().unwrap();
+        let (code, text) = left.end(stdout);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("FAIL: "), "{text}");
+        assert!(!text.contains("PASS"), "{text}");
+    }
+}
