@@ -6,6 +6,7 @@
 //! ([`MemorySource`]). What is read is a [`Datum`]: a value, or the reason why there is none.
 //!
 //! - [`pci`] has the functions, their config space and capabilities, and the tree they form.
+//! - [`Inventory`] is what of a node matters to GPUDirect RDMA, in one reading.
 //! - [`NumaLayout`], [`RdmaDevice`] and [`Netdev`] are read from sysfs.
 //! - [`topology`] says how far apart two functions are in the words of nvidia-smi, NCCL and UCX,
 //!   over which ports, with what bandwidth and why.
@@ -39,6 +40,7 @@
 #![forbid(unsafe_code)]
 
 pub mod import;
+mod inventory;
 mod numa;
 pub mod pci;
 mod rdma;
@@ -46,6 +48,7 @@ mod source;
 pub mod topology;
 
 pub use gdr_cuda::{Bdf, ParseBdfError};
+pub use inventory::{GpuDevice, GpuIndex, Inventory};
 pub use numa::NumaLayout;
 pub use rdma::{Netdev, RdmaDevice, RdmaPort};
 pub use source::{Datum, Errno, LiveRoot, MAX_ENTRIES, MAX_FILE, MemorySource, Source};

@@ -1,0 +1,203 @@
+//! What a node has that matters to GPUDirect RDMA: its GPUs, its RDMA devices, and what joins them.
+
+use std::fmt;
+
+use gdr_cuda::Bdf;
+
+use crate::numa::NumaLayout;
+use crate::pci::{self, Function, Tree, VendorId};
+use crate::rdma::{Netdev, RdmaDevice};
+use crate::source::{Datum, Source};
+use crate::topology::Topology;
+
+/// A GPU's place in the order of nvidia-smi and of `CUDA_DEVICE_ORDER=PCI_BUS_ID`: by PCI address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuIndex(pub u32);
+
+impl fmt::Display for GpuIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GPU{}", self.0)
+    }
+}
+
+/// One GPU of NVIDIA's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuDevice {
+    /// Its place among the node's GPUs.
+    pub index: GpuIndex,
+    /// The PCI function it is.
+    pub bdf: Bdf,
+}
+
+/// What a node has that matters to GPUDirect RDMA.
+///
+/// ```
+/// use gdr_node::{Inventory, LiveRoot};
+///
+/// let inventory = Inventory::read(&LiveRoot::new());
+/// for gpu in &inventory.gpus {
+///     println!("{} is {}", gpu.index, gpu.bdf);
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inventory {
+    /// The PCI functions.
+    pub tree: Datum<Tree>,
+    /// The NUMA nodes.
+    pub numa: NumaLayout,
+    /// NVIDIA's GPUs, by address.
+    pub gpus: Vec<GpuDevice>,
+    /// The RDMA devices, `mlx5_2` before `mlx5_10`.
+    pub rdma: Datum<Vec<RdmaDevice>>,
+    /// The network interfaces, by name.
+    pub netdevs: Datum<Vec<Netdev>>,
+}
+
+impl Inventory {
+    /// Reads it from sysfs.
+    pub fn read(source: &dyn Source) -> Self {
+        let tree = pci::read_functions(&source);
+        let mut inventory = Self::of_tree(tree, NumaLayout::read(&source));
+        inventory.rdma = RdmaDevice::read_all(&source).map(|mut devices| {
+            devices.sort_by_key(|device| natural(&device.name));
+            devices
+        });
+        inventory.netdevs = Netdev::read_all(&source);
+        inventory
+    }
+
+    /// What a tree alone tells: of captures that are no sysfs.
+    pub fn of_tree(tree: Datum<Tree>, numa: NumaLayout) -> Self {
+        let is_gpu = |function: &&Function| {
+            let identity = &function.identity;
+            identity.vendor == Some(VendorId::NVIDIA)
+                && identity.class.is_some_and(|class| class.is_gpu())
+        };
+        let mut addresses: Vec<Bdf> = tree
+            .present()
+            .into_iter()
+            .flat_map(|tree| tree.functions().filter(is_gpu).map(|gpu| gpu.bdf))
+            .collect();
+        addresses.sort();
+        let gpus = (0..)
+            .zip(addresses)
+            .map(|(index, bdf)| GpuDevice {
+                index: GpuIndex(index),
+                bdf,
+            })
+            .collect();
+        Self {
+            tree,
+            numa,
+            gpus,
+            rdma: Datum::NotCollected,
+            netdevs: Datum::NotCollected,
+        }
+    }
+
+    /// The PCI function at an address.
+    pub fn function(&self, bdf: Bdf) -> Option<&Function> {
+        self.tree.present()?.get(bdf)
+    }
+
+    /// How far apart its functions are; `None` where the tree is not known.
+    pub fn topology(&self) -> Option<Topology<'_>> {
+        Some(Topology::new(self.tree.present()?, &self.numa))
+    }
+
+    /// The RDMA devices that are PCI functions, with these.
+    pub fn rdma_functions(&self) -> impl Iterator<Item = (&RdmaDevice, Bdf)> {
+        self.rdma
+            .present()
+            .into_iter()
+            .flatten()
+            .filter_map(|device| Some((device, *device.function.present()?)))
+    }
+
+    /// NVIDIA's NVSwitches.
+    pub fn nvswitches(&self) -> impl Iterator<Item = &Function> {
+        self.tree
+            .present()
+            .into_iter()
+            .flat_map(Tree::functions)
+            .filter(|function| {
+                function.identity.vendor == Some(VendorId::NVIDIA)
+                    && (function.identity.class).is_some_and(|class| class.subclass() == 0x0680)
+            })
+    }
+}
+
+/// A name as people sort it: what is a number compares as one.
+fn natural(name: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let (word, tail) = rest.split_at(digits);
+        let end = tail
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(tail.len());
+        let (number, tail) = tail.split_at(end);
+        parts.push((word.to_owned(), number.parse().unwrap_or(u64::MAX)));
+        rest = tail;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::MemorySource;
+
+    fn function(node: MemorySource, at: &str, vendor: &str, class: &str) -> MemorySource {
+        let path = format!("/sys/devices/pci0000:00/{at}");
+        node.link_to(
+            &format!("/sys/bus/pci/devices/{at}"),
+            &format!("../../../devices/pci0000:00/{at}"),
+        )
+        .file(&format!("{path}/vendor"), vendor)
+        .file(&format!("{path}/class"), class)
+    }
+
+    #[test]
+    fn gpus_are_counted_by_address_and_other_makers_displays_are_not() {
+        let node = MemorySource::new();
+        let node = function(node, "0000:00:09.0", "0x10de\n", "0x030200\n");
+        let node = function(node, "0000:00:01.0", "0x1a03\n", "0x030000\n");
+        let node = function(node, "0000:00:03.0", "0x10de\n", "0x030000\n");
+        let node = function(node, "0000:00:04.0", "0x10de\n", "0x068000\n");
+        let inventory = Inventory::read(&node);
+        let named: Vec<String> = inventory
+            .gpus
+            .iter()
+            .map(|gpu| format!("{} {}", gpu.index, gpu.bdf))
+            .collect();
+        assert_eq!(named, ["GPU0 0000:00:03.0", "GPU1 0000:00:09.0"]);
+        assert_eq!(inventory.nvswitches().count(), 1);
+    }
+
+    #[test]
+    fn the_tenth_device_comes_after_the_second() {
+        let node = MemorySource::new()
+            .file("/sys/class/infiniband/mlx5_10/node_type", "1: CA\n")
+            .file("/sys/class/infiniband/mlx5_2/node_type", "1: CA\n")
+            .file("/sys/class/infiniband/mlx5_bond_0/node_type", "1: CA\n");
+        let names: Vec<String> = Inventory::read(&node)
+            .rdma
+            .into_present()
+            .unwrap()
+            .into_iter()
+            .map(|device| device.name)
+            .collect();
+        assert_eq!(names, ["mlx5_2", "mlx5_10", "mlx5_bond_0"]);
+    }
+
+    #[test]
+    fn a_node_without_pci_has_no_gpus_and_no_topology() {
+        let inventory = Inventory::read(&MemorySource::new());
+        assert!(inventory.gpus.is_empty());
+        assert!(inventory.topology().is_none());
+    }
+}
