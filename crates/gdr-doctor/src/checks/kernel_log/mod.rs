@@ -1,0 +1,6 @@
+//! Checks of what the kernel has logged.
+
+use crate::check::Check;
+
+/// In the order of reports.
+pub(super) const CHECKS: &[&Check] = &[];

@@ -1,0 +1,60 @@
+//! The checks, a folder a group, a file a check.
+
+use crate::check::Check;
+
+mod host;
+mod kernel_log;
+mod modules;
+mod network;
+mod pcie;
+mod topology;
+
+/// Every check, in the order of reports.
+pub fn all() -> impl Iterator<Item = &'static Check> {
+    [
+        modules::CHECKS,
+        topology::CHECKS,
+        pcie::CHECKS,
+        host::CHECKS,
+        network::CHECKS,
+        kernel_log::CHECKS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
+}
+
+/// The check of this name.
+pub fn find(id: &str) -> Option<&'static Check> {
+    all().find(|check| check.id.0 == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_check_has_its_own_name_and_is_documented() {
+        let mut names = HashSet::new();
+        for check in all() {
+            assert!(names.insert(check.id), "{} is there twice", check.id);
+            let said = check.documentation;
+            assert!(!check.title.is_empty(), "{}", check.id);
+            for text in [said.means, said.reads, said.judges] {
+                assert!(!text.is_empty(), "{}", check.id);
+            }
+            assert!(!said.sources.is_empty(), "{} has no source", check.id);
+        }
+    }
+
+    #[test]
+    fn every_cause_that_a_check_names_is_a_check() {
+        for check in all() {
+            for cause in check.symptom_of {
+                assert!(find(cause.0).is_some(), "{} names {cause}", check.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Checks of ports, GIDs, MTU, flow control.
+
+use crate::check::Check;
+
+/// In the order of reports.
+pub(super) const CHECKS: &[&Check] = &[];

@@ -1,0 +1,6 @@
+//! Checks of links, BARs and registers of PCI functions.
+
+use crate::check::Check;
+
+/// In the order of reports.
+pub(super) const CHECKS: &[&Check] = &[];

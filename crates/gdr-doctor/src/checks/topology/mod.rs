@@ -1,0 +1,6 @@
+//! Checks of distances, ACS and the IOMMU.
+
+use crate::check::Check;
+
+/// In the order of reports.
+pub(super) const CHECKS: &[&Check] = &[];

@@ -1,0 +1,181 @@
+//! What is known of a node, as checks see it.
+
+use std::cell::OnceCell;
+
+use gdr_node::pci::Function;
+use gdr_node::topology::Relation;
+use gdr_node::{Bdf, Datum, GpuDevice, Inventory, RdmaDevice, Source};
+
+use crate::check::Purpose;
+use crate::facts::Facts;
+
+/// An RDMA device, or a NIC that should be one.
+#[derive(Clone, Debug)]
+pub struct Nic<'a> {
+    /// `mlx5_0`, or its address where it has no name.
+    pub name: String,
+    /// Its function.
+    pub bdf: Bdf,
+    /// What sysfs says of it as an RDMA device.
+    pub rdma: Option<&'a RdmaDevice>,
+}
+
+/// A GPU, a NIC, and how far apart they are.
+#[derive(Clone, Debug)]
+pub struct Pair<'a> {
+    /// The GPU.
+    pub gpu: GpuDevice,
+    /// The NIC.
+    pub nic: Nic<'a>,
+    /// How far apart.
+    pub relation: Relation,
+}
+
+/// What is known of a node, as checks see it.
+pub struct Context<'a> {
+    /// Where everything else is read.
+    pub source: &'a dyn Source,
+    /// What was read already.
+    pub inventory: &'a Inventory,
+    /// What the node is wanted for, where somebody said so.
+    pub purpose: Option<Purpose>,
+    only: Option<(Bdf, Bdf)>,
+    nics: OnceCell<Vec<Nic<'a>>>,
+    pairs: OnceCell<Vec<Pair<'a>>>,
+    facts: OnceCell<Facts>,
+}
+
+impl<'a> Context<'a> {
+    /// A node, for no purpose in particular.
+    pub fn new(source: &'a dyn Source, inventory: &'a Inventory) -> Self {
+        Self {
+            source,
+            inventory,
+            purpose: None,
+            only: None,
+            nics: OnceCell::new(),
+            pairs: OnceCell::new(),
+            facts: OnceCell::new(),
+        }
+    }
+
+    /// The same node, for one purpose.
+    #[must_use]
+    pub fn wanted_for(mut self, purpose: Purpose) -> Self {
+        self.purpose = Some(purpose);
+        self
+    }
+
+    /// The same node, of which only one GPU and one NIC matter.
+    #[must_use]
+    pub fn between(mut self, gpu: Bdf, nic: Bdf) -> Self {
+        self.only = Some((gpu, nic));
+        self
+    }
+
+    /// A file's text, without the blanks around it.
+    pub fn text(&self, path: &str) -> Datum<String> {
+        self.source.text(path)
+    }
+
+    /// The GPUs that matter.
+    pub fn gpus(&self) -> impl Iterator<Item = &'a GpuDevice> {
+        let only = self.only;
+        (self.inventory.gpus.iter()).filter(move |gpu| only.is_none_or(|(it, _)| gpu.bdf == it))
+    }
+
+    /// The NICs that matter: RDMA devices by name; where these are not known, the functions that
+    /// are InfiniBand controllers or whose maker builds RDMA NICs, by address.
+    pub fn nics(&self) -> &[Nic<'a>] {
+        self.nics.get_or_init(|| {
+            let named: Vec<Nic<'a>> = self
+                .inventory
+                .rdma_functions()
+                .map(|(rdma, bdf)| Nic {
+                    name: rdma.name.clone(),
+                    bdf,
+                    rdma: Some(rdma),
+                })
+                .collect();
+            let mut nics = named;
+            if nics.is_empty() && self.inventory.rdma.is_unknown() {
+                nics = self.unnamed_nics().collect();
+            }
+            nics.retain(|nic| self.only.is_none_or(|(_, it)| nic.bdf == it));
+            nics
+        })
+    }
+
+    /// Functions that by their identity are RDMA NICs.
+    fn unnamed_nics(&self) -> impl Iterator<Item = Nic<'a>> {
+        self.inventory
+            .tree
+            .present()
+            .into_iter()
+            .flat_map(|tree| tree.functions())
+            .filter(|function| is_rdma_nic(function))
+            .map(|function| Nic {
+                name: function.bdf.to_string(),
+                bdf: function.bdf,
+                rdma: None,
+            })
+    }
+
+    /// Every GPU with every NIC, where the tree tells how far apart they are.
+    pub fn pairs(&self) -> &[Pair<'a>] {
+        self.pairs.get_or_init(|| {
+            let Some(topology) = self.inventory.topology() else {
+                return Vec::new();
+            };
+            let mut pairs = Vec::new();
+            for gpu in self.gpus() {
+                for nic in self.nics() {
+                    if let Ok(relation) = topology.relation(gpu.bdf, nic.bdf) {
+                        pairs.push(Pair {
+                            gpu: *gpu,
+                            nic: nic.clone(),
+                            relation,
+                        });
+                    }
+                }
+            }
+            pairs
+        })
+    }
+
+    /// Every GPU with the NICs that are nearest to it: the pairs that a job would use. A pair that
+    /// was asked for by name is always among them.
+    pub fn nearest_pairs(&self) -> Vec<&Pair<'a>> {
+        let pairs = self.pairs();
+        pairs
+            .iter()
+            .filter(|pair| {
+                (pairs.iter().filter(|other| other.gpu.bdf == pair.gpu.bdf))
+                    .all(|other| pair.relation.smi <= other.relation.smi)
+            })
+            .collect()
+    }
+
+    /// The PCI function at an address.
+    pub fn function(&self, bdf: Bdf) -> Option<&'a Function> {
+        self.inventory.function(bdf)
+    }
+
+    /// Facts that several checks need.
+    pub fn facts(&self) -> &Facts {
+        self.facts.get_or_init(|| Facts::read(self.source))
+    }
+}
+
+/// Whether a function by its identity is an RDMA NIC: an InfiniBand controller, or a network
+/// controller of Mellanox's.
+fn is_rdma_nic(function: &Function) -> bool {
+    let identity = &function.identity;
+    let Some(class) = identity.class else {
+        return false;
+    };
+    class.subclass() == 0x0207
+        || (class.is_network()
+            && identity.vendor == Some(gdr_node::pci::VendorId::MELLANOX)
+            && !function.is_virtual())
+}

@@ -1,0 +1,347 @@
+//! What a check found.
+
+use std::fmt;
+
+use gdr_node::{Bdf, Datum, GpuDevice};
+use serde::{Serialize, Serializer};
+
+use crate::check::CheckId;
+use crate::context::{Nic, Pair};
+use crate::fix::Fix;
+
+/// What a check makes of what it saw. The order is that of concern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Does not apply here.
+    Skip,
+    /// Fine.
+    Pass,
+    /// Worth knowing; nothing is wrong.
+    Info,
+    /// Cannot be told from what is known: no permission, not collected.
+    Unknown,
+    /// Works, but slowly, sometimes or not for all.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+impl Verdict {
+    /// Whether something is to be done about it.
+    pub const fn is_bad(self) -> bool {
+        matches!(self, Self::Warn | Self::Fail)
+    }
+
+    /// As in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Pass => "pass",
+            Self::Info => "info",
+            Self::Unknown => "unknown",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a finding is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// The node as a whole.
+    Node,
+    /// A GPU.
+    Gpu {
+        /// `GPU0`.
+        name: String,
+        /// Its function.
+        bdf: Bdf,
+    },
+    /// An RDMA device, or a NIC that should be one.
+    Nic {
+        /// `mlx5_0`, or its address where it has no name.
+        name: String,
+        /// Its function.
+        bdf: Bdf,
+    },
+    /// A port of an RDMA device.
+    Port {
+        /// The device's name.
+        nic: String,
+        /// The port's number, from 1.
+        port: u32,
+    },
+    /// A GPU and a NIC, and what lies between.
+    Pair {
+        /// The GPU's name.
+        gpu: String,
+        /// The GPU's function.
+        gpu_bdf: Bdf,
+        /// The NIC's name.
+        nic: String,
+        /// The NIC's function.
+        nic_bdf: Bdf,
+    },
+    /// Another PCI function: a port of a switch, a root port.
+    Function(Bdf),
+    /// Something else by its name: a service, an interface.
+    Named(String),
+}
+
+impl Subject {
+    /// The subject that a GPU is.
+    pub fn gpu(gpu: &GpuDevice) -> Self {
+        Self::Gpu {
+            name: gpu.index.to_string(),
+            bdf: gpu.bdf,
+        }
+    }
+
+    /// The subject that a NIC is.
+    pub fn nic(nic: &Nic<'_>) -> Self {
+        Self::Nic {
+            name: nic.name.clone(),
+            bdf: nic.bdf,
+        }
+    }
+
+    /// The subject that a GPU and a NIC are.
+    pub fn pair(pair: &Pair<'_>) -> Self {
+        Self::Pair {
+            gpu: pair.gpu.index.to_string(),
+            gpu_bdf: pair.gpu.bdf,
+            nic: pair.nic.name.clone(),
+            nic_bdf: pair.nic.bdf,
+        }
+    }
+
+    /// Whether what is wrong with one may be what is wrong with the other: the same thing, a part
+    /// of it, or the whole node.
+    pub fn touches(&self, other: &Self) -> bool {
+        if matches!(self, Self::Node) || matches!(other, Self::Node) || self == other {
+            return true;
+        }
+        let (mine, theirs) = (self.parts(), other.parts());
+        mine.iter().any(|part| theirs.contains(part))
+    }
+
+    /// What it is made of, by address or name.
+    fn parts(&self) -> Vec<String> {
+        match self {
+            Self::Node => Vec::new(),
+            Self::Gpu { bdf, .. } | Self::Function(bdf) => vec![bdf.to_string()],
+            Self::Nic { name, bdf } => vec![bdf.to_string(), name.clone()],
+            Self::Port { nic, .. } => vec![nic.clone()],
+            Self::Pair {
+                gpu_bdf,
+                nic,
+                nic_bdf,
+                ..
+            } => vec![gpu_bdf.to_string(), nic_bdf.to_string(), nic.clone()],
+            Self::Named(name) => vec![name.clone()],
+        }
+    }
+
+    /// What kind of thing it is, as in JSON.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Gpu { .. } => "gpu",
+            Self::Nic { .. } => "nic",
+            Self::Port { .. } => "port",
+            Self::Pair { .. } => "pair",
+            Self::Function(_) => "function",
+            Self::Named(_) => "named",
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node => f.write_str("this node"),
+            Self::Gpu { name, .. } | Self::Nic { name, .. } | Self::Named(name) => {
+                f.write_str(name)
+            }
+            Self::Port { nic, port } => write!(f, "{nic} port {port}"),
+            Self::Pair { gpu, nic, .. } => write!(f, "{gpu} - {nic}"),
+            Self::Function(bdf) => bdf.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Subject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut out = serializer.serialize_struct("Subject", 3)?;
+        out.serialize_field("kind", self.kind())?;
+        out.serialize_field("name", &self.to_string())?;
+        let addresses: Vec<String> = match self {
+            Self::Gpu { bdf, .. } | Self::Nic { bdf, .. } | Self::Function(bdf) => {
+                vec![bdf.to_string()]
+            }
+            Self::Pair {
+                gpu_bdf, nic_bdf, ..
+            } => vec![gpu_bdf.to_string(), nic_bdf.to_string()],
+            Self::Node | Self::Port { .. } | Self::Named(_) => Vec::new(),
+        };
+        out.serialize_field("pci", &addresses)?;
+        out.end()
+    }
+}
+
+/// What a finding rests on: one thing that was read, and what stood there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// A file, a register, an attribute.
+    pub source: String,
+    /// What stood there, or why nothing did.
+    pub value: String,
+}
+
+/// What a check found about one subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it makes of it.
+    pub verdict: Verdict,
+    /// What it is about.
+    pub subject: Subject,
+    /// One sentence: what is so, and what follows from it.
+    pub summary: String,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+    /// What to do, the best first.
+    pub fixes: Vec<Fix>,
+    /// Checks whose bad findings about the same subject explain this one, beyond those that the
+    /// check itself names.
+    pub symptom_of: Vec<CheckId>,
+}
+
+impl Finding {
+    /// A finding.
+    pub fn new(verdict: Verdict, subject: Subject, summary: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            subject,
+            summary: summary.into(),
+            evidence: Vec::new(),
+            fixes: Vec::new(),
+            symptom_of: Vec::new(),
+        }
+    }
+
+    /// All is well.
+    pub fn pass(subject: Subject, summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Pass, subject, summary)
+    }
+
+    /// Worth knowing.
+    pub fn info(subject: Subject, summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Info, subject, summary)
+    }
+
+    /// Works, but not as it should.
+    pub fn warn(subject: Subject, summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Warn, subject, summary)
+    }
+
+    /// Does not work.
+    pub fn fail(subject: Subject, summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Fail, subject, summary)
+    }
+
+    /// Does not apply, and why.
+    pub fn skip(why: impl Into<String>) -> Self {
+        Self::new(Verdict::Skip, Subject::Node, why)
+    }
+
+    /// Cannot be told: `what` is absent, for this reason.
+    pub fn unknown<T>(subject: Subject, what: &str, absence: &Datum<T>) -> Self {
+        let why = match absence {
+            Datum::Denied => "needs root to read",
+            Datum::NotCollected => "was not collected",
+            Datum::Missing => "is not there",
+            Datum::Failed(_) => "could not be read",
+            Datum::Present(_) => "makes no sense",
+        };
+        let mut finding = Self::new(Verdict::Unknown, subject, format!("{what} {why}"));
+        if let Datum::Failed(errno) = absence {
+            finding.summary = format!("{} ({errno})", finding.summary);
+        }
+        finding
+    }
+
+    /// Adds what it rests on.
+    #[must_use]
+    pub fn evidence(mut self, source: impl Into<String>, value: impl Into<String>) -> Self {
+        self.evidence.push(Evidence {
+            source: source.into(),
+            value: value.into(),
+        });
+        self
+    }
+
+    /// Adds a way to mend it, after those that are better.
+    #[must_use]
+    pub fn fix(mut self, fix: Fix) -> Self {
+        self.fixes.push(fix);
+        self
+    }
+
+    /// Says that a bad finding of `check` about the same subject would explain this one.
+    #[must_use]
+    pub fn symptom_of(mut self, check: CheckId) -> Self {
+        self.symptom_of.push(check);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bdf(text: &str) -> Bdf {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_pair_touches_its_ends_and_its_nics_ports_but_no_others() {
+        let pair = Subject::Pair {
+            gpu: "GPU0".into(),
+            gpu_bdf: bdf("1:00.0"),
+            nic: "mlx5_0".into(),
+            nic_bdf: bdf("2:00.0"),
+        };
+        let nic = |name: &str, at: &str| Subject::Nic {
+            name: name.into(),
+            bdf: bdf(at),
+        };
+        assert!(pair.touches(&nic("mlx5_0", "2:00.0")));
+        assert!(!pair.touches(&nic("mlx5_1", "3:00.0")));
+        let port = Subject::Port {
+            nic: "mlx5_0".into(),
+            port: 1,
+        };
+        assert!(port.touches(&pair));
+        assert!(Subject::Node.touches(&pair));
+        assert!(!Subject::Function(bdf("9:00.0")).touches(&pair));
+    }
+
+    #[test]
+    fn the_reason_for_not_knowing_is_said() {
+        let denied = Datum::<u8>::Denied;
+        let finding = Finding::unknown(Subject::Node, "the ACS control register", &denied);
+        assert_eq!(
+            finding.summary,
+            "the ACS control register needs root to read"
+        );
+        assert_eq!(finding.verdict, Verdict::Unknown);
+    }
+}

@@ -1,0 +1,35 @@
+//! Why GPUDirect RDMA is off or slow on a node, and the fix.
+//!
+//! A [`Check`] is a pure function from what is known of a node ([`Context`]) to [`Finding`]s: it
+//! reads through [`gdr_node::Source`] only, so that an archive of a node is judged word for word
+//! like the node itself. [`diagnose`] runs the checks and puts every symptom under its root cause;
+//! [`report`] writes the outcome for people and for programs.
+//!
+//! ```
+//! use gdr_doctor::{Context, Outcome, Selection, diagnose, report};
+//! use gdr_node::{Inventory, MemorySource};
+//!
+//! let node = MemorySource::new();
+//! let inventory = Inventory::read(&node);
+//! let diagnosis = diagnose(&Context::new(&node, &inventory), &Selection::all());
+//! assert_ne!(diagnosis.outcome(), Outcome::Healthy);
+//! println!("{}", report::text::render(&diagnosis, &report::text::Style::default()));
+//! ```
+#![forbid(unsafe_code)]
+
+mod check;
+mod checks;
+mod context;
+mod diagnosis;
+pub mod facts;
+mod finding;
+mod fix;
+pub mod report;
+mod root_cause;
+
+pub use check::{Check, CheckId, Documentation, Group, Purpose};
+pub use checks::{all, find};
+pub use context::{Context, Nic, Pair};
+pub use diagnosis::{Diagnosis, Judged, Outcome, Selection, diagnose};
+pub use finding::{Evidence, Finding, Subject, Verdict};
+pub use fix::{Action, Effect, Fix, Persistence, Privilege, Register, Risk};

@@ -1,0 +1,106 @@
+//! Puts symptoms under what causes them.
+
+use crate::check::CheckId;
+use crate::diagnosis::Judged;
+
+/// Gives every bad finding its cause, where another bad finding explains it: the worst of those
+/// that the check or the finding names as causes and that are about the same thing.
+pub(crate) fn link(findings: &mut [Judged]) {
+    for symptom in 0..findings.len() {
+        if !findings[symptom].finding.verdict.is_bad() {
+            continue;
+        }
+        let cause = (0..findings.len())
+            .filter(|&cause| explains(findings, cause, symptom) && !leads(findings, cause, symptom))
+            .max_by_key(|&cause| {
+                // Of two that are equally bad the first.
+                (findings[cause].finding.verdict, std::cmp::Reverse(cause))
+            });
+        findings[symptom].cause = cause;
+    }
+}
+
+fn explains(findings: &[Judged], cause: usize, symptom: usize) -> bool {
+    let (cause, symptom) = (&findings[cause], &findings[symptom]);
+    let names = |id: CheckId| {
+        symptom.check.symptom_of.contains(&id) || symptom.finding.symptom_of.contains(&id)
+    };
+    cause.finding.verdict.is_bad()
+        && cause.check.id != symptom.check.id
+        && names(cause.check.id)
+        && cause.finding.subject.touches(&symptom.finding.subject)
+}
+
+/// Whether the chain of causes that begins at `from` comes by `to`.
+fn leads(findings: &[Judged], from: usize, to: usize) -> bool {
+    let mut at = Some(from);
+    while let Some(index) = at {
+        if index == to {
+            return true;
+        }
+        at = findings[index].cause;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Check, Documentation, Group};
+    use crate::finding::{Finding, Subject};
+
+    fn judged(id: &'static str, of: &'static [CheckId], finding: Finding) -> Judged {
+        let check = Box::leak(Box::new(Check {
+            id: CheckId(id),
+            group: Group::Topology,
+            title: "",
+            documentation: Documentation {
+                means: "",
+                reads: "",
+                judges: "",
+                sources: &[],
+            },
+            purposes: &[],
+            symptom_of: of,
+            run: |_| Vec::new(),
+        }));
+        Judged {
+            check,
+            finding,
+            cause: None,
+        }
+    }
+
+    fn named(name: &str) -> Subject {
+        Subject::Named(name.into())
+    }
+
+    #[test]
+    fn a_symptom_goes_under_the_worst_cause_about_the_same_thing() {
+        const A: &[CheckId] = &[CheckId("a"), CheckId("b")];
+        let mut findings = vec![
+            judged("a", &[], Finding::warn(named("x"), "")),
+            judged("b", &[], Finding::fail(named("x"), "")),
+            judged("b", &[], Finding::fail(named("y"), "")),
+            judged("c", A, Finding::fail(named("x"), "")),
+            judged("c", A, Finding::pass(named("y"), "")),
+            judged("c", A, Finding::warn(named("z"), "")),
+        ];
+        link(&mut findings);
+        let causes: Vec<Option<usize>> = findings.iter().map(|it| it.cause).collect();
+        assert_eq!(causes, [None, None, None, Some(1), None, None]);
+    }
+
+    #[test]
+    fn two_that_name_each_other_do_not_vanish_both() {
+        const A: &[CheckId] = &[CheckId("a")];
+        const B: &[CheckId] = &[CheckId("b")];
+        let mut findings = vec![
+            judged("a", B, Finding::fail(Subject::Node, "")),
+            judged("b", A, Finding::fail(Subject::Node, "")),
+        ];
+        link(&mut findings);
+        assert_eq!(findings[0].cause, Some(1));
+        assert_eq!(findings[1].cause, None);
+    }
+}
