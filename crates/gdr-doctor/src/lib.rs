@@ -21,6 +21,7 @@ mod check;
 mod checks;
 mod context;
 mod diagnosis;
+pub mod explain;
 pub mod facts;
 mod finding;
 mod fix;

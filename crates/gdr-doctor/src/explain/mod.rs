@@ -1,0 +1,154 @@
+//! What an error text of NCCL, UCX, perftest, the kernel or a loader most likely means for
+//! GPUDirect RDMA.
+//!
+//! The knowledge is a table of [`Cause`]s ([`causes`]); [`explain`] ranks those that a text or a
+//! whole log speaks of, and [`Explanation::confirm`] holds one against what the checks found on
+//! this node.
+//!
+//! ```
+//! use gdr_doctor::explain::explain;
+//!
+//! let found = explain("modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument");
+//! assert_eq!(found[0].cause.id, "peermem-symbols");
+//! ```
+
+mod causes;
+mod rank;
+
+use serde::Serialize;
+
+use crate::check::CheckId;
+use crate::diagnosis::Diagnosis;
+use crate::finding::Verdict;
+
+pub use causes::all as causes;
+pub use rank::explain;
+
+/// The longest line that is read, in bytes. Longer ones are cut.
+pub const MAX_LINE: usize = 16 << 10;
+
+/// How sure a pattern is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strength {
+    /// The text fits other causes as well.
+    Weak,
+    /// The text mostly has this cause.
+    Likely,
+    /// The text has no other cause.
+    Sure,
+}
+
+/// A text that speaks of a cause.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern {
+    /// A regular expression over one line, case ignored.
+    pub text: &'static str,
+    /// How sure it is.
+    pub strength: Strength,
+}
+
+/// A way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Remedy {
+    /// What to do.
+    pub what: &'static str,
+    /// The command or setting that does it, where there is one.
+    pub command: Option<&'static str>,
+}
+
+/// What may lie behind an error text.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cause {
+    /// Its stable name.
+    pub id: &'static str,
+    /// One line.
+    pub title: &'static str,
+    /// How it comes about, and why it shows as it does.
+    pub why: &'static str,
+    /// What speaks of it.
+    #[serde(skip)]
+    pub patterns: &'static [Pattern],
+    /// What to do, the best first.
+    pub remedies: &'static [Remedy],
+    /// The checks that tell whether it is so on a node.
+    pub checks: &'static [CheckId],
+    /// Where this is known from.
+    pub sources: &'static [&'static str],
+}
+
+/// A line that spoke of a cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Match {
+    /// From 1.
+    pub line: usize,
+    /// What stood there.
+    pub text: String,
+    /// How sure it is.
+    pub strength: Strength,
+}
+
+/// A cause that a text speaks of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The cause.
+    pub cause: &'static Cause,
+    /// The first lines that spoke of it: at most [`Explanation::MAX_MATCHES`].
+    pub matches: Vec<Match>,
+    /// How many lines spoke of it.
+    pub lines: usize,
+}
+
+/// What the checks say of a cause on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "here", rename_all = "lowercase")]
+pub enum Confirmation {
+    /// A check found something wrong that fits.
+    Confirmed {
+        /// The check.
+        check: CheckId,
+        /// What it found.
+        summary: String,
+    },
+    /// All that could tell found nothing wrong.
+    Refuted,
+    /// None could tell.
+    Open,
+}
+
+impl Explanation {
+    /// The most lines that are kept of a cause.
+    pub const MAX_MATCHES: usize = 5;
+
+    /// The surest line.
+    pub fn strength(&self) -> Strength {
+        (self.matches.iter().map(|it| it.strength))
+            .max()
+            .unwrap_or(Strength::Weak)
+    }
+
+    /// Holds the cause against what the checks found.
+    pub fn confirm(&self, diagnosis: &Diagnosis) -> Confirmation {
+        let relevant = || {
+            (diagnosis.findings.iter())
+                .filter(|judged| self.cause.checks.contains(&judged.check.id))
+        };
+        let worst = relevant()
+            .filter(|judged| judged.finding.verdict.is_bad())
+            .max_by_key(|judged| judged.finding.verdict);
+        if let Some(judged) = worst {
+            return Confirmation::Confirmed {
+                check: judged.check.id,
+                summary: format!("{}: {}", judged.finding.subject, judged.finding.summary),
+            };
+        }
+        let told = relevant()
+            .any(|judged| matches!(judged.finding.verdict, Verdict::Pass | Verdict::Info));
+        let open = relevant().any(|judged| judged.finding.verdict == Verdict::Unknown);
+        if told && !open {
+            Confirmation::Refuted
+        } else {
+            Confirmation::Open
+        }
+    }
+}
