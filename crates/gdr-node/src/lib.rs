@@ -10,6 +10,7 @@
 //! - [`NumaLayout`], [`RdmaDevice`] and [`Netdev`] are read from sysfs.
 //! - [`topology`] says how far apart two functions are in the words of nvidia-smi, NCCL and UCX,
 //!   over which ports, with what bandwidth and why.
+//! - [`example`] is a node that does not exist: for looking around, and for tests.
 //! - [`import`] reads what other tools print: lspci, `nvidia-smi topo -m`, NCCL's topology files.
 //!
 //! ```
@@ -39,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod example;
 pub mod import;
 mod inventory;
 mod numa;
@@ -51,4 +53,6 @@ pub use gdr_cuda::{Bdf, ParseBdfError};
 pub use inventory::{GpuDevice, GpuIndex, Inventory};
 pub use numa::NumaLayout;
 pub use rdma::{Netdev, RdmaDevice, RdmaPort};
-pub use source::{Datum, Errno, LiveRoot, MAX_ENTRIES, MAX_FILE, MemorySource, Source};
+pub use source::{
+    Datum, Errno, LiveRoot, MAX_ENTRIES, MAX_FILE, MemorySource, Source, virtual_path,
+};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Datum, MAX_ENTRIES, MAX_FILE, Source, path};
+use super::{Datum, Errno, MAX_ENTRIES, MAX_FILE, Source, path};
 
 #[derive(Clone, Debug)]
 enum Entry {
@@ -10,6 +10,20 @@ enum Entry {
     Link(String),
     Directory,
     Denied,
+    NotCollected,
+    Failed(Errno),
+}
+
+impl Entry {
+    /// Why this entry answers nothing, if that is all it does.
+    fn absence<T>(&self) -> Option<Datum<T>> {
+        match self {
+            Self::Denied => Some(Datum::Denied),
+            Self::NotCollected => Some(Datum::NotCollected),
+            Self::Failed(errno) => Some(Datum::Failed(*errno)),
+            Self::File(_) | Self::Link(_) | Self::Directory => None,
+        }
+    }
 }
 
 /// A node held in memory: for tests, and for captures that were read from elsewhere.
@@ -24,6 +38,9 @@ enum Entry {
 /// assert_eq!(node.read("/sys/kernel/security/lockdown"), Datum::Denied);
 /// assert_eq!(node.read("/sys/nothing"), Datum::Missing);
 /// ```
+///
+/// A path may lead through links that were put in before, and what is put in again is replaced:
+/// a test takes a whole node and changes what it is about.
 #[derive(Clone, Debug)]
 pub struct MemorySource {
     entries: BTreeMap<String, Entry>,
@@ -77,10 +94,45 @@ impl MemorySource {
         self.with(path, Entry::Denied)
     }
 
-    fn with(mut self, path: &str, entry: Entry) -> Self {
+    /// Puts in something of which the capture holds nothing.
+    #[must_use]
+    pub fn not_collected(self, path: &str) -> Self {
+        self.with(path, Entry::NotCollected)
+    }
+
+    /// Puts in something whose reading fails with this error.
+    #[must_use]
+    pub fn failing(self, path: &str, errno: Errno) -> Self {
+        self.with(path, Entry::Failed(errno))
+    }
+
+    /// Takes out what is at a path and all that is below it. Links in the directories above are
+    /// followed, a link at the path itself is taken out.
+    #[must_use]
+    pub fn without(mut self, path: &str) -> Self {
+        let at = self.place(path);
+        let below = format!("{at}/");
         self.entries
-            .insert(path.trim_end_matches('/').to_owned(), entry);
+            .retain(|key, _| *key != at && !key.starts_with(&below));
         self
+    }
+
+    /// Every path that was put in, in order.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    fn with(mut self, path: &str, entry: Entry) -> Self {
+        let at = self.place(path);
+        self.entries.insert(at, entry);
+        self
+    }
+
+    /// Where something at `path` is kept.
+    fn place(&self, path: &str) -> String {
+        path::resolve_parent(path, |at| self.raw_link(at))
+            .into_present()
+            .unwrap_or_else(|| path.trim_end_matches('/').to_owned())
     }
 
     fn raw_link(&self, at: &str) -> Datum<String> {
@@ -110,8 +162,7 @@ impl Source for MemorySource {
         self.resolve(path)
             .and_then(|at| match self.entries.get(&at) {
                 Some(Entry::File(bytes)) => Datum::Present(bytes.clone()),
-                Some(Entry::Denied) => Datum::Denied,
-                Some(Entry::Directory | Entry::Link(_)) => Datum::Missing,
+                Some(entry) => entry.absence().unwrap_or(Datum::Missing),
                 None => self.absent(),
             })
     }
@@ -119,9 +170,13 @@ impl Source for MemorySource {
     fn list(&self, path: &str) -> Datum<Vec<String>> {
         self.resolve(path).and_then(|at| {
             match self.entries.get(&at) {
-                Some(Entry::Denied) => return Datum::Denied,
                 Some(Entry::File(_)) => return Datum::Missing,
-                _ => {}
+                Some(entry) => {
+                    if let Some(absence) = entry.absence() {
+                        return absence;
+                    }
+                }
+                None => {}
             }
             let below = if at == "/" {
                 at.clone()
@@ -151,8 +206,7 @@ impl Source for MemorySource {
         path::resolve_parent(path, |at| self.raw_link(at)).and_then(|at| {
             match self.entries.get(&at) {
                 Some(Entry::Link(target)) => Datum::Present(target.clone()),
-                Some(Entry::Denied) => Datum::Denied,
-                Some(_) => Datum::Missing,
+                Some(entry) => entry.absence().unwrap_or(Datum::Missing),
                 None => self.absent(),
             }
         })
@@ -184,6 +238,31 @@ mod tests {
     fn text_ends_before_its_zero_byte() {
         let node = MemorySource::new().file("/x", b"0-1\n\0");
         assert_eq!(node.text("/x"), Datum::Present("0-1".to_owned()));
+    }
+
+    #[test]
+    fn a_node_can_be_changed_through_its_links_and_things_taken_out() {
+        let node = MemorySource::new()
+            .link_to("/class/x", "../devices/x")
+            .file("/devices/x/one", "1")
+            .file("/class/x/two", "2")
+            .file("/class/x/one", "changed")
+            .failing("/class/x/three", Errno(5))
+            .not_collected("/class/x/four")
+            .file("@kmsg", "words\n");
+        assert_eq!(node.text("/devices/x/two"), Datum::Present("2".to_owned()));
+        assert_eq!(
+            node.text("/class/x/one"),
+            Datum::Present("changed".to_owned())
+        );
+        assert_eq!(node.read("/class/x/three"), Datum::Failed(Errno(5)));
+        assert_eq!(node.read("/class/x/four"), Datum::NotCollected);
+        assert_eq!(node.text("@kmsg"), Datum::Present("words".to_owned()));
+        let node = node.without("/class/x/one").without("/devices/y");
+        assert_eq!(node.read("/class/x/one"), Datum::Missing);
+        let node = node.without("/class/x");
+        assert_eq!(node.read("/class/x/two"), Datum::Missing);
+        assert_eq!(node.text("/devices/x/two"), Datum::Present("2".to_owned()));
     }
 
     #[test]

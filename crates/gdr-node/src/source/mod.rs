@@ -4,6 +4,7 @@ mod datum;
 mod live;
 mod memory;
 mod path;
+pub mod virtual_path;
 
 pub use datum::{Datum, Errno};
 pub use live::LiveRoot;

@@ -1,0 +1,108 @@
+//! The GPUs of the example: H100 with 80 GB, behind switches.
+
+use gdr_cuda::Bdf;
+
+use super::GPUS;
+use super::function::{Attributes, BEST, put as put_function};
+use super::space::{Ids, Port, Space};
+use crate::pci::ExtendedId;
+use crate::source::MemorySource;
+
+/// H100 PCIe.
+const H100: Ids = Ids {
+    vendor: 0x10de,
+    device: 0x2331,
+    class: 0x030200,
+    subsystem: (0x10de, 0x1626),
+};
+
+/// The driver's version, in the module's files and in the names of its libraries.
+pub(super) const DRIVER: &str = "580.95.05";
+
+/// Puts in the GPU of this number.
+pub(super) fn put(
+    node: MemorySource,
+    number: usize,
+    above: &str,
+    numa: u32,
+    iommu_group: u32,
+) -> MemorySource {
+    let Ok(bdf) = GPUS[number].parse::<Bdf>() else {
+        return node;
+    };
+    let mut space = Space::new(H100, Port::Endpoint);
+    space.link_capable(BEST.speed, BEST.width);
+    // BAR 2: 64 MiB to 128 GiB, now 128 GiB (1 MiB << 17).
+    let rebar = space.extended(ExtendedId::RESIZABLE_BAR, 1, 12);
+    space.put_word(rebar + 4, 0xfff << (6 + 4));
+    space.put_word(rebar + 8, 17 << 8 | 1 << 5 | 2);
+    // 64-bit prefetchable ranges: 16 MiB of registers, 128 GiB of memory, 32 MiB.
+    let base = 0x2000_0000_0000_u64 + ((number as u64) << 38);
+    let registers = base + (1 << 37);
+    let range = |start: u64, size: u64| {
+        let end = start + size - 1;
+        format!("{start:#018x} {end:#018x} 0x000000000014220c\n")
+    };
+    let unused = format!("{0:#018x} {0:#018x} {0:#018x}\n", 0);
+    let resource = [
+        &range(registers, 16 << 20),
+        &unused,
+        &range(base, 128 << 30),
+        &unused,
+        &range(registers + (64 << 20), 32 << 20),
+        &unused,
+    ]
+    .map(String::as_str)
+    .concat();
+    let about = Attributes {
+        above,
+        driver: "nvidia",
+        numa,
+        iommu_group,
+        resource: &resource,
+    };
+    put_function(node, bdf, space, &about)
+        .file(
+            &format!("/proc/driver/nvidia/gpus/{bdf}/information"),
+            format!(
+                "Model: \t\t NVIDIA H100 PCIe\n\
+                 IRQ:   \t\t {}\n\
+                 GPU UUID: \t {}\n\
+                 Video BIOS: \t 96.00.61.00.01\n\
+                 Bus Type: \t PCIe\n\
+                 DMA Size: \t 52 bits\n\
+                 DMA Mask: \t 0xfffffffffffff\n\
+                 Bus Location: \t {bdf}\n\
+                 Device Minor: \t {number}\n\
+                 GPU Firmware: \t {DRIVER}\n\
+                 GPU Excluded:\t No\n",
+                400 + number,
+                uuid(number),
+            ),
+        )
+        .file(
+            &format!("/proc/driver/nvidia/capabilities/gpu{number}/mig/monitor"),
+            "DeviceFileMinor: 2\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
+        )
+}
+
+pub(super) fn uuid(number: usize) -> String {
+    format!("GPU-6d1c3a52-8e0f-4b7a-9c15-2f40b7e6a1{number:02x}")
+}
+
+/// What the CUDA driver tells of the GPUs.
+pub(super) fn cuda_devices() -> String {
+    let device = |(number, bdf): (usize, &str)| {
+        format!(
+            "{{\"ordinal\":{number},\"name\":\"NVIDIA H100 PCIe\",\"pci\":\"{bdf}\",\
+             \"uuid\":\"{}\",\"compute_capability\":\"9.0\",\"total_memory\":85017493504,\
+             \"gpu_direct_rdma_supported\":true,\"dma_buf_supported\":true}}",
+            uuid(number)
+        )
+    };
+    let devices: Vec<String> = (0..).zip(GPUS).map(device).collect();
+    format!(
+        "{{\"driver_version\":13000,\"error\":null,\"devices\":[{}]}}\n",
+        devices.join(",")
+    )
+}
