@@ -1,4 +1,10 @@
 //! A diagnosis, written for people and for programs.
 
+pub mod html;
 pub mod json;
+pub mod junit;
+pub mod markdown;
+pub mod prometheus;
 pub mod text;
+mod words;
+mod xml;

@@ -6,7 +6,9 @@ use std::fmt::Write;
 use crate::check::Group;
 use crate::diagnosis::{Diagnosis, Judged, Outcome};
 use crate::finding::{Finding, Verdict};
-use crate::fix::{Effect, Fix, Persistence, Privilege, Risk};
+use crate::fix::Fix;
+
+use super::words;
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,32 +87,19 @@ fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
 }
 
 fn headline(out: &mut String, diagnosis: &Diagnosis, style: Style) {
-    let counts = diagnosis.counts();
-    let (code, words) = match diagnosis.outcome() {
-        Outcome::Healthy => ("32;1", "Nothing is wrong."),
-        Outcome::Warning => (
-            "33;1",
-            "GPUDirect RDMA works here, but not as well as it could.",
-        ),
-        Outcome::Failure => ("31;1", "GPUDirect RDMA does not work here as it should."),
-        Outcome::Undecided => ("35;1", "Too little is known to tell."),
+    let code = match diagnosis.outcome() {
+        Outcome::Healthy => "32;1",
+        Outcome::Warning => "33;1",
+        Outcome::Failure => "31;1",
+        Outcome::Undecided => "35;1",
     };
+    let words = words::outcome(diagnosis.outcome());
     let host = diagnosis
         .host
         .as_ref()
         .map_or(String::new(), |host| format!("{host}: "));
     put(out, format_args!("{host}{}", style.paint(code, words)));
-    put(
-        out,
-        format_args!(
-            "{} failed, {} warned, {} not known, {} fine, {} do not apply",
-            counts.fail,
-            counts.warn,
-            counts.unknown,
-            counts.pass + counts.info,
-            counts.skip
-        ),
-    );
+    put(out, format_args!("{}", words::counts(diagnosis.counts())));
 }
 
 fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judged, style: Style) {
@@ -134,15 +123,7 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
     if symptoms.is_empty() {
         return;
     }
-    let follow = if symptoms.len() == 1 {
-        "finding follows"
-    } else {
-        "findings follow"
-    };
-    put(
-        out,
-        format_args!("    {} {follow} from it:", symptoms.len()),
-    );
+    put(out, format_args!("    {}:", words::follow(symptoms.len())));
     for symptom in symptoms {
         put(
             out,
@@ -165,7 +146,10 @@ fn evidence(out: &mut String, finding: &Finding) {
 }
 
 fn remedy(out: &mut String, fix: &Fix) {
-    put(out, format_args!("    fix: {} ({})", fix.title, terms(fix)));
+    put(
+        out,
+        format_args!("    fix: {} ({})", fix.title, words::terms(fix)),
+    );
     for action in &fix.actions {
         let text = action.to_string().replace('\n', "\n         ");
         put(out, format_args!("         {text}"));
@@ -173,31 +157,6 @@ fn remedy(out: &mut String, fix: &Fix) {
     if let Some(caution) = &fix.caution {
         put(out, format_args!("         mind: {caution}"));
     }
-}
-
-/// Who may do it, when it helps, for how long, at what risk.
-pub(super) fn terms(fix: &Fix) -> String {
-    let who = match fix.privilege {
-        Privilege::User => "no root needed",
-        Privilege::Root => "as root",
-    };
-    let when = match fix.effect {
-        Effect::Now => "helps at once",
-        Effect::AtRestart => "helps what is started after",
-        Effect::AtReboot => "helps after a reboot",
-    };
-    let span = match fix.persistence {
-        Persistence::UntilExit => "for that process",
-        Persistence::UntilReboot => "until the next reboot",
-        Persistence::Permanent => "for good",
-    };
-    let risk = match fix.risk {
-        Risk::None => "no risk",
-        Risk::Low => "low risk",
-        Risk::Medium => "some risk",
-        Risk::High => "high risk",
-    };
-    format!("{who}, {when}, {span}, {risk}")
 }
 
 fn groups(out: &mut String, diagnosis: &Diagnosis, style: Style) {
