@@ -83,6 +83,8 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Loopback(commands::loopback::Options),
+    Doctor(commands::doctor::Options),
+    Explain(commands::explain::Options),
     Sanity(commands::sanity::Options),
     Copybw(commands::copybw::Options),
     Copylat(commands::copylat::Options),

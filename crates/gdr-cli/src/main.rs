@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod machine;
 mod multicall;
+mod node;
 mod numbers;
 mod output;
 mod progress;

@@ -3,6 +3,8 @@
 pub(crate) mod apiperf;
 pub(crate) mod copybw;
 pub(crate) mod copylat;
+pub(crate) mod doctor;
+pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod loopback;
@@ -27,6 +29,8 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Copylat(options) => copylat::run(global, options, output),
         Command::Apiperf(options) => apiperf::run(global, options, output),
         Command::Pplat(options) => pplat::run(global, options, output),
+        Command::Doctor(options) => doctor::run(global, options, output),
+        Command::Explain(options) => explain::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, output),
         Command::Man(options) => generate::man(options),
