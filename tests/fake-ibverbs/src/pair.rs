@@ -1,0 +1,474 @@
+//! Reliable connected queue pairs.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::time::Instant;
+
+use gdr_verbs_sys::{
+    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state as State,
+    ibv_qp_type, ibv_sge, ibv_wc_opcode, ibv_wc_status,
+};
+
+use crate::answer::{Outcome, pointer, status};
+use crate::builder;
+use crate::completion::Entry;
+use crate::event::{self, Subject};
+use crate::handle::Handle;
+use crate::post::{Data, Send};
+use crate::wire;
+use crate::world::{DeviceId, World};
+
+/// Most bytes that a request carries itself, as mlx5 has it.
+const MAX_INLINE: u32 = 828;
+
+/// A posted receive.
+#[derive(Clone, Debug)]
+pub(crate) struct Receive {
+    pub(crate) id: u64,
+    pub(crate) segments: Vec<ibv_sge>,
+}
+
+pub(crate) struct Pair {
+    pub(crate) device: DeviceId,
+    pub(crate) domain: usize,
+    pub(crate) object: Handle<ibv_qp_ex>,
+    pub(crate) number: u32,
+    pub(crate) send_cq: usize,
+    pub(crate) recv_cq: usize,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) signal_all: bool,
+    /// Whether small messages go through completions.
+    pub(crate) scatters: bool,
+    pub(crate) extended: bool,
+    pub(crate) state: State,
+    pub(crate) attr: ibv_qp_attr,
+    pub(crate) sends: VecDeque<Send>,
+    pub(crate) receives: VecDeque<Receive>,
+    /// Requests being built.
+    pub(crate) batch: Option<Vec<Send>>,
+    /// How many requests were posted, and how many of them are known to have ended.
+    pub(crate) posted: u64,
+    freed: u64,
+    /// Since when the first request gets no answer, or the peer has no receive for it.
+    pub(crate) silent_since: Option<Instant>,
+    pub(crate) unready_since: Option<Instant>,
+}
+
+impl Pair {
+    /// Requests up to this one have ended, and the program knows.
+    pub(crate) fn free(&mut self, upto: u64) {
+        self.freed = self.freed.max(upto);
+    }
+
+    pub(crate) fn has_room(&self, more: u64) -> bool {
+        self.posted - self.freed + more <= u64::from(self.cap.max_send_wr)
+    }
+
+    /// Whether something posted names the region with this key.
+    pub(crate) fn uses(&self, key: u32) -> bool {
+        let names = |segments: &[ibv_sge]| segments.iter().any(|segment| segment.lkey == key);
+        let send = |send: &Send| match &send.data {
+            Data::Segments(segments) => names(segments),
+            Data::Inline(_) => false,
+        };
+        self.sends.iter().any(send) || self.receives.iter().any(|it| names(&it.segments))
+    }
+
+    fn set_state(&mut self, state: State) {
+        self.state = state;
+        self.attr.qp_state = state;
+        // SAFETY: the object is there for ever; programs read its state between calls at most.
+        unsafe { (*self.object.as_ptr()).qp_base.state = state };
+    }
+}
+
+impl World {
+    /// To ERR: everything posted is flushed.
+    pub(crate) fn break_pair(&mut self, number: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        if matches!(pair.state, State::IBV_QPS_RESET | State::IBV_QPS_ERR) {
+            return;
+        }
+        pair.set_state(State::IBV_QPS_ERR);
+        self.flush(number);
+    }
+
+    /// Ends everything posted to a queue pair that is in ERR.
+    pub(crate) fn flush(&mut self, number: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        pair.silent_since = None;
+        pair.unready_since = None;
+        let (send_cq, recv_cq) = (pair.send_cq, pair.recv_cq);
+        let flushed = |id, opcode, frees| Entry {
+            wr_id: id,
+            status: ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+            opcode,
+            vendor_err: 0xf5,
+            byte_len: 0,
+            immediate: None,
+            pair: number,
+            solicited: false,
+            frees,
+        };
+        let sends: Vec<_> = pair.sends.drain(..).collect();
+        let receives: Vec<_> = pair.receives.drain(..).collect();
+        for send in sends {
+            let entry = flushed(send.id, ibv_wc_opcode::IBV_WC_SEND, Some(send.count));
+            self.complete(send_cq, entry);
+        }
+        for receive in receives {
+            let entry = flushed(receive.id, ibv_wc_opcode::IBV_WC_RECV, None);
+            self.complete(recv_cq, entry);
+        }
+    }
+
+    fn create_pair(
+        &mut self,
+        verb: &str,
+        attr: &mut ibv_qp_init_attr_ex,
+        operations: Option<u64>,
+    ) -> Outcome<Handle<ibv_qp_ex>> {
+        let (id, context) = self.domain(verb, attr.pd)?;
+        let cap = attr.cap;
+        let detail = format!(
+            "{} sends, {} receives, {} inline, {} sge",
+            cap.max_send_wr, cap.max_recv_wr, cap.max_inline_data, cap.max_send_sge
+        );
+        self.begin(verb, id, detail)?;
+        for queue in [attr.send_cq, attr.recv_cq] {
+            let of_queue = self.queue(verb, queue.addr())?;
+            if of_queue != id {
+                self.violation(verb, "a completion queue is another device's");
+                return Err(libc::EINVAL);
+            }
+        }
+        let spec = &self.devices[id].spec;
+        let most = spec.max_requests as u32;
+        if cap.max_send_wr > most || cap.max_recv_wr > most || cap.max_send_sge > 30 {
+            return Err(libc::ENOMEM);
+        }
+        if cap.max_inline_data > MAX_INLINE || !attr.srq.is_null() {
+            return Err(libc::EINVAL);
+        }
+        if attr.qp_type != ibv_qp_type::IBV_QPT_RC {
+            return Err(libc::EOPNOTSUPP);
+        }
+        // The C library's copy is what mlx5 looks at, too; Rust's standard library reads it.
+        let switched_off = std::env::var_os("MLX5_SCATTER_TO_CQE").is_some_and(|it| it == "0");
+        let scatters = spec.scatter_to_cqe && !switched_off;
+        // SAFETY: numbers, pointers and functions that may be null, and a mutex nobody locks.
+        let handle: Handle<ibv_qp_ex> = unsafe { Handle::zeroed() };
+        // SAFETY: the object is new: nobody else has its address.
+        let object = unsafe { &mut *handle.as_ptr() };
+        let number = self.number();
+        object.qp_base.context = std::ptr::with_exposed_provenance_mut(context);
+        if let Some(context) = self.contexts.get(&context) {
+            object.qp_base.context = context.as_ptr();
+        }
+        object.qp_base.qp_context = attr.qp_context;
+        object.qp_base.pd = attr.pd;
+        object.qp_base.send_cq = attr.send_cq;
+        object.qp_base.recv_cq = attr.recv_cq;
+        object.qp_base.handle = number;
+        object.qp_base.qp_num = number;
+        object.qp_base.qp_type = attr.qp_type;
+        if let Some(operations) = operations {
+            builder::fill(object, operations);
+        }
+        attr.cap.max_send_sge = cap.max_send_sge.max(1);
+        let pair = Pair {
+            device: id,
+            domain: attr.pd.addr(),
+            object: handle,
+            number,
+            send_cq: attr.send_cq.addr(),
+            recv_cq: attr.recv_cq.addr(),
+            cap: attr.cap,
+            signal_all: attr.sq_sig_all != 0,
+            scatters,
+            extended: operations.is_some(),
+            state: State::IBV_QPS_RESET,
+            attr: ibv_qp_attr::default(),
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+            batch: None,
+            posted: 0,
+            freed: 0,
+            silent_since: None,
+            unready_since: None,
+        };
+        handle.as_ptr().expose_provenance();
+        self.pairs.insert(number, pair);
+        Ok(handle)
+    }
+}
+
+/// # Safety
+///
+/// `attr` is readable and writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: this function's contract.
+    let plain = unsafe { &mut *attr };
+    let mut wanted = ibv_qp_init_attr_ex {
+        qp_context: plain.qp_context,
+        send_cq: plain.send_cq,
+        recv_cq: plain.recv_cq,
+        srq: plain.srq,
+        cap: plain.cap,
+        qp_type: plain.qp_type,
+        sq_sig_all: plain.sq_sig_all,
+        pd,
+        ..Default::default()
+    };
+    pointer(|world| {
+        let pair = world.create_pair("ibv_create_qp", &mut wanted, None)?;
+        plain.cap = wanted.cap;
+        Ok(pair.as_ptr().cast())
+    })
+}
+
+/// # Safety
+///
+/// `attr` is readable and writable.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    let verb = "ibv_create_qp_ex";
+    // SAFETY: this function's contract.
+    let wanted = unsafe { &mut *attr };
+    pointer(|world| {
+        world.device_of(verb, context)?;
+        let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
+            | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        if wanted.comp_mask & !known.0 != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let flags = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let operations = (wanted.comp_mask & flags.0 != 0).then_some(wanted.send_ops_flags);
+        let pair = world.create_pair(verb, wanted, operations)?;
+        Ok(pair.as_ptr().cast())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    pointer(|world| {
+        let (number, _) = world.pair("ibv_qp_to_qp_ex", qp.addr())?;
+        let pair = world.pairs.get(&number).filter(|pair| pair.extended);
+        pair.map(|pair| pair.object.as_ptr())
+            .ok_or(libc::EOPNOTSUPP)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    let verb = "ibv_destroy_qp";
+    let address = qp.addr();
+    event::wait_for_acknowledgement(verb, Subject::Pair(address));
+    status(|world| {
+        let (number, id) = world.pair(verb, address)?;
+        world.note(verb, id, "")?;
+        world.forget_completions(number);
+        world.forget_events(Subject::Pair(address));
+        world.pairs.remove(&number);
+        wire::advance(world);
+        Ok(())
+    })
+}
+
+/// What a change of state must say, and may say, besides the state: for RC, as the kernel's table
+/// has it (`qp_state_table`).
+fn attributes(from: State, to: State) -> Option<(Mask, Mask)> {
+    let access = Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PKEY_INDEX;
+    Some(match (from, to) {
+        (_, State::IBV_QPS_RESET | State::IBV_QPS_ERR) => (Mask::NONE, Mask::NONE),
+        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => (access | Mask::IBV_QP_PORT, Mask::NONE),
+        (State::IBV_QPS_INIT, State::IBV_QPS_INIT) => (Mask::NONE, access | Mask::IBV_QP_PORT),
+        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => (
+            Mask::IBV_QP_AV
+                | Mask::IBV_QP_PATH_MTU
+                | Mask::IBV_QP_DEST_QPN
+                | Mask::IBV_QP_RQ_PSN
+                | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
+                | Mask::IBV_QP_MIN_RNR_TIMER,
+            Mask::IBV_QP_ALT_PATH | access,
+        ),
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => (
+            Mask::IBV_QP_TIMEOUT
+                | Mask::IBV_QP_RETRY_CNT
+                | Mask::IBV_QP_RNR_RETRY
+                | Mask::IBV_QP_SQ_PSN
+                | Mask::IBV_QP_MAX_QP_RD_ATOMIC,
+            Mask::IBV_QP_CUR_STATE
+                | Mask::IBV_QP_ALT_PATH
+                | Mask::IBV_QP_ACCESS_FLAGS
+                | Mask::IBV_QP_MIN_RNR_TIMER
+                | Mask::IBV_QP_PATH_MIG_STATE,
+        ),
+        (State::IBV_QPS_RTS, State::IBV_QPS_RTS) => (
+            Mask::NONE,
+            Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_MIN_RNR_TIMER | Mask::IBV_QP_CUR_STATE,
+        ),
+        _ => return None,
+    })
+}
+
+impl World {
+    /// Whether the way that a connection is to take is there.
+    fn check_path(&self, pair: &Pair, attr: &ibv_qp_attr) -> Outcome<()> {
+        let port = self.devices[pair.device]
+            .port(pair.attr.port_num)
+            .ok_or(libc::EINVAL)?;
+        let mtu = attr.path_mtu.0;
+        if mtu == 0 || mtu > 5 || mtu > port.active_mtu {
+            return Err(libc::EINVAL);
+        }
+        let route = &attr.ah_attr;
+        if port.link_layer == 2 && route.is_global == 0 {
+            return Err(libc::EINVAL);
+        }
+        if route.is_global != 0 {
+            let index = u32::from(route.grh.sgid_index);
+            if !port.gids.iter().any(|gid| gid.index == index) {
+                return Err(libc::EINVAL);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+///
+/// `attr` is readable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    let verb = "ibv_modify_qp";
+    // SAFETY: this function's contract.
+    let attr = unsafe { attr.read() };
+    let mask = Mask(mask as u32);
+    status(|world| {
+        let (number, id) = world.pair(verb, qp.addr())?;
+        let to = match mask.contains(Mask::IBV_QP_STATE) {
+            true => attr.qp_state,
+            false => world.pairs[&number].state,
+        };
+        let name = to
+            .name()
+            .and_then(|name| name.strip_prefix("IBV_QPS_"))
+            .unwrap_or("?");
+        let detail = format!("to {name}, mask {:#x}", mask.0);
+        if matches!(to, State::IBV_QPS_RESET | State::IBV_QPS_ERR) {
+            world.note(verb, id, detail)?;
+        } else {
+            world.begin(verb, id, detail)?;
+        }
+        world.check_refusals(&format!("{verb} {name}"), id)?;
+        let pair = &world.pairs[&number];
+        let (must, may) = attributes(pair.state, to).ok_or(libc::EINVAL)?;
+        let said = Mask(mask.0 & !Mask::IBV_QP_STATE.0);
+        if !said.contains(must) || !(must | may).contains(said) {
+            return Err(libc::EINVAL);
+        }
+        if said.contains(Mask::IBV_QP_PORT) && world.devices[id].port(attr.port_num).is_none() {
+            return Err(libc::EINVAL);
+        }
+        if to == State::IBV_QPS_RTR {
+            world.check_path(pair, &attr)?;
+        }
+        let reads = world.devices[id].spec.max_reads;
+        if i32::from(attr.max_rd_atomic) > reads && said.contains(Mask::IBV_QP_MAX_QP_RD_ATOMIC)
+            || i32::from(attr.max_dest_rd_atomic) > reads
+                && said.contains(Mask::IBV_QP_MAX_DEST_RD_ATOMIC)
+        {
+            return Err(libc::EINVAL);
+        }
+        if to == State::IBV_QPS_ERR {
+            world.break_pair(number);
+        } else if let Some(pair) = world.pairs.get_mut(&number) {
+            keep(&mut pair.attr, &attr, said);
+            pair.set_state(to);
+            if to == State::IBV_QPS_RESET {
+                pair.sends.clear();
+                pair.receives.clear();
+                pair.freed = pair.posted;
+                pair.silent_since = None;
+                pair.unready_since = None;
+            }
+        }
+        wire::advance(world);
+        Ok(())
+    })
+}
+
+/// Takes over what the mask names.
+fn keep(kept: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) {
+    macro_rules! keep {
+        ($($flag:ident: $($field:ident)+;)*) => {$(
+            if mask.contains(Mask::$flag) {
+                $(kept.$field = attr.$field;)+
+            }
+        )*};
+    }
+    keep! {
+        IBV_QP_ACCESS_FLAGS: qp_access_flags;
+        IBV_QP_PKEY_INDEX: pkey_index;
+        IBV_QP_PORT: port_num;
+        IBV_QP_AV: ah_attr;
+        IBV_QP_PATH_MTU: path_mtu;
+        IBV_QP_DEST_QPN: dest_qp_num;
+        IBV_QP_RQ_PSN: rq_psn;
+        IBV_QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+        IBV_QP_MIN_RNR_TIMER: min_rnr_timer;
+        IBV_QP_TIMEOUT: timeout;
+        IBV_QP_RETRY_CNT: retry_cnt;
+        IBV_QP_RNR_RETRY: rnr_retry;
+        IBV_QP_SQ_PSN: sq_psn;
+        IBV_QP_MAX_QP_RD_ATOMIC: max_rd_atomic;
+    }
+}
+
+/// # Safety
+///
+/// `attr` and `init_attr` are writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    let verb = "ibv_query_qp";
+    status(|world| {
+        let (number, id) = world.pair(verb, qp.addr())?;
+        world.begin(verb, id, "")?;
+        let pair = &world.pairs[&number];
+        let told = ibv_qp_attr {
+            cur_qp_state: pair.state,
+            cap: pair.cap,
+            ..pair.attr
+        };
+        let queue = |address| std::ptr::with_exposed_provenance_mut::<ibv_cq>(address);
+        let made = ibv_qp_init_attr {
+            send_cq: queue(pair.send_cq),
+            recv_cq: queue(pair.recv_cq),
+            cap: pair.cap,
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: c_int::from(pair.signal_all),
+            ..Default::default()
+        };
+        // SAFETY: this function's contract.
+        unsafe {
+            attr.write(told);
+            init_attr.write(made);
+        }
+        Ok(())
+    })
+}
