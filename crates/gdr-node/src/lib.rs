@@ -10,6 +10,8 @@
 //! - [`NumaLayout`], [`RdmaDevice`] and [`Netdev`] are read from sysfs.
 //! - [`topology`] says how far apart two functions are in the words of nvidia-smi, NCCL and UCX,
 //!   over which ports, with what bandwidth and why.
+//! - [`collect`] reads all that matters of a node into an [`archive`], which answers as the node
+//!   did.
 //! - [`example`] is a node that does not exist: for looking around, and for tests.
 //! - [`import`] reads what other tools print: lspci, `nvidia-smi topo -m`, NCCL's topology files.
 //!
@@ -40,6 +42,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod archive;
+pub mod collect;
 pub mod example;
 pub mod import;
 mod inventory;

@@ -3,7 +3,7 @@
 mod datum;
 mod live;
 mod memory;
-mod path;
+pub(crate) mod path;
 pub mod virtual_path;
 
 pub use datum::{Datum, Errno};
@@ -65,5 +65,9 @@ impl<S: Source + ?Sized> Source for &S {
 
     fn link(&self, path: &str) -> Datum<String> {
         (**self).link(path)
+    }
+
+    fn resolve(&self, path: &str) -> Datum<String> {
+        (**self).resolve(path)
     }
 }

@@ -1,0 +1,116 @@
+//! Writing an archive.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
+use tar::{Builder, EntryType, Header};
+
+use super::content::{Content, Place};
+use super::limits::{self, Limit};
+use super::manifest::{self, Absence, Absent, Manifest, Origin};
+use super::{ArchiveError, ROOT};
+use crate::source::Datum;
+
+/// Writes an archive: a tar, compressed by gzip. The same content makes the same bytes.
+pub(super) fn write(
+    origin: &Origin,
+    content: &Content,
+    out: impl Write,
+) -> Result<(), ArchiveError> {
+    let manifest = manifest(origin, content);
+    let text = serde_json::to_vec(&manifest).map_err(|error| ArchiveError::Write(error.into()))?;
+    // What could not be read again is not written.
+    let limits = [
+        (text.len() as u64 > limits::MANIFEST, Limit::Manifest),
+        (manifest.entries > limits::ENTRIES, Limit::Entries),
+        (size(content) > limits::CONTENT, Limit::Content),
+    ];
+    if let Some((_, limit)) = limits.into_iter().find(|(over, _)| *over) {
+        return Err(ArchiveError::TooLarge(limit));
+    }
+    let gzip: GzEncoder<_> = GzBuilder::new().mtime(0).write(out, Compression::default());
+    let mut tar = Builder::new(gzip);
+    let written = entries(&mut tar, origin, &text, content);
+    written
+        .and_then(|()| tar.into_inner()?.finish()?.flush())
+        .map_err(ArchiveError::Write)
+}
+
+/// The bytes of all files.
+fn size(content: &Content) -> u64 {
+    let files = content.iter().map(|(_, place)| match &place.file {
+        Some(Datum::Present(bytes)) => bytes.len() as u64,
+        _ => 0,
+    });
+    files.sum()
+}
+
+fn entries(
+    tar: &mut Builder<impl Write>,
+    origin: &Origin,
+    manifest: &[u8],
+    content: &Content,
+) -> io::Result<()> {
+    let header = |kind: EntryType, size: usize| {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(size as u64);
+        header.set_mode(0o644);
+        header.set_mtime(origin.collected);
+        header
+    };
+    let mut head = header(EntryType::Regular, manifest.len());
+    tar.append_data(&mut head, manifest::NAME, manifest)?;
+    for (at, place) in content.iter() {
+        let name = format!("{ROOT}{at}");
+        if let Some(Datum::Present(bytes)) = &place.file {
+            let mut head = header(EntryType::Regular, bytes.len());
+            tar.append_data(&mut head, name, bytes.as_slice())?;
+        } else if let Some(Datum::Present(target)) = &place.link {
+            let mut head = header(EntryType::Symlink, 0);
+            tar.append_link(&mut head, name, target)?;
+        }
+    }
+    Ok(())
+}
+
+fn manifest(origin: &Origin, content: &Content) -> Manifest {
+    let mut manifest = Manifest {
+        schema: manifest::SCHEMA.to_owned(),
+        version: manifest::VERSION,
+        origin: origin.clone(),
+        entries: 0,
+        lists: BTreeMap::new(),
+        absent: BTreeMap::new(),
+    };
+    for (at, place) in content.iter() {
+        let is_entry = matches!(place.file, Some(Datum::Present(_)))
+            || matches!(place.link, Some(Datum::Present(_)));
+        manifest.entries += usize::from(is_entry);
+        if let Some(Datum::Present(names)) = &place.list {
+            manifest.lists.insert(at.to_owned(), names.clone());
+        }
+        let absent = absent(at, place, content);
+        if absent.file.is_some() || absent.list.is_some() || absent.link.is_some() {
+            manifest.absent.insert(at.to_owned(), absent);
+        }
+    }
+    manifest
+}
+
+/// The absences at a place that do not follow from the rest.
+fn absent(at: &str, place: &Place, content: &Content) -> Absent {
+    fn news<T: PartialEq>(known: &Option<Datum<T>>, implied: Datum<T>) -> Option<Absence> {
+        known
+            .as_ref()
+            .filter(|datum| **datum != implied)
+            .and_then(Absence::of)
+    }
+    Absent {
+        file: news(&place.file, content.implied_file(at)),
+        list: news(&place.list, content.implied_list(at)),
+        link: news(&place.link, content.implied_link(at)),
+    }
+}
