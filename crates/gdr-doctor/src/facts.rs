@@ -2,6 +2,8 @@
 
 use gdr_node::{Datum, Source};
 
+use crate::probes::{CudaProbe, VerbsProbe};
+
 /// The version of a kernel or a driver: as many numbers as it begins with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub Vec<u32>);
@@ -81,6 +83,10 @@ pub struct Facts {
     pub arguments: Datum<Vec<String>>,
     /// The modules of `/proc/modules`: name, and who uses it.
     pub modules: Datum<Vec<Module>>,
+    /// What the CUDA driver answered.
+    pub cuda: Datum<CudaProbe>,
+    /// What libibverbs answered.
+    pub verbs: Datum<VerbsProbe>,
 }
 
 /// A line of `/proc/modules`.
@@ -115,6 +121,8 @@ impl Facts {
                 .text("/proc/cmdline")
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             modules: source.text("/proc/modules").map(|text| modules(&text)),
+            cuda: CudaProbe::read(source),
+            verbs: VerbsProbe::read(source),
         }
     }
 

@@ -25,6 +25,7 @@ pub mod explain;
 pub mod facts;
 mod finding;
 mod fix;
+pub mod probes;
 pub mod report;
 mod root_cause;
 

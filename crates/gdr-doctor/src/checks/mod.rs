@@ -2,6 +2,8 @@
 
 use crate::check::Check;
 
+#[cfg(test)]
+mod fixture;
 mod host;
 mod kernel_log;
 mod modules;

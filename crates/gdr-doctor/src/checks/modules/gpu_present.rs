@@ -81,17 +81,14 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{Inventory, MemorySource};
+    use gdr_node::MemorySource;
 
     use super::*;
+    use crate::checks::fixture;
     use crate::finding::Verdict;
 
     fn verdicts(node: &MemorySource) -> Vec<Verdict> {
-        let inventory = Inventory::read(node);
-        run(&Context::new(node, &inventory))
-            .into_iter()
-            .map(|finding| finding.verdict)
-            .collect()
+        fixture::verdicts(&CHECK, node)
     }
 
     fn gpu(config: &[u8]) -> MemorySource {

@@ -1,0 +1,512 @@
+//! `acs.path`: no port between a GPU and its NIC sends their traffic up to the root.
+
+use std::collections::BTreeMap;
+
+use gdr_node::pci::{Acs, AcsBits};
+use gdr_node::topology::Ancestor;
+use gdr_node::{Bdf, Datum};
+
+use super::iommu::{Domain, domain};
+use super::{direct, is_guest, is_handed, pairs_in_use};
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::{Context, Pair};
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::{Action, Fix, Register, Risk};
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("acs.path"),
+    group: Group::Topology,
+    title: "no port between a GPU and its NIC redirects their traffic",
+    documentation: Documentation {
+        means: "A switch hands requests from a NIC straight to a GPU below it, unless Access \
+                Control Services tell one of its ports to send them up to the root first. Then \
+                they are slow (half the bandwidth or less), and where an IOMMU refuses them they \
+                fail or vanish, which shows as a hang. Source validation and upstream forwarding \
+                redirect nothing, and ports that are on no way between a GPU and its NIC do not \
+                matter.",
+        reads: "The ACS control register (extended capability 0x000d, 6 bytes in) of every bridge \
+                below the lowest common bridge of a GPU and each of the NICs nearest to it. \
+                Needs root.",
+        judges: "fail: Request Redirect, Completion Redirect or Egress Control on a port between \
+                 two devices below one switch; or Translation Blocking where the NIC or the GPU \
+                 uses ATS. warn: the same on a pair that crosses the host bridge, whose requests \
+                 go to the root in any case; fail where the IOMMU also translates. info: only \
+                 Source Validation or Upstream Forwarding; or Direct Translated with ATS on. \
+                 unknown: not root. skip: in a guest, and for devices that a guest owns \
+                 (acs.virt), and for ConnectX with a DMA function (acs.directnic).",
+        sources: &[
+            "PCI Express Base Specification 6.0, 6.12 and 7.7.11",
+            "Linux aaca43fda742 (pci=disable_acs_redir=): clearing Request Redirect, Completion \
+             Redirect and Egress Control is sufficient",
+            "https://github.com/NVIDIA/nccl/issues/2079",
+            "https://github.com/NVIDIA/nccl/issues/928",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[],
+    run,
+};
+
+/// What is on at a port that is no good, and for whom.
+struct Fault<'a, 'b> {
+    acs: Acs,
+    bits: AcsBits,
+    verdict: Verdict,
+    pairs: Vec<&'b Pair<'a>>,
+}
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    if is_guest(context) {
+        return vec![Finding::skip(
+            "in a guest the ports of the host decide, which are not to be seen here",
+        )];
+    }
+    let pairs = match pairs_in_use(context) {
+        Ok(pairs) => pairs,
+        Err(why) => return vec![why],
+    };
+    let exempt = direct::ports(context);
+    let mut faults: BTreeMap<Bdf, Fault<'_, '_>> = BTreeMap::new();
+    let mut unread: BTreeMap<Bdf, Datum<()>> = BTreeMap::new();
+    let mut harmless: BTreeMap<Bdf, AcsBits> = BTreeMap::new();
+    let mut findings = Vec::new();
+    let mut handed = 0;
+    for pair in pairs {
+        if is_handed(context, pair.gpu.bdf) || is_handed(context, pair.nic.bdf) {
+            handed += 1;
+            continue;
+        }
+        let mut clear = true;
+        let ports = pair.relation.ports.iter().copied();
+        for port in ports.filter(|port| !exempt.contains(port)) {
+            let Some(function) = context.function(port) else {
+                continue;
+            };
+            let acs = match &function.acs {
+                Datum::Present(acs) => *acs,
+                Datum::Missing => continue,
+                absent => {
+                    clear = false;
+                    unread.insert(port, absent.as_ref().map(|_| ()));
+                    continue;
+                }
+            };
+            let bits = harmful(context, pair, acs);
+            if bits.is_empty() {
+                if !acs.control.is_empty() {
+                    harmless.insert(port, acs.control);
+                }
+                continue;
+            }
+            clear = false;
+            let verdict = severity(context, pair);
+            let fault = faults.entry(port).or_insert(Fault {
+                acs,
+                bits,
+                verdict,
+                pairs: Vec::new(),
+            });
+            fault.bits |= bits;
+            fault.verdict = fault.verdict.max(verdict);
+            fault.pairs.push(pair);
+        }
+        if clear {
+            findings.push(passed(context, pair));
+        }
+    }
+    if handed > 0 && findings.is_empty() && faults.is_empty() && unread.is_empty() {
+        return vec![Finding::skip(
+            "the devices belong to guests: acs.virt judges their ports",
+        )];
+    }
+    let boot = at_boot(faults.iter());
+    for (port, fault) in &faults {
+        findings.insert(0, faulty(context, *port, fault, &boot));
+    }
+    findings.extend(not_read(&unread));
+    findings.extend(innocent(&harmless));
+    findings
+}
+
+/// The bits that keep a pair from talking straight to each other.
+fn harmful(context: &Context<'_>, pair: &Pair<'_>, acs: Acs) -> AcsBits {
+    let translates = |bdf: Bdf| {
+        (context
+            .function(bdf)
+            .and_then(|device| device.ats.present()))
+        .is_some_and(|ats| ats.enabled)
+    };
+    let nic = translates(pair.nic.bdf);
+    let mut bits = acs.redirecting();
+    if nic && acs.control.contains(AcsBits::DIRECT_TRANSLATED) {
+        // Requests that come translated go straight, as guests want it.
+        bits &= AcsBits::EGRESS_CONTROL;
+    }
+    if nic || translates(pair.gpu.bdf) {
+        bits |= acs.control & AcsBits::TRANSLATION_BLOCKING;
+    }
+    bits
+}
+
+/// Below one switch a redirected request leaves its way. Across the host bridge it goes to the root
+/// in any case, and only a translating IOMMU makes a difference there.
+fn severity(context: &Context<'_>, pair: &Pair<'_>) -> Verdict {
+    let translated = [pair.gpu.bdf, pair.nic.bdf]
+        .into_iter()
+        .any(|bdf| domain(context, bdf).1 == Datum::Present(Domain::Translated));
+    if matches!(pair.relation.ancestor, Ancestor::Bridge(_)) || translated {
+        Verdict::Fail
+    } else {
+        Verdict::Warn
+    }
+}
+
+fn passed(context: &Context<'_>, pair: &Pair<'_>) -> Finding {
+    let ports = &pair.relation.ports;
+    let summary = match ports.len() {
+        0 => "no port lies between them".to_owned(),
+        1 => "the port between them redirects nothing".to_owned(),
+        n => format!("none of the {n} ports between them redirects anything"),
+    };
+    let mut finding = Finding::pass(Subject::pair(pair), summary);
+    for port in ports {
+        let control = match context.function(*port).map(|function| &function.acs) {
+            Some(Datum::Present(acs)) => format!("{:04x} ({})", acs.control, acs.control),
+            _ => "no ACS".to_owned(),
+        };
+        finding = finding.evidence(format!("ACS control of {port}"), control);
+    }
+    finding
+}
+
+fn faulty(context: &Context<'_>, port: Bdf, fault: &Fault<'_, '_>, boot: &[Fix]) -> Finding {
+    let (gpus, nics) = ends(&fault.pairs);
+    let across = fault.verdict == Verdict::Warn;
+    let summary = if fault.bits.contains(AcsBits::TRANSLATION_BLOCKING) {
+        format!(
+            "port {port} ({}) refuses what {nics} sends translated to {gpus}",
+            fault.bits
+        )
+    } else if across {
+        format!(
+            "port {port} ({}) has the IOMMU look at what {nics} exchanges with {gpus}, which \
+             crosses the host bridge in any case",
+            fault.bits
+        )
+    } else {
+        format!(
+            "port {port} ({}) sends what {nics} exchanges with {gpus} up to the root, where it is \
+             slowed or lost",
+            fault.bits
+        )
+    };
+    let mut finding = Finding::new(fault.verdict, subject(context, port, fault), summary).evidence(
+        format!("ACS control of {port}"),
+        format!("{:04x} ({})", fault.acs.control, fault.acs.control),
+    );
+    for pair in &fault.pairs {
+        finding = finding.evidence(
+            format!("way of {} - {}", pair.gpu.index, pair.nic.name),
+            format!("{}: {}", pair.relation.smi, pair.relation.why),
+        );
+    }
+    let cautious = |fix: Fix| {
+        fix.risk(
+            Risk::High,
+            "devices below the port are no longer kept apart: not where some of them are handed \
+             to different guests",
+        )
+    };
+    finding = finding.fix(cautious(Fix::now(
+        format!("Clear the redirect bits of {port} until the next boot"),
+        Action::WriteConfig {
+            bdf: port,
+            register: Register::AcsControl,
+            mask: (AcsBits::REDIRECTING | fault.bits).bits(),
+            value: 0,
+            was: fault.acs.control.bits(),
+        },
+    )));
+    for fix in boot {
+        finding = finding.fix(cautious(fix.clone()));
+    }
+    finding.fix(Fix::manual(
+        "Switch ACS off in firmware",
+        "look for ACS, Access Control Services or ACS Enable in the firmware's PCIe or NBIO menu; \
+         some switches keep it in their own configuration",
+    ))
+}
+
+/// The one device of these pairs that hangs below the port, so that what else is wrong with it is
+/// seen to follow; otherwise the port itself.
+fn subject(context: &Context<'_>, port: Bdf, fault: &Fault<'_, '_>) -> Subject {
+    let below = |bdf: Bdf| {
+        let chain = context
+            .inventory
+            .tree
+            .present()
+            .and_then(|tree| tree.chain(bdf));
+        chain.is_some_and(|(_, bridges)| bridges.contains(&port))
+    };
+    let mut subjects: Vec<Subject> = Vec::new();
+    for pair in &fault.pairs {
+        if below(pair.gpu.bdf) {
+            subjects.push(Subject::gpu(&pair.gpu));
+        }
+        if below(pair.nic.bdf) {
+            subjects.push(Subject::nic(&pair.nic));
+        }
+    }
+    subjects.sort();
+    subjects.dedup();
+    match (subjects.pop(), subjects.is_empty(), fault.pairs.as_slice()) {
+        (_, _, [pair]) => Subject::pair(pair),
+        (Some(subject), true, _) => subject,
+        _ => Subject::Function(port),
+    }
+}
+
+/// The GPUs and the NICs of pairs, each once, in words.
+fn ends(pairs: &[&Pair<'_>]) -> (String, String) {
+    let list = |mut names: Vec<String>| {
+        names.dedup();
+        names.join(", ")
+    };
+    let mut gpus: Vec<_> = pairs.iter().map(|pair| pair.gpu.index).collect();
+    gpus.sort();
+    let mut nics: Vec<String> = pairs.iter().map(|pair| pair.nic.name.clone()).collect();
+    nics.sort();
+    (
+        list(gpus.iter().map(ToString::to_string).collect()),
+        list(nics),
+    )
+}
+
+/// The argument that clears the bits of all ports at every boot. The kernel heeds only the last
+/// of several, so that one has to name them all.
+fn at_boot<'a>(faults: impl Iterator<Item = (&'a Bdf, &'a Fault<'a, 'a>)>) -> Vec<Fix> {
+    let ports: Vec<String> = faults
+        .filter(|(_, fault)| fault.bits.intersects(AcsBits::REDIRECTING))
+        .map(|(port, _)| port.to_string())
+        .collect();
+    if ports.is_empty() {
+        return Vec::new();
+    }
+    vec![Fix::at_boot(
+        "Clear the redirect bits at every boot (Linux 4.19 and later)",
+        Action::KernelArgument {
+            argument: format!("pci=disable_acs_redir={}", ports.join(";")),
+        },
+    )]
+}
+
+/// One finding a reason: a user who is not root need not read it of every port.
+fn not_read(unread: &BTreeMap<Bdf, Datum<()>>) -> Vec<Finding> {
+    let mut reasons: Vec<&Datum<()>> = unread.values().collect();
+    reasons.dedup();
+    let mut findings: Vec<Finding> = Vec::new();
+    for reason in reasons {
+        let ports: Vec<String> = (unread.iter())
+            .filter(|(_, absence)| *absence == reason)
+            .map(|(port, _)| port.to_string())
+            .collect();
+        let what = format!(
+            "the ACS control register of {} between GPUs and NICs",
+            match ports.len() {
+                1 => "the port".to_owned(),
+                n => format!("the {n} ports"),
+            }
+        );
+        let finding =
+            Finding::unknown(Subject::Node, &what, reason).evidence("ports", ports.join(" "));
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    findings
+}
+
+fn innocent(harmless: &BTreeMap<Bdf, AcsBits>) -> Option<Finding> {
+    if harmless.is_empty() {
+        return None;
+    }
+    let mut finding = Finding::info(
+        Subject::Node,
+        format!(
+            "{} of the ports between GPUs and NICs have ACS bits on that redirect nothing there",
+            harmless.len()
+        ),
+    );
+    for (port, control) in harmless {
+        finding = finding.evidence(format!("ACS control of {port}"), control.to_string());
+    }
+    Some(finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{findings, verdict, verdicts, worst};
+
+    const HARMLESS: AcsBits = AcsBits::SOURCE_VALIDATION.union(AcsBits::UPSTREAM_FORWARDING);
+
+    fn control(node: MemorySource, port: &str, bits: AcsBits) -> MemorySource {
+        example::edit(node, port, |space| {
+            space.acs_control(bits);
+        })
+    }
+
+    #[test]
+    fn source_validation_and_upstream_forwarding_are_no_fault() {
+        let found = findings(&CHECK, &example::healthy());
+        let passes = found.iter().filter(|it| it.verdict == Verdict::Pass);
+        // Each GPU has two NICs below its switch.
+        assert_eq!(passes.count(), 16);
+        let rest: Vec<_> = (found.iter())
+            .filter(|it| it.verdict != Verdict::Pass)
+            .collect();
+        assert_eq!(rest.len(), 1, "{rest:?}");
+        assert_eq!(rest[0].verdict, Verdict::Info);
+    }
+
+    #[test]
+    fn a_port_that_redirects_fails_once_and_names_who_suffers() {
+        let found = worst(&CHECK, &example::node());
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.subject.to_string(), "GPU3");
+        for word in [
+            example::REDIRECTING_PORT,
+            "mlx5_3, mlx5_4",
+            "ReqRedir CmpltRedir",
+        ] {
+            assert!(found.summary.contains(word), "{}", found.summary);
+        }
+        let all = findings(&CHECK, &example::node());
+        assert_eq!(all.iter().filter(|it| it.verdict.is_bad()).count(), 1);
+        let commands: Vec<String> = (found.fixes.iter())
+            .map(|fix| fix.actions[0].to_string())
+            .collect();
+        assert_eq!(commands[0], "setpci -s 0000:37:02.0 ECAP_ACS+6.w=0000:002c");
+        assert!(commands[1].ends_with("pci=disable_acs_redir=0000:37:02.0"));
+    }
+
+    #[test]
+    fn each_redirecting_bit_alone_fails() {
+        for bit in [
+            AcsBits::REQUEST_REDIRECT,
+            AcsBits::COMPLETION_REDIRECT,
+            AcsBits::EGRESS_CONTROL,
+        ] {
+            let node = control(example::healthy(), example::NIC_PORTS[1], HARMLESS | bit);
+            assert_eq!(verdict(&CHECK, &node), Verdict::Fail, "{bit}");
+        }
+    }
+
+    #[test]
+    fn the_argument_for_the_boot_names_every_port_each_time() {
+        let on = HARMLESS | AcsBits::REQUEST_REDIRECT;
+        let node = control(example::node(), example::GPU_PORTS[0], on);
+        let bad: Vec<Finding> = (findings(&CHECK, &node).into_iter())
+            .filter(|it| it.verdict.is_bad())
+            .collect();
+        assert_eq!(bad.len(), 2);
+        for found in bad {
+            let argument = found.fixes[1].actions[0].to_string();
+            assert!(
+                argument.ends_with("0000:17:00.0;0000:37:02.0"),
+                "{argument}"
+            );
+        }
+    }
+
+    #[test]
+    fn ports_that_are_on_no_way_do_not_matter() {
+        let redirecting = HARMLESS | AcsBits::REQUEST_REDIRECT | AcsBits::COMPLETION_REDIRECT;
+        let off_the_ways = example::ROOT_PORTS
+            .iter()
+            .chain([&example::NIC_PORTS[0], &example::NIC_PORTS[5]]);
+        let mut node = example::healthy();
+        for port in off_the_ways {
+            node = control(node, port, redirecting);
+        }
+        assert!(
+            findings(&CHECK, &node)
+                .iter()
+                .all(|it| !it.verdict.is_bad())
+        );
+    }
+
+    #[test]
+    fn a_user_who_is_not_root_is_told_so_once() {
+        let mut node = example::node();
+        for port in example::GPU_PORTS.iter().chain(&example::NIC_PORTS) {
+            node = example::edit(node, port, |space| {
+                space.header_only();
+            });
+        }
+        let found = findings(&CHECK, &node);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].verdict, Verdict::Unknown);
+        assert!(
+            found[0].summary.contains("needs root"),
+            "{}",
+            found[0].summary
+        );
+    }
+
+    #[test]
+    fn translation_blocking_fails_only_with_ats() {
+        let on = HARMLESS | AcsBits::TRANSLATION_BLOCKING;
+        let node = control(example::healthy(), example::NIC_PORTS[1], on);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        let node = example::edit(node, example::NICS[1], |nic| {
+            nic.ats(true);
+        });
+        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
+    }
+
+    #[test]
+    fn what_comes_translated_goes_straight_where_the_port_lets_it() {
+        let on = HARMLESS
+            | AcsBits::REQUEST_REDIRECT
+            | AcsBits::COMPLETION_REDIRECT
+            | AcsBits::DIRECT_TRANSLATED;
+        let mut node = control(example::healthy(), example::NIC_PORTS[1], on);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
+        node = example::edit(node, example::NICS[1], |nic| {
+            nic.ats(true);
+        });
+        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+    }
+
+    #[test]
+    fn across_the_host_bridge_it_is_a_fault_only_with_a_translating_iommu() {
+        // GPU7 is left with the Ethernet NIC of its socket.
+        let mut node = example::healthy();
+        for nic in [6, 7, 8, 9] {
+            node = node.without(&format!("/sys/class/infiniband/mlx5_{nic}"));
+        }
+        let redirecting = HARMLESS | AcsBits::REQUEST_REDIRECT;
+        let node = control(node, example::NIC_PORTS[5], redirecting);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        let group = "/sys/bus/pci/devices/0000:86:00.0/iommu_group/type";
+        assert_eq!(
+            verdict(&CHECK, &node.file(group, "DMA-FQ\n")),
+            Verdict::Fail
+        );
+    }
+
+    #[test]
+    fn nothing_is_said_in_a_guest_nor_of_what_was_not_collected() {
+        let guest = example::node().file("/proc/cpuinfo", "flags\t: fpu hypervisor\n");
+        assert_eq!(verdicts(&CHECK, &guest), [Verdict::Skip]);
+        assert_eq!(
+            verdicts(&CHECK, &MemorySource::partial()),
+            [Verdict::Unknown]
+        );
+        let without = example::node().without("/sys/class/infiniband");
+        assert_eq!(verdicts(&CHECK, &without), [Verdict::Skip]);
+    }
+}

@@ -1,0 +1,83 @@
+//! ConnectX with a DMA function of its own beside the GPU (ConnectX-8 and later): traffic with the
+//! GPU takes that function and not the NIC's, and wants ports that are set differently on either
+//! side.
+
+use std::collections::BTreeSet;
+
+use gdr_node::Bdf;
+use gdr_node::pci::{DeviceId, VendorId};
+
+use crate::context::Context;
+
+/// The DMA function of a ConnectX (rdma-core `kernel-boot/rdma_topo`).
+const DMA_FUNCTION: DeviceId = DeviceId(0x2100);
+
+/// A DMA function, the GPU that it serves, and the ports that decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirectPath {
+    /// The DMA function.
+    pub(super) dma: Bdf,
+    /// The GPU.
+    pub(super) gpu: Bdf,
+    /// The port of the common switch that leads to the DMA function.
+    pub(super) dma_port: Bdf,
+    /// The port of the common switch that leads to the GPU.
+    pub(super) gpu_port: Bdf,
+    /// The root port above the switch.
+    pub(super) root_port: Bdf,
+}
+
+/// The DMA functions of the node, each with the GPU below the same switch.
+pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
+    let Some(tree) = context.inventory.tree.present() else {
+        return Vec::new();
+    };
+    let mut paths = Vec::new();
+    for dma in functions(context) {
+        let Some((_, of_dma)) = tree.chain(dma) else {
+            continue;
+        };
+        for gpu in context.gpus() {
+            let Some((_, of_gpu)) = tree.chain(gpu.bdf) else {
+                continue;
+            };
+            let common = (of_dma.iter().zip(&of_gpu))
+                .take_while(|(a, b)| a == b)
+                .count();
+            // A root port alone is no switch.
+            if let (true, Some(&dma_port), Some(&gpu_port)) =
+                (common >= 2, of_dma.get(common), of_gpu.get(common))
+            {
+                paths.push(DirectPath {
+                    dma,
+                    gpu: gpu.bdf,
+                    dma_port,
+                    gpu_port,
+                    root_port: of_dma[0],
+                });
+            }
+        }
+    }
+    paths
+}
+
+/// The DMA functions of the node.
+pub(super) fn functions(context: &Context<'_>) -> Vec<Bdf> {
+    let tree = context.inventory.tree.present();
+    tree.into_iter()
+        .flat_map(|tree| tree.functions())
+        .filter(|function| {
+            function.identity.vendor == Some(VendorId::MELLANOX)
+                && function.identity.device == Some(DMA_FUNCTION)
+        })
+        .map(|function| function.bdf)
+        .collect()
+}
+
+/// The ports that have rules of their own.
+pub(super) fn ports(context: &Context<'_>) -> BTreeSet<Bdf> {
+    paths(context)
+        .iter()
+        .flat_map(|path| [path.dma_port, path.gpu_port, path.root_port])
+        .collect()
+}

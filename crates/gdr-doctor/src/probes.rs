@@ -1,0 +1,118 @@
+//! What the libraries of CUDA and of RDMA answered when they were asked about a node's devices.
+
+use gdr_node::{Bdf, Datum, Errno, Source, virtual_path};
+use serde::Deserialize;
+
+/// `EBADMSG` of Linux: an answer that is no answer.
+const BAD_MESSAGE: Errno = Errno(74);
+
+/// What the CUDA driver answered.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct CudaProbe {
+    /// Why it answered nothing, where it is there and failed.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// What it said of each GPU.
+    #[serde(default)]
+    pub devices: Vec<CudaDevice>,
+}
+
+/// What the CUDA driver said of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct CudaDevice {
+    /// Its PCI address, as the driver writes it.
+    pub pci: String,
+    /// Its name: `NVIDIA H100 PCIe`.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// `9.0`.
+    #[serde(default)]
+    pub compute_capability: Option<String>,
+    /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED`.
+    #[serde(default)]
+    pub gpu_direct_rdma_supported: Option<bool>,
+    /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`.
+    #[serde(default)]
+    pub dma_buf_supported: Option<bool>,
+}
+
+impl CudaProbe {
+    pub(crate) fn read(source: &dyn Source) -> Datum<Self> {
+        parse(source, virtual_path::CUDA_DEVICES)
+    }
+
+    /// What it said of the GPU at an address.
+    pub fn device(&self, bdf: Bdf) -> Option<&CudaDevice> {
+        (self.devices.iter()).find(|device| device.pci.parse() == Ok(bdf))
+    }
+}
+
+/// What libibverbs answered.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct VerbsProbe {
+    /// Why it answered nothing, where it is there and failed.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// What it said of each RDMA device.
+    #[serde(default)]
+    pub devices: Vec<VerbsDevice>,
+}
+
+/// What libibverbs said of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct VerbsDevice {
+    /// Its name.
+    pub name: String,
+    /// `supported`, `unsupported`, or why that is not known.
+    #[serde(default)]
+    pub dma_buf: Option<String>,
+    /// Whether it has on-demand paging.
+    #[serde(default)]
+    pub on_demand_paging: Option<bool>,
+}
+
+impl VerbsProbe {
+    pub(crate) fn read(source: &dyn Source) -> Datum<Self> {
+        parse(source, virtual_path::VERBS_DEVICES)
+    }
+
+    /// What it said of the device of this name.
+    pub fn device(&self, name: &str) -> Option<&VerbsDevice> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(source: &dyn Source, path: &str) -> Datum<T> {
+    source
+        .text(path)
+        .and_then(|text| match serde_json::from_str(&text) {
+            Ok(answer) => Datum::Present(answer),
+            Err(_) => Datum::Failed(BAD_MESSAGE),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+
+    #[test]
+    fn the_answers_of_the_example_are_understood() {
+        let node = example::healthy();
+        let cuda = CudaProbe::read(&node).into_present().unwrap();
+        let gpu = cuda.device(example::GPUS[3].parse().unwrap()).unwrap();
+        assert_eq!(gpu.dma_buf_supported, Some(true));
+        assert_eq!(gpu.compute_capability.as_deref(), Some("9.0"));
+        let verbs = VerbsProbe::read(&node).into_present().unwrap();
+        let nic = verbs.device("mlx5_3").unwrap();
+        assert_eq!(nic.dma_buf.as_deref(), Some("supported"));
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_a_failed_reading() {
+        let node = MemorySource::new().file(virtual_path::CUDA_DEVICES, "{\"devices\":[{\"pci\"");
+        assert_eq!(CudaProbe::read(&node), Datum::Failed(BAD_MESSAGE));
+        assert_eq!(VerbsProbe::read(&node), Datum::Missing);
+    }
+}
