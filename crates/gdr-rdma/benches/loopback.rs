@@ -1,7 +1,7 @@
 //! What the soft provider moves between two devices of this process, over the loopback interface.
 //!
 //! `cargo bench -p gdr-rdma` prints WRITE and READ bandwidth by size, small messages a second, and
-//! the time of a 2-byte WRITE there and back; `-- latency`, `-- ipv4` and `-- ipv6` choose among
+//! the time of WRITEs of 2 and 4096 bytes, acknowledged, and of 2 there and back; `-- latency`, `-- ipv4` and `-- ipv6` choose among
 //! them. It proves nothing; the tests do.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is over")]
 
@@ -137,20 +137,21 @@ fn message_rate(a: IpAddr, b: IpAddr) {
     println!("64 B WRITEs in lists of {LIST}: {rate:.0} a second");
 }
 
-/// One WRITE of 2 bytes at a time, until it is acknowledged.
-fn acknowledged(a: IpAddr, b: IpAddr) {
+/// One WRITE of `len` bytes at a time, until it is acknowledged.
+fn acknowledged(a: IpAddr, b: IpAddr, len: u64) {
     let (a, b) = sides(a, b, 4096);
     let remote = b.memory.remote();
     let limit = Deadline::after(Duration::from_secs(60));
     let times = (0..ROUNDS).map(|n| {
         let start = Instant::now();
-        let segment = a.memory.segment(0, 2).unwrap();
+        let segment = a.memory.segment(0, len).unwrap();
         let write = SendRequest::write(WrId(n as u64), remote.at(0)).segment(segment);
         a.pair.post_send(write).unwrap();
         a.queue.wait(limit).unwrap();
         start.elapsed()
     });
-    report("2 B WRITE until acknowledged", times.collect());
+    let name = format!("{len} B WRITE until acknowledged");
+    report(&name, times.collect());
 }
 
 /// Two threads that write each other 2 bytes and watch their own memory, as ib_write_lat does.
@@ -214,7 +215,8 @@ fn main() {
     let names = || names.iter().filter(|name| !name.starts_with('-'));
     let wanted = |name: &str| names().next().is_none() || names().any(|n| n == name);
     if wanted("latency") {
-        acknowledged(a, b);
+        acknowledged(a, b, 2);
+        acknowledged(a, b, 4096);
         ping_pong(a, b);
     }
     if wanted("ipv4") {

@@ -39,6 +39,17 @@ pub enum Error {
         /// What it must be a multiple of.
         alignment: u64,
     },
+    /// A mapping and an allocation that are not the same memory.
+    #[error(
+        "the mapping shows GPU memory at {mapped:#x}, which is not all in the allocation at \
+         {allocated:#x}; map that allocation"
+    )]
+    MappedElsewhere {
+        /// The GPU address that the mapping begins at.
+        mapped: u64,
+        /// That of the allocation.
+        allocated: u64,
+    },
     /// Parts of two devices or protection domains in one request.
     #[error("{what} belongs to another {owner}; use one of the same {owner}")]
     Foreign {

@@ -85,7 +85,7 @@ mod region;
 mod request;
 mod soft;
 
-pub use buffer::{Buffer, BufferKind};
+pub use buffer::{Buffer, BufferKind, LongReads};
 pub use completion::CompletionQueue;
 pub use connect::{Introduction, Listener, Security, Session, SharedKey};
 pub use deadline::Deadline;

@@ -1,5 +1,6 @@
 //! Buffers: memory that outlives every operation on it.
 
+mod ahead;
 mod bytes;
 mod direct;
 mod host;
@@ -39,6 +40,16 @@ impl fmt::Display for BufferKind {
     }
 }
 
+/// From which length on the GPU's copy engine reads what is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LongReads {
+    /// From where it was the faster of the two when the buffer was made, which takes a fraction of
+    /// a millisecond: some 8 KiB over PCIe.
+    Measured,
+    /// From this many bytes on.
+    From(u64),
+}
+
 /// Memory that can be registered for RDMA; a clone is the same memory.
 ///
 /// The network, the GPU and other threads write to it at any time. There is no `&[u8]` over it:
@@ -71,20 +82,35 @@ impl Buffer {
     ///
     /// The soft provider stores each packet into the mapping as it arrives and flushes the CPU's
     /// write-combining buffers once before it acknowledges; it serves READs by loading through
-    /// the mapping, at PCIe's latency for each few lines.
+    /// the mapping, at PCIe's latency for each few lines. [`Buffer::direct_with_copies`] is
+    /// faster for long ones.
     ///
     /// # Errors
     /// [`Error::EmptyBuffer`].
     pub fn direct(mapping: impl Into<Arc<Mapping>>) -> Result<Self> {
-        let mapping = mapping.into();
-        if mapping.is_empty() {
-            return Err(Error::EmptyBuffer);
-        }
+        let mapping = not_empty(mapping.into())?;
         Ok(Self(Arc::new(Memory::Direct(Direct::new(mapping)))))
     }
 
-    /// GPU memory reached through a ring of page-locked host memory (1.25 MiB) and copies on a
-    /// stream of its own.
+    /// As [`Buffer::direct`], where long READs, and long messages that are sent from here, are
+    /// copied to page-locked host memory (1 MiB) by the GPU's copy engine, a piece ahead of the
+    /// packets. What arrives is stored through the mapping all the same.
+    ///
+    /// # Errors
+    /// [`Error::MappedElsewhere`] where the mapping does not lie in `buffer`;
+    /// [`Error::EmptyBuffer`], [`Error::Copy`], [`Error::Cuda`].
+    pub fn direct_with_copies(
+        mapping: impl Into<Arc<Mapping>>,
+        buffer: impl Into<Arc<DeviceBuffer>>,
+        from: LongReads,
+    ) -> Result<Self> {
+        let mapping = not_empty(mapping.into())?;
+        Direct::with_copies(mapping, buffer.into(), from)
+            .map(|direct| Self(Arc::new(Memory::Direct(direct))))
+    }
+
+    /// GPU memory reached through page-locked host memory (2 MiB) and copies on a stream of its
+    /// own.
     ///
     /// # Errors
     /// [`Error::Cuda`].
@@ -117,6 +143,15 @@ impl Buffer {
             Memory::Host(memory) => memory.address(),
             Memory::Direct(memory) => memory.address(),
             Memory::Staged(memory) => memory.address(),
+        }
+    }
+
+    /// The length from which on READs go by the GPU's copy engine instead of CPU loads, bytes;
+    /// `None` where this buffer has no such choice.
+    pub fn long_reads_from(&self) -> Option<u64> {
+        match &*self.0 {
+            Memory::Direct(memory) => memory.long_reads_from(),
+            Memory::Host(_) | Memory::Staged(_) => None,
         }
     }
 
@@ -216,12 +251,21 @@ impl Buffer {
         Ok(())
     }
 
-    /// What is fetched from here on is no older than now.
+    /// A request is about to fetch this range, which is not empty: what it fetches is no older
+    /// than now.
+    pub(crate) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
+        match &*self.0 {
+            Memory::Host(_) => Ok(()),
+            Memory::Direct(memory) => memory.expect_read(offset, len),
+            Memory::Staged(memory) => memory.expect_read(offset, len),
+        }
+    }
+
+    /// What this thread fetches by loads from here on is no older than now.
     pub(crate) fn begin_reads(&self) {
         match &*self.0 {
-            Memory::Host(_) => {}
             Memory::Direct(memory) => memory.begin_reads(),
-            Memory::Staged(memory) => memory.begin_reads(),
+            Memory::Host(_) | Memory::Staged(_) => {}
         }
     }
 
@@ -248,6 +292,13 @@ impl Buffer {
             Memory::Staged(memory) => memory.atomic(offset, operation),
         }
     }
+}
+
+fn not_empty(mapping: Arc<Mapping>) -> Result<Arc<Mapping>> {
+    if mapping.is_empty() {
+        return Err(Error::EmptyBuffer);
+    }
+    Ok(mapping)
 }
 
 /// Whether `wanted` bytes at `offset` lie in `len`.

@@ -2,13 +2,14 @@
 //!
 //! What arrives is gathered in a ring of page-locked slots, each of which is copied to the GPU
 //! when it is full or when the engine asks for a flush; the copies run on a stream of their own
-//! while the next slot fills. What leaves is read ahead into a second block.
+//! while the next slot fills. What leaves is read ahead on the same stream.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gdr_cuda::{DeviceBuffer, HostBuffer, Stream};
 
+use super::ahead::ReadAhead;
 use crate::error::Result;
 use gdr_roce::AtomicOp;
 
@@ -35,9 +36,7 @@ struct State {
     slot: usize,
     /// What it holds.
     gathered: Gathered,
-    ahead: Arc<HostBuffer>,
-    /// What of the device buffer `ahead` shows.
-    window: Window,
+    ahead: ReadAhead,
 }
 
 /// Consecutive bytes on their way to the device.
@@ -45,16 +44,6 @@ struct State {
 struct Gathered {
     offset: u64,
     len: usize,
-}
-
-/// Consecutive bytes read from the device.
-#[derive(Clone, Copy, Debug, Default)]
-struct Window {
-    offset: u64,
-    len: usize,
-    /// Whether they may still be served; where they end is remembered longer, to tell a reader
-    /// that goes on from one that starts.
-    fresh: bool,
 }
 
 impl Staged {
@@ -65,8 +54,7 @@ impl Staged {
             ring: Arc::new(gpu.allocate_host(SLOT * SLOTS)?),
             slot: 0,
             gathered: Gathered::default(),
-            ahead: Arc::new(gpu.allocate_host(SLOT)?),
-            window: Window::default(),
+            ahead: ReadAhead::new(gpu)?,
         };
         Ok(Self {
             buffer,
@@ -86,7 +74,6 @@ impl Staged {
     pub(super) fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
         let mut state = self.lock();
-        state.window.fresh = false;
         let mut rest = bytes;
         let mut at = offset;
         while !rest.is_empty() {
@@ -112,26 +99,34 @@ impl Staged {
         self.lock().drain(&self.buffer)
     }
 
-    /// What is loaded from here on is no older than now.
-    pub(super) fn begin_reads(&self) {
-        self.lock().window.fresh = false;
+    /// A request is about to read this range: what is loaded for it is no older than now.
+    pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
+        super::check_range(offset, len, self.len())?;
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        // The stream runs the copies in this order.
+        state.submit(&self.buffer)?;
+        state.ahead.expect(&state.stream, &self.buffer, offset, len)
     }
 
     /// Copies GPU memory into `bytes`.
     pub(super) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
-        let mut state = self.lock();
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let mut rest = bytes;
         let mut at = offset;
         while !rest.is_empty() {
-            if !state.shows(at) {
-                state.read_ahead(&self.buffer, at, rest.len())?;
+            let ahead = &mut state.ahead;
+            let mut len = ahead.serve(&state.stream, &self.buffer, at, rest)?;
+            if len == 0 {
+                // Asked for again, or pushed out of the ring by others.
+                let (missing, stream) = (rest.len() as u64, &state.stream);
+                ahead.expect(stream, &self.buffer, at, missing)?;
+                len = ahead.serve(stream, &self.buffer, at, rest)?;
             }
-            let skip = (at - state.window.offset) as usize;
-            let (piece, later) = rest.split_at_mut((state.window.len - skip).min(rest.len()));
-            state.ahead.read(skip, piece)?;
-            at += piece.len() as u64;
-            rest = later;
+            at += len as u64;
+            rest = &mut rest[len..];
         }
         Ok(())
     }
@@ -140,7 +135,6 @@ impl Staged {
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut state = self.lock();
         state.drain(&self.buffer)?;
-        state.window.fresh = false;
         Ok(self.buffer.write(offset, bytes)?)
     }
 
@@ -152,7 +146,6 @@ impl Staged {
     pub(super) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
         let mut state = self.lock();
         state.drain(&self.buffer)?;
-        state.window.fresh = false;
         let mut word = [0; 8];
         self.buffer.read(offset, &mut word)?;
         let before = u64::from_ne_bytes(word);
@@ -195,32 +188,6 @@ impl State {
         self.submit(buffer)?;
         self.stream.wait(LIMIT)?;
         self.slot = 0;
-        Ok(())
-    }
-
-    fn shows(&self, offset: u64) -> bool {
-        let window = self.window;
-        window.fresh && offset >= window.offset && offset - window.offset < window.len as u64
-    }
-
-    /// Reads from `offset` on: what was asked for, and more for a reader that goes on.
-    fn read_ahead(&mut self, buffer: &DeviceBuffer, offset: u64, asked: usize) -> Result<()> {
-        let Window {
-            offset: start, len, ..
-        } = self.window;
-        let goes_on = len > 0 && offset == start + len as u64;
-        let wanted = if goes_on { (2 * len).max(asked) } else { asked };
-        let len = (wanted.min(SLOT) as u64).min(buffer.len() - offset) as usize;
-        self.window = Window::default();
-        self.drain(buffer)?;
-        self.stream
-            .queue_read(buffer, offset, &self.ahead, 0, len)?;
-        self.stream.wait(LIMIT)?;
-        self.window = Window {
-            offset,
-            len,
-            fresh: true,
-        };
         Ok(())
     }
 }

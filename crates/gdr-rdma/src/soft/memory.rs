@@ -69,8 +69,17 @@ impl<'a> DomainMemory<'a> {
 
 impl Memory for DomainMemory<'_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
-        self.find(key, extent.addr, u64::from(extent.len), access)
-            .map(drop)
+        let len = u64::from(extent.len);
+        let (region, offset) = self.find(key, extent.addr, len, access)?;
+        let reads = match key {
+            Key::Local(_) => access.is_empty(),
+            Key::Remote(_) => access == Access::REMOTE_READ,
+        };
+        if reads && len > 0 {
+            let begun = region.buffer.expect_read(offset, len);
+            begun.map_err(|error| failed("reading", &error))?;
+        }
+        Ok(())
     }
 
     fn read(&mut self, key: Key, addr: u64, out: &mut [u8]) -> Result<(), AccessError> {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_copy::{BackendKind, Context};
+use gdr_copy::{BackendKind, Context, Mapping};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
-    AtomicOp, Buffer, BufferKind, Immediate, MemoryRegion, RecvRequest, SendRequest, WrId,
+    AtomicOp, Buffer, BufferKind, Error, Immediate, LongReads, MemoryRegion, RecvRequest,
+    SendRequest, WrId,
 };
 
 use crate::fixture::*;
@@ -19,20 +20,45 @@ struct GpuMemory {
     region: MemoryRegion,
 }
 
+/// How packets get there.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Direct,
+    /// Direct, where all that is read is copied.
+    DirectWithCopies,
+    Staged,
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self, f)
+    }
+}
+
+fn map(driver: &Arc<SimDriver>, device: &DeviceBuffer, skip: u64, len: u64) -> Mapping {
+    let builder = Context::builder().simulated(driver.clone());
+    let context = builder.backend(BackendKind::Sim).open().unwrap();
+    let pinned = context.pin(device.ptr().checked_add(skip).unwrap(), len);
+    pinned.unwrap().map().unwrap()
+}
+
 impl GpuMemory {
-    fn new(side: &Side, kind: BufferKind) -> Self {
+    fn new(side: &Side, way: Way) -> Self {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
-        let buffer = match kind {
-            BufferKind::Direct => {
-                let builder = Context::builder().simulated(driver);
-                let context = builder.backend(BackendKind::Sim).open().unwrap();
-                let pinned = context.pin(device.ptr(), LEN).unwrap();
-                Buffer::direct(pinned.map().unwrap()).unwrap()
+        let mapping = || map(&driver, &device, 0, LEN);
+        let (buffer, kind) = match way {
+            Way::Direct => (Buffer::direct(mapping()), BufferKind::Direct),
+            Way::DirectWithCopies => {
+                let device = Arc::clone(&device);
+                let from = LongReads::From(1);
+                let buffer = Buffer::direct_with_copies(mapping(), device, from);
+                (buffer, BufferKind::Direct)
             }
-            _ => Buffer::staged(Arc::clone(&device)).unwrap(),
+            Way::Staged => (Buffer::staged(Arc::clone(&device)), BufferKind::Staged),
         };
+        let buffer = buffer.unwrap();
         assert_eq!(buffer.kind(), kind);
         assert_eq!((buffer.len(), buffer.address()), (LEN, device.ptr().get()));
         let region = side.domain.register(&buffer, EVERYTHING).unwrap();
@@ -47,13 +73,13 @@ impl GpuMemory {
     }
 }
 
-const KINDS: [BufferKind; 2] = [BufferKind::Direct, BufferKind::Staged];
+const WAYS: [Way; 3] = [Way::Direct, Way::DirectWithCopies, Way::Staged];
 
 #[test]
 fn writes_are_in_gpu_memory_when_they_complete() {
-    for kind in KINDS {
+    for way in WAYS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, kind);
+        let gpu = GpuMemory::new(&b, way);
         let source = a.memory(LEN as usize);
         let sent = fill(&source, 1);
         for (offset, len) in [(0, 1), (3, 2), (64, 64), (1001, 70_000), (4096, 2 << 20)] {
@@ -62,16 +88,16 @@ fn writes_are_in_gpu_memory_when_they_complete() {
             a.pair.post_send(write).unwrap();
             a.done();
             let seen = gpu.as_cuda_sees_it(offset, len as usize);
-            assert!(seen == sent[..len as usize], "{kind}: {len} bytes");
+            assert!(seen == sent[..len as usize], "{way}: {len} bytes");
         }
     }
 }
 
 #[test]
 fn a_receiver_that_is_told_finds_the_message_in_gpu_memory() {
-    for kind in KINDS {
+    for way in WAYS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, kind);
+        let gpu = GpuMemory::new(&b, way);
         let source = a.memory(100_000);
         let sent = fill(&source, 2);
         let place = gpu.region.segment(500, 100_000).unwrap();
@@ -84,7 +110,7 @@ fn a_receiver_that_is_told_finds_the_message_in_gpu_memory() {
             .post_send(SendRequest::send(WrId(0)).segment(whole()))
             .unwrap();
         b.done();
-        assert!(gpu.as_cuda_sees_it(500, 100_000) == sent, "{kind}: SEND");
+        assert!(gpu.as_cuda_sees_it(500, 100_000) == sent, "{way}: SEND");
         let write = SendRequest::write(WrId(1), gpu.region.remote().at(1 << 20))
             .segment(whole())
             .immediate(Immediate(1));
@@ -92,16 +118,16 @@ fn a_receiver_that_is_told_finds_the_message_in_gpu_memory() {
         b.done();
         assert!(
             gpu.as_cuda_sees_it(1 << 20, 100_000) == sent,
-            "{kind}: WRITE"
+            "{way}: WRITE"
         );
     }
 }
 
 #[test]
 fn reads_see_what_the_gpu_wrote_last() {
-    for kind in KINDS {
+    for way in WAYS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, kind);
+        let gpu = GpuMemory::new(&b, way);
         let target = a.memory(2 << 20);
         let stream = gpu.device.gpu().stream().unwrap();
         for value in [1, 2, 3] {
@@ -112,16 +138,16 @@ fn reads_see_what_the_gpu_wrote_last() {
                 .segment(target.segment(0, 2 << 20).unwrap());
             a.pair.post_send(read).unwrap();
             a.done();
-            assert!(bytes(&target).iter().all(|byte| *byte == value), "{kind}");
+            assert!(bytes(&target).iter().all(|byte| *byte == value), "{way}");
         }
     }
 }
 
 #[test]
 fn gpu_memory_is_a_source_and_a_destination_of_this_sides_requests() {
-    for kind in KINDS {
+    for way in WAYS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&a, kind);
+        let gpu = GpuMemory::new(&a, way);
         let far = b.memory(1 << 20);
         let kept = pattern(1 << 20, 3);
         gpu.device.write(12_345, &kept).unwrap();
@@ -129,22 +155,22 @@ fn gpu_memory_is_a_source_and_a_destination_of_this_sides_requests() {
             .segment(gpu.region.segment(12_345, 1 << 20).unwrap());
         a.pair.post_send(write).unwrap();
         a.done();
-        assert!(bytes(&far) == kept, "{kind}: WRITE from");
+        assert!(bytes(&far) == kept, "{way}: WRITE from");
 
         let sent = fill(&far, 4);
         let read = SendRequest::read(WrId(1), far.remote().at(0))
             .segment(gpu.region.segment(1, 1 << 20).unwrap());
         a.pair.post_send(read).unwrap();
         a.done();
-        assert!(gpu.as_cuda_sees_it(1, 1 << 20) == sent, "{kind}: READ into");
+        assert!(gpu.as_cuda_sees_it(1, 1 << 20) == sent, "{way}: READ into");
     }
 }
 
 #[test]
 fn atomics_work_on_gpu_memory() {
-    for kind in KINDS {
+    for way in WAYS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, kind);
+        let gpu = GpuMemory::new(&b, way);
         let answer = a.memory(8);
         gpu.device.write(64, &5_u64.to_ne_bytes()).unwrap();
         for expected in [5, 8, 11] {
@@ -156,7 +182,7 @@ fn atomics_work_on_gpu_memory() {
             let request = request.segment(answer.segment(0, 8).unwrap());
             a.pair.post_send(request).unwrap();
             a.done();
-            assert_eq!(answer.buffer().load_u64(0).unwrap(), expected, "{kind}");
+            assert_eq!(answer.buffer().load_u64(0).unwrap(), expected, "{way}");
         }
         assert_eq!(gpu.as_cuda_sees_it(64, 8), 14_u64.to_ne_bytes());
     }
@@ -164,9 +190,9 @@ fn atomics_work_on_gpu_memory() {
 
 #[test]
 fn the_programs_own_copies_meet_those_of_the_network() {
-    for kind in KINDS {
+    for way in WAYS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, kind);
+        let gpu = GpuMemory::new(&b, way);
         let buffer = gpu.region.buffer();
         buffer.copy_in(10, b"from the program").unwrap();
         assert_eq!(gpu.as_cuda_sees_it(10, 16), b"from the program");
@@ -180,4 +206,101 @@ fn the_programs_own_copies_meet_those_of_the_network() {
         assert!(buffer.load_u32(2).is_err());
         assert!(buffer.copy_in(LEN - 1, &[0; 2]).is_err());
     }
+}
+
+#[test]
+fn a_later_read_sees_later_bytes_whoever_wrote_them() {
+    for way in WAYS {
+        let Some((a, b)) = sides() else { return };
+        let gpu = GpuMemory::new(&b, way);
+        let here = a.memory(LEN as usize);
+        let remote = gpu.region.remote();
+        // Windows of an earlier READ overlap each of these; the first leaves some unread.
+        for (round, offset, len) in [(1, 0, 1 << 20), (2, 4096, 100_000), (3, 100, 2 << 20)] {
+            let sent = pattern(len as usize, round);
+            match round {
+                2 => {
+                    here.buffer().copy_in(0, &sent).unwrap();
+                    let segment = here.segment(0, len).unwrap();
+                    let write = SendRequest::write(WrId(0), remote.at(offset));
+                    a.pair.post_send(write.segment(segment)).unwrap();
+                }
+                _ => gpu.device.write(offset, &sent).unwrap(),
+            }
+            let read = SendRequest::read(WrId(1), remote.at(offset));
+            let read = read.segment(here.segment(0, len).unwrap());
+            a.pair.post_send(read).unwrap();
+            if round == 2 {
+                a.done();
+            }
+            a.done();
+            assert!(bytes(&here)[..len as usize] == sent, "{way}: {round}");
+        }
+    }
+}
+
+#[test]
+fn many_reads_at_once_each_bring_their_own_bytes() {
+    for way in WAYS {
+        let Some((a, b)) = sides() else { return };
+        let gpu = GpuMemory::new(&b, way);
+        let kept = pattern(LEN as usize, 9);
+        gpu.device.write(0, &kept).unwrap();
+        let here = a.memory(LEN as usize);
+        let part = 100_000;
+        let parts = LEN / part;
+        for n in 0..parts {
+            let read = SendRequest::read(WrId(n), gpu.region.remote().at(n * part));
+            let read = read.segment(here.segment(n * part, part).unwrap());
+            a.pair.post_send(read).unwrap();
+        }
+        for _ in 0..parts {
+            a.done();
+        }
+        let len = (parts * part) as usize;
+        assert!(bytes(&here)[..len] == kept[..len], "{way}");
+    }
+}
+
+#[test]
+fn a_mapping_inside_its_allocation_reads_at_the_right_place() {
+    let Some((a, b)) = sides() else { return };
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    let kept = pattern(LEN as usize, 5);
+    device.write(0, &kept).unwrap();
+    let (skip, len) = (70_000, 1 << 20);
+    let mapping = map(&driver, &device, skip, len);
+    let buffer = Buffer::direct_with_copies(mapping, device.clone(), LongReads::From(1000));
+    let buffer = buffer.unwrap();
+    assert_eq!(buffer.long_reads_from(), Some(1000));
+    let region = b.domain.register(&buffer, EVERYTHING).unwrap();
+    let here = a.memory(len as usize);
+    for (offset, len) in [(0, len), (10, 999), (5000, 300_000)] {
+        let read = SendRequest::read(WrId(0), region.remote().at(offset));
+        let read = read.segment(here.segment(0, len).unwrap());
+        a.pair.post_send(read).unwrap();
+        a.done();
+        let from = (skip + offset) as usize;
+        assert!(bytes(&here)[..len as usize] == kept[from..from + len as usize]);
+        let mut seen = vec![0; len as usize];
+        buffer.copy_out(offset, &mut seen).unwrap();
+        assert!(seen == kept[from..from + len as usize]);
+    }
+
+    let other = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    let mapping = map(&driver, &other, 0, LEN);
+    let elsewhere = Buffer::direct_with_copies(mapping, device, LongReads::Measured);
+    assert!(matches!(elsewhere, Err(Error::MappedElsewhere { .. })));
+}
+
+#[test]
+fn from_which_length_on_reads_are_copied_is_measured() {
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    let mapping = map(&driver, &device, 0, LEN);
+    let buffer = Buffer::direct_with_copies(mapping, device, LongReads::Measured).unwrap();
+    assert!(buffer.long_reads_from().unwrap() >= 512);
 }
