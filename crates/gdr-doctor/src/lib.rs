@@ -26,6 +26,7 @@ pub mod facts;
 mod finding;
 mod fix;
 pub mod probes;
+pub mod remedy;
 pub mod report;
 mod root_cause;
 

@@ -8,3 +8,5 @@ pub mod prometheus;
 pub mod text;
 mod words;
 mod xml;
+
+pub(crate) use words::terms;

@@ -26,7 +26,7 @@ pub(super) fn counts(counts: Counts) -> String {
 }
 
 /// Who may do it, when it helps, for how long, at what risk.
-pub(super) fn terms(fix: &Fix) -> String {
+pub(crate) fn terms(fix: &Fix) -> String {
     let who = match fix.privilege {
         Privilege::User => "no root needed",
         Privilege::Root => "as root",
