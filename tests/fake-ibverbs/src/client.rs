@@ -14,7 +14,7 @@ use crate::spec::DeviceSpec;
 
 const NAME: &str = "libfake_ibverbs.so";
 
-/// A copy of the library, with a world of its own.
+/// A loaded library, usually a copy with a world of its own.
 ///
 /// Everything here panics when it fails: a test that cannot be arranged is a test that failed.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Fake {
     path: PathBuf,
     library: Library,
     verbs: &'static Verbs,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Fake {
@@ -35,6 +35,12 @@ impl Fake {
         library
     }
 
+    /// The library as it was built, which is one for the whole process: what this process loads
+    /// itself when `GDR_LIBIBVERBS` names [`Fake::library`].
+    pub fn of_process() -> Self {
+        Self::open(Self::library(), None)
+    }
+
     /// A library that shows no device yet.
     pub fn load() -> Self {
         Self::without(&[])
@@ -43,7 +49,10 @@ impl Fake {
     /// As [`Fake::load`], of a release that has no functions of these names.
     pub fn without(functions: &[&str]) -> Self {
         let folder = Self::folder(functions);
-        let path = folder.path().join(NAME);
+        Self::open(folder.path().join(NAME), Some(folder))
+    }
+
+    fn open(path: PathBuf, folder: Option<TempDir>) -> Self {
         // SAFETY: the fake acts as libibverbs does.
         let verbs = unsafe { Verbs::open(&path) }.expect("the fake is loaded");
         // SAFETY: its initializers have run already.
@@ -68,12 +77,12 @@ impl Fake {
         folder
     }
 
-    /// Where the copy is.
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The copy's functions.
+    /// Its functions.
     pub fn verbs(&self) -> &'static Verbs {
         self.verbs
     }
