@@ -10,6 +10,7 @@ mod gpu_steps;
 mod ledger;
 mod links;
 mod test;
+mod vm;
 mod workspace;
 
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ enum Task {
     Docs,
     /// The declarations of gdr-verbs-sys, made again from libibverbs' header.
     Bindings(bindings::Source),
+    /// The tests that need the kernel's RDMA stack, in a virtual machine.
+    Vm(vm::Options),
     /// One folder that proves and measures everything on a machine with a GPU, without cargo.
     GpuBundle {
         /// Where to put it. What is there already is replaced.
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Task::Test => test::run(),
         Task::Docs => docs::run(),
         Task::Bindings(source) => bindings::run(&source),
+        Task::Vm(options) => vm::run(&options),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

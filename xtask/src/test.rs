@@ -9,7 +9,7 @@ use anyhow::Context;
 use crate::gpu_steps::STEPS;
 use crate::ledger::{Ledger, Outcome};
 use crate::workspace::{cargo, has_subcommand, root, target};
-use crate::{docs, gpu_bundle, links};
+use crate::{docs, gpu_bundle, links, vm};
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut ledger = Ledger::default();
@@ -38,6 +38,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     ledger.check("links in the documentation", links::check);
     ledger.check("fuzz targets", fuzz_targets);
     ledger.check("licences of dependencies", licences);
+    vm::record(&mut ledger, &vm::Options::all());
     gpu(&mut ledger)?;
     Ok(ledger.close())
 }
@@ -75,8 +76,8 @@ const OPTIMIZED: [&str; 8] = [
     "every_size_at_every_pair",
 ];
 
-/// The reason of tests that are ignored because they come again in [`OPTIMIZED`].
-const LATER: &str = "runs optimized";
+/// The reasons of tests that are ignored because they come again: in [`OPTIMIZED`], in the guest.
+const LATER: [&str; 2] = ["runs optimized", "runs in the VM"];
 
 /// Runs tests and enters each into the ledger.
 fn tests(ledger: &mut Ledger, arguments: &[&str]) -> anyhow::Result<()> {
@@ -105,7 +106,7 @@ fn tests(ledger: &mut Ledger, arguments: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Reads `test NAME ... OUTCOME` as the test harness prints it.
-fn test_line(line: &str) -> Option<(&str, Outcome)> {
+pub(crate) fn test_line(line: &str) -> Option<(&str, Outcome)> {
     let (name, word) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let outcome = match word.split_once(", ") {
         None if word == "ok" => Outcome::Passed,
@@ -113,7 +114,7 @@ fn test_line(line: &str) -> Option<(&str, Outcome)> {
         None if word == "ignored" => Outcome::Skipped {
             reason: "ignored".to_owned(),
         },
-        Some(("ignored", LATER)) => return None,
+        Some(("ignored", reason)) if LATER.contains(&reason) => return None,
         Some(("ignored", reason)) => Outcome::Skipped {
             reason: reason.to_owned(),
         },
@@ -243,6 +244,7 @@ mod tests {
                 "test src/lib.rs - (line 3) ... ok",
                 Some(("src/lib.rs - (line 3)", Outcome::Passed)),
             ),
+            ("test a ... ignored, runs in the VM", None),
             ("test result: ok. 3 passed; 0 failed; 0 ignored", None),
             ("running 3 tests", None),
         ] {

@@ -1,0 +1,492 @@
+//! A side by the kernel's own device, through libibverbs and nothing of gdr but its declarations.
+
+use std::ffi::{CStr, c_int};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context;
+use gdr_rdma::{AtomicOp, Deadline};
+use gdr_verbs_sys::{
+    Verbs, ibv_access_flags, ibv_ah_attr, ibv_context, ibv_cq, ibv_gid, ibv_gid_entry,
+    ibv_gid_type, ibv_global_route, ibv_mr, ibv_mtu, ibv_pd, ibv_poll_cq, ibv_post_recv,
+    ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_flags,
+    ibv_wc_status, ibv_wr_opcode,
+};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::end::{Done, End, Outcome, Peer, Settings, Work};
+
+/// The addresses of the host where rxe is.
+pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
+/// The addresses of the host where rxe is.
+pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2));
+
+const PORT: u8 = 1;
+
+/// What memory is made of before it is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Pages of this process.
+    Anonymous,
+    /// A file in memory, shared.
+    Memfd,
+}
+
+/// An open device. It closes with the last of what was made from it.
+#[derive(Debug)]
+pub struct Device {
+    verbs: &'static Verbs,
+    context: NonNull<ibv_context>,
+}
+
+// SAFETY: libibverbs' objects may be used from any thread, several at a time (ibv_* "thread-safe"
+// throughout, but for destruction, which only drops do).
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn open(name: &str) -> anyhow::Result<Arc<Self>> {
+        let verbs = Verbs::load()?;
+        let devices = verbs.devices()?;
+        for &device in devices.as_slice() {
+            // SAFETY: the list is there, and names are strings in C.
+            let found = unsafe { CStr::from_ptr(verbs.ibv_get_device_name(device)) };
+            if found.to_bytes() == name.as_bytes() {
+                // SAFETY: the list is there.
+                let context = unsafe { verbs.ibv_open_device(device) }?;
+                return Ok(Arc::new(Self { verbs, context }));
+            }
+        }
+        anyhow::bail!("no device {name}")
+    }
+
+    /// Where in the device's table the GID of this address is, as RoCEv2.
+    fn gid_index(&self, ip: IpAddr) -> anyhow::Result<u8> {
+        let mut entries = [MaybeUninit::<ibv_gid_entry>::uninit(); 64];
+        // SAFETY: the context is open.
+        let table = unsafe {
+            self.verbs
+                .query_gid_table(self.context.as_ptr(), &mut entries)
+        }?;
+        let wanted = gid(ip);
+        table
+            .iter()
+            .find(|entry| {
+                // SAFETY: a GID is sixteen bytes, however it is looked at.
+                let raw = unsafe { entry.gid.raw };
+                raw == wanted && entry.gid_type == ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0
+            })
+            .and_then(|entry| u8::try_from(entry.gid_index).ok())
+            .with_context(|| format!("no GID of {ip}"))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made from it held it and is gone.
+        if let Err(error) = unsafe { self.verbs.ibv_close_device(self.context.as_ptr()) } {
+            eprintln!("{error}");
+        }
+    }
+}
+
+/// An address as a GID: IPv4 mapped into IPv6.
+fn gid(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// Mapped memory.
+#[derive(Debug)]
+struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Memory {
+    fn new(backing: Backing, len: usize) -> anyhow::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let start = match backing {
+            Backing::Anonymous => {
+                // SAFETY: a new mapping, wherever there is room, touches no other.
+                unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?
+            }
+            Backing::Memfd => {
+                let file = memfd_create("gdr-vm", MemfdFlags::CLOEXEC)?;
+                ftruncate(&file, len as u64)?;
+                // SAFETY: as above.
+                unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) }?
+            }
+        };
+        let start = NonNull::new(start.cast()).context("a mapping at 0")?;
+        Ok(Self { start, len })
+    }
+
+    fn at(&self, offset: u64, len: usize) -> *mut u8 {
+        let offset = usize::try_from(offset).expect("in range");
+        assert!(offset <= self.len && len <= self.len - offset, "in range");
+        // SAFETY: within the mapping, as was just checked.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and its registration has ended.
+        if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
+            eprintln!("munmap: {error}");
+        }
+    }
+}
+
+/// One queue pair of a device of the kernel.
+#[derive(Debug)]
+pub struct KernelEnd {
+    device: Arc<Device>,
+    pd: NonNull<ibv_pd>,
+    cq: NonNull<ibv_cq>,
+    qp: NonNull<ibv_qp>,
+    mr: NonNull<ibv_mr>,
+    memory: Memory,
+    ip: IpAddr,
+    peer: Option<Peer>,
+}
+
+// SAFETY: as for `Device`.
+unsafe impl Send for KernelEnd {}
+
+/// First PSN of every queue pair here: the number space ends soon after it.
+const FIRST_PSN: u32 = 0x00ff_fff0;
+
+impl KernelEnd {
+    /// A queue pair at this address of the device, and `len` bytes of memory.
+    ///
+    /// # Errors
+    /// Those of libibverbs.
+    pub fn new(
+        device: &Arc<Device>,
+        ip: IpAddr,
+        backing: Backing,
+        len: usize,
+    ) -> anyhow::Result<Self> {
+        let verbs = device.verbs;
+        let context = device.context.as_ptr();
+        let memory = Memory::new(backing, len)?;
+        // SAFETY: the context is open; what is made from it is kept together with it, and
+        // destroyed in the opposite order.
+        unsafe {
+            let pd = verbs.ibv_alloc_pd(context)?;
+            let (no_context, no_channel) = (ptr::null_mut(), ptr::null_mut());
+            let cq = verbs.ibv_create_cq(context, 1024, no_context, no_channel, 0)?;
+            let mr = verbs.reg_mr(
+                pd.as_ptr(),
+                memory.start.as_ptr().cast(),
+                len,
+                every_access(),
+            )?;
+            let mut attr = ibv_qp_init_attr {
+                send_cq: cq.as_ptr(),
+                recv_cq: cq.as_ptr(),
+                cap: ibv_qp_cap {
+                    max_send_wr: 128,
+                    max_recv_wr: 128,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: 0,
+                },
+                qp_type: ibv_qp_type::IBV_QPT_RC,
+                ..MaybeUninit::zeroed().assume_init()
+            };
+            let qp = verbs.ibv_create_qp(pd.as_ptr(), &mut attr)?;
+            let end = Self {
+                device: Arc::clone(device),
+                pd,
+                cq,
+                qp,
+                mr,
+                memory,
+                ip,
+                peer: None,
+            };
+            let mut init = attributes(ibv_qp_state::IBV_QPS_INIT);
+            init.port_num = PORT;
+            init.qp_access_flags = every_access().0;
+            end.modify(
+                &mut init,
+                &[
+                    ibv_qp_attr_mask::IBV_QP_PKEY_INDEX,
+                    ibv_qp_attr_mask::IBV_QP_PORT,
+                    ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
+                ],
+            )?;
+            Ok(end)
+        }
+    }
+
+    fn modify(&self, attr: &mut ibv_qp_attr, mask: &[ibv_qp_attr_mask]) -> anyhow::Result<()> {
+        let state = ibv_qp_attr_mask::IBV_QP_STATE.0;
+        let mask = mask.iter().fold(state, |all, bit| all | bit.0);
+        let verbs = self.device.verbs;
+        // SAFETY: the queue pair is alive and the attributes are readable.
+        unsafe { verbs.ibv_modify_qp(self.qp.as_ptr(), attr, mask as c_int) }?;
+        Ok(())
+    }
+
+    fn try_connect(&mut self, peer: &Peer, settings: &Settings) -> anyhow::Result<()> {
+        let mut rtr = attributes(ibv_qp_state::IBV_QPS_RTR);
+        rtr.path_mtu = ibv_mtu(settings.mtu.code().into());
+        rtr.dest_qp_num = peer.qpn;
+        rtr.rq_psn = peer.psn;
+        rtr.max_dest_rd_atomic = 16;
+        rtr.min_rnr_timer = 12;
+        rtr.ah_attr = ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: gid(peer.ip) },
+                flow_label: 0,
+                sgid_index: self.device.gid_index(self.ip)?,
+                hop_limit: 64,
+                traffic_class: 0,
+            },
+            is_global: 1,
+            port_num: PORT,
+            dlid: 0,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+        };
+        self.modify(
+            &mut rtr,
+            &[
+                ibv_qp_attr_mask::IBV_QP_AV,
+                ibv_qp_attr_mask::IBV_QP_PATH_MTU,
+                ibv_qp_attr_mask::IBV_QP_DEST_QPN,
+                ibv_qp_attr_mask::IBV_QP_RQ_PSN,
+                ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC,
+                ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER,
+            ],
+        )?;
+        let mut rts = attributes(ibv_qp_state::IBV_QPS_RTS);
+        rts.sq_psn = FIRST_PSN;
+        rts.timeout = settings.timeout;
+        rts.retry_cnt = settings.retries;
+        rts.rnr_retry = settings.rnr_retries;
+        rts.max_rd_atomic = 16;
+        self.modify(
+            &mut rts,
+            &[
+                ibv_qp_attr_mask::IBV_QP_SQ_PSN,
+                ibv_qp_attr_mask::IBV_QP_TIMEOUT,
+                ibv_qp_attr_mask::IBV_QP_RETRY_CNT,
+                ibv_qp_attr_mask::IBV_QP_RNR_RETRY,
+                ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
+            ],
+        )?;
+        self.peer = Some(*peer);
+        Ok(())
+    }
+
+    fn segment(&self, at: u64, len: u32) -> ibv_sge {
+        ibv_sge {
+            addr: self.memory.at(at, len as usize).addr() as u64,
+            length: len,
+            // SAFETY: the region is alive.
+            lkey: unsafe { self.mr.as_ref() }.lkey,
+        }
+    }
+}
+
+fn every_access() -> ibv_access_flags {
+    ibv_access_flags(
+        ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+            | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+            | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0,
+    )
+}
+
+fn attributes(state: ibv_qp_state) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: state,
+        // SAFETY: numbers, and a union of bytes.
+        ..unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+}
+
+impl End for KernelEnd {
+    fn name(&self) -> String {
+        format!("rxe-{}", self.ip)
+    }
+
+    fn peer(&self) -> Peer {
+        Peer {
+            ip: self.ip,
+            // SAFETY: the queue pair is alive.
+            qpn: unsafe { self.qp.as_ref() }.qp_num,
+            psn: FIRST_PSN,
+            addr: self.memory.start.addr().get() as u64,
+            // SAFETY: the region is alive.
+            rkey: unsafe { self.mr.as_ref() }.rkey,
+        }
+    }
+
+    fn connect(&mut self, peer: &Peer, settings: &Settings) {
+        self.try_connect(peer, settings).expect("connect");
+    }
+
+    fn fill(&self, at: u64, bytes: &[u8]) {
+        let start = self.memory.at(at, bytes.len());
+        for (n, byte) in bytes.iter().enumerate() {
+            // SAFETY: within the mapping, as `at` has checked; volatile, for the device shares it.
+            unsafe { start.add(n).write_volatile(*byte) };
+        }
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let start = self.memory.at(at, len);
+        // SAFETY: within the mapping, as `at` has checked; volatile, for the device shares it.
+        (0..len)
+            .map(|n| unsafe { start.add(n).read_volatile() })
+            .collect()
+    }
+
+    fn receive(&self, id: u64, at: u64, len: u32) {
+        let mut segment = self.segment(at, len);
+        let mut request = ibv_recv_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: &mut segment,
+            num_sge: 1,
+        };
+        // SAFETY: the queue pair is alive; the memory stays as long as it.
+        unsafe { ibv_post_recv(self.qp.as_ptr(), &mut request) }.expect("post_recv");
+    }
+
+    fn post(&self, id: u64, work: Work) {
+        let peer = self.peer.expect("connected");
+        // SAFETY: numbers, null pointers, and unions of them.
+        let mut request: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let (local, len) = match work {
+            Work::Send { local, len, .. }
+            | Work::Write { local, len, .. }
+            | Work::Read { local, len, .. } => (local, len),
+            Work::Atomic { local, .. } => (local, 8),
+        };
+        let mut segment = self.segment(local, len);
+        request.wr_id = id;
+        request.sg_list = &mut segment;
+        request.num_sge = 1;
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let place = |request: &mut ibv_send_wr, remote: u64| {
+            request.wr.rdma.remote_addr = peer.addr + remote;
+            request.wr.rdma.rkey = peer.rkey;
+        };
+        let carry = |request: &mut ibv_send_wr, immediate: Option<u32>, plain, with| {
+            request.opcode = if immediate.is_some() { with } else { plain };
+            request.__bindgen_anon_1.imm_data = immediate.unwrap_or(0).to_be();
+        };
+        match work {
+            Work::Send { immediate, .. } => carry(
+                &mut request,
+                immediate,
+                ibv_wr_opcode::IBV_WR_SEND,
+                ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            ),
+            Work::Write {
+                remote, immediate, ..
+            } => {
+                place(&mut request, remote);
+                carry(
+                    &mut request,
+                    immediate,
+                    ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+                    ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+                );
+            }
+            Work::Read { remote, .. } => {
+                place(&mut request, remote);
+                request.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+            }
+            Work::Atomic { remote, op, .. } => {
+                let (opcode, compare_add, swap) = match op {
+                    AtomicOp::FetchAdd { add } => {
+                        (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0)
+                    }
+                    AtomicOp::CompareSwap { compare, swap } => {
+                        (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, compare, swap)
+                    }
+                };
+                request.opcode = opcode;
+                request.wr.atomic.remote_addr = peer.addr + remote;
+                request.wr.atomic.rkey = peer.rkey;
+                request.wr.atomic.compare_add = compare_add;
+                request.wr.atomic.swap = swap;
+            }
+        }
+        // SAFETY: the queue pair is alive; the memory stays as long as it.
+        let posted = unsafe { ibv_post_send(self.qp.as_ptr(), &mut request) };
+        posted.map_err(|refusal| refusal.error).expect("post_send");
+    }
+
+    fn wait(&self, deadline: Deadline) -> Option<Done> {
+        let mut room = [MaybeUninit::uninit()];
+        loop {
+            // SAFETY: the queue is alive, and plain.
+            let found = unsafe { ibv_poll_cq(self.cq.as_ptr(), &mut room) }.expect("poll_cq");
+            if let Some(wc) = found.first() {
+                let outcome = match wc.status {
+                    ibv_wc_status::IBV_WC_SUCCESS => Outcome::Success,
+                    ibv_wc_status::IBV_WC_REM_ACCESS_ERR => Outcome::RemoteAccess,
+                    ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => Outcome::RemoteInvalidRequest,
+                    ibv_wc_status::IBV_WC_RETRY_EXC_ERR => Outcome::RetryExceeded,
+                    ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => Outcome::RnrRetryExceeded,
+                    ibv_wc_status::IBV_WC_WR_FLUSH_ERR => Outcome::Flushed,
+                    other => Outcome::Other(other.0.into()),
+                };
+                let with_immediate = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+                // SAFETY: the flag says that the union holds an immediate.
+                let immediate =
+                    with_immediate.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }));
+                return Some(Done {
+                    id: wc.wr_id,
+                    outcome,
+                    bytes: wc.byte_len,
+                    immediate,
+                });
+            }
+            if deadline.has_passed() {
+                return None;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for KernelEnd {
+    fn drop(&mut self) {
+        let verbs = self.device.verbs;
+        // SAFETY: each is alive and is not used again; nothing made from one outlives it.
+        let results = unsafe {
+            [
+                verbs.ibv_destroy_qp(self.qp.as_ptr()),
+                verbs.ibv_destroy_cq(self.cq.as_ptr()),
+                verbs.ibv_dereg_mr(self.mr.as_ptr()),
+                verbs.ibv_dealloc_pd(self.pd.as_ptr()),
+            ]
+        };
+        for error in results.into_iter().filter_map(Result::err) {
+            eprintln!("{error}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What the guest is made of: QEMU, a kernel and its first root folder, from Debian's packages.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::archive::{Archive, Kind};
+use super::machine::{Qemu, works};
+use super::{Unavailable, modules, packages};
+use crate::workspace::target;
+
+const INIT: &str = include_str!("init.sh");
+
+/// The first of these that apt knows. 6.12 is the kernel of Debian 13 and, as an addition, of 12;
+/// the "cloud" kernels have no rxe.
+const KERNELS: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
+
+/// `crc32_generic` is what rxe asks the kernel's crypto for, by a name that no module carries.
+const MODULES: [&str; 10] = [
+    "crc32_generic",
+    "crc32_pclmul",
+    "crc32c_generic",
+    "crc32c_intel",
+    "ib_uverbs",
+    "rdma_rxe",
+    "siw",
+    "veth",
+    "sch_netem",
+    "udmabuf",
+];
+
+/// What runs in the guest beside the tests.
+const GUEST_PACKAGES: [&str; 4] = [
+    "busybox-static",
+    "iproute2",
+    "libibverbs1",
+    "ibverbs-providers",
+];
+const QEMU_PACKAGES: [&str; 4] = [
+    "qemu-system-x86",
+    "qemu-system-common",
+    "qemu-system-data",
+    "seabios",
+];
+
+/// The archive of the guest's root folder.
+const BASE: &str = "base.cpio";
+
+/// Where libraries are in Debian's packages, before and after its merge of `/usr`.
+const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+/// Where programs are.
+const PROGRAMS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
+
+/// A kernel and the files for its first root folder, ready to be booted.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) kernel: PathBuf,
+    /// The archive of the root folder, without the programs to run.
+    pub(crate) base: PathBuf,
+    pub(crate) version: String,
+}
+
+/// Where everything that was fetched is kept: `GDR_VM_CACHE`, else the user's cache folder, else
+/// cargo's target folder.
+pub(crate) fn cache() -> PathBuf {
+    let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(own) = folder("GDR_VM_CACHE") {
+        return own.into();
+    }
+    if let Some(user) = folder("XDG_CACHE_HOME") {
+        return Path::new(&user).join("gdr-vm");
+    }
+    match folder("HOME") {
+        Some(home) => Path::new(&home).join(".cache/gdr-vm"),
+        None => target().join("vm-cache"),
+    }
+}
+
+/// QEMU: the installed one, else one from Debian's packages.
+pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
+    let installed = Qemu {
+        program: "qemu-system-x86_64".into(),
+        root: None,
+    };
+    if works(&installed) {
+        return Ok(installed);
+    }
+    let install = "install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86)";
+    if !packages::exists(QEMU_PACKAGES[0])? {
+        return Err(Unavailable::new(format!("no qemu-system-x86_64: {install}")).into());
+    }
+    let root = once(&cache.join("qemu"), &format!("{QEMU_PACKAGES:?}"), |root| {
+        let mut names = packages::with_libraries(&QEMU_PACKAGES)?;
+        // The host's loader goes with the host's own.
+        names.retain(|name| name != "libc6");
+        packages::unpack(&names, root)
+    })?;
+    let unpacked = Qemu {
+        program: root.join("usr/bin/qemu-system-x86_64"),
+        root: Some(root),
+    };
+    if !works(&unpacked) {
+        let reason = format!("the unpacked QEMU does not start here: {install}");
+        return Err(Unavailable::new(reason).into());
+    }
+    Ok(unpacked)
+}
+
+/// The kernel and the archive of its root folder.
+pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
+    let recipe = format!("{KERNELS:?} {GUEST_PACKAGES:?}");
+    let root = once(&cache.join("guest"), &recipe, |root| {
+        let mut names = packages::with_libraries(&GUEST_PACKAGES)?;
+        names.push(kernel_package()?);
+        packages::unpack(&names, root)
+    })?;
+    let boot = root.join("boot");
+    let (kernel, version) = entries(&boot)?
+        .into_iter()
+        .find_map(|path| {
+            let name = path.file_name()?.to_str()?;
+            let version = name.strip_prefix("vmlinuz-")?.to_owned();
+            Some((path, version))
+        })
+        .with_context(|| format!("{}: no vmlinuz", boot.display()))?;
+    // Another script or list makes another archive.
+    let recipe = format!("{version}\n{MODULES:?}\n{INIT}");
+    let folder = once(&cache.join("base"), &recipe, |folder| {
+        write_base(&root, &version, &folder.join(BASE))
+    })?;
+    let base = folder.join(BASE);
+    Ok(Guest {
+        kernel,
+        base,
+        version,
+    })
+}
+
+fn kernel_package() -> anyhow::Result<String> {
+    for name in KERNELS {
+        if packages::exists(name)?
+            && let Some(package) = packages::behind(name, "linux-image-")?
+        {
+            return Ok(package);
+        }
+    }
+    let names = KERNELS.join(" or ");
+    Err(Unavailable::new(format!("apt knows no {names} (as root: apt-get update)")).into())
+}
+
+/// Fills `folder` by `make` unless that was done, by this recipe; half-made ones are never seen.
+fn once(
+    folder: &Path,
+    recipe: &str,
+    make: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let written = folder.join("recipe");
+    if fs::read_to_string(&written).unwrap_or_default() != recipe {
+        let partial = folder.with_extension("partial");
+        for old in [folder, &partial] {
+            if old.exists() {
+                fs::remove_dir_all(old).with_context(|| old.display().to_string())?;
+            }
+        }
+        fs::create_dir_all(&partial).with_context(|| partial.display().to_string())?;
+        make(&partial)?;
+        fs::write(partial.join("recipe"), recipe)?;
+        fs::rename(&partial, folder).with_context(|| folder.display().to_string())?;
+    }
+    Ok(folder.to_owned())
+}
+
+fn write_base(root: &Path, version: &str, to: &Path) -> anyhow::Result<()> {
+    let out = File::create(to).with_context(|| to.display().to_string())?;
+    let mut archive = Archive::new(BufWriter::new(out));
+    for folder in [
+        "proc", "sys", "dev", "tmp", "run", "root", "etc", "usr/sbin",
+    ] {
+        archive.folder(folder)?;
+    }
+    for (path, leads_to) in [
+        ("bin", "usr/bin"),
+        ("sbin", "usr/sbin"),
+        ("lib", "usr/lib"),
+        ("lib64", "usr/lib64"),
+    ] {
+        archive.link(path, leads_to)?;
+    }
+    archive.character_device("dev/console", (5, 1))?;
+    archive.file("init", Kind::Program, INIT.as_bytes())?;
+
+    for name in ["busybox", "ip", "tc", "rdma"] {
+        let program = found(root, &PROGRAMS, name)?;
+        archive.copy(&format!("usr/bin/{name}"), Kind::Program, &program)?;
+    }
+    let (first, second) = LIBRARIES.into();
+    for folder in [first, second] {
+        libraries(&mut archive, &root.join(folder), "usr/lib/x86_64-linux-gnu")?;
+    }
+    let providers = root.join(first).join("libibverbs");
+    libraries(
+        &mut archive,
+        &providers,
+        "usr/lib/x86_64-linux-gnu/libibverbs",
+    )?;
+    let loader = "ld-linux-x86-64.so.2";
+    let loader_link = format!("/usr/lib/x86_64-linux-gnu/{loader}");
+    archive.link(&format!("usr/lib64/{loader}"), &loader_link)?;
+    for file in entries(&root.join("etc/libibverbs.d"))? {
+        let name = name_of(&file)?.to_owned();
+        archive.copy(&format!("etc/libibverbs.d/{name}"), Kind::Data, &file)?;
+    }
+
+    let folder = ["usr/lib/modules", "lib/modules"]
+        .map(|folder| root.join(folder).join(version))
+        .into_iter()
+        .find(|folder| folder.exists())
+        .context("the kernel's package has no modules")?;
+    let unpacker = found(root, &PROGRAMS, "busybox")?;
+    let mut order = String::new();
+    for module in modules::with_dependencies(&folder, &MODULES, &unpacker)? {
+        let path = format!("modules/{}.ko", module.name);
+        archive.file(&path, Kind::Data, &module.contents)?;
+        order += &module.name;
+        order.push('\n');
+    }
+    archive.file("modules/order", Kind::Data, order.as_bytes())?;
+    archive.finish()?.flush()?;
+    Ok(())
+}
+
+fn libraries<W: Write>(archive: &mut Archive<W>, folder: &Path, path: &str) -> anyhow::Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    for file in entries(folder)? {
+        let name = name_of(&file)?.to_owned();
+        let plain = !fs::symlink_metadata(&file)?.is_dir();
+        if plain && (name.ends_with(".so") || name.contains(".so.")) {
+            archive.copy(&format!("{path}/{name}"), Kind::Program, &file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what `base` holds, the programs, and the script that runs them.
+pub(crate) fn initrd(
+    base: &Path,
+    programs: &[(&str, &Path)],
+    script: &str,
+    to: &Path,
+) -> anyhow::Result<()> {
+    fs::copy(base, to).with_context(|| to.display().to_string())?;
+    let out = File::options().append(true).open(to)?;
+    let mut archive = Archive::new(BufWriter::new(out));
+    archive.file("gdr/programs", Kind::Data, script.as_bytes())?;
+    for (name, program) in programs {
+        archive.copy(&format!("gdr/{name}"), Kind::Program, program)?;
+    }
+    archive.finish()?.flush()?;
+    Ok(())
+}
+
+/// The first of `folders` below `root` that has `name` as a file of its own.
+fn found(root: &Path, folders: &[&str], name: &str) -> anyhow::Result<PathBuf> {
+    folders
+        .iter()
+        .map(|folder| root.join(folder).join(name))
+        .find(|path| fs::symlink_metadata(path).is_ok_and(|found| found.is_file()))
+        .with_context(|| format!("no {name} in the packages"))
+}
+
+fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let at = || folder.display().to_string();
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).with_context(at)? {
+        paths.push(entry.with_context(at)?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn name_of(path: &Path) -> anyhow::Result<&str> {
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some(name) => Ok(name),
+        None => bail!("{}: a name that is not UTF-8", path.display()),
+    }
+}

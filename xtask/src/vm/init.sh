@@ -1,0 +1,51 @@
+#!/usr/bin/busybox sh
+# The first process of the test guest. The kernel's words go to the first serial line; what is
+# printed here goes to the second, where the host reads it.
+PATH=/usr/sbin:/usr/bin
+HOME=/root
+export PATH HOME
+cd /
+busybox mount -t proc proc /proc
+busybox mount -t sysfs sysfs /sys
+busybox mount -t devtmpfs dev /dev
+busybox mount -t tmpfs tmpfs /tmp
+busybox mount -t tmpfs tmpfs /run
+busybox mkdir -p /dev/shm
+busybox mount -t tmpfs shm /dev/shm
+
+exec </dev/null >/dev/ttyS1 2>&1
+busybox stty raw 115200 </dev/ttyS1
+echo "gdr-vm: up"
+
+# Ends the guest, with a reason where there is one.
+finish() {
+    echo "gdr-vm: $1"
+    # What is in the serial line's buffer is lost when the power goes.
+    busybox sync
+    busybox sleep 0.2
+    busybox poweroff -f
+}
+must() { "$@" || finish "cannot: $*"; }
+
+while read -r module; do
+    must busybox insmod "/modules/$module.ko"
+done </modules/order
+
+# Two hosts on one wire: "near" is a network of its own for the soft provider, the first network
+# has the kernel's rxe. rxe answers in the first network only, and both need UDP port 4791.
+# 4200 bytes carry RoCE's largest path MTU of 4096.
+must /usr/bin/ip link set lo up
+must /usr/bin/ip netns add near
+must /usr/bin/ip link add far0 mtu 4200 type veth peer name near0 mtu 4200 netns near
+must /usr/bin/ip addr add 10.78.0.2/24 dev far0
+must /usr/bin/ip addr add fd78::2/64 dev far0 nodad
+must /usr/bin/ip link set far0 up
+must /usr/bin/ip -n near link set lo up
+must /usr/bin/ip -n near addr add 10.78.0.1/24 dev near0
+must /usr/bin/ip -n near addr add fd78::1/64 dev near0 nodad
+must /usr/bin/ip -n near link set near0 up
+must /usr/bin/rdma link add rxe0 type rxe netdev far0
+
+echo "gdr-vm: ready $(busybox uname -r)"
+. /gdr/programs
+finish "done"

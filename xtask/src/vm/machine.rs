@@ -1,0 +1,173 @@
+//! A virtual machine that ends: when its deadline passes, when this process does, or by itself.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// The program, and where its parts are when it is not installed.
+#[derive(Clone, Debug)]
+pub(crate) struct Qemu {
+    pub(crate) program: PathBuf,
+    /// The folder that its packages were unpacked into.
+    pub(crate) root: Option<PathBuf>,
+}
+
+/// What runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    Kvm,
+    /// QEMU's own translator: an order of magnitude slower than the machine itself.
+    Tcg,
+}
+
+impl Accelerator {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// What is booted.
+pub(crate) struct Boot<'a> {
+    pub(crate) kernel: &'a Path,
+    pub(crate) initrd: &'a Path,
+    /// Where the kernel's own words go.
+    pub(crate) console: &'a Path,
+}
+
+/// A running guest. It is killed when this is dropped.
+pub(crate) struct Machine {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+/// Why no line came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// The guest has ended.
+    Ended,
+    Deadline,
+}
+
+impl Machine {
+    pub(crate) fn start(
+        qemu: &Qemu,
+        accelerator: Accelerator,
+        boot: &Boot<'_>,
+        log: &Path,
+    ) -> anyhow::Result<Self> {
+        let mut command = command(qemu);
+        let cpu = match accelerator {
+            Accelerator::Kvm => "host",
+            Accelerator::Tcg => "max",
+        };
+        command
+            .args(["-nodefaults", "-no-user-config", "-no-reboot"])
+            .args(["-display", "none", "-machine", "q35", "-smp", "2"])
+            .args(["-m", "1536", "-accel", accelerator.name(), "-cpu", cpu])
+            // No network card: nothing that the guest sends can leave it.
+            .args(["-nic", "none", "-append", KERNEL_ARGUMENTS])
+            .arg("-kernel")
+            .arg(boot.kernel)
+            .arg("-initrd")
+            .arg(boot.initrd)
+            .arg("-serial")
+            .arg(format!("file:{}", boot.console.display()))
+            .args(["-chardev", "stdio,id=tests,signal=off"])
+            .args(["-serial", "chardev:tests"])
+            // Held open: at its end QEMU would take the line for closed.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(log).with_context(|| log.display().to_string())?);
+        // SAFETY: between fork and exec only this system call is made.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{} cannot be started", qemu.program.display()))?;
+        let output = child.stdout.take().context("QEMU has no output")?;
+        let (sender, lines) = channel();
+        // Ends with QEMU, whose output it reads.
+        thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n') {
+                let Ok(line) = line else { return };
+                let line = String::from_utf8_lossy(&line);
+                if sender.send(line.trim_end_matches('\r').to_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, lines })
+    }
+
+    /// The next line that the guest prints.
+    pub(crate) fn line(&self, deadline: Instant) -> Result<String, Silence> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.lines.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Silence::Deadline,
+            RecvTimeoutError::Disconnected => Silence::Ended,
+        })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended and was waited for.
+        if let Err(error) = self.child.kill() {
+            eprintln!("QEMU cannot be killed: {error}");
+        }
+        if let Err(error) = self.child.wait() {
+            eprintln!("QEMU cannot be waited for: {error}");
+        }
+    }
+}
+
+/// A panic ends the guest at once. The clock that TCG gives is steady, but the kernel's watchdog
+/// doubts it.
+const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off nokaslr tsc=nowatchdog";
+
+fn command(qemu: &Qemu) -> Command {
+    let mut command = Command::new(&qemu.program);
+    if let Some(root) = &qemu.root {
+        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        let also = root.join("lib/x86_64-linux-gnu");
+        let path = format!("{}:{}", libraries.display(), also.display());
+        command
+            .env("LD_LIBRARY_PATH", path)
+            .env("QEMU_MODULE_DIR", libraries.join("qemu"))
+            .arg("-L")
+            .arg(root.join("usr/share/qemu"))
+            .arg("-L")
+            .arg(root.join("usr/share/seabios"));
+    }
+    command
+}
+
+/// Whether this QEMU starts at all.
+pub(crate) fn works(qemu: &Qemu) -> bool {
+    command(qemu)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// How long a guest has to say its first word: QEMU's own start, the firmware, unpacking the
+/// first root folder. 5 s under TCG on a free machine.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(90);
+/// The same where it runs by KVM; below it stands what KVM cannot run, or only crawls through.
+pub(crate) const KVM_START_LIMIT: Duration = Duration::from_secs(20);

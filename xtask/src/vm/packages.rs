@@ -1,0 +1,227 @@
+//! Debian packages, fetched by `apt-get download` and unpacked into a folder: nothing is
+//! installed, and no privilege is needed.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use super::Unavailable;
+
+/// No more than this is fetched at once. The kernel's package has 107 MB, everything else below 40.
+const MOST_BYTES: u64 = 400 << 20;
+/// How the names of libraries' packages begin.
+const LIBRARIES: [&str; 2] = ["lib", "zlib"];
+/// apt's own limits, in seconds and attempts.
+const LIMITS: [&str; 8] = [
+    "-o",
+    "Acquire::http::Timeout=30",
+    "-o",
+    "Acquire::https::Timeout=30",
+    "-o",
+    "Acquire::Retries=2",
+    // The folder is this user's, not apt's own user's.
+    "-o",
+    "APT::Sandbox::User=root",
+];
+
+/// One package as apt's signed lists name it.
+#[derive(Debug, PartialEq, Eq)]
+struct Source {
+    file: String,
+    bytes: u64,
+}
+
+/// Fetches the packages into `root` and unpacks them there. apt compares each with the checksum
+/// in its signed lists.
+pub(crate) fn unpack(names: &[String], root: &Path) -> anyhow::Result<()> {
+    let sources = sources(names)?;
+    let total: u64 = sources.iter().map(|source| source.bytes).sum();
+    if total > MOST_BYTES {
+        bail!("{total} bytes of packages are more than the {MOST_BYTES} that are fetched at most");
+    }
+    println!(
+        "fetching {} packages, {} MB",
+        sources.len(),
+        total / 1_000_000
+    );
+    let folder = root.join("packages");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let status = Command::new("apt-get")
+        .args(LIMITS)
+        .args(["-qq", "download"])
+        .args(names)
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| Unavailable::new(format!("apt-get cannot be started: {error}")))?;
+    if !status.success() {
+        return Err(Unavailable::new("apt-get cannot download (no network?)").into());
+    }
+    for source in &sources {
+        let file = folder.join(&source.file);
+        let found = fs::metadata(&file).with_context(|| file.display().to_string())?;
+        if found.len() != source.bytes {
+            bail!(
+                "{}: {} bytes, not {}",
+                source.file,
+                found.len(),
+                source.bytes
+            );
+        }
+        let status = Command::new("dpkg-deb")
+            .arg("--extract")
+            .args([&file, root])
+            .status()
+            .map_err(|error| Unavailable::new(format!("dpkg-deb cannot be started: {error}")))?;
+        if !status.success() {
+            bail!("dpkg-deb cannot unpack {}", source.file);
+        }
+    }
+    fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())
+}
+
+/// Those of `names` and the libraries that they need, and those need, and so on.
+pub(crate) fn with_libraries(names: &[&str]) -> anyhow::Result<Vec<String>> {
+    let output = apt_cache(
+        &[
+            "depends",
+            "--recurse",
+            "--important",
+            "--no-pre-depends",
+            "--no-conflicts",
+            "--no-breaks",
+            "--no-replaces",
+            "--no-enhances",
+        ],
+        names,
+    )?;
+    Ok(select_libraries(names, &output))
+}
+
+fn select_libraries(names: &[&str], depends: &str) -> Vec<String> {
+    let mut selected: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    // What is reached through no library and no name is of no use to a program: debconf and its
+    // like. apt prints a package at the margin and what it needs behind that, so one pass over
+    // the packages in the order of discovery is repeated until nothing is new.
+    loop {
+        let before = selected.len();
+        let mut wanted = false;
+        for line in depends.lines() {
+            if !line.starts_with([' ', '|', '<']) {
+                wanted = selected.iter().any(|name| name == line);
+            } else if wanted
+                && let Some((_, needed)) = line.split_once("Depends: ")
+                && LIBRARIES.iter().any(|prefix| needed.starts_with(prefix))
+                && !line.trim_start().starts_with('|')
+                && !selected.iter().any(|name| name == needed)
+            {
+                selected.push(needed.to_owned());
+            }
+        }
+        if selected.len() == before {
+            return selected;
+        }
+    }
+}
+
+/// The package that a package without files of its own stands for: the newest kernel behind
+/// `linux-image-amd64`.
+pub(crate) fn behind(name: &str, prefix: &str) -> anyhow::Result<Option<String>> {
+    let output = apt_cache(&["depends", "--important"], &[name])?;
+    Ok(output
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "))
+        .find(|needed| needed.starts_with(prefix))
+        .map(str::to_owned))
+}
+
+/// Whether apt can fetch this package.
+pub(crate) fn exists(name: &str) -> anyhow::Result<bool> {
+    let output = apt_cache(&["policy"], &[name])?;
+    Ok(output
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Candidate: "))
+        .any(|version| version != "(none)"))
+}
+
+fn apt_cache(arguments: &[&str], names: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("apt-cache")
+        .args(arguments)
+        .args(names)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .map_err(|_| Unavailable::new("no apt here: the guest is made from Debian's packages"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn sources(names: &[String]) -> anyhow::Result<Vec<Source>> {
+    let output = Command::new("apt-get")
+        .args(LIMITS)
+        .args(["-qq", "--print-uris", "download"])
+        .args(names)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Unavailable::new(format!("apt-get cannot be started: {error}")))?;
+    let sources: Option<Vec<_>> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(source)
+        .collect();
+    match sources {
+        Some(sources) if output.status.success() && sources.len() == names.len() => Ok(sources),
+        _ => {
+            let reason = "apt cannot fetch every package (as root: apt-get update)";
+            Err(Unavailable::new(reason).into())
+        }
+    }
+}
+
+/// Reads `'ADDRESS' FILE BYTES SHA256:...`.
+fn source(line: &str) -> Option<Source> {
+    let mut fields = line.split(' ').skip(1);
+    let file = fields.next()?.to_owned();
+    let bytes = fields.next()?.parse().ok()?;
+    // Without a checksum apt would take whatever it is given.
+    fields.next()?.strip_prefix("SHA256:")?;
+    Some(Source { file, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apts_lines_are_understood_and_none_without_a_checksum_is() {
+        let line = "'http://deb.debian.org/a.deb' a_1%3a7.2_amd64.deb 928188 SHA256:00ff";
+        let expected = Source {
+            file: "a_1%3a7.2_amd64.deb".to_owned(),
+            bytes: 928_188,
+        };
+        assert_eq!(source(line), Some(expected));
+        assert_eq!(source("'http://deb.debian.org/a.deb' a.deb 12 "), None);
+        assert_eq!(source("W: something else"), None);
+    }
+
+    #[test]
+    fn libraries_are_followed_and_nothing_else_is() {
+        let depends = "\
+iproute2
+ |Depends: debconf
+  Depends: libbpf1
+  Depends: adduser
+libelf1
+  Depends: libc6
+debconf
+  Depends: libperl
+libbpf1
+  Depends: libelf1
+";
+        assert_eq!(
+            select_libraries(&["iproute2"], depends),
+            ["iproute2", "libbpf1", "libelf1", "libc6"]
+        );
+    }
+}
