@@ -85,6 +85,7 @@ pub(crate) enum Command {
     Loopback(commands::loopback::Options),
     Doctor(commands::doctor::Options),
     Explain(commands::explain::Options),
+    Fix(commands::fix::Options),
     Sanity(commands::sanity::Options),
     Copybw(commands::copybw::Options),
     Copylat(commands::copylat::Options),

@@ -35,4 +35,9 @@ impl Which {
     pub(crate) fn is_example(&self) -> bool {
         self.example
     }
+
+    /// Whether it is another node than this one.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.example
+    }
 }

@@ -5,6 +5,7 @@ pub(crate) mod copybw;
 pub(crate) mod copylat;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod fix;
 pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod loopback;
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Pplat(options) => pplat::run(global, options, output),
         Command::Doctor(options) => doctor::run(global, options, output),
         Command::Explain(options) => explain::run(global, options, output),
+        Command::Fix(options) => fix::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, output),
         Command::Man(options) => generate::man(options),

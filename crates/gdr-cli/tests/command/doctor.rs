@@ -95,3 +95,17 @@ fn a_text_that_means_nothing_is_undecided() {
     assert_eq!(code(&output), 3);
     assert!(stdout(&output).contains("Nothing here is known"));
 }
+
+#[test]
+fn a_dry_run_is_a_script_and_another_node_is_never_mended() {
+    let output = gdr(["fix", "--example"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("#!/bin/sh\n# What gdr fix would do on example-node."));
+    let output = gdr(["fix", "--example", "--apply", "--yes"]);
+    assert_eq!(code(&output), 64);
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    let output = gdr(["fix", "--undo", "--journal", journal.to_str().unwrap()]);
+    assert_eq!(code(&output), 0);
+    assert_eq!(stdout(&output), "There is nothing to take back.\n");
+}

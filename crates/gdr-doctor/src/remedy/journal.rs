@@ -1,5 +1,6 @@
 //! What was changed, so that it can be taken back.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -62,6 +63,32 @@ pub enum Change {
         /// The function's address.
         bdf: String,
     },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Register {
+                bdf,
+                offset,
+                before,
+                after,
+                ..
+            } => write!(f, "{bdf} {offset:#x}: {before:#06x} -> {after:#06x}"),
+            Self::File { path, before, .. } => match before {
+                None => write!(f, "{path} was made"),
+                Some(_) => write!(f, "{path} was changed"),
+            },
+            Self::Module { module, .. } => write!(f, "{module} was loaded"),
+            Self::Mtu {
+                netdev,
+                before,
+                after,
+                ..
+            } => write!(f, "{netdev}: MTU {before} -> {after}"),
+            Self::Rescan { bdf } => write!(f, "{bdf} was found anew"),
+        }
+    }
 }
 
 /// A line of a journal.

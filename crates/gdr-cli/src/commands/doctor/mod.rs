@@ -245,7 +245,7 @@ fn exit(outcome: Outcome, diagnosis: &Diagnosis, fail_on: FailOn) -> Exit {
 }
 
 /// The checks of these names.
-fn checks(names: &[String]) -> Result<Vec<CheckId>> {
+pub(super) fn checks(names: &[String]) -> Result<Vec<CheckId>> {
     names
         .iter()
         .map(|name| {
