@@ -2,7 +2,7 @@
 //! are.
 //!
 //! Nothing here judges and nothing here changes a node. All reading goes through one seam,
-//! [`Source`]: the running machine ([`LiveRoot`]), a capture of one, a test's own
+//! [`Source`]: the running machine ([`ThisNode`]), a capture of one, a test's own
 //! ([`MemorySource`]). What is read is a [`Datum`]: a value, or the reason why there is none.
 //!
 //! - [`pci`] has the functions, their config space and capabilities, and the tree they form.
@@ -51,6 +51,7 @@ mod numa;
 pub mod pci;
 mod rdma;
 mod source;
+mod this_node;
 pub mod topology;
 
 pub use gdr_cuda::{Bdf, ParseBdfError};
@@ -60,3 +61,4 @@ pub use rdma::{Netdev, RdmaDevice, RdmaPort};
 pub use source::{
     Datum, Errno, LiveRoot, MAX_ENTRIES, MAX_FILE, MemorySource, Source, virtual_path,
 };
+pub use this_node::ThisNode;

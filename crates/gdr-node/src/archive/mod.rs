@@ -129,10 +129,6 @@ impl Archive {
         });
         sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size))
     }
-
-    pub(crate) fn content(&self) -> &Content {
-        &self.content
-    }
 }
 
 impl Source for Archive {

@@ -85,7 +85,7 @@ fn what_was_written_is_read_back_whole() {
     assert_eq!(again.read("/proc/meminfo"), Datum::Failed(Errno(5)));
     assert_eq!(again.read("@kmsg"), Datum::Denied);
     assert_eq!(Inventory::read(&again), Inventory::read(&archive));
-    for (at, _) in archive.content().iter() {
+    for (at, _) in archive.content.iter() {
         assert_eq!(again.read(at), archive.read(at), "file {at}");
         assert_eq!(again.list(at), archive.list(at), "list {at}");
         assert_eq!(again.link(at), archive.link(at), "link {at}");

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::{Datum, Errno, MAX_ENTRIES, MAX_FILE, Source, path};
+use super::{Datum, Errno, MAX_ENTRIES, MAX_FILE, Source, path, virtual_path};
 
 /// `EINVAL` of Linux: `readlink` on what is no link.
 const NOT_A_LINK: i32 = 22;
@@ -13,6 +13,9 @@ const NOT_A_LINK: i32 = 22;
 ///
 /// Below a prefix every link is followed by its text, so that neither an absolute link nor one
 /// with too many `..` leads out of the directory.
+///
+/// It knows files only: what has a name of [`virtual_path`] is [`Datum::NotCollected`], but for
+/// directories that an archive was unpacked into. [`ThisNode`](crate::ThisNode) knows those too.
 #[derive(Clone, Debug)]
 pub struct LiveRoot {
     prefix: Option<PathBuf>,
@@ -46,7 +49,8 @@ impl LiveRoot {
 
     fn place(&self, at: &str) -> Datum<PathBuf> {
         match &self.prefix {
-            None => Datum::Present(PathBuf::from(at)),
+            None if virtual_path::is_virtual(at) => Datum::NotCollected,
+            None => Datum::Present(Path::new("/").join(at)),
             Some(prefix) => path::resolve(at, |at| Self::link_below(prefix, at))
                 .map(|at| prefix.join(at.trim_start_matches('/'))),
         }
@@ -61,15 +65,17 @@ impl Default for LiveRoot {
 
 impl Source for LiveRoot {
     fn read(&self, path: &str) -> Datum<Vec<u8>> {
-        self.place(path).and_then(|place| match read_file(&place) {
+        let file = self.place(path).and_then(|place| match read_file(&place) {
             Ok(Some(bytes)) => Datum::Present(bytes),
             Ok(None) => Datum::Missing,
             Err(error) => absence(&error),
-        })
+        });
+        unless_virtual(path, file)
     }
 
     fn list(&self, path: &str) -> Datum<Vec<String>> {
-        self.place(path)
+        let list = self
+            .place(path)
             .and_then(|place| match fs::read_dir(&place) {
                 Ok(entries) => {
                     let mut names: Vec<String> = entries
@@ -81,15 +87,25 @@ impl Source for LiveRoot {
                     Datum::Present(names)
                 }
                 Err(error) => absence(&error),
-            })
+            });
+        unless_virtual(path, list)
     }
 
     fn link(&self, path: &str) -> Datum<String> {
         match &self.prefix {
-            None => Self::raw_link(Path::new(path)),
+            None if virtual_path::is_virtual(path) => Datum::NotCollected,
+            None => Self::raw_link(&Path::new("/").join(path)),
             Some(prefix) => path::resolve_parent(path, |at| Self::link_below(prefix, at))
                 .and_then(|at| Self::link_below(prefix, &at)),
         }
+    }
+}
+
+/// What is not among the files of a directory may still be, where it is no file of a node.
+fn unless_virtual<T>(path: &str, datum: Datum<T>) -> Datum<T> {
+    match datum {
+        Datum::Missing if virtual_path::is_virtual(path) => Datum::NotCollected,
+        datum => datum,
     }
 }
 
@@ -173,6 +189,19 @@ mod tests {
             root.resolve("/relative"),
             Datum::Present("/etc/passwd".to_owned())
         );
+    }
+
+    #[test]
+    fn what_is_no_file_is_known_only_of_an_unpacked_archive() {
+        let (dir, root) = node();
+        fs::write(dir.path().join("@kmsg"), "words\n").unwrap();
+        assert_eq!(root.text("@kmsg"), Datum::Present("words".to_owned()));
+        assert_eq!(root.read("@uname"), Datum::NotCollected);
+        assert_eq!(root.list("/@systemd"), Datum::NotCollected);
+        for path in ["@kmsg", "/@kmsg"] {
+            assert_eq!(LiveRoot::new().read(path), Datum::NotCollected);
+            assert_eq!(LiveRoot::new().link(path), Datum::NotCollected);
+        }
     }
 
     #[test]

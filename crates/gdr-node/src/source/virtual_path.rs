@@ -56,3 +56,8 @@ pub const LIBRARIES: &str = "@libraries";
 
 /// The file system at `/dev/shm`: `size` and `free`, a blank, bytes; one line each.
 pub const SHARED_MEMORY: &str = "@shm";
+
+/// Whether a path is a name of something that is no file.
+pub fn is_virtual(path: &str) -> bool {
+    path.trim_start_matches('/').starts_with('@')
+}
