@@ -158,7 +158,7 @@ impl World {
         let found = self
             .devices
             .iter()
-            .position(|device| device.spec.name == name);
+            .position(|device| !device.gone && device.spec.name == name);
         found.ok_or_else(|| format!("there is no device {name}"))
     }
 
@@ -293,20 +293,20 @@ impl World {
     }
 
     pub(crate) fn report(&self) -> Report {
-        let live = |(id, device): (DeviceId, &Device)| {
-            let live = Live {
-                contexts: self.contexts.values().filter(|it| it.device == id).count(),
-                domains: self.domains.values().filter(|it| it.device == id).count(),
-                regions: self.regions.values().filter(|it| it.device == id).count(),
-                channels: self.channels.values().filter(|it| it.device == id).count(),
-                queues: self.queues.values().filter(|it| it.device == id).count(),
-                pairs: self.pairs.values().filter(|it| it.device == id).count(),
-            };
-            (device.spec.name.clone(), live)
-        };
+        let mut live = BTreeMap::<String, Live>::new();
+        // A device that is gone may have one of the same name after it.
+        for (id, device) in self.devices.iter().enumerate() {
+            let sum = live.entry(device.spec.name.clone()).or_default();
+            sum.contexts += self.contexts.values().filter(|it| it.device == id).count();
+            sum.domains += self.domains.values().filter(|it| it.device == id).count();
+            sum.regions += self.regions.values().filter(|it| it.device == id).count();
+            sum.channels += self.channels.values().filter(|it| it.device == id).count();
+            sum.queues += self.queues.values().filter(|it| it.device == id).count();
+            sum.pairs += self.pairs.values().filter(|it| it.device == id).count();
+        }
         Report {
             error: None,
-            live: self.devices.iter().enumerate().map(live).collect(),
+            live,
             calls: self.calls.clone(),
             violations: self.violations.clone(),
         }
