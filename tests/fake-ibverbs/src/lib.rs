@@ -19,6 +19,7 @@
 
 mod answer;
 mod builder;
+mod channel;
 mod client;
 mod completion;
 mod control;
