@@ -86,6 +86,7 @@ pub(crate) enum Command {
     Doctor(commands::doctor::Options),
     Explain(commands::explain::Options),
     Fix(commands::fix::Options),
+    Peermem(commands::peermem::Options),
     Sanity(commands::sanity::Options),
     Copybw(commands::copybw::Options),
     Copylat(commands::copylat::Options),

@@ -25,6 +25,7 @@ pub mod explain;
 pub mod facts;
 mod finding;
 mod fix;
+pub mod peermem;
 pub mod probes;
 pub mod remedy;
 pub mod report;

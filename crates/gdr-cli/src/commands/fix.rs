@@ -26,7 +26,7 @@ Examples:
   sudo gdr fix --undo       take back what was done";
 
 /// Where the journal is, unless `--journal` says otherwise.
-const JOURNAL: &str = "/var/lib/gdr/fix.journal";
+pub(super) const JOURNAL: &str = "/var/lib/gdr/fix.journal";
 
 /// Mend what the doctor found: as a script to read, or at once with a journal
 ///
@@ -207,7 +207,8 @@ fn finish(
     Ok(if failed { Exit::Failure } else { Exit::Fine })
 }
 
-fn root() -> Result<()> {
+/// Refuses all but root.
+pub(super) fn root() -> Result<()> {
     // The effective user's number is the second word of the line.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status

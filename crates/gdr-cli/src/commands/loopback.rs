@@ -1,6 +1,7 @@
 //! `gdr loopback`: RDMA into GPU memory, proved.
 
 mod lines;
+mod table;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +15,8 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use gdr_cuda::MemoryKind;
 use gdr_perf::loopback::{
-    self, Destination, Event, Patience, Reach, Report, Settings, Step, Verdict,
+    self, Destination, Event, Patience, Reach, Report, Settings, Step, SweepEvent, SweepSettings,
+    Verdict,
 };
 use gdr_rdma::{Listener, Security, SharedKey};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -28,6 +30,7 @@ use crate::numbers::{count, size};
 use crate::output::{Output, flow};
 use crate::progress::Progress;
 use lines::Lines;
+use table::Table;
 
 /// RoCE's UDP port, and the TCP port of the set-up unless said otherwise.
 const PORT: u16 = 4791;
@@ -36,6 +39,7 @@ const EXAMPLES: &str = "\
 Examples:
   gdr loopback                              prove RDMA into GPU memory, within this machine
   gdr loopback --size 64M --staged          through host memory and the copy engine instead
+  gdr loopback --sweep --size 1G            measure direct against staged, 4 bytes to 1 GiB
   gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
   gdr loopback --connect 10.0.0.1 --key-file key    on the other one
   gdr loopback --backend sim --json         without a GPU, for a program";
@@ -67,13 +71,20 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
     provider: Provider,
 
-    /// Bytes an iteration, a multiple of 4 up to 1G
-    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "1M")]
-    size: u64,
+    /// Bytes an iteration, a multiple of 4 up to 1G [default: 1M]; the largest with --sweep
+    /// [default: 64M]
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    size: Option<u64>,
 
-    /// Iterations, each with patterns of its own
-    #[arg(short, long, value_name = "N", value_parser = count, default_value = "10")]
-    iterations: u32,
+    /// Iterations, each with patterns of its own [default: 10]; the most rounds a latency is taken
+    /// from with --sweep [default: 2000]
+    #[arg(short, long, value_name = "N", value_parser = count)]
+    iterations: Option<u32>,
+
+    /// Measure instead of proving: latency and bandwidth of WRITE and READ by size, into host
+    /// memory, into GPU memory directly, and staged
+    #[arg(long, conflicts_with_all = ["listen", "connect", "pattern"])]
+    sweep: bool,
 
     /// What the patterns are made from
     #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
@@ -149,10 +160,23 @@ enum Allocator {
 
 impl Options {
     fn settings(&self) -> Settings {
+        let default = Settings::default();
         Settings {
-            size: self.size,
-            iterations: self.iterations,
+            size: self.size.unwrap_or(default.size),
+            iterations: self.iterations.unwrap_or(default.iterations),
             seed: self.pattern,
+            timeout: seconds(self.timeout),
+        }
+    }
+
+    fn sweep_settings(&self) -> SweepSettings {
+        let default = SweepSettings::default();
+        let Destination { memory, reach } = self.destination();
+        SweepSettings {
+            largest: self.size.unwrap_or(default.largest),
+            rounds: self.iterations.unwrap_or(default.rounds),
+            memory,
+            reach,
             timeout: seconds(self.timeout),
         }
     }
@@ -196,7 +220,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         None => Some(Machine::open(global)?),
         Some(_) => None,
     };
-    let mut lines = Lines::new(global, options.iterations);
+    if let (Some(machine), true) = (&machine, options.sweep) {
+        return sweep(global, machine, options, output);
+    }
+    let mut lines = Lines::new(global, options.settings().iterations);
     if let (Some(machine), false) = (&machine, global.json) {
         say_simulated(machine, output)?;
         lines.simulation_is_known();
@@ -232,6 +259,45 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         Verdict::Fail => Exit::Failure,
         Verdict::Undecided => Exit::Undecided,
     })
+}
+
+/// Measures, both ends in this process.
+fn sweep(
+    global: &Global,
+    machine: &Machine,
+    options: &Options,
+    output: &mut Output,
+) -> Result<Exit> {
+    let settings = options.sweep_settings();
+    let (from, to) = loopback::open_both(options.from, options.to, options.port)?;
+    if !global.json {
+        say_simulated(machine, output)?;
+    }
+    let stop = on_signals(false)?;
+    let progress = Progress::on_stderr();
+    let (mut done, total) = (0, 2 * settings.sizes().count());
+    let mut table = Table::default();
+    let measured = loopback::sweep(&machine.site, &from, &to, &settings, &mut |event| {
+        if stop.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        if let SweepEvent::Measured(_) = event {
+            done += 1;
+            progress.at(done, total, "measuring");
+        }
+        match global.json {
+            true => ControlFlow::Continue(()),
+            false => flow(table.event(&event, output)),
+        }
+    });
+    drop(progress);
+    let sweep = measured?;
+    if global.json {
+        output.json(&sweep)?;
+    } else {
+        table.end(&sweep, output)?;
+    }
+    Ok(Exit::Fine)
 }
 
 type Observe<'a> = &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>;

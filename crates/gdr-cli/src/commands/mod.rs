@@ -10,6 +10,7 @@ pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod loopback;
 mod memory;
+pub(crate) mod peermem;
 pub(crate) mod pplat;
 pub(crate) mod sanity;
 
@@ -33,6 +34,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Doctor(options) => doctor::run(global, options, output),
         Command::Explain(options) => explain::run(global, options, output),
         Command::Fix(options) => fix::run(global, options, output),
+        Command::Peermem(options) => peermem::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, output),
         Command::Man(options) => generate::man(options),

@@ -109,3 +109,20 @@ fn a_dry_run_is_a_script_and_another_node_is_never_mended() {
     assert_eq!(code(&output), 0);
     assert_eq!(stdout(&output), "There is nothing to take back.\n");
 }
+
+#[test]
+fn the_peer_memory_of_a_node_is_described() {
+    let output = gdr(["peermem", "status", "--example"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).starts_with("peer memory: active\n"),
+        "{}",
+        stdout(&output)
+    );
+    let output = gdr(["peermem", "status", "--example", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["schema"], "gdr.peermem");
+    assert_eq!(report["standing"], "active");
+    // This node may or may not have it; it is described all the same.
+    assert!(matches!(code(&gdr(["peermem", "status"])), 0..=3));
+}

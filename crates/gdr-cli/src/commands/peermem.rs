@@ -1,0 +1,154 @@
+//! `gdr peermem`: the peer-memory module, as a service.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+use gdr_doctor::Action;
+use gdr_doctor::peermem::{DROP_IN, DmaBuf, MODULE, OLD_MODULE, PeerMemory, Standing};
+use gdr_doctor::remedy::{Done, Hands, Journal, LiveHands, apply};
+use gdr_node::{Datum, LiveRoot};
+use gdr_perf::report::Schema;
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use super::fix::{JOURNAL, root};
+use crate::args::Global;
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::node::Which;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr peermem status         is it there, does it work, and if not, what does
+  sudo gdr peermem load      load it now
+  sudo gdr peermem enable    load it now and at boot
+  sudo gdr peermem disable   no longer at boot";
+
+/// See and manage the kernel module that lets RDMA NICs register GPU memory
+///
+/// nvidia_peermem today, nv_peer_mem of old. Where it cannot work, says why and whether dma-buf
+/// does.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Say how things stand: 0 where it works, 1 where dma-buf has to, 2 where neither does
+    Status {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Load the module now
+    Load,
+    /// Unload the module now
+    Unload,
+    /// Load the module now and at every boot
+    Enable,
+    /// Do not load the module at boot any more
+    Disable,
+}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    schema: Schema,
+    #[serde(flatten)]
+    peer: PeerMemory,
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    match &options.what {
+        What::Status { which } => {
+            let node = which.open()?;
+            return status(global, PeerMemory::read(node.source.as_ref()), output);
+        }
+        What::Load => act(&[PeerMemory::load()], output)?,
+        What::Enable => act(&[PeerMemory::enable(), PeerMemory::load()], output)?,
+        What::Unload => {
+            root()?;
+            let mut hands = LiveHands::new();
+            for module in [MODULE, OLD_MODULE] {
+                if hands.exists(&format!("/sys/module/{module}")) {
+                    hands.unload_module(module).map_err(|error| {
+                        anyhow::anyhow!(
+                            "{module} cannot be unloaded: {error}; end the jobs that have GPU \
+                             memory registered"
+                        )
+                    })?;
+                    output.line(format_args!("{module} is unloaded"))?;
+                }
+            }
+        }
+        What::Disable => {
+            root()?;
+            let mut hands = LiveHands::new();
+            if hands.exists(DROP_IN) {
+                hands.remove(DROP_IN)?;
+                output.line(format_args!("{DROP_IN} is gone"))?;
+            }
+        }
+    }
+    status(global, PeerMemory::read(&LiveRoot::new()), output)
+}
+
+fn act(actions: &[Action], output: &mut Output) -> Result<()> {
+    root()?;
+    let peer = PeerMemory::read(&LiveRoot::new());
+    if matches!(peer.standing, Standing::Impossible | Standing::Conflict) {
+        anyhow::bail!("{MODULE} cannot be loaded: {}", peer.because);
+    }
+    let mut journal = Journal::open(&PathBuf::from(JOURNAL))?;
+    let mut hands = LiveHands::new();
+    for action in actions {
+        match apply(action, &mut hands, &mut journal)? {
+            Done::Changed(what) | Done::Already(what) => output.line(what)?,
+        }
+    }
+    Ok(())
+}
+
+fn status(global: &Global, peer: PeerMemory, output: &mut Output) -> Result<Exit> {
+    let works = matches!(peer.standing, Standing::Active | Standing::Loaded);
+    let exit = match (works, peer.dma_buf, peer.standing) {
+        (true, ..) => Exit::Fine,
+        (false, DmaBuf::Ready, _) => Exit::Warning,
+        (false, DmaBuf::Unknown, _) | (false, _, Standing::Unknown) => Exit::Undecided,
+        (false, DmaBuf::No, _) => Exit::Failure,
+    };
+    if global.json {
+        output.json(&Report {
+            schema: Schema::first("gdr.peermem"),
+            peer,
+        })?;
+        return Ok(exit);
+    }
+    output.line(format_args!(
+        "peer memory: {}",
+        peer.standing.to_string().bold()
+    ))?;
+    output.line(format_args!("    {}", peer.because))?;
+    if let Some(version) = &peer.version {
+        output.line(format_args!("version: {version}"))?;
+    }
+    output.line(format_args!("NVIDIA driver: {}", peer.driver))?;
+    output.line(match &peer.at_boot {
+        Datum::Present(path) => format!("at boot: loaded by {path}"),
+        Datum::Missing => "at boot: not loaded; `gdr peermem enable` changes that".to_owned(),
+        unknown => format!("at boot: {unknown}"),
+    })?;
+    let dma_buf = match peer.dma_buf {
+        DmaBuf::Ready => "the GPU's side can; `gdr devices` says whether a NIC can",
+        DmaBuf::No => "no",
+        DmaBuf::Unknown => "not known",
+    };
+    output.line(format_args!(
+        "dma-buf instead: {dma_buf} ({})",
+        peer.dma_buf_because
+    ))?;
+    Ok(exit)
+}

@@ -1,0 +1,432 @@
+//! The peer-memory module of a node: what nv_peer_mem's service was to old nodes, for
+//! nvidia_peermem.
+//!
+//! A peer-memory module lets `ibv_reg_mr` take a GPU address. It needs an RDMA stack with
+//! `ib_register_peer_memory_client`, which MLNX_OFED, DOCA and Ubuntu's kernels have and kernel.org's
+//! does not. Where it cannot work, dma-buf may.
+
+use std::fmt;
+
+use gdr_node::{Datum, Source, virtual_path};
+use serde::{Serialize, Serializer};
+
+use crate::facts::{Facts, Flavour, Version};
+use crate::fix::Action;
+
+/// The module of today, which comes with NVIDIA's driver.
+pub const MODULE: &str = "nvidia_peermem";
+
+/// The module of old, of a package of its own.
+pub const OLD_MODULE: &str = "nv_peer_mem";
+
+/// The drop-in that loads the module at boot.
+pub const DROP_IN: &str = "/etc/modules-load.d/nvidia-peermem.conf";
+
+/// The folders of drop-ins that name modules to load at boot, and the file of old.
+const BOOT_FOLDERS: [&str; 3] = [
+    "/etc/modules-load.d",
+    "/run/modules-load.d",
+    "/usr/lib/modules-load.d",
+];
+const BOOT_FILE: &str = "/etc/modules";
+
+/// What the RDMA stack needs for the module to work.
+const SYMBOL: &str = "ib_register_peer_memory_client";
+
+/// How things stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// It is loaded and the RDMA stack knows it.
+    Active,
+    /// It is loaded; whether the RDMA stack knows it cannot be told.
+    Loaded,
+    /// It is loaded, and the RDMA stack does not know it: it does nothing.
+    Unregistered,
+    /// Both modules are loaded: one takes what is meant for the other.
+    Conflict,
+    /// It is not loaded and can be.
+    Loadable,
+    /// It is not loaded and cannot work here.
+    Impossible,
+    /// It is not loaded; whether it could be cannot be told.
+    Unknown,
+}
+
+/// Whether GPU memory can be registered by dma-buf instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DmaBuf {
+    /// The driver and the kernel can; the NIC's driver decides.
+    Ready,
+    /// The driver or the kernel cannot.
+    No,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// The peer-memory module of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PeerMemory {
+    /// How things stand.
+    pub standing: Standing,
+    /// Why, in a sentence.
+    pub because: String,
+    /// The modules that are loaded, of the two.
+    pub loaded: Vec<String>,
+    /// The version of the one that is loaded.
+    pub version: Option<String>,
+    /// NVIDIA's driver, with its flavour.
+    #[serde(serialize_with = "fact")]
+    pub driver: Datum<String>,
+    /// The file that loads it at boot.
+    #[serde(serialize_with = "fact")]
+    pub at_boot: Datum<String>,
+    /// Whether dma-buf works instead.
+    pub dma_buf: DmaBuf,
+    /// Why, in a sentence.
+    pub dma_buf_because: String,
+}
+
+fn fact<S: Serializer>(datum: &Datum<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    match datum {
+        Datum::Present(text) => serializer.serialize_some(text),
+        _ => serializer.serialize_none(),
+    }
+}
+
+impl PeerMemory {
+    /// Reads it.
+    pub fn read(source: &dyn Source) -> Self {
+        let facts = Facts::read(source);
+        let loaded = loaded(source, &facts);
+        let (standing, because) = standing(source, &facts, &loaded);
+        let (dma_buf, dma_buf_because) = dma_buf(&facts);
+        Self {
+            standing,
+            because,
+            version: loaded
+                .first()
+                .and_then(|name| version(source, name).into_present()),
+            loaded,
+            driver: facts
+                .nvidia
+                .as_ref()
+                .map(|driver| format!("{} ({})", driver.version, flavour(driver.flavour))),
+            at_boot: at_boot(source),
+            dma_buf,
+            dma_buf_because,
+        }
+    }
+
+    /// What loads the module now.
+    pub fn load() -> Action {
+        Action::LoadModule {
+            module: MODULE.to_owned(),
+        }
+    }
+
+    /// What has the module loaded at boot.
+    pub fn enable() -> Action {
+        Action::WriteFile {
+            path: DROP_IN.to_owned(),
+            content: format!("# GPU memory for RDMA NICs\n{MODULE}\n"),
+        }
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Loaded => "loaded",
+            Self::Unregistered => "loaded, but without effect",
+            Self::Conflict => "in conflict",
+            Self::Loadable => "not loaded",
+            Self::Impossible => "not loaded, and cannot work here",
+            Self::Unknown => "not loaded; whether it could be is not known",
+        })
+    }
+}
+
+const fn flavour(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::Open => "open",
+        Flavour::Proprietary => "proprietary",
+    }
+}
+
+fn loaded(source: &dyn Source, facts: &Facts) -> Vec<String> {
+    [MODULE, OLD_MODULE]
+        .into_iter()
+        .filter(|name| {
+            facts.module(name).is_present()
+                || source.list(&format!("/sys/module/{name}")).is_present()
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+fn version(source: &dyn Source, module: &str) -> Datum<String> {
+    source.text(&format!("/sys/module/{module}/version"))
+}
+
+fn standing(source: &dyn Source, facts: &Facts, loaded: &[String]) -> (Standing, String) {
+    match loaded {
+        [] => prospect(source, facts),
+        [module] => match registered(source, facts, module) {
+            Some(true) => (
+                Standing::Active,
+                format!("{module} is loaded and registered with ib_core"),
+            ),
+            Some(false) => (
+                Standing::Unregistered,
+                format!(
+                    "{module} is loaded and ib_core does not know it: it was built for another \
+                     RDMA stack than runs; rebuild it, or use dma-buf"
+                ),
+            ),
+            None => (
+                Standing::Loaded,
+                format!("{module} is loaded; whether ib_core knows it was not to be seen"),
+            ),
+        },
+        _ => (
+            Standing::Conflict,
+            format!(
+                "{MODULE} and {OLD_MODULE} are both loaded: unload and uninstall {OLD_MODULE}, \
+                 which nobody keeps up any more"
+            ),
+        ),
+    }
+}
+
+/// Whether ib_core knows the module: it uses ib_core, and the folder of clients names it.
+fn registered(source: &dyn Source, facts: &Facts, module: &str) -> Option<bool> {
+    let clients = "/sys/kernel/mm/memory_peers";
+    if (source.list(clients).into_present())
+        .is_some_and(|clients| clients.iter().any(|name| name.starts_with("nv_mem")))
+    {
+        return Some(true);
+    }
+    let users = &facts.module("ib_core").into_present()?.users;
+    Some(users.iter().any(|user| user == module))
+}
+
+/// Of a module that is not loaded: whether it could be.
+fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
+    match &facts.nvidia {
+        Datum::Missing => {
+            return (
+                Standing::Impossible,
+                "NVIDIA's driver is not loaded, and the module needs it".to_owned(),
+            );
+        }
+        Datum::Present(_) => {}
+        unknown => {
+            return (
+                Standing::Unknown,
+                format!("NVIDIA's driver: {}", unknown.as_ref().map(|_| "there")),
+            );
+        }
+    }
+    if facts.module("ib_core") == Datum::Missing {
+        return (
+            Standing::Impossible,
+            "no RDMA stack is loaded: ib_core is not there; load the NIC's driver first".to_owned(),
+        );
+    }
+    let symbols = source.text(virtual_path::SYMBOLS);
+    let known = symbols
+        .as_ref()
+        .map(|text| text.lines().any(|line| line.starts_with(SYMBOL)));
+    match known {
+        Datum::Present(true) => match shipped(source) {
+            Some(false) => (
+                Standing::Impossible,
+                format!(
+                    "{MODULE} was not built for this kernel: install the driver's modules again \
+                     while the RDMA stack that runs is there"
+                ),
+            ),
+            _ => (
+                Standing::Loadable,
+                format!("ib_core has {SYMBOL}: `gdr peermem load` loads the module"),
+            ),
+        },
+        Datum::Present(false) => (
+            Standing::Impossible,
+            format!(
+                "the RDMA stack that runs has no {SYMBOL}: it is the kernel's own, without peer \
+                 memory; loading would end in `Invalid argument`. Use dma-buf, or install \
+                 MLNX_OFED or DOCA and then the driver's modules anew"
+            ),
+        ),
+        _ => (
+            Standing::Unknown,
+            "the kernel's symbols were not to be seen: they need root".to_owned(),
+        ),
+    }
+}
+
+/// Whether the kernel's list of modules has it.
+fn shipped(source: &dyn Source) -> Option<bool> {
+    let text = source.text(virtual_path::MODULE_FILES).into_present()?;
+    Some(
+        text.lines()
+            .any(|line| line.contains("nvidia-peermem.ko") || line.contains("nvidia_peermem.ko")),
+    )
+}
+
+fn at_boot(source: &dyn Source) -> Datum<String> {
+    let names = |text: &str| {
+        text.lines().map(str::trim).any(|line| {
+            let line = line.replace('-', "_");
+            line == MODULE || line == OLD_MODULE
+        })
+    };
+    let mut unknown = None;
+    for folder in BOOT_FOLDERS {
+        match source.list(folder) {
+            Datum::Present(files) => {
+                for file in files.iter().filter(|file| file.ends_with(".conf")) {
+                    let path = format!("{folder}/{file}");
+                    if source.text(&path).present().is_some_and(|text| names(text)) {
+                        return Datum::Present(path);
+                    }
+                }
+            }
+            Datum::Missing => {}
+            other => unknown = Some(other.map(|_| String::new())),
+        }
+    }
+    if (source.text(BOOT_FILE).present()).is_some_and(|text| names(text)) {
+        return Datum::Present(BOOT_FILE.to_owned());
+    }
+    unknown.unwrap_or(Datum::Missing)
+}
+
+/// Whether the GPU's side can do dma-buf: the open driver 515 or later, and kernel 5.12 or later.
+fn dma_buf(facts: &Facts) -> (DmaBuf, String) {
+    const DRIVER: &[u32] = &[515];
+    const KERNEL: &[u32] = &[5, 12];
+    let (driver, kernel): (_, &Version) = match (&facts.nvidia, &facts.kernel) {
+        (Datum::Missing, _) => {
+            return (DmaBuf::No, "NVIDIA's driver is not loaded".to_owned());
+        }
+        (Datum::Present(driver), Datum::Present(kernel)) => (driver, kernel),
+        _ => {
+            return (
+                DmaBuf::Unknown,
+                "the driver or the kernel is not known".to_owned(),
+            );
+        }
+    };
+    if driver.flavour == Flavour::Proprietary {
+        return (
+            DmaBuf::No,
+            "the driver's flavour is proprietary, which exports no dma-buf; install the open one"
+                .to_owned(),
+        );
+    }
+    if !driver.version.is_at_least(DRIVER) {
+        return (
+            DmaBuf::No,
+            format!("driver {} is older than 515", driver.version),
+        );
+    }
+    if !kernel.is_at_least(KERNEL) {
+        return (DmaBuf::No, format!("kernel {kernel} is older than 5.12"));
+    }
+    (
+        DmaBuf::Ready,
+        format!("open driver {} and kernel {kernel}", driver.version),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+
+    fn standing(node: &MemorySource) -> Standing {
+        PeerMemory::read(node).standing
+    }
+
+    fn unloaded() -> MemorySource {
+        example::healthy()
+            .without("/sys/module/nvidia_peermem")
+            .without("/sys/kernel/mm/memory_peers")
+            .file(
+                "/proc/modules",
+                "nvidia 1 0 - Live 0x0\nib_core 1 1 ib_uverbs, Live 0x0\n",
+            )
+    }
+
+    #[test]
+    fn a_module_that_is_loaded_and_registered_is_active() {
+        let peer = PeerMemory::read(&example::healthy());
+        assert_eq!(peer.standing, Standing::Active);
+        assert_eq!(
+            peer.at_boot,
+            Datum::Present("/etc/modules-load.d/nvidia-peermem.conf".into())
+        );
+        assert_eq!(peer.dma_buf, DmaBuf::Ready, "{}", peer.dma_buf_because);
+    }
+
+    #[test]
+    fn a_module_that_ib_core_does_not_know_is_without_effect() {
+        let node = example::healthy()
+            .without("/sys/kernel/mm/memory_peers")
+            .file(
+                "/proc/modules",
+                "nvidia_peermem 1 0 - Live 0x0\nib_core 1 1 ib_uverbs, Live 0x0\n",
+            );
+        assert_eq!(standing(&node), Standing::Unregistered);
+    }
+
+    #[test]
+    fn both_modules_are_a_conflict() {
+        let node = example::healthy().file("/sys/module/nv_peer_mem/version", "1.3\n");
+        assert_eq!(standing(&node), Standing::Conflict);
+    }
+
+    #[test]
+    fn what_is_not_loaded_can_be_where_the_stack_has_the_symbol() {
+        assert_eq!(standing(&unloaded()), Standing::Loadable);
+        let node = unloaded().file(virtual_path::SYMBOLS, "ib_register_client [ib_core]\n");
+        let peer = PeerMemory::read(&node);
+        assert_eq!(peer.standing, Standing::Impossible);
+        assert!(peer.because.contains("dma-buf"), "{}", peer.because);
+        let node = unloaded().denied(virtual_path::SYMBOLS);
+        assert_eq!(standing(&node), Standing::Unknown);
+        let node = unloaded().without("/proc/driver/nvidia");
+        assert_eq!(standing(&node), Standing::Impossible);
+        let node = unloaded().file("/proc/modules", "nvidia 1 0 - Live 0x0\n");
+        assert_eq!(standing(&node), Standing::Impossible);
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_a_node_that_was_not_read() {
+        let peer = PeerMemory::read(&MemorySource::partial());
+        assert_eq!(peer.standing, Standing::Unknown);
+        assert_eq!(peer.dma_buf, DmaBuf::Unknown);
+        assert_eq!(peer.at_boot, Datum::NotCollected);
+    }
+
+    #[test]
+    fn a_proprietary_or_old_driver_and_an_old_kernel_have_no_dma_buf() {
+        let with = |driver: &str, kernel: &str| {
+            let node = example::healthy()
+                .file("/proc/driver/nvidia/version", driver)
+                .file("/proc/sys/kernel/osrelease", kernel);
+            PeerMemory::read(&node).dma_buf
+        };
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue";
+        assert_eq!(with(open, "6.8.0-60-generic\n"), DmaBuf::Ready);
+        assert_eq!(with(closed, "6.8.0-60-generic\n"), DmaBuf::No);
+        assert_eq!(with(open, "5.4.0-42-generic\n"), DmaBuf::No);
+    }
+}
