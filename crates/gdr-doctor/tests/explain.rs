@@ -26,6 +26,9 @@ const TEXTS: &[(&str, &[&str])] = &[
             "Couldn't allocate MR with error=14\nFailed to create MR",
             "E20240101 transport.cpp] Failed to register memory 0x7f5c: Bad address [14]",
             "NET/IB : ibv_reg_mr_iova2 failed with error Bad address",
+            "ibv_reg_mr failed (errno 14) (Ib failure: Bad address)",
+            "nvshmemt_init:1851: neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.",
+            "Couldn't register GPU MR",
         ],
     ),
     (
@@ -79,7 +82,11 @@ const TEXTS: &[(&str, &[&str])] = &[
     ),
     (
         "bar1-small",
-        &["mlx5_0:mr_umem_get:1032:(pid 8811): umem get failed (-14)"],
+        &[
+            "mlx5_0:mr_umem_get:1032:(pid 8811): umem get failed (-14)",
+            "ibv_reg_mr failed, Bad address. addr:0x7f21e3369dc0, length:15863892992, access:0x7\n\
+             mlx5_0:mr_umem_get:709:(pid 15855): umem get failed (-131668346275144)",
+        ],
     ),
     (
         "no-rdma-device",
@@ -123,6 +130,8 @@ const TEXTS: &[(&str, &[&str])] = &[
             "GDRAPI: unable to open GDR driver: is gdrdrv driver installed and loaded?",
             "Is gdrdrv driver installed and loaded?",
             "gdrdrv:built for proprietary NVIDIA driver",
+            "GDRCOPY library \"libgdrapi.so\" unable to open GDR driver, is gdrdrv.ko loaded?",
+            "ucp_context.c:779  UCX  WARN  transport 'gdr_copy' is not available, please use one or more of: cma",
         ],
     ),
     (

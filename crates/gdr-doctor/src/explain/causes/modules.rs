@@ -86,6 +86,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"is gdrdrv driver installed and loaded"),
             sure(r"unable to open gdr driver"),
+            sure(r"transport 'gdr_copy' is not available"),
             sure(r"gdr_open.*(fail|error|returned|null)"),
             sure(r"gdrdrv.*built for (proprietary|opensource|open)"),
             likely(r"/dev/gdrdrv.*(no such|denied|not permitted)"),

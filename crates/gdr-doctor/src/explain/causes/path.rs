@@ -168,6 +168,7 @@ pub(super) const CAUSES: &[Cause] = &[
               ends in a remote operation error (11), syndrome 0x89.",
         patterns: &[
             sure(r"syndrom\w*[ =:]*0x89\b"),
+            sure(r"vendor[ _]?err(or|_syndrome)?[ =:]*(137|0x89)\b"),
             likely(r"reads? fail\w*.{0,40}writes? (work|succe|ok|pass|fine)"),
             likely(r"writes? (work|succe|ok|pass|fine)\w*.{0,40}reads? (fail|do not|don't|error)"),
             likely(r"remote operation error"),

@@ -15,7 +15,8 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"(ibv_)?(reg_mr|reg_mr_iova2?|exp_reg_mr)\b.*bad address"),
             sure(r"fail\w* to register memory.*(bad address|\[14\])"),
-            likely(r"couldn'?t allocate mr"),
+            sure(r"neither nv_peer_mem,? (or|nor) nvidia_peermem (was |were )?detected"),
+            likely(r"couldn'?t (allocate|register)( gpu)? mr"),
             likely(r"(reg\w*|mr)\b.*\berror=14\b"),
             likely(r"failed to (create|allocate) mr\b"),
             likely(r"(regist\w+|reg_mr).*(errno[ =:]*14|\befault\b)"),
@@ -196,7 +197,9 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "Registered GPU memory is reached through BAR1. With 256 MiB (T4, GeForce, \
               resizable BAR off) a large buffer, or many, find no room; small ones work.",
         patterns: &[
-            likely(r"umem get failed"),
+            sure(r"umem get failed"),
+            // Hundreds of megabytes, in bytes.
+            sure(r"reg_?mr.*bad address.*(length|len|size)\D{0,3}[1-9]\d{8,}"),
             likely(r"mr_umem_get.*(fail|-14|-12)"),
             likely(r"bar1.*(exhaust|full|too small|no space|insufficient|out of)"),
             likely(r"nvidia_p2p_get_pages.*(fail|error|-12|-22|ret)"),

@@ -113,6 +113,7 @@ pub(super) const CAUSES: &[Cause] = &[
               nvidia_peermem.",
         patterns: &[
             sure(r"syndrom\w*[ =:]*0x14\b"),
+            sure(r"vendor[ _]?err(or|_syndrome)?[ =:]*(136|0x88)\b"),
             likely(r"remote access error"),
             likely(r"ibv_wc_rem_access_err|rem_access_err"),
             weak(r"\bstatus=10\b"),
