@@ -85,6 +85,7 @@ pub(crate) enum Command {
     Loopback(commands::loopback::Options),
     Doctor(commands::doctor::Options),
     Explain(commands::explain::Options),
+    Collect(commands::collect::Options),
     Fix(commands::fix::Options),
     Peermem(commands::peermem::Options),
     Sanity(commands::sanity::Options),

@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod live;
 mod machine;
 mod multicall;
 mod node;

@@ -1,7 +1,12 @@
 //! The node that a command looks at: this one, a capture of another, or the example.
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use gdr_node::archive::{Archive, ArchiveError};
 use gdr_node::{Inventory, LiveRoot, Source, example};
+
+use crate::live;
 
 /// A node, and what was read of it already.
 pub(crate) struct Node {
@@ -17,15 +22,19 @@ pub(crate) struct Which {
     /// Look at the example node that comes with this program: eight GPUs, ten NICs, two faults
     #[arg(long)]
     example: bool,
+
+    /// Look at another node: an archive of `gdr collect`, or a directory laid out like its root
+    #[arg(long, value_name = "PATH", conflicts_with = "example")]
+    from: Option<PathBuf>,
 }
 
 impl Which {
     /// Reads the node.
     pub(crate) fn open(&self) -> Result<Node> {
-        let source: Box<dyn Source> = if self.example {
-            Box::new(example::node())
-        } else {
-            Box::new(LiveRoot::new())
+        let source: Box<dyn Source> = match &self.from {
+            _ if self.example => Box::new(example::node()),
+            Some(path) => capture(path)?,
+            None => Box::new(live::this_node()),
         };
         let inventory = Inventory::read(source.as_ref());
         Ok(Node { source, inventory })
@@ -38,6 +47,19 @@ impl Which {
 
     /// Whether it is another node than this one.
     pub(crate) fn is_elsewhere(&self) -> bool {
-        self.example
+        self.example || self.from.is_some()
+    }
+}
+
+/// A capture of a node, by what it is.
+fn capture(path: &Path) -> Result<Box<dyn Source>> {
+    if path.is_dir() {
+        return Ok(Box::new(LiveRoot::at(path)));
+    }
+    match Archive::open(path) {
+        Ok(archive) => Ok(Box::new(archive)),
+        // Names the file itself.
+        Err(error @ ArchiveError::File { .. }) => Err(error.into()),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
     }
 }

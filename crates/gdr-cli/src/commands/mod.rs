@@ -1,6 +1,7 @@
 //! The subcommands, one module each: its options, and how it presents what it found.
 
 pub(crate) mod apiperf;
+pub(crate) mod collect;
 pub(crate) mod copybw;
 pub(crate) mod copylat;
 pub(crate) mod doctor;
@@ -33,6 +34,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Pplat(options) => pplat::run(global, options, output),
         Command::Doctor(options) => doctor::run(global, options, output),
         Command::Explain(options) => explain::run(global, options, output),
+        Command::Collect(options) => collect::run(global, options, output),
         Command::Fix(options) => fix::run(global, options, output),
         Command::Peermem(options) => peermem::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::source::{Datum, Errno};
+use crate::source::{Datum, Errno, Source, virtual_path};
 
 /// The entry's name.
 pub(super) const NAME: &str = "gdr-archive.json";
@@ -30,6 +30,33 @@ pub struct Origin {
     pub root: bool,
     /// Whether names and addresses were replaced.
     pub redacted: bool,
+}
+
+impl Origin {
+    /// What a node says of itself; the version of gdr and the time are the caller's to know.
+    pub fn of(source: &dyn Source, gdr: &str, collected: u64) -> Self {
+        let line = |path: &str, name: &str| {
+            let text = source.text(path).into_present()?;
+            let mut lines = text.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name))?.trim();
+            Some(value.to_owned())
+        };
+        // `Uid:` real, effective, saved, file system.
+        let user = line("/proc/self/status", "Uid:");
+        let effective = user
+            .as_deref()
+            .and_then(|ids| ids.split_whitespace().nth(1));
+        let text = |path: &str| source.text(path).into_present().unwrap_or_default();
+        Self {
+            gdr: gdr.to_owned(),
+            collected,
+            host: text("/proc/sys/kernel/hostname"),
+            kernel: text("/proc/sys/kernel/osrelease"),
+            machine: line(virtual_path::UNAME, "machine ").unwrap_or_default(),
+            root: effective == Some("0"),
+            redacted: false,
+        }
+    }
 }
 
 /// The first entry, as JSON.

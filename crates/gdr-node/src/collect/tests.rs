@@ -83,3 +83,15 @@ fn the_steps_are_told_in_order() {
     assert!(steps.iter().enumerate().all(|(n, step)| step.done == n));
     assert_eq!(steps[0].step, "PCI functions");
 }
+
+#[test]
+fn the_origin_is_what_the_node_says_of_itself() {
+    let node = example::node();
+    let origin = Origin::of(&node, "0.1.0", 7);
+    assert_eq!(
+        (origin.host.as_str(), origin.machine.as_str()),
+        ("example-node", "x86_64")
+    );
+    assert!(origin.root && !origin.redacted);
+    assert!(!Origin::of(&MemorySource::new(), "0.1.0", 7).root);
+}

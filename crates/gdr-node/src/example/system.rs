@@ -266,7 +266,7 @@ fn machine(node: MemorySource) -> MemorySource {
 }
 
 fn processes(node: MemorySource) -> MemorySource {
-    let status = "Name:\tgdr\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-191\n\
+    let status = "Name:\tgdr\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-191\n\
                   Mems_allowed_list:\t0-1\n";
     let unit = |name: &str| {
         format!(

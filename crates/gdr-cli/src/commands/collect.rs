@@ -1,0 +1,281 @@
+//! `gdr collect`: all that matters of this node, in one file.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+use gdr_doctor::{Context, Selection, diagnose};
+use gdr_node::archive::{Archive, Origin};
+use gdr_node::collect::{Recorder, read_all};
+use gdr_node::{Inventory, LiveRoot, Source};
+use gdr_perf::report::Schema;
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::live;
+use crate::output::Output;
+use crate::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo gdr collect                      this node, into a file named after it
+  gdr collect --redact -o node.tar.gz   without names and addresses
+  ssh node sudo gdr collect -o - > node.tar.gz
+  gdr doctor --from node.tar.gz         what the doctor says of it, anywhere";
+
+/// Write all that matters of this node into one file
+///
+/// Reads and changes nothing, and takes seconds. The file says of everything whether it was read,
+/// is not there, or was denied, so that `--from FILE` judges the node elsewhere as it would be
+/// judged here. Root sees more: PCI registers beyond the first 64 bytes, and the kernel log.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// File to write, `-` for standard output [default: gdr-HOST-TIME.tar.gz]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Replace a file that exists
+    #[arg(short, long)]
+    force: bool,
+
+    /// Collect from a directory that is laid out like a node's root
+    #[arg(long, value_name = "DIR")]
+    from_root: Option<PathBuf>,
+}
+
+/// What was written, and what is not in it.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    schema: Schema,
+    file: Option<&'a Path>,
+    bytes: usize,
+    files: usize,
+    content_bytes: u64,
+    seconds: f64,
+    #[serde(flatten)]
+    origin: &'a Origin,
+    denied: Vec<&'a str>,
+    short_config_spaces: usize,
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let to_stdout = options.output.as_deref() == Some(Path::new("-"));
+    if to_stdout && global.json {
+        let reason = "--json and `-o -` both write to standard output: leave one out";
+        return Err(UsageError(reason.to_owned()).into());
+    }
+    if let Some(directory) = &options.from_root
+        && !directory.is_dir()
+    {
+        let reason = format!(
+            "--from-root {}: there is no such directory",
+            directory.display()
+        );
+        return Err(UsageError(reason).into());
+    }
+    let started = Instant::now();
+    let archive = collect(options)?;
+    let mut bytes = Vec::new();
+    archive.write(&mut bytes)?;
+
+    let file = match &options.output {
+        Some(_) if to_stdout => {
+            output.bytes(&bytes)?;
+            None
+        }
+        Some(path) => Some(path.clone()),
+        None => Some(default_name(archive.origin()).into()),
+    };
+    if let Some(path) = &file {
+        save(path, &bytes, options.force)?;
+    }
+    let (files, content_bytes) = archive.files();
+    let report = Report {
+        schema: Schema::first("gdr.collect"),
+        file: file.as_deref(),
+        bytes: bytes.len(),
+        files,
+        content_bytes,
+        seconds: started.elapsed().as_secs_f64(),
+        origin: archive.origin(),
+        denied: archive.denied(),
+        short_config_spaces: short_config_spaces(&archive),
+    };
+    if global.json {
+        output.json(&report)?;
+    } else if to_stdout {
+        // Standard output is the archive.
+        for line in lines(&report) {
+            anstream::eprintln!("{line}");
+        }
+    } else {
+        for line in lines(&report) {
+            output.line(line)?;
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+fn collect(options: &Options) -> Result<Archive> {
+    let source: Box<dyn Source> = match &options.from_root {
+        Some(directory) => Box::new(LiveRoot::at(directory)),
+        None => Box::new(live::this_node()),
+    };
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("this machine's clock is before 1970")?
+        .as_secs();
+    let recorder = Recorder::new(source.as_ref());
+    let progress = Progress::on_stderr();
+    read_all(&recorder, |at| progress.at(at.done, at.total, at.step));
+    // Whatever the checks ask is in the archive, so that they say the same of it.
+    let inventory = Inventory::read(&recorder);
+    diagnose(&Context::new(&recorder, &inventory), &Selection::all());
+    let origin = Origin::of(&recorder, env!("CARGO_PKG_VERSION"), now);
+    Ok(recorder.finish(origin))
+}
+
+/// Writes a file that only its owner may read: the kernel's log is in it.
+fn save(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
+    let mut open = OpenOptions::new();
+    open.write(true).mode(0o600);
+    if force {
+        open.create(true).truncate(true);
+    } else {
+        open.create_new(true);
+    }
+    let file = open.open(path).and_then(|mut file| file.write_all(bytes));
+    match file {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            anyhow::bail!("{}: the file exists; --force replaces it", path.display())
+        }
+        other => other.with_context(|| path.display().to_string()),
+    }
+}
+
+/// `gdr-node17-20261121T014000Z.tar.gz`.
+fn default_name(origin: &Origin) -> String {
+    let host: String = origin
+        .host
+        .chars()
+        .map(|c| match c {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '-' => c,
+            _ => '_',
+        })
+        .collect();
+    let host = if host.is_empty() { "node" } else { &host };
+    format!("gdr-{host}-{}.tar.gz", utc(origin.collected))
+}
+
+/// A time, as `20261121T014000Z`.
+fn utc(seconds: u64) -> String {
+    let (day, second) = (seconds / 86_400, seconds % 86_400);
+    // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days; from March
+    // on, so that the day that may not be is the last.
+    let day = day + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (day, month) = (
+        of_year - (153 * month + 2) / 5 + 1,
+        if month < 10 { month + 3 } else { month - 9 },
+    );
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+/// How many functions show only the 64 bytes that everybody may read.
+fn short_config_spaces(archive: &Archive) -> usize {
+    const DEVICES: &str = "/sys/bus/pci/devices";
+    let names = archive.list(DEVICES).into_present().unwrap_or_default();
+    let is_short = |name: &&String| {
+        let config = archive.read(&format!("{DEVICES}/{name}/config"));
+        config.present().is_some_and(|bytes| bytes.len() <= 64)
+    };
+    names.iter().filter(is_short).count()
+}
+
+fn lines(report: &Report<'_>) -> Vec<String> {
+    let host = match report.origin.host.as_str() {
+        "" => "the node",
+        host => host,
+    };
+    let place = match report.file {
+        Some(file) => format!("{} ", file.display()),
+        None => String::new(),
+    };
+    let mut lines = vec![format!(
+        "{host}: {} files in {place}({} KiB, {:.1} s)",
+        report.files,
+        report.bytes.div_ceil(1024),
+        report.seconds
+    )];
+    if report.short_config_spaces > 0 {
+        lines.push(format!(
+            "denied: PCI registers beyond the first 64 bytes of {} functions: ACS, ATS, AER and \
+             the settings of links are unknown",
+            report.short_config_spaces
+        ));
+    }
+    // More would say no more.
+    const SHOWN: usize = 6;
+    for path in report.denied.iter().take(SHOWN) {
+        lines.push(format!("denied: {}", what(path)));
+    }
+    if let Some(more) = report.denied.len().checked_sub(SHOWN).filter(|n| *n > 0) {
+        lines.push(format!("denied: {more} more"));
+    }
+    let denied = report.short_config_spaces > 0 || !report.denied.is_empty();
+    if denied && !report.origin.root {
+        lines.push("to have these too, collect as root: sudo gdr collect".to_owned());
+    }
+    if let Some(file) = report.file {
+        lines.push(format!("next: gdr doctor --from {}", file.display()));
+    }
+    lines
+}
+
+/// What a path is, for those who do not know it.
+fn what(path: &str) -> &str {
+    match path {
+        "/@kmsg" => "the kernel log (/dev/kmsg)",
+        path => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_days_and_hours() {
+        assert_eq!(utc(0), "19700101T000000Z");
+        assert_eq!(utc(951_827_696), "20000229T123456Z");
+        assert_eq!(utc(1_795_225_199), "20261121T013959Z");
+    }
+
+    #[test]
+    fn a_file_is_named_after_its_node_and_nothing_else() {
+        let origin = Origin {
+            host: "../a node".to_owned(),
+            ..Origin::default()
+        };
+        assert_eq!(
+            default_name(&origin),
+            "gdr-___a_node-19700101T000000Z.tar.gz"
+        );
+        assert!(default_name(&Origin::default()).starts_with("gdr-node-"));
+    }
+}
