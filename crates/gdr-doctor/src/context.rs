@@ -169,7 +169,7 @@ impl<'a> Context<'a> {
 
 /// Whether a function by its identity is an RDMA NIC: an InfiniBand controller, or a network
 /// controller of Mellanox's.
-fn is_rdma_nic(function: &Function) -> bool {
+pub(crate) fn is_rdma_nic(function: &Function) -> bool {
     let identity = &function.identity;
     let Some(class) = identity.class else {
         return false;

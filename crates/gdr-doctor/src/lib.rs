@@ -29,6 +29,7 @@ pub mod peermem;
 pub mod probes;
 pub mod remedy;
 pub mod report;
+mod reach;
 mod root_cause;
 
 pub use check::{Check, CheckId, Documentation, Group, Purpose};

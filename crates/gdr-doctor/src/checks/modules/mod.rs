@@ -1,8 +1,123 @@
 //! Checks of devices, drivers and kernel modules.
 
-use crate::check::Check;
+use gdr_node::{Bdf, RdmaDevice};
 
+use crate::check::Check;
+use crate::context::{Context, is_rdma_nic};
+use crate::finding::{Finding, Subject, Verdict};
+
+mod dmabuf_gpu;
+mod dmabuf_nic;
+mod gpu_class;
+mod gpu_driver;
 mod gpu_present;
+mod modules_lockdown;
+mod nic_driver;
+mod nic_present;
+mod nvidia_flavour;
+mod nvidia_version;
+mod peermem_conflict;
+mod peermem_loaded;
+mod peermem_registered;
+mod peermem_symbol;
 
 /// In the order of reports.
-pub(super) const CHECKS: &[&Check] = &[&gpu_present::CHECK];
+pub(super) const CHECKS: &[&Check] = &[
+    &gpu_present::CHECK,
+    &gpu_class::CHECK,
+    &gpu_driver::CHECK,
+    &nic_present::CHECK,
+    &nic_driver::CHECK,
+    &modules_lockdown::CHECK,
+    &nvidia_version::CHECK,
+    &nvidia_flavour::CHECK,
+    &dmabuf_gpu::CHECK,
+    &dmabuf_nic::CHECK,
+    &peermem_conflict::CHECK,
+    &peermem_symbol::CHECK,
+    &peermem_loaded::CHECK,
+    &peermem_registered::CHECK,
+];
+
+/// Says once of the whole node what is so of every device: where all findings are alike, the
+/// first of them, about the node.
+fn once(mut findings: Vec<Finding>, all: &str) -> Vec<Finding> {
+    let alike = findings.len() > 1
+        && findings
+            .windows(2)
+            .all(|two| (two[0].verdict, &two[0].summary) == (two[1].verdict, &two[1].summary));
+    if alike {
+        findings.truncate(1);
+        for finding in &mut findings {
+            finding.subject = Subject::Node;
+            finding.summary = format!("{all}: {}", finding.summary);
+        }
+    }
+    findings
+}
+
+/// Why nothing can be said of GPUs, where there is none.
+fn no_gpu(context: &Context<'_>) -> Finding {
+    if context.inventory.tree.is_present() {
+        Finding::skip("there is no GPU")
+    } else {
+        Finding::unknown(
+            Subject::Node,
+            "the list of PCI functions",
+            &context.inventory.tree,
+        )
+    }
+}
+
+/// Why nothing can be said of NICs, where there is none.
+fn no_nic(context: &Context<'_>) -> Finding {
+    let inventory = context.inventory;
+    if !inventory.tree.is_present() {
+        Finding::unknown(Subject::Node, "the list of PCI functions", &inventory.tree)
+    } else if inventory.rdma.is_unknown() {
+        Finding::unknown(Subject::Node, "the list of RDMA devices", &inventory.rdma)
+    } else {
+        Finding::skip("there is no RDMA NIC that is a PCI function")
+    }
+}
+
+/// What is wrong, as bad as it is: what another way makes up for is worth knowing only.
+fn unless(made_up_for: bool, verdict: Verdict) -> Verdict {
+    if made_up_for { Verdict::Info } else { verdict }
+}
+
+/// A PCI function that is an RDMA NIC, with or without a driver.
+struct NicFunction<'a> {
+    bdf: Bdf,
+    rdma: Option<&'a RdmaDevice>,
+}
+
+impl NicFunction<'_> {
+    fn name(&self) -> String {
+        self.rdma
+            .map_or_else(|| self.bdf.to_string(), |rdma| rdma.name.clone())
+    }
+}
+
+/// The PCI functions that are RDMA devices, and those that by their identity should be. Virtual
+/// functions count only where they are RDMA devices: others wait for guests.
+fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
+    let inventory = context.inventory;
+    let mut functions: Vec<NicFunction<'a>> = inventory
+        .rdma_functions()
+        .map(|(rdma, bdf)| NicFunction {
+            bdf,
+            rdma: Some(rdma),
+        })
+        .collect();
+    for function in (inventory.tree.present().into_iter()).flat_map(|tree| tree.functions()) {
+        let known = functions.iter().any(|nic| nic.bdf == function.bdf);
+        if !known && is_rdma_nic(function) && !function.is_virtual() {
+            functions.push(NicFunction {
+                bdf: function.bdf,
+                rdma: None,
+            });
+        }
+    }
+    functions
+}

@@ -1,0 +1,145 @@
+//! `nvidia.version`: NVIDIA's kernel driver is loaded, and new enough for dma-buf.
+
+use gdr_node::Datum;
+
+use crate::check::{Check, CheckId, Documentation, Group};
+use crate::context::Context;
+use crate::finding::{Finding, Subject};
+use crate::fix::{Action, Fix, Risk};
+use crate::reach::{DMABUF_DRIVER, DMABUF_KERNEL};
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("nvidia.version"),
+    group: Group::Modules,
+    title: "NVIDIA's driver is loaded and new enough",
+    documentation: Documentation {
+        means: "Nothing reaches a GPU without NVIDIA's kernel driver. From 515 on, together with \
+                kernel 5.12 and CUDA 11.7, GPU memory is exported as dma-buf, which needs no \
+                peer-memory module.",
+        reads: "/proc/driver/nvidia/version, /proc/sys/kernel/osrelease.",
+        judges: "pass: driver 515 or later on kernel 5.12 or later. warn: older: only a \
+                 peer-memory module is left. fail: not loaded. skip: no GPU.",
+        sources: &[
+            "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
+            "Linux drivers/infiniband/core/umem_dmabuf.c, since 5.12",
+        ],
+    },
+    purposes: &[],
+    symptom_of: &[CheckId("gpu.present")],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    if context.inventory.tree.is_present() && context.inventory.gpus.is_empty() {
+        return vec![super::no_gpu(context)];
+    }
+    let facts = context.facts();
+    let path = "/proc/driver/nvidia/version";
+    let driver = match &facts.nvidia {
+        Datum::Present(driver) => driver,
+        Datum::Missing => {
+            return vec![
+                Finding::fail(Subject::Node, "NVIDIA's kernel driver is not loaded")
+                    .evidence(path, "is not there")
+                    .fix(Fix::now(
+                        "Load the driver",
+                        Action::LoadModule {
+                            module: "nvidia".to_owned(),
+                        },
+                    ))
+                    .fix(install()),
+            ];
+        }
+        absent => {
+            return vec![Finding::unknown(
+                Subject::Node,
+                "the version of NVIDIA's driver",
+                absent,
+            )];
+        }
+    };
+    let first_line = context.text(path).into_present().unwrap_or_default();
+    let first_line = first_line.lines().next().unwrap_or_default().to_owned();
+    let finding =
+        if !driver.version.is_at_least(&DMABUF_DRIVER) {
+            Finding::warn(
+            Subject::Node,
+            format!(
+                "driver {} is older than 515 and exports no dma-buf: only a peer-memory module is \
+                 left",
+                driver.version
+            ),
+        )
+        .fix(install())
+        } else {
+            match &facts.kernel {
+            Datum::Present(kernel) if !kernel.is_at_least(&DMABUF_KERNEL) => Finding::warn(
+                Subject::Node,
+                format!(
+                    "kernel {kernel} is older than 5.12 and knows no dma-buf for RDMA: only a \
+                     peer-memory module is left"
+                ),
+            )
+            .fix(
+                Fix::manual(
+                    "Install a newer kernel",
+                    "install kernel 5.12 or later, or MLNX_OFED, which brings its own RDMA stack",
+                )
+                .risk(Risk::Medium, "every driver built outside the kernel is built anew"),
+            ),
+            Datum::Present(kernel) => Finding::pass(
+                Subject::Node,
+                format!("driver {} on kernel {kernel}", driver.version),
+            ),
+            absent => Finding::unknown(Subject::Node, "the kernel's version", absent),
+        }
+        };
+    let finding = finding.evidence(path, first_line);
+    vec![match context.text("/proc/sys/kernel/osrelease") {
+        Datum::Present(release) => finding.evidence("/proc/sys/kernel/osrelease", release),
+        _ => finding,
+    }]
+}
+
+fn install() -> Fix {
+    Fix::manual(
+        "Install a current driver with open modules",
+        "install nvidia-open of branch 515 or later from the distribution or from NVIDIA",
+    )
+    .risk(
+        Risk::Medium,
+        "every process on the GPUs ends; open modules serve Turing and later only",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, verdicts};
+    use crate::finding::Verdict;
+
+    #[test]
+    fn a_current_driver_on_a_current_kernel_passes() {
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass]);
+    }
+
+    #[test]
+    fn an_old_driver_or_kernel_is_warned_of() {
+        let old = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.161.03  Wed\n";
+        let node = example::healthy().file("/proc/driver/nvidia/version", old);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        let node = example::healthy().file("/proc/sys/kernel/osrelease", "5.4.0-150-generic\n");
+        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+    }
+
+    #[test]
+    fn no_driver_fails_and_without_a_gpu_it_does_not_matter() {
+        let node = example::healthy().without("/proc/driver/nvidia/version");
+        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
+        let bare = MemorySource::new().directory("/sys/bus/pci/devices");
+        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    }
+}

@@ -1,0 +1,161 @@
+//! `peermem.loaded`: a peer-memory module is loaded, or dma-buf makes one needless.
+
+use gdr_node::Datum;
+
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::facts::{Container, Flavour};
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::{Action, Effect, Fix, Persistence, Risk};
+use crate::reach;
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("peermem.loaded"),
+    group: Group::Modules,
+    title: "a NIC has a way into GPU memory: dma-buf or a peer-memory module",
+    documentation: Documentation {
+        means: "A NIC reaches GPU memory by dma-buf or by a peer-memory module (nvidia_peermem, \
+                before it nv_peer_mem). With neither, registering GPU memory fails with `Bad \
+                address`, or a library stages through the host and is slow without a word.",
+        reads: "/proc/modules, /sys/module/nvidia_peermem, /sys/module/nv_peer_mem; for dma-buf \
+                what dmabuf.gpu and dmabuf.nic read.",
+        judges: "pass: one is loaded, or dma-buf works everywhere. info: none is, and dma-buf \
+                 works as far as is known. warn: none is, and dma-buf does not work. fail: the \
+                 same with proprietary modules. skip: no GPU or no NIC.",
+        sources: &[
+            "NVIDIA driver README, chapter GPUDirect RDMA Peer Memory Client",
+            "NCCL src/transport/net_ib/gdr.cc",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[
+        CheckId("gpu.present"),
+        CheckId("nvidia.version"),
+        CheckId("peermem.symbol"),
+    ],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let module = reach::peer_module(context);
+    let everywhere = reach::dmabuf_everywhere(context);
+    let finding = match (&module, &everywhere) {
+        (Datum::Present(module), _) => Finding::pass(Subject::Node, format!("{module} is loaded"))
+            .evidence("/proc/modules", *module),
+        (_, Datum::Present(true)) => Finding::pass(
+            Subject::Node,
+            "dma-buf works between every GPU and its NICs, which needs no peer-memory module",
+        ),
+        _ if context.gpus().next().is_none() => super::no_gpu(context),
+        _ if context.nics().is_empty() => super::no_nic(context),
+        (Datum::Missing, Datum::Present(false)) => neither(context),
+        (Datum::Missing, _) => Finding::info(
+            Subject::Node,
+            "no peer-memory module is loaded; whether dma-buf works was not tried with every NIC",
+        )
+        .fix(load(context)),
+        (absent, _) => Finding::unknown(Subject::Node, "the list of loaded modules", absent),
+    };
+    vec![finding]
+}
+
+fn neither(context: &Context<'_>) -> Finding {
+    let facts = context.facts();
+    let proprietary =
+        (facts.nvidia.present()).is_some_and(|driver| driver.flavour == Flavour::Proprietary);
+    let (verdict, why) = if proprietary {
+        (
+            Verdict::Fail,
+            "no peer-memory module is loaded, which is the only way into GPU memory with the \
+             proprietary modules",
+        )
+    } else {
+        (
+            Verdict::Warn,
+            "neither a peer-memory module nor dma-buf: NICs cannot reach GPU memory and libraries \
+             go through the host",
+        )
+    };
+    Finding::new(verdict, Subject::Node, why)
+        .evidence("/proc/modules", "neither nvidia_peermem nor nv_peer_mem")
+        .fix(load(context))
+}
+
+fn load(context: &Context<'_>) -> Fix {
+    let fix = Fix::now(
+        "Load nvidia_peermem, now and at every boot",
+        Action::LoadModule {
+            module: "nvidia_peermem".to_owned(),
+        },
+    )
+    .then(Action::WriteFile {
+        path: "/etc/modules-load.d/nvidia-peermem.conf".to_owned(),
+        content: "nvidia_peermem\n".to_owned(),
+    })
+    .effect(Effect::Now)
+    .persistence(Persistence::Permanent);
+    if context.facts().container.present() == Some(&Container::Yes) {
+        fix.risk(Risk::Low, "on the host: a container cannot load modules")
+    } else {
+        fix
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example, virtual_path};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, worst};
+
+    fn unloaded() -> MemorySource {
+        example::healthy()
+            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
+            .without("/sys/module/nvidia_peermem")
+    }
+
+    fn proprietary() -> MemorySource {
+        unloaded().without(virtual_path::CUDA_DEVICES).file(
+            "/proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n",
+        )
+    }
+
+    #[test]
+    fn either_way_passes() {
+        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &unloaded()), Verdict::Pass);
+        let old = unloaded().file("/sys/module/nv_peer_mem/initstate", "live\n");
+        assert_eq!(verdict(&CHECK, &old), Verdict::Pass);
+    }
+
+    #[test]
+    fn neither_way_is_bad_and_worse_with_proprietary_modules() {
+        let found = worst(&CHECK, &proprietary());
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(
+            found.fixes[0].actions[0].to_string(),
+            "modprobe nvidia_peermem"
+        );
+        let old = unloaded()
+            .without(virtual_path::CUDA_DEVICES)
+            .file("/proc/sys/kernel/osrelease", "5.4.0\n");
+        assert_eq!(verdict(&CHECK, &old), Verdict::Warn);
+    }
+
+    #[test]
+    fn a_container_is_told_that_the_host_has_to_load_it() {
+        let node = proprietary().file("/.dockerenv", "");
+        let caution = worst(&CHECK, &node).fixes[0].caution.clone();
+        assert!(caution.unwrap().contains("on the host"));
+    }
+
+    #[test]
+    fn what_was_not_tried_or_not_collected_is_said() {
+        let untried = unloaded().without(virtual_path::VERBS_DEVICES);
+        assert_eq!(verdict(&CHECK, &untried), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        let none = unloaded().without("/sys/class/infiniband");
+        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
+    }
+}

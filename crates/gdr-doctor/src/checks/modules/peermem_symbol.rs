@@ -1,0 +1,187 @@
+//! `peermem.symbol`: a peer-memory module can be loaded here at all.
+
+use gdr_node::{Datum, virtual_path};
+
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::{Fix, Risk};
+use crate::reach;
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("peermem.symbol"),
+    group: Group::Modules,
+    title: "the RDMA stack takes peer-memory modules",
+    documentation: Documentation {
+        means: "nvidia_peermem registers itself with ib_core, which has a place for it in \
+                MLNX_OFED, DOCA and some kernels of distributions, and not in the kernel as \
+                released. A module that was built without that place refuses to load with \
+                `Invalid argument`: its whole start is compiled to that error.",
+        reads: "/proc/kallsyms: ib_register_peer_memory_client; the kernel's modules.dep: whether \
+                nvidia-peermem depends on ib_core.",
+        judges: "pass: loaded, or the symbol is there. fail: it is not and dma-buf does not work \
+                 either. info: it is not and dma-buf works. warn: it is not and whether dma-buf \
+                 works is not known. unknown: symbols are not to be seen. skip: no RDMA NIC.",
+        sources: &[
+            "NVIDIA open-gpu-kernel-modules kernel-open/nvidia-peermem/nvidia-peermem.c \
+             (NV_MLNX_IB_PEER_MEM_SYMBOLS_PRESENT)",
+            "https://bugs.launchpad.net/bugs/1923104",
+            "https://github.com/Mellanox/nv_peer_memory/issues/116",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[],
+    run,
+};
+
+const SYMBOL: &str = "ib_register_peer_memory_client";
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    if let Datum::Present(module) = reach::peer_module(context) {
+        return vec![
+            Finding::pass(Subject::Node, format!("{module} is loaded, so it could be"))
+                .evidence("/proc/modules", module),
+        ];
+    }
+    if context.nics().is_empty() {
+        return vec![super::no_nic(context)];
+    }
+    let symbols = match context.text(virtual_path::SYMBOLS) {
+        Datum::Present(symbols) => symbols,
+        absent => {
+            return vec![Finding::unknown(
+                Subject::Node,
+                "whether ib_core has a place for peer-memory modules",
+                // No symbol at all is to be seen where addresses are hidden.
+                &absent.and_then(|_| Datum::<()>::Denied),
+            )];
+        }
+    };
+    let line = symbols
+        .lines()
+        .find(|line| line.split_whitespace().any(|word| word == SYMBOL));
+    let Some(line) = line else {
+        return vec![
+            lacking(
+                context,
+                "ib_core has no place for peer-memory modules (the kernel's own RDMA stack), so \
+                 that nvidia_peermem refuses to load with `Invalid argument`",
+            )
+            .evidence("/proc/kallsyms", format!("no {SYMBOL}")),
+        ];
+    };
+    if let Some(dependencies) = built_without(context) {
+        return vec![
+            lacking(
+                context,
+                "nvidia_peermem was built before the RDMA stack that is loaded, and refuses to \
+                 load with `Invalid argument`",
+            )
+            .evidence("/proc/kallsyms", line)
+            .evidence("modules.dep", dependencies),
+        ];
+    }
+    vec![
+        Finding::pass(Subject::Node, "ib_core takes peer-memory modules")
+            .evidence("/proc/kallsyms", line),
+    ]
+}
+
+/// The line of modules.dep by which nvidia-peermem needs nothing of ib_core: it was built without.
+fn built_without(context: &Context<'_>) -> Option<String> {
+    let text = context.text(virtual_path::MODULE_FILES).into_present()?;
+    let line = text.lines().find(|line| {
+        let file = line.split(':').next().unwrap_or_default();
+        file.contains("nvidia-peermem.ko")
+    })?;
+    (!line.contains("ib_core.ko")).then(|| line.to_owned())
+}
+
+fn lacking(context: &Context<'_>, why: &str) -> Finding {
+    let rebuild = Fix::manual(
+        "Install MLNX_OFED or DOCA, then build NVIDIA's modules anew",
+        "install MLNX_OFED or DOCA, reinstall the NVIDIA driver (or `dkms install --force`) so \
+         that nvidia_peermem is built against it, then reboot",
+    )
+    .risk(
+        Risk::Medium,
+        "RDMA connections and GPU processes end while drivers are replaced",
+    );
+    let dmabuf = Fix::manual(
+        "Use dma-buf in its place",
+        "install nvidia-open 515 or later on kernel 5.12 or later: dma-buf needs no such module",
+    )
+    .risk(Risk::Medium, "every process on the GPUs ends");
+    let (verdict, rest) = match reach::dmabuf_everywhere(context) {
+        Datum::Present(true) => (Verdict::Info, "; dma-buf works and makes up for it"),
+        Datum::Present(false) => (Verdict::Fail, ", and dma-buf does not work either"),
+        _ => (Verdict::Warn, "; whether dma-buf works is not known"),
+    };
+    let finding = Finding::new(verdict, Subject::Node, format!("{why}{rest}"));
+    if verdict == Verdict::Info {
+        finding
+    } else {
+        finding.fix(dmabuf).fix(rebuild)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, worst};
+
+    fn unloaded() -> MemorySource {
+        example::healthy()
+            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
+            .without("/sys/module/nvidia_peermem")
+            .without(virtual_path::MODULE_FILES)
+    }
+
+    fn inbox() -> MemorySource {
+        unloaded().file(virtual_path::SYMBOLS, "nvidia_p2p_get_pages [nvidia]\n")
+    }
+
+    #[test]
+    fn a_loaded_module_or_the_symbol_passes() {
+        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &unloaded()), Verdict::Pass);
+    }
+
+    #[test]
+    fn without_the_symbol_it_depends_on_dma_buf() {
+        assert_eq!(verdict(&CHECK, &inbox()), Verdict::Info);
+        let unknown = inbox().without(virtual_path::VERBS_DEVICES);
+        assert_eq!(verdict(&CHECK, &unknown), Verdict::Warn);
+        let old = unknown.file("/proc/sys/kernel/osrelease", "5.4.0\n");
+        let found = worst(&CHECK, &old);
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(
+            found.summary.contains("Invalid argument"),
+            "{}",
+            found.summary
+        );
+    }
+
+    #[test]
+    fn a_module_that_was_built_without_ib_core_is_found_out() {
+        let line = "updates/dkms/nvidia-peermem.ko: updates/dkms/nvidia.ko\n";
+        let node = unloaded()
+            .file(virtual_path::MODULE_FILES, line)
+            .without(virtual_path::VERBS_DEVICES);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        let good = "extra/nvidia-peermem.ko.xz: extra/nvidia.ko.xz extra/ib_core.ko.xz\n";
+        let node = node.file(virtual_path::MODULE_FILES, good);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+    }
+
+    #[test]
+    fn hidden_symbols_are_not_missing_symbols() {
+        let hidden = unloaded().denied(virtual_path::SYMBOLS);
+        assert_eq!(verdict(&CHECK, &hidden), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        let none = unloaded().without("/sys/class/infiniband");
+        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
+    }
+}

@@ -1,0 +1,295 @@
+//! The two ways by which a NIC reaches GPU memory, dma-buf and a peer-memory module, and whether a
+//! node has what each of them needs.
+
+use gdr_node::{Bdf, Datum, virtual_path};
+
+use crate::context::{Context, Nic, Pair};
+use crate::facts::Flavour;
+use crate::finding::{Evidence, Finding};
+
+/// The first driver whose open module exports dma-buf.
+pub(crate) const DMABUF_DRIVER: [u32; 1] = [515];
+/// The first kernel whose RDMA stack imports dma-buf (`ib_umem_dmabuf_get`).
+pub(crate) const DMABUF_KERNEL: [u32; 2] = [5, 12];
+
+/// Whether something is there, in words, and what that rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Whether it is.
+    pub(crate) is: Datum<bool>,
+    /// A clause about it.
+    pub(crate) why: String,
+    evidence: Vec<Evidence>,
+}
+
+impl Answer {
+    fn new(is: Datum<bool>, why: impl Into<String>) -> Self {
+        Self {
+            is,
+            why: why.into(),
+            evidence: Vec::new(),
+        }
+    }
+
+    fn evidence(mut self, source: impl Into<String>, value: impl Into<String>) -> Self {
+        self.evidence.push(Evidence {
+            source: source.into(),
+            value: value.into(),
+        });
+        self
+    }
+
+    /// Whether it is known to be there.
+    pub(crate) fn yes(&self) -> bool {
+        self.is == Datum::Present(true)
+    }
+
+    /// Whether it is known not to be there.
+    pub(crate) fn no(&self) -> bool {
+        self.is == Datum::Present(false)
+    }
+
+    /// Puts what it rests on into a finding.
+    pub(crate) fn onto(&self, mut finding: Finding) -> Finding {
+        finding.evidence.extend(self.evidence.iter().cloned());
+        finding
+    }
+}
+
+/// Whether a GPU exports its memory as dma-buf: as the CUDA driver says, otherwise by the rule
+/// that the open module does from 515 on, on a kernel that has what it takes.
+pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Answer {
+    let facts = context.facts();
+    let asked = (facts.cuda.present())
+        .and_then(|cuda| cuda.device(gpu))
+        .and_then(|device| device.dma_buf_supported);
+    if let Some(is) = asked {
+        let why = if is {
+            "the CUDA driver says that it exports dma-buf"
+        } else {
+            "the CUDA driver says that it exports no dma-buf"
+        };
+        return Answer::new(Datum::Present(is), why).evidence(
+            "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED",
+            u8::from(is).to_string(),
+        );
+    }
+    let no = |why: String| Answer::new(Datum::Present(false), why);
+    let driver = match &facts.nvidia {
+        Datum::Present(driver) => driver,
+        Datum::Missing => return no("the NVIDIA driver is not loaded".to_owned()),
+        absent => {
+            let absence = absent.as_ref().map(|_| false);
+            return Answer::new(absence, "the NVIDIA driver's version");
+        }
+    };
+    let of_driver = |answer: Answer| {
+        let flavour = match driver.flavour {
+            Flavour::Open => "open",
+            Flavour::Proprietary => "proprietary",
+        };
+        answer.evidence(
+            "/proc/driver/nvidia/version",
+            format!("{flavour} module, version {}", driver.version),
+        )
+    };
+    if driver.flavour == Flavour::Proprietary {
+        return of_driver(no(
+            "the proprietary NVIDIA module exports no dma-buf".to_owned()
+        ));
+    }
+    if !driver.version.is_at_least(&DMABUF_DRIVER) {
+        return of_driver(no(format!(
+            "driver {} is older than 515, the first that exports dma-buf",
+            driver.version
+        )));
+    }
+    let kernel = match &facts.kernel {
+        Datum::Present(kernel) => kernel,
+        absent => {
+            let absence = absent.as_ref().map(|_| false);
+            return of_driver(Answer::new(absence, "the kernel's version"));
+        }
+    };
+    let of_kernel =
+        |answer: Answer| answer.evidence("/proc/sys/kernel/osrelease", kernel.to_string());
+    if !kernel.is_at_least(&DMABUF_KERNEL) {
+        return of_kernel(no(format!(
+            "kernel {kernel} is older than 5.12, the first whose RDMA stack imports dma-buf"
+        )));
+    }
+    if let Datum::Present(config) = context.text(virtual_path::KERNEL_CONFIG) {
+        let lacks = ["CONFIG_DMA_SHARED_BUFFER", "CONFIG_PCI_P2PDMA"]
+            .into_iter()
+            .find(|name| !config.lines().any(|line| line == format!("{name}=y")));
+        if let Some(lacks) = lacks {
+            return no(format!("the kernel was built without {lacks}"))
+                .evidence("the kernel's configuration", format!("{lacks} is not set"));
+        }
+    }
+    of_kernel(of_driver(Answer::new(
+        Datum::Present(true),
+        "the open module of this version exports dma-buf on this kernel",
+    )))
+}
+
+/// Whether a NIC's driver imports dma-buf: as it says itself. Otherwise only that it cannot is to
+/// be known.
+pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Answer {
+    let facts = context.facts();
+    let asked = (facts.verbs.present())
+        .and_then(|verbs| verbs.device(&nic.name))
+        .and_then(|device| device.dma_buf.as_deref());
+    let source = "ibv_reg_dmabuf_mr with a bad descriptor";
+    match asked {
+        Some("supported") => {
+            return Answer::new(Datum::Present(true), "its driver imports dma-buf")
+                .evidence(source, "supported");
+        }
+        Some("unsupported") => {
+            return Answer::new(Datum::Present(false), "its driver does not import dma-buf")
+                .evidence(source, "unsupported");
+        }
+        _ => {}
+    }
+    let old = (facts.kernel.present()).filter(|kernel| !kernel.is_at_least(&DMABUF_KERNEL));
+    // MLNX_OFED brings a newer RDMA stack into older kernels.
+    let ofed = facts.module("mlx_compat").is_present();
+    if let (Some(kernel), false) = (old, ofed) {
+        return Answer::new(
+            Datum::Present(false),
+            format!(
+                "kernel {kernel} is older than 5.12, the first whose RDMA stack imports dma-buf"
+            ),
+        )
+        .evidence("/proc/sys/kernel/osrelease", kernel.to_string());
+    }
+    let answer = Answer::new(Datum::NotCollected, "whether its driver imports dma-buf");
+    match asked {
+        Some(why) => answer.evidence(source, why),
+        None => answer,
+    }
+}
+
+/// Whether a pair of GPU and NIC has what dma-buf needs.
+pub(crate) fn dmabuf_of_pair(context: &Context<'_>, pair: &Pair<'_>) -> Datum<bool> {
+    let gpu = dmabuf_of_gpu(context, pair.gpu.bdf);
+    let nic = dmabuf_of_nic(context, &pair.nic);
+    if gpu.no() || nic.no() {
+        return Datum::Present(false);
+    }
+    gpu.is.and_then(|_| nic.is)
+}
+
+/// Whether every pair that a job would use has what dma-buf needs. [`Datum::Missing`] where there
+/// is no pair.
+pub(crate) fn dmabuf_everywhere(context: &Context<'_>) -> Datum<bool> {
+    let mut everywhere = Datum::Missing;
+    for pair in context.nearest_pairs() {
+        match dmabuf_of_pair(context, pair) {
+            Datum::Present(false) => return Datum::Present(false),
+            Datum::Present(true) if everywhere == Datum::Missing => {
+                everywhere = Datum::Present(true);
+            }
+            Datum::Present(true) => {}
+            absent => everywhere = absent,
+        }
+    }
+    everywhere
+}
+
+/// The peer-memory modules, today's first.
+pub(crate) const PEER_MODULES: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
+
+/// The peer-memory module that is loaded; [`Datum::Missing`] where none is.
+pub(crate) fn peer_module(context: &Context<'_>) -> Datum<&'static str> {
+    let facts = context.facts();
+    for name in PEER_MODULES {
+        let loaded = facts.module(name).is_present()
+            || context
+                .text(&format!("/sys/module/{name}/initstate"))
+                .is_present();
+        if loaded {
+            return Datum::Present(name);
+        }
+    }
+    facts.modules.as_ref().and_then(|_| Datum::Missing)
+}
+
+/// The name of a GPU: of CUDA, of the driver, or of the tool that listed it.
+pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
+    let asked = (context.facts().cuda.present())
+        .and_then(|cuda| cuda.device(gpu))
+        .and_then(|device| device.name.clone());
+    let driver = || {
+        let path = format!("/proc/driver/nvidia/gpus/{gpu}/information");
+        let text = context.text(&path).into_present()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+        Some(line.trim().to_owned())
+    };
+    let listed = || context.function(gpu)?.identity.name.clone();
+    asked.or_else(driver).or_else(listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{Inventory, MemorySource, example};
+
+    use super::*;
+
+    fn of_gpu(node: &MemorySource) -> Answer {
+        let inventory = Inventory::read(node);
+        dmabuf_of_gpu(
+            &Context::new(node, &inventory),
+            example::GPUS[0].parse().unwrap(),
+        )
+    }
+
+    fn unasked() -> MemorySource {
+        example::healthy().without(virtual_path::CUDA_DEVICES)
+    }
+
+    #[test]
+    fn without_cuda_flavour_version_and_kernel_decide() {
+        assert!(of_gpu(&unasked()).yes());
+        let version = "/proc/driver/nvidia/version";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n";
+        assert!(of_gpu(&unasked().file(version, closed)).no());
+        let old = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  510.1.2  Release\n";
+        assert!(of_gpu(&unasked().file(version, old)).no());
+        assert!(of_gpu(&unasked().without(version)).no());
+        let kernel = unasked().file("/proc/sys/kernel/osrelease", "5.4.0-200-generic\n");
+        assert!(of_gpu(&kernel).no());
+        let config = unasked().file(virtual_path::KERNEL_CONFIG, "CONFIG_DMA_SHARED_BUFFER=y\n");
+        assert!(of_gpu(&config).why.contains("CONFIG_PCI_P2PDMA"));
+        assert_eq!(of_gpu(&MemorySource::partial()).is, Datum::NotCollected);
+    }
+
+    #[test]
+    fn what_cuda_says_counts_more_than_the_rule() {
+        let says_no = example::healthy().file(
+            virtual_path::CUDA_DEVICES,
+            format!(
+                "{{\"devices\":[{{\"pci\":\"{}\",\"dma_buf_supported\":false}}]}}",
+                example::GPUS[0]
+            ),
+        );
+        assert!(of_gpu(&says_no).no());
+    }
+
+    #[test]
+    fn one_nic_that_cannot_is_enough_for_not_everywhere() {
+        let everywhere = |node: &MemorySource| {
+            let inventory = Inventory::read(node);
+            dmabuf_everywhere(&Context::new(node, &inventory))
+        };
+        assert_eq!(everywhere(&example::healthy()), Datum::Present(true));
+        let unasked = example::healthy().without(virtual_path::VERBS_DEVICES);
+        assert_eq!(everywhere(&unasked), Datum::NotCollected);
+        let old = unasked
+            .file("/proc/sys/kernel/osrelease", "5.4.0\n")
+            .file("/proc/modules", "");
+        assert_eq!(everywhere(&old), Datum::Present(false));
+        assert_eq!(everywhere(&MemorySource::new()), Datum::Missing);
+    }
+}
