@@ -20,6 +20,7 @@
 mod check;
 mod checks;
 mod context;
+mod cpus;
 mod diagnosis;
 pub mod explain;
 pub mod facts;
@@ -29,7 +30,6 @@ pub mod peermem;
 pub mod probes;
 pub mod remedy;
 pub mod report;
-mod reach;
 mod root_cause;
 
 pub use check::{Check, CheckId, Documentation, Group, Purpose};

@@ -28,6 +28,9 @@ pub struct CudaDevice {
     /// `9.0`.
     #[serde(default)]
     pub compute_capability: Option<String>,
+    /// Bytes of memory.
+    #[serde(default)]
+    pub total_memory: Option<u64>,
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED`.
     #[serde(default)]
     pub gpu_direct_rdma_supported: Option<bool>,

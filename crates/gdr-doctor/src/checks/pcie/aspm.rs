@@ -1,0 +1,135 @@
+//! `pci.aspm`: links of NICs do not sleep.
+
+use gdr_node::Datum;
+use gdr_node::pci::Function;
+
+use super::devices;
+use super::hops::hops;
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::{Context, Nic};
+use crate::finding::{Finding, Subject};
+use crate::fix::{Action, Fix};
+
+/// The policy of Linux for idle links.
+const POLICY: &str = "/sys/module/pcie_aspm/parameters/policy";
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("pci.aspm"),
+    group: Group::Pcie,
+    title: "links of NICs do not sleep when they are idle (ASPM)",
+    documentation: Documentation {
+        means: "A link in L1 takes some microseconds to wake, and the first message after a pause \
+                pays for it: latency then jumps between runs for no reason that the network shows.",
+        reads: "Link Control, bits 1:0, of the NIC and of the ports above it, which needs root; \
+                /sys/module/pcie_aspm/parameters/policy.",
+        judges: "pass: L1 is off on the way. warn: L1 is on at both ends of a link. unknown: not \
+                 root.",
+        sources: &[
+            "PCI Express Base Specification 6.0, 5.4.1 and 7.5.3.7",
+            "Linux Documentation/admin-guide/kernel-parameters.txt: pcie_aspm.policy",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    match devices::nics(context) {
+        Ok(nics) => (nics.iter())
+            .map(|(nic, function)| judge(context, nic, function))
+            .collect(),
+        Err(why) => why,
+    }
+}
+
+fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Finding {
+    let subject = Subject::nic(nic);
+    let sleeps = |function: &Function| function.express.present().map(|it| it.aspm.l1);
+    let own = match &function.express {
+        Datum::Present(_) => sleeps(function),
+        // What a virtual function shares with its physical one is seen at the port above.
+        Datum::Missing => None,
+        absent => return Finding::unknown(subject, "whether its link may sleep", absent),
+    };
+    let asleep = hops(context, function.bdf).into_iter().find(|hop| {
+        let lower = if hop.lower.bdf == function.bdf {
+            own
+        } else {
+            sleeps(hop.lower)
+        };
+        let upper = hop.upper.and_then(sleeps);
+        // A link sleeps only where both of its ends may.
+        lower.or(upper) == Some(true) && upper.or(lower) == Some(true)
+    });
+    let policy = context.text(POLICY).into_present();
+    let finding = match asleep {
+        None => Finding::pass(subject, "no link above it may sleep in L1"),
+        Some(hop) => Finding::warn(
+            subject,
+            format!(
+                "the link of {} may sleep in L1, from which it wakes slowly",
+                hop.lower.bdf
+            ),
+        )
+        .evidence(format!("{} Link Control, ASPM", hop.lower.bdf), "L1 on")
+        .fix(Fix::now(
+            "Keep links awake until the next start",
+            Action::WriteSysfs {
+                path: POLICY.into(),
+                value: "performance".into(),
+            },
+        ))
+        .fix(Fix::at_boot(
+            "Keep links awake for good",
+            Action::KernelArgument {
+                argument: "pcie_aspm.policy=performance".into(),
+            },
+        )),
+    };
+    match policy {
+        Some(policy) => finding.evidence(POLICY, policy),
+        None => finding,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::finding::Verdict;
+
+    #[test]
+    fn links_that_stay_awake_pass() {
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 10]);
+    }
+
+    #[test]
+    fn a_link_that_both_ends_let_sleep_is_warned_of() {
+        let one = example::edit(example::healthy(), example::NICS[1], |nic| {
+            nic.aspm(2);
+        });
+        assert_eq!(verdict(&CHECK, &one), Verdict::Pass);
+        let both = example::edit(one, example::NIC_PORTS[1], |port| {
+            port.aspm(2);
+        });
+        let found = worst(&CHECK, &both);
+        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.fixes.len(), 2);
+    }
+
+    #[test]
+    fn a_config_space_of_64_bytes_is_unknown_and_no_nic_is_no_question() {
+        let node = example::edit(example::healthy(), example::NICS[1], |nic| {
+            nic.header_only();
+        });
+        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        let bare = MemorySource::new()
+            .directory("/sys/bus/pci/devices")
+            .directory("/sys/class/infiniband");
+        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+    }
+}

@@ -1,0 +1,219 @@
+//! `bar1.size`: the window to a GPU's memory is as large as the memory.
+
+use gdr_node::pci::{Bar, BarKind, Function};
+
+use super::devices;
+use crate::check::{Check, CheckId, Documentation, Group};
+use crate::context::Context;
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::{Action, Fix, Risk};
+
+/// Up to here a window is of the kind that holds a display and little else, in bytes.
+const SMALL: u64 = 512 << 20;
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("bar1.size"),
+    group: Group::Pcie,
+    title: "the window to a GPU's memory (BAR1) is as large as the memory",
+    documentation: Documentation {
+        means: "A NIC, and a CPU mapping, reach a GPU's memory through BAR1. What is registered at \
+                one time has to fit into it: with a window of 256 MiB small registrations work and \
+                large ones fail with \"Bad address\" or \"Cannot allocate memory\".",
+        reads: "/sys/bus/pci/devices/<GPU>/resource: the first prefetchable range after the \
+                registers; the Resizable BAR capability (0x0015) for what it could be; the memory's \
+                size as the CUDA driver says it.",
+        judges: "pass: not smaller than the memory. warn: smaller, or smaller than it could be \
+                 made. fail: 512 MiB or less. unknown: the ranges are not known.",
+        sources: &[
+            "https://github.com/Mellanox/nv_peer_memory/issues/101",
+            "https://github.com/openucx/ucx/issues/8049",
+            "https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)",
+            "PCI Express Base Specification 6.0, 7.8.6 Resizable BAR",
+        ],
+    },
+    purposes: &[],
+    symptom_of: &[CheckId("gpu.present")],
+    run,
+};
+
+/// The window to a GPU's memory: BAR 1 behind 32-bit registers, BAR 2 behind 64-bit ones. The
+/// registers of the latter are prefetchable too, and come first.
+pub(super) fn window(function: &Function) -> Option<Bar> {
+    let bars = function.bars.present()?;
+    bars.iter()
+        .find(|bar| bar.kind == BarKind::Prefetchable && bar.number > 0)
+        .copied()
+}
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    match devices::gpus(context) {
+        Ok(gpus) => gpus
+            .into_iter()
+            .map(|(gpu, function)| judge(context, Subject::gpu(gpu), function))
+            .collect(),
+        Err(why) => why,
+    }
+}
+
+fn judge(context: &Context<'_>, subject: Subject, function: &Function) -> Finding {
+    let path = format!("/sys/bus/pci/devices/{}/resource", function.bdf);
+    if !function.bars.is_present() {
+        return Finding::unknown(subject, "the list of its address ranges", &function.bars);
+    }
+    let Some(bar) = window(function) else {
+        return Finding::fail(
+            subject,
+            "it has no window to its memory: firmware gave it none",
+        )
+        .evidence(path, "no prefetchable range after the first")
+        .fix(larger_window());
+    };
+    let memory =
+        (context.facts().cuda.present()).and_then(|cuda| cuda.device(function.bdf)?.total_memory);
+    let largest = function.resizable_bars.present().and_then(|bars| {
+        let same = bars.iter().find(|it| it.bar == bar.number)?;
+        same.largest()
+    });
+    let has = size(bar.size);
+    let (verdict, summary) = match (memory, largest) {
+        _ if bar.size <= SMALL => (
+            Verdict::Fail,
+            format!("its window is {has}: registrations of more memory than that fail"),
+        ),
+        (Some(memory), _) if bar.size < memory => (
+            Verdict::Warn,
+            format!(
+                "its window is {has} for {} of memory: not all of it can be registered at once",
+                size(memory)
+            ),
+        ),
+        (Some(_), _) => (
+            Verdict::Pass,
+            format!("its window is {has}, all of its memory"),
+        ),
+        (None, Some(largest)) if bar.size < largest => (
+            Verdict::Warn,
+            format!("its window is {has} and could be {}", size(largest)),
+        ),
+        (None, _) => (Verdict::Pass, format!("its window is {has}")),
+    };
+    let mut finding = Finding::new(verdict, subject, summary)
+        .evidence(path, format!("BAR {} of {has}", bar.number));
+    if let Some(largest) = largest {
+        finding = finding.evidence("Resizable BAR, largest", size(largest));
+    }
+    if let Some(memory) = memory {
+        finding = finding.evidence("total memory (CUDA)", size(memory));
+    }
+    if verdict.is_bad() {
+        let can_grow = largest.is_some_and(|largest| largest > bar.size);
+        finding = finding.fix(larger_window());
+        if can_grow {
+            finding = finding.fix(
+                Fix::at_boot(
+                    "Let the driver resize the window",
+                    Action::WriteFile {
+                        path: "/etc/modprobe.d/nvidia-rebar.conf".into(),
+                        content: "options nvidia NVreg_EnableResizableBar=1\n".into(),
+                    },
+                )
+                .risk(
+                    Risk::Low,
+                    "helps only where the bridges above have room for it",
+                ),
+            );
+        }
+        finding = finding.fix(Fix::user(
+            "Do without a large window",
+            "# register and exchange less than the window at a time, or stage through the host: \
+             gdr loopback --staged",
+        ));
+    }
+    finding
+}
+
+fn larger_window() -> Fix {
+    Fix::manual(
+        "Give the GPU a larger window in firmware",
+        "in the BIOS turn on \"Above 4G decoding\" and \"Resizable BAR\"; for workstation GPUs with \
+         a display mode of 256 MiB, switch to the compute mode with NVIDIA's displaymodeselector",
+    )
+    .risk(
+        Risk::Medium,
+        "with old firmware the machine may not start with these settings on",
+    )
+}
+
+fn size(bytes: u64) -> String {
+    if bytes >= 1 << 30 {
+        // Memory is a little less than its name.
+        format!("{} GiB", (bytes + (1 << 29)) >> 30)
+    } else {
+        format!("{} MiB", bytes >> 20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, verdicts, worst};
+
+    fn with_window(bytes: u64) -> MemorySource {
+        let range = |start: u64, size: u64| {
+            format!(
+                "{start:#018x} {:#018x} 0x000000000014220c\n",
+                start + size - 1
+            )
+        };
+        let text = format!(
+            "{}0x0 0x0 0x0\n{}",
+            range(1 << 45, 16 << 20),
+            range(1 << 44, bytes)
+        );
+        let path = format!("/sys/bus/pci/devices/{}/resource", example::GPUS[0]);
+        example::healthy().file(&path, text)
+    }
+
+    #[test]
+    fn windows_as_large_as_the_memory_pass() {
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 8]);
+    }
+
+    #[test]
+    fn a_window_of_256_mib_fails_and_one_smaller_than_the_memory_is_a_warning() {
+        let small = worst(&CHECK, &with_window(256 << 20));
+        assert_eq!(small.verdict, Verdict::Fail);
+        assert!(small.summary.contains("256 MiB"), "{}", small.summary);
+        assert_eq!(small.fixes.len(), 3);
+        assert_eq!(verdict(&CHECK, &with_window(32 << 30)), Verdict::Warn);
+    }
+
+    #[test]
+    fn without_cuda_the_window_is_held_against_what_it_could_be() {
+        let node = with_window(32 << 30).without("@cuda/devices.json");
+        let found = worst(&CHECK, &node);
+        assert_eq!(found.verdict, Verdict::Warn);
+        assert!(
+            found.summary.contains("could be 128 GiB"),
+            "{}",
+            found.summary
+        );
+        let node = example::healthy().without("@cuda/devices.json");
+        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+    }
+
+    #[test]
+    fn what_was_not_collected_is_unknown_and_no_gpu_is_no_question() {
+        let path = format!("/sys/bus/pci/devices/{}/resource", example::GPUS[2]);
+        let node = example::healthy().not_collected(&path);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(
+            verdicts(&CHECK, &MemorySource::partial()),
+            [Verdict::Unknown]
+        );
+        let bare = MemorySource::new().directory("/sys/bus/pci/devices");
+        assert_eq!(verdicts(&CHECK, &bare), [Verdict::Skip]);
+    }
+}

@@ -1,0 +1,152 @@
+//! The links between a function and the root complex.
+
+use gdr_node::pci::{Express, Function, Link};
+use gdr_node::{Bdf, Datum, Source};
+
+use crate::context::Context;
+
+/// One link: a port and what is below it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hop<'a> {
+    /// The port above; `None` where the node does not show it, as in many guests.
+    pub(super) upper: Option<&'a Function>,
+    /// What the port leads to.
+    pub(super) lower: &'a Function,
+}
+
+impl Hop<'_> {
+    /// The link as it is now: as its lower end says, else as its upper end does.
+    pub(super) fn now(&self) -> Datum<Link> {
+        self.lower.link.clone().or_else(|| match self.upper {
+            Some(upper) => upper.link.clone(),
+            None => self.lower.link.clone(),
+        })
+    }
+
+    /// The best that both ends can do. Where an end does not say, the other one alone.
+    pub(super) fn best(&self) -> Datum<Link> {
+        let lower = self.lower.link_capable.clone();
+        let upper = self.upper.map(|upper| &upper.link_capable);
+        match (lower, upper) {
+            (Datum::Present(lower), Some(Datum::Present(upper))) => {
+                Datum::Present(lower.meet(*upper))
+            }
+            (Datum::Present(lower), _) => Datum::Present(lower),
+            (_, Some(Datum::Present(upper))) => Datum::Present(*upper),
+            (absent, _) => absent,
+        }
+    }
+}
+
+/// The links above a function, its own first.
+///
+/// From the root down, bridges come in turns: a port that leads down, the port of a switch that
+/// leads up, a port of that switch that leads down. Where config space names the kinds of ports,
+/// these count; else their places.
+pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
+    let Some(tree) = context.inventory.tree.present() else {
+        return Vec::new();
+    };
+    let (Some((_, bridges)), Some(function)) = (tree.chain(bdf), tree.get(bdf)) else {
+        return Vec::new();
+    };
+    let way: Vec<&Function> = (bridges.iter())
+        .filter_map(|bridge| tree.get(*bridge))
+        .chain([function])
+        .collect();
+    if let [alone] = way[..] {
+        return vec![Hop {
+            upper: None,
+            lower: alone,
+        }];
+    }
+    let leads_down = |(place, bridge): (usize, &Function)| match &bridge.express {
+        Datum::Present(express) => express.port.is_downstream(),
+        _ => place.is_multiple_of(2),
+    };
+    (way.windows(2).enumerate())
+        .filter(|(place, ends)| leads_down((*place, ends[0])))
+        .map(|(_, ends)| Hop {
+            upper: Some(ends[0]),
+            lower: ends[1],
+        })
+        .rev()
+        .collect()
+}
+
+/// A 16-bit register of a function's PCI Express capability, by its place in the capability.
+pub(super) fn express_register(
+    source: &dyn Source,
+    function: &Function,
+    offset: u16,
+) -> Option<u16> {
+    let at = function.express.present()?.at?;
+    let bytes = source
+        .read(&format!("/sys/bus/pci/devices/{}/config", function.bdf))
+        .into_present()?;
+    let at = usize::from(at.plus(offset).0);
+    let register = bytes.get(at..at + 2)?.try_into().ok()?;
+    Some(u16::from_le_bytes(register))
+}
+
+/// Where Device Control is in the capability.
+pub(super) const DEVICE_CONTROL: u16 = 0x08;
+
+/// The PCI Express capability of a function that has registers of its own: virtual functions have
+/// most of theirs in their physical one.
+pub(super) fn own_express(function: &Function) -> Option<&Datum<Express>> {
+    (!function.is_virtual()).then_some(&function.express)
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{Inventory, MemorySource, example};
+
+    use super::*;
+
+    fn addresses(node: &MemorySource, bdf: &str) -> Vec<(Option<String>, String)> {
+        let inventory = Inventory::read(node);
+        let context = Context::new(node, &inventory);
+        hops(&context, bdf.parse().unwrap())
+            .iter()
+            .map(|hop| {
+                (
+                    hop.upper.map(|it| it.bdf.to_string()),
+                    hop.lower.bdf.to_string(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_device_behind_a_switch_has_two_links() {
+        let expected = [
+            (Some("0000:17:00.0".to_owned()), "0000:18:00.0".to_owned()),
+            (Some("0000:15:01.0".to_owned()), "0000:16:00.0".to_owned()),
+        ];
+        assert_eq!(addresses(&example::healthy(), example::GPUS[0]), expected);
+        // The same without root, when no port says what it is.
+        let mut node = example::healthy();
+        for bdf in ["0000:15:01.0", "0000:16:00.0", "0000:17:00.0"] {
+            node = example::edit(node, bdf, |port| {
+                port.header_only();
+            });
+        }
+        assert_eq!(addresses(&node, example::GPUS[0]), expected);
+    }
+
+    #[test]
+    fn a_device_whose_port_is_hidden_still_has_a_link() {
+        let node = MemorySource::new()
+            .link_to(
+                "/sys/bus/pci/devices/0000:00:05.0",
+                "../../../devices/pci0000:00/0000:00:05.0",
+            )
+            .file("/sys/devices/pci0000:00/0000:00:05.0/class", "0x020000\n");
+        assert_eq!(
+            addresses(&node, "00:05.0"),
+            [(None, "0000:00:05.0".to_owned())]
+        );
+        assert!(addresses(&node, "00:06.0").is_empty());
+    }
+}
