@@ -21,6 +21,16 @@ pub enum Error {
     /// The program at the other end of a run in two processes.
     #[error("the peer {0}")]
     Peer(String),
+    /// A request of a measurement failed.
+    #[error("{what} {why}; {remedy}")]
+    Transfer {
+        /// Which.
+        what: String,
+        /// How it ended.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
     /// The settings contradict each other.
     #[error("{0}")]
     Settings(String),

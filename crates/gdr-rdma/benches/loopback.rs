@@ -1,8 +1,8 @@
 //! What the soft provider moves between two devices of this process, over the loopback interface.
 //!
 //! `cargo bench -p gdr-rdma` prints WRITE and READ bandwidth by size, small messages a second, and
-//! the time of WRITEs of 2 and 4096 bytes, acknowledged, and of 2 there and back; `-- latency`, `-- ipv4` and `-- ipv6` choose among
-//! them. It proves nothing; the tests do.
+//! the time of WRITEs of 2 and 4096 bytes, acknowledged, and of 2 there and back; `-- latency`,
+//! `-- ipv4` and `-- ipv6` choose among them. It proves nothing; the tests do.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is over")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

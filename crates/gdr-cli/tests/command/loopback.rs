@@ -43,6 +43,35 @@ fn its_report_says_what_was_proved_and_on_what() {
 }
 
 #[test]
+fn a_sweep_measures_each_way_by_size() {
+    let sweep = "loopback --sweep --size 16 --iterations 20";
+    let text = fine(&format!("{sweep} --port 14799"));
+    assert_eq!(text.lines().next(), Some("simulated: asked for by name"));
+    for line in ["RDMA WRITE: microseconds", "RDMA READ: microseconds"] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(text.contains("says nothing of hardware"), "{text}");
+
+    let report = json(&format!("{sweep} --port 14800 --staged"));
+    assert_eq!(report["schema"], "gdr.loopback.sweep");
+    assert_eq!(report["simulated"], true);
+    assert_eq!(report["direct_missing"], "asked for");
+    let rows = report["rows"].as_array().unwrap();
+    let of = |operation: &str, way: &str, size: u64| {
+        let row = rows
+            .iter()
+            .find(|row| row["operation"] == operation && row["way"] == way && row["size"] == size);
+        row.unwrap()["latency"]["median_ns"].as_f64().unwrap()
+    };
+    for operation in ["write", "read"] {
+        for way in ["host", "staged"] {
+            assert!(of(operation, way, 4) > 0.0 && of(operation, way, 16) > 0.0);
+        }
+    }
+    assert_eq!(rows.len(), 8);
+}
+
+#[test]
 fn devices_that_cannot_be_used_are_named() {
     let output = simulated("loopback --from mlx5_0");
     assert_eq!(code(&output), 64);
@@ -75,6 +104,8 @@ fn options_that_make_no_sense_together_end_with_64() {
         "loopback --listen 0.0.0.0 --insecure",
         "loopback --connect 127.0.0.1 --staged",
         "loopback --connect nowhere",
+        "loopback --sweep --connect 127.0.0.1",
+        "loopback --sweep --listen 127.0.0.1",
     ] {
         let output = simulated(line);
         assert_eq!(code(&output), 64, "{line}: {}", stderr(&output));

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use gdr_copy::Mapping;
 use gdr_cuda::{DeviceBuffer, Stream};
 use gdr_rdma::{
-    Access, Buffer, Device, Endpoint, Immediate, MemoryRegion, Mtu, RecvRequest, RemoteMemory,
-    WcOpcode, WrId,
+    Access, Buffer, Device, Endpoint, Immediate, LongReads, MemoryRegion, Mtu, RecvRequest,
+    RemoteMemory, WcOpcode, WrId,
 };
 
 use super::Observer;
@@ -50,7 +50,7 @@ impl GpuSide {
         let stream = gpu.stream()?;
         let reached = reach(site, &buffer, destination.reach)?;
         let target = match &reached.mapping {
-            Some(mapping) => Buffer::direct(Arc::clone(mapping))?,
+            Some(mapping) => direct(Arc::clone(mapping), &buffer)?,
             None => Buffer::staged(Arc::clone(&buffer))?,
         };
         let domain = device.protection_domain();
@@ -220,13 +220,24 @@ impl GpuSide {
     }
 }
 
-struct Way {
-    mapping: Option<Arc<Mapping>>,
-    subject: Subject,
-    why: String,
+/// How GPU memory is reached.
+pub(super) struct Way {
+    pub(super) mapping: Option<Arc<Mapping>>,
+    pub(super) subject: Subject,
+    pub(super) why: String,
 }
 
-fn reach(site: &Site, buffer: &DeviceBuffer, wanted: Reach) -> Result<Way> {
+/// What is stored into through `mapping`; what is long to read, the copy engine reads.
+pub(super) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Result<Buffer> {
+    let (copied, from) = (Arc::clone(buffer), LongReads::Measured);
+    match Buffer::direct_with_copies(Arc::clone(&mapping), copied, from) {
+        // A backend that maps other memory: what that leads to is for the run to find out.
+        Err(gdr_rdma::Error::MappedElsewhere { .. }) => Ok(Buffer::direct(mapping)?),
+        made => Ok(made?),
+    }
+}
+
+pub(super) fn reach(site: &Site, buffer: &DeviceBuffer, wanted: Reach) -> Result<Way> {
     let staged = |why: String| Way {
         mapping: None,
         subject: Subject::new(site, None),

@@ -9,7 +9,7 @@ use gdr_rdma::{
 
 use super::report::Ended;
 use super::{Event, Observer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Bytes of a message. RDMA allows 2 GiB; smaller ones show how far a path came that hangs.
 pub(super) const MESSAGE: u64 = 16 << 20;
@@ -43,6 +43,11 @@ impl Link {
             ..ConnectionOptions::new(mtu)
         };
         Ok(self.pair.connect(peer, &options)?)
+    }
+
+    /// The next completion, if there is one.
+    pub(super) fn poll(&self) -> Result<Option<Completion>> {
+        Ok(self.queue.poll()?)
     }
 
     /// Waits for `due` completions since `start`, each of which must be a success that `right`
@@ -83,6 +88,20 @@ impl Link {
     }
 }
 
+/// That `completion` is a success of `what`.
+pub(super) fn success(completion: &Completion, what: &str) -> Result<()> {
+    let status = completion.status;
+    if status == WcStatus::Success {
+        return Ok(());
+    }
+    let (name, remedy) = name_and_remedy(status);
+    Err(Error::Transfer {
+        what: what.to_owned(),
+        why: format!("completed with {name}: {status}"),
+        remedy: remedy.to_owned(),
+    })
+}
+
 /// How long to wait for an answer before sending again: 268 ms, so that a busy machine is not
 /// taken for a dead one, and so little that all eight attempts fit into `limit`.
 fn ack_timeout(limit: Duration) -> AckTimeout {
@@ -94,7 +113,17 @@ fn ack_timeout(limit: Duration) -> AckTimeout {
 }
 
 fn explain(status: WcStatus) -> Ended {
-    let (name, remedy) = match status {
+    let (name, remedy) = name_and_remedy(status);
+    Ended::Error {
+        status: name.to_owned(),
+        meaning: status.to_string(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// An error status, as `enum ibv_wc_status` names it, and what to do.
+fn name_and_remedy(status: WcStatus) -> (&'static str, &'static str) {
+    match status {
         WcStatus::LocalLength => ("LOC_LEN_ERR", "this is a bug in gdr: report it"),
         WcStatus::LocalProtection => (
             "LOC_PROT_ERR",
@@ -132,11 +161,6 @@ fn explain(status: WcStatus) -> Ended {
             "the peer posted no receive: look at its message",
         ),
         _ => ("an unknown status", "look at the peer's message"),
-    };
-    Ended::Error {
-        status: name.to_owned(),
-        meaning: status.to_string(),
-        remedy: remedy.to_owned(),
     }
 }
 

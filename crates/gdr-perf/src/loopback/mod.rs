@@ -13,6 +13,8 @@
 //! What fails is [judged](Cause): whether nothing arrived, a part, other bytes, or a completion is
 //! missing, and what to do.
 //!
+//! [`sweep`] measures instead, by size, direct against staged.
+//!
 //! [`run`] has both ends in one process; [`listen`] and [`connect`] have one each. The end that
 //! listens owns the GPU memory.
 
@@ -26,11 +28,12 @@ mod message;
 mod peers;
 mod report;
 mod settings;
+mod sweep;
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
-use gdr_rdma::Device;
+use gdr_rdma::{Device, Mtu};
 
 use gpu::GpuSide;
 use host::HostSide;
@@ -46,6 +49,7 @@ pub use report::{
     Verdict,
 };
 pub use settings::{Destination, Reach, Settings};
+pub use sweep::{Operation, Row, Sweep, SweepEvent, SweepSettings, Way, sweep};
 
 /// What happens during a run.
 #[derive(Clone, Copy, Debug)]
@@ -129,13 +133,7 @@ pub fn run(
     let mut observer = Observer(observe);
     let mut gpu = GpuSide::new(site, to, destination, settings)?;
     let mut host = HostSide::new(from, settings)?;
-    let there = from.path_mtu(to.address().ip())?;
-    let back = to.path_mtu(from.address().ip())?;
-    let mtu = if back.bytes() < there.bytes() {
-        back
-    } else {
-        there
-    };
+    let mtu = mutual_mtu(from, to)?;
     gpu.connect(&host.endpoint(), mtu)?;
     host.connect(&gpu.endpoint(), mtu)?;
     let memory = gpu.memory().clone();
@@ -151,6 +149,17 @@ pub fn run(
         round(&mut gpu, &mut host, settings, number, observer)
     });
     Ok(tally.report(settings, memory, path, end))
+}
+
+/// The largest path MTU that both ways carry.
+fn mutual_mtu(from: &Device, to: &Device) -> Result<Mtu> {
+    let there = from.path_mtu(to.address().ip())?;
+    let back = to.path_mtu(from.address().ip())?;
+    Ok(if back.bytes() < there.bytes() {
+        back
+    } else {
+        there
+    })
 }
 
 /// Counts an iteration and tells of it; why it failed, if it did.

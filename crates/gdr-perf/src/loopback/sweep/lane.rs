@@ -1,0 +1,130 @@
+//! One way into memory, with a connection of its own.
+
+use std::sync::Arc;
+
+use gdr_cuda::DeviceBuffer;
+use gdr_rdma::{
+    Access, Buffer, Device, MemoryRegion, Mtu, ProtectionDomain, RemoteMemory, SendRequest, WrId,
+};
+
+use super::super::gpu;
+use super::super::link::Link;
+use super::super::settings::Reach;
+use super::SweepSettings;
+use super::report::{Operation, Way};
+use crate::error::Result;
+use crate::report::Subject;
+use crate::site::Site;
+
+/// What is behind a lane, without RDMA.
+pub(super) enum Target {
+    Host(Buffer),
+    Gpu(Arc<DeviceBuffer>),
+}
+
+impl Target {
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Host(buffer) => Ok(buffer.copy_in(offset, bytes)?),
+            Self::Gpu(buffer) => Ok(buffer.write(offset, bytes)?),
+        }
+    }
+
+    pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Host(buffer) => Ok(buffer.copy_out(offset, bytes)?),
+            Self::Gpu(buffer) => Ok(buffer.read(offset, bytes)?),
+        }
+    }
+}
+
+/// One way into memory.
+pub(super) struct Lane {
+    pub(super) way: Way,
+    pub(super) here: Link,
+    remote: RemoteMemory,
+    pub(super) target: Target,
+    // Field order is drop order: nothing reaches the memory any more when its region goes.
+    _there: Link,
+    _region: MemoryRegion,
+}
+
+impl Lane {
+    pub(super) fn post(
+        &self,
+        operation: Operation,
+        source: &MemoryRegion,
+        sink: &MemoryRegion,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let (id, remote) = (WrId(offset), self.remote.at(offset));
+        let request = match operation {
+            Operation::Write => {
+                SendRequest::write(id, remote).segment(source.segment(offset, len)?)
+            }
+            Operation::Read => SendRequest::read(id, remote).segment(sink.segment(offset, len)?),
+        };
+        Ok(self.here.pair().post_send(request)?)
+    }
+}
+
+/// The lanes, and what is to be said of them.
+pub(super) struct Lanes {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) subject: Subject,
+    pub(super) direct_missing: Option<String>,
+    pub(super) long_reads_from: Option<u64>,
+}
+
+/// Makes a lane for each way that the settings want.
+pub(super) fn build(
+    site: &Site,
+    here: &ProtectionDomain,
+    to: &Device,
+    mtu: Mtu,
+    settings: &SweepSettings,
+) -> Result<Lanes> {
+    let len = settings.largest;
+    let there = to.protection_domain();
+    let buffer = Arc::new(site.gpu().allocate(settings.memory, len)?);
+    let limit = settings.limit(len);
+    let lane = |way, memory: &Buffer, target| -> Result<Lane> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let region = there.register(memory, access)?;
+        let (near, far) = (Link::new(here)?, Link::new(&there)?);
+        near.connect(&far.pair().endpoint(), mtu, limit)?;
+        far.connect(&near.pair().endpoint(), mtu, limit)?;
+        Ok(Lane {
+            way,
+            here: near,
+            remote: region.remote(),
+            target,
+            _there: far,
+            _region: region,
+        })
+    };
+    let host = Buffer::host(len as usize)?;
+    let mut lanes = vec![lane(Way::Host, &host, Target::Host(host.clone()))?];
+    let target = || Target::Gpu(Arc::clone(&buffer));
+    let direct = gpu::reach(site, &buffer, settings.reach)?;
+    let (mut direct_missing, mut long_reads_from) = (None, None);
+    match direct.mapping {
+        Some(mapping) => {
+            let memory = gpu::direct(mapping, &buffer)?;
+            long_reads_from = memory.long_reads_from();
+            lanes.push(lane(Way::Direct, &memory, target())?);
+        }
+        None => direct_missing = Some(direct.why),
+    }
+    if settings.reach != Reach::Direct {
+        let memory = Buffer::staged(Arc::clone(&buffer))?;
+        lanes.push(lane(Way::Staged, &memory, target())?);
+    }
+    Ok(Lanes {
+        lanes,
+        subject: direct.subject,
+        direct_missing,
+        long_reads_from,
+    })
+}
