@@ -28,6 +28,7 @@ mod finding;
 mod fix;
 pub mod peermem;
 pub mod probes;
+mod reach;
 pub mod remedy;
 pub mod report;
 mod root_cause;
