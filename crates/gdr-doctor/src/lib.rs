@@ -29,7 +29,6 @@ mod fix;
 pub mod peermem;
 pub mod probes;
 mod reach;
-mod reach;
 pub mod remedy;
 pub mod report;
 mod root_cause;
