@@ -10,9 +10,18 @@ use crate::finding::{Finding, Subject};
 mod acs_path;
 mod direct;
 mod iommu;
+mod iommu_mode;
+mod slots;
+mod topo_bestnic;
+mod topo_pair;
 
 /// In the order of reports.
-pub(super) const CHECKS: &[&Check] = &[&acs_path::CHECK];
+pub(super) const CHECKS: &[&Check] = &[
+    &topo_pair::CHECK,
+    &topo_bestnic::CHECK,
+    &acs_path::CHECK,
+    &iommu_mode::CHECK,
+];
 
 /// The pairs of GPU and NIC that a job would use, or why there are none.
 fn pairs_in_use<'a, 'b>(context: &'b Context<'a>) -> Result<Vec<&'b Pair<'a>>, Finding> {

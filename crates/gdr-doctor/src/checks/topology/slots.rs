@@ -1,0 +1,78 @@
+//! Slots for cards.
+
+use gdr_node::Bdf;
+use gdr_node::pci::Tree;
+use gdr_node::topology::Relation;
+
+use crate::context::Context;
+
+/// Where firmware names its slots (Linux `Documentation/ABI/testing/sysfs-bus-pci`).
+const SLOTS: &str = "/sys/bus/pci/slots";
+
+/// The names of the empty slots that are nearer to a GPU than what it has: below a bridge that is
+/// above the GPU too, or else below its root bus.
+pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec<String> {
+    let Some(tree) = context.inventory.tree.present() else {
+        return Vec::new();
+    };
+    let Some((root, above)) = tree.chain(gpu) else {
+        return Vec::new();
+    };
+    let names = context
+        .source
+        .list(SLOTS)
+        .into_present()
+        .unwrap_or_default();
+    let mut near = Vec::new();
+    for name in names {
+        let Some(place) = address(context, &name) else {
+            continue;
+        };
+        if tree
+            .functions()
+            .any(|function| same_device(function.bdf, place))
+        {
+            continue;
+        }
+        let Some(bridge) = bridge_to(tree, place) else {
+            continue;
+        };
+        let Some((other_root, mut chain)) = tree.chain(bridge) else {
+            continue;
+        };
+        chain.push(bridge);
+        let shared = chain.iter().zip(&above).take_while(|(a, b)| a == b).count();
+        let crosses_root = !matches!(
+            than.ancestor,
+            gdr_node::topology::Ancestor::Bridge(_) | gdr_node::topology::Ancestor::Root(_)
+        );
+        if other_root == root && (shared > 0 || crosses_root) {
+            near.push(name);
+        }
+    }
+    near
+}
+
+/// `0000:41:00` of a slot's file, as the function that a card would have there.
+fn address(context: &Context<'_>, slot: &str) -> Option<Bdf> {
+    let text = context
+        .text(&format!("{SLOTS}/{slot}/address"))
+        .into_present()?;
+    format!("{text}.0").parse().ok()
+}
+
+fn same_device(a: Bdf, b: Bdf) -> bool {
+    (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
+}
+
+/// The bridge whose secondary bus a place is on.
+fn bridge_to(tree: &Tree, place: Bdf) -> Option<Bdf> {
+    tree.functions()
+        .find(|function| {
+            function.bdf.domain == place.domain
+                && function
+                    .bridge
+                    .is_some_and(|buses| buses.secondary == place.bus)
+        })
+        .map(|function| function.bdf)
+}

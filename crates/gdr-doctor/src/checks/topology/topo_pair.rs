@@ -1,0 +1,271 @@
+//! `topo.pair`: each GPU has a NIC near enough.
+
+use gdr_node::topology::{NcclClass, Note, SmiClass};
+
+use super::{is_guest, pairs_in_use, slots};
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::{Context, Pair};
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::Fix;
+use crate::reach::model;
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("topo.pair"),
+    group: Group::Topology,
+    title: "each GPU has a NIC below the same switch",
+    documentation: Documentation {
+        means: "Traffic between a GPU and a NIC is fastest where both hang below one switch (PIX, \
+                PXB). Through the host bridge (PHB, NODE) it depends on the CPU, and NCCL does not \
+                use GPUDirect RDMA by default; through the interconnect between NUMA nodes (SYS) \
+                it is often slower than going through the host's memory.",
+        reads: "The directories of /sys/devices that the functions lie in, numa_node, and the \
+                NUMA layout: the rule that agrees with `nvidia-smi topo -m`.",
+        judges: "Of each GPU the nearest NICs. pass: PIX or PXB; a GPU with a chip-to-chip link to \
+                 its CPU. warn: PHB or NODE; SYS where firmware does not name NUMA nodes. fail: \
+                 SYS and nothing nearer. info: a guest whose real tree is hidden. skip: no GPU or \
+                 no NIC.",
+        sources: &[
+            "nvidia-smi topo -m, legend",
+            "NCCL src/graph/paths.cc (NCCL_NET_GDR_LEVEL: PXB by default)",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[CheckId("nic.driver")],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let pairs = match pairs_in_use(context) {
+        Ok(pairs) => pairs,
+        Err(why) => return vec![why],
+    };
+    context
+        .gpus()
+        .filter_map(|gpu| {
+            let nearest: Vec<&Pair<'_>> = (pairs.iter().copied())
+                .filter(|pair| pair.gpu.bdf == gpu.bdf)
+                .collect();
+            let first = *nearest.first()?;
+            Some(judge(context, first, &nearest))
+        })
+        .collect()
+}
+
+fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Finding {
+    let names: Vec<&str> = (nearest.iter())
+        .map(|pair| pair.nic.name.as_str())
+        .collect();
+    let names = names.join(", ");
+    let relation = &pair.relation;
+    let class = relation.smi;
+    let note = |wanted: fn(&Note) -> bool| relation.notes.iter().any(wanted);
+    let unproven = note(|note| matches!(note, Note::NoProximity(_) | Note::ProximityUnknown(_)));
+    let linked = model(context, pair.gpu.bdf).is_some_and(|name| has_chip_link(&name));
+    let is_far = !matches!(class, SmiClass::Pix | SmiClass::Pxb | SmiClass::Same);
+    let (verdict, summary) = match class {
+        _ if !is_far => (
+            Verdict::Pass,
+            format!("{names} at {class}: {}", relation.why),
+        ),
+        _ if linked => (
+            Verdict::Pass,
+            format!("{names} over the chip-to-chip link to the CPU ({class} by PCI)"),
+        ),
+        _ if is_guest(context) && note(|note| *note == Note::FlatBus) => (
+            Verdict::Info,
+            format!("{names} at {class}, and the guest's tree is not the machine's"),
+        ),
+        SmiClass::Phb | SmiClass::Node => (
+            Verdict::Warn,
+            format!(
+                "its nearest NIC is {names} at {class}: {}; NCCL does not use GPUDirect RDMA \
+                 there by default",
+                relation.why
+            ),
+        ),
+        _ if unproven => (
+            Verdict::Warn,
+            format!(
+                "its nearest NIC is {names} at {class} as far as is known: {}",
+                relation.why
+            ),
+        ),
+        _ => (
+            Verdict::Fail,
+            format!(
+                "its nearest NIC is {names} at {class}: {}; going through the host is often faster",
+                relation.why
+            ),
+        ),
+    };
+    let mut finding = Finding::new(verdict, Subject::gpu(&pair.gpu), summary).evidence(
+        format!("way from {} to {}", pair.gpu.bdf, pair.nic.bdf),
+        way(pair),
+    );
+    for note in &relation.notes {
+        finding = finding.evidence("note", note.to_string());
+    }
+    if !verdict.is_bad() {
+        return finding;
+    }
+    finding = finding.fix(move_card(context, pair));
+    // A trial: on many servers the host bridge forwards well.
+    let level = match relation.nccl {
+        NcclClass::Sys => "SYS",
+        _ => "PHB",
+    };
+    finding.fix(Fix::user(
+        "Let NCCL use GPUDirect RDMA at this distance, and measure",
+        format!("export NCCL_NET_GDR_LEVEL={level}"),
+    ))
+}
+
+fn way(pair: &Pair<'_>) -> String {
+    let places: Vec<String> = (pair.relation.steps.iter())
+        .map(|step| step.place.to_string())
+        .collect();
+    places.join(" - ")
+}
+
+fn move_card(context: &Context<'_>, pair: &Pair<'_>) -> Fix {
+    let slots = slots::nearer_to(context, pair.gpu.bdf, &pair.relation);
+    let title = "Put a NIC nearer to the GPU";
+    if slots.is_empty() {
+        Fix::manual(
+            title,
+            "put a NIC, or the GPU, into a slot below the same switch or at least the same root; \
+             no empty slot that is nearer is known",
+        )
+    } else {
+        Fix::manual(
+            title,
+            format!(
+                "put a NIC into an empty slot that is nearer: {}",
+                slots.join(", ")
+            ),
+        )
+    }
+}
+
+/// Whether a GPU of this name hangs on its CPU by NVLink-C2C.
+fn has_chip_link(name: &str) -> bool {
+    ["GH200", "GB200", "GB300", "GB10"]
+        .iter()
+        .any(|chip| name.contains(chip))
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example, virtual_path};
+
+    use super::*;
+    use crate::checks::fixture::{findings, verdict, worst};
+
+    /// The example with the RDMA devices of these numbers only.
+    fn with_nics(keep: &[usize]) -> MemorySource {
+        (0..10)
+            .filter(|number| !keep.contains(number))
+            .fold(example::healthy(), |node, number| {
+                node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
+            })
+    }
+
+    #[test]
+    fn nics_below_the_same_switch_pass() {
+        let found = findings(&CHECK, &example::healthy());
+        assert_eq!(found.len(), 8);
+        assert!(found.iter().all(|it| it.verdict == Verdict::Pass));
+        assert!(
+            found[0].summary.starts_with("mlx5_1, mlx5_2 at PIX"),
+            "{}",
+            found[0].summary
+        );
+    }
+
+    #[test]
+    fn another_host_bridge_is_warned_of_and_another_socket_fails() {
+        let found = findings(&CHECK, &with_nics(&[0]));
+        let verdicts: Vec<Verdict> = found.iter().map(|it| it.verdict).collect();
+        assert_eq!(verdicts[..4], [Verdict::Warn; 4]);
+        assert_eq!(verdicts[4..], [Verdict::Fail; 4]);
+        assert!(found[0].summary.contains("NODE"), "{}", found[0].summary);
+        let fixes: Vec<String> = found[4]
+            .fixes
+            .iter()
+            .map(|fix| fix.actions[0].to_string())
+            .collect();
+        assert!(fixes[1].ends_with("NCCL_NET_GDR_LEVEL=SYS"), "{fixes:?}");
+    }
+
+    #[test]
+    fn an_empty_slot_below_the_switch_is_offered() {
+        let node = (example::healthy())
+            .without("/sys/bus/pci/devices/0000:19:00.0")
+            .without("/sys/bus/pci/devices/0000:1b:00.0");
+        let node = (1..10).fold(node, |node, number| {
+            node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
+        });
+        let found = worst(&CHECK, &node);
+        let first = findings(&CHECK, &node).remove(0);
+        let advice = first.fixes[0].actions[0].to_string();
+        assert!(advice.contains("empty slot that is nearer: "), "{advice}");
+        // GPUs of other switches are not offered it.
+        assert!(
+            found.fixes[0].actions[0]
+                .to_string()
+                .contains("no empty slot")
+        );
+    }
+
+    #[test]
+    fn a_sys_that_firmware_left_open_is_no_failure() {
+        let mut node = with_nics(&[0]);
+        for bdf in example::GPUS.iter().chain([&example::NICS[0]]) {
+            node = node.file(&format!("/sys/bus/pci/devices/{bdf}/numa_node"), "-1\n");
+        }
+        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+    }
+
+    #[test]
+    fn a_chip_to_chip_link_makes_up_for_the_distance() {
+        let devices: Vec<String> = example::GPUS
+            .iter()
+            .map(|bdf| format!("{{\"pci\":\"{bdf}\",\"name\":\"NVIDIA GH200 480GB\"}}"))
+            .collect();
+        let node = with_nics(&[0]).file(
+            virtual_path::CUDA_DEVICES,
+            format!("{{\"devices\":[{}]}}", devices.join(",")),
+        );
+        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_guest_with_a_flat_bus_is_not_blamed() {
+        let place = |node: MemorySource, at: &str, vendor: &str, class: &str| {
+            let path = format!("/sys/devices/pci0000:00/{at}");
+            node.link_to(
+                &format!("/sys/bus/pci/devices/{at}"),
+                &format!("../../../devices/pci0000:00/{at}"),
+            )
+            .file(&format!("{path}/vendor"), vendor)
+            .file(&format!("{path}/class"), class)
+        };
+        let node = MemorySource::new().file("/proc/cpuinfo", "flags : fpu hypervisor\n");
+        let node = place(node, "0000:00:05.0", "0x10de\n", "0x030200\n");
+        let node = place(node, "0000:00:06.0", "0x15b3\n", "0x020700\n")
+            .file("/sys/class/infiniband/mlx5_0/node_type", "1: CA\n")
+            .link_to(
+                "/sys/class/infiniband/mlx5_0/device",
+                "../../../devices/pci0000:00/0000:00:06.0",
+            );
+        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        let bare = node.file("/proc/cpuinfo", "flags : fpu\n");
+        assert_eq!(verdict(&CHECK, &bare), Verdict::Warn);
+    }
+
+    #[test]
+    fn without_nics_or_a_capture_nothing_is_judged() {
+        assert_eq!(verdict(&CHECK, &with_nics(&[])), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    }
+}
