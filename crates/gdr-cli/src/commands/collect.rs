@@ -43,6 +43,11 @@ pub(crate) struct Options {
     #[arg(short, long)]
     force: bool,
 
+    /// Put pseudonyms in place of host and user names, MAC and IP addresses, GIDs, GUIDs, UUIDs
+    /// and serial numbers
+    #[arg(long)]
+    redact: bool,
+
     /// Collect from a directory that is laid out like a node's root
     #[arg(long, value_name = "DIR")]
     from_root: Option<PathBuf>,
@@ -80,7 +85,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         return Err(UsageError(reason).into());
     }
     let started = Instant::now();
-    let archive = collect(options)?;
+    let mut archive = collect(options)?;
+    if options.redact {
+        archive = archive.redact(&users())?;
+    }
     let mut bytes = Vec::new();
     archive.write(&mut bytes)?;
 
@@ -139,6 +147,12 @@ fn collect(options: &Options) -> Result<Archive> {
     diagnose(&Context::new(&recorder, &inventory), &Selection::all());
     let origin = Origin::of(&recorder, env!("CARGO_PKG_VERSION"), now);
     Ok(recorder.finish(origin))
+}
+
+/// Who runs this, by the names that may be in logs and paths.
+fn users() -> Vec<String> {
+    let names = ["USER", "LOGNAME", "SUDO_USER"].map(|name| std::env::var(name).ok());
+    names.into_iter().flatten().collect()
 }
 
 /// Writes a file that only its owner may read: the kernel's log is in it.

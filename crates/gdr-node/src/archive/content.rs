@@ -59,9 +59,13 @@ impl Content {
         self.implied_by_above(at)
     }
 
-    /// What follows about the link at a path.
+    /// What follows about the link at a path: where something else was asked about it or about
+    /// what is below it, links were followed until there was none.
     pub(crate) fn implied_link<T>(&self, at: &str) -> Datum<T> {
-        if self.is_file(at) || self.is_directory(at) {
+        let below = format!("{}/", at.trim_end_matches('/'));
+        let asked = |place: &Place| place.file.is_some() || place.list.is_some();
+        let next = self.places.range(below.clone()..).next();
+        if self.get(at).is_some_and(asked) || next.is_some_and(|(at, _)| at.starts_with(&below)) {
             return Datum::Missing;
         }
         self.implied_by_above(at)

@@ -59,6 +59,9 @@ pub enum ArchiveError {
     /// It is larger than any node is.
     #[error("the archive is larger than any node's: more than {0}")]
     TooLarge(Limit),
+    /// A name cannot be looked for.
+    #[error("the archive cannot be redacted: {0}")]
+    Redaction(String),
     /// Writing it failed.
     #[error("the archive cannot be written: {0}")]
     Write(#[source] io::Error),

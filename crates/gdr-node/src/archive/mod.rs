@@ -33,6 +33,7 @@ mod error;
 mod limits;
 mod manifest;
 mod read;
+mod redact;
 #[cfg(test)]
 mod tests;
 mod write;

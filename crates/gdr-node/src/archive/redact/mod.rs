@@ -1,0 +1,320 @@
+//! Replacing names and addresses in an archive, so that it can be given away.
+
+mod pseudonym;
+mod text;
+
+use self::text::{Nature, Text};
+use super::{Archive, ArchiveError, Content, Place};
+use crate::pci::{ConfigSpace, ExtendedId, Unread};
+use crate::source::{Datum, Source, virtual_path};
+
+impl Archive {
+    /// The same archive with pseudonyms in place of names of hosts and users, Ethernet and IP
+    /// addresses, GIDs, GUIDs, UUIDs and serial numbers.
+    ///
+    /// The same original has the same pseudonym throughout the archive, not in another one. Who
+    /// made a device, which addresses share a network, and which are link-local stays to be seen,
+    /// so that the node is judged as before. `users` are names to look for beside those that the
+    /// archive shows to be users. Files that are no text are left out, but for config space.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Redaction`] where a name cannot be looked for.
+    pub fn redact(&self, users: &[String]) -> Result<Self, ArchiveError> {
+        let unsearchable = |error: regex::Error| ArchiveError::Redaction(error.to_string());
+        let mut text = Text::new().map_err(unsearchable)?;
+        text.know(&self.hosts(), users).map_err(unsearchable)?;
+        // Once to learn which devices and users there are, which shows in some files only; once to
+        // replace them in all.
+        content(&self.content, &mut text);
+        let mut users = users.to_vec();
+        users.extend(text.pseudonyms.known(pseudonym::Kind::User));
+        users.sort();
+        users.dedup();
+        text.know(&self.hosts(), &users).map_err(unsearchable)?;
+        let content = content(&self.content, &mut text);
+        let mut origin = self.origin.clone();
+        origin.redacted = true;
+        if !origin.host.is_empty() {
+            "host-1".clone_into(&mut origin.host);
+        }
+        Ok(Self { origin, content })
+    }
+
+    /// The names of the node: as the kernel has it, and without its domain.
+    fn hosts(&self) -> Vec<String> {
+        let mut hosts = vec![self.origin.host.clone()];
+        hosts.extend(self.text("/proc/sys/kernel/hostname").into_present());
+        let uname = self.text(virtual_path::UNAME).into_present();
+        let names = uname.iter().flat_map(|text| text.lines());
+        hosts.extend(names.filter_map(|line| Some(line.strip_prefix("nodename ")?.to_owned())));
+        let short = hosts.iter().filter_map(|host| host.split('.').next());
+        let short: Vec<String> = short.map(str::to_owned).collect();
+        hosts.extend(short);
+        hosts.sort();
+        hosts.dedup();
+        hosts
+    }
+}
+
+fn content(all: &Content, text: &mut Text) -> Content {
+    let mut made = Content::default();
+    for (at, place) in all.iter() {
+        let file = place.file.as_ref().map(|file| {
+            file.as_ref()
+                .and_then(|bytes| match redact_file(at, bytes, text) {
+                    Some(bytes) => Datum::Present(bytes),
+                    None => Datum::NotCollected,
+                })
+        });
+        let list = place.list.as_ref().map(|list| {
+            list.as_ref().map(|names| {
+                let mut names: Vec<String> = names
+                    .iter()
+                    .map(|name| text.redact(name, Nature::Name))
+                    .collect();
+                names.sort();
+                names
+            })
+        });
+        let link = place.link.as_ref().map(|link| {
+            link.as_ref()
+                .map(|target| text.redact(target, Nature::Name))
+        });
+        // Interfaces may be named after their addresses.
+        *made.place(&text.redact(at, Nature::Name)) = Place { file, list, link };
+    }
+    made
+}
+
+/// The file without names; `None` for what cannot be searched.
+fn redact_file(at: &str, bytes: &[u8], text: &mut Text) -> Option<Vec<u8>> {
+    if at.ends_with("/config") && at.starts_with("/sys/devices/pci") {
+        return Some(without_serial_number(bytes));
+    }
+    if at.starts_with("/sys/firmware/efi/efivars/SecureBoot-") {
+        return Some(bytes.to_vec());
+    }
+    let content = std::str::from_utf8(bytes).ok()?;
+    if at.ends_with("/node_desc") {
+        // Whatever an administrator called it.
+        let device = at.rsplit('/').nth(1).unwrap_or_default();
+        return Some(format!("host-1 {device}\n").into_bytes());
+    }
+    Some(text.redact(content, nature(at)).into_bytes())
+}
+
+/// What kind of text a file holds.
+fn nature(at: &str) -> Nature {
+    if at.starts_with("/etc/security/") {
+        return Nature::Limits;
+    }
+    let free = [
+        "/@kmsg",
+        "/@env",
+        "/@uname",
+        "/@systemd/",
+        "/proc/cmdline",
+        "/proc/version",
+        "/proc/driver/nvidia/version",
+        "/proc/net/",
+        "/proc/sys/kernel/hostname",
+        "/etc/",
+    ];
+    let is_free = free.iter().any(|start| at.starts_with(start)) && at != "/etc/os-release";
+    if is_free { Nature::Free } else { Nature::Value }
+}
+
+/// Config space with zeros in its Device Serial Number (PCI Express Base Specification 6.0,
+/// 7.9.3), which of a NIC is its address.
+fn without_serial_number(bytes: &[u8]) -> Vec<u8> {
+    const SERIAL_NUMBER: ExtendedId = ExtendedId(0x0003);
+    let mut made = bytes.to_vec();
+    if let Ok(config) = ConfigSpace::new(bytes.to_vec(), Unread::NotCollected)
+        && let Some(at) = config.extended_capabilities().find(&SERIAL_NUMBER)
+        && let Some(number) = made.get_mut(usize::from(at.0) + 4..usize::from(at.0) + 12)
+    {
+        number.fill(0);
+    }
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::Origin;
+    use crate::collect::collect;
+    use crate::inventory::Inventory;
+    use crate::{example, source::MemorySource};
+
+    /// The example with somebody's traces in it.
+    fn node() -> MemorySource {
+        example::node()
+            .file("/proc/sys/kernel/hostname", "gpu17.cluster.example\n")
+            .file(
+                "@uname",
+                "sysname Linux\nnodename gpu17.cluster.example\nmachine x86_64\n",
+            )
+            .file(
+                "@kmsg",
+                "[    1.000000] systemd[1]: Set hostname to <gpu17.cluster.example>.\n\
+                 [    2.000000] usb 1-1: SerialNumber: 0123SECRET\n\
+                 [    3.000000] mlx5_core 0000:19:00.0: Port module event: 9c:63:c0:5e:41:11\n\
+                 [    4.000000] segfault in /home/alice/bin/train, peer 10.77.3.9\n",
+            )
+            .file(
+                "@env",
+                "NCCL_TOPO_FILE=/home/alice/topo.xml\nNCCL_COMM_ID=10.77.3.9:5000\n",
+            )
+            .file(
+                "/etc/security/limits.d/90-rdma.conf",
+                "bob - memlock unlimited\n* - memlock 1\n",
+            )
+            .file(
+                "/proc/self/cgroup",
+                format!("0::/docker/{}\n", "c0ffee42".repeat(8)),
+            )
+            .file(
+                "/sys/class/net/enx9c63c05e4110/address",
+                "9c:63:c0:5e:41:10\n",
+            )
+            .file("/sys/firmware/acpi/blob", [0xff, 0xfe, 0x00])
+    }
+
+    fn archive() -> Archive {
+        let node = node();
+        let mut origin = Origin::of(&node, "0.1.0", 1);
+        origin.collected = 1_800_000_000;
+        collect(&node, origin, |_| {})
+    }
+
+    /// The written archive, unpacked: manifest, headers and files.
+    fn unpacked(archive: &Archive) -> Vec<u8> {
+        let mut packed = Vec::new();
+        archive.write(&mut packed).unwrap();
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(
+            &mut flate2::read::GzDecoder::new(packed.as_slice()),
+            &mut bytes,
+        )
+        .unwrap();
+        bytes
+    }
+
+    fn holds(bytes: &[u8], original: &str) -> bool {
+        bytes
+            .windows(original.len())
+            .any(|window| window.eq_ignore_ascii_case(original.as_bytes()))
+    }
+
+    #[test]
+    fn none_of_the_originals_is_anywhere_in_the_file() {
+        let before = unpacked(&archive());
+        let after = unpacked(&archive().redact(&["dave".to_owned()]).unwrap());
+        let mut originals: Vec<String> = [
+            "gpu17",
+            "cluster.example",
+            "0123SECRET",
+            "alice",
+            "bob - ",
+            "10.77.3.9",
+            "c0ffee42",
+            "0a14:1e20",
+            "0a14:1e25",
+            "6d1c3a52",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        for nic in 0..10 {
+            originals.push(format!("5e:41:{:02x}", 0x10 + nic));
+            originals.push(format!("5e:41{:02x}", 0x10 + nic));
+            originals.push(format!("5e41{:02x}", 0x10 + nic));
+        }
+        for original in &originals {
+            assert!(!holds(&after, original), "{original}");
+        }
+        // The search finds them where they are.
+        for original in [
+            "gpu17",
+            "alice",
+            "9c:63:c0:5e:41:10",
+            "005e:4111",
+            "c05e4110",
+            "6d1c3a52",
+        ] {
+            assert!(holds(&before, original), "{original}");
+        }
+        // And not in config space either, in the order of its bytes.
+        let serial = [0x12, 0x41, 0x5e, 0x03];
+        assert!(before.windows(4).any(|window| window == serial));
+        assert!(!after.windows(4).any(|window| window == serial));
+    }
+
+    #[test]
+    fn the_node_is_the_same_but_for_its_addresses() {
+        let (before, after) = (archive(), archive().redact(&[]).unwrap());
+        let (mut a, mut b) = (Inventory::read(&before), Inventory::read(&after));
+        let strip = |inventory: &mut Inventory| {
+            inventory.netdevs =
+                std::mem::replace(&mut inventory.netdevs, Datum::Missing).map(|netdevs| {
+                    let unnamed = netdevs.into_iter().map(|mut netdev| {
+                        netdev.address = Datum::Missing;
+                        if netdev.name.starts_with("enx") {
+                            netdev.name.clear();
+                        }
+                        netdev
+                    });
+                    unnamed.collect()
+                });
+        };
+        strip(&mut a);
+        strip(&mut b);
+        assert_eq!(a, b);
+        for path in [
+            "/proc/cmdline",
+            "/proc/modules",
+            "@kernel/config",
+            "/etc/os-release",
+            "@libraries",
+        ] {
+            assert_eq!(before.read(path), after.read(path), "{path}");
+        }
+        assert!(after.origin().redacted);
+        assert_eq!(after.origin().host, "host-1");
+    }
+
+    #[test]
+    fn kinds_of_addresses_stay_to_be_seen() {
+        let after = archive().redact(&[]).unwrap();
+        let gid = |index: usize| {
+            let path = format!("/sys/class/infiniband/mlx5_0/ports/1/gids/{index}");
+            after.text(&path).into_present().unwrap()
+        };
+        assert!(gid(1).starts_with("fe80:0000:0000:0000:9e63:c0ff:fe"));
+        assert!(
+            gid(3).starts_with("0000:0000:0000:0000:0000:ffff:c612:"),
+            "{}",
+            gid(3)
+        );
+        assert_eq!(gid(5), "0000:0000:0000:0000:0000:0000:0000:0000");
+        let name = after.list("/sys/class/net").into_present().unwrap();
+        let name = name.iter().find(|name| name.starts_with("enx")).unwrap();
+        assert_ne!(name, "enx9c63c05e4110");
+        assert!(
+            after
+                .read(&format!("/sys/class/net/{name}/address"))
+                .is_present()
+        );
+    }
+
+    #[test]
+    fn redacting_twice_changes_nothing_more() {
+        let once = archive().redact(&[]).unwrap();
+        let kmsg = once.text("@kmsg").into_present().unwrap();
+        assert!(
+            kmsg.contains("<host-1>") && kmsg.contains("SerialNumber: serial-1"),
+            "{kmsg}"
+        );
+        assert_eq!(archive().redact(&[]).unwrap(), once);
+    }
+}
