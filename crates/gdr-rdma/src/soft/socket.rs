@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use gdr_roce::wire::icrc::{self, Ip, Path};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
@@ -10,6 +10,7 @@ use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 
 use super::counters::Counters;
+use super::identification::AnyIdentification;
 use crate::device::Integrity;
 use crate::error::{Error, Result};
 
@@ -57,6 +58,10 @@ impl Socket {
             sockopt::set_socket_send_buffer_size(&socket, send_buffer)
                 .map_err(|errno| Error::os("setsockopt(SO_SNDBUF)", errno))?;
         }
+        if address.is_ipv6() {
+            take_without_checksum(&socket)
+                .map_err(|source| Error::os("setsockopt(UDP_NO_CHECK6_RX)", source))?;
+        }
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(|source| Error::os("preparing a UDP socket", source))?;
         let local = socket
@@ -83,12 +88,12 @@ impl Socket {
         self.socket.as_fd()
     }
 
-    /// What of an arriving packet is checked beyond UDP's checksum. IPv4's identification field
-    /// is part of the ICRC, and no UDP socket tells it.
+    /// How far an arriving packet is checked. IPv4's identification field is part of the ICRC, and
+    /// no UDP socket tells it.
     pub(super) fn integrity(&self) -> Integrity {
         match self.local {
             SocketAddr::V6(_) => Integrity::Icrc,
-            SocketAddr::V4(_) => Integrity::UdpChecksum,
+            SocketAddr::V4(_) => Integrity::IcrcOfAnyIdentification,
         }
     }
 
@@ -110,14 +115,13 @@ impl Socket {
         })
     }
 
-    /// Whether the ICRC of an arrived datagram holds, where it can be judged.
-    fn is_intact(&self, src: SocketAddr, datagram: &[u8]) -> bool {
-        match self.integrity() {
-            Integrity::UdpChecksum => true,
-            Integrity::Icrc => self
-                .path(src, self.local, 0)
-                .is_some_and(|path| icrc::matches(&path, datagram)),
-        }
+    /// Whether the ICRC of an arrived datagram holds.
+    fn is_intact(&self, any: &AnyIdentification, src: SocketAddr, datagram: &[u8]) -> bool {
+        let path = self.path(src, self.local, 0);
+        path.is_some_and(|path| match path.ip {
+            Ip::V4 { .. } => any.matches(&path, datagram),
+            Ip::V6 { .. } => icrc::matches(&path, datagram),
+        })
     }
 
     fn seal(&self, dst: SocketAddr, position: usize, datagram: &mut [u8]) {
@@ -137,6 +141,27 @@ impl Socket {
         };
         self.state
             .try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+}
+
+/// Lets datagrams over IPv6 arrive that carry no UDP checksum, which Linux drops otherwise: RoCE
+/// leaves it at 0, as its own CRC covers more; rxe and network cards do.
+fn take_without_checksum(socket: &UdpSocket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes an int, which lives for the call.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_UDP,
+            libc::UDP_NO_CHECK6_RX,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 
@@ -274,6 +299,7 @@ pub(super) struct Inbox {
     bytes: Box<[u8]>,
     metas: [RecvMeta; RECEIVES],
     count: usize,
+    any: AnyIdentification,
 }
 
 impl Inbox {
@@ -282,6 +308,7 @@ impl Inbox {
             bytes: vec![0; RECEIVES * RECEIVE_LEN].into_boxed_slice(),
             metas: [RecvMeta::default(); RECEIVES],
             count: 0,
+            any: AnyIdentification::new(),
         }
     }
 
@@ -334,7 +361,7 @@ impl Inbox {
                     counters.malformed += 1;
                     continue;
                 };
-                if socket.is_intact(meta.addr, datagram) {
+                if socket.is_intact(&self.any, meta.addr, datagram) {
                     take(meta.addr.ip(), &packet, counters);
                 } else {
                     counters.icrc_mismatches += 1;
