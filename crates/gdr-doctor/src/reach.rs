@@ -39,11 +39,6 @@ impl Answer {
         self
     }
 
-    /// Whether it is known to be there.
-    pub(crate) fn yes(&self) -> bool {
-        self.is == Datum::Present(true)
-    }
-
     /// Whether it is known not to be there.
     pub(crate) fn no(&self) -> bool {
         self.is == Datum::Present(false)
@@ -251,7 +246,7 @@ mod tests {
 
     #[test]
     fn without_cuda_flavour_version_and_kernel_decide() {
-        assert!(of_gpu(&unasked()).yes());
+        assert_eq!(of_gpu(&unasked()).is, Datum::Present(true));
         let version = "/proc/driver/nvidia/version";
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n";
         assert!(of_gpu(&unasked().file(version, closed)).no());

@@ -1,6 +1,6 @@
 //! How tests put checks to nodes that do not exist.
 
-use gdr_node::{Inventory, MemorySource};
+use gdr_node::{Inventory, MemorySource, Source};
 
 use crate::check::Check;
 use crate::context::Context;
@@ -32,4 +32,28 @@ pub(super) fn worst(check: &Check, node: &MemorySource) -> Finding {
 /// The worst verdict of what a check finds on a node.
 pub(super) fn verdict(check: &Check, node: &MemorySource) -> Verdict {
     worst(check, node).verdict
+}
+
+/// The node with a function that is something else: another maker's, another product, another
+/// class.
+pub(super) fn turned_into(
+    node: MemorySource,
+    bdf: &str,
+    (vendor, device): (u16, u16),
+    class: u32,
+) -> MemorySource {
+    let path = format!("/sys/bus/pci/devices/{bdf}/config");
+    let mut config = node.read(&path).into_present().unwrap();
+    config[..2].copy_from_slice(&vendor.to_le_bytes());
+    config[2..4].copy_from_slice(&device.to_le_bytes());
+    config[9..12].copy_from_slice(&class.to_le_bytes()[..3]);
+    node.file(&path, config)
+}
+
+/// The node with a function bound to another driver.
+pub(super) fn bound_to(node: MemorySource, bdf: &str, driver: &str) -> MemorySource {
+    node.link_to(
+        &format!("/sys/bus/pci/devices/{bdf}/driver"),
+        &format!("../../../../bus/pci/drivers/{driver}"),
+    )
 }

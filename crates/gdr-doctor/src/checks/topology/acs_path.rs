@@ -63,7 +63,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     }
     let pairs = match pairs_in_use(context) {
         Ok(pairs) => pairs,
-        Err(why) => return vec![why],
+        Err(why) => return vec![*why],
     };
     let exempt = direct::ports(context);
     let mut faults: BTreeMap<Bdf, Fault<'_, '_>> = BTreeMap::new();

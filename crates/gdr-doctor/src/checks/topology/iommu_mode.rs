@@ -49,7 +49,7 @@ struct Device {
 fn run(context: &Context<'_>) -> Vec<Finding> {
     let pairs = match pairs_in_use(context) {
         Ok(pairs) => pairs,
-        Err(why) => return vec![why],
+        Err(why) => return vec![*why],
     };
     let mut devices: Vec<Device> = Vec::new();
     for pair in &pairs {

@@ -35,7 +35,7 @@ pub(super) const CHECK: Check = Check {
 fn run(context: &Context<'_>) -> Vec<Finding> {
     let pairs = match pairs_in_use(context) {
         Ok(pairs) => pairs,
-        Err(why) => return vec![why],
+        Err(why) => return vec![*why],
     };
     let nic_of = assign(&pairs);
     let name = |bdf: Bdf| {

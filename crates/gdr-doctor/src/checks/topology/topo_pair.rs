@@ -37,7 +37,7 @@ pub(super) const CHECK: Check = Check {
 fn run(context: &Context<'_>) -> Vec<Finding> {
     let pairs = match pairs_in_use(context) {
         Ok(pairs) => pairs,
-        Err(why) => return vec![why],
+        Err(why) => return vec![*why],
     };
     context
         .gpus()

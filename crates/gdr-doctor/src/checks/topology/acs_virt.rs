@@ -1,0 +1,217 @@
+//! `acs.virt`: the ports above devices that guests own are set for peers in a guest.
+
+use gdr_node::pci::{AcsBits, PortType};
+use gdr_node::topology::Relation;
+use gdr_node::{Bdf, Datum};
+
+use super::{is_guest, is_handed};
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::finding::{Finding, Subject};
+use crate::fix::{Action, Fix, Risk};
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("acs.virt"),
+    group: Group::Topology,
+    title: "the ports above guests' devices let a guest's GPU and NIC talk",
+    documentation: Documentation {
+        means: "Devices that guests own are kept apart by redirecting requests to the root. A \
+                guest's own NIC and GPU still reach each other straight where the NIC asks the \
+                IOMMU beforehand (ATS) and its port lets translated requests through (Direct \
+                Translated). With only some of that they go through the root, or nowhere.",
+        reads: "Functions bound to vfio-pci, and the ACS control registers of the ports between \
+                those GPUs and NICs. Needs root.",
+        judges: "pass: 1x111x1 above the NIC, xx111x1 above the GPU and at the root port (bits 6 \
+                 to 0, x is either). fail: a mixture. skip: no GPU and NIC of guests below one \
+                 switch, or this is a guest: ask the host.",
+        sources: &[
+            "NVIDIA AI Enterprise, GPUDirect RDMA in virtual machines",
+            "rdma-core kernel-boot/rdma_topo",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[],
+    run,
+};
+
+const ISOLATED: AcsBits = AcsBits::SOURCE_VALIDATION
+    .union(AcsBits::REQUEST_REDIRECT)
+    .union(AcsBits::COMPLETION_REDIRECT)
+    .union(AcsBits::UPSTREAM_FORWARDING);
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let inventory = context.inventory;
+    if is_guest(context) {
+        return vec![Finding::skip(
+            "this is a guest: on its host ATS has to be on at the NIC and Direct Translated at \
+             its port",
+        )];
+    }
+    let (Some(tree), Some(topology)) = (inventory.tree.present(), inventory.topology()) else {
+        return vec![Finding::unknown(
+            Subject::Node,
+            "the PCI tree",
+            &inventory.tree,
+        )];
+    };
+    let nics: Vec<Bdf> = tree
+        .functions()
+        .filter(|function| function.identity.is_network() && is_handed(context, function.bdf))
+        .map(|function| function.bdf)
+        .collect();
+    let mut findings = Vec::new();
+    for gpu in context.gpus().filter(|gpu| is_handed(context, gpu.bdf)) {
+        let near = (nics.iter())
+            .filter_map(|nic| Some((*nic, topology.relation(gpu.bdf, *nic).ok()?)))
+            .filter(|(_, relation)| {
+                matches!(relation.ancestor, gdr_node::topology::Ancestor::Bridge(_))
+            });
+        for (nic, relation) in near {
+            let subject = Subject::Pair {
+                gpu: gpu.index.to_string(),
+                gpu_bdf: gpu.bdf,
+                nic: nic.to_string(),
+                nic_bdf: nic,
+            };
+            findings.push(judge(context, subject, nic, &relation));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::skip(
+            "no GPU and NIC below one switch are handed to guests",
+        ));
+    }
+    findings
+}
+
+fn judge(context: &Context<'_>, subject: Subject, nic: Bdf, relation: &Relation) -> Finding {
+    let above_nic = |port: Bdf| {
+        let chain = context
+            .inventory
+            .tree
+            .present()
+            .and_then(|tree| tree.chain(nic));
+        chain.is_some_and(|(_, bridges)| bridges.contains(&port))
+    };
+    let mut wrong: Vec<(Bdf, AcsBits)> = Vec::new();
+    let mut evidence = Vec::new();
+    for port in &relation.ports {
+        let Some(function) = context.function(*port) else {
+            continue;
+        };
+        let upstream = (function.express.present())
+            .is_some_and(|express| express.port == PortType::SwitchUpstream);
+        let wanted = if above_nic(*port) {
+            ISOLATED | AcsBits::DIRECT_TRANSLATED
+        } else {
+            ISOLATED
+        };
+        match &function.acs {
+            Datum::Present(acs) => {
+                evidence.push((
+                    format!("ACS control of {port}"),
+                    format!("{} (wanted {wanted})", acs.control),
+                ));
+                if !acs.control.contains(wanted) {
+                    wrong.push((*port, wanted));
+                }
+            }
+            Datum::Missing if upstream => {}
+            Datum::Missing => wrong.push((*port, wanted)),
+            absent => {
+                return Finding::unknown(subject, "the ACS control register of a port", absent)
+                    .evidence("port", port.to_string());
+            }
+        }
+    }
+    let mut finding = if wrong.is_empty() {
+        Finding::pass(subject, "the ports between them are set for a guest")
+    } else {
+        let ports: Vec<String> = wrong.iter().map(|(port, _)| port.to_string()).collect();
+        let masks: Vec<String> = (wrong.iter())
+            .map(|(port, wanted)| {
+                let mask = if wanted.contains(AcsBits::DIRECT_TRANSLATED) {
+                    "1x111x1"
+                } else {
+                    "xx111x1"
+                };
+                format!("{mask}@{port}")
+            })
+            .collect();
+        Finding::fail(
+            subject,
+            format!(
+                "both belong to guests, and {} is not set for them to talk there",
+                ports.join(", ")
+            ),
+        )
+        .fix(
+            Fix::at_boot(
+                "Set the bits at every boot, on kernels that know pci=config_acs",
+                Action::KernelArgument {
+                    argument: format!("pci=config_acs={}", masks.join(";")),
+                },
+            )
+            .risk(Risk::Medium, "IOMMU groups change"),
+        )
+    };
+    for (source, value) in evidence {
+        finding = finding.evidence(source, value);
+    }
+    finding
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{bound_to, verdict, verdicts};
+    use crate::finding::Verdict;
+
+    /// The example with GPU0 and mlx5_1 handed to a guest.
+    pub(in crate::checks) fn handed() -> MemorySource {
+        let node = example::healthy().without("/sys/class/infiniband/mlx5_1");
+        let node = bound_to(node, example::NICS[1], "vfio-pci");
+        bound_to(node, example::GPUS[0], "vfio-pci")
+    }
+
+    fn set_for_a_guest(node: MemorySource) -> MemorySource {
+        let node = example::edit(node, example::NIC_PORTS[1], |port| {
+            port.acs_control(ISOLATED | AcsBits::DIRECT_TRANSLATED);
+        });
+        example::edit(node, example::GPU_PORTS[0], |port| {
+            port.acs_control(ISOLATED);
+        })
+    }
+
+    #[test]
+    fn ports_that_are_set_for_a_guest_pass_and_are_no_fault_of_the_path() {
+        let node = set_for_a_guest(handed());
+        assert_eq!(verdicts(&CHECK, &node), [Verdict::Pass]);
+        let path = super::super::acs_path::CHECK;
+        assert!(!verdict(&path, &node).is_bad());
+    }
+
+    #[test]
+    fn a_mixture_fails() {
+        assert_eq!(verdicts(&CHECK, &handed()), [Verdict::Fail]);
+        let without_direct =
+            example::edit(set_for_a_guest(handed()), example::NIC_PORTS[1], |port| {
+                port.acs_control(ISOLATED);
+            });
+        assert_eq!(verdicts(&CHECK, &without_direct), [Verdict::Fail]);
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_not_judged_and_without_guests_it_does_not_apply() {
+        let user = example::edit(handed(), example::GPU_PORTS[0], |port| {
+            port.header_only();
+        });
+        assert_eq!(verdict(&CHECK, &user), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Skip);
+        let guest = handed().file("/proc/cpuinfo", "flags : hypervisor\n");
+        assert_eq!(verdict(&CHECK, &guest), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    }
+}

@@ -1,0 +1,157 @@
+//! `iommu.faults`: the IOMMU has refused nothing of GPUs and NICs.
+
+use gdr_node::{Bdf, virtual_path};
+
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::finding::{Finding, Subject};
+use crate::fix::{Action, Fix, Risk};
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("iommu.faults"),
+    group: Group::Topology,
+    title: "the IOMMU has refused no access of a GPU or NIC",
+    documentation: Documentation {
+        means: "A fault that names a NIC or a GPU is an access between peers that the IOMMU \
+                refused: the transfer failed or hangs.",
+        reads: "The kernel's log: `DMAR: … fault`, `AMD-Vi: Event logged [IO_PAGE_FAULT`, \
+                `arm-smmu-v3 … event`, with the address of a GPU or NIC.",
+        judges: "fail: such a line. pass: none. unknown: the log may not be read.",
+        sources: &[
+            "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c",
+            "https://github.com/NVIDIA/nccl/issues/2079",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[CheckId("iommu.mode"), CheckId("acs.path")],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let log = context.text(virtual_path::KERNEL_LOG);
+    let Some(text) = log.present() else {
+        return vec![Finding::unknown(Subject::Node, "the kernel's log", &log)];
+    };
+    let faults: Vec<&str> = text.lines().filter(|line| is_fault(line)).collect();
+    let mut devices: Vec<(Subject, Bdf)> = (context.gpus())
+        .map(|gpu| (Subject::gpu(gpu), gpu.bdf))
+        .collect();
+    devices.extend(
+        context
+            .nics()
+            .iter()
+            .map(|nic| (Subject::nic(nic), nic.bdf)),
+    );
+    let mut findings = Vec::new();
+    for (subject, bdf) in devices {
+        let named: Vec<&&str> = faults.iter().filter(|line| names(line, bdf)).collect();
+        let (Some(first), count) = (named.first(), named.len()) else {
+            continue;
+        };
+        findings.push(
+            Finding::fail(
+                subject,
+                format!(
+                    "the IOMMU refused {count} of its accesses{}",
+                    if count == 1 { "" } else { " or more" }
+                ),
+            )
+            .evidence("kernel log", **first)
+            .fix(
+                Fix::at_boot(
+                    "Let the IOMMU pass addresses through",
+                    Action::KernelArgument {
+                        argument: "iommu=pt".to_owned(),
+                    },
+                )
+                .risk(
+                    Risk::Low,
+                    "devices of the host are then trusted with all of its memory",
+                ),
+            ),
+        );
+    }
+    if findings.is_empty() {
+        let finding = Finding::pass(Subject::Node, "no fault that names a GPU or NIC");
+        findings.push(match faults.last() {
+            Some(line) => finding.evidence("kernel log, another device's", *line),
+            None => finding,
+        });
+    }
+    findings
+}
+
+fn is_fault(line: &str) -> bool {
+    let intel = line.contains("DMAR:")
+        && ["fault", "[DMA Read", "[DMA Write"]
+            .iter()
+            .any(|word| line.contains(word));
+    let amd = line.contains("AMD-Vi:")
+        && ["IO_PAGE_FAULT", "INVALID_DEVICE_REQUEST"]
+            .iter()
+            .any(|word| line.contains(word));
+    let arm = line.contains("arm-smmu")
+        && ["F_TRANSLATION", "F_PERMISSION", "Unhandled context fault"]
+            .iter()
+            .any(|word| line.contains(word));
+    intel || amd || arm
+}
+
+/// Whether a line names a function: with its domain, or in domain 0 without, as DMAR does.
+fn names(line: &str, bdf: Bdf) -> bool {
+    let whole = bdf.to_string();
+    if line.contains(&whole) {
+        return true;
+    }
+    let Some((_, short)) = whole.split_once(':').filter(|_| bdf.domain == 0) else {
+        return false;
+    };
+    line.match_indices(short).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        before.is_none_or(|c| c != ':' && !c.is_ascii_hexdigit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{findings, verdict, worst};
+    use crate::finding::Verdict;
+
+    fn logged(line: &str) -> MemorySource {
+        example::healthy().file(virtual_path::KERNEL_LOG, format!("[   1.0] boot\n{line}\n"))
+    }
+
+    #[test]
+    fn faults_of_intel_and_of_amd_find_their_device() {
+        let intel = "[  99.1] DMAR: [DMA Write NO_PASID] Request device [19:00.0] fault addr \
+                     0x24fe0000000 [fault reason 0x05] PTE Write access is not set";
+        let found = worst(&CHECK, &logged(intel));
+        assert_eq!(
+            (found.verdict, found.subject.to_string().as_str()),
+            (Verdict::Fail, "mlx5_1")
+        );
+        let amd = "[  99.1] mlx5_core 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT \
+                   domain=0x0025 address=0x3fff flags=0x0020]";
+        assert_eq!(worst(&CHECK, &logged(amd)).subject.to_string(), "mlx5_4");
+    }
+
+    #[test]
+    fn other_devices_and_other_domains_do_not_matter() {
+        let other = "[ 9.1] DMAR: [DMA Read] Request device [00:17.0] fault addr 0x0";
+        assert_eq!(verdict(&CHECK, &logged(other)), Verdict::Pass);
+        let domain = "[ 9.1] DMAR: [DMA Read] Request device [0001:19:00.0] fault addr 0x0";
+        assert_eq!(verdict(&CHECK, &logged(domain)), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+        assert_eq!(findings(&CHECK, &example::healthy()).len(), 1);
+    }
+
+    #[test]
+    fn a_log_that_may_not_be_read_is_not_empty() {
+        let denied = example::healthy().denied(virtual_path::KERNEL_LOG);
+        assert_eq!(verdict(&CHECK, &denied), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    }
+}

@@ -1,0 +1,160 @@
+//! `topo.p2p_chipset`: the CPU forwards between root ports what a pair sends across it.
+
+use gdr_node::Datum;
+use gdr_node::topology::Ancestor;
+
+use super::{is_guest, pairs_in_use};
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::Fix;
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("topo.p2p_chipset"),
+    group: Group::Topology,
+    title: "the CPU forwards between root ports where a pair needs it",
+    documentation: Documentation {
+        means: "Where a GPU and its NIC hang on different root ports the CPU has to forward \
+                between them. CPUs for servers do; Intel's for desktops forward writes at best: \
+                reads of GPU memory then fail with syndrome 0x89, and the other side sees \
+                `Remote operation error`.",
+        reads: "/proc/cpuinfo: vendor_id, model, model name; the classes of GPUs and their nearest \
+                NICs.",
+        judges: "pass: every pair is below one switch, or the CPU is for servers or AMD's. warn: \
+                 an Intel Core. fail: an Arrow Lake, on which reads are known to fail. skip: no \
+                 pair, or a guest. unknown: the CPU is not known.",
+        sources: &[
+            "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1253",
+            "https://github.com/linux-rdma/perftest/issues/200",
+            "Linux drivers/pci/p2pdma.c (pci_p2pdma_whitelist)",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[CheckId("topo.pair")],
+    run,
+};
+
+/// Models of family 6 that are Arrow Lake (Linux `arch/x86/include/asm/intel-family.h`:
+/// ARROWLAKE_H 0xc5, ARROWLAKE 0xc6, ARROWLAKE_U 0xb5).
+const ARROW_LAKE: [u32; 3] = [0xb5, 0xc5, 0xc6];
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let pairs = match pairs_in_use(context) {
+        Ok(pairs) => pairs,
+        Err(why) => return vec![*why],
+    };
+    if is_guest(context) {
+        return vec![Finding::skip(
+            "in a guest the host's CPU is not to be judged",
+        )];
+    }
+    let across: Vec<_> = (pairs.iter())
+        .filter(|pair| !matches!(pair.relation.ancestor, Ancestor::Bridge(_)))
+        .collect();
+    let Some(first) = across.first() else {
+        return vec![Finding::pass(
+            Subject::Node,
+            "each GPU and its NICs are below one switch: the CPU is not crossed",
+        )];
+    };
+    let cpu = context.text("/proc/cpuinfo");
+    let text = match &cpu {
+        Datum::Present(text) => text,
+        absent => return vec![Finding::unknown(Subject::Node, "the CPU", absent)],
+    };
+    let field = |name: &str| {
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(key, _)| key.trim() == name)
+            .map(|(_, value)| value.trim())
+    };
+    let called = field("model name").unwrap_or("this CPU");
+    let intel = field("vendor_id") == Some("GenuineIntel");
+    let desktop = intel && called.contains("Core") && !called.contains("Xeon");
+    let arrow_lake = desktop
+        && field("cpu family") == Some("6")
+        && (field("model").and_then(|model| model.parse().ok()))
+            .is_some_and(|model| ARROW_LAKE.contains(&model));
+    let way = format!("{} - {}", first.gpu.index, first.nic.name);
+    let (verdict, summary) = if arrow_lake {
+        (
+            Verdict::Fail,
+            format!("{way} crosses {called}, which forwards writes and fails reads of GPU memory"),
+        )
+    } else if desktop {
+        (
+            Verdict::Warn,
+            format!(
+                "{way} crosses {called}, a desktop CPU that may forward writes only: test reads"
+            ),
+        )
+    } else {
+        (
+            Verdict::Pass,
+            format!("{way} crosses {called}, whose kind forwards between root ports"),
+        )
+    };
+    let finding = Finding::new(verdict, Subject::Node, summary)
+        .evidence("/proc/cpuinfo", called)
+        .evidence(
+            way,
+            format!("{}: {}", first.relation.smi, first.relation.why),
+        );
+    vec![if verdict.is_bad() {
+        finding.fix(Fix::manual(
+            "Put GPU and NIC below one switch",
+            "use slots that share a switch or bifurcate one root port; or a CPU for servers",
+        ))
+    } else {
+        finding
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, worst};
+
+    /// The example with one NIC, which hangs on a root port of its own.
+    fn across(model: u32, name: &str) -> MemorySource {
+        (1..10)
+            .fold(example::healthy(), |node, number| {
+                node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
+            })
+            .file(
+                "/proc/cpuinfo",
+                format!(
+                    "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n\
+                     model name\t: {name}\nflags\t: fpu\n"
+                ),
+            )
+    }
+
+    #[test]
+    fn below_one_switch_the_cpu_does_not_matter() {
+        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+    }
+
+    #[test]
+    fn servers_pass_desktops_are_warned_of_and_arrow_lake_fails() {
+        let xeon = across(143, "Intel(R) Xeon(R) Platinum 8468");
+        assert_eq!(verdict(&CHECK, &xeon), Verdict::Pass);
+        let core = across(183, "13th Gen Intel(R) Core(TM) i9-13900K");
+        assert_eq!(verdict(&CHECK, &core), Verdict::Warn);
+        let found = worst(&CHECK, &across(198, "Intel(R) Core(TM) Ultra 9 285K"));
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(found.summary.contains("reads"), "{}", found.summary);
+    }
+
+    #[test]
+    fn a_guest_an_unknown_cpu_and_no_pair_are_not_judged() {
+        let guest = across(198, "Intel(R) Core(TM) Ultra 9 285K")
+            .file("/proc/cpuinfo", "flags : hypervisor\n");
+        assert_eq!(verdict(&CHECK, &guest), Verdict::Skip);
+        let unread = across(1, "x").not_collected("/proc/cpuinfo");
+        assert_eq!(verdict(&CHECK, &unread), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    }
+}
