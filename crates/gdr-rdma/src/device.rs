@@ -45,17 +45,20 @@ impl fmt::Display for Provider {
 pub enum Integrity {
     /// RoCE's own CRC over headers and payload, from end to end.
     Icrc,
-    /// UDP's 16-bit checksum, by the kernel or the NIC, and only where the sender set one. What is
-    /// sent carries a right ICRC all the same. The ICRC covers IPv4's identification field, which
-    /// a UDP socket does not tell; IPv6 has none.
-    UdpChecksum,
+    /// The same as far as a UDP socket over IPv4 can: the ICRC covers the identification field,
+    /// which the socket does not tell, so one that some value of this field explains is taken.
+    /// That leaves 16 of its 32 bits: no change within 16 bits goes unseen, and one in 65536 of
+    /// others. UDP's own checksum comes on top, where the sender set one.
+    IcrcOfAnyIdentification,
 }
 
 impl fmt::Display for Integrity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Icrc => "ICRC checked",
-            Self::UdpChecksum => "receive ICRC on IPv4: not checked, UDP checksum only",
+            Self::IcrcOfAnyIdentification => {
+                "ICRC checked to 16 of its 32 bits (a UDP socket hides IPv4's identification field)"
+            }
         })
     }
 }

@@ -7,6 +7,7 @@
 
 mod counters;
 mod engine;
+mod identification;
 mod memory;
 mod pair;
 mod socket;

@@ -1,13 +1,15 @@
 //! What is refused, what fails, and how soon.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     Access, AckTimeout, AsyncEvent, Buffer, Capabilities, Deadline, Device, Error, Event,
-    PostError, QueuePairOptions, RecvRequest, RemoteMemory, RetryCount, Rkey, RnrRetry,
-    SendRequest, SoftOptions, State, WcStatus, WrId,
+    MemoryRegion, PostError, QueuePairOptions, RecvRequest, RemoteMemory, RetryCount, Rkey,
+    RnrRetry, SendRequest, SoftOptions, State, WcStatus, WrId,
 };
+
+use gdr_roce::wire::icrc::{self, Ip, Path};
 
 use crate::fixture::*;
 
@@ -365,13 +367,19 @@ fn strangers_and_garbage_are_counted_and_change_nothing() {
         stranger.send_to(&vec![0x5a; len], to).unwrap();
     }
     // A well-formed WRITE to the right queue pair, from an address that is not its peer's.
-    let mut packet = vec![0x0a, 0, 0xff, 0xff];
-    packet.extend(b.pair.qpn().get().to_be_bytes());
-    packet.extend(a.pair.endpoint().psn.get().to_be_bytes());
-    packet.extend(target.addr().to_be_bytes());
-    packet.extend(target.rkey().0.to_be_bytes());
-    packet.extend(8_u32.to_be_bytes());
-    packet.extend([0xee; 12]);
+    let mut packet = foreign_write(&a, &b, &target);
+    let path = Path {
+        ip: Ip::V4 {
+            src: Ipv4Addr::new(127, 0, 0, 3),
+            dst: Ipv4Addr::new(127, 0, 0, 2),
+            // What a card or the kernel may count up to.
+            identification: 0x718c,
+            dont_fragment: true,
+        },
+        src_port: stranger.local_addr().unwrap().port(),
+        dst_port: to.port(),
+    };
+    icrc::seal(&path, &mut packet);
     stranger.send_to(&packet, to).unwrap();
 
     let deadline = soon();
@@ -389,28 +397,37 @@ fn strangers_and_garbage_are_counted_and_change_nothing() {
     a.done();
 }
 
-#[test]
-fn a_packet_changed_on_the_way_is_dropped_over_ipv6() {
-    let Some((a, b)) = connected(V6, V6) else {
-        return;
-    };
-    let target = b.memory(64);
-    let before = fill(&target, 4);
-    let stranger = UdpSocket::bind((V6, 0)).unwrap();
+/// A WRITE of 8 bytes as the peer would send it, with a wrong ICRC.
+fn foreign_write(peer: &Side, to: &Side, target: &MemoryRegion) -> Vec<u8> {
     let mut packet = vec![0x0a, 0, 0xff, 0xff];
-    packet.extend(b.pair.qpn().get().to_be_bytes());
-    packet.extend(a.pair.endpoint().psn.get().to_be_bytes());
+    packet.extend(to.pair.qpn().get().to_be_bytes());
+    packet.extend(peer.pair.endpoint().psn.get().to_be_bytes());
     packet.extend(target.addr().to_be_bytes());
     packet.extend(target.rkey().0.to_be_bytes());
     packet.extend(8_u32.to_be_bytes());
     packet.extend([0xee; 12]);
-    stranger.send_to(&packet, b.device.address()).unwrap();
-    let deadline = soon();
-    while b.device.counters().icrc_mismatches == 0 {
-        assert!(!deadline.has_passed());
-        std::thread::yield_now();
+    packet
+}
+
+#[test]
+fn a_packet_changed_on_the_way_is_dropped() {
+    for address in [FIRST, V6] {
+        let Some((a, b)) = connected(address, address) else {
+            continue;
+        };
+        let target = b.memory(64);
+        let before = fill(&target, 4);
+        // From the peer's address: but for its ICRC, nothing is wrong with it.
+        let stranger = UdpSocket::bind((address, 0)).unwrap();
+        let packet = foreign_write(&a, &b, &target);
+        stranger.send_to(&packet, b.device.address()).unwrap();
+        let deadline = soon();
+        while b.device.counters().icrc_mismatches == 0 {
+            assert!(!deadline.has_passed());
+            std::thread::yield_now();
+        }
+        assert!(bytes(&target) == before);
     }
-    assert!(bytes(&target) == before);
 }
 
 #[test]
