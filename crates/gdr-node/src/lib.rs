@@ -12,6 +12,7 @@
 //!   over which ports, with what bandwidth and why.
 //! - [`collect`] reads all that matters of a node into an [`archive`], which answers as the node
 //!   did.
+//! - [`compare`] says what of several nodes differs that should be the same.
 //! - [`example`] is a node that does not exist: for looking around, and for tests.
 //! - [`import`] reads what other tools print: lspci, `nvidia-smi topo -m`, NCCL's topology files.
 //!
@@ -44,6 +45,7 @@
 
 pub mod archive;
 pub mod collect;
+pub mod compare;
 pub mod example;
 pub mod import;
 mod inventory;

@@ -1,0 +1,434 @@
+//! What of a node should be the same on another one of its kind.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::Area;
+use crate::inventory::Inventory;
+use crate::pci::{Function, PortType};
+use crate::source::{Datum, Source, virtual_path};
+
+/// What a fact is about: an area, a thing in it, and what of the thing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The area.
+    pub area: Area,
+    /// The thing: `GPU0`, `mlx5_3`, a PCI address, a module. Empty for the node itself.
+    pub subject: String,
+    /// What of it.
+    pub name: String,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.subject.as_str(), self.name.as_str()) {
+            ("", name) => f.write_str(name),
+            (subject, Facts::THERE) => f.write_str(subject),
+            (subject, name) => write!(f, "{subject} {name}"),
+        }
+    }
+}
+
+/// What of a node should be the same on another one of its kind.
+///
+/// Not among them: what names a node (addresses, serial numbers, host names), what changes by
+/// itself (counters, free memory), and the speed of GPUs' links, which drops when they idle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts(BTreeMap<Key, Datum<String>>);
+
+impl Facts {
+    /// The name of the fact that a thing is there at all.
+    pub const THERE: &'static str = "is there";
+
+    /// Reads the facts of a node.
+    pub fn read(source: &dyn Source) -> Self {
+        let mut facts = Self::default();
+        let inventory = Inventory::read(source);
+        facts.node(source);
+        facts.kernel(source);
+        facts.modules(source);
+        facts.functions(source, &inventory);
+        facts.ports_of_nics(source, &inventory);
+        facts.distances(&inventory);
+        facts.limits(source);
+        facts.libraries(source);
+        facts
+    }
+
+    /// The facts, by area, thing and name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Datum<String>)> {
+        self.0.iter()
+    }
+
+    /// One of them.
+    pub fn get(&self, key: &Key) -> Option<&Datum<String>> {
+        self.0.get(key)
+    }
+
+    fn put(&mut self, area: Area, subject: &str, name: &str, value: Datum<String>) {
+        let key = Key {
+            area,
+            subject: subject.to_owned(),
+            name: name.to_owned(),
+        };
+        self.0.insert(key, value);
+    }
+
+    fn there(&mut self, area: Area, subject: &str) {
+        self.put(area, subject, Self::THERE, Datum::Present("yes".to_owned()));
+    }
+
+    fn node(&mut self, source: &dyn Source) {
+        for (name, path) in [
+            ("maker", "sys_vendor"),
+            ("model", "product_name"),
+            ("board", "board_name"),
+            ("BIOS", "bios_version"),
+            ("BIOS date", "bios_date"),
+        ] {
+            let text = source.text(&format!("/sys/class/dmi/id/{path}"));
+            self.put(Area::Node, "", name, text);
+        }
+        let cpuinfo = source.text("/proc/cpuinfo");
+        let cpu = cpuinfo.and_then(|text| {
+            let mut lines = text.lines();
+            let name = lines.find_map(|line| line.strip_prefix("model name"));
+            let name = name.map(|rest| rest.trim_start_matches([' ', '\t', ':']).to_owned());
+            name.into()
+        });
+        self.put(Area::Node, "", "CPU", cpu);
+        let memory = source.text("/proc/meminfo").and_then(|text| {
+            let mut lines = text.lines();
+            let total = lines.find_map(|line| line.strip_prefix("MemTotal:"));
+            let kib =
+                total.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+            // Firmware takes some of it, not the same everywhere: whole GiB.
+            kib.map(|kib| format!("{} GiB", (kib + (1 << 19)) >> 20))
+                .into()
+        });
+        self.put(Area::Node, "", "memory", memory);
+        for (name, path) in [
+            ("NUMA nodes", "/sys/devices/system/node/online"),
+            ("CPUs", "/sys/devices/system/cpu/online"),
+            (
+                "transparent huge pages",
+                "/sys/kernel/mm/transparent_hugepage/enabled",
+            ),
+            ("NUMA balancing", "/proc/sys/kernel/numa_balancing"),
+        ] {
+            self.put(Area::Node, "", name, source.text(path));
+        }
+        let policies = "/sys/devices/system/cpu/cpufreq";
+        let governors = source.list(policies).map(|names| {
+            let text = |name: &String| source.text(&format!("{policies}/{name}/scaling_governor"));
+            let mut all: Vec<String> = names
+                .iter()
+                .filter_map(|n| text(n).into_present())
+                .collect();
+            all.sort();
+            all.dedup();
+            all.join(", ")
+        });
+        self.put(Area::Node, "", "CPU governor", governors);
+    }
+
+    fn kernel(&mut self, source: &dyn Source) {
+        for (name, path) in [
+            ("release", "/proc/sys/kernel/osrelease"),
+            ("lockdown", "/sys/kernel/security/lockdown"),
+            ("ASPM policy", "/sys/module/pcie_aspm/parameters/policy"),
+        ] {
+            self.put(Area::Kernel, "", name, source.text(path));
+        }
+        let system = source.text("/etc/os-release").and_then(|text| {
+            let mut lines = text.lines();
+            let name = lines.find_map(|line| line.strip_prefix("PRETTY_NAME="));
+            name.map(|name| name.trim_matches('"').to_owned()).into()
+        });
+        self.put(Area::Kernel, "", "distribution", system);
+        // An argument each, but for those that name a node's own disks.
+        if let Datum::Present(text) = source.text("/proc/cmdline") {
+            for argument in text.split_whitespace() {
+                let (name, value) = argument.split_once('=').unwrap_or((argument, "set"));
+                if !matches!(name, "root" | "BOOT_IMAGE" | "initrd" | "resume" | "ip") {
+                    self.put(
+                        Area::Kernel,
+                        "argument",
+                        name,
+                        Datum::Present(value.to_owned()),
+                    );
+                }
+            }
+        }
+        for line in lines(source, virtual_path::KERNEL_CONFIG) {
+            if let Some((name, value)) = line.split_once('=') {
+                let name = name.trim_start_matches("CONFIG_");
+                self.put(
+                    Area::Kernel,
+                    "option",
+                    name,
+                    Datum::Present(value.to_owned()),
+                );
+            }
+        }
+    }
+
+    fn modules(&mut self, source: &dyn Source) {
+        const OURS: [&str; 10] = [
+            "nvidia", "nv_", "gdrdrv", "mlx", "ib_", "rdma_", "iw_", "irdma", "efa", "bnxt_re",
+        ];
+        for line in lines(source, "/proc/modules") {
+            let name = line.split(' ').next().unwrap_or_default();
+            if !OURS.iter().any(|start| name.starts_with(start)) {
+                continue;
+            }
+            self.there(Area::Modules, name);
+            for what in ["version", "srcversion"] {
+                let text = source.text(&format!("/sys/module/{name}/{what}"));
+                self.put(Area::Modules, name, what, text);
+            }
+        }
+        let flavour = source.text("/proc/driver/nvidia/version").map(|text| {
+            let open = text.contains("Open Kernel Module");
+            if open { "open" } else { "proprietary" }.to_owned()
+        });
+        self.put(Area::Modules, "nvidia", "flavour", flavour);
+        for line in lines(source, "/proc/driver/nvidia/params") {
+            if let Some((name, value)) = line.split_once(':') {
+                let value = Datum::Present(value.trim().to_owned());
+                self.put(Area::Modules, "nvidia parameter", name, value);
+            }
+        }
+    }
+
+    fn functions(&mut self, source: &dyn Source, inventory: &Inventory) {
+        for gpu in &inventory.gpus {
+            if let Some(function) = inventory.function(gpu.bdf) {
+                let name = gpu.index.to_string();
+                self.function(source, Area::Gpus, &name, function);
+                let largest = function.bars.as_ref().and_then(|bars| {
+                    let sizes = bars.iter().map(|bar| bar.size).max();
+                    sizes.map(|size| format!("{} MiB", size >> 20)).into()
+                });
+                self.put(Area::Gpus, &name, "largest BAR", largest);
+                let information = format!("/proc/driver/nvidia/gpus/{}/information", gpu.bdf);
+                for line in lines(source, &information) {
+                    let known = [
+                        ("Model", "model"),
+                        ("Video BIOS", "VBIOS"),
+                        ("GPU Firmware", "firmware"),
+                    ];
+                    let fact = known.iter().find_map(|(start, what)| {
+                        Some((what, line.strip_prefix(start)?.strip_prefix(':')?.trim()))
+                    });
+                    if let Some((what, value)) = fact {
+                        self.put(Area::Gpus, &name, what, Datum::Present(value.to_owned()));
+                    }
+                }
+            }
+        }
+        for (device, bdf) in inventory.rdma_functions() {
+            if let Some(function) = inventory.function(bdf) {
+                self.function(source, Area::Nics, &device.name, function);
+                let speed = function.link.as_ref().map(|link| link.speed.to_string());
+                self.put(Area::Nics, &device.name, "link speed", speed);
+            }
+        }
+        let ends = (inventory.gpus.iter().map(|gpu| gpu.bdf))
+            .chain(inventory.rdma_functions().map(|(_, bdf)| bdf));
+        let tree = inventory.tree.present();
+        let mut bridges: Vec<_> = ends
+            .filter_map(|bdf| Some(tree?.chain(bdf)?.1))
+            .flatten()
+            .collect();
+        bridges.sort();
+        bridges.dedup();
+        for function in bridges
+            .into_iter()
+            .filter_map(|bdf| inventory.function(bdf))
+        {
+            let name = function.bdf.to_string();
+            self.function(source, Area::Ports, &name, function);
+            let is_downstream = function.express.present().is_none_or(|express| {
+                matches!(
+                    express.port,
+                    PortType::RootPort | PortType::SwitchDownstream
+                )
+            });
+            if is_downstream {
+                let acs = function.acs.as_ref().map(|acs| acs.control.to_string());
+                self.put(Area::Ports, &name, "ACS", acs);
+            }
+        }
+    }
+
+    /// What is told of every PCI function on the way.
+    fn function(&mut self, source: &dyn Source, area: Area, name: &str, function: &Function) {
+        self.there(area, name);
+        let identity = &function.identity;
+        let id = identity.vendor.zip(identity.device);
+        let id = id.map(|(vendor, device)| format!("{:04x}:{:04x}", vendor.0, device.0));
+        let express = function.express.as_ref();
+        let on = |on: bool| if on { "on" } else { "off" }.to_owned();
+        let group = source.text(&format!(
+            "/sys/bus/pci/devices/{}/iommu_group/type",
+            function.bdf
+        ));
+        let facts = [
+            ("address", Datum::Present(function.bdf.to_string())),
+            ("id", id.into()),
+            ("driver", function.driver.clone()),
+            ("NUMA node", function.numa.as_ref().map(ToString::to_string)),
+            (
+                "link width",
+                function.link.as_ref().map(|link| link.width.to_string()),
+            ),
+            (
+                "best link",
+                function.link_capable.as_ref().map(ToString::to_string),
+            ),
+            ("IOMMU", group),
+            (
+                "MPS",
+                express.clone().map(|express| express.payload.to_string()),
+            ),
+            (
+                "MRRS",
+                express
+                    .clone()
+                    .map(|express| express.read_request.to_string()),
+            ),
+            (
+                "relaxed ordering",
+                express.clone().map(|express| on(express.relaxed_ordering)),
+            ),
+            (
+                "8-bit tags",
+                express.clone().map(|express| on(express.extended_tags)),
+            ),
+            (
+                "10-bit tags",
+                express.map(|express| on(express.ten_bit_tags)),
+            ),
+            ("ATS", function.ats.as_ref().map(|ats| on(ats.enabled))),
+        ];
+        for (what, value) in facts {
+            // What a kind of function has not, another of the kind has not either.
+            if value != Datum::Missing {
+                self.put(area, name, what, value);
+            }
+        }
+    }
+
+    fn ports_of_nics(&mut self, source: &dyn Source, inventory: &Inventory) {
+        let netdevs = inventory.netdevs.present();
+        for device in inventory.rdma.present().into_iter().flatten() {
+            let name = &device.name;
+            self.there(Area::Nics, name);
+            self.put(Area::Nics, name, "firmware", device.firmware.clone());
+            self.put(Area::Nics, name, "board", device.board.clone());
+            for port in &device.ports {
+                let number = port.number;
+                for (what, value) in [
+                    ("state", &port.state),
+                    ("rate", &port.rate),
+                    ("link layer", &port.link_layer),
+                ] {
+                    let what = format!("port {number} {what}");
+                    self.put(Area::Nics, name, &what, value.clone());
+                }
+            }
+            let netdevs = netdevs.map(|all| device.netdevs(all)).unwrap_or_default();
+            if let Some(netdev) = netdevs.first() {
+                let mtu = netdev.mtu.as_ref().map(ToString::to_string);
+                self.put(Area::Nics, name, "MTU", mtu);
+                let index = roce_index(source, name);
+                self.put(
+                    Area::Nics,
+                    name,
+                    "first RoCE v2 GID with an IPv4 address",
+                    index,
+                );
+            }
+        }
+    }
+
+    fn distances(&mut self, inventory: &Inventory) {
+        let Some(topology) = inventory.topology() else {
+            return;
+        };
+        for gpu in &inventory.gpus {
+            for (device, bdf) in inventory.rdma_functions() {
+                if let Ok(relation) = topology.relation(gpu.bdf, bdf) {
+                    let subject = format!("{} {}", gpu.index, device.name);
+                    let class = Datum::Present(relation.smi.to_string());
+                    self.put(Area::Topology, &subject, "class", class);
+                }
+            }
+        }
+    }
+
+    fn limits(&mut self, source: &dyn Source) {
+        let names = source.list(virtual_path::LIMITS);
+        for name in names.into_present().unwrap_or_default() {
+            let path = format!("{}/{name}", virtual_path::LIMITS);
+            let locked = source.text(&path).and_then(|text| {
+                let mut lines = text.lines();
+                let line = lines.find_map(|line| line.strip_prefix("Max locked memory"));
+                let words = line.map(|rest| rest.split_whitespace().take(2).collect::<Vec<_>>());
+                words.map(|words| words.join(" / ")).into()
+            });
+            self.put(Area::Limits, &name, "memlock", locked);
+        }
+        let units = source.list(virtual_path::SYSTEMD);
+        for name in units.into_present().unwrap_or_default() {
+            for line in lines(source, &format!("{}/{name}", virtual_path::SYSTEMD)) {
+                if let Some((what, value)) = line.split_once('=')
+                    && matches!(
+                        what,
+                        "ActiveState" | "UnitFileState" | "LimitMEMLOCK" | "DefaultLimitMEMLOCK"
+                    )
+                {
+                    self.put(Area::Limits, &name, what, Datum::Present(value.to_owned()));
+                }
+            }
+        }
+    }
+
+    fn libraries(&mut self, source: &dyn Source) {
+        for line in lines(source, virtual_path::LIBRARIES) {
+            // Versions are in what the links lead to.
+            if let Some((path, target)) = line.split_once(" -> ") {
+                let version = Datum::Present(target.to_owned());
+                self.put(Area::Libraries, path, "leads to", version);
+            }
+        }
+    }
+}
+
+/// The lines of a text; none where it is not known.
+fn lines(source: &dyn Source, path: &str) -> Vec<String> {
+    let text = source.text(path).into_present().unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The index that applications are told to use.
+fn roce_index(source: &dyn Source, device: &str) -> Datum<String> {
+    let port = format!("/sys/class/infiniband/{device}/ports/1");
+    source.list(&format!("{port}/gids")).and_then(|indices| {
+        let mut indices: Vec<u32> = indices.iter().filter_map(|n| n.parse().ok()).collect();
+        indices.sort_unstable();
+        let is_it = |index: &u32| {
+            let text = |path: &str| {
+                source
+                    .text(&format!("{port}/{path}/{index}"))
+                    .into_present()
+            };
+            let gid = text("gids").unwrap_or_default();
+            gid.starts_with("0000:0000:0000:0000:0000:ffff:")
+                && text("gid_attrs/types").as_deref() == Some("RoCE v2")
+        };
+        let index = indices.iter().find(|index| is_it(index));
+        index.map(ToString::to_string).into()
+    })
+}

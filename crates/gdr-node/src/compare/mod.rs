@@ -1,0 +1,208 @@
+//! What of several nodes differs that should be the same.
+//!
+//! [`Facts`] are what of a node should be the same on another of its kind. [`differences`] are
+//! those that two nodes do not share; [`outliers`] compares many nodes with what most of them
+//! have.
+//!
+//! ```
+//! use gdr_node::compare::{Facts, differences};
+//! use gdr_node::example;
+//!
+//! let (good, bad) = (Facts::read(&example::healthy()), Facts::read(&example::node()));
+//! let differ: Vec<String> = differences(&good, &bad)
+//!     .differ
+//!     .iter()
+//!     .map(|difference| difference.key.to_string())
+//!     .collect();
+//! assert_eq!(differ, ["mlx5_7 link width", "0000:37:02.0 ACS", "0000:97:03.0 link width"]);
+//! ```
+
+mod facts;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Serialize;
+
+pub use facts::{Facts, Key};
+
+use crate::source::Datum;
+
+/// A part of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Area {
+    /// The machine and its firmware.
+    Node,
+    /// The kernel and how it was started.
+    Kernel,
+    /// The kernel modules and their parameters.
+    Modules,
+    /// The GPUs.
+    Gpus,
+    /// The RDMA devices.
+    Nics,
+    /// The PCI ports between them.
+    Ports,
+    /// How far apart GPUs and RDMA devices are.
+    Topology,
+    /// Limits and services.
+    Limits,
+    /// The libraries.
+    Libraries,
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Node => "node",
+            Self::Kernel => "kernel",
+            Self::Modules => "modules",
+            Self::Gpus => "GPUs",
+            Self::Nics => "NICs",
+            Self::Ports => "PCI ports",
+            Self::Topology => "topology",
+            Self::Limits => "limits",
+            Self::Libraries => "libraries",
+        })
+    }
+}
+
+/// A fact that two nodes do not share. [`Datum::Missing`] is what a node has not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What it is about.
+    pub key: Key,
+    /// What the first node has.
+    pub first: Datum<String>,
+    /// What the second node has.
+    pub second: Datum<String>,
+}
+
+/// What two nodes do not share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// How many facts were compared.
+    pub compared: usize,
+    /// Those that differ.
+    pub differ: Vec<Difference>,
+    /// Those that are not known of one of the nodes, or of both: another collection, as root, may
+    /// tell.
+    pub unknown: Vec<Difference>,
+}
+
+/// Compares two nodes.
+pub fn differences(first: &Facts, second: &Facts) -> Differences {
+    let mut found = Differences::default();
+    for key in keys(&[first, second]) {
+        let (Some(a), Some(b)) = (value(first, key), value(second, key)) else {
+            continue;
+        };
+        found.compared += 1;
+        let difference = || Difference {
+            key: key.clone(),
+            first: a.clone(),
+            second: b.clone(),
+        };
+        if a.is_unknown() || b.is_unknown() {
+            found.unknown.push(difference());
+        } else if a != b {
+            found.differ.push(difference());
+        }
+    }
+    found
+}
+
+/// A fact on which nodes of a fleet differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outliers {
+    /// What it is about.
+    pub key: Key,
+    /// What more than half of the nodes have of which it is known; `None` where no value is that
+    /// common.
+    pub usual: Option<Datum<String>>,
+    /// How many nodes have it.
+    pub usual_count: usize,
+    /// Of how many nodes it is known.
+    pub known: usize,
+    /// The values of the others, the rarest first, each with the places of its nodes in the list
+    /// that was given.
+    pub others: Vec<(Datum<String>, Vec<usize>)>,
+}
+
+/// Compares many nodes: every fact on which they do not all agree.
+pub fn outliers(fleet: &[&Facts]) -> Vec<Outliers> {
+    let mut found = Vec::new();
+    for key in keys(fleet) {
+        let mut values: Vec<(Datum<String>, Vec<usize>)> = Vec::new();
+        for (place, facts) in fleet.iter().enumerate() {
+            let Some(value) = value(facts, key).filter(|value| !value.is_unknown()) else {
+                continue;
+            };
+            match values.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, places)) => places.push(place),
+                None => values.push((value, vec![place])),
+            }
+        }
+        if values.len() < 2 {
+            continue;
+        }
+        let known: usize = values.iter().map(|(_, places)| places.len()).sum();
+        let majority = values
+            .iter()
+            .position(|(_, places)| 2 * places.len() > known);
+        let usual = majority.map(|at| values.remove(at));
+        values.sort_by(|(_, a), (_, b)| (a.len(), a).cmp(&(b.len(), b)));
+        found.push(Outliers {
+            key: key.clone(),
+            usual_count: usual.as_ref().map_or(0, |(_, places)| places.len()),
+            usual: usual.map(|(value, _)| value),
+            known,
+            others: values,
+        });
+    }
+    found
+}
+
+/// Every key that one of the nodes has.
+fn keys<'a>(all: &[&'a Facts]) -> BTreeSet<&'a Key> {
+    let keys = all.iter().flat_map(|facts| facts.iter());
+    keys.map(|(key, _)| key).collect()
+}
+
+/// What a node has; `None` where the thing itself is not there, which is a fact of its own.
+fn value(facts: &Facts, key: &Key) -> Option<Datum<String>> {
+    if let Some(value) = facts.get(key) {
+        return Some(value.clone());
+    }
+    let there = Key {
+        name: Facts::THERE.to_owned(),
+        ..key.clone()
+    };
+    let is_part = key.name != Facts::THERE && needs_thing(key.area);
+    if is_part && facts.get(&there).is_none() {
+        return None;
+    }
+    Some(Datum::Missing)
+}
+
+/// Whether the subjects of an area are things that may not be there.
+fn needs_thing(area: Area) -> bool {
+    matches!(area, Area::Gpus | Area::Nics | Area::Ports)
+}
+
+/// How often each node is an outlier, most often first: what to look at.
+pub fn suspects(found: &[Outliers]) -> Vec<(usize, usize)> {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    let with_majority = found.iter().filter(|outliers| outliers.usual.is_some());
+    for (_, places) in with_majority.flat_map(|outliers| &outliers.others) {
+        for place in places {
+            *counts.entry(*place).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<(usize, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(place, count)| (std::cmp::Reverse(*count), *place));
+    counts
+}
