@@ -5,9 +5,10 @@
 //! follows from the rest of the packet. What arrives with another one was changed on its way; of
 //! random changes, one in 65536 goes unseen.
 //!
-//! In detail: the ICRC differs from the one for identification 0 by the remainder of the field's
-//! polynomial, of degree below 16, times x to the power of the bits behind it and 32 more. So that
-//! difference, divided by that power, must again be of a degree below 16.
+//! In detail: the ICRC differs from the one for a guessed identification by the remainder of a
+//! polynomial of degree below 16, in which the two identifications differ, times x to the power of
+//! the bits behind the field and 32 more. So that difference, divided by that power, must again be
+//! of a degree below 16.
 
 use std::cell::Cell;
 
@@ -38,7 +39,7 @@ impl AnyIdentification {
     }
 
     /// Whether the last four bytes of a datagram are its ICRC for `path` with some identification;
-    /// the one in `path` must be 0. Takes untrusted bytes of any length.
+    /// the one in `path` is tried first. Takes untrusted bytes of any length.
     pub(super) fn matches(&self, path: &Path, datagram: &[u8]) -> bool {
         let Some((body, icrc)) = datagram.split_last_chunk::<LEN>() else {
             return false;
@@ -143,18 +144,19 @@ mod tests {
         fn every_identification_passes_and_a_burst_of_16_bits_does_not(
             mut datagram in proptest::collection::vec(any::<u8>(), 16..5000),
             identification: u16,
+            guess: u16,
             at in any::<prop::sample::Index>(),
             change in 1_u16..,
         ) {
             let judge = AnyIdentification::new();
             icrc::seal(&path(identification), &mut datagram);
-            prop_assert!(judge.matches(&path(0), &datagram));
+            prop_assert!(judge.matches(&path(guess), &datagram));
             // The CRC itself, and what it leaves to congestion bits, aside.
             let at = 8 + at.index(datagram.len() - 13);
             let bytes = change.to_be_bytes();
             datagram[at] ^= bytes[0];
             datagram[at + 1] ^= bytes[1];
-            prop_assert!(!judge.matches(&path(0), &datagram));
+            prop_assert!(!judge.matches(&path(guess), &datagram));
         }
 
         #[test]

@@ -115,9 +115,17 @@ impl Socket {
         })
     }
 
-    /// Whether the ICRC of an arrived datagram holds.
-    fn is_intact(&self, any: &AnyIdentification, src: SocketAddr, datagram: &[u8]) -> bool {
-        let path = self.path(src, self.local, 0);
+    /// Whether the ICRC of an arrived datagram holds, the one at `position` among those that the
+    /// kernel merged.
+    fn is_intact(
+        &self,
+        any: &AnyIdentification,
+        src: SocketAddr,
+        position: usize,
+        datagram: &[u8],
+    ) -> bool {
+        // Where the sender is a socket such as this one, the guess is mostly right.
+        let path = self.path(src, self.local, position as u16);
         path.is_some_and(|path| match path.ip {
             Ip::V4 { .. } => any.matches(&path, datagram),
             Ip::V6 { .. } => icrc::matches(&path, datagram),
@@ -355,13 +363,13 @@ impl Inbox {
             .zip(self.bytes.chunks(RECEIVE_LEN))
         {
             let merged = &room[..meta.len.min(room.len())];
-            for datagram in merged.chunks(meta.stride.max(1)) {
+            for (position, datagram) in merged.chunks(meta.stride.max(1)).enumerate() {
                 counters.packets_received += 1;
                 let Ok(packet) = Packet::new(datagram) else {
                     counters.malformed += 1;
                     continue;
                 };
-                if socket.is_intact(&self.any, meta.addr, datagram) {
+                if socket.is_intact(&self.any, meta.addr, position, datagram) {
                     take(meta.addr.ip(), &packet, counters);
                 } else {
                     counters.icrc_mismatches += 1;
