@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Doctor(commands::doctor::Options),
     Explain(commands::explain::Options),
     Collect(commands::collect::Options),
+    Diff(commands::diff::Options),
+    Fleet(commands::fleet::Options),
     Fix(commands::fix::Options),
     Peermem(commands::peermem::Options),
     Sanity(commands::sanity::Options),

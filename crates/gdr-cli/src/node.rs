@@ -51,6 +51,34 @@ impl Which {
     }
 }
 
+/// A node to compare with others.
+pub(crate) struct Named {
+    /// What to call it.
+    pub(crate) name: String,
+    /// Where everything is read.
+    pub(crate) source: Box<dyn Source>,
+}
+
+impl Named {
+    /// The node in a capture, named as it names itself, else as its file.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let source = capture(path)?;
+        let host = source.text("/proc/sys/kernel/hostname").into_present();
+        let name = host
+            .filter(|host| !host.is_empty())
+            .unwrap_or_else(|| path.display().to_string());
+        Ok(Self { name, source })
+    }
+
+    /// The machine this runs on.
+    pub(crate) fn this() -> Self {
+        Self {
+            name: "this node".to_owned(),
+            source: Box::new(live::this_node()),
+        }
+    }
+}
+
 /// A capture of a node, by what it is.
 fn capture(path: &Path) -> Result<Box<dyn Source>> {
     if path.is_dir() {

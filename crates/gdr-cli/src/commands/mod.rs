@@ -4,9 +4,11 @@ pub(crate) mod apiperf;
 pub(crate) mod collect;
 pub(crate) mod copybw;
 pub(crate) mod copylat;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod fix;
+pub(crate) mod fleet;
 pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod loopback;
@@ -35,6 +37,8 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Doctor(options) => doctor::run(global, options, output),
         Command::Explain(options) => explain::run(global, options, output),
         Command::Collect(options) => collect::run(global, options, output),
+        Command::Diff(options) => diff::run(global, options, output),
+        Command::Fleet(options) => fleet::run(global, options, output),
         Command::Fix(options) => fix::run(global, options, output),
         Command::Peermem(options) => peermem::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),

@@ -1,0 +1,218 @@
+//! `gdr fleet`: which of many nodes differ from most of them, and in what.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
+use gdr_node::Datum;
+use gdr_node::compare::{Area, Facts, Outliers, outliers, suspects};
+use gdr_perf::report::Schema;
+use serde::Serialize;
+
+use super::diff::shown;
+use crate::args::Global;
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::node::Named;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr fleet *.tar.gz          every fact on which the nodes do not all agree
+  gdr fleet --json *.tar.gz   the same for a program
+  gdr diff a.tar.gz b.tar.gz  two of them in full";
+
+/// Say which nodes of a fleet differ from most of them, and in what
+///
+/// Takes archives of `gdr collect`. For every fact, what more than half of the nodes have is the
+/// usual, and the others are outliers. A fact that is not known of a node is no vote. Ends with 1
+/// where there are outliers.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// Archives, or directories laid out like a node's root
+    #[arg(value_name = "ARCHIVE", required = true, num_args = 2..)]
+    archives: Vec<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    schema: Schema,
+    nodes: Vec<&'a str>,
+    outliers: Vec<Row<'a>>,
+}
+
+/// A fact on which the nodes do not agree. `null` is what a node has not; without `usual_count`
+/// nothing is usual.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    area: Area,
+    subject: &'a str,
+    fact: &'a str,
+    usual: Option<&'a str>,
+    usual_count: usize,
+    known: usize,
+    others: Vec<Other<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Other<'a> {
+    value: Option<&'a str>,
+    nodes: Vec<&'a str>,
+}
+
+/// How many names a cell of the table holds.
+const MOST_NAMES: usize = 4;
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    // One archive in memory at a time.
+    let mut names = Vec::new();
+    let mut fleet = Vec::new();
+    for path in &options.archives {
+        let node = Named::open(path)?;
+        fleet.push(Facts::read(node.source.as_ref()));
+        names.push(node.name);
+    }
+    let names = distinct(names, &options.archives);
+    let found = outliers(&fleet.iter().collect::<Vec<_>>());
+    let exit = if found.is_empty() {
+        Exit::Fine
+    } else {
+        Exit::Warning
+    };
+    if global.json {
+        output.json(&Report {
+            schema: Schema::first("gdr.fleet"),
+            nodes: names.iter().map(String::as_str).collect(),
+            outliers: found.iter().map(|outliers| row(outliers, &names)).collect(),
+        })?;
+        return Ok(exit);
+    }
+    if found.is_empty() {
+        let alike = format!(
+            "{} nodes, all alike in every fact that is known",
+            names.len()
+        );
+        output.line(alike)?;
+        return Ok(exit);
+    }
+    let mut table = Table::new();
+    table
+        .load_style(NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(["", "", "usual", "outliers"]);
+    let mut area = None;
+    for outliers in &found {
+        let title = if area == Some(outliers.key.area) {
+            String::new()
+        } else {
+            outliers.key.area.to_string()
+        };
+        area = Some(outliers.key.area);
+        let usual = match &outliers.usual {
+            Some(value) => format!(
+                "{} ({} of {})",
+                shown(value),
+                outliers.usual_count,
+                outliers.known
+            ),
+            None => "nothing is".to_owned(),
+        };
+        let others: Vec<String> = outliers
+            .others
+            .iter()
+            .map(|(value, places)| format!("{}: {}", shown(value), some(places, &names)))
+            .collect();
+        table.add_row([title, outliers.key.to_string(), usual, others.join("; ")]);
+    }
+    output.line(table.trim_fmt())?;
+    output.line("")?;
+    let suspects = suspects(&found);
+    let worst: Vec<String> = suspects
+        .iter()
+        .take(MOST_NAMES)
+        .map(|(place, count)| format!("{} ({count})", names[*place]))
+        .collect();
+    let verdict = if worst.is_empty() {
+        "no node stands out".to_owned()
+    } else {
+        format!("most often an outlier: {}", worst.join(", "))
+    };
+    output.line(format_args!(
+        "{} nodes, {} facts on which they do not agree; {verdict}",
+        names.len(),
+        found.len()
+    ))?;
+    Ok(exit)
+}
+
+/// The names of the nodes, or the names of their files where two nodes call themselves the same,
+/// as redacted ones all do.
+fn distinct(names: Vec<String>, files: &[PathBuf]) -> Vec<String> {
+    let same = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
+    if !names.iter().any(same) {
+        return names;
+    }
+    files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect()
+}
+
+fn some(places: &[usize], names: &[String]) -> String {
+    let shown: Vec<&str> = places
+        .iter()
+        .take(MOST_NAMES)
+        .map(|place| names[*place].as_str())
+        .collect();
+    match places.len().checked_sub(MOST_NAMES) {
+        Some(more) if more > 0 => format!("{} and {more} more", shown.join(", ")),
+        _ => shown.join(", "),
+    }
+}
+
+fn row<'a>(outliers: &'a Outliers, names: &'a [String]) -> Row<'a> {
+    fn known(value: &Datum<String>) -> Option<&str> {
+        value.present().map(String::as_str)
+    }
+    Row {
+        area: outliers.key.area,
+        subject: &outliers.key.subject,
+        fact: &outliers.key.name,
+        usual: outliers.usual.as_ref().and_then(known),
+        usual_count: outliers.usual_count,
+        known: outliers.known,
+        others: outliers
+            .others
+            .iter()
+            .map(|(value, places)| Other {
+                value: known(value),
+                nodes: places.iter().map(|place| names[*place].as_str()).collect(),
+            })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_the_same_name_are_told_apart_by_their_files() {
+        let files = [PathBuf::from("a.tar.gz"), PathBuf::from("b.tar.gz")];
+        let of = |names: [&str; 2]| distinct(names.map(str::to_owned).to_vec(), &files);
+        assert_eq!(of(["x", "y"]), ["x", "y"]);
+        assert_eq!(of(["host-1", "host-1"]), ["a.tar.gz", "b.tar.gz"]);
+    }
+
+    #[test]
+    fn a_cell_holds_a_few_names() {
+        let names: Vec<String> = (0..9).map(|n| format!("n{n}")).collect();
+        assert_eq!(some(&[1, 2], &names), "n1, n2");
+        assert_eq!(
+            some(&[0, 1, 2, 3, 4, 5], &names),
+            "n0, n1, n2, n3 and 2 more"
+        );
+    }
+}
