@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use gdr_doctor::{Context, Selection, diagnose};
 use gdr_node::archive::{Archive, Origin};
 use gdr_node::collect::{Recorder, read_all};
-use gdr_node::{Inventory, LiveRoot, Source};
+use gdr_node::{Inventory, LiveRoot, Source, example};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
@@ -51,6 +51,10 @@ pub(crate) struct Options {
     /// Collect from a directory that is laid out like a node's root
     #[arg(long, value_name = "DIR")]
     from_root: Option<PathBuf>,
+
+    /// Write the archive of the example node
+    #[arg(long, conflicts_with = "from_root")]
+    example: bool,
 }
 
 /// What was written, and what is not in it.
@@ -94,7 +98,12 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
 
     let file = match &options.output {
         Some(_) if to_stdout => {
-            output.bytes(&bytes)?;
+            // Past what takes colors out of texts, and would bytes out of this.
+            let mut stdout = std::io::stdout().lock();
+            stdout
+                .write_all(&bytes)
+                .and_then(|()| stdout.flush())
+                .context("standard output")?;
             None
         }
         Some(path) => Some(path.clone()),
@@ -132,6 +141,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
 
 fn collect(options: &Options) -> Result<Archive> {
     let source: Box<dyn Source> = match &options.from_root {
+        _ if options.example => Box::new(example::node()),
         Some(directory) => Box::new(LiveRoot::at(directory)),
         None => Box::new(live::this_node()),
     };

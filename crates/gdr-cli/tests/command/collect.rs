@@ -1,0 +1,224 @@
+//! `gdr collect`, `gdr diff`, `gdr fleet`, and what is read `--from` an archive.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use gdr_node::archive::{Archive, Origin};
+use gdr_node::{MemorySource, Source, collect, example};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{code, gdr, stderr, stdout};
+
+/// A directory with archives in it.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The archive of a node that names itself.
+    fn archive(&self, name: &str, node: &MemorySource) -> String {
+        let node = node
+            .clone()
+            .file("/proc/sys/kernel/hostname", format!("{name}\n"));
+        let archive = collect::collect(&node, Origin::of(&node, "0.1.0", 1), |_| {});
+        let path = self.path(&format!("{name}.tar.gz"));
+        archive.write(fs::File::create(&path).unwrap()).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = gdr(arguments.iter().copied().chain(["--json"]));
+    serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)))
+}
+
+#[test]
+fn this_node_is_collected_and_read_again() {
+    let files = Files::new();
+    let path = files.path("node.tar.gz");
+    let file = path.to_str().unwrap();
+    let report = json(&["collect", "-o", file]);
+    assert_eq!(report["schema"], "gdr.collect");
+    assert!(report["files"].as_u64().unwrap() > 20, "{report}");
+    let archive = Archive::open(&path).unwrap();
+    assert!(
+        archive
+            .text("@uname")
+            .present()
+            .unwrap()
+            .contains("release ")
+    );
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let again = gdr(["collect", "-o", file]);
+    assert_eq!(code(&again), 2);
+    assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
+    assert_eq!(code(&gdr(["collect", "--force", "-o", file])), 0);
+}
+
+#[test]
+fn an_archive_can_go_to_standard_output() {
+    let output = gdr(["collect", "--example", "-o", "-"]);
+    assert_eq!(code(&output), 0);
+    let archive = Archive::read(output.stdout.as_slice()).unwrap();
+    assert_eq!(archive.origin().host, "example-node");
+    assert!(
+        stderr(&output).contains("example-node"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(code(&gdr(["collect", "-o", "-", "--json"])), 64);
+}
+
+#[test]
+fn the_doctor_says_the_same_of_the_archive_as_of_the_node() {
+    let files = Files::new();
+    let file = files.path("x.tar.gz");
+    let file = file.to_str().unwrap();
+    assert_eq!(code(&gdr(["collect", "--example", "-o", file])), 0);
+    let live = gdr(["doctor", "--example", "--json"]);
+    let archived = gdr(["doctor", "--from", file, "--json"]);
+    assert_eq!(stdout(&archived), stdout(&live));
+    assert_eq!(code(&archived), code(&live));
+}
+
+#[test]
+fn a_redacted_archive_is_judged_alike() {
+    let files = Files::new();
+    let file = files.path("x.tar.gz");
+    let file = file.to_str().unwrap();
+    assert_eq!(
+        code(&gdr(["collect", "--example", "--redact", "-o", file])),
+        0
+    );
+    assert_eq!(Archive::open(file).unwrap().origin().host, "host-1");
+    let verdicts = |report: &Value| -> Vec<(Value, Value)> {
+        let findings = report["findings"].as_array().unwrap();
+        findings
+            .iter()
+            .map(|finding| (finding["check"].clone(), finding["verdict"].clone()))
+            .collect()
+    };
+    let live = json(&["doctor", "--example"]);
+    let redacted = json(&["doctor", "--from", file]);
+    assert_eq!(verdicts(&redacted), verdicts(&live));
+    assert!(!verdicts(&live).is_empty());
+}
+
+#[test]
+fn a_directory_laid_out_like_a_root_is_collected() {
+    let files = Files::new();
+    let root = files.path("root");
+    fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
+    fs::write(root.join("proc/sys/kernel/hostname"), "other\n").unwrap();
+    let file = files.path("x.tar.gz");
+    let (root, file) = (root.to_str().unwrap(), file.to_str().unwrap());
+    let output = gdr(["collect", "--from-root", root, "-o", file]);
+    assert!(
+        stdout(&output).starts_with("other: 1 files"),
+        "{}",
+        stdout(&output)
+    );
+    let missing = gdr(["collect", "--from-root", "/no/such/root"]);
+    assert_eq!(code(&missing), 64);
+}
+
+#[test]
+fn what_differs_is_in_the_table_and_in_the_exit_status() {
+    let files = Files::new();
+    let good = files.archive("good", &example::healthy());
+    let bad = files.archive("bad", &example::node());
+    let same = gdr(["diff", &good, &good]);
+    assert_eq!(code(&same), 0);
+    assert!(stdout(&same).starts_with("0 of "), "{}", stdout(&same));
+
+    let output = gdr(["diff", &good, &bad]);
+    assert_eq!(code(&output), 1);
+    let text = stdout(&output);
+    for word in [
+        "good",
+        "bad",
+        "mlx5_7 link width",
+        "x16",
+        "x8",
+        "0000:37:02.0 ACS",
+        "3 of ",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let report = json(&["diff", &good, &bad]);
+    assert_eq!(report["schema"], "gdr.diff");
+    assert_eq!(report["differ"].as_array().unwrap().len(), 3);
+    assert_eq!(report["differ"][0]["a"], "x16");
+}
+
+#[test]
+fn the_odd_one_of_a_fleet_is_named() {
+    let files = Files::new();
+    let mut all = vec!["fleet".to_owned()];
+    for name in ["n1", "n2", "n3", "n4"] {
+        all.push(files.archive(name, &example::healthy()));
+    }
+    assert_eq!(code(&gdr(&all)), 0);
+    all.push(files.archive("odd", &example::node()));
+    let output = gdr(&all);
+    assert_eq!(code(&output), 1);
+    let text = stdout(&output);
+    assert!(text.contains("x8: odd"), "{text}");
+    assert!(text.contains("x16 (4 of 5)"), "{text}");
+    assert!(text.contains("most often an outlier: odd (3)"), "{text}");
+    all.push("--json".to_owned());
+    let report: Value = serde_json::from_str(&stdout(&gdr(&all))).unwrap();
+    assert_eq!(report["outliers"].as_array().unwrap().len(), 3);
+    assert_eq!(report["outliers"][0]["others"][0]["nodes"][0], "odd");
+    assert_eq!(code(&gdr(["fleet", &all[1]])), 64);
+}
+
+/// What the file at a path makes of every command that reads archives.
+fn refusals(path: &Path) -> Vec<String> {
+    let path = path.to_str().unwrap();
+    [
+        vec!["doctor", "--from", path],
+        vec!["diff", path, path],
+        vec!["fleet", path, path],
+    ]
+    .into_iter()
+    .map(|arguments| {
+        let output = gdr(&arguments);
+        assert_eq!(code(&output), 2, "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+        stderr(&output)
+    })
+    .collect()
+}
+
+#[test]
+fn files_that_are_no_archives_are_refused_by_name() {
+    let files = Files::new();
+    let good = fs::read(files.archive("good", &example::node())).unwrap();
+    for (name, bytes, word) in [
+        ("cut.tar.gz", &good[..good.len() / 2], "cut off"),
+        ("text", &b"hello world"[..], "no archive"),
+        ("empty", b"", "empty"),
+        ("x.tar.zst", b"\x28\xb5\x2f\xfd", "zstd"),
+    ] {
+        let path = files.path(name);
+        fs::File::create(&path).unwrap().write_all(bytes).unwrap();
+        for said in refusals(&path) {
+            assert!(said.contains(name) && said.contains(word), "{name}: {said}");
+        }
+    }
+    for said in refusals(&files.path("none")) {
+        assert!(said.contains("No such file"), "{said}");
+    }
+}
