@@ -15,6 +15,9 @@ pub enum Error {
     /// The memory could not be pinned, mapped or copied.
     #[error(transparent)]
     Copy(#[from] gdr_copy::Error),
+    /// No backend maps GPU memory here.
+    #[error("{0}; staged transfers do without")]
+    NoMappings(String),
     /// An RDMA device refused, or its peer.
     #[error(transparent)]
     Rdma(#[from] gdr_rdma::Error),

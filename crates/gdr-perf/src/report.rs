@@ -3,6 +3,7 @@
 use std::fs;
 
 use gdr_copy::Pinned;
+use gdr_cuda::{DriverKind, Gpu};
 use serde::{Deserialize, Serialize};
 
 use crate::site::Site;
@@ -31,7 +32,7 @@ impl Schema {
 pub struct Subject {
     /// No hardware was involved: the figures say nothing of any GPU.
     pub simulated: bool,
-    /// The backend, by the name that `GDR_BACKEND` takes.
+    /// The backend, by the name that `GDR_BACKEND` takes; `none` where none works.
     pub backend: String,
     /// How the memory was reached; absent where nothing could be pinned.
     pub route: Option<String>,
@@ -48,14 +49,24 @@ pub struct Subject {
 impl Subject {
     /// Of `site`, where memory is reached as `pinned` is.
     pub fn new(site: &Site, pinned: Option<&Pinned>) -> Self {
-        let (gpu, simulated) = (site.gpu().info(), site.simulated());
         Self {
-            simulated,
             backend: site.context().backend().name().to_owned(),
             route: pinned.map(|pinned| pinned.route().to_string()),
-            gpu: gpu.name.clone(),
-            pci: gpu.bdf.to_string(),
-            cuda: site.gpu().driver().cuda_version().to_string(),
+            ..Self::without_backend(site.gpu())
+        }
+    }
+
+    /// Of `gpu`, whose memory no backend maps.
+    pub fn without_backend(gpu: &Gpu) -> Self {
+        let (info, driver) = (gpu.info(), gpu.driver());
+        let simulated = driver.kind() == DriverKind::Simulated;
+        Self {
+            simulated,
+            backend: "none".to_owned(),
+            route: None,
+            gpu: info.name.clone(),
+            pci: info.bdf.to_string(),
+            cuda: driver.cuda_version().to_string(),
             // A simulated run owes nothing to a driver that happens to be loaded.
             driver: if simulated { None } else { driver_version() },
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use gdr_copy::{BackendKind, Context};
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_perf::loopback::{
-    self, CauseKind, Destination, Event, Outcome, Patience, Reach, Reached, Report, Settings,
-    Verdict,
+    self, CauseKind, Destination, Event, Operation, Outcome, Patience, Place, Reach, Reached,
+    Report, Settings, SweepSettings, Verdict, Way,
 };
 use gdr_perf::{Error, Site};
 use gdr_rdma::{Device, Listener, Security, SharedKey};
@@ -28,17 +28,22 @@ fn site() -> Site {
     Site::new(gpu, Arc::new(context))
 }
 
-/// A site whose every mapping is of an allocation of its own.
-fn site_that_maps_other_memory() -> Site {
+fn place() -> Place {
+    site().into()
+}
+
+/// A place whose every mapping is of an allocation of its own.
+fn place_that_maps_other_memory() -> Place {
     let site = site();
     let gpu = site.gpu().clone();
     let decoys = std::sync::Mutex::new(Vec::new());
-    site.with_pin(move |context, _, len| {
+    let site = site.with_pin(move |context, _, len| {
         let decoy = gpu.allocate(MemoryKind::Plain, len).unwrap();
         let pinned = context.pin(decoy.ptr(), decoy.len());
         decoys.lock().unwrap().push(decoy);
         pinned
-    })
+    });
+    site.into()
 }
 
 fn settings(size: u64, iterations: u32) -> Settings {
@@ -61,9 +66,9 @@ fn go_on(_: Event<'_>) -> ControlFlow<()> {
 }
 
 /// Both ends in this process, on free ports.
-fn run(site: &Site, destination: Destination, settings: &Settings) -> Report {
+fn run(place: &Place, destination: Destination, settings: &Settings) -> Report {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
-    loopback::run(site, &from, &to, destination, settings, &mut go_on).unwrap()
+    loopback::run(place, &from, &to, destination, settings, &mut go_on).unwrap()
 }
 
 fn assert_passed(report: &Report) {
@@ -79,7 +84,7 @@ fn every_kind_of_memory_and_every_way_to_it_passes() {
     for memory in MemoryKind::DEVICE {
         for reach in [Reach::Auto, Reach::Direct, Reach::Staged] {
             let destination = Destination { memory, reach };
-            let report = run(&site(), destination, &settings(100_000, 3));
+            let report = run(&place(), destination, &settings(100_000, 3));
             assert_passed(&report);
             let expected = match reach {
                 Reach::Staged => Reached::Staged,
@@ -92,16 +97,89 @@ fn every_kind_of_memory_and_every_way_to_it_passes() {
 }
 
 #[test]
+fn where_no_backend_works_it_is_staged_and_every_reason_told() {
+    let tried = vec![gdr_copy::Rejected {
+        backend: BackendKind::Rm,
+        reason: "the driver is unknown".into(),
+    }];
+    let error = gdr_copy::Error::NoBackend { tried };
+    let place = || Place::without_mappings(site().gpu().clone(), &error);
+    let report = run(&place(), Destination::default(), &settings(100_000, 2));
+    assert_passed(&report);
+    assert_eq!(report.memory.reached, Reached::Staged);
+    assert_eq!(report.memory.subject.backend, "none");
+    let why = &report.memory.why;
+    assert!(why.contains("rm: the driver is unknown"), "{why}");
+    let mapping = report.last.unwrap().checks.mapping;
+    assert!(matches!(mapping, Outcome::NotDone { .. }), "{mapping:?}");
+
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    let (direct, settings) = (destination(Reach::Direct), settings(4096, 1));
+    let refused = loopback::run(&place(), &from, &to, direct, &settings, &mut go_on);
+    assert!(matches!(refused, Err(Error::NoMappings(_))), "{refused:?}");
+}
+
+#[test]
+fn a_sweep_has_a_row_for_each_operation_size_and_way() {
+    let refused = |site: Site| Place::from(site.with_pin(|c, ptr, _| c.pin(ptr, 0)));
+    let both = [Way::Host, Way::Direct, Way::Staged];
+    let staged = [Way::Host, Way::Staged];
+    for (place, ways) in [(place(), &both[..]), (refused(site()), &staged[..])] {
+        let (from, to) = loopback::open_both(None, None, 0).unwrap();
+        let settings = SweepSettings {
+            largest: 16,
+            rounds: 10,
+            ..SweepSettings::default()
+        };
+        let mut go_on = |_: loopback::SweepEvent<'_>| ControlFlow::Continue(());
+        let sweep = loopback::sweep(&place, &from, &to, &settings, &mut go_on).unwrap();
+        assert_eq!(sweep.direct_missing.is_none(), ways.contains(&Way::Direct));
+        let found = sweep.rows.iter().map(|r| (r.operation, r.size, r.way));
+        let expected = [Operation::Write, Operation::Read]
+            .into_iter()
+            .flat_map(|o| {
+                [4, 16]
+                    .into_iter()
+                    .flat_map(move |size| ways.iter().map(move |way| (o, size, *way)))
+            });
+        assert!(found.eq(expected));
+        assert!(
+            sweep
+                .rows
+                .iter()
+                .all(|row| row.latency.median_ns > 0.0 && row.gb_per_s > 0.0)
+        );
+    }
+}
+
+#[test]
+fn a_sweep_stops_when_it_is_told_to_and_notices_memory_that_is_another() {
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    let settings = SweepSettings {
+        largest: 4,
+        rounds: 10,
+        ..SweepSettings::default()
+    };
+    let mut stop = |_: loopback::SweepEvent<'_>| ControlFlow::Break(());
+    let stopped = loopback::sweep(&place(), &from, &to, &settings, &mut stop);
+    assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
+    let mut go_on = |_: loopback::SweepEvent<'_>| ControlFlow::Continue(());
+    let other = place_that_maps_other_memory();
+    let wrong = loopback::sweep(&other, &from, &to, &settings, &mut go_on);
+    assert!(matches!(wrong, Err(Error::WrongData { .. })), "{wrong:?}");
+}
+
+#[test]
 fn sizes_from_a_word_to_many_messages_pass() {
     for size in [4, 4092, 4100, (32 << 20) + 4] {
-        assert_passed(&run(&site(), Destination::default(), &settings(size, 1)));
+        assert_passed(&run(&place(), Destination::default(), &settings(size, 1)));
     }
 }
 
 #[test]
 fn a_mapping_of_other_memory_fails_as_nothing_arrived() {
     let report = run(
-        &site_that_maps_other_memory(),
+        &place_that_maps_other_memory(),
         destination(Reach::Direct),
         &settings(65_536, 5),
     );
@@ -127,7 +205,7 @@ fn a_mapping_of_other_memory_fails_as_nothing_arrived() {
 
 #[test]
 fn memory_that_cannot_be_mapped_is_staged_and_the_reason_told() {
-    let refuse = |site: Site| site.with_pin(|context, ptr, _| context.pin(ptr, 0));
+    let refuse = |site: Site| Place::from(site.with_pin(|context, ptr, _| context.pin(ptr, 0)));
     let report = run(&refuse(site()), Destination::default(), &settings(4096, 1));
     assert_passed(&report);
     assert_eq!(report.memory.reached, Reached::Staged);
@@ -152,7 +230,7 @@ fn a_run_that_is_stopped_is_undecided() {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let mut ended = 0;
     let report = loopback::run(
-        &site(),
+        &place(),
         &from,
         &to,
         Destination::default(),
@@ -173,7 +251,7 @@ fn a_run_that_is_stopped_is_undecided() {
 
 #[test]
 fn the_report_has_a_schema_and_says_simulated() {
-    let report = run(&site(), Destination::default(), &settings(4096, 1));
+    let report = run(&place(), Destination::default(), &settings(4096, 1));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["schema"], "gdr.loopback");
     assert_eq!(json["version"], 1);
@@ -207,7 +285,7 @@ fn two_ends(
             };
             let to = Destination::default();
             loopback::listen(
-                &site(),
+                &place(),
                 &device,
                 &listener,
                 &servers,
@@ -273,7 +351,7 @@ fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let odd = settings(7, 1);
     let refused = loopback::run(
-        &site(),
+        &place(),
         &from,
         &to,
         Destination::default(),

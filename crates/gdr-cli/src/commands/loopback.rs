@@ -13,16 +13,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use gdr_cuda::MemoryKind;
+use gdr_cuda::{Cuda, Gpu, MemoryKind, Ordinal};
 use gdr_perf::loopback::{
-    self, Destination, Event, Patience, Reach, Report, Settings, Step, SweepEvent, SweepSettings,
-    Verdict,
+    self, Destination, Event, Patience, Place, Reach, Report, Settings, Step, SweepEvent,
+    SweepSettings, Verdict,
 };
 use gdr_rdma::{Listener, Security, SharedKey};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::say_simulated;
 use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::machine::Machine;
@@ -206,6 +205,47 @@ impl Options {
     }
 }
 
+/// The GPU that the bytes go to.
+struct Where {
+    place: Place,
+    /// Why no hardware is involved, where that is so.
+    simulated: Option<String>,
+}
+
+impl Where {
+    /// As [`Machine::open`]. A GPU that no backend maps will do, where none was asked for by name:
+    /// staged, the bytes reach it all the same.
+    fn open(global: &Global, options: &Options) -> Result<Self> {
+        let error = match Machine::open(global) {
+            Ok(machine) => {
+                return Ok(Self {
+                    place: machine.site.into(),
+                    simulated: machine.simulated,
+                });
+            }
+            Err(error) if options.direct => return Err(error),
+            Err(error) => error,
+        };
+        match error.downcast_ref::<gdr_copy::Error>() {
+            Some(none @ gdr_copy::Error::NoBackend { .. }) => {
+                let gpu = Gpu::open(Cuda::load()?, Ordinal(global.gpu))?;
+                Ok(Self {
+                    place: Place::without_mappings(gpu, none),
+                    simulated: None,
+                })
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn say_simulated(&self, output: &mut Output) -> gdr_perf::Result<()> {
+        match &self.simulated {
+            Some(reason) => output.line(format_args!("simulated: {reason}")),
+            None => Ok(()),
+        }
+    }
+}
+
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     // There is one so far; the report names it.
     match options.provider {
@@ -216,16 +256,16 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         let what = "--key-file and --insecure are about a peer: use --listen or --connect";
         return Err(UsageError(what.into()).into());
     }
-    let machine = match options.connect {
-        None => Some(Machine::open(global)?),
+    let site = match options.connect {
+        None => Some(Where::open(global, options)?),
         Some(_) => None,
     };
-    if let (Some(machine), true) = (&machine, options.sweep) {
-        return sweep(global, machine, options, output);
+    if let (Some(site), true) = (&site, options.sweep) {
+        return sweep(global, site, options, output);
     }
     let mut lines = Lines::new(global, options.settings().iterations);
-    if let (Some(machine), false) = (&machine, global.json) {
-        say_simulated(machine, output)?;
+    if let (Some(site), false) = (&site, global.json) {
+        site.say_simulated(output)?;
         lines.simulation_is_known();
     }
     // A wait for the peer cannot be given up in order: a signal ends the process then.
@@ -240,10 +280,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         }
         flow(lines.event(&event, output))
     };
-    let report = match (machine, options.connect) {
-        (Some(machine), _) => match options.listen {
-            Some(address) => listen(&machine, options, address, &mut observe)?,
-            None => within(&machine, options, &mut observe)?,
+    let report = match (site, options.connect) {
+        (Some(site), _) => match options.listen {
+            Some(address) => listen(&site.place, options, address, &mut observe)?,
+            None => within(&site.place, options, &mut observe)?,
         },
         (None, Some(address)) => connect(options, address, &mut observe)?,
         (None, None) => return Err(UsageError("there is nothing to do".into()).into()),
@@ -262,22 +302,17 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
 }
 
 /// Measures, both ends in this process.
-fn sweep(
-    global: &Global,
-    machine: &Machine,
-    options: &Options,
-    output: &mut Output,
-) -> Result<Exit> {
+fn sweep(global: &Global, site: &Where, options: &Options, output: &mut Output) -> Result<Exit> {
     let settings = options.sweep_settings();
     let (from, to) = loopback::open_both(options.from, options.to, options.port)?;
     if !global.json {
-        say_simulated(machine, output)?;
+        site.say_simulated(output)?;
     }
     let stop = on_signals(false)?;
     let progress = Progress::on_stderr();
     let (mut done, total) = (0, 2 * settings.sizes().count());
     let mut table = Table::default();
-    let measured = loopback::sweep(&machine.site, &from, &to, &settings, &mut |event| {
+    let measured = loopback::sweep(&site.place, &from, &to, &settings, &mut |event| {
         if stop.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
@@ -303,12 +338,12 @@ fn sweep(
 type Observe<'a> = &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>;
 
 /// Both ends in this process.
-fn within(machine: &Machine, options: &Options, observe: Observe<'_>) -> Result<Report> {
+fn within(place: &Place, options: &Options, observe: Observe<'_>) -> Result<Report> {
     let (from, to) = loopback::open_both(options.from, options.to, options.port)?;
     let destination = options.destination();
     let settings = options.settings();
     Ok(loopback::run(
-        &machine.site,
+        place,
         &from,
         &to,
         destination,
@@ -318,7 +353,7 @@ fn within(machine: &Machine, options: &Options, observe: Observe<'_>) -> Result<
 }
 
 fn listen(
-    machine: &Machine,
+    place: &Place,
     options: &Options,
     address: SocketAddr,
     observe: Observe<'_>,
@@ -332,7 +367,7 @@ fn listen(
         step: seconds(options.timeout),
     };
     Ok(loopback::listen(
-        &machine.site,
+        place,
         &device,
         &listener,
         &security,

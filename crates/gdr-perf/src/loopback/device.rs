@@ -1,6 +1,7 @@
 //! Which devices to use.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use gdr_rdma::{Device, SoftOptions};
 
@@ -53,8 +54,13 @@ pub fn open_connector(peer: IpAddr, from: Option<IpAddr>, port: u16) -> Result<D
 }
 
 fn open(address: IpAddr, port: u16) -> Result<Device> {
-    Ok(Device::soft_with(SoftOptions::new(address).port(port))?)
+    let options = SoftOptions::new(address).port(port).busy_poll(BUSY_POLL);
+    Ok(Device::soft_with(options)?)
 }
+
+/// How long a device's thread stays awake for what comes next. As a network card does not sleep
+/// between two steps of an iteration, what is timed should not begin with a thread's waking up.
+const BUSY_POLL: Duration = Duration::from_millis(2);
 
 /// Another address of this host, or the same where no other is sure to exist.
 fn beside(address: IpAddr) -> IpAddr {

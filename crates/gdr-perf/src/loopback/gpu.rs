@@ -10,14 +10,13 @@ use gdr_rdma::{
     RemoteMemory, WcOpcode, WrId,
 };
 
-use super::Observer;
 use super::compare::{CHUNK, Comparison, pieces};
 use super::link::Link;
 use super::report::{Checks, Difference, Ended, Memory, Outcome, Reached};
 use super::settings::{Destination, Reach, Seeds, Settings};
-use crate::error::{Error, Result};
+use super::{Observer, Place};
+use crate::error::Result;
 use crate::report::Subject;
-use crate::site::Site;
 
 /// Bytes before and after the target that nobody may write.
 const GUARD: u64 = 4096;
@@ -30,7 +29,7 @@ pub(super) struct GpuSide {
     mapping: Option<Arc<Mapping>>,
     stream: Stream,
     buffer: Arc<DeviceBuffer>,
-    site: Site,
+    place: Place,
     memory: Memory,
     size: u64,
     limit: Duration,
@@ -39,16 +38,16 @@ pub(super) struct GpuSide {
 
 impl GpuSide {
     pub(super) fn new(
-        site: &Site,
+        place: &Place,
         device: &Device,
         destination: Destination,
         settings: &Settings,
     ) -> Result<Self> {
-        let gpu = site.gpu();
+        let gpu = place.gpu();
         let size = settings.size;
         let buffer = Arc::new(gpu.allocate(destination.memory, size + 2 * GUARD)?);
         let stream = gpu.stream()?;
-        let reached = reach(site, &buffer, destination.reach)?;
+        let reached = reach(place, &buffer, destination.reach)?;
         let target = match &reached.mapping {
             Some(mapping) => direct(Arc::clone(mapping), &buffer)?,
             None => Buffer::staged(Arc::clone(&buffer))?,
@@ -71,7 +70,7 @@ impl GpuSide {
             mapping: reached.mapping,
             stream,
             buffer,
-            site: site.clone(),
+            place: place.clone(),
             memory,
             size,
             limit: settings.limit(),
@@ -176,8 +175,8 @@ impl GpuSide {
     fn by_mapping(&mut self, seeds: Seeds) -> Result<Outcome> {
         let mapping = match &self.mapping {
             Some(mapping) => Arc::clone(mapping),
-            None => match self.site.map(&self.buffer) {
-                Ok(mapping) => Arc::new(mapping),
+            None => match self.place.map(&self.buffer) {
+                Ok((mapping, _)) => Arc::new(mapping),
                 Err(error) => {
                     let reason = format!("this memory cannot be mapped: {error}");
                     return Ok(Outcome::NotDone { reason });
@@ -237,20 +236,16 @@ pub(super) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Resul
     }
 }
 
-pub(super) fn reach(site: &Site, buffer: &DeviceBuffer, wanted: Reach) -> Result<Way> {
+pub(super) fn reach(place: &Place, buffer: &DeviceBuffer, wanted: Reach) -> Result<Way> {
     let staged = |why: String| Way {
         mapping: None,
-        subject: Subject::new(site, None),
+        subject: place.subject(),
         why,
     };
     if wanted == Reach::Staged {
         return Ok(staged("asked for".into()));
     }
-    let mapped = site.pin(buffer.ptr(), buffer.len()).and_then(|pinned| {
-        let mapping = pinned.map()?;
-        Ok((mapping, Subject::new(site, Some(&pinned))))
-    });
-    match mapped {
+    match place.map(buffer) {
         Ok((mapping, subject)) => Ok(Way {
             mapping: Some(Arc::new(mapping)),
             subject,
@@ -262,6 +257,6 @@ pub(super) fn reach(site: &Site, buffer: &DeviceBuffer, wanted: Reach) -> Result
         Err(error) if wanted == Reach::Auto => {
             Ok(staged(format!("this memory cannot be mapped: {error}")))
         }
-        Err(error) => Err(Error::Copy(error)),
+        Err(error) => Err(error),
     }
 }

@@ -26,6 +26,7 @@ mod judge;
 mod link;
 mod message;
 mod peers;
+mod place;
 mod report;
 mod settings;
 mod sweep;
@@ -39,11 +40,11 @@ use gpu::GpuSide;
 use host::HostSide;
 
 use crate::error::{Error, Result};
-use crate::site::Site;
 
 pub use device::{open_both, open_connector, open_listener};
 pub use judge::{Cause, CauseKind};
 pub use peers::{Patience, connect, listen};
+pub use place::Place;
 pub use report::{
     Checks, Difference, End, Ended, Iteration, Memory, Outcome, Path, Reached, Report, Throughput,
     Verdict,
@@ -122,7 +123,7 @@ impl Observer<'_> {
 /// What stands against beginning: [`Error::Settings`], a GPU or a device that refuses. From there
 /// on, failure is the report's [`Verdict::Fail`].
 pub fn run(
-    site: &Site,
+    place: &Place,
     from: &Device,
     to: &Device,
     destination: Destination,
@@ -131,7 +132,7 @@ pub fn run(
 ) -> Result<Report> {
     settings.check()?;
     let mut observer = Observer(observe);
-    let mut gpu = GpuSide::new(site, to, destination, settings)?;
+    let mut gpu = GpuSide::new(place, to, destination, settings)?;
     let mut host = HostSide::new(from, settings)?;
     let mtu = mutual_mtu(from, to)?;
     gpu.connect(&host.endpoint(), mtu)?;

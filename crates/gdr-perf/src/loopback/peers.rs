@@ -10,9 +10,8 @@ use super::gpu::GpuSide;
 use super::host::HostSide;
 use super::message::{Ask, Message, Ready, VERSION, receive, send, unexpected};
 use super::report::{Iteration, Outcome, Path, Report, Tally};
-use super::{Cause, Destination, End, Event, Observer, Settings, Step, conclude};
+use super::{Cause, Destination, End, Event, Observer, Place, Settings, Step, conclude};
 use crate::error::{Error, Result};
-use crate::site::Site;
 
 /// How long an end waits.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +55,7 @@ impl Talk {
 /// As [`super::run`]; a peer that does not come, that speaks something else, or does not know the
 /// key. A peer that fails later is a [`super::Verdict::Fail`].
 pub fn listen(
-    site: &Site,
+    place: &Place,
     device: &Device,
     listener: &Listener,
     security: &Security,
@@ -83,7 +82,7 @@ pub fn listen(
         timeout: patience.step,
     };
     talk.limit = settings.peer_limit();
-    let mut gpu = match prepare(site, device, destination, &settings, ask.version) {
+    let mut gpu = match prepare(place, device, destination, &settings, ask.version) {
         Ok(gpu) => gpu,
         Err(error) => {
             // The peer learns why; that this fails, too, is no news beside it.
@@ -199,7 +198,7 @@ fn greet(session: &Session, observer: &mut Observer<'_>) -> Result<()> {
 }
 
 fn prepare(
-    site: &Site,
+    place: &Place,
     device: &Device,
     destination: Destination,
     settings: &Settings,
@@ -212,7 +211,7 @@ fn prepare(
         )));
     }
     settings.check()?;
-    GpuSide::new(site, device, destination, settings)
+    GpuSide::new(place, device, destination, settings)
 }
 
 fn known(mtu: u8) -> Result<Mtu> {

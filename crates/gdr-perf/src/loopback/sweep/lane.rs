@@ -7,14 +7,13 @@ use gdr_rdma::{
     Access, Buffer, Device, MemoryRegion, Mtu, ProtectionDomain, RemoteMemory, SendRequest, WrId,
 };
 
-use super::super::gpu;
 use super::super::link::Link;
 use super::super::settings::Reach;
+use super::super::{Place, gpu};
 use super::SweepSettings;
 use super::report::{Operation, Way};
 use crate::error::Result;
 use crate::report::Subject;
-use crate::site::Site;
 
 /// What is behind a lane, without RDMA.
 pub(super) enum Target {
@@ -79,7 +78,7 @@ pub(super) struct Lanes {
 
 /// Makes a lane for each way that the settings want.
 pub(super) fn build(
-    site: &Site,
+    place: &Place,
     here: &ProtectionDomain,
     to: &Device,
     mtu: Mtu,
@@ -87,7 +86,7 @@ pub(super) fn build(
 ) -> Result<Lanes> {
     let len = settings.largest;
     let there = to.protection_domain();
-    let buffer = Arc::new(site.gpu().allocate(settings.memory, len)?);
+    let buffer = Arc::new(place.gpu().allocate(settings.memory, len)?);
     let limit = settings.limit(len);
     let lane = |way, memory: &Buffer, target| -> Result<Lane> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -107,7 +106,7 @@ pub(super) fn build(
     let host = Buffer::host(len as usize)?;
     let mut lanes = vec![lane(Way::Host, &host, Target::Host(host.clone()))?];
     let target = || Target::Gpu(Arc::clone(&buffer));
-    let direct = gpu::reach(site, &buffer, settings.reach)?;
+    let direct = gpu::reach(place, &buffer, settings.reach)?;
     let (mut direct_missing, mut long_reads_from) = (None, None);
     match direct.mapping {
         Some(mapping) => {

@@ -25,12 +25,12 @@ use gdr_rdma::{Access, Buffer, Device, MemoryRegion, ProtectionDomain};
 use lane::Lane;
 pub use report::{Operation, Row, Sweep, Way};
 
+use super::Place;
 use super::compare::pieces;
 use super::link::MESSAGE;
 use super::report::{End, Path};
 use super::settings::Reach;
 use crate::error::{Error, Result};
-use crate::site::Site;
 use crate::stats::Samples;
 
 /// Requests in flight where bandwidth is measured.
@@ -130,7 +130,7 @@ struct Host {
 /// ([`Error::Transfer`]); bytes that did not arrive ([`Error::WrongData`]); [`Error::Stopped`] when
 /// `observe` breaks.
 pub fn sweep(
-    site: &Site,
+    place: &Place,
     from: &Device,
     to: &Device,
     settings: &SweepSettings,
@@ -146,7 +146,7 @@ pub fn sweep(
         sink: domain.register(&Buffer::host(bytes)?, Access::LOCAL_WRITE)?,
         domain,
     };
-    let built = lane::build(site, &host.domain, to, mtu, settings)?;
+    let built = lane::build(place, &host.domain, to, mtu, settings)?;
     let mut sweep = Sweep::new(
         built.subject,
         settings.memory.function(),
