@@ -37,6 +37,12 @@ pub struct CudaDevice {
     /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`.
     #[serde(default)]
     pub dma_buf_supported: Option<bool>,
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`: 0 default, 2 prohibited, 3 one process only.
+    #[serde(default)]
+    pub compute_mode: Option<u32>,
+    /// `CU_DEVICE_ATTRIBUTE_ECC_ENABLED`.
+    #[serde(default)]
+    pub ecc_enabled: Option<bool>,
 }
 
 impl CudaProbe {

@@ -1,6 +1,7 @@
 //! The two ways by which a NIC reaches GPU memory, dma-buf and a peer-memory module, and whether a
 //! node has what each of them needs.
 
+use gdr_node::pci::{DeviceId, VendorId};
 use gdr_node::{Bdf, Datum, virtual_path};
 
 use crate::context::{Context, Nic, Pair};
@@ -209,6 +210,22 @@ pub(crate) fn peer_module(context: &Context<'_>) -> Datum<&'static str> {
         }
     }
     facts.modules.as_ref().and_then(|_| Datum::Missing)
+}
+
+/// The DMA function of a ConnectX (rdma-core `kernel-boot/rdma_topo`).
+const DMA_FUNCTION: DeviceId = DeviceId(0x2100);
+
+/// The functions by which ConnectX-8 and later reach GPU memory beside their own.
+pub(crate) fn dma_functions(context: &Context<'_>) -> Vec<Bdf> {
+    let tree = context.inventory.tree.present();
+    tree.into_iter()
+        .flat_map(|tree| tree.functions())
+        .filter(|function| {
+            function.identity.vendor == Some(VendorId::MELLANOX)
+                && function.identity.device == Some(DMA_FUNCTION)
+        })
+        .map(|function| function.bdf)
+        .collect()
 }
 
 /// The name of a GPU: of CUDA, of the driver, or of the tool that listed it.

@@ -6,20 +6,34 @@ use crate::check::Check;
 use crate::context::{Context, is_rdma_nic};
 use crate::finding::{Finding, Subject, Verdict};
 
+mod dmabuf_force_pcie;
 mod dmabuf_gpu;
 mod dmabuf_nic;
+mod fabricmanager;
+mod gdrdrv;
+mod gpu_cc;
 mod gpu_class;
+mod gpu_compute_mode;
 mod gpu_driver;
+mod gpu_ecc;
+mod gpu_mig;
 mod gpu_present;
 mod modules_lockdown;
 mod nic_driver;
 mod nic_present;
 mod nvidia_flavour;
+mod nvidia_fs;
+mod nvidia_params;
+mod nvidia_persistence;
+mod nvidia_userspace_match;
 mod nvidia_version;
+mod ofed_flavour;
+mod peermem_age;
 mod peermem_conflict;
 mod peermem_loaded;
 mod peermem_registered;
 mod peermem_symbol;
+mod uverbs_abi;
 
 /// In the order of reports.
 pub(super) const CHECKS: &[&Check] = &[
@@ -31,12 +45,26 @@ pub(super) const CHECKS: &[&Check] = &[
     &modules_lockdown::CHECK,
     &nvidia_version::CHECK,
     &nvidia_flavour::CHECK,
+    &nvidia_userspace_match::CHECK,
+    &nvidia_params::CHECK,
+    &nvidia_persistence::CHECK,
+    &fabricmanager::CHECK,
+    &gpu_mig::CHECK,
+    &gpu_compute_mode::CHECK,
+    &gpu_ecc::CHECK,
+    &gpu_cc::CHECK,
+    &ofed_flavour::CHECK,
+    &uverbs_abi::CHECK,
     &dmabuf_gpu::CHECK,
     &dmabuf_nic::CHECK,
+    &dmabuf_force_pcie::CHECK,
     &peermem_conflict::CHECK,
     &peermem_symbol::CHECK,
     &peermem_loaded::CHECK,
     &peermem_registered::CHECK,
+    &peermem_age::CHECK,
+    &gdrdrv::CHECK,
+    &nvidia_fs::CHECK,
 ];
 
 /// Says once of the whole node what is so of every device: where all findings are alike, the

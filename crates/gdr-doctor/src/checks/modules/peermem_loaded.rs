@@ -6,7 +6,8 @@ use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::Context;
 use crate::facts::{Container, Flavour};
 use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Effect, Fix, Persistence, Risk};
+use crate::fix::{Effect, Fix, Persistence, Risk};
+use crate::peermem::PeerMemory;
 use crate::reach;
 
 pub(super) const CHECK: Check = Check {
@@ -84,14 +85,9 @@ fn neither(context: &Context<'_>) -> Finding {
 fn load(context: &Context<'_>) -> Fix {
     let fix = Fix::now(
         "Load nvidia_peermem, now and at every boot",
-        Action::LoadModule {
-            module: "nvidia_peermem".to_owned(),
-        },
+        PeerMemory::load(),
     )
-    .then(Action::WriteFile {
-        path: "/etc/modules-load.d/nvidia-peermem.conf".to_owned(),
-        content: "nvidia_peermem\n".to_owned(),
-    })
+    .then(PeerMemory::enable())
     .effect(Effect::Now)
     .persistence(Persistence::Permanent);
     if context.facts().container.present() == Some(&Container::Yes) {

@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
                 ib_core: after the RDMA stack was replaced under it, it may be loaded and serve \
                 nobody.",
         reads: "/proc/modules: whether ib_core is used by the module; \
-                /sys/kernel/mm/memory_peers/{nv_mem,nv_mem_nc}/version.",
+                /sys/kernel/mm/memory_peers/{nv_mem,nv_mem_nc}.",
         judges: "pass: either shows it. warn: loaded, and neither does. skip: no such module is \
                  loaded. unknown: the modules are not known.",
         sources: &[
@@ -30,10 +30,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-const CLIENTS: [&str; 2] = [
-    "/sys/kernel/mm/memory_peers/nv_mem/version",
-    "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
-];
+const CLIENTS: &str = "/sys/kernel/mm/memory_peers";
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
     let module = match reach::peer_module(context) {
@@ -47,13 +44,16 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             )];
         }
     };
-    for client in CLIENTS {
-        if let Datum::Present(version) = context.text(client) {
-            return vec![
-                Finding::pass(Subject::Node, format!("{module} is a client of ib_core"))
-                    .evidence(client, version),
-            ];
-        }
+    let clients = context.source.list(CLIENTS).into_present();
+    let client = clients
+        .unwrap_or_default()
+        .into_iter()
+        .find(|name| name.starts_with("nv_mem"));
+    if let Some(client) = client {
+        return vec![
+            Finding::pass(Subject::Node, format!("{module} is a client of ib_core"))
+                .evidence(CLIENTS, client),
+        ];
     }
     let core = context.facts().module("ib_core");
     let users = match &core {

@@ -4,11 +4,12 @@ use gdr_node::pci::Function;
 use gdr_node::{Bdf, Datum};
 
 use super::iommu::{Domain, domain};
-use super::{direct, is_guest, is_handed};
+use super::{is_guest, is_handed};
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::Context;
 use crate::finding::{Finding, Subject, Verdict};
 use crate::fix::{Fix, Risk};
+use crate::reach::dma_functions;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ats"),
@@ -93,7 +94,7 @@ fn of_host(context: &Context<'_>, subject: Subject, function: &Function) -> Find
     );
     let finding = match (ats.enabled, needless) {
         (false, _) => Finding::pass(subject, "ATS is off"),
-        (true, true) if direct::functions(context).is_empty() => Finding::warn(
+        (true, true) if dma_functions(context).is_empty() => Finding::warn(
             subject,
             "ATS is on while the IOMMU leaves addresses as they are: each question is a delay",
         )

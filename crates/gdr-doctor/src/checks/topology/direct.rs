@@ -5,12 +5,9 @@
 use std::collections::BTreeSet;
 
 use gdr_node::Bdf;
-use gdr_node::pci::{DeviceId, VendorId};
 
 use crate::context::Context;
-
-/// The DMA function of a ConnectX (rdma-core `kernel-boot/rdma_topo`).
-const DMA_FUNCTION: DeviceId = DeviceId(0x2100);
+use crate::reach::dma_functions;
 
 /// A DMA function, the GPU that it serves, and the ports that decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +30,7 @@ pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
         return Vec::new();
     };
     let mut paths = Vec::new();
-    for dma in functions(context) {
+    for dma in dma_functions(context) {
         let Some((_, of_dma)) = tree.chain(dma) else {
             continue;
         };
@@ -59,19 +56,6 @@ pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
         }
     }
     paths
-}
-
-/// The DMA functions of the node.
-pub(super) fn functions(context: &Context<'_>) -> Vec<Bdf> {
-    let tree = context.inventory.tree.present();
-    tree.into_iter()
-        .flat_map(|tree| tree.functions())
-        .filter(|function| {
-            function.identity.vendor == Some(VendorId::MELLANOX)
-                && function.identity.device == Some(DMA_FUNCTION)
-        })
-        .map(|function| function.bdf)
-        .collect()
 }
 
 /// The ports that have rules of their own.

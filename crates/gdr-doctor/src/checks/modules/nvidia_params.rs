@@ -1,0 +1,118 @@
+//! `nvidia.params`: no parameter of NVIDIA's driver switches a safety check or GPUDirect RDMA off.
+
+use gdr_node::Datum;
+
+use crate::check::{Check, CheckId, Documentation, Group};
+use crate::context::Context;
+use crate::finding::{Finding, Subject};
+use crate::fix::{Effect, Fix, Risk};
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("nvidia.params"),
+    group: Group::Modules,
+    title: "no parameter of NVIDIA's driver is in the way",
+    documentation: Documentation {
+        means: "Some parameters decide about peers. GrdmaPciTopoCheckOverride=1 has the driver \
+                skip the check that a mapping is safe on this platform, 2 has it refuse every \
+                mapping. GPU-initiated transports of old needed PeerMappingOverride and \
+                EnableStreamMemOPs.",
+        reads: "/proc/driver/nvidia/params.",
+        judges: "warn: GrdmaPciTopoCheckOverride 1 or 2. pass: otherwise; what is set is in the \
+                 evidence. skip: the driver is not loaded.",
+        sources: &[
+            "NVIDIA open-gpu-kernel-modules kernel-open/nvidia/nv-reg.h",
+            "https://github.com/NVIDIA/nvshmem/issues/23",
+        ],
+    },
+    purposes: &[],
+    symptom_of: &[],
+    run,
+};
+
+const PATH: &str = "/proc/driver/nvidia/params";
+const OVERRIDE: &str = "GrdmaPciTopoCheckOverride";
+const SHOWN: [&str; 5] = [
+    OVERRIDE,
+    "EnableStreamMemOPs",
+    "EnableResizableBar",
+    "EnablePCIERelaxedOrderingMode",
+    "RegistryDwords",
+];
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let text = match context.text(PATH) {
+        Datum::Present(text) => text,
+        Datum::Missing => return vec![Finding::skip("NVIDIA's driver is not loaded")],
+        absent => {
+            return vec![Finding::unknown(
+                Subject::Node,
+                "the parameters of NVIDIA's driver",
+                &absent,
+            )];
+        }
+    };
+    let value = |name: &str| {
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(key, _)| key.trim() == name)
+            .map(|(_, value)| value.trim())
+    };
+    let mut finding = match value(OVERRIDE) {
+        Some("1") => Finding::warn(
+            Subject::Node,
+            "GrdmaPciTopoCheckOverride=1: the driver maps for peers without checking that the \
+             platform carries it, where data may be lost without an error",
+        )
+        .fix(unset()),
+        Some("2") => Finding::warn(
+            Subject::Node,
+            "GrdmaPciTopoCheckOverride=2: the driver refuses every mapping for peers",
+        )
+        .fix(unset()),
+        _ => Finding::pass(Subject::Node, "no parameter is in the way"),
+    };
+    for name in SHOWN {
+        if let Some(value) = value(name) {
+            finding = finding.evidence(format!("{PATH}: {name}"), value);
+        }
+    }
+    vec![finding]
+}
+
+fn unset() -> Fix {
+    Fix::manual(
+        "Take the parameter out",
+        "remove NVreg_GrdmaPciTopoCheckOverride from /etc/modprobe.d, rebuild the initramfs, and \
+         load the driver anew",
+    )
+    .effect(Effect::AtReboot)
+    .risk(Risk::Medium, "every process on the GPUs ends")
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, worst};
+    use crate::finding::Verdict;
+
+    #[test]
+    fn what_is_set_is_shown_and_overrides_are_warned_of() {
+        let found = worst(&CHECK, &example::healthy());
+        assert_eq!((found.verdict, found.evidence.len()), (Verdict::Pass, 5));
+        for value in ["1", "2"] {
+            let node = example::healthy().file(PATH, format!("{OVERRIDE}: {value}\n"));
+            assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        }
+    }
+
+    #[test]
+    fn without_a_driver_or_a_capture_nothing_is_judged() {
+        assert_eq!(
+            verdict(&CHECK, &example::healthy().without(PATH)),
+            Verdict::Skip
+        );
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    }
+}
