@@ -89,6 +89,8 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
 
 /// The line of modules.dep by which nvidia-peermem needs nothing of ib_core: it was built without.
 fn built_without(context: &Context<'_>) -> Option<String> {
+    // One that is part of the kernel itself is nobody's dependency.
+    context.facts().module("ib_core").present()?;
     let text = context.text(virtual_path::MODULE_FILES).into_present()?;
     let line = text.lines().find(|line| {
         let file = line.split(':').next().unwrap_or_default();
@@ -112,7 +114,13 @@ fn lacking(context: &Context<'_>, why: &str) -> Finding {
         "install nvidia-open 515 or later on kernel 5.12 or later: dma-buf needs no such module",
     )
     .risk(Risk::Medium, "every process on the GPUs ends");
-    let (verdict, rest) = match reach::dmabuf_everywhere(context) {
+    let by_dmabuf = if context.facts().nvidia == Datum::Missing {
+        // Of a driver that is not loaded nothing is to be said yet.
+        Datum::Missing
+    } else {
+        reach::dmabuf_everywhere(context)
+    };
+    let (verdict, rest) = match by_dmabuf {
         Datum::Present(true) => (Verdict::Info, "; dma-buf works and makes up for it"),
         Datum::Present(false) => (Verdict::Fail, ", and dma-buf does not work either"),
         _ => (Verdict::Warn, "; whether dma-buf works is not known"),

@@ -1,0 +1,218 @@
+//! What holds of the checks together: of nodes that are well, that were not read, that only a
+//! user looked at, and of captures of real machines where they lie beside the workspace.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::fs;
+use std::path::Path;
+
+use gdr_doctor::{
+    Context, Diagnosis, Group, Judged, Outcome, Selection, Subject, Verdict, diagnose,
+};
+use gdr_node::import::lspci;
+use gdr_node::pci::AcsBits;
+use gdr_node::{Datum, Inventory, MemorySource, NumaLayout, example, virtual_path};
+
+fn diagnosis(node: &MemorySource) -> Diagnosis {
+    let inventory = Inventory::read(node);
+    let groups = Selection::all().groups([Group::Modules, Group::Topology]);
+    diagnose(&Context::new(node, &inventory), &groups)
+}
+
+/// One line a finding that something is to be done about.
+fn bad(diagnosis: &Diagnosis) -> Vec<String> {
+    lines(diagnosis, |judged| judged.finding.verdict.is_bad())
+}
+
+fn lines(diagnosis: &Diagnosis, wanted: impl Fn(&Judged) -> bool) -> Vec<String> {
+    (diagnosis.findings.iter())
+        .filter(|judged| wanted(judged))
+        .map(|judged| {
+            let finding = &judged.finding;
+            format!(
+                "{} {} {}: {}",
+                finding.verdict, judged.check.id, finding.subject, finding.summary
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn on_the_healthy_node_nothing_is_bad_and_nothing_is_left_open() {
+    let diagnosis = diagnosis(&example::healthy());
+    let open = lines(&diagnosis, |judged| {
+        judged.finding.verdict >= Verdict::Unknown
+    });
+    assert!(open.is_empty(), "{open:#?}");
+    assert_eq!(diagnosis.outcome(), Outcome::Healthy);
+}
+
+#[test]
+fn of_a_node_that_was_not_read_nothing_is_claimed() {
+    let diagnosis = diagnosis(&MemorySource::partial());
+    let claimed = lines(&diagnosis, |judged| {
+        !matches!(judged.finding.verdict, Verdict::Unknown | Verdict::Skip)
+    });
+    assert!(claimed.is_empty(), "{claimed:#?}");
+    assert_eq!(diagnosis.outcome(), Outcome::Undecided);
+}
+
+#[test]
+fn the_example_has_one_root_cause_above_its_links() {
+    let diagnosis = diagnosis(&example::node());
+    let causes = diagnosis.root_causes();
+    assert_eq!(causes.len(), 1, "{:#?}", bad(&diagnosis));
+    let (_, cause) = causes[0];
+    assert_eq!(cause.check.id.0, "acs.path");
+    assert_eq!(cause.finding.subject.to_string(), "GPU3");
+}
+
+/// What a user sees who is not root: headers of config space, no log, no symbols.
+fn seen_by_a_user(node: MemorySource) -> MemorySource {
+    let places: Vec<String> = node
+        .paths()
+        .filter_map(|path| path.strip_suffix("/config"))
+        .filter_map(|path| path.rsplit('/').next())
+        .map(str::to_owned)
+        .collect();
+    places
+        .iter()
+        .fold(node, |node, bdf| {
+            example::edit(node, bdf, |space| {
+                space.header_only();
+            })
+        })
+        .denied(virtual_path::KERNEL_LOG)
+        .denied(virtual_path::SYMBOLS)
+}
+
+#[test]
+fn what_only_root_may_read_is_unknown_and_never_off_or_on() {
+    for node in [example::healthy(), example::node()] {
+        let diagnosis = diagnosis(&seen_by_a_user(node));
+        assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+        let unknown = lines(&diagnosis, |judged| {
+            judged.check.id.0 == "acs.path" && judged.finding.verdict == Verdict::Unknown
+        });
+        assert_eq!(unknown.len(), 1, "{unknown:?}");
+    }
+}
+
+/// As on an EPYC Turin machine with PEX890xx: 38 of 40 ports with SrcValid and UpstreamFwd.
+#[test]
+fn ports_that_validate_and_forward_only_are_no_finding() {
+    let on = AcsBits::SOURCE_VALIDATION | AcsBits::UPSTREAM_FORWARDING;
+    let ports = (example::GPU_PORTS.iter())
+        .chain(&example::NIC_PORTS)
+        .chain(&example::ROOT_PORTS);
+    let node = ports.fold(example::healthy(), |node, port| {
+        example::edit(node, port, |space| {
+            space.acs_control(on);
+        })
+    });
+    assert!(bad(&diagnosis(&node)).is_empty());
+}
+
+/// As on an eight-GPU machine whose ports to the chipset, to storage and to the management NICs
+/// redirect: a checker that looks for any `+` anywhere cries wolf.
+#[test]
+fn ports_that_redirect_off_every_way_are_no_finding() {
+    let on = AcsBits::SOURCE_VALIDATION
+        | AcsBits::REQUEST_REDIRECT
+        | AcsBits::COMPLETION_REDIRECT
+        | AcsBits::UPSTREAM_FORWARDING;
+    let off_the_ways = [example::NIC_PORTS[0], example::NIC_PORTS[5]];
+    let node =
+        (off_the_ways.iter().chain(&example::ROOT_PORTS)).fold(example::healthy(), |node, port| {
+            example::edit(node, port, |space| {
+                space.acs_control(on);
+            })
+        });
+    assert!(bad(&diagnosis(&node)).is_empty());
+}
+
+#[test]
+fn symptoms_go_under_their_cause() {
+    // The driver is not loaded: no dma-buf, no peer-memory module.
+    let node = example::healthy()
+        .without("/proc/driver/nvidia")
+        .without(virtual_path::CUDA_DEVICES)
+        .without("/sys/module/nvidia_peermem")
+        .without(virtual_path::MODULE_FILES)
+        .file("/proc/modules", "ib_core 1 0 - Live 0x0\n");
+    let diagnosis = diagnosis(&node);
+    let causes: Vec<&str> = (diagnosis.root_causes().iter())
+        .map(|(_, judged)| judged.check.id.0)
+        .collect();
+    assert_eq!(causes, ["nvidia.version"], "{:#?}", bad(&diagnosis));
+    assert!(bad(&diagnosis).len() > 1);
+}
+
+#[test]
+fn every_bad_finding_of_these_says_what_to_do() {
+    let nodes = [
+        example::node(),
+        MemorySource::new().directory("/sys/bus/pci/devices"),
+        example::healthy().without("/proc/driver/nvidia"),
+        example::healthy().without("/sys/class/infiniband"),
+    ];
+    for node in nodes {
+        for judged in &diagnosis(&node).findings {
+            let finding = &judged.finding;
+            assert!(
+                !finding.verdict.is_bad() || !finding.fixes.is_empty(),
+                "{} {}",
+                judged.check.id,
+                finding.summary
+            );
+        }
+    }
+}
+
+fn capture(name: &str) -> Option<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/data")
+        .join(name);
+    match fs::read(&path) {
+        Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(_) => {
+            eprintln!("skipped: no capture {}", path.display());
+            None
+        }
+    }
+}
+
+/// A listing by lspci, and nothing else.
+fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
+    let tree = lspci::read(&capture(name)?).unwrap().into_tree();
+    let inventory = Inventory::of_tree(Datum::Present(tree), NumaLayout::of_nodes(nodes));
+    let nothing = MemorySource::partial();
+    let groups = Selection::all().groups([Group::Modules, Group::Topology]);
+    Some(diagnose(&Context::new(&nothing, &inventory), &groups))
+}
+
+#[test]
+fn a_turin_machine_without_nics_has_no_fault_in_its_topology() {
+    let Some(diagnosis) = listed("pairs/asus-esc8000a-e13p/lspci_full.log", 2) else {
+        return;
+    };
+    // It has no RDMA NIC, which is all that is wrong.
+    let bad: Vec<&str> = (diagnosis.findings.iter())
+        .filter(|judged| judged.finding.verdict.is_bad())
+        .map(|judged| judged.check.id.0)
+        .collect();
+    assert_eq!(bad, ["nic.present"]);
+}
+
+#[test]
+fn a_threadripper_with_a_card_on_another_bridge_is_warned_and_not_failed() {
+    let Some(diagnosis) = listed("pairs/stelline/puget-threadripper-pro-wrx90.md", 1) else {
+        return;
+    };
+    let failed = lines(&diagnosis, |judged| judged.finding.verdict == Verdict::Fail);
+    assert!(failed.is_empty(), "{failed:#?}");
+    let far = (diagnosis.findings.iter())
+        .filter(|judged| judged.check.id.0 == "topo.pair")
+        .filter(|judged| matches!(judged.finding.subject, Subject::Gpu { .. }))
+        .filter(|judged| judged.finding.verdict == Verdict::Warn);
+    assert_eq!(far.count(), 2);
+}
