@@ -1,6 +1,44 @@
-//! Checks of limits, device nodes, containers, CPUs.
+//! Checks of limits, device nodes, containers and CPUs.
 
 use crate::check::Check;
 
+mod cpu_affinity;
+mod cpu_cstates;
+mod cpu_governor;
+mod cpu_numa_balancing;
+mod cpu_thp;
+mod dev_nodes;
+mod dev_nvidia;
+mod device_list;
+mod devx;
+mod hugepages;
+mod memlock_container;
+mod memlock_daemons;
+mod memlock_self;
+mod memory_lock;
+mod netns;
+mod shm;
+mod vf;
+mod virt;
+mod vm_topology;
+
 /// In the order of reports.
-pub(super) const CHECKS: &[&Check] = &[];
+pub(super) const CHECKS: &[&Check] = &[
+    &memlock_self::CHECK,
+    &memlock_daemons::CHECK,
+    &memlock_container::CHECK,
+    &dev_nodes::CHECK,
+    &dev_nvidia::CHECK,
+    &netns::CHECK,
+    &devx::CHECK,
+    &shm::CHECK,
+    &hugepages::CHECK,
+    &cpu_governor::CHECK,
+    &cpu_cstates::CHECK,
+    &cpu_numa_balancing::CHECK,
+    &cpu_thp::CHECK,
+    &cpu_affinity::CHECK,
+    &virt::CHECK,
+    &vm_topology::CHECK,
+    &vf::CHECK,
+];

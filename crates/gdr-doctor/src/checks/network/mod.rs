@@ -1,6 +1,45 @@
-//! Checks of ports, GIDs, MTU, flow control.
+//! Checks of ports, GIDs, MTU and flow control.
 
 use crate::check::Check;
 
+mod bond;
+mod ib_lid;
+mod ib_pkey;
+mod ib_sm;
+mod ll_mismatch;
+mod map;
+mod mgmt_nic;
+mod nic_fw;
+mod port_flap;
+mod port_rate;
+mod port_state;
+pub(super) mod ports;
+mod roce_counters;
+mod roce_ecn;
+mod roce_gid;
+mod roce_ip;
+mod roce_mtu;
+mod roce_pfc;
+mod roce_tos;
+
 /// In the order of reports.
-pub(super) const CHECKS: &[&Check] = &[];
+pub(super) const CHECKS: &[&Check] = &[
+    &map::CHECK,
+    &port_state::CHECK,
+    &port_rate::CHECK,
+    &port_flap::CHECK,
+    &ib_sm::CHECK,
+    &ib_lid::CHECK,
+    &ib_pkey::CHECK,
+    &ll_mismatch::CHECK,
+    &roce_ip::CHECK,
+    &roce_gid::CHECK,
+    &roce_mtu::CHECK,
+    &roce_pfc::CHECK,
+    &roce_ecn::CHECK,
+    &roce_tos::CHECK,
+    &roce_counters::CHECK,
+    &nic_fw::CHECK,
+    &bond::CHECK,
+    &mgmt_nic::CHECK,
+];

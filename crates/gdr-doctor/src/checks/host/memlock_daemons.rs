@@ -1,0 +1,267 @@
+//! `memlock.daemons`: what starts jobs passes on no limit of locked memory.
+
+use gdr_node::{Datum, virtual_path};
+
+use super::memlock_self::for_logins;
+use super::memory_lock::{Limit, read};
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::finding::{Finding, Subject};
+use crate::fix::{Action, Effect, Fix, Persistence, Privilege, Risk};
+
+/// What starts jobs, by the names of processes, and the units that it may belong to. Of kubelet and
+/// systemd itself no job inherits: containers do from their runtime, services from their unit.
+const DAEMONS: [(&str, &[&str]); 8] = [
+    ("slurmd", &["slurmd.service"]),
+    ("containerd", &["containerd.service"]),
+    ("crio", &["crio.service"]),
+    ("dockerd", &["docker.service"]),
+    ("k3s", &["k3s.service"]),
+    ("pbs_mom", &["pbs.service"]),
+    ("torque_mom", &["pbs.service"]),
+    ("sshd", &["sshd.service", "ssh.service"]),
+];
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("memlock.daemons"),
+    group: Group::Host,
+    title: "daemons that start jobs pass on no limit of locked memory",
+    documentation: Documentation {
+        means: "A job inherits its limits from what starts it, not from the shell in which somebody \
+                looked at `ulimit -l`: slurmd, a container runtime, sshd. That is why RDMA works \
+                by hand and fails in the queue. Logins over ssh get theirs from limits.d by PAM.",
+        reads: "\"Max locked memory\" in /proc/<pid>/limits of the daemons; LimitMEMLOCK of their \
+                units; memlock in /etc/security/limits.conf and limits.d for logins; \
+                PropagateResourceLimits of Slurm.",
+        judges: "pass: no limit. warn: a limit. info: a limit of sshd that limits.d lifts for \
+                 logins. skip: none of them runs. unknown: not collected.",
+        sources: &[
+            "systemd.exec(5): LimitMEMLOCK=",
+            "limits.conf(5), pam_limits(8)",
+            "slurm.conf(5): PropagateResourceLimitsExcept",
+            "https://github.com/NVIDIA/nccl-tests/issues/206",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let limits = context.source.list(virtual_path::LIMITS);
+    let units = context.source.list(virtual_path::SYSTEMD);
+    if limits.is_unknown() && !units.is_present() {
+        return vec![Finding::unknown(
+            Subject::Node,
+            "the limits of the daemons that start jobs",
+            &limits,
+        )];
+    }
+    let findings: Vec<Finding> = DAEMONS
+        .iter()
+        .filter_map(|(daemon, units)| judge(context, daemon, units))
+        .collect();
+    if findings.is_empty() {
+        return vec![Finding::skip("no daemon that starts jobs runs here")];
+    }
+    findings
+}
+
+fn judge(context: &Context<'_>, daemon: &str, units: &[&str]) -> Option<Finding> {
+    let subject = Subject::Named(daemon.to_owned());
+    let path = format!("{}/{daemon}", virtual_path::LIMITS);
+    let unit = units.iter().find_map(|unit| {
+        let path = format!("{}/{unit}", virtual_path::SYSTEMD);
+        let text = context.text(&path).into_present()?;
+        Some((*unit, path, text))
+    });
+    let (source, limit) = match read(context, &path) {
+        Datum::Present(lock) => (path, lock.soft),
+        absent => {
+            // A daemon that runs and whose limits may not be seen is judged by its unit.
+            let (_, path, text) = unit.as_ref()?;
+            let property = |name: &str| {
+                let mut lines = text.lines();
+                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+            };
+            if property("ActiveState") != Some("active") {
+                return None;
+            }
+            let limit = property("LimitMEMLOCKSoft").or(property("LimitMEMLOCK"));
+            match limit.and_then(Limit::parse) {
+                Some(limit) => (path.clone(), limit),
+                None => {
+                    return Some(Finding::unknown(
+                        subject,
+                        "the limit of locked memory that it passes on",
+                        &absent,
+                    ));
+                }
+            }
+        }
+    };
+    if limit == Limit::Unlimited {
+        return Some(
+            Finding::pass(subject, "it passes on no limit of locked memory")
+                .evidence(source, limit.to_string()),
+        );
+    }
+    if daemon == "sshd" {
+        return Some(logins(context, subject, limit).evidence(source, limit.to_string()));
+    }
+    let mut finding = Finding::warn(
+        subject,
+        format!("jobs that it starts may lock {limit} of memory only"),
+    )
+    .evidence(source, limit.to_string());
+    if daemon == "slurmd" {
+        let text = context.text("/etc/slurm/slurm.conf").into_present();
+        let line = text.as_deref().and_then(|text| {
+            text.lines()
+                .map(str::trim)
+                .find(|line| line.starts_with("PropagateResourceLimits"))
+        });
+        if let Some(line) = line {
+            finding = finding.evidence("/etc/slurm/slurm.conf", line);
+        }
+    }
+    let unit = unit.map_or(units[0], |(unit, ..)| unit);
+    finding = finding.fix(lift(unit));
+    if daemon == "slurmd" {
+        finding = finding.fix(
+            Fix::now(
+                "Keep Slurm from passing on the limit of the shell that submits",
+                Action::Manual {
+                    text: "add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, then run \
+                       `scontrol reconfigure`"
+                        .into(),
+                },
+            )
+            .persistence(Persistence::Permanent),
+        );
+    }
+    Some(finding)
+}
+
+fn logins(context: &Context<'_>, subject: Subject, limit: Limit) -> Finding {
+    let mut files = vec!["/etc/security/limits.conf".to_owned()];
+    let names = context.source.list("/etc/security/limits.d").into_present();
+    files.extend(
+        names
+            .into_iter()
+            .flatten()
+            .map(|name| format!("/etc/security/limits.d/{name}")),
+    );
+    let lifted = files.into_iter().find_map(|file| {
+        let text = context.text(&file).into_present()?;
+        let line = text.lines().map(str::trim).find(|line| lifts(line))?;
+        Some((file, line.to_owned()))
+    });
+    match lifted {
+        Some((file, line)) => Finding::info(
+            subject,
+            format!("it has a limit of {limit} itself, which {file} lifts for logins"),
+        )
+        .evidence(file, line),
+        None => Finding::warn(
+            subject,
+            format!("logins by ssh may lock {limit} of memory only"),
+        )
+        .fix(for_logins()),
+    }
+}
+
+/// Whether a line of limits.conf lifts the limit for all: `* - memlock unlimited`.
+fn lifts(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    matches!(
+        words[..],
+        [
+            "*",
+            "-" | "soft",
+            "memlock",
+            "unlimited" | "-1" | "infinity",
+            ..
+        ]
+    )
+}
+
+fn lift(unit: &str) -> Fix {
+    Fix {
+        title: format!("Lift the limit of {unit}"),
+        actions: vec![
+            Action::WriteFile {
+                path: format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
+                content: "[Service]\nLimitMEMLOCK=infinity\n".into(),
+            },
+            Action::Command {
+                line: format!("systemctl daemon-reload && systemctl restart {unit}"),
+            },
+        ],
+        privilege: Privilege::Root,
+        effect: Effect::AtRestart,
+        persistence: Persistence::Permanent,
+        risk: Risk::Medium,
+        caution: Some(format!(
+            "jobs and containers that run keep the old limit; restarting {unit} may end them"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::super::memory_lock::limits;
+    use super::*;
+    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::finding::Verdict;
+
+    #[test]
+    fn daemons_without_a_limit_pass() {
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 3]);
+    }
+
+    #[test]
+    fn a_limit_of_slurmd_is_warned_of_with_a_drop_in() {
+        let node = example::healthy()
+            .file("@limits/slurmd", limits("8388608", "8388608"))
+            .file("/etc/slurm/slurm.conf", "PropagateResourceLimits=ALL\n");
+        let found = worst(&CHECK, &node);
+        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.subject, Subject::Named("slurmd".into()));
+        assert!(matches!(
+            &found.fixes[0].actions[0],
+            Action::WriteFile { path, content }
+                if path == "/etc/systemd/system/slurmd.service.d/90-memlock.conf"
+                    && content.contains("LimitMEMLOCK=infinity")
+        ));
+        assert_eq!(found.fixes.len(), 2);
+    }
+
+    #[test]
+    fn logins_get_theirs_from_limits_d() {
+        let node = example::healthy().file("@limits/sshd", limits("8388608", "8388608"));
+        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        let node = node.without("/etc/security/limits.d");
+        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+    }
+
+    #[test]
+    fn a_unit_speaks_for_a_daemon_that_may_not_be_looked_at() {
+        let node = example::healthy().denied("@limits/containerd").file(
+            "@systemd/containerd.service",
+            "ActiveState=active\nLimitMEMLOCK=8388608\n",
+        );
+        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        let node = node.file("@systemd/containerd.service", "ActiveState=active\n");
+        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+    }
+
+    #[test]
+    fn what_was_not_collected_is_unknown_and_no_daemon_is_no_question() {
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        let alone = MemorySource::new().file("@limits/self", limits("1", "1"));
+        assert_eq!(verdict(&CHECK, &alone), Verdict::Skip);
+    }
+}

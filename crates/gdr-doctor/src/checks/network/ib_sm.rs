@@ -1,0 +1,124 @@
+//! `ib.sm`: a subnet manager has set up the port.
+
+use gdr_node::Datum;
+
+use super::ports::{Port, each};
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::finding::Finding;
+use crate::fix::{Action, Fix};
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("ib.sm"),
+    group: Group::Network,
+    title: "InfiniBand ports know their subnet manager",
+    documentation: Documentation {
+        means: "An InfiniBand fabric works only after a subnet manager has given addresses and \
+                routes. Without one ports stay in INIT, and no connection is made.",
+        reads: "/sys/class/infiniband/*/ports/*/sm_lid of InfiniBand ports whose link is up.",
+        judges: "pass: not 0. fail: 0. skip: no InfiniBand port with a link. unknown: not \
+                 collected.",
+        sources: &[
+            "InfiniBand Architecture Specification 14.2.5.6: MasterSMLID",
+            "https://github.com/openucx/ucx/issues/9515",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    each(
+        context,
+        |port| port.is_infiniband() && (port.is_linked() || port.is_active()),
+        |port| judge(context, port),
+        "no InfiniBand port has a link",
+    )
+}
+
+fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
+    let path = format!("{}/sm_lid", port.path);
+    match context
+        .text(&path)
+        .as_ref()
+        .and_then(|text| lid(text).into())
+    {
+        Datum::Present(0) => Finding::fail(
+            port.subject(),
+            "it knows no subnet manager: the fabric gives it neither address nor routes",
+        )
+        .evidence(path, "0x0")
+        .fix(
+            Fix::now(
+                "Start a subnet manager on one node of the fabric",
+                Action::Command {
+                    line: "systemctl enable --now opensm".into(),
+                },
+            )
+            .risk(
+                crate::fix::Risk::Medium,
+                "a second manager beside the one of a switch may take over the fabric: look at the \
+                 switch first",
+            ),
+        ),
+        Datum::Present(lid) => {
+            Finding::pass(port.subject(), format!("its subnet manager has LID {lid}"))
+                .evidence(path, format!("{lid:#x}"))
+        }
+        absent => Finding::unknown(port.subject(), "its subnet manager", &absent),
+    }
+}
+
+/// A LID as the kernel writes it: `0x1`.
+pub(super) fn lid(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{Inventory, MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::diagnosis::{Selection, diagnose};
+    use crate::finding::Verdict;
+
+    const PORT: &str = "/sys/class/infiniband/mlx5_1/ports/1";
+
+    #[test]
+    fn ports_with_a_subnet_manager_pass() {
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 8]);
+    }
+
+    #[test]
+    fn no_subnet_manager_fails_and_is_the_cause_of_the_state_and_the_address() {
+        let node = example::healthy()
+            .file(&format!("{PORT}/sm_lid"), "0x0\n")
+            .file(&format!("{PORT}/lid"), "0xffff\n")
+            .file(&format!("{PORT}/state"), "2: INIT\n");
+        assert_eq!(worst(&CHECK, &node).verdict, Verdict::Fail);
+        let inventory = Inventory::read(&node);
+        let ids = [CHECK.id, CheckId("ib.lid"), CheckId("port.state")];
+        let diagnosis = diagnose(
+            &Context::new(&node, &inventory),
+            &Selection::all().only(ids),
+        );
+        let causes = diagnosis.root_causes();
+        assert_eq!(causes.len(), 1);
+        assert_eq!(causes[0].1.check.id, CHECK.id);
+        assert_eq!(diagnosis.counts().fail + diagnosis.counts().warn, 3);
+    }
+
+    #[test]
+    fn what_was_not_collected_is_unknown_and_no_infiniband_is_no_question() {
+        let node = example::healthy().not_collected(&format!("{PORT}/sm_lid"));
+        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        let bare = MemorySource::new().directory("/sys/class/infiniband");
+        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+    }
+}

@@ -1,0 +1,238 @@
+//! The ports of RDMA devices.
+
+use std::net::Ipv6Addr;
+
+use gdr_node::{Bdf, Datum, Netdev, RdmaDevice, RdmaPort};
+
+use crate::checks::pcie::devices::gigabits;
+use crate::context::Context;
+use crate::finding::{Finding, Subject};
+
+/// A port, and the device that it is of.
+#[derive(Clone, Debug)]
+pub(in crate::checks) struct Port<'a> {
+    /// The device's name.
+    pub(in crate::checks) device: &'a str,
+    pub(in crate::checks) rdma: &'a RdmaDevice,
+    pub(in crate::checks) port: &'a RdmaPort,
+    /// Its directory in sysfs.
+    pub(in crate::checks) path: String,
+}
+
+/// An entry of a port's GID table that is not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::checks) struct Gid {
+    pub(in crate::checks) index: u32,
+    pub(in crate::checks) address: Ipv6Addr,
+    /// `RoCE v2`, or `IB/RoCE v1`.
+    pub(in crate::checks) version: Option<String>,
+    /// The interface that it belongs to.
+    pub(in crate::checks) netdev: Option<String>,
+}
+
+impl Gid {
+    /// Whether packets to it can pass a router: an IPv4 address, or an IPv6 address of more than
+    /// the link.
+    pub(in crate::checks) fn is_routable(&self) -> bool {
+        self.is_ipv4() || !self.address.is_unicast_link_local()
+    }
+
+    /// Whether it stands for an IPv4 address: `::ffff:10.0.0.1`.
+    pub(in crate::checks) fn is_ipv4(&self) -> bool {
+        self.address.to_ipv4_mapped().is_some()
+    }
+
+    /// Whether it is for RoCE v2.
+    pub(in crate::checks) fn is_v2(&self) -> bool {
+        self.version.as_deref() == Some("RoCE v2")
+    }
+}
+
+impl<'a> Port<'a> {
+    pub(in crate::checks) fn subject(&self) -> Subject {
+        Subject::Port {
+            nic: self.device.to_owned(),
+            port: self.port.number,
+        }
+    }
+
+    /// Whether its link is Ethernet: its protocol is RoCE, or iWARP.
+    pub(in crate::checks) fn is_ethernet(&self) -> bool {
+        self.port
+            .link_layer
+            .present()
+            .is_some_and(|it| it == "Ethernet")
+    }
+
+    /// Whether its link is InfiniBand.
+    pub(in crate::checks) fn is_infiniband(&self) -> bool {
+        (self.port.link_layer.present()).is_some_and(|it| it == "InfiniBand")
+    }
+
+    pub(in crate::checks) fn is_active(&self) -> bool {
+        self.port
+            .state
+            .present()
+            .is_some_and(|state| state == "ACTIVE")
+    }
+
+    /// Whether the cable works, whatever else is missing.
+    pub(in crate::checks) fn is_linked(&self) -> bool {
+        (self.port.physical_state.present()).is_some_and(|state| state == "LinkUp")
+    }
+
+    /// Its rate in Gb/s.
+    pub(in crate::checks) fn rate(&self) -> Option<u32> {
+        gigabits(self.port.rate.present()?)
+    }
+
+    /// The board that the device is of, or its model.
+    pub(in crate::checks) fn board(&self, context: &Context<'_>) -> Option<String> {
+        let model = || context.text(&format!("/sys/class/infiniband/{}/hca_type", self.device));
+        let board = self.rdma.board.clone().or_else(model);
+        board.into_present()
+    }
+
+    /// Its GIDs, without the empty entries of the table.
+    pub(in crate::checks) fn gids(&self, context: &Context<'_>) -> Datum<Vec<Gid>> {
+        let path = &self.path;
+        context.source.list(&format!("{path}/gids")).map(|indices| {
+            let mut gids: Vec<Gid> = indices
+                .iter()
+                .filter_map(|index| {
+                    let text = |file: &str| {
+                        let text = context.text(&format!("{path}/{file}/{index}"));
+                        text.into_present().filter(|text| !text.is_empty())
+                    };
+                    let address: Ipv6Addr = text("gids")?.parse().ok()?;
+                    (!address.is_unspecified()).then(|| Gid {
+                        index: index.parse().unwrap_or(u32::MAX),
+                        address,
+                        version: text("gid_attrs/types"),
+                        netdev: text("gid_attrs/ndevs"),
+                    })
+                })
+                // The table of InfiniBand may hold a prefix without a GUID.
+                .filter(|gid| gid.address.segments()[4..] != [0; 4])
+                .collect();
+            gids.sort_by_key(|gid| gid.index);
+            gids
+        })
+    }
+
+    /// The interface of the port: the one on the same port of the same function, else the one
+    /// that its GIDs belong to.
+    pub(in crate::checks) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
+        let all = context.inventory.netdevs.present()?;
+        let same = self.rdma.netdevs(all);
+        let own = same
+            .iter()
+            .find(|netdev| {
+                let number = self.port.number;
+                same.len() == 1 || netdev.port.present().is_some_and(|it| it + 1 == number)
+            })
+            .copied();
+        own.or_else(|| {
+            let gids = self.gids(context).into_present()?;
+            let name = gids.into_iter().find_map(|gid| gid.netdev)?;
+            all.iter().find(|netdev| netdev.name == name)
+        })
+    }
+}
+
+/// Every port that matters; where there is none, what a check says instead. Devices that are no
+/// PCI functions count where there are no others.
+pub(in crate::checks) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Vec<Finding>> {
+    let Some(all) = context.inventory.rdma.present() else {
+        return Err(vec![Finding::unknown(
+            Subject::Node,
+            "the list of RDMA devices",
+            &context.inventory.rdma,
+        )]);
+    };
+    let known: Vec<Bdf> = context.nics().iter().map(|nic| nic.bdf).collect();
+    let hardware = context.inventory.rdma_functions().next().is_some();
+    let matters = |device: &&RdmaDevice| match device.function.present() {
+        Some(bdf) => known.contains(bdf),
+        None => !hardware,
+    };
+    let ports: Vec<Port<'a>> = all
+        .iter()
+        .filter(matters)
+        .flat_map(|rdma| {
+            rdma.ports.iter().map(|port| Port {
+                device: &rdma.name,
+                rdma,
+                port,
+                path: format!("/sys/class/infiniband/{}/ports/{}", rdma.name, port.number),
+            })
+        })
+        .collect();
+    if ports.is_empty() {
+        return Err(vec![Finding::skip("there is no port of an RDMA device")]);
+    }
+    Ok(ports)
+}
+
+/// What a check finds of each port of one kind, or that there is none.
+pub(super) fn each<'a>(
+    context: &Context<'a>,
+    concerns: impl Fn(&Port<'a>) -> bool,
+    judge: impl Fn(&Port<'a>) -> Finding,
+    none: &str,
+) -> Vec<Finding> {
+    let ports = match ports(context) {
+        Ok(ports) => ports,
+        Err(why) => return why,
+    };
+    let findings: Vec<Finding> = ports
+        .iter()
+        .filter(|port| concerns(port))
+        .map(judge)
+        .collect();
+    if findings.is_empty() {
+        return vec![Finding::skip(none)];
+    }
+    findings
+}
+
+/// A counter of a port.
+pub(super) fn counter(context: &Context<'_>, port: &Port<'_>, name: &str) -> Datum<u64> {
+    context
+        .text(&format!("{}/{name}", port.path))
+        .and_then(|text| text.parse().ok().into())
+}
+
+/// The healthy example without its Ethernet devices.
+#[cfg(test)]
+pub(super) fn without_ethernet() -> gdr_node::MemorySource {
+    ["mlx5_0", "mlx5_5"]
+        .iter()
+        .fold(gdr_node::example::healthy(), |node, name| {
+            node.without(&format!("/sys/class/infiniband/{name}"))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{Inventory, example};
+
+    use super::*;
+
+    #[test]
+    fn gids_are_read_without_empty_ones() {
+        let node = example::healthy();
+        let inventory = Inventory::read(&node);
+        let context = Context::new(&node, &inventory);
+        let ports = ports(&context).unwrap();
+        assert_eq!(ports.len(), 10);
+        let gids = ports[0].gids(&context).into_present().unwrap();
+        assert_eq!(gids.len(), 4);
+        assert!(!gids[1].is_routable() && gids[1].is_v2());
+        assert!(gids[3].is_routable() && gids[3].is_ipv4() && gids[3].is_v2());
+        assert_eq!(gids[3].netdev.as_deref(), Some("enp6s0np0"));
+        assert_eq!(ports[0].netdev(&context).unwrap().name, "enp6s0np0");
+        assert!(ports[0].is_ethernet() && ports[1].is_infiniband());
+        assert_eq!(ports[1].rate(), Some(400));
+    }
+}

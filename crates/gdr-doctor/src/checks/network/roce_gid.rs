@@ -1,0 +1,173 @@
+//! `roce.gid`: RoCE ports have a GID that a library can use.
+
+use gdr_node::Datum;
+
+use super::ports::{Gid, Port, each};
+use crate::check::{Check, CheckId, Documentation, Group, Purpose};
+use crate::context::Context;
+use crate::finding::Finding;
+use crate::fix::{Action, Fix};
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("roce.gid"),
+    group: Group::Network,
+    title: "RoCE ports have a GID for RoCE v2 that routers pass",
+    documentation: Documentation {
+        means: "A connection over RoCE names a place in the port's GID table. The right one is of \
+                version 2 and of an IPv4 address, else of a global IPv6 address; link-local ones \
+                work on one segment at best. A wrong place ends in timeouts (status 12, vendor \
+                error 129).",
+        reads: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of Ethernet \
+                ports that are up.",
+        judges: "pass: one of version 2 that routers pass; its place is told. fail: none. skip: no \
+                 Ethernet port is up. unknown: not collected.",
+        sources: &[
+            "Linux Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs",
+            "https://github.com/NVIDIA/nccl/issues/426",
+            "https://github.com/NVIDIA/nccl/issues/769",
+        ],
+    },
+    purposes: Purpose::RDMA,
+    symptom_of: &[CheckId("netns"), CheckId("roce.ip")],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    each(
+        context,
+        |port| port.is_ethernet() && port.is_active(),
+        |port| judge(context, port),
+        "no Ethernet port of an RDMA device is up",
+    )
+}
+
+/// The GID that a library should use: version 2, IPv4 before IPv6, never link-local.
+pub(super) fn best(gids: &[Gid]) -> Option<&Gid> {
+    gids.iter()
+        .filter(|gid| gid.is_v2() && gid.is_routable())
+        .min_by_key(|gid| (!gid.is_ipv4(), gid.index))
+}
+
+fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
+    let path = format!("{}/gids", port.path);
+    let gids = match port.gids(context) {
+        Datum::Present(gids) => gids,
+        absent => return Finding::unknown(port.subject(), "its GID table", &absent),
+    };
+    if let Some(gid) = best(&gids) {
+        return Finding::pass(
+            port.subject(),
+            format!("GID {} is for RoCE v2 and routers pass it", gid.index),
+        )
+        .evidence(format!("{path}/{}", gid.index), gid.address.to_string())
+        .evidence(
+            "for libraries that ask",
+            format!("NCCL_IB_GID_INDEX={}", gid.index),
+        );
+    }
+    if gids.iter().any(Gid::is_routable) && gids.iter().all(|gid| gid.version.is_none()) {
+        let types = format!("{}/gid_attrs/types", port.path);
+        let absent = context.source.list(&types);
+        return Finding::unknown(port.subject(), "of which version its GIDs are", &absent);
+    }
+    let why = if gids.is_empty() {
+        "its GID table is empty"
+    } else if gids.iter().any(Gid::is_v2) {
+        "its GIDs for RoCE v2 are link-local, which no router passes"
+    } else {
+        "it has no GID for RoCE v2"
+    };
+    let shown: Vec<String> = gids
+        .iter()
+        .map(|gid| {
+            let version = gid.version.as_deref().unwrap_or("version unknown");
+            format!("{} {} ({version})", gid.index, gid.address)
+        })
+        .collect();
+    let netdev = port.netdev(context).map(|netdev| netdev.name.clone());
+    Finding::fail(port.subject(), format!("{why}: connections time out"))
+        .evidence(path, shown.join("; "))
+        .fix(Fix::now(
+            "Give the interface an address and bring it up",
+            Action::Command {
+                line: {
+                    let name = netdev.unwrap_or_else(|| "INTERFACE".into());
+                    format!("ip address add ADDRESS/PREFIX dev {name}; ip link set dev {name} up")
+                },
+            },
+        ))
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{Inventory, MemorySource, example};
+
+    use super::super::ports::without_ethernet;
+    use super::*;
+    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::diagnosis::{Selection, diagnose};
+    use crate::finding::Verdict;
+
+    const PORT: &str = "/sys/class/infiniband/mlx5_0/ports/1";
+
+    #[test]
+    fn the_place_of_the_gid_to_use_is_told() {
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 2]);
+        let found = worst(&CHECK, &example::healthy());
+        assert_eq!(found.evidence[1].value, "NCCL_IB_GID_INDEX=3");
+    }
+
+    #[test]
+    fn ipv4_comes_before_ipv6_and_link_local_never_counts() {
+        let gid = |index, address: &str| Gid {
+            index,
+            address: address.parse().unwrap(),
+            version: Some("RoCE v2".into()),
+            netdev: None,
+        };
+        let gids = [
+            gid(1, "fe80::1"),
+            gid(3, "2001:db8::1"),
+            gid(5, "::ffff:10.0.0.1"),
+        ];
+        assert_eq!(best(&gids).unwrap().index, 5);
+        assert_eq!(best(&gids[..2]).unwrap().index, 3);
+        assert_eq!(best(&gids[..1]), None);
+    }
+
+    #[test]
+    fn no_address_is_the_cause_of_no_gid() {
+        let node = example::healthy()
+            .without(&format!("{PORT}/gids/2"))
+            .without(&format!("{PORT}/gids/3"));
+        let found = worst(&CHECK, &node);
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(found.summary.contains("link-local"), "{}", found.summary);
+        let inventory = Inventory::read(&node);
+        let ids = [CHECK.id, CheckId("roce.ip")];
+        let diagnosis = diagnose(
+            &Context::new(&node, &inventory),
+            &Selection::all().only(ids),
+        );
+        let causes = diagnosis.root_causes();
+        assert_eq!(causes.len(), 1);
+        assert_eq!(causes[0].1.check.id.0, "roce.ip");
+    }
+
+    #[test]
+    fn version_1_alone_fails() {
+        let node = (0..4).fold(example::healthy(), |node, index| {
+            node.file(&format!("{PORT}/gid_attrs/types/{index}"), "IB/RoCE v1\n")
+        });
+        assert!(worst(&CHECK, &node).summary.contains("no GID for RoCE v2"));
+    }
+
+    #[test]
+    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+        let types = format!("{PORT}/gid_attrs/types");
+        let node = example::healthy().without(&types).not_collected(&types);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &without_ethernet()), Verdict::Skip);
+    }
+}
