@@ -285,3 +285,21 @@ fn requests_go_on_while_a_long_read_is_answered() {
         "not behind all answers: {writes:?}"
     );
 }
+
+#[test]
+fn the_answer_to_a_read_stands_for_the_acknowledgement_before_it() {
+    let mut pair = lazy();
+    pair.post(1, false, 1000);
+    pair.post(2, true, 1000);
+    for packet in pair.burst(0) {
+        pair.net.deliver(1, &packet);
+    }
+    let answers = pair.burst(1);
+    let opcodes: Vec<_> = answers
+        .iter()
+        .map(|bytes| Packet::new(bytes).expect("whole").opcode())
+        .collect();
+    assert_eq!(opcodes, [Opcode::ReadResponseOnly]);
+    pair.net.deliver(0, &answers[0]);
+    assert_eq!(pair.succeeded(), 2);
+}

@@ -198,17 +198,9 @@ impl Responder {
         let packets = link.mtu.packets(reth.dma_len);
         self.msn = self.msn.wrapping_next();
         self.fresh += 1;
-        self.replies.push_back(Reply::read(
-            self.expected,
-            key,
-            extent,
-            packets,
-            self.msn,
-            true,
-        ));
-        self.expected = self.expected.wrapping_add(packets);
-        // The answer acknowledges all before it.
-        self.unacknowledged = 0;
+        let psn = self.expected;
+        self.answer(Reply::read(psn, key, extent, packets, self.msn, true));
+        self.expected = psn.wrapping_add(packets);
         Ok(())
     }
 
@@ -245,14 +237,13 @@ impl Responder {
         self.atomics.push_back((psn, original));
         self.msn = self.msn.wrapping_next();
         self.fresh += 1;
-        self.replies.push_back(Reply::Atomic {
+        self.answer(Reply::Atomic {
             psn,
             original,
             msn: self.msn,
             fresh: true,
         });
         self.expected = psn.wrapping_add(1);
-        self.unacknowledged = 0;
         Ok(())
     }
 

@@ -271,6 +271,24 @@ impl Responder {
         }
     }
 
+    /// Queues an answer that acknowledges all before it, in place of an acknowledgement that says
+    /// only that. Linux's rxe (since 5.19) fails a READ when such an acknowledgement is overtaken
+    /// by the READ's first response.
+    fn answer(&mut self, reply: Reply) {
+        let positive = matches!(
+            self.replies.back(),
+            Some(Reply::Acknowledge {
+                syndrome: Syndrome::Ack { .. },
+                ..
+            })
+        );
+        if positive {
+            self.replies.pop_back();
+        }
+        self.replies.push_back(reply);
+        self.unacknowledged = 0;
+    }
+
     /// The receive in use, if any, ends with a failure.
     fn end_message(&mut self, status: WcStatus, results: &mut Results) {
         if let Message::Send { receive, .. } = std::mem::replace(&mut self.message, Message::None) {
