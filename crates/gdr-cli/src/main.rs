@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod fault;
 mod live;
 mod machine;
 mod multicall;
@@ -19,6 +20,7 @@ use tracing_subscriber::EnvFilter;
 
 use args::{Args, Color};
 use exit::Exit;
+use fault::Fault;
 use output::Output;
 
 fn main() -> ExitCode {
@@ -27,12 +29,16 @@ fn main() -> ExitCode {
         Err(error) => {
             // A closed stderr or stdout leaves nobody to tell.
             let _ = error.print();
-            return if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Fine
+            if !error.use_stderr() {
+                return Exit::Fine.into();
             }
-            .into();
+            if std::env::args_os().any(|argument| argument == "--json") {
+                let mut output = Output::stdout();
+                let fault = Fault::usage(error.render().to_string().trim_end().to_owned());
+                let _ = output.json(&fault);
+                let _ = output.finish();
+            }
+            return Exit::Usage.into();
         }
     };
     match args.global.color {
@@ -45,6 +51,11 @@ fn main() -> ExitCode {
 
     let mut output = Output::stdout();
     let result = commands::run(&args, &mut output);
+    if let (Err(error), true) = (&result, args.global.json) {
+        let fault = Fault::new(error, words(error), Exit::of(error));
+        // That nobody reads it is found out below.
+        let _ = output.json(&fault);
+    }
     let written = output.finish();
     let exit = match result {
         Ok(exit) => exit,

@@ -93,10 +93,21 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// The TCP port of the set-up is taken.
+    #[error(
+        "listening on TCP {address} failed: the port is in use; give another one, or end who \
+         listens there (`ss -ltnp` shows it)"
+    )]
+    ListenPortInUse {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The address is not this host's.
     #[error(
-        "binding UDP {address} failed: no interface of this host has this address; `ip address` \
-         lists those that there are"
+        "binding {address} failed: no interface of this host has this address; `ip address` lists \
+         those that there are"
     )]
     AddressNotLocal {
         /// The address.

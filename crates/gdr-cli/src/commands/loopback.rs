@@ -360,8 +360,7 @@ fn listen(
 ) -> Result<Report> {
     let security = options.security()?;
     let device = loopback::open_listener(address.ip(), options.to, options.port)?;
-    let listener = Listener::bind(address)
-        .with_context(|| format!("{address} cannot be listened on; give another port"))?;
+    let listener = Listener::bind(address)?;
     let patience = Patience {
         peer: seconds(options.wait),
         step: seconds(options.timeout),

@@ -112,6 +112,71 @@ fn options_that_make_no_sense_together_end_with_64() {
     }
 }
 
+#[test]
+fn errors_are_named_for_programs_too() {
+    let taken = std::net::UdpSocket::bind("127.0.0.1:14801").unwrap();
+    let listening = std::net::TcpListener::bind("127.0.0.1:14802").unwrap();
+    for (line, name, status, words) in [
+        ("loopback --port 14801", "port_in_use", 2, "is in use"),
+        (
+            "loopback --from 192.0.2.1",
+            "address_not_local",
+            2,
+            "no interface of this host",
+        ),
+        (
+            "loopback --listen 127.0.0.1:14802 --port 0",
+            "listen_port_in_use",
+            2,
+            "give another",
+        ),
+        (
+            "loopback --listen 127.0.0.1:0 --port 0 --wait 1",
+            "deadline",
+            2,
+            "a peer's connection",
+        ),
+        (
+            "loopback --connect 127.0.0.1:1 --port 0",
+            "connect",
+            2,
+            "whether the peer listens",
+        ),
+        (
+            "loopback --connect 127.0.0.1 --key-file /no/such",
+            "io",
+            2,
+            "/no/such",
+        ),
+        (
+            "loopback --connect 127.0.0.1 --key-file /dev/null",
+            "key_too_short",
+            2,
+            "at least 16",
+        ),
+        ("loopback --size 7", "settings", 64, "a multiple of 4"),
+        ("loopback --insecure", "usage", 64, "--listen or --connect"),
+        ("loopback --from mlx5_0", "usage", 64, "no device `mlx5_0`"),
+        ("loopback --gpu 7", "no_such_device", 2, "7"),
+    ] {
+        let output = simulated(&format!("{line} --json"));
+        assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
+        let fault: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(fault["schema"], "gdr.error", "{line}");
+        assert_eq!(fault["error"]["name"], name, "{line}: {fault}");
+        assert_eq!(fault["exit"], status, "{line}");
+        let message = fault["error"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{line}: {message}");
+        // People read the same.
+        assert!(
+            stderr(&output).contains(words),
+            "{line}: {}",
+            stderr(&output)
+        );
+    }
+    drop((taken, listening));
+}
+
 /// A process of its own, killed when the test ends.
 struct Running(Child);
 

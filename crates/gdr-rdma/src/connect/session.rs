@@ -1,6 +1,7 @@
 //! Sessions: a connection from greeting to end.
 
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use super::message::{FrameHeader, FrameKind, Hello, Introduction, MOST_PAYLOAD};
@@ -34,13 +35,16 @@ impl Listener {
     /// Listens on a TCP address; port 0 takes any.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`Error::ListenPortInUse`], [`Error::AddressNotLocal`], [`Error::Os`].
     pub fn bind(address: SocketAddr) -> Result<Self> {
-        let failed = |call| move |source| Error::os(call, source);
-        let listener = TcpListener::bind(address).map_err(failed("listening on a TCP port"))?;
+        let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => Error::ListenPortInUse { address, source },
+            io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
+            _ => Error::os("listening on a TCP port", source),
+        })?;
         listener
             .set_nonblocking(true)
-            .map_err(failed("preparing a TCP socket"))?;
+            .map_err(|source| Error::os("preparing a TCP socket", source))?;
         Ok(Self(listener))
     }
 
