@@ -1,5 +1,7 @@
 //! This machine as a source of facts: its files, and what CUDA and libibverbs tell.
 
+mod verbs;
+
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -15,7 +17,9 @@ const TOO_LATE: Errno = Errno(110);
 
 /// This machine.
 pub(crate) fn this_node() -> ThisNode {
-    ThisNode::new().with(virtual_path::CUDA_DEVICES, || in_time(cuda_devices))
+    ThisNode::new()
+        .with(virtual_path::CUDA_DEVICES, || in_time(cuda_devices))
+        .with(virtual_path::VERBS_DEVICES, || in_time(verbs::devices))
 }
 
 /// What `ask` answers, if it does so in time. A driver that hangs keeps its thread.
