@@ -44,10 +44,9 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             )];
         }
     }
-    for why in [devices::gpus(context).err(), devices::nics(context).err()] {
-        if let Some(why) = why {
-            return why;
-        }
+    let absent = devices::gpus(context).err();
+    if let Some(why) = absent.or(devices::nics(context).err()) {
+        return why;
     }
     let pairs = context.pairs();
     let flat = |notes: &[Note]| notes.contains(&Note::FlatBus);

@@ -76,7 +76,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             .find_map(|line| line.strip_prefix("NCCL_IB_HCA="))
     });
     let left_out = |name: &&str| filter.is_some_and(|filter| !takes(filter, name));
-    vec![if names.iter().all(|name| left_out(name)) {
+    vec![if names.iter().all(left_out) {
         Finding::pass(
             Subject::Node,
             format!("NCCL_IB_HCA leaves out {}", names.join(", ")),
