@@ -97,6 +97,8 @@ pub enum Outcome {
     RemoteAccess,
     /// The peer cannot make sense of the request.
     RemoteInvalidRequest,
+    /// The peer cannot do it, for reasons of its own.
+    RemoteOperation,
     /// No answer.
     RetryExceeded,
     /// The peer had no receive posted.

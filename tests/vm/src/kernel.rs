@@ -449,6 +449,7 @@ impl End for KernelEnd {
                     ibv_wc_status::IBV_WC_SUCCESS => Outcome::Success,
                     ibv_wc_status::IBV_WC_REM_ACCESS_ERR => Outcome::RemoteAccess,
                     ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => Outcome::RemoteInvalidRequest,
+                    ibv_wc_status::IBV_WC_REM_OP_ERR => Outcome::RemoteOperation,
                     ibv_wc_status::IBV_WC_RETRY_EXC_ERR => Outcome::RetryExceeded,
                     ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => Outcome::RnrRetryExceeded,
                     ibv_wc_status::IBV_WC_WR_FLUSH_ERR => Outcome::Flushed,

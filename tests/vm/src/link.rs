@@ -28,6 +28,24 @@ impl Trouble {
         }
         Ok(trouble)
     }
+
+    /// How many packets were lost so far, in both directions.
+    ///
+    /// # Errors
+    /// Where `tc` refuses or says something else.
+    pub fn lost(&self) -> anyhow::Result<u64> {
+        let mut total = 0;
+        for side in SIDES {
+            let text = tc(side, ["-s", "qdisc", "show", "dev", side.1], [])?;
+            // "... (dropped 12, overlimits 0 requeues 0)"
+            total += text
+                .split_once("(dropped ")
+                .and_then(|(_, rest)| rest.split_once(','))
+                .and_then(|(count, _)| count.parse::<u64>().ok())
+                .with_context(|| format!("tc said: {text}"))?;
+        }
+        Ok(total)
+    }
 }
 
 impl Drop for Trouble {
@@ -49,7 +67,7 @@ fn tc<'a, const N: usize>(
     side: Side,
     first: [&str; N],
     then: impl IntoIterator<Item = &'a str>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     let mut command = Command::new("/usr/bin/tc");
     if let Some(namespace) = side.0 {
         command.args(["-n", namespace]);
@@ -58,33 +76,5 @@ fn tc<'a, const N: usize>(
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(())
-}
-
-/// How many packets netem has dropped, repeated or held back on both ends together is nowhere
-/// counted but for drops; this is that count.
-///
-/// # Errors
-/// Where `tc` refuses or says something else.
-pub fn dropped() -> anyhow::Result<u64> {
-    let mut total = 0;
-    for (namespace, interface) in SIDES {
-        let mut command = Command::new("/usr/bin/tc");
-        if let Some(namespace) = namespace {
-            command.args(["-n", namespace]);
-        }
-        let output = command
-            .args(["-s", "qdisc", "show", "dev", interface])
-            .output()
-            .context("tc")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        // "... (dropped 12, overlimits 0 requeues 0)"
-        let count = text
-            .split_once("(dropped ")
-            .and_then(|(_, rest)| rest.split_once(','))
-            .and_then(|(count, _)| count.parse::<u64>().ok())
-            .with_context(|| format!("tc said: {text}"))?;
-        total += count;
-    }
-    Ok(total)
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -154,6 +154,7 @@ impl End for SoftEnd {
             WcStatus::Success => Outcome::Success,
             WcStatus::RemoteAccess => Outcome::RemoteAccess,
             WcStatus::RemoteInvalidRequest => Outcome::RemoteInvalidRequest,
+            WcStatus::RemoteOperation => Outcome::RemoteOperation,
             WcStatus::RetryExceeded => Outcome::RetryExceeded,
             WcStatus::RnrRetryExceeded => Outcome::RnrRetryExceeded,
             WcStatus::WrFlushed => Outcome::Flushed,

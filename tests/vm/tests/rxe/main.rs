@@ -1,3 +1,9 @@
-//! The soft provider and the kernel's rxe, each as the other's peer.
+#![allow(clippy::unwrap_used)]
 
+//! The soft provider and the kernel's rxe, each as the other's peer; and rxe with itself.
+
+mod fixture;
+
+mod failures;
 mod operations;
+mod trouble;
