@@ -303,3 +303,25 @@ fn the_answer_to_a_read_stands_for_the_acknowledgement_before_it() {
     pair.net.deliver(0, &answers[0]);
     assert_eq!(pair.succeeded(), 2);
 }
+
+#[test]
+fn a_repeated_write_is_not_acknowledged_in_the_name_of_the_read_behind_it() {
+    let mut pair = lazy();
+    pair.post(1, false, 1000);
+    pair.post(2, true, 1000);
+    let requests = pair.burst(0);
+    for packet in &requests {
+        pair.net.deliver(1, packet);
+    }
+    // The answer is lost.
+    assert_eq!(pair.burst(1).len(), 1);
+    pair.net.deliver(1, &requests[0]);
+    let answers = pair.burst(1);
+    let [answer] = &answers[..] else {
+        panic!("one answer to one packet: {answers:?}");
+    };
+    let answer = Packet::new(answer).expect("whole");
+    let request = Packet::new(&requests[0]).expect("whole");
+    assert_eq!(answer.opcode(), Opcode::Acknowledge);
+    assert_eq!(answer.bth().psn, request.bth().psn);
+}

@@ -68,6 +68,7 @@ impl Responder {
         }
         let psn = self.expected;
         self.expected = psn.wrapping_add(1);
+        self.taken = psn;
         self.unacknowledged += 1;
         if packet.bth().ack_request || self.unacknowledged >= self.ack_every {
             self.unacknowledged = 0;

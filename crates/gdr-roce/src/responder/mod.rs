@@ -88,6 +88,8 @@ pub(crate) struct Responder {
     rnr_timer: RnrTimer,
     ack_every: u32,
     expected: Psn,
+    /// The latest packet of a SEND or WRITE.
+    taken: Psn,
     msn: Msn,
     receives: VecDeque<Receive>,
     message: Message,
@@ -111,6 +113,7 @@ impl Responder {
             rnr_timer: RnrTimer::new(0),
             ack_every: pace.ack_every,
             expected: Psn::default(),
+            taken: Psn::default(),
             msn: Msn::default(),
             receives: VecDeque::new(),
             message: Message::None,
@@ -128,6 +131,7 @@ impl Responder {
 
     pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
         self.expected = attributes.rq_psn;
+        self.taken = attributes.rq_psn.wrapping_sub(1);
         self.max_rd_atomic = attributes.max_dest_rd_atomic.into();
         self.rnr_timer = attributes.min_rnr_timer;
     }
@@ -239,7 +243,9 @@ impl Responder {
                 });
             }
         } else {
-            self.say(Syndrome::ACK, self.expected.wrapping_sub(1));
+            // Not of a READ or an atomic behind it, which only its own answer can complete: rxe
+            // takes this for that answer when it has that very PSN, and leaves memory as it was.
+            self.say(Syndrome::ACK, self.taken);
         }
     }
 
