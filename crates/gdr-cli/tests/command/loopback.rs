@@ -230,6 +230,117 @@ fn two(port: u16, iterations: u32) -> [(Running, BufReader<ChildStdout>); 2] {
     [(listener, from_listener), connector]
 }
 
+/// Sends it SIGINT, as Ctrl-C does.
+fn interrupt(running: &Running) {
+    let status = Command::new("sh")
+        .args(["-c", &format!("kill -INT {}", running.0.id())])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn ctrl_c_ends_a_run_between_two_steps_and_says_so() {
+    let line = "loopback --port 14803 --size 4K --iterations 1000000";
+    let (running, mut stdout) = Running::start(line);
+    read_until(&mut stdout, "iteration 3 of");
+    interrupt(&running);
+    let (code, text) = running.end(stdout);
+    assert_eq!(code, 3, "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("UNDECIDED: stopped after "), "{last}");
+}
+
+#[test]
+fn ctrl_c_ends_either_of_two_processes_and_the_other_is_told() {
+    for (port, victim) in [(14804, 0), (14805, 1)] {
+        let [mut listener, mut connector] = two(port, 1_000_000);
+        read_until(&mut listener.1, "iteration 3 of");
+        read_until(&mut connector.1, "iteration 3 of");
+        let (stopped, left) = if victim == 0 {
+            (listener, connector)
+        } else {
+            (connector, listener)
+        };
+        interrupt(&stopped.0);
+        assert_eq!(stopped.0.end(stopped.1).0, 3);
+        let (code, text) = left.0.end(left.1);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("FAIL: "), "{text}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_wait_for_a_peer() {
+    let line = "loopback --listen 127.0.0.1:14806 --port 14806 --wait 600";
+    let (running, mut stdout) = Running::start(line);
+    read_until(&mut stdout, "listening on ");
+    interrupt(&running);
+    assert_eq!(running.end(stdout).0, 3);
+}
+
+#[test]
+fn ends_with_different_keys_name_the_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = |name: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, format!("{name}: sixteen bytes or more\n")).unwrap();
+        path.display().to_string()
+    };
+    let (here, there) = (key("here"), key("there"));
+    let (listener, mut stdout) = Running::start(&format!(
+        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --json"
+    ));
+    // With --json, that it listens is on standard error: connecting is tried until it does.
+    let fault = loop {
+        let output = simulated(&format!(
+            "loopback --connect 127.0.0.1:14807 --port 14807 --key-file {there} --json"
+        ));
+        let fault: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if fault["error"]["name"] != "connect" {
+            assert_eq!(code(&output), 2);
+            break fault;
+        }
+    };
+    let mut text = String::new();
+    stdout.read_to_string(&mut text).unwrap();
+    let theirs: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(listener.end(stdout).0, 2);
+    for fault in [fault, theirs] {
+        assert_eq!(fault["error"]["name"], "handshake_wrong_key", "{fault}");
+        let message = fault["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("give both sides the same one"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_speaks_something_else_is_named() {
+    let (listener, mut stdout) =
+        Running::start("loopback --listen 127.0.0.1:14808 --port 14808 --timeout 2");
+    read_until(&mut stdout, "listening on ");
+    let mut peer = std::net::TcpStream::connect("127.0.0.1:14808").unwrap();
+    let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(40));
+    std::io::Write::write_all(&mut peer, request.as_bytes()).unwrap();
+    assert_eq!(listener.end(stdout).0, 2);
+}
+
+#[test]
+fn no_locked_memory_is_needed() {
+    let gdr = cargo_bin!("gdr").display().to_string();
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -l 0 && exec \"$0\" loopback --port 14809 --backend sim",
+            &gdr,
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("PASS: "));
+}
+
 #[test]
 fn two_processes_pass_together() {
     for (end, stdout) in two(14796, 3) {
