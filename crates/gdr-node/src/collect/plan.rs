@@ -55,6 +55,7 @@ pub(super) const STEPS: &[Step] = &[
                     "sriov_numvfs",
                     "sriov_totalvfs",
                     "acpi_index",
+                    "dma_mask_bits",
                     "label",
                 ],
             ),

@@ -60,6 +60,12 @@ impl Archive {
 fn content(all: &Content, text: &mut Text) -> Content {
     let mut made = Content::default();
     for (at, place) in all.iter() {
+        // Administrators name files after users; the kernel names interfaces after addresses.
+        let of_names = if at.starts_with("/etc/") {
+            Nature::Free
+        } else {
+            Nature::Name
+        };
         let file = place.file.as_ref().map(|file| {
             file.as_ref()
                 .and_then(|bytes| match redact_file(at, bytes, text) {
@@ -71,18 +77,17 @@ fn content(all: &Content, text: &mut Text) -> Content {
             list.as_ref().map(|names| {
                 let mut names: Vec<String> = names
                     .iter()
-                    .map(|name| text.redact(name, Nature::Name))
+                    .map(|name| text.redact(name, of_names))
                     .collect();
                 names.sort();
                 names
             })
         });
-        let link = place.link.as_ref().map(|link| {
-            link.as_ref()
-                .map(|target| text.redact(target, Nature::Name))
-        });
-        // Interfaces may be named after their addresses.
-        *made.place(&text.redact(at, Nature::Name)) = Place { file, list, link };
+        let link = place
+            .link
+            .as_ref()
+            .map(|link| link.as_ref().map(|target| text.redact(target, of_names)));
+        *made.place(&text.redact(at, of_names)) = Place { file, list, link };
     }
     made
 }
@@ -100,6 +105,15 @@ fn redact_file(at: &str, bytes: &[u8], text: &mut Text) -> Option<Vec<u8>> {
         // Whatever an administrator called it.
         let device = at.rsplit('/').nth(1).unwrap_or_default();
         return Some(format!("host-1 {device}\n").into_bytes());
+    }
+    if at.ends_with("/slurm.conf") {
+        // It names the whole cluster; what is said of limits is all that matters here.
+        let limits = content.lines().filter(|line| {
+            let start = line.trim_start().get(..9).unwrap_or_default();
+            start.eq_ignore_ascii_case("Propagate")
+        });
+        let limits: String = limits.map(|line| format!("{line}\n")).collect();
+        return Some(limits.into_bytes());
     }
     Some(text.redact(content, nature(at)).into_bytes())
 }
@@ -143,7 +157,7 @@ fn without_serial_number(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::archive::Origin;
-    use crate::collect::collect;
+    use crate::collect::{Recorder, read_all};
     use crate::inventory::Inventory;
     use crate::{example, source::MemorySource};
 
@@ -170,6 +184,11 @@ mod tests {
                 "/etc/security/limits.d/90-rdma.conf",
                 "bob - memlock unlimited\n* - memlock 1\n",
             )
+            .file("/etc/security/limits.d/bob.conf", "")
+            .file(
+                "/etc/slurm/slurm.conf",
+                "ClusterName=lighthouse\npropagateResourceLimitsExcept=MEMLOCK\n",
+            )
             .file(
                 "/proc/self/cgroup",
                 format!("0::/docker/{}\n", "c0ffee42".repeat(8)),
@@ -183,9 +202,12 @@ mod tests {
 
     fn archive() -> Archive {
         let node = node();
-        let mut origin = Origin::of(&node, "0.1.0", 1);
-        origin.collected = 1_800_000_000;
-        collect(&node, origin, |_| {})
+        let recorder = Recorder::new(&node);
+        read_all(&recorder, |_| {});
+        let slurm = recorder.text("/etc/slurm/slurm.conf");
+        assert!(slurm.is_present());
+        let origin = Origin::of(&node, "0.1.0", 1_800_000_000);
+        recorder.finish(origin)
     }
 
     /// The written archive, unpacked: manifest, headers and files.
@@ -217,6 +239,8 @@ mod tests {
             "0123SECRET",
             "alice",
             "bob - ",
+            "bob.conf",
+            "lighthouse",
             "10.77.3.9",
             "c0ffee42",
             "0a14:1e20",
@@ -303,6 +327,22 @@ mod tests {
         assert!(
             after
                 .read(&format!("/sys/class/net/{name}/address"))
+                .is_present()
+        );
+    }
+
+    #[test]
+    fn of_the_cluster_only_what_is_said_of_limits_stays() {
+        let after = archive().redact(&[]).unwrap();
+        assert_eq!(
+            after.text("/etc/slurm/slurm.conf"),
+            Datum::Present("propagateResourceLimitsExcept=MEMLOCK".to_owned())
+        );
+        let names = after.list("/etc/security/limits.d").into_present().unwrap();
+        assert_eq!(names, ["90-rdma.conf", "user-2.conf"]);
+        assert!(
+            after
+                .read("/etc/security/limits.d/user-2.conf")
                 .is_present()
         );
     }
