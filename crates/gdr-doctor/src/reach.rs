@@ -239,7 +239,11 @@ pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
         let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
         Some(line.trim().to_owned())
     };
-    let listed = || context.function(gpu)?.identity.name.clone();
+    // What a listing does not know it calls `Device 2bb5`.
+    let listed = || {
+        let name = context.function(gpu)?.identity.name.clone()?;
+        (!name.contains(" Device ")).then_some(name)
+    };
     asked.or_else(driver).or_else(listed)
 }
 

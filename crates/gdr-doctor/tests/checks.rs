@@ -5,9 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use gdr_doctor::{
-    Context, Diagnosis, Group, Judged, Outcome, Selection, Subject, Verdict, diagnose,
-};
+use gdr_doctor::{Context, Diagnosis, Group, Judged, Outcome, Selection, Verdict, diagnose};
 use gdr_node::import::lspci;
 use gdr_node::pci::AcsBits;
 use gdr_node::{Datum, Inventory, MemorySource, NumaLayout, example, virtual_path};
@@ -191,28 +189,26 @@ fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
 }
 
 #[test]
-fn a_turin_machine_without_nics_has_no_fault_in_its_topology() {
+fn a_turin_machine_has_no_fault_in_its_topology() {
     let Some(diagnosis) = listed("pairs/asus-esc8000a-e13p/lspci_full.log", 2) else {
         return;
     };
-    // It has no RDMA NIC, which is all that is wrong.
-    let bad: Vec<&str> = (diagnosis.findings.iter())
-        .filter(|judged| judged.finding.verdict.is_bad())
-        .map(|judged| judged.check.id.0)
-        .collect();
-    assert_eq!(bad, ["nic.present"]);
+    assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+    // Its network cards are of other makers: whether they do RDMA no listing says.
+    let nic = (diagnosis.findings.iter()).find(|judged| judged.check.id.0 == "nic.present");
+    assert_eq!(nic.unwrap().finding.verdict, Verdict::Unknown);
 }
 
 #[test]
-fn a_threadripper_with_a_card_on_another_bridge_is_warned_and_not_failed() {
+fn a_listing_that_leaves_out_bridges_is_not_judged_by_them() {
     let Some(diagnosis) = listed("pairs/stelline/puget-threadripper-pro-wrx90.md", 1) else {
         return;
     };
-    let failed = lines(&diagnosis, |judged| judged.finding.verdict == Verdict::Fail);
-    assert!(failed.is_empty(), "{failed:#?}");
-    let far = (diagnosis.findings.iter())
-        .filter(|judged| judged.check.id.0 == "topo.pair")
-        .filter(|judged| matches!(judged.finding.subject, Subject::Gpu { .. }))
-        .filter(|judged| judged.finding.verdict == Verdict::Warn);
-    assert_eq!(far.count(), 2);
+    assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+    for check in ["topo.pair", "acs.path"] {
+        let unknown = (diagnosis.findings.iter())
+            .filter(|judged| judged.check.id.0 == check)
+            .filter(|judged| judged.finding.verdict == Verdict::Unknown);
+        assert_eq!(unknown.count(), 2, "{check}");
+    }
 }

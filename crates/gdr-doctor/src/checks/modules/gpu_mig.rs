@@ -37,7 +37,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         absent => {
             return vec![Finding::unknown(
                 Subject::Node,
-                "the capabilities of NVIDIA's driver",
+                "the list of capabilities of NVIDIA's driver",
                 &absent,
             )];
         }

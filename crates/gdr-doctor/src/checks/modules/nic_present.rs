@@ -14,7 +14,8 @@ pub(super) const CHECK: Check = Check {
                 RDMA devices made of software (rxe, siw) do not count: they cannot reach it.",
         reads: "/sys/class/infiniband/*/device; of PCI functions class 0x0207xx (InfiniBand), and \
                 class 0x02xxxx with vendor 0x15b3.",
-        judges: "pass: there is one. fail: none. unknown: PCI functions are not known.",
+        judges: "pass: there is one. fail: none. unknown: PCI functions are not known, or which \
+                 network cards do RDMA.",
         sources: &["PCI Code and ID Assignment Specification, base class 02h"],
     },
     purposes: Purpose::RDMA,
@@ -28,6 +29,17 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         let inventory = context.inventory;
         if !inventory.tree.is_present() {
             return vec![super::no_nic(context)];
+        }
+        let cards = (inventory.tree.present().into_iter())
+            .flat_map(|tree| tree.functions())
+            .filter(|function| function.identity.is_network())
+            .count();
+        if inventory.rdma.is_unknown() && cards > 0 {
+            return vec![Finding::unknown(
+                Subject::Node,
+                "whether one of the network cards does RDMA",
+                &inventory.rdma,
+            )];
         }
         return vec![
             Finding::fail(Subject::Node, "there is no RDMA NIC")

@@ -46,7 +46,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         absent => {
             return vec![Finding::unknown(
                 Subject::Node,
-                "the parameters of NVIDIA's driver",
+                "the list of parameters of NVIDIA's driver",
                 &absent,
             )];
         }

@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
                 serves a registration is chance.",
         reads: "/proc/modules; the units nv_peer_mem.service and nvidia-peermem.service.",
         judges: "pass: at most one. fail: both are loaded. warn: nvidia_peermem is loaded and the \
-                 service of the other is enabled.",
+                 service of the other is enabled. skip: no GPU.",
         sources: &["NVIDIA driver README, chapter GPUDirect RDMA Peer Memory Client"],
     },
     purposes: Purpose::RDMA,
@@ -28,6 +28,9 @@ pub(super) const CHECK: Check = Check {
 const OLD: &str = "nv_peer_mem";
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
+    if context.inventory.tree.is_present() && context.inventory.gpus.is_empty() {
+        return vec![super::no_gpu(context)];
+    }
     let facts = context.facts();
     if !facts.modules.is_present() {
         return vec![Finding::unknown(

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use gdr_node::pci::{Acs, AcsBits};
-use gdr_node::topology::Ancestor;
+use gdr_node::topology::{Ancestor, Note};
 use gdr_node::{Bdf, Datum};
 
 use super::iommu::{Domain, domain};
+use super::redirect::{self, Fault};
 use super::{direct, is_guest, is_handed, pairs_in_use};
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::{Context, Pair};
+use crate::facts::Machine;
 use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Fix, Register, Risk};
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("acs.path"),
@@ -47,14 +48,6 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// What is on at a port that is no good, and for whom.
-struct Fault<'a, 'b> {
-    acs: Acs,
-    bits: AcsBits,
-    verdict: Verdict,
-    pairs: Vec<&'b Pair<'a>>,
-}
-
 fn run(context: &Context<'_>) -> Vec<Finding> {
     if is_guest(context) {
         return vec![Finding::skip(
@@ -74,6 +67,14 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     for pair in pairs {
         if is_handed(context, pair.gpu.bdf) || is_handed(context, pair.nic.bdf) {
             handed += 1;
+            continue;
+        }
+        if is_hidden(context, pair) {
+            findings.push(Finding::unknown(
+                Subject::pair(pair),
+                "the way between them",
+                &Datum::<()>::NotCollected,
+            ));
             continue;
         }
         let mut clear = true;
@@ -119,13 +120,20 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             "the devices belong to guests: acs.virt judges their ports",
         )];
     }
-    let boot = at_boot(faults.iter());
+    let boot = redirect::at_boot(&faults);
     for (port, fault) in &faults {
-        findings.insert(0, faulty(context, *port, fault, &boot));
+        findings.insert(0, fault.finding(context, *port, boot.as_ref()));
     }
     findings.extend(not_read(&unread));
     findings.extend(innocent(&harmless));
     findings
+}
+
+/// Whether a pair seems to hang right on a root bus although nobody said that the machine is real:
+/// a listing that leaves out bridges.
+fn is_hidden(context: &Context<'_>, pair: &Pair<'_>) -> bool {
+    pair.relation.notes.contains(&Note::FlatBus)
+        && context.facts().machine.present() != Some(&Machine::Bare)
 }
 
 /// The bits that keep a pair from talking straight to each other.
@@ -177,127 +185,6 @@ fn passed(context: &Context<'_>, pair: &Pair<'_>) -> Finding {
         finding = finding.evidence(format!("ACS control of {port}"), control);
     }
     finding
-}
-
-fn faulty(context: &Context<'_>, port: Bdf, fault: &Fault<'_, '_>, boot: &[Fix]) -> Finding {
-    let (gpus, nics) = ends(&fault.pairs);
-    let across = fault.verdict == Verdict::Warn;
-    let summary = if fault.bits.contains(AcsBits::TRANSLATION_BLOCKING) {
-        format!(
-            "port {port} ({}) refuses what {nics} sends translated to {gpus}",
-            fault.bits
-        )
-    } else if across {
-        format!(
-            "port {port} ({}) has the IOMMU look at what {nics} exchanges with {gpus}, which \
-             crosses the host bridge in any case",
-            fault.bits
-        )
-    } else {
-        format!(
-            "port {port} ({}) sends what {nics} exchanges with {gpus} up to the root, where it is \
-             slowed or lost",
-            fault.bits
-        )
-    };
-    let mut finding = Finding::new(fault.verdict, subject(context, port, fault), summary).evidence(
-        format!("ACS control of {port}"),
-        format!("{:04x} ({})", fault.acs.control, fault.acs.control),
-    );
-    for pair in &fault.pairs {
-        finding = finding.evidence(
-            format!("way of {} - {}", pair.gpu.index, pair.nic.name),
-            format!("{}: {}", pair.relation.smi, pair.relation.why),
-        );
-    }
-    let cautious = |fix: Fix| {
-        fix.risk(
-            Risk::High,
-            "devices below the port are no longer kept apart: not where some of them are handed \
-             to different guests",
-        )
-    };
-    finding = finding.fix(cautious(Fix::now(
-        format!("Clear the redirect bits of {port} until the next boot"),
-        Action::WriteConfig {
-            bdf: port,
-            register: Register::AcsControl,
-            mask: (AcsBits::REDIRECTING | fault.bits).bits(),
-            value: 0,
-            was: fault.acs.control.bits(),
-        },
-    )));
-    for fix in boot {
-        finding = finding.fix(cautious(fix.clone()));
-    }
-    finding.fix(Fix::manual(
-        "Switch ACS off in firmware",
-        "look for ACS, Access Control Services or ACS Enable in the firmware's PCIe or NBIO menu; \
-         some switches keep it in their own configuration",
-    ))
-}
-
-/// The one device of these pairs that hangs below the port, so that what else is wrong with it is
-/// seen to follow; otherwise the port itself.
-fn subject(context: &Context<'_>, port: Bdf, fault: &Fault<'_, '_>) -> Subject {
-    let below = |bdf: Bdf| {
-        let chain = context
-            .inventory
-            .tree
-            .present()
-            .and_then(|tree| tree.chain(bdf));
-        chain.is_some_and(|(_, bridges)| bridges.contains(&port))
-    };
-    let mut subjects: Vec<Subject> = Vec::new();
-    for pair in &fault.pairs {
-        if below(pair.gpu.bdf) {
-            subjects.push(Subject::gpu(&pair.gpu));
-        }
-        if below(pair.nic.bdf) {
-            subjects.push(Subject::nic(&pair.nic));
-        }
-    }
-    subjects.sort();
-    subjects.dedup();
-    match (subjects.pop(), subjects.is_empty(), fault.pairs.as_slice()) {
-        (_, _, [pair]) => Subject::pair(pair),
-        (Some(subject), true, _) => subject,
-        _ => Subject::Function(port),
-    }
-}
-
-/// The GPUs and the NICs of pairs, each once, in words.
-fn ends(pairs: &[&Pair<'_>]) -> (String, String) {
-    let list = |mut names: Vec<String>| {
-        names.dedup();
-        names.join(", ")
-    };
-    let mut gpus: Vec<_> = pairs.iter().map(|pair| pair.gpu.index).collect();
-    gpus.sort();
-    let mut nics: Vec<String> = pairs.iter().map(|pair| pair.nic.name.clone()).collect();
-    nics.sort();
-    (
-        list(gpus.iter().map(ToString::to_string).collect()),
-        list(nics),
-    )
-}
-
-/// The argument that clears the bits of all ports at every boot. The kernel heeds only the last
-/// of several, so that one has to name them all.
-fn at_boot<'a>(faults: impl Iterator<Item = (&'a Bdf, &'a Fault<'a, 'a>)>) -> Vec<Fix> {
-    let ports: Vec<String> = faults
-        .filter(|(_, fault)| fault.bits.intersects(AcsBits::REDIRECTING))
-        .map(|(port, _)| port.to_string())
-        .collect();
-    if ports.is_empty() {
-        return Vec::new();
-    }
-    vec![Fix::at_boot(
-        "Clear the redirect bits at every boot (Linux 4.19 and later)",
-        Action::KernelArgument {
-            argument: format!("pci=disable_acs_redir={}", ports.join(";")),
-        },
-    )]
 }
 
 /// One finding a reason: a user who is not root need not read it of every port.
@@ -378,7 +265,7 @@ mod tests {
         assert_eq!(found.subject.to_string(), "GPU3");
         for word in [
             example::REDIRECTING_PORT,
-            "mlx5_3, mlx5_4",
+            "GPU3 and mlx5_3, mlx5_4",
             "ReqRedir CmpltRedir",
         ] {
             assert!(found.summary.contains(word), "{}", found.summary);

@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
                 refused: the transfer failed or hangs.",
         reads: "The kernel's log: `DMAR: … fault`, `AMD-Vi: Event logged [IO_PAGE_FAULT`, \
                 `arm-smmu-v3 … event`, with the address of a GPU or NIC.",
-        judges: "fail: such a line. pass: none. unknown: the log may not be read.",
+        judges: "fail: such a line. pass: none. unknown: the log may not be read. skip: no GPU and no NIC.",
         sources: &[
             "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c",
             "https://github.com/NVIDIA/nccl/issues/2079",
@@ -28,11 +28,6 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
-    let log = context.text(virtual_path::KERNEL_LOG);
-    let Some(text) = log.present() else {
-        return vec![Finding::unknown(Subject::Node, "the kernel's log", &log)];
-    };
-    let faults: Vec<&str> = text.lines().filter(|line| is_fault(line)).collect();
     let mut devices: Vec<(Subject, Bdf)> = (context.gpus())
         .map(|gpu| (Subject::gpu(gpu), gpu.bdf))
         .collect();
@@ -42,6 +37,14 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             .iter()
             .map(|nic| (Subject::nic(nic), nic.bdf)),
     );
+    if devices.is_empty() && context.inventory.tree.is_present() {
+        return vec![Finding::skip("there is no GPU and no RDMA NIC")];
+    }
+    let log = context.text(virtual_path::KERNEL_LOG);
+    let Some(text) = log.present() else {
+        return vec![Finding::unknown(Subject::Node, "the kernel's log", &log)];
+    };
+    let faults: Vec<&str> = text.lines().filter(|line| is_fault(line)).collect();
     let mut findings = Vec::new();
     for (subject, bdf) in devices {
         let named: Vec<&&str> = faults.iter().filter(|line| names(line, bdf)).collect();

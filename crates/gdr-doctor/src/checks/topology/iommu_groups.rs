@@ -89,7 +89,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     vec![match known.iter().find(|group| !group.is_present()) {
         _ if known.is_empty() => Finding::skip("there is no GPU and no RDMA NIC"),
         Some(Datum::Missing) => Finding::skip("there is no IOMMU, so there are no groups"),
-        Some(absent) => Finding::unknown(Subject::Node, "the IOMMU groups", absent),
+        Some(absent) => Finding::unknown(Subject::Node, "the IOMMU group of a GPU or NIC", absent),
         None => Finding::pass(Subject::Node, "nothing here wants certain IOMMU groups"),
     }]
 }

@@ -98,15 +98,10 @@ fn judge(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Finding
         absent => Finding::unknown(subject, "what the IOMMU does with addresses", absent),
     };
     let seen = context.text(&device.path);
-    match seen {
-        Datum::Present(text) => finding.evidence(device.path.clone(), text),
-        _ => finding.evidence(
-            device.path.clone(),
-            match &device.domain {
-                Datum::Present(Domain::Off) => "empty",
-                _ => "not there",
-            },
-        ),
+    match (seen, &device.domain) {
+        (Datum::Present(text), _) => finding.evidence(device.path.clone(), text),
+        (_, Datum::Present(Domain::Off)) => finding.evidence(device.path.clone(), "nothing"),
+        (absent, _) => finding.evidence(device.path.clone(), absent.to_string()),
     }
 }
 

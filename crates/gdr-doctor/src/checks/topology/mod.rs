@@ -16,6 +16,7 @@ mod iommu;
 mod iommu_faults;
 mod iommu_groups;
 mod iommu_mode;
+mod redirect;
 mod slots;
 mod topo_bestnic;
 mod topo_numa;

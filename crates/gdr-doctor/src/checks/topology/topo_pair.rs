@@ -22,7 +22,8 @@ pub(super) const CHECK: Check = Check {
                 NUMA layout: the rule that agrees with `nvidia-smi topo -m`.",
         judges: "Of each GPU the nearest NICs. pass: PIX or PXB; a GPU with a chip-to-chip link to \
                  its CPU. warn: PHB or NODE; SYS where firmware does not name NUMA nodes. fail: \
-                 SYS and nothing nearer. info: a guest whose real tree is hidden. skip: no GPU or \
+                 SYS and nothing nearer. info: a guest whose real tree is hidden. unknown: a listing without \
+                 bridges. skip: no GPU or \
                  no NIC.",
         sources: &[
             "nvidia-smi topo -m, legend",
@@ -52,10 +53,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
 }
 
 fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Finding {
-    let names: Vec<&str> = (nearest.iter())
-        .map(|pair| pair.nic.name.as_str())
-        .collect();
-    let names = names.join(", ");
+    let names = some_of(nearest);
     let relation = &pair.relation;
     let class = relation.smi;
     let note = |wanted: fn(&Note) -> bool| relation.notes.iter().any(wanted);
@@ -74,6 +72,10 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
         _ if is_guest(context) && note(|note| *note == Note::FlatBus) => (
             Verdict::Info,
             format!("{names} at {class}, and the guest's tree is not the machine's"),
+        ),
+        _ if context.facts().machine.is_unknown() && note(|note| *note == Note::FlatBus) => (
+            Verdict::Unknown,
+            format!("{names} at {class} as far as this listing goes, which shows no bridge"),
         ),
         SmiClass::Phb | SmiClass::Node => (
             Verdict::Warn,
@@ -144,6 +146,18 @@ fn move_card(context: &Context<'_>, pair: &Pair<'_>) -> Fix {
                 slots.join(", ")
             ),
         )
+    }
+}
+
+/// The names of NICs, the first few where there are many.
+fn some_of(pairs: &[&Pair<'_>]) -> String {
+    const MOST: usize = 4;
+    let names: Vec<&str> = (pairs.iter().take(MOST))
+        .map(|pair| pair.nic.name.as_str())
+        .collect();
+    match pairs.len().saturating_sub(MOST) {
+        0 => names.join(", "),
+        more => format!("{} or one of {more} more", names.join(", ")),
     }
 }
 

@@ -1,0 +1,147 @@
+//! A port that redirects what should go straight.
+
+use std::collections::BTreeMap;
+
+use gdr_node::Bdf;
+use gdr_node::pci::{Acs, AcsBits};
+
+use crate::context::{Context, Pair};
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::{Action, Fix, Register, Risk};
+
+/// What is on at a port that is no good, and for whom.
+pub(super) struct Fault<'a, 'b> {
+    /// The port's ACS.
+    pub(super) acs: Acs,
+    /// The bits that are no good.
+    pub(super) bits: AcsBits,
+    /// How bad it is.
+    pub(super) verdict: Verdict,
+    /// The pairs whose way it is on.
+    pub(super) pairs: Vec<&'b Pair<'a>>,
+}
+
+impl Fault<'_, '_> {
+    /// What to say of it, and what to do: now at this port, or at boot at all of them.
+    pub(super) fn finding(&self, context: &Context<'_>, port: Bdf, boot: Option<&Fix>) -> Finding {
+        let (gpus, nics) = ends(&self.pairs);
+        let across = self.verdict == Verdict::Warn;
+        let summary = if self.bits.contains(AcsBits::TRANSLATION_BLOCKING) {
+            format!(
+                "port {port} ({}) refuses translated requests between {gpus} and {nics}",
+                self.bits
+            )
+        } else if across {
+            format!(
+                "port {port} ({}) has the IOMMU look at the traffic between {gpus} and {nics}, \
+             which crosses the host bridge in any case",
+                self.bits
+            )
+        } else {
+            format!(
+                "port {port} ({}) sends the traffic between {gpus} and {nics} up to the root, where \
+             it is slowed or lost",
+                self.bits
+            )
+        };
+        let mut finding = Finding::new(self.verdict, self.subject(context, port), summary)
+            .evidence(
+                format!("ACS control of {port}"),
+                format!("{:04x} ({})", self.acs.control, self.acs.control),
+            );
+        for pair in &self.pairs {
+            finding = finding.evidence(
+                format!("way of {} - {}", pair.gpu.index, pair.nic.name),
+                format!("{}: {}", pair.relation.smi, pair.relation.why),
+            );
+        }
+        let cautious = |fix: Fix| {
+            fix.risk(
+            Risk::High,
+            "devices below the port are no longer kept apart: not where some of them are handed \
+             to different guests",
+        )
+        };
+        finding = finding.fix(cautious(Fix::now(
+            format!("Clear the redirect bits of {port} until the next boot"),
+            Action::WriteConfig {
+                bdf: port,
+                register: Register::AcsControl,
+                mask: (AcsBits::REDIRECTING | self.bits).bits(),
+                value: 0,
+                was: self.acs.control.bits(),
+            },
+        )));
+        if let Some(fix) = boot {
+            finding = finding.fix(cautious(fix.clone()));
+        }
+        finding.fix(Fix::manual(
+        "Switch ACS off in firmware",
+        "look for ACS, Access Control Services or ACS Enable in the firmware's PCIe or NBIO menu; \
+         some switches keep it in their own configuration",
+    ))
+    }
+
+    /// The one device of these pairs that hangs below the port, so that what else is wrong with it is
+    /// seen to follow; otherwise the port itself.
+    fn subject(&self, context: &Context<'_>, port: Bdf) -> Subject {
+        let below = |bdf: Bdf| {
+            let chain = context
+                .inventory
+                .tree
+                .present()
+                .and_then(|tree| tree.chain(bdf));
+            chain.is_some_and(|(_, bridges)| bridges.contains(&port))
+        };
+        let mut subjects: Vec<Subject> = Vec::new();
+        for pair in &self.pairs {
+            if below(pair.gpu.bdf) {
+                subjects.push(Subject::gpu(&pair.gpu));
+            }
+            if below(pair.nic.bdf) {
+                subjects.push(Subject::nic(&pair.nic));
+            }
+        }
+        subjects.sort();
+        subjects.dedup();
+        match (subjects.pop(), subjects.is_empty(), self.pairs.as_slice()) {
+            (_, _, [pair]) => Subject::pair(pair),
+            (Some(subject), true, _) => subject,
+            _ => Subject::Function(port),
+        }
+    }
+}
+
+/// The GPUs and the NICs of pairs, each once, in words.
+fn ends(pairs: &[&Pair<'_>]) -> (String, String) {
+    let list = |mut names: Vec<String>| {
+        names.dedup();
+        names.join(", ")
+    };
+    let mut gpus: Vec<_> = pairs.iter().map(|pair| pair.gpu.index).collect();
+    gpus.sort();
+    let mut nics: Vec<String> = pairs.iter().map(|pair| pair.nic.name.clone()).collect();
+    nics.sort();
+    (
+        list(gpus.iter().map(ToString::to_string).collect()),
+        list(nics),
+    )
+}
+
+/// The argument that clears the bits of all ports at every boot. The kernel heeds only the last
+/// of several, so that one has to name them all.
+pub(super) fn at_boot(faults: &BTreeMap<Bdf, Fault<'_, '_>>) -> Option<Fix> {
+    let ports: Vec<String> = (faults.iter())
+        .filter(|(_, fault)| fault.bits.intersects(AcsBits::REDIRECTING))
+        .map(|(port, _)| port.to_string())
+        .collect();
+    if ports.is_empty() {
+        return None;
+    }
+    Some(Fix::at_boot(
+        "Clear the redirect bits at every boot (Linux 4.19 and later)",
+        Action::KernelArgument {
+            argument: format!("pci=disable_acs_redir={}", ports.join(";")),
+        },
+    ))
+}
