@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
+use gdr_doctor::peermem::PeerMemory;
 use gdr_doctor::{Context, Selection, diagnose};
 use gdr_node::archive::{Archive, Origin};
 use gdr_node::collect::{Recorder, read_all};
@@ -152,9 +153,10 @@ fn collect(options: &Options) -> Result<Archive> {
     let recorder = Recorder::new(source.as_ref());
     let progress = Progress::on_stderr();
     read_all(&recorder, |at| progress.at(at.done, at.total, at.step));
-    // Whatever the checks ask is in the archive, so that they say the same of it.
+    // Whatever is asked to judge the node is in the archive, so that it is judged alike.
     let inventory = Inventory::read(&recorder);
     diagnose(&Context::new(&recorder, &inventory), &Selection::all());
+    PeerMemory::read(&recorder);
     let origin = Origin::of(&recorder, env!("CARGO_PKG_VERSION"), now);
     Ok(recorder.finish(origin))
 }

@@ -315,6 +315,46 @@ fn an_archive_that_could_not_be_read_again_is_not_written() {
 }
 
 #[test]
+fn a_node_with_a_thousand_functions_is_no_bomb() {
+    let mut node = MemorySource::new();
+    for number in 0..1000_u32 {
+        // As many virtual functions have: nearly all the same.
+        let bdf = format!(
+            "0000:{:02x}:{:02x}.{}",
+            number >> 8,
+            number >> 3 & 0x1f,
+            number & 7
+        );
+        let path = format!("/sys/devices/pci0000:00/0000:00:01.0/{bdf}");
+        node = node
+            .link_to(
+                &format!("/sys/bus/pci/devices/{bdf}"),
+                &format!("../../../{}", &path[5..]),
+            )
+            .file(&format!("{path}/config"), vec![0; 4096])
+            .file(
+                &format!("{path}/resource"),
+                "0x0000000000000000\n".repeat(18),
+            );
+        for name in [
+            "vendor",
+            "device",
+            "class",
+            "numa_node",
+            "local_cpulist",
+            "enable",
+            "label",
+        ] {
+            node = node.file(&format!("{path}/{name}"), "0\n");
+        }
+    }
+    let archive = collect(&node, origin(), |_| {});
+    let bytes = written(&archive);
+    let again = Archive::read(bytes.as_slice()).unwrap();
+    assert_eq!(again.files(), archive.files());
+}
+
+#[test]
 fn every_way_to_cut_an_archive_is_noticed() {
     let node = MemorySource::new()
         .file("/proc/cmdline", "quiet")
