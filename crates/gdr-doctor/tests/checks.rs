@@ -212,3 +212,21 @@ fn a_listing_that_leaves_out_bridges_is_not_judged_by_them() {
         assert_eq!(unknown.count(), 2, "{check}");
     }
 }
+
+#[test]
+fn a_driver_that_another_keeps_out_is_blamed_on_the_other() {
+    let node = (example::GPUS.iter()).fold(example::healthy(), |node, gpu| {
+        node.link_to(
+            &format!("/sys/bus/pci/devices/{gpu}/driver"),
+            "../../../../bus/pci/drivers/nouveau",
+        )
+    });
+    let node = node
+        .without("/proc/driver/nvidia")
+        .without(virtual_path::CUDA_DEVICES);
+    let diagnosis = diagnosis(&node);
+    let causes: Vec<&str> = (diagnosis.root_causes().iter())
+        .map(|(_, judged)| judged.check.id.0)
+        .collect();
+    assert_eq!(causes, ["gpu.driver"], "{:#?}", bad(&diagnosis));
+}

@@ -28,7 +28,12 @@ pub(super) const CHECK: Check = Check {
         ],
     },
     purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("nic.present"), CheckId("nic.driver")],
+    symptom_of: &[
+        CheckId("nic.present"),
+        CheckId("nic.driver"),
+        CheckId("peermem.loaded"),
+        CheckId("peermem.symbol"),
+    ],
     run,
 };
 

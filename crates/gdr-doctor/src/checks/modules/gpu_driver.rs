@@ -82,7 +82,8 @@ fn judge(subject: Subject, path: &str, driver: &Datum<String>) -> Finding {
         .evidence(path, driver.clone()),
         Datum::Missing => Finding::fail(subject, "no driver is bound to it")
             .evidence(path, "no such link")
-            .fix(load),
+            .fix(load)
+            .symptom_of(CheckId("nvidia.version")),
         absent => Finding::unknown(subject, "its driver", absent),
     }
 }

@@ -1,5 +1,6 @@
 //! `nic.driver`: each RDMA NIC has its driver, and the driver made an RDMA device of it.
 
+use gdr_node::pci::VendorId;
 use gdr_node::{Bdf, Datum};
 
 use super::NicFunction;
@@ -53,7 +54,7 @@ fn judge(context: &Context<'_>, nic: &NicFunction<'_>, all: &[NicFunction<'_>]) 
         .map_or(Datum::NotCollected, |function| function.driver.clone());
     let driver = match (driver, nic.rdma) {
         (Datum::Present(driver), _) => driver,
-        (Datum::Missing, None) => return unbound(subject, &path, nic.bdf),
+        (Datum::Missing, None) => return unbound(context, subject, &path, nic.bdf),
         (_, Some(_)) => return Finding::pass(subject, "is an RDMA device"),
         (absent, None) => return Finding::unknown(subject, "its driver", &absent),
     };
@@ -97,26 +98,41 @@ fn judge(context: &Context<'_>, nic: &NicFunction<'_>, all: &[NicFunction<'_>]) 
     finding.evidence(path, driver)
 }
 
-fn unbound(subject: Subject, path: &str, bdf: Bdf) -> Finding {
-    Finding::fail(subject, "no driver is bound to it")
-        .evidence(path, "no such link")
-        .fix(Fix::now(
+fn unbound(context: &Context<'_>, subject: Subject, path: &str, bdf: Bdf) -> Finding {
+    let mut finding =
+        Finding::fail(subject, "no driver is bound to it").evidence(path, "no such link");
+    if let Some(module) = module_for(context, bdf) {
+        finding = finding.fix(Fix::now(
             "Load the driver",
             Action::LoadModule {
-                module: "mlx5_core".to_owned(),
+                module: module.to_owned(),
             },
-        ))
-        .fix(
-            Fix::now(
-                "Take the function away and let the kernel find it anew",
-                Action::Rescan { bdf },
-            )
-            .persistence(Persistence::UntilReboot)
-            .risk(
-                Risk::Medium,
-                "a function that does not come back needs a reboot",
-            ),
+        ));
+    }
+    finding.fix(
+        Fix::now(
+            "Take the function away and let the kernel find it anew",
+            Action::Rescan { bdf },
         )
+        .persistence(Persistence::UntilReboot)
+        .risk(
+            Risk::Medium,
+            "a function that does not come back needs a reboot",
+        ),
+    )
+}
+
+/// The driver for a NIC of Mellanox's: mlx4 up to ConnectX-3 (Linux
+/// `drivers/net/ethernet/mellanox/mlx4/main.c`), mlx5 from there on.
+fn module_for(context: &Context<'_>, bdf: Bdf) -> Option<&'static str> {
+    let identity = &context.function(bdf)?.identity;
+    if identity.vendor != Some(VendorId::MELLANOX) {
+        return None;
+    }
+    Some(match identity.device?.0 {
+        0x1002..=0x1010 | 0x6340..=0x67ff => "mlx4_core",
+        _ => "mlx5_core",
+    })
 }
 
 /// The RDMA device of another function of the same card: in a bond one device serves both.

@@ -25,7 +25,7 @@ pub(super) const CHECK: Check = Check {
         ],
     },
     purposes: &[],
-    symptom_of: &[CheckId("gpu.present")],
+    symptom_of: &[CheckId("gpu.present"), CheckId("modules.lockdown")],
     run,
 };
 
@@ -38,17 +38,20 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     let driver = match &facts.nvidia {
         Datum::Present(driver) => driver,
         Datum::Missing => {
-            return vec![
-                Finding::fail(Subject::Node, "NVIDIA's kernel driver is not loaded")
-                    .evidence(path, "is not there")
-                    .fix(Fix::now(
-                        "Load the driver",
-                        Action::LoadModule {
-                            module: "nvidia".to_owned(),
-                        },
-                    ))
-                    .fix(install()),
-            ];
+            let finding = Finding::fail(Subject::Node, "NVIDIA's kernel driver is not loaded")
+                .evidence(path, "is not there")
+                .fix(Fix::now(
+                    "Load the driver",
+                    Action::LoadModule {
+                        module: "nvidia".to_owned(),
+                    },
+                ))
+                .fix(install());
+            return vec![if is_kept_out(context) {
+                finding.symptom_of(CheckId("gpu.driver"))
+            } else {
+                finding
+            }];
         }
         absent => {
             return vec![Finding::unknown(
@@ -99,6 +102,14 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         Datum::Present(release) => finding.evidence("/proc/sys/kernel/osrelease", release),
         _ => finding,
     }]
+}
+
+/// Whether another driver has a GPU.
+fn is_kept_out(context: &Context<'_>) -> bool {
+    context.gpus().any(|gpu| {
+        let function = context.function(gpu.bdf);
+        function.is_some_and(|function| function.driver.is_present())
+    })
 }
 
 fn install() -> Fix {

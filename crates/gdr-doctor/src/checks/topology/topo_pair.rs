@@ -21,7 +21,7 @@ pub(super) const CHECK: Check = Check {
         reads: "The directories of /sys/devices that the functions lie in, numa_node, and the \
                 NUMA layout: the rule that agrees with `nvidia-smi topo -m`.",
         judges: "Of each GPU the nearest NICs. pass: PIX or PXB; a GPU with a chip-to-chip link to \
-                 its CPU. warn: PHB or NODE; SYS where firmware does not name NUMA nodes. fail: \
+                 its CPU. warn: PHB or NODE; SYS within one socket, or where firmware does not name NUMA nodes. fail: \
                  SYS and nothing nearer. info: a guest whose real tree is hidden. unknown: a listing without \
                  bridges. skip: no GPU or \
                  no NIC.",
@@ -58,6 +58,7 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
     let class = relation.smi;
     let note = |wanted: fn(&Note) -> bool| relation.notes.iter().any(wanted);
     let unproven = note(|note| matches!(note, Note::NoProximity(_) | Note::ProximityUnknown(_)));
+    let one_socket = note(|note| *note == Note::OneSocket);
     let linked = model(context, pair.gpu.bdf).is_some_and(|name| has_chip_link(&name));
     let is_far = !matches!(class, SmiClass::Pix | SmiClass::Pxb | SmiClass::Same);
     let (verdict, summary) = match class {
@@ -85,6 +86,13 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
                 relation.why
             ),
         ),
+        _ if one_socket => (
+            Verdict::Warn,
+            format!(
+                "its nearest NIC is {names} at {class}, on another NUMA node of the same socket: \
+                 measure",
+            ),
+        ),
         _ if unproven => (
             Verdict::Warn,
             format!(
@@ -100,10 +108,12 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
             ),
         ),
     };
-    let mut finding = Finding::new(verdict, Subject::gpu(&pair.gpu), summary).evidence(
-        format!("way from {} to {}", pair.gpu.bdf, pair.nic.bdf),
-        way(pair),
-    );
+    let mut finding = Finding::new(verdict, Subject::gpu(&pair.gpu), summary)
+        .symptom_of(CheckId("vm.topology"))
+        .evidence(
+            format!("way from {} to {}", pair.gpu.bdf, pair.nic.bdf),
+            way(pair),
+        );
     for note in &relation.notes {
         finding = finding.evidence("note", note.to_string());
     }
@@ -238,6 +248,14 @@ mod tests {
             node = node.file(&format!("/sys/bus/pci/devices/{bdf}/numa_node"), "-1\n");
         }
         assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+    }
+
+    #[test]
+    fn the_other_numa_node_of_one_socket_is_no_failure() {
+        let node = with_nics(&[0]);
+        let package = "/sys/devices/system/cpu/cpu48/topology/physical_package_id";
+        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
+        assert_eq!(verdict(&CHECK, &node.file(package, "0\n")), Verdict::Warn);
     }
 
     #[test]
