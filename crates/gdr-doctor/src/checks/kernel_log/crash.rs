@@ -1,0 +1,138 @@
+//! `klog.crash`: the kernel has not crashed in a driver of GPUs or NICs.
+
+use gdr_node::{Datum, virtual_path};
+use regex::Regex;
+
+use super::message::{Message, messages};
+use crate::check::{Check, CheckId, Documentation, Group};
+use crate::context::Context;
+use crate::finding::{Finding, Subject};
+use crate::fix::{Fix, Risk};
+
+/// How a report begins.
+const HEAD: &str = r"Oops|^BUG: |general protection fault|kernel BUG at";
+/// Where a function of one of the drivers stands in a report: `nvidia_ioctl+0x1b/0x30 [nvidia]`.
+const DRIVER: &str = r"\[(?P<module>nvidia\w*|nv_peer_mem|mlx[45]_\w+|ib_\w+|rdma_\w+|gdrdrv)\b";
+/// How many lines a report has at most.
+const REPORT: usize = 80;
+
+pub(super) const CHECK: Check = Check {
+    id: CheckId("klog.crash"),
+    group: Group::KernelLog,
+    title: "the kernel has not crashed in a driver of GPUs or NICs",
+    documentation: Documentation {
+        means: "After a crash in a driver its locks and its lists cannot be trusted: transfers \
+                hang, modules cannot be unloaded.",
+        reads: "The kernel's log from /dev/kmsg, which many systems show to root only.",
+        judges: "fail: Oops, BUG or general protection fault with a function of nvidia, mlx5, \
+                 ib_core, gdrdrv or the like in the report. pass: none. unknown: the log may not \
+                 be read.",
+        sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],
+    },
+    purposes: &[],
+    symptom_of: &[],
+    run,
+};
+
+fn run(context: &Context<'_>) -> Vec<Finding> {
+    let log = match context.text(virtual_path::KERNEL_LOG) {
+        Datum::Present(log) => log,
+        absent => return vec![Finding::unknown(Subject::Node, "the kernel log", &absent)],
+    };
+    let (Ok(head), Ok(driver)) = (Regex::new(HEAD), Regex::new(DRIVER)) else {
+        return Vec::new();
+    };
+    let all: Vec<Message<'_>> = messages(&log).collect();
+    let mut at = 0;
+    while let Some(found) = all[at..].iter().position(|it| head.is_match(it.text)) {
+        let begin = at + found;
+        let end = (begin + REPORT).min(all.len());
+        let report = &all[begin..end];
+        let culprit = report.iter().find_map(|message| {
+            // The list of all modules names every driver and blames none.
+            if message.text.starts_with("Modules linked in") {
+                return None;
+            }
+            let module = driver.captures(message.text)?["module"].to_owned();
+            Some((module, message.line))
+        });
+        if let Some((module, line)) = culprit {
+            return vec![
+                Finding::fail(
+                    Subject::Node,
+                    format!("the kernel has crashed in {module}: start the machine anew"),
+                )
+                .evidence(virtual_path::KERNEL_LOG, all[begin].line)
+                .evidence(virtual_path::KERNEL_LOG, line)
+                .fix(
+                    Fix::manual(
+                        "Start the machine anew",
+                        "then bring the driver up to date, and report the crash to its maker with \
+                         the whole log",
+                    )
+                    .risk(Risk::Medium, "everything on the machine stops"),
+                ),
+            ];
+        }
+        at = begin + 1;
+    }
+    vec![Finding::pass(
+        Subject::Node,
+        "the kernel has not crashed in a driver of GPUs or NICs",
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{MemorySource, example};
+
+    use super::*;
+    use crate::checks::fixture::{verdict, worst};
+    use crate::finding::Verdict;
+
+    fn log(text: &str) -> MemorySource {
+        example::healthy().file(virtual_path::KERNEL_LOG, text)
+    }
+
+    #[test]
+    fn a_quiet_log_passes() {
+        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_crash_in_a_driver_fails_and_names_it() {
+        let found = worst(
+            &CHECK,
+            &log(
+                "[  100.1] BUG: unable to handle page fault for address: ffff\n\
+                 [  100.2] Oops: 0000 [#1] SMP NOPTI\n\
+                 [  100.3] Modules linked in: gdrdrv(OE) nvidia(OE) [last unloaded: ib_core]\n\
+                 [  100.4] Call Trace:\n\
+                 [  100.5]  nv_get_p2p_free_callback+0x1b/0x30 [nvidia_peermem]\n",
+            ),
+        );
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(
+            found.summary.contains("nvidia_peermem"),
+            "{}",
+            found.summary
+        );
+    }
+
+    #[test]
+    fn a_crash_elsewhere_and_a_trace_that_is_no_crash_pass() {
+        let elsewhere = "[  100.2] Oops: 0000 [#1] SMP NOPTI\n\
+                         [  100.3] Modules linked in: gdrdrv(OE) nvidia(OE) [last unloaded: x]\n\
+                         [  100.5]  btrfs_sync+0x1b/0x30 [btrfs]\n";
+        assert_eq!(verdict(&CHECK, &log(elsewhere)), Verdict::Pass);
+        let warning = "[   10.0] WARNING: CPU: 0 PID: 1 at mm/page_alloc.c\n\
+                       [   10.1] Call Trace:\n\
+                       [   10.2]  mlx5_load+0x1/0x2 [mlx5_core]\n";
+        assert_eq!(verdict(&CHECK, &log(warning)), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_log_that_was_not_collected_is_unknown() {
+        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    }
+}

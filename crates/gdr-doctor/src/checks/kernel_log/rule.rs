@@ -1,0 +1,247 @@
+//! Rules about messages: what they look like, how often they count, what they mean.
+
+use std::collections::BTreeSet;
+
+use gdr_node::{Bdf, Datum, virtual_path};
+use regex::{Captures, Regex};
+
+use super::message::{Message, messages};
+use crate::check::{CheckId, Purpose};
+use crate::context::Context;
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::Fix;
+
+/// The most findings that one rule gives.
+const MOST_FINDINGS: usize = 64;
+/// The longest line that is shown, in characters.
+const LONGEST_LINE: usize = 300;
+
+/// What a message means.
+pub(super) struct Meaning {
+    pub(super) verdict: Verdict,
+    pub(super) summary: String,
+    pub(super) fixes: Vec<Fix>,
+}
+
+impl Meaning {
+    pub(super) fn new(verdict: Verdict, summary: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            summary: summary.into(),
+            fixes: Vec::new(),
+        }
+    }
+
+    pub(super) fn fix(mut self, fix: Fix) -> Self {
+        self.fixes.push(fix);
+        self
+    }
+}
+
+/// A kind of message. The group `bdf` of its expression, where it has one, is the address of the
+/// function that the message is about.
+pub(super) struct Pattern {
+    pub(super) expression: &'static str,
+    pub(super) means: fn(&Captures<'_>) -> Meaning,
+}
+
+/// How often messages must come to be more than worth knowing.
+#[derive(Clone, Copy)]
+pub(super) struct Rate {
+    /// So many of them ...
+    pub(super) events: usize,
+    /// ... within so many seconds.
+    pub(super) seconds: f64,
+}
+
+impl Rate {
+    /// One is enough.
+    pub(super) const ONCE: Self = Self {
+        events: 1,
+        seconds: 0.0,
+    };
+}
+
+/// A rule about messages.
+pub(super) struct Rule {
+    pub(super) id: CheckId,
+    pub(super) title: &'static str,
+    pub(super) means: &'static str,
+    pub(super) judges: &'static str,
+    pub(super) sources: &'static [&'static str],
+    pub(super) purposes: &'static [Purpose],
+    pub(super) symptom_of: &'static [CheckId],
+    /// The first that fits counts.
+    pub(super) patterns: &'static [Pattern],
+    pub(super) rate: Rate,
+    /// Messages of one kind that come closer together than this, in seconds, are one event.
+    pub(super) window: f64,
+    /// Whether it matters only of GPUs, NICs and the bridges above them.
+    pub(super) on_the_way_only: bool,
+    /// Why what was logged no longer matters, where it does not.
+    pub(super) unless: fn(&Context<'_>) -> Option<&'static str>,
+}
+
+/// Nothing takes away from what was logged.
+pub(super) fn always(_: &Context<'_>) -> Option<&'static str> {
+    None
+}
+
+/// Messages of one kind about one subject.
+struct Kind<'a> {
+    subject: Subject,
+    meaning: Meaning,
+    first: Message<'a>,
+    last: Message<'a>,
+    /// How many messages, and when each event began.
+    messages: usize,
+    events: Vec<Option<f64>>,
+}
+
+/// What a rule finds in the kernel's log.
+pub(super) fn judge(context: &Context<'_>, rule: &Rule) -> Vec<Finding> {
+    let log = match context.text(virtual_path::KERNEL_LOG) {
+        Datum::Present(log) => log,
+        absent => return vec![Finding::unknown(Subject::Node, "the kernel log", &absent)],
+    };
+    let expressions: Vec<(Regex, &Pattern)> = rule
+        .patterns
+        .iter()
+        .filter_map(|pattern| Some((Regex::new(pattern.expression).ok()?, pattern)))
+        .collect();
+    let way = rule.on_the_way_only.then(|| on_the_way(context));
+    let mut kinds: Vec<Kind<'_>> = Vec::new();
+    for message in messages(&log) {
+        let found = expressions
+            .iter()
+            .find_map(|(expression, pattern)| Some((expression.captures(message.text)?, pattern)));
+        let Some((captures, pattern)) = found else {
+            continue;
+        };
+        let bdf = captures
+            .name("bdf")
+            .and_then(|address| address_of(address.as_str()));
+        let subject = bdf.map_or(Subject::Node, |bdf| subject(context, bdf));
+        let mut meaning = (pattern.means)(&captures);
+        if let Some(way) = &way
+            && bdf.is_some_and(|bdf| !way.contains(&bdf))
+        {
+            meaning.verdict = meaning.verdict.min(Verdict::Info);
+        }
+        let known = kinds
+            .iter()
+            .position(|kind| kind.subject == subject && kind.meaning.summary == meaning.summary);
+        if let Some(known) = known {
+            kinds[known].add(message, rule.window);
+        } else if kinds.len() < MOST_FINDINGS {
+            kinds.push(Kind {
+                subject,
+                meaning,
+                first: message,
+                last: message,
+                messages: 1,
+                events: vec![message.seconds],
+            });
+        }
+    }
+    if kinds.is_empty() {
+        return vec![Finding::pass(
+            Subject::Node,
+            "the kernel has logged nothing of the kind",
+        )];
+    }
+    let unless = (rule.unless)(context);
+    (kinds.into_iter())
+        .map(|kind| kind.into_finding(rule.rate, unless))
+        .collect()
+}
+
+impl<'a> Kind<'a> {
+    fn add(&mut self, message: Message<'a>, window: f64) {
+        self.messages += 1;
+        let close = match (self.last.seconds, message.seconds) {
+            (Some(last), Some(now)) => (0.0..window).contains(&(now - last)),
+            _ => false,
+        };
+        if !close {
+            self.events.push(message.seconds);
+        }
+        self.last = message;
+    }
+
+    /// Whether so many events lie so close together. Events without a time may.
+    fn reaches(&self, rate: Rate) -> bool {
+        if self.events.len() < rate.events {
+            return false;
+        }
+        rate.events <= 1
+            || self.events.windows(rate.events).any(|events| {
+                match (events[0], events[rate.events - 1]) {
+                    (Some(first), Some(last)) => last - first <= rate.seconds,
+                    _ => true,
+                }
+            })
+    }
+
+    fn into_finding(self, rate: Rate, unless: Option<&str>) -> Finding {
+        let mut verdict = self.meaning.verdict;
+        if !self.reaches(rate) || unless.is_some() {
+            verdict = verdict.min(Verdict::Info);
+        }
+        let mut summary = self.meaning.summary;
+        if self.messages > 1 {
+            summary = format!("{summary} ({} times)", self.messages);
+        }
+        if let Some(why) = unless {
+            summary = format!("{summary}; {why}");
+        }
+        let mut finding = Finding::new(verdict, self.subject, summary)
+            .evidence(virtual_path::KERNEL_LOG, cut(self.first.line));
+        if self.messages > 1 {
+            finding = finding.evidence(virtual_path::KERNEL_LOG, cut(self.last.line));
+        }
+        if verdict.is_bad() {
+            finding.fixes = self.meaning.fixes;
+        }
+        finding
+    }
+}
+
+/// An address as messages have it: without a function (`0000:9b:00`), or with `0x` before the bus.
+fn address_of(text: &str) -> Option<Bdf> {
+    let text = text.trim_start_matches("0x");
+    if text.contains('.') {
+        text.parse().ok()
+    } else {
+        format!("{text}.0").parse().ok()
+    }
+}
+
+fn subject(context: &Context<'_>, bdf: Bdf) -> Subject {
+    let gpu = context.inventory.gpus.iter().find(|gpu| gpu.bdf == bdf);
+    let nic = context.nics().iter().find(|nic| nic.bdf == bdf);
+    match (gpu, nic) {
+        (Some(gpu), _) => Subject::gpu(gpu),
+        (_, Some(nic)) => Subject::nic(nic),
+        _ => Subject::Function(bdf),
+    }
+}
+
+/// GPUs, NICs, and the bridges above them. Nothing where the tree is not known, since nothing
+/// then tells what matters.
+fn on_the_way(context: &Context<'_>) -> BTreeSet<Bdf> {
+    let mut way = BTreeSet::new();
+    let gpus = context.gpus().map(|gpu| gpu.bdf);
+    for bdf in gpus.chain(context.nics().iter().map(|nic| nic.bdf)) {
+        way.insert(bdf);
+        let tree = context.inventory.tree.present();
+        if let Some((_, bridges)) = tree.and_then(|tree| tree.chain(bdf)) {
+            way.extend(bridges);
+        }
+    }
+    way
+}
+
+fn cut(line: &str) -> String {
+    line.chars().take(LONGEST_LINE).collect()
+}
