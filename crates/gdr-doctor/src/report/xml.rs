@@ -1,0 +1,42 @@
+//! Text inside XML and HTML.
+
+use std::fmt;
+
+/// A text that shows as it is inside an element or a quoted attribute. Characters that XML 1.0
+/// cannot hold become U+FFFD.
+pub(super) struct Escaped<'a>(pub(super) &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                '\t' | '\n' | '\r' => f.write_char(c)?,
+                c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => {
+                    f.write_char('\u{fffd}')?;
+                }
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_text_becomes_markup() {
+        let text = "<script>\"a\" & 'b'\u{1b}[0m";
+        assert_eq!(
+            Escaped(text).to_string(),
+            "&lt;script&gt;&quot;a&quot; &amp; &#39;b&#39;\u{fffd}[0m"
+        );
+    }
+}
