@@ -1,0 +1,277 @@
+//! What rules find, and what they leave alone.
+
+use gdr_node::{MemorySource, example, virtual_path};
+use regex::Regex;
+
+use super::RULES;
+use crate::checks;
+use crate::checks::fixture::{findings, verdict, worst};
+use crate::finding::Verdict;
+
+/// A message of each rule, what it is about, and the verdict.
+const EXAMPLES: &[(&str, &str, &str, Verdict)] = &[
+    (
+        "klog.xid",
+        "NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', GPU has fallen off the bus.",
+        "GPU0",
+        Verdict::Fail,
+    ),
+    (
+        "klog.xid",
+        "NVRM: Xid (PCI:0000:18:00): 13, pid=1, Graphics Exception",
+        "GPU0",
+        Verdict::Warn,
+    ),
+    (
+        "klog.sxid",
+        "nvidia-nvswitch3: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "mlx5_0",
+        Verdict::Fail,
+    ),
+    (
+        "klog.sxid",
+        "nvidia-nvswitch3: SXid (PCI:0000:05:01.0): 19084, Non-fatal, Link 30",
+        "0000:05:01.0",
+        Verdict::Warn,
+    ),
+    (
+        "klog.dmabuf_topology",
+        "NVRM: dma-buf attach failed: PCI topology not supported for dma-buf",
+        "this node",
+        Verdict::Fail,
+    ),
+    (
+        "klog.dmabuf_force_pcie",
+        "NVRM: dma-buf attach failed: topology not supported for mapping type FORCE_PCIE",
+        "this node",
+        Verdict::Fail,
+    ),
+    (
+        "klog.dmabuf_importer",
+        "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page",
+        "this node",
+        Verdict::Fail,
+    ),
+    (
+        "klog.umem",
+        "mlx5_1: mr_umem_get:812:(pid 77): umem get failed (-14)",
+        "this node",
+        Verdict::Fail,
+    ),
+    (
+        "klog.access_reg",
+        "mlx5_core 0000:19:00.0: mlx5_cmd_out_err:838:(pid 1): ACCESS_REG(0x805) op_mod(0x1) \
+         failed, status bad operation(0x2)",
+        "mlx5_1",
+        Verdict::Info,
+    ),
+    (
+        "klog.nic_health",
+        "mlx5_core 0000:19:00.0: poll_health:800:(pid 0): device's health compromised - \
+         reached miss count",
+        "mlx5_1",
+        Verdict::Fail,
+    ),
+    (
+        "klog.nic_health",
+        "mlx5_core 0000:19:00.0: temp_warn:172:(pid 0): High temperature on sensors",
+        "mlx5_1",
+        Verdict::Warn,
+    ),
+    (
+        "klog.nic_health",
+        "mlx5_core 0000:19:00.0: Port module event: module 0, Cable unplugged",
+        "mlx5_1",
+        Verdict::Warn,
+    ),
+    (
+        "klog.aer",
+        "nvidia 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction \
+         Layer",
+        "GPU0",
+        Verdict::Fail,
+    ),
+    (
+        "klog.aer",
+        "pcieport 0000:17:00.0: DPC: containment event, status:0x1f01 source:0x0000",
+        "0000:17:00.0",
+        Verdict::Fail,
+    ),
+    (
+        "klog.aer",
+        "nvme 0000:e1:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal)",
+        "0000:e1:00.0",
+        Verdict::Info,
+    ),
+    (
+        "klog.iommu_fault",
+        "DMAR: [DMA Write NO_PASID] Request device [19:00.0] fault addr 0x3f8000000000",
+        "mlx5_1",
+        Verdict::Fail,
+    ),
+    (
+        "klog.iommu_fault",
+        "AMD-Vi: Event logged [IO_PAGE_FAULT device=18:00.0 domain=0x0001]",
+        "GPU0",
+        Verdict::Fail,
+    ),
+    (
+        "klog.iommu_fault",
+        "xhci_hcd 0000:e3:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0001]",
+        "0000:e3:00.0",
+        Verdict::Info,
+    ),
+    (
+        "klog.lockdown",
+        "Lockdown: setpci: direct PCI access is restricted; see man kernel_lockdown.7",
+        "this node",
+        Verdict::Warn,
+    ),
+    (
+        "klog.lockdown",
+        "Loading of unsigned module is rejected",
+        "this node",
+        Verdict::Warn,
+    ),
+    (
+        "klog.lockdown",
+        "nvidia: module verification failed: signature and/or required key missing - \
+         tainting kernel",
+        "this node",
+        Verdict::Info,
+    ),
+    (
+        "klog.nccl_segfault",
+        "python3[4]: segfault at 18 ip 00007f sp 00007f error 4 in libnccl.so.2.20.5[7f]",
+        "this node",
+        Verdict::Info,
+    ),
+];
+
+fn logged(lines: &[&str]) -> MemorySource {
+    let text: String = lines
+        .iter()
+        .enumerate()
+        .map(|(number, line)| format!("[{:5}.000000] {line}\n", 10 + number))
+        .collect();
+    example::healthy().file(virtual_path::KERNEL_LOG, text)
+}
+
+#[test]
+fn every_expression_is_one() {
+    for rule in RULES {
+        for pattern in rule.patterns {
+            assert!(
+                Regex::new(pattern.expression).is_ok(),
+                "{}",
+                pattern.expression
+            );
+        }
+    }
+}
+
+#[test]
+fn every_rule_finds_its_messages_and_no_others() {
+    for (id, line, subject, verdict) in EXAMPLES {
+        let node = logged(&[line]);
+        for rule in RULES {
+            let found = worst(checks::find(rule.id.0).unwrap(), &node);
+            if rule.id.0 == *id {
+                assert_eq!(found.verdict, *verdict, "{line}: {}", found.summary);
+                assert_eq!(found.subject.to_string(), *subject, "{line}");
+                assert_eq!(found.verdict.is_bad(), !found.fixes.is_empty(), "{line}");
+            } else {
+                assert_eq!(found.verdict, Verdict::Pass, "{} takes {line}", rule.id);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rule_passes_on_a_quiet_log_and_is_unknown_without_one() {
+    let quiet = example::healthy();
+    let denied = example::healthy().denied(virtual_path::KERNEL_LOG);
+    for rule in RULES {
+        let check = checks::find(rule.id.0).unwrap();
+        assert_eq!(verdict(check, &quiet), Verdict::Pass, "{}", rule.id);
+        assert_eq!(verdict(check, &denied), Verdict::Unknown, "{}", rule.id);
+        let partial = MemorySource::partial();
+        assert_eq!(verdict(check, &partial), Verdict::Unknown, "{}", rule.id);
+    }
+}
+
+#[test]
+fn what_the_kernel_says_at_every_start_is_no_error() {
+    let node = logged(&[
+        "pcieport 0000:15:01.0: AER: enabled with IRQ 122",
+        "pcieport 0000:15:01.0: DPC: enabled with IRQ 122",
+        "pcieport 0000:15:01.0: DPC: error containment capabilities: Int Msg #0, RPExt+",
+        "DMAR: Host address width 46",
+        "DMAR: dmar0: reg_base_addr fbffc000 ver 5:0 cap 8d2078c106f0466",
+        "AMD-Vi: Interrupt remapping enabled",
+        "pcieport 0000:15:01.0: AER: Corrected error received: 0000:15:01.0",
+        "mlx5_core 0000:19:00.0: Port module event: module 0, Cable plugged",
+    ]);
+    for rule in RULES {
+        let check = checks::find(rule.id.0).unwrap();
+        assert_eq!(verdict(check, &node), Verdict::Pass, "{}", rule.id);
+    }
+}
+
+#[test]
+fn a_peer_memory_module_that_does_not_fit_fails_only_where_it_is_needed() {
+    let check = checks::find("klog.peermem_symbol").unwrap();
+    let line = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)";
+    let found = worst(check, &logged(&[line]));
+    assert_eq!(found.verdict, Verdict::Info);
+    assert!(
+        found.summary.ends_with("one is loaded now"),
+        "{}",
+        found.summary
+    );
+    let text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu\n";
+    let needed = logged(&[line])
+        .file("/proc/driver/nvidia/version", text)
+        .without("@cuda/devices.json")
+        .without("@verbs/devices.json")
+        .without("/sys/module/nvidia_peermem")
+        .without("/sys/kernel/mm/memory_peers")
+        .file("/proc/modules", "ib_core 1 0 - Live 0x0\n");
+    let found = worst(check, &needed);
+    assert_eq!(found.verdict, Verdict::Fail);
+    assert_eq!(found.fixes.len(), 2);
+}
+
+#[test]
+fn a_storm_counts_and_a_single_one_does_not() {
+    let check = checks::find("klog.peermem_context").unwrap();
+    let line = "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, \
+                skipping further processing";
+    assert_eq!(worst(check, &logged(&[line])).verdict, Verdict::Info);
+    let found = worst(check, &logged(&[line; 5]));
+    assert_eq!(found.verdict, Verdict::Warn);
+    assert!(found.summary.ends_with("(5 times)"), "{}", found.summary);
+    // Three within two hours are none within a minute.
+    let slow = example::healthy().file(
+        virtual_path::KERNEL_LOG,
+        format!("[ 1.0] {line}\n[ 3600.0] {line}\n[ 7200.0] {line}\n"),
+    );
+    assert_eq!(worst(check, &slow).verdict, Verdict::Info);
+}
+
+#[test]
+fn one_gpu_that_repeats_itself_is_one_finding() {
+    let check = checks::find("klog.xid").unwrap();
+    let xid = |gpu: &str| format!("NVRM: Xid (PCI:0000:{gpu}:00): 119, pid=1, Timeout");
+    let (one, other) = (xid("18"), xid("1a"));
+    let found = findings(check, &logged(&[&one, &one, &other, &one]));
+    let told: Vec<String> = found
+        .iter()
+        .map(|it| format!("{}: {}", it.subject, it.summary))
+        .collect();
+    let said = "Xid 119: the GPU's system processor (GSP) did not answer";
+    assert_eq!(
+        told,
+        [format!("GPU0: {said} (3 times)"), format!("GPU1: {said}")]
+    );
+}
