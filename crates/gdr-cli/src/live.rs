@@ -10,8 +10,9 @@ use gdr_cuda::{Cuda, Driver, Error};
 use gdr_node::{Datum, Errno, ThisNode, virtual_path};
 use serde_json::{Value, json};
 
-/// How long a driver may take to answer. One that hangs must not keep whoever looks for the cause.
-const LIMIT: Duration = Duration::from_secs(20);
+/// How long a driver may take to answer: NVIDIA's wakes every GPU that persistence mode does not
+/// keep awake, which takes seconds each. One that hangs must not keep whoever looks for the cause.
+const LIMIT: Duration = Duration::from_secs(60);
 /// `ETIMEDOUT` of Linux.
 const TOO_LATE: Errno = Errno(110);
 

@@ -65,7 +65,7 @@ impl Named {
         let source = capture(path)?;
         let host = source.text("/proc/sys/kernel/hostname").into_present();
         let name = host
-            .filter(|host| !host.is_empty())
+            .filter(|host| !host.is_empty() && !host.contains(char::is_control))
             .unwrap_or_else(|| path.display().to_string());
         Ok(Self { name, source })
     }

@@ -102,7 +102,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             area = Some(key.area);
             table.add_row([
                 title,
-                key.to_string(),
+                printable(&key.to_string()),
                 shown(&difference.first),
                 shown(&difference.second),
             ]);
@@ -146,6 +146,24 @@ fn known(value: &Datum<String>) -> Option<String> {
 pub(super) fn shown(value: &Datum<String>) -> String {
     match value {
         Datum::Missing => "-".to_owned(),
-        value => value.to_string(),
+        value => printable(&value.to_string()),
+    }
+}
+
+/// A text of an archive, which anybody may have made, without what moves a terminal's cursor.
+pub(super) fn printable(text: &str) -> String {
+    let replace = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(replace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_an_archive_reaches_the_terminal_as_a_command() {
+        let value = Datum::Present("\x1b[2J2.3.1\nx".to_owned());
+        assert_eq!(shown(&value), "\u{fffd}[2J2.3.1\u{fffd}x");
+        assert_eq!(shown(&Datum::Missing), "-");
     }
 }

@@ -10,7 +10,7 @@ use gdr_node::compare::{Area, Facts, Outliers, outliers, suspects};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
-use super::diff::shown;
+use super::diff::{printable, shown};
 use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit};
 use crate::node::Named;
@@ -124,7 +124,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             .iter()
             .map(|(value, places)| format!("{}: {}", shown(value), some(places, &names)))
             .collect();
-        table.add_row([title, outliers.key.to_string(), usual, others.join("; ")]);
+        let key = printable(&outliers.key.to_string());
+        table.add_row([title, key, usual, others.join("; ")]);
     }
     output.line(table.trim_fmt())?;
     output.line("")?;

@@ -9,7 +9,7 @@ use crate::source::MAX_FILE;
 /// virtual functions exist.
 pub(super) const ENTRIES: usize = 250_000;
 /// The most bytes of the manifest.
-pub(super) const MANIFEST: u64 = 8 << 20;
+pub(super) const MANIFEST: u64 = 16 << 20;
 /// The most bytes of all files together.
 pub(super) const CONTENT: u64 = 64 << 20;
 /// The most bytes of the unpacked archive, headers and padding included.

@@ -98,7 +98,7 @@ fn manifest(entry: Entry<'_, impl Read>) -> Result<Manifest, ArchiveError> {
         return Err(ArchiveError::Version {
             found: version.version,
             known: manifest::VERSION,
-            writer: version.gdr,
+            writer: shown(&version.gdr),
         });
     }
     serde_json::from_slice(&text).map_err(damaged)
@@ -126,7 +126,7 @@ impl Builder {
             place.link = absent.link.map(manifest::Absence::datum);
             if let Some(absence) = absent.list {
                 if place.list.is_some() {
-                    return Err(ArchiveError::Duplicate(at.clone()));
+                    return Err(ArchiveError::Duplicate(shown(at)));
                 }
                 place.list = Some(absence.datum());
             }
@@ -160,7 +160,7 @@ impl Builder {
                 let bytes = contents(entry)?;
                 let place = self.content.place(&at);
                 if place.file.is_some() || matches!(place.link, Some(Datum::Present(_))) {
-                    return Err(ArchiveError::Duplicate(at));
+                    return Err(ArchiveError::Duplicate(shown(&at)));
                 }
                 place.file = Some(Datum::Present(bytes));
             }
@@ -172,7 +172,7 @@ impl Builder {
                 let target = String::from_utf8_lossy(&target).into_owned();
                 let place = self.content.place(&at);
                 if place.link.is_some() || matches!(place.file, Some(Datum::Present(_))) {
-                    return Err(ArchiveError::Duplicate(at));
+                    return Err(ArchiveError::Duplicate(shown(&at)));
                 }
                 place.link = Some(Datum::Present(target));
             }

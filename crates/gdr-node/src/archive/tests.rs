@@ -291,7 +291,7 @@ fn files_and_manifests_have_a_largest_size() {
         "{error}"
     );
     let mut tar = Builder::new(Vec::new());
-    file(&mut tar, manifest::NAME, &vec![b' '; 9 << 20]);
+    file(&mut tar, manifest::NAME, &vec![b' '; 17 << 20]);
     let error = refusal(&tar.into_inner().unwrap());
     assert!(
         matches!(error, ArchiveError::TooLarge(Limit::Manifest)),

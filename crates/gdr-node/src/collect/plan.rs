@@ -96,6 +96,7 @@ pub(super) const STEPS: &[Step] = &[
                     "board_id",
                     "hca_type",
                     "hw_rev",
+                    "tc/1/traffic_class",
                 ],
             ),
             Lists("/sys/class/infiniband/*", &["ports"]),
