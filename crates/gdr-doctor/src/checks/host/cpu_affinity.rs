@@ -46,7 +46,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         absent => {
             return vec![Finding::unknown(
                 Subject::Node,
-                "the CPUs that this process may run on",
+                "the list of CPUs that this process may run on",
                 &absent,
             )];
         }

@@ -52,7 +52,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             absent => {
                 return vec![Finding::unknown(
                     Subject::Node,
-                    "the rights of this process",
+                    "the set of rights of this process",
                     &absent,
                 )];
             }

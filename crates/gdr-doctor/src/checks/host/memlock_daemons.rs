@@ -53,7 +53,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     if limits.is_unknown() && !units.is_present() {
         return vec![Finding::unknown(
             Subject::Node,
-            "the limits of the daemons that start jobs",
+            "the list of limits of daemons that start jobs",
             &limits,
         )];
     }

@@ -30,7 +30,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
     let facts = context.facts();
-    if facts.machine.is_unknown() && facts.container.is_unknown() {
+    if !facts.machine.is_present() && !facts.container.is_present() {
         return vec![Finding::unknown(
             Subject::Node,
             "whether this is a guest or a container",
@@ -38,21 +38,22 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         )];
     }
     let machine = match facts.machine {
-        Datum::Present(Machine::Bare) => "no guest",
-        Datum::Present(Machine::Virtual) => "a guest of a hypervisor",
-        _ => "it is not known whether a guest",
+        Datum::Present(Machine::Bare) => Some("no guest"),
+        Datum::Present(Machine::Virtual) => Some("a guest of a hypervisor"),
+        _ => None,
     };
     let gvisor = context
         .text("/proc/version")
         .present()
         .is_some_and(|text| text.contains("gVisor"));
     let container = match facts.container {
-        _ if gvisor => "a sandbox of gVisor",
-        Datum::Present(Container::Yes) => "a container",
-        Datum::Present(Container::No) => "no container",
-        _ => "it is not known whether a container",
+        _ if gvisor => Some("a sandbox of gVisor"),
+        Datum::Present(Container::Yes) => Some("a container"),
+        Datum::Present(Container::No) => Some("no container"),
+        _ => None,
     };
-    let mut finding = Finding::info(Subject::Node, format!("this is {machine} and {container}"));
+    let known: Vec<&str> = machine.into_iter().chain(container).collect();
+    let mut finding = Finding::info(Subject::Node, format!("this is {}", known.join(" and ")));
     for name in ["sys_vendor", "product_name"] {
         let path = format!("/sys/class/dmi/id/{name}");
         if let Datum::Present(text) = context.text(&path) {

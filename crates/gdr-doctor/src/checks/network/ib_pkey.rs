@@ -44,7 +44,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
     let path = format!("{}/pkeys", port.path);
     let names = match context.source.list(&path) {
         Datum::Present(names) => names,
-        absent => return Finding::unknown(subject, "its partitions", &absent),
+        absent => return Finding::unknown(subject, "the list of its partitions", &absent),
     };
     let keys: Vec<u32> = names
         .iter()

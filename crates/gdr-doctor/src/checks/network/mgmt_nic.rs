@@ -86,13 +86,17 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     } else {
         Finding::info(
             Subject::Node,
-            format!(
-                "{} of another kind than the others: libraries should leave them out",
-                match names.len() {
-                    1 => format!("{} is", names[0]),
-                    _ => format!("{} are", names.join(", ")),
+            match &names[..] {
+                [name] => {
+                    format!(
+                        "{name} is of another kind than the others: libraries should leave it out"
+                    )
                 }
-            ),
+                _ => format!(
+                    "{} are of another kind than the others: libraries should leave them out",
+                    names.join(", ")
+                ),
+            },
         )
         .evidence("of another kind", shown)
         .fix(Fix::user(

@@ -143,12 +143,20 @@ impl<'a> Port<'a> {
 /// Every port that matters; where there is none, what a check says instead. Devices that are no
 /// PCI functions count where there are no others.
 pub(in crate::checks) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Vec<Finding>> {
-    let Some(all) = context.inventory.rdma.present() else {
-        return Err(vec![Finding::unknown(
-            Subject::Node,
-            "the list of RDMA devices",
-            &context.inventory.rdma,
-        )]);
+    let all = match &context.inventory.rdma {
+        Datum::Present(all) => all,
+        Datum::Missing => {
+            return Err(vec![Finding::skip(
+                "there is no RDMA device: the kernel's RDMA stack is not loaded",
+            )]);
+        }
+        absent => {
+            return Err(vec![Finding::unknown(
+                Subject::Node,
+                "the list of RDMA devices",
+                absent,
+            )]);
+        }
     };
     let known: Vec<Bdf> = context.nics().iter().map(|nic| nic.bdf).collect();
     let hardware = context.inventory.rdma_functions().next().is_some();

@@ -61,7 +61,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
     let loss = LOSS.map(read);
     let congestion = CONGESTION.map(read);
     if let Some((_, absent)) = loss.iter().find(|(_, count)| count.is_unknown()) {
-        return Finding::unknown(subject, "its counters of lost packets", absent);
+        return Finding::unknown(subject, "its count of lost packets", absent);
     }
     if loss.iter().all(|(_, count)| *count == Datum::Missing) {
         let mut finding = Finding::skip("its driver has no counters of lost packets");

@@ -63,6 +63,12 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             .collect();
         let range = format!("{:#x} to {end:#x}", bar.start);
         let path = format!("/sys/bus/pci/devices/{}/resource", gpu.bdf);
+        if context.nics().is_empty() && context.inventory.gpus.len() == 1 {
+            let mut finding = Finding::skip("it has no peers here");
+            finding.subject = subject;
+            findings.push(finding);
+            continue;
+        }
         findings.push(if let Some((name, _, bits, file)) = short.first() {
             Finding::warn(
                 subject,

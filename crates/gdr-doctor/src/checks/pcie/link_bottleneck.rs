@@ -54,7 +54,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
         .min_by_key(|(link, _)| link.bandwidth());
     let Some((link, at)) = narrowest else {
         let absent = way.first().map_or(gdr_node::Datum::NotCollected, Hop::now);
-        return Finding::unknown(subject, "the links on its way", &absent);
+        return Finding::unknown(subject, "the list of links on its way", &absent);
     };
     let has = link.bandwidth();
     let evidence = format!("{link} ({has}) at {at}");
@@ -79,7 +79,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
     Finding::warn(
         subject,
         format!(
-            "{link} carries {has} and port rate of {} is {needed} ({rate} Gb/s)",
+            "{link} carries {has}, and the port of {} needs {needed} ({rate} Gb/s)",
             nic.name
         ),
     )

@@ -59,7 +59,13 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Option<Fi
     let subject = Subject::nic(nic);
     let express = match own_express(function)? {
         Datum::Present(express) => express,
-        absent => return Some(Finding::unknown(subject, "the tags that it uses", absent)),
+        absent => {
+            return Some(Finding::unknown(
+                subject,
+                "the kind of tags that it uses",
+                absent,
+            ));
+        }
     };
     let name = format!("{} Device Control, tags", function.bdf);
     if express.ten_bit_tags {

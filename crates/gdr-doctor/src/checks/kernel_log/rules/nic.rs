@@ -72,12 +72,10 @@ pub(super) const NIC_HEALTH: Rule = Rule {
         Pattern {
             expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*Cable unplugged",
             means: |_| {
-                Meaning::new(Verdict::Warn, "a cable was pulled, or lost contact").fix(
-                    Fix::manual(
-                        "Look at the cable",
-                        "seat the cable and its transceiver anew",
-                    ),
-                )
+                Meaning::new(Verdict::Warn, "a cable was pulled, or lost contact").fix(Fix::manual(
+                    "Look at the cable",
+                    "seat the cable and its transceiver anew",
+                ))
             },
         },
     ],
@@ -86,4 +84,3 @@ pub(super) const NIC_HEALTH: Rule = Rule {
     on_the_way_only: false,
     unless: always,
 };
-

@@ -24,9 +24,7 @@ pub(super) const AER: Rule = Rule {
     patterns: &[
         Pattern {
             expression: r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:PCIe Bus Error: severity=Uncorrect|AER: .*[Uu]ncorrect)",
-            means: |_| {
-                Meaning::new(Verdict::Fail, "PCI Express has lost packets").fix(contact())
-            },
+            means: |_| Meaning::new(Verdict::Fail, "PCI Express has lost packets").fix(contact()),
         },
         Pattern {
             expression: r"pcieport (?P<bdf>[0-9a-f:.]+): DPC: containment event",

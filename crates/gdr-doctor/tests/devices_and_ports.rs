@@ -1,0 +1,308 @@
+//! What holds together of the checks of PCI Express, the host, the network and the kernel's log:
+//! of nodes that are well, that were not read, that only a user looked at, and of captures of real
+//! machines where they lie beside the workspace.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gdr_doctor::{Context, Diagnosis, Group, Judged, Outcome, Selection, Verdict, diagnose};
+use gdr_node::import::lspci;
+use gdr_node::pci::{LinkSpeed, LinkWidth};
+use gdr_node::{
+    Datum, Inventory, LiveRoot, MemorySource, NumaLayout, Source, example, virtual_path,
+};
+use tempfile::TempDir;
+
+const GROUPS: [Group; 4] = [Group::Pcie, Group::Host, Group::Network, Group::KernelLog];
+
+fn diagnosis(node: &dyn Source) -> Diagnosis {
+    let inventory = Inventory::read(node);
+    let selection = Selection::all().groups(GROUPS);
+    diagnose(&Context::new(node, &inventory), &selection)
+}
+
+/// One line a finding of those that are wanted.
+fn lines(diagnosis: &Diagnosis, wanted: impl Fn(&Judged) -> bool) -> Vec<String> {
+    (diagnosis.findings.iter())
+        .filter(|judged| wanted(judged))
+        .map(|judged| {
+            let finding = &judged.finding;
+            format!(
+                "{} {} {}: {}",
+                finding.verdict, judged.check.id, finding.subject, finding.summary
+            )
+        })
+        .collect()
+}
+
+fn bad(diagnosis: &Diagnosis) -> Vec<String> {
+    lines(diagnosis, |judged| judged.finding.verdict.is_bad())
+}
+
+fn of(diagnosis: &Diagnosis, check: &str) -> Vec<Verdict> {
+    (diagnosis.findings.iter())
+        .filter(|judged| judged.check.id.0 == check)
+        .map(|judged| judged.finding.verdict)
+        .collect()
+}
+
+#[test]
+fn on_the_healthy_node_nothing_is_bad_and_nothing_is_left_open() {
+    let diagnosis = diagnosis(&example::healthy());
+    let open = lines(&diagnosis, |judged| {
+        judged.finding.verdict >= Verdict::Unknown
+    });
+    assert!(open.is_empty(), "{open:#?}");
+    assert_eq!(diagnosis.outcome(), Outcome::Healthy);
+}
+
+#[test]
+fn of_a_node_that_was_not_read_nothing_is_claimed() {
+    let diagnosis = diagnosis(&MemorySource::partial());
+    let claimed = lines(&diagnosis, |judged| {
+        !matches!(judged.finding.verdict, Verdict::Unknown | Verdict::Skip)
+    });
+    assert!(claimed.is_empty(), "{claimed:#?}");
+    assert_eq!(diagnosis.outcome(), Outcome::Undecided);
+}
+
+#[test]
+fn the_example_has_one_root_cause_among_its_links() {
+    let diagnosis = diagnosis(&example::node());
+    let causes = diagnosis.root_causes();
+    assert_eq!(causes.len(), 1, "{:#?}", bad(&diagnosis));
+    let (_, cause) = causes[0];
+    assert_eq!(cause.check.id.0, "link.width");
+    assert_eq!(cause.finding.subject.to_string(), "mlx5_7");
+}
+
+#[test]
+fn every_bad_finding_says_what_to_do_and_what_it_rests_on() {
+    let nodes = [
+        example::node(),
+        MemorySource::new(),
+        MemorySource::new().directory("/sys/bus/pci/devices"),
+        example::healthy().without("/sys/class/infiniband_verbs"),
+        example::healthy()
+            .without("/dev")
+            .without(virtual_path::DEVICE_NODES),
+        example::healthy().without("/sys/class/net"),
+    ];
+    for node in nodes {
+        for judged in &diagnosis(&node).findings {
+            let finding = &judged.finding;
+            assert!(
+                !finding.verdict.is_bad()
+                    || !(finding.fixes.is_empty() || finding.evidence.is_empty()),
+                "{} {}",
+                judged.check.id,
+                finding.summary
+            );
+        }
+    }
+}
+
+/// What a user sees who is not root: headers of config space, no log, no limits of daemons.
+#[test]
+fn what_only_root_may_read_is_unknown_and_fails_nothing() {
+    let mut node = example::healthy();
+    let places: Vec<String> = node
+        .paths()
+        .filter_map(|path| path.strip_suffix("/config"))
+        .filter_map(|path| path.rsplit('/').next())
+        .map(str::to_owned)
+        .collect();
+    for bdf in &places {
+        node = example::edit(node, bdf, |space| {
+            space.header_only();
+        });
+    }
+    let node = node
+        .denied(virtual_path::KERNEL_LOG)
+        .denied("@limits/slurmd");
+    let diagnosis = diagnosis(&node);
+    assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+    for check in ["pci.mrrs", "pci.ro", "pci.mps", "pci.aspm", "klog.xid"] {
+        let verdicts = of(&diagnosis, check);
+        assert!(verdicts.iter().all(|it| *it == Verdict::Unknown), "{check}");
+    }
+    // Speeds and widths of links are for everybody.
+    assert!(
+        of(&diagnosis, "link.width")
+            .iter()
+            .all(|it| *it == Verdict::Pass)
+    );
+}
+
+/// As on every machine whose GPUs have nothing to do.
+#[test]
+fn idle_gpus_at_the_lowest_speed_are_no_fault() {
+    let node = (example::GPUS.iter().zip(example::GPU_PORTS)).fold(
+        example::healthy(),
+        |node, (gpu, port)| {
+            [*gpu, port].iter().fold(node, |node, bdf| {
+                example::edit(node, bdf, |end| {
+                    end.link(LinkSpeed::GEN1, LinkWidth(16));
+                })
+            })
+        },
+    );
+    let diagnosis = diagnosis(&node);
+    assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+    let told = of(&diagnosis, "link.speed");
+    assert_eq!(told.iter().filter(|it| **it == Verdict::Info).count(), 8);
+}
+
+#[test]
+fn a_node_without_anything_is_judged_without_panic() {
+    let _ = diagnosis(&MemorySource::new());
+    // Every path reads as garbage.
+    let mut node = example::healthy();
+    let paths: Vec<String> = node.paths().map(str::to_owned).collect();
+    for path in &paths {
+        if node.read(path).is_present() {
+            node = node.file(path, b"\xff\x00 99999999999999999999 : ; [ garbage\n");
+        }
+    }
+    let _ = diagnosis(&node);
+}
+
+fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/data")
+        .join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("skipped: no capture {}", path.display());
+    None
+}
+
+/// What a compressed or a plain capture holds.
+fn text(name: &str) -> Option<String> {
+    let path = shared(name)?;
+    if !name.ends_with(".gz") {
+        return Some(String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned());
+    }
+    match Command::new("gzip").arg("-dc").arg(&path).output() {
+        Ok(output) if output.status.success() => {
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+        other => {
+            eprintln!(
+                "skipped: gzip does not unpack {}: {other:?}",
+                path.display()
+            );
+            None
+        }
+    }
+}
+
+/// A listing by lspci, and nothing else.
+fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
+    let tree = lspci::read(&text(name)?).unwrap().into_tree();
+    let inventory = Inventory::of_tree(Datum::Present(tree), NumaLayout::of_nodes(nodes));
+    let nothing = MemorySource::partial();
+    let selection = Selection::all().groups(GROUPS);
+    Some(diagnose(&Context::new(&nothing, &inventory), &selection))
+}
+
+#[test]
+fn listings_of_real_machines_show_no_fault() {
+    for (name, nodes) in [
+        ("pairs/asus-esc8000a-e13p/lspci_full.log", 2),
+        ("pairs/stelline/puget-threadripper-pro-wrx90.md", 1),
+        ("lspci/gpud-lspci.nn.a100.txt", 2),
+        ("lspci/gpud-lspci.nn.a10.txt", 2),
+    ] {
+        if let Some(diagnosis) = listed(name, nodes) {
+            assert!(bad(&diagnosis).is_empty(), "{name}: {:#?}", bad(&diagnosis));
+        }
+    }
+}
+
+#[test]
+fn the_idle_gpus_of_a_real_machine_are_told_of() {
+    let Some(diagnosis) = listed("pairs/asus-esc8000a-e13p/lspci_full.log", 2) else {
+        return;
+    };
+    let told = of(&diagnosis, "link.speed");
+    assert_eq!(told.iter().filter(|it| **it == Verdict::Info).count(), 8);
+    assert_eq!(of(&diagnosis, "bar1.size"), [Verdict::Pass; 8]);
+    assert!(
+        of(&diagnosis, "link.width")
+            .iter()
+            .all(|it| *it == Verdict::Pass)
+    );
+}
+
+/// The log of a node, and nothing else.
+fn logged(name: &str) -> Option<Diagnosis> {
+    let node = MemorySource::partial().file(virtual_path::KERNEL_LOG, text(name)?);
+    let inventory = Inventory::read(&node);
+    let selection = Selection::all().groups([Group::KernelLog]);
+    Some(diagnose(&Context::new(&node, &inventory), &selection))
+}
+
+#[test]
+fn real_logs_say_what_happened_and_no_more() {
+    for (name, expected) in [
+        (
+            "dmesg/gpud-kmsg.2.peermem.log.gz",
+            &[
+                "warn klog.peermem_context this node: the peer-memory module found its \
+               registrations gone (7 times)",
+            ][..],
+        ),
+        (
+            "dmesg/gpud-dmesg-with-xid-119.log.gz",
+            &[
+                "fail klog.xid 0000:9b:00.0: Xid 119: the GPU's system processor (GSP) did not \
+               answer (5 times)",
+            ],
+        ),
+        ("pairs/asus-esc8000a-e13p/dmesg.log.gz", &[]),
+    ] {
+        if let Some(diagnosis) = logged(name) {
+            assert_eq!(bad(&diagnosis), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn ports_of_a_real_machine_are_judged_without_gids_and_without_pci() {
+    let Some(archive) = shared("ib-sysfs/gpud-sys-class-infiniband-h100.tar.gz") else {
+        return;
+    };
+    let dir = TempDir::new().unwrap();
+    let tar = Command::new("tar")
+        .arg("xf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(dir.path())
+        .output();
+    if !tar.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: tar does not unpack {}", archive.display());
+        return;
+    }
+    let class = dir.path().join("sys/class");
+    fs::create_dir_all(&class).unwrap();
+    let inside = dir.path().join(
+        "components/accelerator/nvidia/infiniband/class/testdata/sys-class-infiniband-h100.0",
+    );
+    fs::rename(inside, class.join("infiniband")).unwrap();
+    let diagnosis = diagnosis(&LiveRoot::at(dir.path()));
+    let network = lines(&diagnosis, |judged| {
+        judged.check.group == Group::Network && judged.finding.verdict.is_bad()
+    });
+    assert!(network.is_empty(), "{network:#?}");
+    assert_eq!(of(&diagnosis, "port.state"), [Verdict::Pass; 9]);
+    // The management card is of its own kind, and has no sibling to be slower than.
+    let rates = of(&diagnosis, "port.rate");
+    assert_eq!(rates.iter().filter(|it| **it == Verdict::Pass).count(), 8);
+    assert_eq!(of(&diagnosis, "bond"), [Verdict::Info]);
+    assert_eq!(of(&diagnosis, "mgmt.nic"), [Verdict::Info]);
+    assert_eq!(of(&diagnosis, "roce.gid"), [Verdict::Unknown]);
+}
