@@ -50,6 +50,20 @@ pub struct NvidiaDriver {
     pub flavour: Flavour,
 }
 
+impl std::fmt::Display for NvidiaDriver {
+    /// Its version as NVIDIA writes it, with two digits in the third place: `580.95.05`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (place, number) in self.version.0.iter().enumerate() {
+            match place {
+                0 => write!(f, "{number}")?,
+                2 => write!(f, ".{number:02}")?,
+                _ => write!(f, ".{number}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What the machine is, seen from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
@@ -213,7 +227,7 @@ mod tests {
                        Release Build  (dvs-builder@x)  Tue\nGCC version:  gcc 12.2.0\n",
         );
         assert_eq!(open.flavour, Flavour::Open);
-        assert_eq!(open.version.to_string(), "580.95.5");
+        assert_eq!(open.to_string(), "580.95.05");
         let closed = of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu\n");
         assert_eq!(closed.flavour, Flavour::Proprietary);
         assert!(closed.version.is_at_least(&[535]) && !closed.version.is_at_least(&[535, 130]));

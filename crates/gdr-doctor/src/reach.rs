@@ -86,7 +86,7 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Answer {
         };
         answer.evidence(
             "/proc/driver/nvidia/version",
-            format!("{flavour} module, version {}", driver.version),
+            format!("{flavour} module, version {driver}"),
         )
     };
     if driver.flavour == Flavour::Proprietary {
@@ -96,8 +96,7 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Answer {
     }
     if !driver.version.is_at_least(&DMABUF_DRIVER) {
         return of_driver(no(format!(
-            "driver {} is older than 515, the first that exports dma-buf",
-            driver.version
+            "driver {driver} is older than 515, the first that exports dma-buf"
         )));
     }
     let kernel = match &facts.kernel {

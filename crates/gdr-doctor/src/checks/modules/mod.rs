@@ -1,9 +1,10 @@
 //! Checks of devices, drivers and kernel modules.
 
+use gdr_node::pci::{Identity, VendorId};
 use gdr_node::{Bdf, RdmaDevice};
 
 use crate::check::Check;
-use crate::context::{Context, is_rdma_nic};
+use crate::context::Context;
 use crate::finding::{Finding, Subject, Verdict};
 
 mod dmabuf_force_pcie;
@@ -140,7 +141,7 @@ fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
         .collect();
     for function in (inventory.tree.present().into_iter()).flat_map(|tree| tree.functions()) {
         let known = functions.iter().any(|nic| nic.bdf == function.bdf);
-        if !known && is_rdma_nic(function) && !function.is_virtual() {
+        if !known && is_rdma_nic(&function.identity) && !function.is_virtual() {
             functions.push(NicFunction {
                 bdf: function.bdf,
                 rdma: None,
@@ -148,4 +149,11 @@ fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
         }
     }
     functions
+}
+
+/// Whether a function is an InfiniBand controller, or a network controller of a maker of RDMA NICs
+/// only.
+fn is_rdma_nic(identity: &Identity) -> bool {
+    (identity.class).is_some_and(|class| class.subclass() == 0x0207)
+        || identity.is_network() && identity.vendor == Some(VendorId::MELLANOX)
 }

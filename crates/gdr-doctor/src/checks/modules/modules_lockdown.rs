@@ -17,8 +17,9 @@ pub(super) const CHECK: Check = Check {
                 are, and refuses setpci, so that ACS and read requests cannot be set at run time.",
         reads: "/sys/kernel/security/lockdown, the EFI variable SecureBoot, \
                 /sys/module/module/parameters/sig_enforce, the kernel's log.",
-        judges: "pass: neither. info: Secure Boot without lockdown. warn: lockdown, or signatures \
-                 are enforced. fail: the log says that a module was rejected and NVIDIA's driver \
+        judges: "pass: neither. info: Secure Boot without lockdown; signatures are enforced and \
+                 NVIDIA's driver is loaded. warn: lockdown; signatures are enforced and it is not. \
+                 fail: the log says that a module was rejected and NVIDIA's driver \
                  is not loaded.",
         sources: &[
             "man 7 kernel_lockdown",
@@ -81,6 +82,11 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         )
         .fix(sign())
         .fix(switch_off())
+    } else if enforces && context.facts().nvidia.is_present() {
+        Finding::info(
+            Subject::Node,
+            "the kernel refuses modules that no trusted key signed; NVIDIA's driver is loaded",
+        )
     } else if enforces {
         Finding::warn(
             Subject::Node,
@@ -138,7 +144,9 @@ mod tests {
         let locked = example::healthy().file(LOCKDOWN, "none [integrity] confidentiality\n");
         assert_eq!(verdict(&CHECK, &locked), Verdict::Warn);
         let enforcing = example::healthy().file(ENFORCED, "Y\n");
-        assert_eq!(verdict(&CHECK, &enforcing), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &enforcing), Verdict::Info);
+        let unloaded = enforcing.without("/proc/driver/nvidia");
+        assert_eq!(verdict(&CHECK, &unloaded), Verdict::Warn);
     }
 
     #[test]

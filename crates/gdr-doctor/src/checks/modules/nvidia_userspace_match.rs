@@ -29,8 +29,8 @@ pub(super) const CHECK: Check = Check {
 const LIBRARIES: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
-    let module = match &context.facts().nvidia {
-        Datum::Present(driver) => &driver.version,
+    let driver = match &context.facts().nvidia {
+        Datum::Present(driver) => driver,
         Datum::Missing => return vec![Finding::skip("NVIDIA's driver is not loaded")],
         absent => {
             return vec![Finding::unknown(
@@ -60,7 +60,9 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             .filter_map(|line| line.split(" -> ").next())
             .filter_map(|path| Some((path, Version::find(path.split_once(library)?.1)?)))
             .collect();
-        let matches = versions.iter().any(|(_, version)| version == module);
+        let matches = versions
+            .iter()
+            .any(|(_, version)| *version == driver.version);
         for (path, version) in versions {
             files.push(path);
             if !matches {
@@ -75,13 +77,13 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     let finding = if wrong.is_empty() {
         Finding::pass(
             Subject::Node,
-            format!("module and libraries are of version {module}"),
+            format!("module and libraries are of version {driver}"),
         )
     } else {
         Finding::fail(
             Subject::Node,
             format!(
-                "the module is of version {module} and the libraries are not: {}",
+                "the module is of version {driver} and the libraries are not: {}",
                 wrong.join(", ")
             ),
         )
@@ -103,7 +105,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     };
     vec![
         finding
-            .evidence("/proc/driver/nvidia/version", module.to_string())
+            .evidence("/proc/driver/nvidia/version", driver.to_string())
             .evidence("libraries", files.join(" ")),
     ]
 }

@@ -4,6 +4,7 @@ use gdr_node::Datum;
 
 use crate::check::{Check, CheckId, Documentation, Group};
 use crate::context::Context;
+use crate::facts::{NvidiaDriver, Version};
 use crate::finding::{Finding, Subject};
 use crate::fix::{Action, Fix, Risk};
 use crate::reach::{DMABUF_DRIVER, DMABUF_KERNEL};
@@ -63,45 +64,50 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     };
     let first_line = context.text(path).into_present().unwrap_or_default();
     let first_line = first_line.lines().next().unwrap_or_default().to_owned();
-    let finding =
-        if !driver.version.is_at_least(&DMABUF_DRIVER) {
-            Finding::warn(
+    let finding = if driver.version.is_at_least(&DMABUF_DRIVER) {
+        of_kernel(driver, &facts.kernel)
+    } else {
+        Finding::warn(
             Subject::Node,
             format!(
-                "driver {} is older than 515 and exports no dma-buf: only a peer-memory module is \
-                 left",
-                driver.version
+                "driver {driver} is older than 515 and exports no dma-buf: only a peer-memory \
+                 module is left"
             ),
         )
         .fix(install())
-        } else {
-            match &facts.kernel {
-            Datum::Present(kernel) if !kernel.is_at_least(&DMABUF_KERNEL) => Finding::warn(
-                Subject::Node,
-                format!(
-                    "kernel {kernel} is older than 5.12 and knows no dma-buf for RDMA: only a \
-                     peer-memory module is left"
-                ),
-            )
-            .fix(
-                Fix::manual(
-                    "Install a newer kernel",
-                    "install kernel 5.12 or later, or MLNX_OFED, which brings its own RDMA stack",
-                )
-                .risk(Risk::Medium, "every driver built outside the kernel is built anew"),
-            ),
-            Datum::Present(kernel) => Finding::pass(
-                Subject::Node,
-                format!("driver {} on kernel {kernel}", driver.version),
-            ),
-            absent => Finding::unknown(Subject::Node, "the kernel's version", absent),
-        }
-        };
+    };
     let finding = finding.evidence(path, first_line);
     vec![match context.text("/proc/sys/kernel/osrelease") {
         Datum::Present(release) => finding.evidence("/proc/sys/kernel/osrelease", release),
         _ => finding,
     }]
+}
+
+/// What the kernel adds to a driver that exports dma-buf.
+fn of_kernel(driver: &NvidiaDriver, kernel: &Datum<Version>) -> Finding {
+    match kernel {
+        Datum::Present(kernel) if !kernel.is_at_least(&DMABUF_KERNEL) => Finding::warn(
+            Subject::Node,
+            format!(
+                "kernel {kernel} is older than 5.12 and knows no dma-buf for RDMA: only a \
+                 peer-memory module is left"
+            ),
+        )
+        .fix(
+            Fix::manual(
+                "Install a newer kernel",
+                "install kernel 5.12 or later, or MLNX_OFED, which brings its own RDMA stack",
+            )
+            .risk(
+                Risk::Medium,
+                "every driver built outside the kernel is built anew",
+            ),
+        ),
+        Datum::Present(kernel) => {
+            Finding::pass(Subject::Node, format!("driver {driver} on kernel {kernel}"))
+        }
+        absent => Finding::unknown(Subject::Node, "the kernel's version", absent),
+    }
 }
 
 /// Whether another driver has a GPU.

@@ -48,8 +48,8 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             || (line.contains("peermem") || line.contains("nv_peer_mem"))
                 && (line.contains("invalid context") || line.contains("invalid page_table"))
     });
-    let version = match &context.facts().nvidia {
-        Datum::Present(driver) => &driver.version,
+    let driver = match &context.facts().nvidia {
+        Datum::Present(driver) => driver,
         absent => {
             return vec![match complaint {
                 Some(line) => complained(module, line),
@@ -57,20 +57,20 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             }];
         }
     };
-    let branch = version.0.first().copied().unwrap_or_default();
+    let branch = driver.version.0.first().copied().unwrap_or_default();
     let finding = match complaint {
         Some(line) => complained(module, line),
         None if branch >= 510 || branch == 470 => Finding::pass(
             Subject::Node,
-            format!("{module} of driver {version} has not complained"),
+            format!("{module} of driver {driver} has not complained"),
         ),
         None => Finding::warn(
             Subject::Node,
-            format!("{module} of driver {version} is from before 510 and may lose track of pages"),
+            format!("{module} of driver {driver} is from before 510 and may lose track of pages"),
         )
         .fix(upgrade()),
     };
-    vec![finding.evidence("/proc/driver/nvidia/version", version.to_string())]
+    vec![finding.evidence("/proc/driver/nvidia/version", driver.to_string())]
 }
 
 fn complained(module: &str, line: &str) -> Finding {
