@@ -12,6 +12,7 @@ mod tests;
 pub use recorder::Recorder;
 
 use crate::archive::{Archive, Origin};
+use crate::compare::Facts;
 use crate::inventory::Inventory;
 use crate::pci::Class;
 use crate::source::Source;
@@ -55,6 +56,8 @@ pub fn read_all(recorder: &Recorder<'_>, mut progress: impl FnMut(Progress)) {
     });
     let inventory = Inventory::read(recorder);
     interrupts(recorder, &inventory);
+    // What nodes are compared by, whatever the plan forgot.
+    Facts::read(recorder);
 }
 
 fn run(source: &dyn Source, step: &Step) {

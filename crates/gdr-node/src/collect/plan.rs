@@ -56,6 +56,7 @@ pub(super) const STEPS: &[Step] = &[
                     "sriov_totalvfs",
                     "acpi_index",
                     "dma_mask_bits",
+                    "iommu_group/type",
                     "label",
                 ],
             ),

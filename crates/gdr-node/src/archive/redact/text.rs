@@ -14,10 +14,7 @@ const LOOKS: &str = r"(?xi)
     | (?<guid> (?: [0-9a-f]{4} : ){3} [0-9a-f]{4} )
     | (?<eui> [0-9a-f]{2} (?: : [0-9a-f]{2} ){7} | [0-9a-f]{2} (?: - [0-9a-f]{2} ){7} )
     | (?<mac> [0-9a-f]{2} (?: : [0-9a-f]{2} ){5} | [0-9a-f]{2} (?: - [0-9a-f]{2} ){5} )
-    | (?<named> (?: en | wl | ib ) x ) (?<hex> [0-9a-f]{12} )
     | (?<uuid> [0-9a-f]{8} (?: - [0-9a-f]{4} ){3} - [0-9a-f]{12} )
-    | (?<container> [0-9a-f]{64} )
-    | (?<digits> [0-9a-f]{16} | [0-9a-f]{12} )
     | (?<v4> [0-9]{1,3} (?: \. [0-9]{1,3} ){3} )";
 
 /// Names that are known by what stands before them.
@@ -113,9 +110,14 @@ impl Text {
     /// The text with pseudonyms in place of names.
     pub(super) fn redact(&mut self, text: &str, nature: Nature) -> String {
         let pseudonyms = &mut self.pseudonyms;
-        let text = replace(&self.looks, text, |found| {
-            address(found, text, nature, pseudonyms)
-        });
+        let text = &runs(text, pseudonyms);
+        let text = if may_hold_addresses(text) {
+            replace(&self.looks, text, |found| {
+                address(found, text, nature, pseudonyms)
+            })
+        } else {
+            text.clone()
+        };
         if matches!(nature, Nature::Name | Nature::Value) {
             return text;
         }
@@ -152,6 +154,61 @@ impl Text {
             })
         })
     }
+}
+
+/// Whether it is worth to look for addresses, of which all have something between their digits.
+fn may_hold_addresses(text: &str) -> bool {
+    let count = |byte: u8| text.bytes().filter(|b| *b == byte).take(4).count();
+    count(b':') > 1 || count(b'-') > 3 || count(b'.') > 2
+}
+
+/// The text with pseudonyms in place of addresses and numbers that have nothing between their
+/// digits: an address at the end of an interface's name, a GUID as a number, the id of a container.
+fn runs(text: &str, all: &mut Pseudonyms) -> String {
+    const SHORTEST: usize = 12;
+    let mut made = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(joins) {
+        let (between, from) = rest.split_at(start);
+        let end = from.find(|c| !joins(c)).unwrap_or(from.len());
+        let (run, after) = from.split_at(end);
+        made.push_str(between);
+        match (run.len() >= SHORTEST).then(|| of_run(run, all)).flatten() {
+            Some(pseudonym) => made.push_str(&pseudonym),
+            None => made.push_str(run),
+        }
+        rest = after;
+    }
+    made.push_str(rest);
+    made
+}
+
+/// The pseudonym of a run of letters and digits; `None` where it is nobody's.
+fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
+    let lead = ["0x", "enx", "wlx", "ibx"]
+        .into_iter()
+        .find(|lead| run.starts_with(lead))
+        .unwrap_or_default();
+    let digits = &run[lead.len()..];
+    if !matches!(digits.len(), 12 | 16 | 64) || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let bytes = hex(digits);
+    if bytes.len() == 32 {
+        let number = all.number(Kind::Container, digits);
+        return Some(format!("{number:064x}"));
+    }
+    // Most numbers of this length are something else: unless the lead says that it is an address,
+    // only those of known devices count.
+    let is_known = all.knows(*bytes.first_chunk::<3>()?, *bytes.last_chunk::<3>()?);
+    if !is_known && (lead.is_empty() || lead == "0x") {
+        return None;
+    }
+    let made = match bytes.len() {
+        6 => plain(&all.mac(bytes.try_into().ok()?)),
+        _ => plain(&all.guid(bytes.try_into().ok()?)),
+    };
+    Some(format!("{lead}{made}"))
 }
 
 /// The text with what `make` makes of each match; where that is nothing, the search goes on right
@@ -253,28 +310,9 @@ fn address(
         let bytes: Mac = hex(mac.as_str()).try_into().ok()?;
         return Some(joined(&all.mac(bytes), 1, separator));
     }
-    if let Some(digits) = found.name("hex") {
-        let bytes: Mac = hex(digits.as_str()).try_into().ok()?;
-        return Some(format!("{}{}", &found["named"], plain(&all.mac(bytes))));
-    }
     if let Some(uuid) = found.name("uuid").filter(|_| nature != Nature::Name) {
         let number = all.number(Kind::Uuid, uuid.as_str());
         return Some(format!("00000000-0000-0000-0000-{number:012x}"));
-    }
-    if let Some(id) = found.name("container") {
-        let number = all.number(Kind::Container, id.as_str());
-        return Some(format!("{number:064x}"));
-    }
-    if let Some(digits) = found.name("digits") {
-        let bytes = hex(digits.as_str());
-        // Most numbers of this length are something else: only those of known devices count.
-        if !all.knows(*bytes.first_chunk::<3>()?, *bytes.last_chunk::<3>()?) {
-            return None;
-        }
-        return match bytes.len() {
-            6 => Some(plain(&all.mac(bytes.try_into().ok()?))),
-            _ => Some(plain(&all.guid(bytes.try_into().ok()?))),
-        };
     }
     let address = found
         .name("v4")
