@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 const MOST_BYTES: usize = 65_507;
 /// What a batch has room for: one more packet than can be sent at once is never gathered.
 const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
-/// Datagrams, each merged from many by the kernel, taken by one system call. More would only
-/// push each other out of the CPU's cache.
+/// Datagrams, each merged from many by the kernel, taken by one system call where many come. More
+/// would only push each other out of the CPU's cache.
 const RECEIVES: usize = 4;
 /// Room for one of them.
 const RECEIVE_LEN: usize = 1 << 16;
@@ -307,6 +307,9 @@ pub(super) struct Inbox {
     bytes: Box<[u8]>,
     metas: [RecvMeta; RECEIVES],
     count: usize,
+    /// How many to ask for: one where one comes at a time, as the kernel's look for another would
+    /// only delay it.
+    wanted: usize,
     any: AnyIdentification,
 }
 
@@ -316,6 +319,7 @@ impl Inbox {
             bytes: vec![0; RECEIVES * RECEIVE_LEN].into_boxed_slice(),
             metas: [RecvMeta::default(); RECEIVES],
             count: 0,
+            wanted: 1,
             any: AnyIdentification::new(),
         }
     }
@@ -328,9 +332,13 @@ impl Inbox {
             std::array::from_fn(|_| rooms.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
         let received = socket.state.recv(
             UdpSockRef::from(&socket.socket),
-            &mut rooms,
-            &mut self.metas,
+            &mut rooms[..self.wanted],
+            &mut self.metas[..self.wanted],
         );
+        self.wanted = match &received {
+            Ok(1..) => RECEIVES,
+            _ => 1,
+        };
         match received {
             Ok(count) => {
                 self.count = count;

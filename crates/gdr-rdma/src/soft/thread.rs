@@ -1,6 +1,5 @@
 //! The engine's own thread.
 
-use std::hint;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +15,6 @@ use super::Soft;
 const ASIDE: Duration = Duration::from_micros(250);
 /// Turns by the program within [`ASIDE`] from which on it is taken to poll in a loop.
 const BUSY: u64 = 16;
-/// Idle turns between two looks at the clock.
-const SPINS: u32 = 16;
 
 /// Turns the engine until the device is dropped.
 pub(super) fn run(soft: &Arc<Soft>) {
@@ -41,10 +38,8 @@ pub(super) fn run(soft: &Arc<Soft>) {
             continue;
         }
         if last_work.elapsed() < soft.busy_poll {
-            for _ in 0..SPINS {
-                hint::spin_loop();
-            }
-            // On a machine with fewer CPUs than busy threads the peer may be the one that waits.
+            // At once: where there are fewer CPUs than busy threads, the peer may be the one that
+            // waits, and where there are enough it costs little.
             thread::yield_now();
             continue;
         }
