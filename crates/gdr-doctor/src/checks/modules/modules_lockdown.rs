@@ -19,8 +19,7 @@ pub(super) const CHECK: Check = Check {
                 /sys/module/module/parameters/sig_enforce, the kernel's log.",
         judges: "pass: neither. info: Secure Boot without lockdown; signatures are enforced and \
                  NVIDIA's driver is loaded. warn: lockdown; signatures are enforced and it is not. \
-                 fail: the log says that a module was rejected and NVIDIA's driver \
-                 is not loaded.",
+                 fail: the log says that a module was rejected and NVIDIA's driver is not loaded.",
         sources: &[
             "man 7 kernel_lockdown",
             "https://docs.nvidia.com/holoscan (DAQIRI: `setpci … Operation not permitted`)",

@@ -16,7 +16,8 @@ pub(super) const CHECK: Check = Check {
                 refused: the transfer failed or hangs.",
         reads: "The kernel's log: `DMAR: … fault`, `AMD-Vi: Event logged [IO_PAGE_FAULT`, \
                 `arm-smmu-v3 … event`, with the address of a GPU or NIC.",
-        judges: "fail: such a line. pass: none. unknown: the log may not be read. skip: no GPU and no NIC.",
+        judges: "fail: such a line. pass: none. unknown: the log may not be read. skip: no GPU \
+                 and no NIC.",
         sources: &[
             "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c",
             "https://github.com/NVIDIA/nccl/issues/2079",

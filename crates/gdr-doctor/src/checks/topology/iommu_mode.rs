@@ -145,9 +145,9 @@ fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Fi
         .fix(Fix::manual(
             "Pass through only this device's group",
             format!(
-                "unbind the driver of {}, `echo identity > /sys/bus/pci/devices/{}/iommu_group/type`, \
-                 bind it again (Linux 5.11 and later)",
-                device.bdf, device.bdf
+                "unbind the driver of {0}, `echo identity > \
+                 /sys/bus/pci/devices/{0}/iommu_group/type`, bind it again (Linux 5.11 and later)",
+                device.bdf
             ),
         ))
 }

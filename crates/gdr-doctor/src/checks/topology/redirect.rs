@@ -26,22 +26,18 @@ impl Fault<'_, '_> {
     pub(super) fn finding(&self, context: &Context<'_>, port: Bdf, boot: Option<&Fix>) -> Finding {
         let (gpus, nics) = ends(&self.pairs);
         let across = self.verdict == Verdict::Warn;
+        let bits = self.bits;
         let summary = if self.bits.contains(AcsBits::TRANSLATION_BLOCKING) {
-            format!(
-                "port {port} ({}) refuses translated requests between {gpus} and {nics}",
-                self.bits
-            )
+            format!("port {port} ({bits}) refuses translated requests between {gpus} and {nics}")
         } else if across {
             format!(
-                "port {port} ({}) has the IOMMU look at the traffic between {gpus} and {nics}, \
-             which crosses the host bridge in any case",
-                self.bits
+                "port {port} ({bits}) has the IOMMU look at the traffic between {gpus} and {nics}, \
+                 which crosses the host bridge in any case"
             )
         } else {
             format!(
-                "port {port} ({}) sends the traffic between {gpus} and {nics} up to the root, where \
-             it is slowed or lost",
-                self.bits
+                "port {port} ({bits}) sends the traffic between {gpus} and {nics} up to the root, \
+                 where it is slowed or lost"
             )
         };
         let mut finding = Finding::new(self.verdict, self.subject(context, port), summary)
@@ -57,10 +53,10 @@ impl Fault<'_, '_> {
         }
         let cautious = |fix: Fix| {
             fix.risk(
-            Risk::High,
-            "devices below the port are no longer kept apart: not where some of them are handed \
-             to different guests",
-        )
+                Risk::High,
+                "devices below the port are no longer kept apart: not where some of them are \
+                 handed to different guests",
+            )
         };
         finding = finding.fix(cautious(Fix::now(
             format!("Clear the redirect bits of {port} until the next boot"),
@@ -82,8 +78,8 @@ impl Fault<'_, '_> {
     ))
     }
 
-    /// The one device of these pairs that hangs below the port, so that what else is wrong with it is
-    /// seen to follow; otherwise the port itself.
+    /// The one device of these pairs that hangs below the port, so that what else is wrong with
+    /// it is seen to follow; otherwise the port itself.
     fn subject(&self, context: &Context<'_>, port: Bdf) -> Subject {
         let below = |bdf: Bdf| {
             let chain = context

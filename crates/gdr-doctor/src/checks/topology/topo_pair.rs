@@ -21,10 +21,9 @@ pub(super) const CHECK: Check = Check {
         reads: "The directories of /sys/devices that the functions lie in, numa_node, and the \
                 NUMA layout: the rule that agrees with `nvidia-smi topo -m`.",
         judges: "Of each GPU the nearest NICs. pass: PIX or PXB; a GPU with a chip-to-chip link to \
-                 its CPU. warn: PHB or NODE; SYS within one socket, or where firmware does not name NUMA nodes. fail: \
-                 SYS and nothing nearer. info: a guest whose real tree is hidden. unknown: a listing without \
-                 bridges. skip: no GPU or \
-                 no NIC.",
+                 its CPU. warn: PHB or NODE; SYS within one socket, or where firmware does not \
+                 name NUMA nodes. fail: SYS and nothing nearer. info: a guest whose real tree is \
+                 hidden. unknown: a listing without bridges. skip: no GPU or no NIC.",
         sources: &[
             "nvidia-smi topo -m, legend",
             "NCCL src/graph/paths.cc (NCCL_NET_GDR_LEVEL: PXB by default)",
