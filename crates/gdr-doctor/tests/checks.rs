@@ -230,3 +230,22 @@ fn a_driver_that_another_keeps_out_is_blamed_on_the_other() {
         .collect();
     assert_eq!(causes, ["gpu.driver"], "{:#?}", bad(&diagnosis));
 }
+
+#[test]
+fn a_question_about_one_pair_is_answered_about_that_pair() {
+    let node = example::node();
+    let inventory = Inventory::read(&node);
+    let (gpu, nic) = (
+        example::GPUS[0].parse().unwrap(),
+        example::NICS[1].parse().unwrap(),
+    );
+    let groups = Selection::all().groups([Group::Modules, Group::Topology]);
+    let diagnosis = diagnose(&Context::new(&node, &inventory).between(gpu, nic), &groups);
+    assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+    let others = ["GPU1", "GPU3", "mlx5_2", "mlx5_0"];
+    let about_others = lines(&diagnosis, |judged| {
+        let subject = judged.finding.subject.to_string();
+        others.iter().any(|other| subject.contains(other))
+    });
+    assert!(about_others.is_empty(), "{about_others:#?}");
+}

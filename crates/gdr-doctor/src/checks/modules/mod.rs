@@ -129,7 +129,8 @@ impl NicFunction<'_> {
 }
 
 /// The PCI functions that are RDMA devices, and those that by their identity should be. Virtual
-/// functions count only where they are RDMA devices: others wait for guests.
+/// functions count only where they are RDMA devices: others wait for guests. Where one pair is
+/// asked about, its NIC alone.
 fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
     let inventory = context.inventory;
     let mut functions: Vec<NicFunction<'a>> = inventory
@@ -139,6 +140,11 @@ fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
             rdma: Some(rdma),
         })
         .collect();
+    let asked = context.nics();
+    if !asked.is_empty() && asked.len() < functions.len() {
+        functions.retain(|nic| asked.iter().any(|it| it.bdf == nic.bdf));
+        return functions;
+    }
     for function in (inventory.tree.present().into_iter()).flat_map(|tree| tree.functions()) {
         let known = functions.iter().any(|nic| nic.bdf == function.bdf);
         if !known && is_rdma_nic(&function.identity) && !function.is_virtual() {
