@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use gdr_rdma::{
     Access, AckTimeout, Buffer, CompletionQueue, ConnectionOptions, Deadline, Device, Endpoint,
     Immediate, MemoryRegion, Psn, Qpn, QueuePair, QueuePairOptions, RecvRequest, Remote,
-    RetryCount, Rkey, RnrRetry, SendRequest, WcStatus, WrId,
+    RetryCount, Rkey, RnrRetry, SendRequest, SoftOptions, WcStatus, WrId,
 };
 
 use crate::end::{Done, End, Outcome, Peer, Settings, Work};
@@ -16,6 +16,11 @@ use crate::namespace::in_near;
 pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 /// The near host's addresses.
 pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 1));
+
+/// Two addresses that only the near host itself reaches.
+pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+/// Two addresses that only the near host itself reaches.
+pub const SECOND_LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// RoCE's port, to which everybody sends.
 const PORT: u16 = 4791;
@@ -35,7 +40,15 @@ pub struct SoftEnd {
 /// # Errors
 /// Those of [`Device::soft`].
 pub fn device(ip: IpAddr) -> anyhow::Result<Device> {
-    in_near(move || Ok(Device::soft(ip)?))
+    device_with(SoftOptions::new(ip))
+}
+
+/// As [`device`], with choices.
+///
+/// # Errors
+/// Those of [`Device::soft_with`].
+pub fn device_with(options: SoftOptions) -> anyhow::Result<Device> {
+    in_near(move || Ok(Device::soft_with(options)?))
 }
 
 impl SoftEnd {
