@@ -1,5 +1,6 @@
 //! GPU memory through the CPU's own window into it.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,12 @@ use gdr_roce::AtomicOp;
 const SAMPLE: usize = 4096;
 /// How often; the fastest counts.
 const SAMPLES: usize = 5;
+/// How many copies are queued at once to learn what each costs among others.
+const TOGETHER: usize = 8;
 /// Below this the fixed cost of a copy is never made good, whatever was measured.
 const SHORT: u64 = 512;
+/// Requests that are remembered until they are served.
+const REQUESTS: usize = 64;
 /// A copy of [`SAMPLE`] bytes takes some 10 us; a GPU that takes this long is lost.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -36,15 +41,44 @@ struct Copies {
     buffer: Arc<DeviceBuffer>,
     /// Where in it the mapping begins.
     skip: u64,
-    /// Bytes from which on it is used.
-    from: u64,
+    from: Thresholds,
     engine: Mutex<Engine>,
+}
+
+/// Bytes from which on it is used.
+#[derive(Clone, Copy, Debug)]
+struct Thresholds {
+    /// For one request, which waits for its copy.
+    alone: u64,
+    /// For one among others, whose copies overlap.
+    among: u64,
 }
 
 #[derive(Debug)]
 struct Engine {
     stream: Stream,
     ahead: ReadAhead,
+    /// Where the requests end that are announced and not served yet, the oldest first.
+    ends: VecDeque<u64>,
+}
+
+impl Engine {
+    /// Remembers a request; whether there are others.
+    fn announce(&mut self, end: u64) -> bool {
+        let others = !self.ends.is_empty();
+        if self.ends.len() == REQUESTS {
+            self.ends.pop_front();
+        }
+        self.ends.push_back(end);
+        others
+    }
+
+    /// Bytes up to `end` were served; what was announced before was, too, or never will be.
+    fn served(&mut self, end: u64) {
+        if let Some(last) = self.ends.iter().position(|known| *known == end) {
+            self.ends.drain(..=last);
+        }
+    }
 }
 
 impl Copies {
@@ -59,7 +93,10 @@ impl Copies {
         }
         let stream = buffer.gpu().stream()?;
         let from = match from {
-            LongReads::From(bytes) => bytes,
+            LongReads::From(bytes) => Thresholds {
+                alone: bytes,
+                among: bytes,
+            },
             LongReads::Measured => measure(mapping, &buffer, skip, &stream)?,
         };
         let ahead = ReadAhead::new(buffer.gpu())?;
@@ -67,8 +104,28 @@ impl Copies {
             buffer,
             skip,
             from,
-            engine: Mutex::new(Engine { stream, ahead }),
+            engine: Mutex::new(Engine {
+                stream,
+                ahead,
+                ends: VecDeque::new(),
+            }),
         })
+    }
+
+    /// Copies what was read ahead into the start of `bytes`; how many.
+    fn serve(&self, at: u64, bytes: &mut [u8]) -> Result<usize> {
+        let mut engine = self.lock();
+        engine.served(at + bytes.len() as u64);
+        let Engine { stream, ahead, .. } = &mut *engine;
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &mut bytes[done..];
+            match ahead.serve(stream, &self.buffer, at + done as u64, rest)? {
+                0 => break,
+                len => done += len,
+            }
+        }
+        Ok(done)
     }
 
     /// A panic in another holder leaves at worst windows that are dropped before they are used.
@@ -78,24 +135,48 @@ impl Copies {
 }
 
 /// From how many bytes on the copy engine is faster here.
-fn measure(mapping: &Mapping, buffer: &DeviceBuffer, skip: u64, stream: &Stream) -> Result<u64> {
+fn measure(
+    mapping: &Mapping,
+    buffer: &DeviceBuffer,
+    skip: u64,
+    stream: &Stream,
+) -> Result<Thresholds> {
     let len = SAMPLE.min(usize::try_from(mapping.len()).unwrap_or(SAMPLE));
     let host = Arc::new(buffer.gpu().allocate_host(SAMPLE)?);
     let mut bytes = [0; SAMPLE];
-    let (mut load, mut copy) = (Duration::MAX, Duration::MAX);
+    let copies = |count: usize| -> Result<Duration> {
+        let start = Instant::now();
+        for _ in 0..count {
+            stream.queue_read(buffer, skip, &host, 0, len)?;
+        }
+        stream.wait(LIMIT)?;
+        Ok(start.elapsed())
+    };
+    let [mut load, mut alone, mut together] = [Duration::MAX; 3];
     for _ in 0..SAMPLES {
         let start = Instant::now();
         mapping.read_at(0, &mut bytes[..len])?;
         load = load.min(start.elapsed());
-        let start = Instant::now();
-        stream.queue_read(buffer, skip, &host, 0, len)?;
-        stream.wait(LIMIT)?;
-        copy = copy.min(start.elapsed());
+        alone = alone.min(copies(1)?);
+        together = together.min(copies(TOGETHER)?);
     }
-    // Loads take as long as they are; a copy of this length is all fixed cost.
-    let from = copy.as_nanos() * len as u128 / load.as_nanos().max(1);
-    let from = u64::try_from(from).unwrap_or(u64::MAX).max(SHORT);
-    tracing::debug!(from, ?load, ?copy, len, "long reads go by the copy engine");
+    // Loads take as long as they are many; a copy of this length is all fixed cost.
+    let from = |copy: Duration| {
+        let from = copy.as_nanos() * len as u128 / load.as_nanos().max(1);
+        u64::try_from(from).unwrap_or(u64::MAX).max(SHORT)
+    };
+    let from = Thresholds {
+        alone: from(alone),
+        among: from(together / TOGETHER as u32),
+    };
+    tracing::debug!(
+        ?from,
+        ?load,
+        ?alone,
+        ?together,
+        len,
+        "long reads go by the copy engine"
+    );
     Ok(from)
 }
 
@@ -129,7 +210,7 @@ impl Direct {
     }
 
     pub(super) fn long_reads_from(&self) -> Option<u64> {
-        self.copies.as_ref().map(|copies| copies.from)
+        self.copies.as_ref().map(|copies| copies.from.alone)
     }
 
     /// Stores without a fence: [`Direct::flush`] ends the batch.
@@ -153,10 +234,14 @@ impl Direct {
         let Some(copies) = &self.copies else {
             return Ok(());
         };
-        let mut guard = copies.lock();
-        let Engine { stream, ahead } = &mut *guard;
+        let mut engine = copies.lock();
         let at = copies.skip + offset;
-        if len < copies.from {
+        let from = match engine.announce(at + len) {
+            true => copies.from.among,
+            false => copies.from.alone,
+        };
+        let Engine { stream, ahead, .. } = &mut *engine;
+        if len < from {
             ahead.forget(at, len);
             return Ok(());
         }
@@ -171,18 +256,10 @@ impl Direct {
     #[inline]
     pub(super) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
-        let mut done = 0;
-        if let Some(copies) = &self.copies {
-            let mut guard = copies.lock();
-            let Engine { stream, ahead } = &mut *guard;
-            while done < bytes.len() {
-                let at = copies.skip + offset + done as u64;
-                match ahead.serve(stream, &copies.buffer, at, &mut bytes[done..])? {
-                    0 => break,
-                    len => done += len,
-                }
-            }
-        }
+        let done = match &self.copies {
+            Some(copies) => copies.serve(copies.skip + offset, bytes)?,
+            None => 0,
+        };
         if done == bytes.len() {
             return Ok(());
         }
@@ -198,7 +275,7 @@ impl Direct {
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
         match &self.copies {
-            Some(copies) if bytes.len() as u64 >= copies.from => {
+            Some(copies) if bytes.len() as u64 >= copies.from.alone => {
                 self.mapping.flush();
                 Ok(copies.buffer.read(copies.skip + offset, bytes)?)
             }

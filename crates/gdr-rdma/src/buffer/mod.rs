@@ -44,7 +44,7 @@ impl fmt::Display for BufferKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LongReads {
     /// From where it was the faster of the two when the buffer was made, which takes a fraction of
-    /// a millisecond: some 8 KiB over PCIe.
+    /// a millisecond: some 8 KiB over PCIe for one request, less for one among several.
     Measured,
     /// From this many bytes on.
     From(u64),
@@ -146,8 +146,8 @@ impl Buffer {
         }
     }
 
-    /// The length from which on READs go by the GPU's copy engine instead of CPU loads, bytes;
-    /// `None` where this buffer has no such choice.
+    /// The length from which on single READs go by the GPU's copy engine instead of CPU loads,
+    /// bytes; `None` where this buffer has no such choice.
     pub fn long_reads_from(&self) -> Option<u64> {
         match &*self.0 {
             Memory::Direct(memory) => memory.long_reads_from(),
