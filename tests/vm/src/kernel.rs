@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::thread;
@@ -10,11 +11,11 @@ use std::thread;
 use anyhow::Context;
 use gdr_rdma::{AtomicOp, Deadline};
 use gdr_verbs_sys::{
-    Verbs, ibv_access_flags, ibv_ah_attr, ibv_context, ibv_cq, ibv_gid, ibv_gid_entry,
-    ibv_gid_type, ibv_global_route, ibv_mr, ibv_mtu, ibv_pd, ibv_poll_cq, ibv_post_recv,
-    ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_flags,
-    ibv_wc_status, ibv_wr_opcode,
+    Errno, VerbError, Verbs, ibv_access_flags, ibv_ah_attr, ibv_context, ibv_cq, ibv_gid,
+    ibv_gid_entry, ibv_gid_type, ibv_global_route, ibv_mr, ibv_mtu, ibv_pd, ibv_poll_cq,
+    ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wc_flags, ibv_wc_status, ibv_wr_opcode,
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -70,6 +71,50 @@ impl Device {
         anyhow::bail!("no device {name}")
     }
 
+    /// What the device says to a DMA buffer (`ibv_reg_dmabuf_mr`).
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn register_dmabuf(&self, buffer: &OwnedFd, len: u64) -> Result<(), Errno> {
+        self.try_registration(|pd| {
+            let access = every_access().0 as c_int;
+            let (verbs, fd) = (self.verbs, buffer.as_raw_fd());
+            // SAFETY: the domain is alive; the buffer outlives the registration.
+            unsafe { verbs.ibv_reg_dmabuf_mr(pd, 0, len as usize, 0, fd, access) }
+        })
+    }
+
+    /// What the device says to a mapping of a DMA buffer (`ibv_reg_mr`).
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn register_mapping_of(&self, buffer: &OwnedFd, len: u64) -> Result<(), Errno> {
+        let memory = Memory::map(buffer, len as usize).expect("a mapping");
+        self.try_registration(|pd| {
+            let start = memory.start.as_ptr().cast();
+            // SAFETY: the domain is alive; the mapping outlives the registration.
+            unsafe { self.verbs.reg_mr(pd, start, memory.len, every_access()) }
+        })
+    }
+
+    /// Registers and ends that at once.
+    fn try_registration(
+        &self,
+        register: impl FnOnce(*mut ibv_pd) -> Result<NonNull<ibv_mr>, VerbError>,
+    ) -> Result<(), Errno> {
+        let verbs = self.verbs;
+        // SAFETY: the context is open; what is made here ends here, in the opposite order.
+        unsafe {
+            let pd = verbs.ibv_alloc_pd(self.context.as_ptr()).expect("a domain");
+            let made = register(pd.as_ptr());
+            if let Ok(region) = made {
+                verbs.ibv_dereg_mr(region.as_ptr()).expect("dereg_mr");
+            }
+            verbs.ibv_dealloc_pd(pd.as_ptr()).expect("dealloc_pd");
+            made.map(drop).map_err(|error| error.errno())
+        }
+    }
+
     /// Where in the device's table the GID of this address is, as RoCEv2.
     fn gid_index(&self, ip: IpAddr) -> anyhow::Result<u8> {
         let mut entries = [MaybeUninit::<ibv_gid_entry>::uninit(); 64];
@@ -117,20 +162,26 @@ struct Memory {
 
 impl Memory {
     fn new(backing: Backing, len: usize) -> anyhow::Result<Self> {
+        if backing == Backing::Memfd {
+            let file = memfd_create("gdr-vm", MemfdFlags::CLOEXEC)?;
+            ftruncate(&file, len as u64)?;
+            return Self::map(&file, len);
+        }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let start = match backing {
-            Backing::Anonymous => {
-                // SAFETY: a new mapping, wherever there is room, touches no other.
-                unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?
-            }
-            Backing::Memfd => {
-                let file = memfd_create("gdr-vm", MemfdFlags::CLOEXEC)?;
-                ftruncate(&file, len as u64)?;
-                // SAFETY: as above.
-                unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) }?
-            }
-        };
-        let start = NonNull::new(start.cast()).context("a mapping at 0")?;
+        // SAFETY: a new mapping, wherever there is room, touches no other.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
+        Self::at_start(start.cast(), len)
+    }
+
+    fn map(file: &OwnedFd, len: usize) -> anyhow::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above.
+        let start = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+        Self::at_start(start.cast(), len)
+    }
+
+    fn at_start(start: *mut u8, len: usize) -> anyhow::Result<Self> {
+        let start = NonNull::new(start).context("a mapping at 0")?;
         Ok(Self { start, len })
     }
 

@@ -5,6 +5,7 @@
 //! [`End`] is one side of a connection, whoever provides it, so that each test is written once and
 //! runs in both roles.
 
+pub mod dmabuf;
 mod end;
 pub mod kernel;
 pub mod link;

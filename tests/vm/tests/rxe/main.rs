@@ -6,4 +6,5 @@ mod fixture;
 
 mod failures;
 mod operations;
+mod registration;
 mod trouble;
