@@ -63,6 +63,7 @@ impl GpuSide {
                 None => Reached::Staged,
             },
             why: reached.why,
+            long_reads_from: target.long_reads_from(),
         };
         Ok(Self {
             link: Link::new(&domain)?,

@@ -62,6 +62,10 @@ pub struct Memory {
     pub reached: Reached,
     /// Why so.
     pub why: String,
+    /// Single READs of this many bytes and more are made by the copy engine, although others go by
+    /// the mapping.
+    #[serde(default)]
+    pub long_reads_from: Option<u64>,
 }
 
 /// How an arriving packet gets into GPU memory.

@@ -109,6 +109,12 @@ impl Lines {
             }
         };
         output.line(format_args!("reached   {how} ({})", memory.why))?;
+        if let Some(bytes) = memory.long_reads_from {
+            output.line(format_args!(
+                "          READs of {bytes} bytes and more are copied by the copy engine, as was \
+                 faster here"
+            ))?;
+        }
         output.line(format_args!("integrity {}", path.to.integrity))?;
         output.line(format_args!(
             "moving    {} bytes in messages of {}, path MTU {}; {} iterations, seed {}, {} s a step",
