@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use assert_cmd::cargo::cargo_bin_cmd;
+use fake_ibverbs::{DeviceSpec, Fake};
 use gdr_node::archive::{Archive, Origin};
 use gdr_node::{MemorySource, Source, collect, example};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{code, gdr, stderr, stdout};
+use super::{clean, code, gdr, stderr, stdout};
 
 /// A directory with archives in it.
 struct Files(TempDir);
@@ -64,6 +67,30 @@ fn this_node_is_collected_and_read_again() {
     assert_eq!(code(&again), 2);
     assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
     assert_eq!(code(&gdr(["collect", "--force", "-o", file])), 0);
+}
+
+#[test]
+fn what_libibverbs_tells_of_its_devices_is_collected() {
+    let files = Files::new();
+    let devices = [DeviceSpec::roce("mlx5_0", Ipv4Addr::new(10, 0, 0, 1))];
+    fs::write(
+        files.path("devices.json"),
+        serde_json::to_string(&devices).unwrap(),
+    )
+    .unwrap();
+    let path = files.path("node.tar.gz");
+    let output = clean(cargo_bin_cmd!("gdr"))
+        .env("GDR_LIBIBVERBS", Fake::library())
+        .env("FAKE_IBVERBS", files.path("devices.json"))
+        .args(["collect", "-o", path.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let told = Archive::open(&path).unwrap().text("@verbs/devices.json");
+    let told: Value = serde_json::from_str(told.present().unwrap()).unwrap();
+    assert_eq!(told["error"], Value::Null);
+    assert_eq!(told["devices"][0]["name"], "mlx5_0");
+    assert_eq!(told["devices"][0]["dma_buf"], "supported");
 }
 
 #[test]

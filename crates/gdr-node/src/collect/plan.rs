@@ -76,6 +76,7 @@ pub(super) const STEPS: &[Step] = &[
         name: "IOMMU",
         asks: &[
             Lists("/sys/class", &["iommu"]),
+            Links("/sys/class/iommu", &["*"]),
             Lists("/sys/kernel", &["iommu_groups"]),
             Lists("/sys/kernel/iommu_groups/*", &["devices"]),
             Files("/sys/kernel/iommu_groups/*", &["type"]),
