@@ -298,15 +298,14 @@ impl Soft {
                 }
                 if self.progress() {
                     last_work = Instant::now();
-                    continue;
+                } else if last_work.elapsed() >= self.busy_poll {
+                    break;
+                } else {
+                    threads::yield_now();
                 }
                 if deadline.has_passed() {
                     return take();
                 }
-                if last_work.elapsed() >= self.busy_poll {
-                    break;
-                }
-                threads::yield_now();
             }
         }
         // From here on the engine's thread is needed.
