@@ -11,6 +11,9 @@ use crate::fix::{Action, Fix, Risk};
 /// What counts links that went down.
 const COUNTERS: [&str; 2] = ["counters/link_downed", "counters/link_error_recovery"];
 
+/// The registers behind the counters have eight bits and stay at their last value.
+const WHERE_COUNTING_ENDS: u64 = 255;
+
 pub(super) const CHECK: Check = Check {
     id: CheckId("port.flap"),
     group: Group::Network,
@@ -61,7 +64,10 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
     } else {
         Finding::info(
             subject,
-            format!("its link has gone down or recovered {total} times since the driver was loaded"),
+            format!(
+                "its link has gone down or recovered {total} times{} since the driver was loaded",
+                if total == WHERE_COUNTING_ENDS { " or more" } else { "" }
+            ),
         )
         .fix(
             Fix::now(

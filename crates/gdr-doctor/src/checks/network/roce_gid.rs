@@ -1,11 +1,11 @@
 //! `roce.gid`: RoCE ports have a GID that a library can use.
 
-use gdr_node::Datum;
+use gdr_node::{Datum, virtual_path};
 
-use super::ports::{Gid, Port, each};
+use super::ports::{Gid, Port, each, ports};
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::Context;
-use crate::finding::Finding;
+use crate::finding::{Finding, Subject};
 use crate::fix::{Action, Fix};
 
 pub(super) const CHECK: Check = Check {
@@ -19,7 +19,8 @@ pub(super) const CHECK: Check = Check {
                 error 129).",
         reads: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of Ethernet \
                 ports that are up.",
-        judges: "pass: one of version 2 that routers pass; its place is told. fail: none. skip: no \
+        judges: "pass: one of version 2 that routers pass; its place is told. fail: none. warn: \
+                 NCCL_IB_GID_INDEX names another. info: the places of ports differ. skip: no \
                  Ethernet port is up. unknown: not collected.",
         sources: &[
             "Linux Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs",
@@ -33,12 +34,63 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
-    each(
+    let mut findings = each(
         context,
         |port| port.is_ethernet() && port.is_active(),
         |port| judge(context, port),
         "no Ethernet port of an RDMA device is up",
-    )
+    );
+    findings.extend(one_place(context));
+    findings
+}
+
+/// What is to be said of all ports: that one number names the same kind of GID at each.
+fn one_place(context: &Context<'_>) -> Option<Finding> {
+    let mut tables: Vec<(&str, Vec<Gid>)> = Vec::new();
+    for port in ports(context).ok()? {
+        if port.is_ethernet() && port.is_active() {
+            tables.push((port.device, port.gids(context).into_present()?));
+        }
+    }
+    let environment = context.text(virtual_path::ENVIRONMENT).into_present();
+    let asked = environment.as_deref().and_then(|text| {
+        text.lines()
+            .find_map(|line| line.strip_prefix("NCCL_IB_GID_INDEX="))
+            .and_then(|index| index.trim().parse::<u32>().ok())
+    });
+    if let Some(asked) = asked {
+        let fits = |gids: &[Gid]| {
+            (gids.iter()).any(|gid| gid.index == asked && gid.is_v2() && gid.is_routable())
+        };
+        let (device, _) = tables.iter().find(|(_, gids)| !fits(gids))?;
+        return Some(
+            Finding::warn(
+                Subject::Node,
+                format!("NCCL_IB_GID_INDEX is {asked}, which at {device} is no GID for RoCE v2 that routers pass"),
+            )
+            .evidence(virtual_path::ENVIRONMENT, format!("NCCL_IB_GID_INDEX={asked}"))
+            .fix(Fix::user(
+                "Let NCCL choose for each port",
+                "unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; or export NCCL_IB_GID_INDEX=-1",
+            )),
+        );
+    }
+    let places: Vec<(&str, u32)> = tables
+        .iter()
+        .filter_map(|(device, gids)| Some((*device, best(gids)?.index)))
+        .collect();
+    let differ = places.windows(2).any(|two| two[0].1 != two[1].1);
+    differ.then(|| {
+        let shown: Vec<String> = places
+            .iter()
+            .map(|(device, index)| format!("{device}: {index}"))
+            .collect();
+        Finding::info(
+            Subject::Node,
+            "the GID to use is at different places of the ports: no one number fits all",
+        )
+        .evidence("places", shown.join(", "))
+    })
 }
 
 /// The GID that a library should use: version 2, IPv4 before IPv6, never link-local.
@@ -152,6 +204,31 @@ mod tests {
         let causes = diagnosis.root_causes();
         assert_eq!(causes.len(), 1);
         assert_eq!(causes[0].1.check.id.0, "roce.ip");
+    }
+
+    #[test]
+    fn a_place_that_somebody_asks_for_must_fit_every_port() {
+        let asked = |index: &str| {
+            let text = format!("NCCL_IB_GID_INDEX={index}\n");
+            verdicts(
+                &CHECK,
+                &example::healthy().file(virtual_path::ENVIRONMENT, text),
+            )
+        };
+        assert_eq!(asked("3"), [Verdict::Pass; 2]);
+        assert_eq!(asked("-1"), [Verdict::Pass; 2]);
+        for wrong in ["0", "1", "2", "9"] {
+            assert_eq!(asked(wrong), [Verdict::Pass, Verdict::Pass, Verdict::Warn]);
+        }
+    }
+
+    #[test]
+    fn places_that_differ_are_told_of() {
+        let node = example::healthy()
+            .file(&format!("{PORT}/gid_attrs/types/3"), "IB/RoCE v1\n")
+            .file(&format!("{PORT}/gid_attrs/types/2"), "RoCE v2\n");
+        let expected = [Verdict::Pass, Verdict::Pass, Verdict::Info];
+        assert_eq!(verdicts(&CHECK, &node), expected);
     }
 
     #[test]

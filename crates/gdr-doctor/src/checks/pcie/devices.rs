@@ -69,14 +69,18 @@ pub(in crate::checks) fn both<'a>(
     }))
 }
 
-/// The fastest of a NIC's ports that are up, in Gb/s.
-pub(in crate::checks) fn fastest_port(nic: &Nic<'_>) -> Option<u32> {
-    let ports = &nic.rdma?.ports;
+/// The rates of a NIC's ports that are up, in Gb/s.
+pub(in crate::checks) fn active_ports(nic: &Nic<'_>) -> Vec<u32> {
+    let ports = nic.rdma.into_iter().flat_map(|rdma| &rdma.ports);
     ports
-        .iter()
         .filter(|port| port.state.present().is_some_and(|state| state == "ACTIVE"))
         .filter_map(|port| gigabits(port.rate.present()?))
-        .max()
+        .collect()
+}
+
+/// The fastest of a NIC's ports that are up, in Gb/s.
+pub(in crate::checks) fn fastest_port(nic: &Nic<'_>) -> Option<u32> {
+    active_ports(nic).into_iter().max()
 }
 
 /// The number of `400 Gb/sec (4X NDR)`; of `2.5 Gb/sec` the whole part.

@@ -3,7 +3,7 @@
 use gdr_node::Bdf;
 use gdr_node::pci::{Bandwidth, Link};
 
-use super::devices::{self, fastest_port};
+use super::devices::{self, active_ports, fastest_port};
 use super::hops::{Hop, hops};
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::{Context, Nic};
@@ -22,8 +22,8 @@ pub(super) const CHECK: Check = Check {
                 there is none: lanes and speed after line coding. Of a GPU's link the speed that it \
                 can do counts, since it is slow while idle. The rate of the NIC's fastest active \
                 port.",
-        judges: "pass: the narrowest link carries the port's rate. warn: it does not. info: no port \
-                 is active. unknown: no link on the way is known.",
+        judges: "pass: the narrowest link carries the port's rate. warn: it does not. info: it carries \
+                 one port and not all of the card's; or no port is active. unknown: no link on the way is known.",
         sources: &[
             "PCI Express Base Specification 6.0, 4.2 (line coding)",
             "https://docs.nvidia.com/holoscan/ (high-performance networking: PCIe bandwidth)",
@@ -67,8 +67,18 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
     };
     let needed = Bandwidth(u64::from(rate) * 125_000_000);
     if has >= needed {
-        return Finding::pass(subject, format!("its way carries {has}, its port {needed}"))
-            .evidence("narrowest link", evidence);
+        let together = Bandwidth(u64::from(all_ports(context, nic)) * 125_000_000);
+        let finding = if has >= together {
+            Finding::pass(subject, format!("its way carries {has}, its port {needed}"))
+        } else {
+            Finding::info(
+                subject,
+                format!(
+                    "its way carries {has}, one port {needed}, all ports of the card {together}"
+                ),
+            )
+        };
+        return finding.evidence("narrowest link", evidence);
     }
     // A link that many devices share is a finding about that link.
     let subject = if at == nic.bdf {
@@ -89,6 +99,18 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
         "move the NIC to a slot of as many lanes and as high a generation as its port needs: 400 \
          Gb/s needs generation 5 x16, 200 Gb/s generation 4 x16, 100 Gb/s generation 3 x16",
     ))
+}
+
+/// What the active ports of a card bring together, in Gb/s: those of all of its functions.
+fn all_ports(context: &Context<'_>, nic: &Nic<'_>) -> u32 {
+    let same_card = |other: &&Nic<'_>| {
+        let (a, b) = (other.bdf, nic.bdf);
+        (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
+    };
+    (context.nics().iter())
+        .filter(same_card)
+        .flat_map(active_ports)
+        .fold(0, u32::saturating_add)
 }
 
 /// The links between a NIC and the GPU nearest to it, without those above what both are below;
@@ -159,6 +181,17 @@ mod tests {
             gpu.link(LinkSpeed::GEN1, LinkWidth(16));
         });
         assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_card_whose_ports_together_are_more_than_the_slot_is_told_of() {
+        let port = "/sys/class/infiniband/mlx5_1/ports/2";
+        let node = example::healthy()
+            .file(&format!("{port}/state"), "4: ACTIVE\n")
+            .file(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n");
+        let found = worst(&CHECK, &node);
+        assert_eq!(found.verdict, Verdict::Info);
+        assert!(found.summary.contains("100.0 GB/s"), "{}", found.summary);
     }
 
     #[test]

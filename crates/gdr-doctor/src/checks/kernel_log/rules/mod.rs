@@ -46,7 +46,7 @@ pub(super) const RULES: &[&Rule] = &[
     &peer_memory::PEERMEM_CONTEXT,
     &peer_memory::DMABUF_TOPOLOGY,
     &peer_memory::DMABUF_FORCE_PCIE,
-    &peer_memory::DMABUF_IMPORTER,
+    &peer_memory::DMABUF_STRUCT_PAGE,
     &peer_memory::UMEM,
     &nic::ACCESS_REG,
     &nic::NIC_HEALTH,

@@ -170,8 +170,8 @@ pub(super) const DMABUF_FORCE_PCIE: Rule = Rule {
     unless: always,
 };
 
-pub(super) const DMABUF_IMPORTER: Rule = Rule {
-    id: CheckId("klog.dmabuf_importer"),
+pub(super) const DMABUF_STRUCT_PAGE: Rule = Rule {
+    id: CheckId("klog.dmabuf_struct_page"),
     title: "the NIC's driver takes GPU memory by dma-buf",
     means: "A NIC's driver must say that it can reach memory of other devices. One that does \
             not is too old for dma-buf of GPUs.",

@@ -47,7 +47,7 @@ const EXAMPLES: &[(&str, &str, &str, Verdict)] = &[
         Verdict::Fail,
     ),
     (
-        "klog.dmabuf_importer",
+        "klog.dmabuf_struct_page",
         "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page",
         "this node",
         Verdict::Fail,
