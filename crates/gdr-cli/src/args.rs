@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Fleet(commands::fleet::Options),
     Fix(commands::fix::Options),
     Peermem(commands::peermem::Options),
+    Topo(commands::topo::Options),
+    Nics(commands::nics::Options),
     Sanity(commands::sanity::Options),
     Copybw(commands::copybw::Options),
     Copylat(commands::copylat::Options),

@@ -88,37 +88,19 @@ impl<'a> Context<'a> {
     /// are InfiniBand controllers or whose maker builds RDMA NICs, by address.
     pub fn nics(&self) -> &[Nic<'a>] {
         self.nics.get_or_init(|| {
-            let named: Vec<Nic<'a>> = self
-                .inventory
-                .rdma_functions()
-                .map(|(rdma, bdf)| Nic {
-                    name: rdma.name.clone(),
-                    bdf,
-                    rdma: Some(rdma),
+            let rdma = |name: &str| {
+                (self.inventory.rdma.present())
+                    .and_then(|all| all.iter().find(|device| device.name == name))
+            };
+            (self.inventory.nics().into_iter())
+                .filter(|nic| self.only.is_none_or(|(_, it)| nic.bdf == it))
+                .map(|nic| Nic {
+                    rdma: rdma(&nic.name),
+                    name: nic.name,
+                    bdf: nic.bdf,
                 })
-                .collect();
-            let mut nics = named;
-            if nics.is_empty() && self.inventory.rdma.is_unknown() {
-                nics = self.unnamed_nics().collect();
-            }
-            nics.retain(|nic| self.only.is_none_or(|(_, it)| nic.bdf == it));
-            nics
+                .collect()
         })
-    }
-
-    /// Functions that by their identity are RDMA NICs.
-    fn unnamed_nics(&self) -> impl Iterator<Item = Nic<'a>> {
-        self.inventory
-            .tree
-            .present()
-            .into_iter()
-            .flat_map(|tree| tree.functions())
-            .filter(|function| is_rdma_nic(function))
-            .map(|function| Nic {
-                name: function.bdf.to_string(),
-                bdf: function.bdf,
-                rdma: None,
-            })
     }
 
     /// Every GPU with every NIC, where the tree tells how far apart they are.
@@ -165,17 +147,4 @@ impl<'a> Context<'a> {
     pub fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| Facts::read(self.source))
     }
-}
-
-/// Whether a function by its identity is an RDMA NIC: an InfiniBand controller, or a network
-/// controller of Mellanox's.
-pub(crate) fn is_rdma_nic(function: &Function) -> bool {
-    let identity = &function.identity;
-    let Some(class) = identity.class else {
-        return false;
-    };
-    class.subclass() == 0x0207
-        || (class.is_network()
-            && identity.vendor == Some(gdr_node::pci::VendorId::MELLANOX)
-            && !function.is_virtual())
 }

@@ -46,16 +46,19 @@
 pub mod archive;
 pub mod collect;
 pub mod compare;
+mod devices;
 pub mod example;
 pub mod import;
 mod inventory;
 mod numa;
 pub mod pci;
 mod rdma;
+pub mod render;
 mod source;
 mod this_node;
 pub mod topology;
 
+pub use devices::{Device, DeviceKind, UnknownDevice, is_rdma_nic};
 pub use gdr_cuda::{Bdf, ParseBdfError};
 pub use inventory::{GpuDevice, GpuIndex, Inventory};
 pub use numa::NumaLayout;

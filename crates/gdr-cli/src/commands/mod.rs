@@ -13,9 +13,11 @@ pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod loopback;
 mod memory;
+pub(crate) mod nics;
 pub(crate) mod peermem;
 pub(crate) mod pplat;
 pub(crate) mod sanity;
+pub(crate) mod topo;
 
 use gdr_perf::report::Subject;
 
@@ -41,6 +43,8 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Fleet(options) => fleet::run(global, options, output),
         Command::Fix(options) => fix::run(global, options, output),
         Command::Peermem(options) => peermem::run(global, options, output),
+        Command::Topo(options) => topo::run(global, options, output),
+        Command::Nics(options) => nics::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, output),
         Command::Man(options) => generate::man(options),

@@ -6,6 +6,7 @@ mod collect;
 mod doctor;
 mod gdrcopy;
 mod loopback;
+mod topo;
 
 use std::ffi::OsStr;
 use std::process::{Output, Stdio};

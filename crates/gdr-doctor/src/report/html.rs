@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
+use gdr_node::render::Escaped;
+
 use crate::check::Group;
 use crate::diagnosis::{Diagnosis, Judged, Outcome};
 use crate::finding::Verdict;
 
 use super::words;
-use super::xml::Escaped;
 
 const STYLE: &str = include_str!("html.css");
 

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use gdr_node::render::Escaped;
+
 use crate::check::Group;
 use crate::diagnosis::{Diagnosis, Judged};
 use crate::finding::Verdict;
-
-use super::xml::Escaped;
 
 /// The report as JUnit XML. A failed finding is a failure; a warning passes with its text on
 /// standard output, as JUnit knows none; what is not known or does not apply is skipped.

@@ -7,6 +7,5 @@ pub mod markdown;
 pub mod prometheus;
 pub mod text;
 mod words;
-mod xml;
 
 pub(crate) use words::terms;

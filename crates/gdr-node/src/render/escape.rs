@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-/// A text that shows as it is inside an element or a quoted attribute. Characters that XML 1.0
-/// cannot hold become U+FFFD.
-pub(super) struct Escaped<'a>(pub(super) &'a str);
+/// A text that shows as it is inside an element or a quoted attribute of XML, SVG or HTML.
+/// Characters that XML 1.0 cannot hold become U+FFFD.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -190,13 +190,14 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         context = context.between(gpu_named(&node, gpu)?, nic_named(&node, nic)?);
     }
     let diagnosis = diagnose(&context, &selection);
-    write(global, options, &diagnosis, output)?;
+    write(global, options, &node, &diagnosis, output)?;
     Ok(exit(diagnosis.outcome(), &diagnosis, options.fail_on))
 }
 
 fn write(
     global: &Global,
     options: &Options,
+    node: &Node,
     diagnosis: &Diagnosis,
     output: &mut Output,
 ) -> Result<()> {
@@ -208,7 +209,7 @@ fn write(
     let report = match format {
         Format::Json => json::render(diagnosis)?,
         Format::Md => markdown::render(diagnosis),
-        Format::Html => html::render(diagnosis, None),
+        Format::Html => html::render(diagnosis, Some(&gdr_node::render::svg(&node.inventory))),
         Format::Junit => junit::render(diagnosis),
         Format::Prom => prometheus::render(diagnosis),
         Format::Text => {

@@ -1,0 +1,162 @@
+//! `gdr topo why`: the way between two devices.
+
+use anyhow::Result;
+use gdr_node::topology::{Place, Relation};
+use gdr_node::{Datum, Device, Inventory};
+use gdr_perf::report::Schema;
+use owo_colors::OwoColorize;
+use serde::Serialize;
+
+use super::report::Pair;
+use crate::args::Global;
+use crate::exit::{Exit, UsageError};
+use crate::node::Which;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    schema: Schema,
+    #[serde(flatten)]
+    pair: Pair,
+    hops: Vec<Hop>,
+}
+
+#[derive(Serialize)]
+struct Hop {
+    place: String,
+    /// `root port` and the like; absent for what is no function.
+    port: Option<String>,
+    link: Option<String>,
+    link_capable: Option<String>,
+    /// Of ports on the way: the ACS bits that are on, or why they are not known.
+    acs: Option<String>,
+    /// Those that redirect peers.
+    acs_redirects: Option<String>,
+    iommu_group: Option<u32>,
+}
+
+pub(super) fn run(
+    global: &Global,
+    which: &Which,
+    (a, b): (&str, &str),
+    output: &mut Output,
+) -> Result<Exit> {
+    let node = which.open()?;
+    let inventory = &node.inventory;
+    let named = |name: &str| {
+        inventory
+            .device(name)
+            .map_err(|error| UsageError(error.to_string()))
+    };
+    let (a, b) = (named(a)?, named(b)?);
+    let Some(topology) = inventory.topology() else {
+        anyhow::bail!("the PCI tree is {}", inventory.tree.as_ref().map(|_| ""));
+    };
+    let relation = topology.relation(a.bdf, b.bdf)?;
+    let hops: Vec<Hop> = (relation.steps.iter())
+        .map(|step| hop(inventory, &relation, step))
+        .collect();
+    if global.json {
+        output.json(&Report {
+            schema: Schema::first("gdr.topo-why"),
+            pair: Pair::new(&a, &b, &relation),
+            hops,
+        })?;
+        return Ok(Exit::Fine);
+    }
+    show(&a, &b, &relation, &hops, output)?;
+    Ok(Exit::Fine)
+}
+
+fn hop(inventory: &Inventory, relation: &Relation, step: &gdr_node::topology::Step) -> Hop {
+    let function = match step.place {
+        Place::Function(bdf) => inventory.function(bdf),
+        Place::Root(_) | Place::Node(_) => None,
+    };
+    let on_way = matches!(step.place, Place::Function(bdf) if relation.ports.contains(&bdf));
+    let acs = function.filter(|_| on_way).map(|function| &function.acs);
+    Hop {
+        place: step.place.to_string(),
+        port: function
+            .and_then(|function| function.express.present())
+            .map(|express| express.port.to_string()),
+        link: step.link.map(|link| link.to_string()),
+        link_capable: step.capable.map(|link| link.to_string()),
+        acs: acs.map(|acs| match acs {
+            Datum::Present(acs) => acs.control.to_string(),
+            Datum::Missing => "has none".to_owned(),
+            unknown => unknown.as_ref().map(|_| "").to_string(),
+        }),
+        acs_redirects: acs
+            .and_then(|acs| acs.present())
+            .map(|acs| acs.redirecting())
+            .filter(|bits| !bits.is_empty())
+            .map(|bits| bits.to_string()),
+        iommu_group: function.and_then(|function| function.iommu_group.present().copied()),
+    }
+}
+
+fn show(
+    a: &Device,
+    b: &Device,
+    relation: &Relation,
+    hops: &[Hop],
+    output: &mut Output,
+) -> Result<()> {
+    output.line(format_args!(
+        "{} - {}: {}",
+        a.name,
+        b.name,
+        relation.smi.to_string().bold()
+    ))?;
+    output.line(format_args!("    {}", relation.why))?;
+    for note in &relation.notes {
+        output.line(format_args!("    note: {note}"))?;
+    }
+    let bandwidth = match relation.ucx.bandwidth {
+        Some(bandwidth) => format!("assumes {bandwidth}"),
+        None => "assumes no limit".to_owned(),
+    };
+    output.line(format_args!("NCCL:  {}", relation.nccl))?;
+    output.line(format_args!("UCX:   {} ({bandwidth})", relation.ucx.class))?;
+    if a.kind != b.kind {
+        output.line(if relation.nccl.is_gdr_by_default() {
+            "NCCL uses GPUDirect RDMA here by default"
+        } else {
+            "NCCL does not use GPUDirect RDMA here by default: NCCL_NET_GDR_LEVEL=PHB or SYS \
+             changes that"
+        })?;
+    }
+    output.line("\nthe way:")?;
+    for hop in hops {
+        let mut line = format!("  {}", hop.place);
+        for word in [&hop.port, &hop.link].into_iter().flatten() {
+            line.push_str(&format!("  {word}"));
+        }
+        if let (Some(now), Some(best)) = (&hop.link, &hop.link_capable)
+            && now != best
+        {
+            line.push_str(&format!(" (could be {best})"));
+        }
+        if let Some(group) = hop.iommu_group {
+            line.push_str(&format!("  IOMMU group {group}"));
+        }
+        if let Some(acs) = &hop.acs {
+            line.push_str(&format!("  ACS: {acs}"));
+        }
+        output.line(&line)?;
+        if let Some(bits) = &hop.acs_redirects {
+            output.line(format_args!(
+                "      {} sends what peers exchange up to the root",
+                bits.red().bold()
+            ))?;
+        }
+    }
+    for (word, found) in [("now", relation.current), ("at best", relation.capable)] {
+        if let Some((bandwidth, place)) = found {
+            output.line(format_args!("narrowest {word}: {bandwidth} at {place}"))?;
+        }
+    }
+    Ok(())
+}

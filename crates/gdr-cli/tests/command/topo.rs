@@ -1,0 +1,107 @@
+//! `gdr topo` and `gdr nics`.
+
+use serde_json::Value;
+
+use super::{code, gdr, stderr, stdout};
+
+fn topo(line: &str) -> std::process::Output {
+    gdr(["topo"].into_iter().chain(line.split_whitespace()))
+}
+
+#[test]
+fn the_matrix_is_laid_out_as_nvidia_smis_and_says_which_nics_are_nearest() {
+    let output = topo("--example");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+    assert!(
+        line("GPU0").starts_with("GPU0\t X \tPIX\tNODE\tNODE\tSYS"),
+        "{text}"
+    );
+    assert!(text.contains("\n  NIC3: mlx5_3\n"), "{text}");
+    assert!(text.contains("\n  GPU0: mlx5_1, mlx5_2 (PIX)\n"), "{text}");
+}
+
+#[test]
+fn other_tools_words_and_every_format_are_there() {
+    assert!(stdout(&topo("--example --as nccl")).contains("GPU0\t X \tPIX\tPHB"));
+    assert!(stdout(&topo("--example --as ucx")).contains("GPU0\t X \tdefault\tnode"));
+    for (format, begins) in [
+        ("tree", "NUMA node 0\n"),
+        ("svg", "<svg "),
+        ("dot", "graph topology {"),
+        ("nccl-xml", "<system version=\"1\">"),
+    ] {
+        let text = stdout(&topo(&format!("--example --format {format}")));
+        assert!(text.starts_with(begins), "{format}: {text}");
+    }
+    let report: Value = serde_json::from_str(&stdout(&topo("--example --json"))).unwrap();
+    assert_eq!(report["schema"], "gdr.topo");
+    assert_eq!(report["devices"].as_array().unwrap().len(), 18);
+    assert_eq!(report["pairs"].as_array().unwrap().len(), 18 * 17 / 2);
+}
+
+#[test]
+fn the_way_between_two_devices_is_told_hop_by_hop() {
+    let text = stdout(&topo("why --example GPU3 mlx5_4"));
+    assert!(text.starts_with("GPU3 - mlx5_4: PIX\n"), "{text}");
+    assert!(
+        text.contains("ReqRedir CmpltRedir sends what peers exchange"),
+        "{text}"
+    );
+    let report: Value =
+        serde_json::from_str(&stdout(&topo("why --example --json GPU3 NIC4"))).unwrap();
+    assert_eq!(report["nccl_gdr_by_default"], true);
+    assert_eq!(report["hops"].as_array().unwrap().len(), 5);
+    let wrong = topo("why --example GPU3 mlx5_44");
+    assert_eq!(code(&wrong), 64);
+    assert!(stderr(&wrong).contains("there is no device `mlx5_44`: there are GPU0"));
+}
+
+#[test]
+fn a_matrix_of_nvidia_smi_is_compared_cell_by_cell() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("topo.txt");
+    std::fs::write(&path, stdout(&topo("--example"))).unwrap();
+    let check = |path: &std::path::Path| {
+        gdr([
+            "topo",
+            "check",
+            "--example",
+            "--matrix",
+            path.to_str().unwrap(),
+        ])
+    };
+    let same = check(&path);
+    assert_eq!(code(&same), 0, "{}", stderr(&same));
+    assert_eq!(stdout(&same), "324 cells are equal, 0 differ\n");
+    let text = stdout(&topo("--example")).replacen("PIX", "PHB", 1);
+    std::fs::write(&path, text).unwrap();
+    let other = check(&path);
+    assert_eq!(code(&other), 2);
+    assert!(stdout(&other).contains("GPU0 - GPU1: nvidia-smi says PHB, the tree PIX"));
+    std::fs::write(&path, b"\x00\xff nonsense").unwrap();
+    let garbage = check(&path);
+    assert_eq!(code(&garbage), 2);
+    assert!(
+        stderr(&garbage).contains("topo.txt"),
+        "{}",
+        stderr(&garbage)
+    );
+}
+
+#[test]
+fn nics_are_listed_with_their_gpu() {
+    let text = stdout(&gdr(["nics", "--example"]));
+    let line = text.lines().find(|line| line.contains("mlx5_1/1")).unwrap();
+    assert!(
+        line.contains("0000:19:00.0") && line.contains("GPU0"),
+        "{line}"
+    );
+    let report: Value =
+        serde_json::from_str(&stdout(&gdr(["nics", "--example", "--json"]))).unwrap();
+    assert_eq!(report["schema"], "gdr.nics");
+    assert_eq!(report["nics"].as_array().unwrap().len(), 10);
+    // Whatever this machine has.
+    assert!(matches!(code(&gdr(["nics"])), 0 | 3));
+}

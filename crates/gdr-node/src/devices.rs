@@ -1,0 +1,158 @@
+//! The devices that pictures and questions are about: GPUs and RDMA NICs, by name.
+
+use std::fmt;
+
+use gdr_cuda::Bdf;
+
+use crate::inventory::Inventory;
+use crate::pci::{Function, VendorId};
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceKind {
+    /// A GPU.
+    Gpu,
+    /// An RDMA NIC.
+    Nic,
+}
+
+/// A GPU or an RDMA NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What it is.
+    pub kind: DeviceKind,
+    /// `GPU0`; `mlx5_0`, or a NIC's address where it has no name.
+    pub name: String,
+    /// Its function.
+    pub bdf: Bdf,
+}
+
+/// The node has no device of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no device `{name}`: {}", these(known))]
+pub struct UnknownDevice {
+    /// What was asked for.
+    pub name: String,
+    /// What there is.
+    pub known: Vec<String>,
+}
+
+fn these(known: &[String]) -> String {
+    if known.is_empty() {
+        "the node shows no GPU and no RDMA NIC".to_owned()
+    } else {
+        format!("there are {}", known.join(", "))
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name)
+    }
+}
+
+impl Inventory {
+    /// The GPUs, then the RDMA NICs, each in its order.
+    pub fn devices(&self) -> Vec<Device> {
+        let gpus = self.gpus.iter().map(|gpu| Device {
+            kind: DeviceKind::Gpu,
+            name: gpu.index.to_string(),
+            bdf: gpu.bdf,
+        });
+        gpus.chain(self.nics()).collect()
+    }
+
+    /// The RDMA NICs that are PCI functions, by name. Where no RDMA devices were collected, the
+    /// functions that are InfiniBand controllers or whose maker builds RDMA NICs, by address;
+    /// virtual functions are left out then.
+    pub fn nics(&self) -> Vec<Device> {
+        let mut nics: Vec<Device> = self
+            .rdma_functions()
+            .map(|(device, bdf)| Device {
+                kind: DeviceKind::Nic,
+                name: device.name.clone(),
+                bdf,
+            })
+            .collect();
+        if nics.is_empty() && self.rdma.is_unknown() {
+            nics = (self.tree.present().into_iter())
+                .flat_map(|tree| tree.functions())
+                .filter(|function| is_rdma_nic(function))
+                .map(|function| Device {
+                    kind: DeviceKind::Nic,
+                    name: function.bdf.to_string(),
+                    bdf: function.bdf,
+                })
+                .collect();
+        }
+        nics
+    }
+
+    /// A device by its name, by `NIC3` as nvidia-smi counts NICs, or any function by its address.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownDevice`] with the names that there are.
+    pub fn device(&self, name: &str) -> Result<Device, UnknownDevice> {
+        let devices = self.devices();
+        if let Some(device) = devices.iter().find(|it| it.name.eq_ignore_ascii_case(name)) {
+            return Ok(device.clone());
+        }
+        let counted = name.to_ascii_uppercase();
+        if let Some(number) = counted.strip_prefix("NIC").and_then(|n| n.parse().ok())
+            && let Some(nic) = self.nics().into_iter().nth(number)
+        {
+            return Ok(nic);
+        }
+        if let Ok(bdf) = name.parse::<Bdf>() {
+            if let Some(device) = devices.iter().find(|device| device.bdf == bdf) {
+                return Ok(device.clone());
+            }
+            if let Some(function) = self.function(bdf) {
+                return Ok(Device {
+                    kind: if function.identity.is_nvidia_gpu() {
+                        DeviceKind::Gpu
+                    } else {
+                        DeviceKind::Nic
+                    },
+                    name: bdf.to_string(),
+                    bdf,
+                });
+            }
+        }
+        Err(UnknownDevice {
+            name: name.to_owned(),
+            known: devices.into_iter().map(|device| device.name).collect(),
+        })
+    }
+}
+
+/// Whether a function by its identity is an RDMA NIC: an InfiniBand controller, or a network
+/// controller of Mellanox's.
+pub fn is_rdma_nic(function: &Function) -> bool {
+    let identity = &function.identity;
+    let Some(class) = identity.class else {
+        return false;
+    };
+    let maker = identity.vendor == Some(VendorId::MELLANOX);
+    !function.is_virtual() && (class.subclass() == 0x0207 || (class.is_network() && maker))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::example;
+
+    #[test]
+    fn a_device_has_its_name_its_number_and_its_address() {
+        let node = example::node();
+        let inventory = Inventory::read(&node);
+        assert_eq!(inventory.devices().len(), 18);
+        let nic = inventory.device("mlx5_3").unwrap();
+        assert_eq!(inventory.device("NIC3"), Ok(nic.clone()));
+        assert_eq!(inventory.device(example::NICS[3]), Ok(nic));
+        assert_eq!(inventory.device("gpu1").unwrap().name, "GPU1");
+        let error = inventory.device("mlx5_99").unwrap_err().to_string();
+        assert!(error.contains("there are GPU0, GPU1"), "{error}");
+    }
+}

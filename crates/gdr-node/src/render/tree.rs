@@ -1,0 +1,125 @@
+//! The way from the CPUs to GPUs and NICs, as an indented text.
+
+use super::shape::{Branch, Shape};
+use super::{link, redirects};
+use crate::devices::Device;
+use crate::inventory::Inventory;
+use crate::pci::Function;
+
+/// The tree: NUMA nodes, host bridges, the bridges below, the devices. Bridges that lead to no
+/// GPU and no NIC are left out. Links are as they are now, with what they could be where that is
+/// more; an idle GPU lowers its speed.
+pub fn tree(inventory: &Inventory) -> String {
+    let Some(shape) = Shape::new(inventory) else {
+        return format!("The PCI tree is {}\n", inventory.tree.as_ref().map(|_| ""));
+    };
+    let mut lines = Vec::new();
+    for node in &shape.nodes {
+        lines.push(match node.node {
+            Some(number) => format!("NUMA node {number}"),
+            None => "no NUMA node (firmware does not say)".to_owned(),
+        });
+        let last = node.roots.len();
+        for (index, root) in node.roots.iter().enumerate() {
+            let end = index + 1 == last;
+            lines.push(format!("{}{}", corner(end), root.root));
+            put_all(&mut lines, stem(end), &root.branches, inventory);
+        }
+    }
+    if lines.is_empty() {
+        return "There is no GPU and no RDMA NIC.\n".to_owned();
+    }
+    lines.join("\n") + "\n"
+}
+
+const fn corner(last: bool) -> &'static str {
+    if last { "└─ " } else { "├─ " }
+}
+
+const fn stem(last: bool) -> &'static str {
+    if last { "   " } else { "│  " }
+}
+
+fn put_all(lines: &mut Vec<String>, before: &str, branches: &[Branch], inventory: &Inventory) {
+    for (index, branch) in branches.iter().enumerate() {
+        let end = index + 1 == branches.len();
+        match branch {
+            Branch::Device(device) => lines.push(format!(
+                "{before}{}{}",
+                corner(end),
+                device_line(device, inventory)
+            )),
+            Branch::Bridge { bdf, below } => {
+                let what = inventory.function(*bdf).map_or(String::new(), bridge_words);
+                lines.push(format!("{before}{}{bdf}{what}", corner(end)));
+                let inside = format!("{before}{}", stem(end));
+                put_all(lines, &inside, below, inventory);
+            }
+        }
+    }
+}
+
+fn bridge_words(function: &Function) -> String {
+    let mut words = String::new();
+    if let Some(express) = function.express.present() {
+        words.push_str(&format!("  {}", express.port));
+    }
+    if let Some(link) = link(function) {
+        words.push_str(&format!("  {link}"));
+    }
+    if let Some(bits) = redirects(function) {
+        words.push_str(&format!("  ACS {bits}"));
+    }
+    words
+}
+
+fn device_line(device: &Device, inventory: &Inventory) -> String {
+    let mut line = format!("{}  {}", device.name, device.bdf);
+    let Some(function) = inventory.function(device.bdf) else {
+        return line;
+    };
+    if let Some(name) = &function.identity.name {
+        line.push_str(&format!("  {name}"));
+    }
+    if let Some(link) = link(function) {
+        line.push_str(&format!("  {link}"));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemorySource, example};
+
+    #[test]
+    fn a_device_stands_below_its_bridges() {
+        let node = example::node();
+        let text = tree(&Inventory::read(&node));
+        let at = |needle: &str| {
+            text.find(needle)
+                .unwrap_or_else(|| panic!("{needle}: {text}"))
+        };
+        assert!(at("NUMA node 0") < at("pci0000:15"));
+        assert!(at("pci0000:15") < at(example::ROOT_PORTS[0]));
+        assert!(at(example::GPU_PORTS[0]) < at("GPU0"));
+        assert!(at("GPU0") < at("NUMA node 1"));
+    }
+
+    #[test]
+    fn what_is_wrong_on_a_way_is_seen() {
+        let node = example::node();
+        let text = tree(&Inventory::read(&node));
+        let line = |needle: &str| text.lines().find(|line| line.contains(needle)).unwrap();
+        assert!(line(example::REDIRECTING_PORT).contains("ACS ReqRedir"));
+        assert!(line(example::NARROW_NIC).contains("x8 of"));
+    }
+
+    #[test]
+    fn nothing_to_show_is_said() {
+        let text = tree(&Inventory::read(&MemorySource::partial()));
+        assert!(text.contains("not collected"), "{text}");
+        let empty = MemorySource::new().directory("/sys/bus/pci/devices");
+        assert!(tree(&Inventory::read(&empty)).contains("no GPU"));
+    }
+}
