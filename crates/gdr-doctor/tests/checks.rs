@@ -5,10 +5,11 @@
 use std::fs;
 use std::path::Path;
 
-use gdr_doctor::{Context, Diagnosis, Judged, Outcome, Selection, Verdict, diagnose};
+use gdr_doctor::{Context, Diagnosis, Group, Judged, Outcome, Selection, Verdict, diagnose};
 use gdr_node::import::lspci;
 use gdr_node::pci::AcsBits;
-use gdr_node::{Datum, Inventory, MemorySource, NumaLayout, example, virtual_path};
+use gdr_node::{Datum, Errno, Inventory, MemorySource, NumaLayout, Source, example, virtual_path};
+use proptest::prelude::*;
 
 fn diagnosis(node: &MemorySource) -> Diagnosis {
     let inventory = Inventory::read(node);
@@ -254,4 +255,54 @@ fn a_question_about_one_pair_is_answered_about_that_pair() {
         others.iter().any(|other| subject.contains(other))
     });
     assert!(about_others.is_empty(), "{about_others:#?}");
+}
+
+/// The example with some of its files turned into something else, by a number that says which.
+fn changed(
+    one_in: u64,
+    seed: u64,
+    change: impl Fn(MemorySource, &str) -> MemorySource,
+) -> MemorySource {
+    let whole = example::healthy();
+    let files: Vec<String> = (whole.paths())
+        .filter(|path| !whole.link(path).is_present())
+        .map(str::to_owned)
+        .collect();
+    // Knuth's multiplicative hash, which is enough to pick by.
+    let picked = |place: u64| {
+        let mixed = (place ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        mixed % one_in == 0
+    };
+    (0_u64..)
+        .zip(&files)
+        .filter(|(place, _)| picked(*place))
+        .fold(whole.clone(), |node, (_, path)| change(node, path))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(16)
+    })]
+
+    #[test]
+    fn to_know_less_of_a_healthy_node_makes_nothing_bad(seed: u64, one_in in 2_u64..40) {
+        for node in [
+            changed(one_in, seed, |node, path| node.not_collected(path)),
+            changed(one_in, seed, |node, path| node.denied(path)),
+            changed(one_in, seed, |node, path| node.failing(path, Errno(5))),
+        ] {
+            let bad = lines(&diagnosis(&node), |judged| {
+                judged.finding.verdict.is_bad()
+                    && matches!(judged.check.group, Group::Modules | Group::Topology)
+            });
+            prop_assert!(bad.is_empty(), "{bad:#?}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_breaks_no_check(seed: u64, one_in in 2_u64..40, garbage: Vec<u8>) {
+        let node = changed(one_in, seed, |node, path| node.file(path, &garbage));
+        prop_assert!(!diagnosis(&node).findings.is_empty());
+    }
 }
