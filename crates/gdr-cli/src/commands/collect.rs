@@ -167,17 +167,35 @@ fn users() -> Vec<String> {
     names.into_iter().flatten().collect()
 }
 
-/// Writes a file that only its owner may read: the kernel's log is in it.
+/// Writes a file that only its owner may read: the kernel's log is in it. One that is there is
+/// replaced in one step, so that a link in its place leads nowhere.
 fn save(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
-    let mut open = OpenOptions::new();
-    open.write(true).mode(0o600);
-    if force {
-        open.create(true).truncate(true);
-    } else {
-        open.create_new(true);
+    let fresh = |path: &Path| {
+        let mut open = OpenOptions::new();
+        let mut file = open.write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(bytes).inspect_err(|_| {
+            // Half an archive is none; that it stays is no worse than that it could not be written.
+            let _ = std::fs::remove_file(path);
+        })
+    };
+    let is_special = |about: std::fs::Metadata| !about.is_file() && !about.is_symlink();
+    if force && path.symlink_metadata().is_ok_and(is_special) {
+        anyhow::bail!("{}: this is no file that could be replaced", path.display());
     }
-    let file = open.open(path).and_then(|mut file| file.write_all(bytes));
-    match file {
+    let written = if force {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let replaced = fresh(&beside).and_then(|()| std::fs::rename(&beside, path));
+        if replaced.is_err() {
+            // What is left of the attempt; there may be nothing.
+            let _ = std::fs::remove_file(&beside);
+        }
+        replaced
+    } else {
+        fresh(path)
+    };
+    match written {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             anyhow::bail!("{}: the file exists; --force replaces it", path.display())
         }

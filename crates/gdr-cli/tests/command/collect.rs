@@ -66,7 +66,18 @@ fn this_node_is_collected_and_read_again() {
     let again = gdr(["collect", "-o", file]);
     assert_eq!(code(&again), 2);
     assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
-    assert_eq!(code(&gdr(["collect", "--force", "-o", file])), 0);
+    let before = fs::read(&path).unwrap();
+    assert_eq!(
+        code(&gdr(["collect", "--force", "--example", "-o", file])),
+        0
+    );
+    assert_ne!(fs::read(&path).unwrap(), before);
+    assert_eq!(fs::read_dir(files.0.path()).unwrap().count(), 1);
+    let device = gdr(["collect", "--force", "--example", "-o", "/dev/null"]);
+    assert_eq!(code(&device), 2);
+    let nowhere = gdr(["collect", "--example", "-o", "/no/such/folder/x"]);
+    assert_eq!(code(&nowhere), 2);
+    assert!(stderr(&nowhere).contains("/no/such/folder/x"));
 }
 
 #[test]
