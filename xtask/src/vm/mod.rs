@@ -103,6 +103,11 @@ fn boot_and_run(ledger: &mut Ledger, options: &Options) -> anyhow::Result<()> {
             Err(error) => return Err(error),
         },
     };
+    // One guest at a time in this folder; the next one waits.
+    let folder = folder();
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let turn = File::create(folder.join("lock"))?;
+    flock(&turn, FlockOperation::LockExclusive)?;
     let limit = Duration::from_secs(options.timeout);
     let (machine, accelerator) = start(&qemu, &guest, &program, options)?;
     println!(
@@ -158,7 +163,6 @@ fn start(
     options: &Options,
 ) -> anyhow::Result<(Machine, Accelerator)> {
     let folder = folder();
-    fs::create_dir_all(&folder)?;
     let try_kvm = File::options()
         .read(true)
         .write(true)

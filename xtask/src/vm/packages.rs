@@ -137,8 +137,25 @@ pub(crate) fn behind(name: &str, prefix: &str) -> anyhow::Result<Option<String>>
         .map(str::to_owned))
 }
 
-/// Whether apt can fetch this package.
+/// Whether apt can fetch this package. Where its lists do not have it, and this user may, they are
+/// fetched first: images of containers come without lists.
 pub(crate) fn exists(name: &str) -> anyhow::Result<bool> {
+    if is_listed(name)? {
+        return Ok(true);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Ok(false);
+    }
+    let status = Command::new("apt-get")
+        .args(LIMITS)
+        .args(["-qq", "update"])
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| Unavailable::new(format!("apt-get cannot be started: {error}")))?;
+    Ok(status.success() && is_listed(name)?)
+}
+
+fn is_listed(name: &str) -> anyhow::Result<bool> {
     let output = apt_cache(&["policy"], &[name])?;
     Ok(output
         .lines()
