@@ -11,7 +11,7 @@ use gdr_doctor::peermem::PeerMemory;
 use gdr_doctor::{Context, Selection, diagnose};
 use gdr_node::archive::{Archive, Origin};
 use gdr_node::collect::{Recorder, read_all};
-use gdr_node::{Inventory, LiveRoot, Source, example};
+use gdr_node::{Inventory, LiveRoot, Source, example, render};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
@@ -157,6 +157,8 @@ fn collect(options: &Options) -> Result<Archive> {
     let inventory = Inventory::read(&recorder);
     diagnose(&Context::new(&recorder, &inventory), &Selection::all());
     PeerMemory::read(&recorder);
+    render::matrix(&recorder, &inventory, render::Vocabulary::default());
+    render::nccl_xml(&recorder, &inventory);
     let origin = Origin::of(&recorder, env!("CARGO_PKG_VERSION"), now);
     Ok(recorder.finish(origin))
 }

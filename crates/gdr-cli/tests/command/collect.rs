@@ -129,6 +129,9 @@ fn the_doctor_says_the_same_of_the_archive_as_of_the_node() {
         &["doctor", "--for", "nccl"],
         &["peermem", "status"],
         &["fix"],
+        &["nics"],
+        &["topo"],
+        &["topo", "why", "GPU0", "mlx5_3"],
     ] {
         let run = |node: &[&str]| {
             let output = gdr([command, node].concat());
