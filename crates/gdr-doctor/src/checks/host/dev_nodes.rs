@@ -152,9 +152,6 @@ fn missing(context: &Context<'_>, module: &str) -> Fix {
             module: module.to_owned(),
         },
     )
-    .then(Action::Command {
-        line: "udevadm trigger --subsystem-match=infiniband_verbs".into(),
-    })
 }
 
 fn open_up() -> Fix {

@@ -189,21 +189,17 @@ fn lifts(line: &str) -> bool {
 fn lift(unit: &str) -> Fix {
     Fix {
         title: format!("Lift the limit of {unit}"),
-        actions: vec![
-            Action::WriteFile {
-                path: format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
-                content: "[Service]\nLimitMEMLOCK=infinity\n".into(),
-            },
-            Action::Command {
-                line: format!("systemctl daemon-reload && systemctl restart {unit}"),
-            },
-        ],
+        actions: vec![Action::WriteFile {
+            path: format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
+            content: "[Service]\nLimitMEMLOCK=infinity\n".into(),
+        }],
         privilege: Privilege::Root,
         effect: Effect::AtRestart,
         persistence: Persistence::Permanent,
         risk: Risk::Medium,
         caution: Some(format!(
-            "jobs and containers that run keep the old limit; restarting {unit} may end them"
+            "it counts after `systemctl daemon-reload && systemctl restart {unit}`, which may end \
+             what {unit} started"
         )),
     }
 }

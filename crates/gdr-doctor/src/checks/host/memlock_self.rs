@@ -82,7 +82,7 @@ pub(super) fn for_logins() -> Fix {
     Fix {
         title: "Lift the limit for all logins".into(),
         actions: vec![Action::WriteFile {
-            path: "/etc/security/limits.d/90-rdma.conf".into(),
+            path: "/etc/security/limits.d/90-gdr-memlock.conf".into(),
             content: "* - memlock unlimited\nroot - memlock unlimited\n".into(),
         }],
         privilege: Privilege::Root,

@@ -81,6 +81,19 @@ impl<'a> Port<'a> {
         (self.port.physical_state.present()).is_some_and(|state| state == "LinkUp")
     }
 
+    /// Whether jobs would go by it: no NIC is nearer to some GPU; or no GPU is known.
+    pub(in crate::checks) fn serves_a_gpu(&self, context: &Context<'_>) -> bool {
+        let pairs = context.nearest_pairs();
+        pairs.is_empty() || pairs.iter().any(|pair| pair.nic.name == self.device)
+    }
+
+    /// The bond that its interface is part of, whose addresses count.
+    pub(in crate::checks) fn bond(&self, context: &Context<'_>) -> Option<String> {
+        let netdev = self.netdev(context)?;
+        let path = format!("/sys/class/net/{}/master", netdev.name);
+        context.source.link_name(&path).into_present()
+    }
+
     /// Its rate in Gb/s.
     pub(in crate::checks) fn rate(&self) -> Option<u32> {
         gigabits(self.port.rate.present()?)

@@ -3,6 +3,7 @@
 use gdr_node::{Datum, virtual_path};
 
 use super::ports::{Gid, Port, each, ports};
+use super::roce_ip::severity;
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::Context;
 use crate::finding::{Finding, Subject};
@@ -20,6 +21,7 @@ pub(super) const CHECK: Check = Check {
         reads: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of Ethernet \
                 ports that are up.",
         judges: "pass: one of version 2 that routers pass; its place is told. fail: none. warn: \
+                 none, on a device that no GPU is nearest to; or \
                  NCCL_IB_GID_INDEX names another. info: the places of ports differ. skip: no \
                  Ethernet port is up. unknown: not collected.",
         sources: &[
@@ -122,6 +124,13 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         let absent = context.source.list(&types);
         return Finding::unknown(port.subject(), "of which version its GIDs are", &absent);
     }
+    if let Some(bond) = port.bond(context) {
+        return Finding::info(
+            port.subject(),
+            format!("its interface is part of {bond}, whose addresses count"),
+        )
+        .evidence(path, format!("{} GIDs", gids.len()));
+    }
     let why = if gids.is_empty() {
         "its GID table is empty"
     } else if gids.iter().any(Gid::is_v2) {
@@ -137,7 +146,8 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         })
         .collect();
     let netdev = port.netdev(context).map(|netdev| netdev.name.clone());
-    Finding::fail(port.subject(), format!("{why}: connections time out"))
+    let summary = format!("{why}: connections time out");
+    Finding::new(severity(context, port), port.subject(), summary)
         .evidence(path, shown.join("; "))
         .fix(Fix::now(
             "Give the interface an address and bring it up",
@@ -193,7 +203,7 @@ mod tests {
             .without(&format!("{PORT}/gids/2"))
             .without(&format!("{PORT}/gids/3"));
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Verdict::Warn);
         assert!(found.summary.contains("link-local"), "{}", found.summary);
         let inventory = Inventory::read(&node);
         let ids = [CHECK.id, CheckId("roce.ip")];
@@ -237,6 +247,11 @@ mod tests {
             node.file(&format!("{PORT}/gid_attrs/types/{index}"), "IB/RoCE v1\n")
         });
         assert!(worst(&CHECK, &node).summary.contains("no GID for RoCE v2"));
+        // Where no GPU is known, every port may be the one that is meant.
+        let alone = (example::GPUS.iter()).fold(node, |node, gpu| {
+            node.without(&format!("/sys/bus/pci/devices/{gpu}"))
+        });
+        assert_eq!(worst(&CHECK, &alone).verdict, Verdict::Fail);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use gdr_node::Datum;
 use super::ports::{Port, each};
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::Context;
-use crate::finding::Finding;
+use crate::finding::{Finding, Verdict};
 use crate::fix::{Action, Fix};
 
 pub(super) const CHECK: Check = Check {
@@ -18,8 +18,9 @@ pub(super) const CHECK: Check = Check {
                 libraries do not take.",
         reads: "The GID table in /sys/class/infiniband/*/ports/*/gids, in which every address of \
                 the interface is, of Ethernet ports that are up.",
-        judges: "pass: a GID of an IPv4 address or of a global IPv6 address. fail: none. skip: no \
-                 Ethernet port is up. unknown: not collected.",
+        judges: "pass: a GID of an IPv4 address or of a global IPv6 address. fail: none. \
+                 warn: none, on a device that no GPU is nearest to. info: none, since the interface \
+                 is part of a bond. skip: no Ethernet port is up. unknown: not collected.",
         sources: &[
             "InfiniBand Architecture Specification, Annex A17 (RoCEv2)",
             "https://github.com/NVIDIA/nccl/issues/1796",
@@ -39,6 +40,15 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     )
 }
 
+/// How bad it is that nothing can be reached by a port: not every one is meant for data.
+pub(super) fn severity(context: &Context<'_>, port: &Port<'_>) -> Verdict {
+    if port.serves_a_gpu(context) {
+        Verdict::Fail
+    } else {
+        Verdict::Warn
+    }
+}
+
 fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
     let path = format!("{}/gids", port.path);
     let gids = match port.gids(context) {
@@ -53,8 +63,16 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         return Finding::pass(port.subject(), format!("it has the address {address}"))
             .evidence(format!("{path}/{}", gid.index), gid.address.to_string());
     }
+    if let Some(bond) = port.bond(context) {
+        return Finding::info(
+            port.subject(),
+            format!("its interface is part of {bond}, whose addresses count"),
+        )
+        .evidence(path, format!("{} GIDs, none of an IP address", gids.len()));
+    }
     let netdev = port.netdev(context).map(|netdev| netdev.name.clone());
-    Finding::fail(
+    Finding::new(
+        severity(context, port),
         port.subject(),
         "its interface has no IP address: only link-local GIDs are left",
     )
@@ -77,7 +95,6 @@ mod tests {
     use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
 
     const GIDS: &str = "/sys/class/infiniband/mlx5_0/ports/1/gids";
 
@@ -92,17 +109,25 @@ mod tests {
     }
 
     #[test]
-    fn link_local_gids_alone_fail() {
-        let node = example::healthy()
-            .without(&format!("{GIDS}/2"))
-            .without(&format!("{GIDS}/3"));
-        let found = worst(&CHECK, &node);
+    fn link_local_gids_alone_fail_next_to_a_gpu_and_are_warned_of_elsewhere() {
+        let near = example::healthy().file(
+            "/sys/class/infiniband/mlx5_1/ports/1/link_layer",
+            "Ethernet\n",
+        );
+        let found = worst(&CHECK, &near);
         assert_eq!(found.verdict, Verdict::Fail);
         assert!(
             found.fixes[0].actions[0]
                 .to_string()
-                .ends_with("dev enp6s0np0")
+                .ends_with("dev ibp25s0")
         );
+        let far = example::healthy()
+            .without(&format!("{GIDS}/2"))
+            .without(&format!("{GIDS}/3"));
+        assert_eq!(verdict(&CHECK, &far), Verdict::Warn);
+        let master = "/sys/class/net/enp6s0np0/master";
+        let bonded = far.link_to(master, "../../../virtual/net/bond0");
+        assert_eq!(verdict(&CHECK, &bonded), Verdict::Info);
     }
 
     #[test]

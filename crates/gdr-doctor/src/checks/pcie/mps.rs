@@ -7,6 +7,7 @@ use super::devices;
 use super::hops::{Hop, hops, own_express};
 use crate::check::{Check, CheckId, Documentation, Group};
 use crate::context::Context;
+use crate::facts::Machine;
 use crate::finding::{Finding, Subject};
 use crate::fix::{Action, Fix, Risk};
 
@@ -23,7 +24,8 @@ pub(super) const CHECK: Check = Check {
                 every port above it. Needs root.",
         judges: "pass: the largest that all on the way can take. info: less than that, or 128 where \
                  more is not possible. warn: 128 where 256 or more is possible; or more than a port \
-                 above is set to. unknown: not root. skip: virtual functions.",
+                 above is set to. unknown: not root. skip: virtual functions, and \
+                 in guests.",
         sources: &[
             "PCI Express Base Specification 6.0, 2.2.2 and 7.5.3.4",
             "Linux Documentation/admin-guide/kernel-parameters.txt: pci=pcie_bus_perf",
@@ -39,6 +41,11 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         Ok(all) => all,
         Err(why) => return why,
     };
+    if context.facts().machine == Datum::Present(Machine::Virtual) {
+        return vec![Finding::skip(
+            "in a guest the registers of the ports above are made up",
+        )];
+    }
     let findings: Vec<Finding> = all
         .into_iter()
         .filter_map(|(subject, function)| judge(context, subject, function))
@@ -192,5 +199,7 @@ mod tests {
             .directory("/sys/bus/pci/devices")
             .directory("/sys/class/infiniband");
         assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        let guest = example::healthy().file("/proc/cpuinfo", "flags\t: fpu hypervisor\n");
+        assert_eq!(verdict(&CHECK, &guest), Verdict::Skip);
     }
 }
