@@ -102,7 +102,7 @@ pub(super) fn cuda_devices() -> String {
     };
     let devices: Vec<String> = (0..).zip(GPUS).map(device).collect();
     format!(
-        "{{\"driver_version\":13000,\"error\":null,\"devices\":[{}]}}\n",
+        "{{\"driver_version\":\"13.0\",\"error\":null,\"devices\":[{}]}}\n",
         devices.join(",")
     )
 }

@@ -8,7 +8,7 @@
 pub const KERNEL_LOG: &str = "@kmsg";
 
 /// What the CUDA driver tells of each GPU, as JSON:
-/// `{"driver_version": 13000, "error": null, "devices": [{"ordinal", "name", "pci", "uuid",
+/// `{"driver_version": "13.0", "error": null, "devices": [{"ordinal", "name", "pci", "uuid",
 /// "compute_capability": "9.0", "total_memory", "gpu_direct_rdma_supported",
 /// "dma_buf_supported"}]}`. Where the driver is there and fails, `error` is its text and `devices`
 /// is empty. Missing where there is no driver.
