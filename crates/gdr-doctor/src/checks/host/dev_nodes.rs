@@ -38,28 +38,7 @@ pub(super) const CHECK: Check = Check {
 fn run(context: &Context<'_>) -> Vec<Finding> {
     let names = match context.source.list(CLASS) {
         Datum::Present(names) => names,
-        Datum::Missing => {
-            return vec![if context
-                .inventory
-                .rdma
-                .present()
-                .is_some_and(|all| !all.is_empty())
-            {
-                Finding::fail(
-                    Subject::Node,
-                    "there are RDMA devices and no interface to them for programs",
-                )
-                .evidence(CLASS, "not there")
-                .fix(Fix::now(
-                    "Load the interface",
-                    Action::LoadModule {
-                        module: "ib_uverbs".into(),
-                    },
-                ))
-            } else {
-                Finding::skip("there is no RDMA device")
-            }];
-        }
+        Datum::Missing => return vec![without_interface(context)],
         absent => {
             return vec![Finding::unknown(
                 Subject::Node,
@@ -112,6 +91,33 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         );
     }
     findings
+}
+
+/// What is to be said where the kernel shows no verbs devices at all.
+fn without_interface(context: &Context<'_>) -> Finding {
+    if (context.inventory.rdma.present()).is_none_or(Vec::is_empty) {
+        return Finding::skip("there is no RDMA device");
+    }
+    let facts = context.facts();
+    if !facts.modules.is_present() || facts.module("ib_uverbs").is_present() {
+        // A capture that leaves the class out looks the same.
+        return Finding::unknown(
+            Subject::Node,
+            "the list of verbs devices",
+            &Datum::<()>::Missing,
+        );
+    }
+    Finding::fail(
+        Subject::Node,
+        "there are RDMA devices and no interface to them for programs",
+    )
+    .evidence("/proc/modules", "no ib_uverbs")
+    .fix(Fix::now(
+        "Load the interface",
+        Action::LoadModule {
+            module: "ib_uverbs".into(),
+        },
+    ))
 }
 
 fn judge(context: &Context<'_>, subject: Subject, path: &str, nodes: &[DeviceNode]) -> Finding {
@@ -216,6 +222,8 @@ mod tests {
     #[test]
     fn devices_without_an_interface_fail() {
         let node = example::healthy().without(CLASS);
+        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        let node = node.file("/proc/modules", "ib_core 1 0 - Live 0x0\n");
         assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
     }
 
