@@ -9,6 +9,9 @@ use gdr_node::{Bdf, Datum, GpuDevice, Inventory, RdmaDevice, Source};
 use crate::check::Purpose;
 use crate::facts::Facts;
 
+/// The most pairs that are looked at: what a capture claims is not always so.
+const MOST_PAIRS: usize = 1 << 13;
+
 /// An RDMA device, or a NIC that should be one.
 #[derive(Clone, Debug)]
 pub struct Nic<'a> {
@@ -103,7 +106,8 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// Every GPU with every NIC, where the tree tells how far apart they are.
+    /// Every GPU with every NIC, where the tree tells how far apart they are; at most the first
+    /// 8192, which no machine has.
     pub fn pairs(&self) -> &[Pair<'a>] {
         self.pairs.get_or_init(|| {
             let Some(topology) = self.inventory.topology() else {
@@ -112,6 +116,9 @@ impl<'a> Context<'a> {
             let mut pairs = Vec::new();
             for gpu in self.gpus() {
                 for nic in self.nics() {
+                    if pairs.len() == MOST_PAIRS {
+                        return pairs;
+                    }
                     if let Ok(relation) = topology.relation(gpu.bdf, nic.bdf) {
                         pairs.push(Pair {
                             gpu: *gpu,
@@ -128,12 +135,12 @@ impl<'a> Context<'a> {
     /// Every GPU with the NICs that are nearest to it: the pairs that a job would use. A pair that
     /// was asked for by name is always among them.
     pub fn nearest_pairs(&self) -> Vec<&Pair<'a>> {
-        let pairs = self.pairs();
-        pairs
-            .iter()
-            .filter(|pair| {
-                (pairs.iter().filter(|other| other.gpu.bdf == pair.gpu.bdf))
-                    .all(|other| pair.relation.smi <= other.relation.smi)
+        // The pairs of one GPU are neighbours.
+        let of_each_gpu = self.pairs().chunk_by(|a, b| a.gpu.bdf == b.gpu.bdf);
+        of_each_gpu
+            .flat_map(|pairs| {
+                let least = pairs.iter().map(|pair| pair.relation.smi).min();
+                (pairs.iter()).filter(move |pair| Some(pair.relation.smi) == least)
             })
             .collect()
     }

@@ -271,7 +271,7 @@ fn changed(
     // Knuth's multiplicative hash, which is enough to pick by.
     let picked = |place: u64| {
         let mixed = (place ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        mixed % one_in == 0
+        mixed.is_multiple_of(one_in)
     };
     (0_u64..)
         .zip(&files)
@@ -305,4 +305,55 @@ proptest! {
         let node = changed(one_in, seed, |node, path| node.file(path, &garbage));
         prop_assert!(!diagnosis(&node).findings.is_empty());
     }
+}
+
+/// A capture that claims what no machine has: 400 GPUs, 400 NICs, as many DMA functions, all
+/// handed to guests or not.
+#[test]
+fn a_capture_that_claims_what_no_machine_has_is_judged_up_to_a_bound() {
+    let kinds = [
+        ("0x10de", "0x2330", "0x030200"),
+        ("0x15b3", "0x1021", "0x020700"),
+    ];
+    let kinds = kinds.into_iter().chain([("0x15b3", "0x2100", "0x080100")]);
+    let mut node = MemorySource::new().file("/sys/class/iommu/dmar0/x", "");
+    for (kind, (vendor, device, class)) in (1..).zip(kinds) {
+        for number in 0..400_u32 {
+            let bdf = format!(
+                "{kind:04x}:{:02x}:{:02x}.{}",
+                number >> 8,
+                number >> 3 & 31,
+                number & 7
+            );
+            let path = format!("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/{bdf}");
+            node = node
+                .link_to(
+                    &format!("/sys/bus/pci/devices/{bdf}"),
+                    &format!("../../../{}", &path[5..]),
+                )
+                .file(&format!("{path}/vendor"), vendor)
+                .file(&format!("{path}/device"), device)
+                .file(&format!("{path}/class"), class)
+                .link_to(
+                    &format!("{path}/iommu_group"),
+                    "../../../../../kernel/iommu_groups/7",
+                );
+            if number % 2 == 0 {
+                node = node.link_to(
+                    &format!("{path}/driver"),
+                    "../../../../bus/pci/drivers/vfio-pci",
+                );
+            } else if kind == 2 {
+                let name = format!("/sys/class/infiniband/mlx5_{number}");
+                node = node.link_to(
+                    &format!("{name}/device"),
+                    &format!("../../../{}", &path[5..]),
+                );
+            }
+        }
+    }
+    let inventory = Inventory::read(&node);
+    let context = Context::new(&node, &inventory);
+    assert_eq!(context.pairs().len(), 1 << 13);
+    assert!(!diagnosis(&node).findings.is_empty());
 }

@@ -49,7 +49,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
                 ),
                 Datum::Present(_) => (Verdict::Pass, "any number of processes may use it"),
                 Datum::Missing => (Verdict::Skip, "CUDA was not asked for its compute mode"),
-                absent => return Finding::unknown(subject, "its compute mode", &absent),
+                absent => return Finding::unknown(subject, "the compute mode", &absent),
             };
             let finding = Finding::new(verdict, subject, summary);
             let finding = match asked(gpu) {

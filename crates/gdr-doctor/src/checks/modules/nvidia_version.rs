@@ -4,10 +4,10 @@ use gdr_node::Datum;
 
 use crate::check::{Check, CheckId, Documentation, Group};
 use crate::context::Context;
-use crate::facts::{NvidiaDriver, Version};
+use crate::facts::NvidiaDriver;
 use crate::finding::{Finding, Subject};
 use crate::fix::{Action, Fix, Risk};
-use crate::reach::{DMABUF_DRIVER, DMABUF_KERNEL};
+use crate::reach::{DMABUF_DRIVER, DMABUF_KERNEL, dmabuf_everywhere};
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.version"),
@@ -65,7 +65,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     let first_line = context.text(path).into_present().unwrap_or_default();
     let first_line = first_line.lines().next().unwrap_or_default().to_owned();
     let finding = if driver.version.is_at_least(&DMABUF_DRIVER) {
-        of_kernel(driver, &facts.kernel)
+        of_kernel(context, driver)
     } else {
         Finding::warn(
             Subject::Node,
@@ -84,8 +84,15 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
 }
 
 /// What the kernel adds to a driver that exports dma-buf.
-fn of_kernel(driver: &NvidiaDriver, kernel: &Datum<Version>) -> Finding {
-    match kernel {
+fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
+    match &context.facts().kernel {
+        // A kernel of a distribution may have got it from a later one.
+        Datum::Present(kernel) if dmabuf_everywhere(context) == Datum::Present(true) => {
+            Finding::pass(
+                Subject::Node,
+                format!("driver {driver} on kernel {kernel}, with dma-buf at work"),
+            )
+        }
         Datum::Present(kernel) if !kernel.is_at_least(&DMABUF_KERNEL) => Finding::warn(
             Subject::Node,
             format!(
@@ -131,7 +138,7 @@ fn install() -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
+    use gdr_node::{MemorySource, example, virtual_path};
 
     use super::*;
     use crate::checks::fixture::{verdict, verdicts};
@@ -147,8 +154,11 @@ mod tests {
         let old = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.161.03  Wed\n";
         let node = example::healthy().file("/proc/driver/nvidia/version", old);
         assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
-        let node = example::healthy().file("/proc/sys/kernel/osrelease", "5.4.0-150-generic\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        let kernel = "/proc/sys/kernel/osrelease";
+        let backported = example::healthy().file(kernel, "5.4.0-150-generic\n");
+        assert_eq!(verdict(&CHECK, &backported), Verdict::Pass);
+        let old = backported.without(virtual_path::CUDA_DEVICES);
+        assert_eq!(verdict(&CHECK, &old), Verdict::Warn);
     }
 
     #[test]

@@ -39,6 +39,9 @@ const ISOLATED: AcsBits = AcsBits::SOURCE_VALIDATION
     .union(AcsBits::COMPLETION_REDIRECT)
     .union(AcsBits::UPSTREAM_FORWARDING);
 
+/// The most devices of a kind that are looked at: what a capture claims is not always so.
+const MOST: usize = 64;
+
 fn run(context: &Context<'_>) -> Vec<Finding> {
     let inventory = context.inventory;
     if is_guest(context) {
@@ -58,9 +61,11 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         .functions()
         .filter(|function| function.identity.is_network() && is_handed(context, function.bdf))
         .map(|function| function.bdf)
+        .take(MOST)
         .collect();
     let mut findings = Vec::new();
-    for gpu in context.gpus().filter(|gpu| is_handed(context, gpu.bdf)) {
+    let gpus = context.gpus().filter(|gpu| is_handed(context, gpu.bdf));
+    for gpu in gpus.take(MOST) {
         let near = (nics.iter())
             .filter_map(|nic| Some((*nic, topology.relation(gpu.bdf, *nic).ok()?)))
             .filter(|(_, relation)| {

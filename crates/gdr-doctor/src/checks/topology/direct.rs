@@ -9,6 +9,9 @@ use gdr_node::Bdf;
 use crate::context::Context;
 use crate::reach::dma_functions;
 
+/// The most functions of a kind that are looked at: what a capture claims is not always so.
+const MOST: usize = 64;
+
 /// A DMA function, the GPU that it serves, and the ports that decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectPath {
@@ -30,11 +33,11 @@ pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
         return Vec::new();
     };
     let mut paths = Vec::new();
-    for dma in dma_functions(context) {
+    for dma in dma_functions(context).into_iter().take(MOST) {
         let Some((_, of_dma)) = tree.chain(dma) else {
             continue;
         };
-        for gpu in context.gpus() {
+        for gpu in context.gpus().take(MOST) {
             let Some((_, of_gpu)) = tree.chain(gpu.bdf) else {
                 continue;
             };

@@ -44,6 +44,8 @@ struct Device {
     bdf: Bdf,
     path: String,
     domain: Datum<Domain>,
+    /// Whether its traffic comes translated already.
+    translated: bool,
 }
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
@@ -51,6 +53,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         Ok(pairs) => pairs,
         Err(why) => return vec![*why],
     };
+    let direct = direct::paths(context);
     let mut devices: Vec<Device> = Vec::new();
     for pair in &pairs {
         for (subject, bdf) in [
@@ -64,16 +67,16 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
                     bdf,
                     path,
                     domain,
+                    translated: comes_translated(context, &direct, bdf),
                 });
             }
         }
     }
-    let alike = devices.windows(2).all(|two| {
-        two[0].domain == two[1].domain && sure(context, two[0].bdf) == sure(context, two[1].bdf)
-    });
     let mut findings: Vec<Finding> = (devices.iter())
         .map(|device| judge(context, device, &pairs))
         .collect();
+    let alike = (findings.windows(2))
+        .all(|two| (two[0].verdict, &two[0].summary) == (two[1].verdict, &two[1].summary));
     if alike {
         findings.truncate(1);
         for finding in &mut findings {
@@ -107,7 +110,7 @@ fn judge(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Finding
 
 fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Finding {
     let subject = device.subject.clone();
-    if sure(context, device.bdf) {
+    if device.translated {
         return Finding::info(
             subject,
             "the IOMMU translates, and the NIC asks it beforehand (ATS), as this platform wants it",
@@ -154,17 +157,14 @@ fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Fi
 
 /// Whether a device's traffic comes translated: a NIC with ATS on, or a device whose NIC has a DMA
 /// function for GPUs.
-fn sure(context: &Context<'_>, bdf: Bdf) -> bool {
+fn comes_translated(context: &Context<'_>, paths: &[direct::DirectPath], bdf: Bdf) -> bool {
     let ats = |bdf: Bdf| {
         context
             .function(bdf)
             .and_then(|function| function.ats.present())
             .is_some_and(|ats| ats.enabled)
     };
-    ats(bdf)
-        || direct::paths(context)
-            .iter()
-            .any(|path| path.gpu == bdf && ats(path.dma))
+    ats(bdf) || paths.iter().any(|path| path.gpu == bdf && ats(path.dma))
 }
 
 /// The argument that asks for identity domains, of x86 and of ARM.
