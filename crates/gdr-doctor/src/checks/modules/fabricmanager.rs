@@ -4,6 +4,7 @@ use gdr_node::{Datum, virtual_path};
 
 use crate::check::{Check, CheckId, Documentation, Group};
 use crate::context::Context;
+use crate::facts::Container;
 use crate::finding::{Finding, Subject};
 use crate::fix::{Action, Fix, Persistence, Risk};
 
@@ -17,8 +18,8 @@ pub(super) const CHECK: Check = Check {
         reads: "PCI functions of vendor 0x10de and class 0x0680xx; \
                 /run/nvidia-fabricmanager/nv-fabricmanager.pid; the unit \
                 nvidia-fabricmanager.service; what CUDA answers.",
-        judges: "pass: running. fail: not, or CUDA answers that the system is not initialized. \
-                 skip: no NVSwitch.",
+        judges: "pass: running, or CUDA works. fail: not, or CUDA answers that the system is not \
+                 initialized. skip: no NVSwitch, or a container where CUDA was not asked.",
         sources: &[
             "NVIDIA Fabric Manager user guide",
             "https://github.com/pytorch/pytorch/issues/35710",
@@ -64,6 +65,13 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         stopped("CUDA answers that the NVSwitch fabric is not set up").evidence("CUDA", error)
     } else if active || pid.is_present() {
         Finding::pass(Subject::Node, "the fabric manager runs")
+    } else if answers(context) {
+        Finding::pass(
+            Subject::Node,
+            "CUDA works, so the fabric manager has set the switches up",
+        )
+    } else if context.facts().container.present() == Some(&Container::Yes) {
+        Finding::skip("this is a container: the host runs the fabric manager")
     } else if unit.is_unknown() && pid.is_unknown() {
         Finding::unknown(Subject::Node, "whether the fabric manager runs", &unit)
     } else {
@@ -75,6 +83,12 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             .evidence("nvidia-fabricmanager.service", state(&unit))
             .evidence(PID, pid.to_string()),
     ]
+}
+
+/// Whether CUDA shows GPUs, which it does not before the fabric is set up.
+fn answers(context: &Context<'_>) -> bool {
+    (context.facts().cuda.present())
+        .is_some_and(|cuda| cuda.error.is_none() && !cuda.devices.is_empty())
 }
 
 fn state(unit: &Datum<String>) -> String {
@@ -112,7 +126,7 @@ mod tests {
 
     fn with_nvswitch() -> MemorySource {
         turned_into(
-            example::healthy(),
+            example::healthy().without(virtual_path::CUDA_DEVICES),
             example::NICS[0],
             (0x10de, 0x22a3),
             0x06_8000,
@@ -129,6 +143,17 @@ mod tests {
         );
         let failed = with_nvswitch().file(UNIT, "ActiveState=failed\n");
         assert_eq!(verdict(&CHECK, &failed), Verdict::Fail);
+    }
+
+    #[test]
+    fn a_container_is_judged_by_what_cuda_answers() {
+        let container = with_nvswitch().file("/.dockerenv", "");
+        assert_eq!(verdict(&CHECK, &container), Verdict::Skip);
+        let works = container.file(
+            virtual_path::CUDA_DEVICES,
+            "{\"error\":null,\"devices\":[{\"pci\":\"0000:18:00.0\"}]}",
+        );
+        assert_eq!(verdict(&CHECK, &works), Verdict::Pass);
     }
 
     #[test]
