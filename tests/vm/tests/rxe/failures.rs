@@ -33,6 +33,7 @@ macro_rules! both_roles {
 both_roles! {
     a_write_outside_the_region_is_refused_and_places_nothing
     a_read_outside_the_region_is_refused
+    a_wrong_key_is_refused
     what_follows_a_refusal_is_flushed
     a_message_longer_than_its_receive_is_refused
     a_message_without_a_receive_fails_after_its_retries
@@ -83,6 +84,30 @@ fn a_read_outside_the_region_is_refused(roles: Roles, family: Family) {
     asks.post(1, Work::Read { local, len, remote });
     assert_eq!(completion(&*asks).outcome, Outcome::RemoteAccess);
     assert_same(&asks.bytes(0, MEMORY), &before, "the reader's memory");
+}
+
+fn a_wrong_key_is_refused(roles: Roles, family: Family) {
+    let settings = Settings::new(MTU);
+    let hosts = Hosts::new(family);
+    for read in [false, true] {
+        let (mut asks, mut answers) = hosts.sides(roles);
+        let mut peer = answers.peer();
+        peer.rkey ^= 0x0001_0100;
+        asks.connect(&peer, &settings);
+        answers.connect(&asks.peer(), &settings);
+        let before = fill(&*answers, 3);
+        let (local, len, remote) = (0, 64, 0);
+        asks.post(
+            1,
+            if read {
+                Work::Read { local, len, remote }
+            } else {
+                write(len, remote)
+            },
+        );
+        assert_eq!(completion(&*asks).outcome, Outcome::RemoteAccess);
+        assert_same(&answers.bytes(0, MEMORY), &before, "the region");
+    }
 }
 
 fn what_follows_a_refusal_is_flushed(roles: Roles, family: Family) {

@@ -81,13 +81,18 @@ impl Hosts {
         Box::new(end.unwrap())
     }
 
-    /// Two connected sides, the one that asks first.
-    pub(crate) fn ends(&self, roles: Roles, settings: &Settings) -> Ends {
-        let (mut asks, mut answers) = match roles {
+    /// Two sides, the one that asks first.
+    pub(crate) fn sides(&self, roles: Roles) -> Ends {
+        match roles {
             Roles::SoftAsksRxe => (self.soft_end(), self.rxe_end(Backing::Memfd)),
             Roles::RxeAsksSoft => (self.rxe_end(Backing::Memfd), self.soft_end()),
             Roles::RxeAsksItself(backing) => (self.rxe_end(backing), self.rxe_end(backing)),
-        };
+        }
+    }
+
+    /// The same, connected.
+    pub(crate) fn ends(&self, roles: Roles, settings: &Settings) -> Ends {
+        let (mut asks, mut answers) = self.sides(roles);
         asks.connect(&answers.peer(), settings);
         answers.connect(&asks.peer(), settings);
         (asks, answers)

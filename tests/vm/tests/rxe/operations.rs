@@ -2,7 +2,7 @@
 
 use gdr_rdma::{AtomicOp, Mtu};
 use gdr_vm_tests::kernel::Backing;
-use gdr_vm_tests::{End, Work};
+use gdr_vm_tests::{End, Settings, Work};
 
 use crate::fixture::*;
 
@@ -265,4 +265,39 @@ fn both_sides_ask_at_once(asks: &dyn End, answers: &dyn End) {
     let all = 8 * len as usize;
     assert_same(&answers.bytes(half, all), &near[..all], "one way");
     assert_same(&asks.bytes(half, all), &far[..all], "the other way");
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn eight_connections_share_the_devices() {
+    let hosts = Hosts::new(Family::V4);
+    let settings = Settings::new(Mtu::B4096);
+    let roles = [Roles::SoftAsksRxe, Roles::RxeAsksSoft];
+    let pairs: Vec<_> = (0..8)
+        .map(|n| hosts.ends(roles[n % 2], &settings))
+        .collect();
+    let (len, half) = (100_000, MEMORY as u64 / 2);
+    for (n, (asks, _)) in pairs.iter().enumerate() {
+        asks.fill(0, &pattern(MEMORY / 2, n as u8));
+    }
+    for id in 0..10 {
+        let at = id * u64::from(len);
+        let write = Work::Write {
+            local: at,
+            len,
+            remote: half + at,
+            immediate: None,
+        };
+        for (asks, _) in &pairs {
+            asks.post(id, write);
+        }
+    }
+    for (n, (asks, answers)) in pairs.iter().enumerate() {
+        for id in 0..10 {
+            assert_eq!(done(&**asks).id, id);
+        }
+        let expected = pattern(MEMORY / 2, n as u8);
+        let found = answers.bytes(half, 10 * len as usize);
+        assert_same(&found, &expected[..found.len()], &format!("connection {n}"));
+    }
 }
