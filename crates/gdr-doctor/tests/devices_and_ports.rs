@@ -159,14 +159,30 @@ fn idle_gpus_at_the_lowest_speed_are_no_fault() {
 fn a_node_without_anything_is_judged_without_panic() {
     let _ = diagnosis(&MemorySource::new());
     // Every path reads as garbage.
-    let mut node = example::healthy();
-    let paths: Vec<String> = node.paths().map(str::to_owned).collect();
-    for path in &paths {
-        if node.read(path).is_present() {
-            node = node.file(path, b"\xff\x00 99999999999999999999 : ; [ garbage\n");
-        }
+    let node = example::healthy();
+    let paths: Vec<String> = node
+        .paths()
+        .filter(|path| node.read(path).is_present())
+        .map(str::to_owned)
+        .collect();
+    for garbage in [
+        "\u{0} 99999999999999999999 : ; [ garbage\n",
+        "18446744073709551615\n",
+        "4294967295 Gb/sec (4X NDR)\n",
+        "[Sun Feb 99999999999 99999999999:9999999:9 2025] NVRM: Xid (PCI:0000:18:00): 79\n",
+        "Max locked memory 18446744073709551615 18446744073709551615 bytes\n",
+        "size 18446744073709551615\nHugePages_Total: 18446744073709551615\n",
+    ] {
+        let node = (paths.iter()).fold(node.clone(), |node, path| node.file(path, garbage));
+        let _ = diagnosis(&node);
+        // The same where devices can still be found.
+        let kept = ["/vendor", "/class", "/config", "/state", "/link_layer"];
+        let changed = paths
+            .iter()
+            .filter(|path| !kept.iter().any(|end| path.ends_with(end)));
+        let node = changed.fold(example::healthy(), |node, path| node.file(path, garbage));
+        let _ = diagnosis(&node);
     }
-    let _ = diagnosis(&node);
 }
 
 fn shared(name: &str) -> Option<PathBuf> {

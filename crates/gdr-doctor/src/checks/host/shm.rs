@@ -48,7 +48,10 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             )];
         }
     };
-    let has = format!("{} MiB", bytes >> 20);
+    let has = match bytes >> 30 {
+        0..=9 => format!("{} MiB", bytes >> 20),
+        gib => format!("{gib} GiB"),
+    };
     let inside = context.facts().container == Datum::Present(Container::Yes);
     let finding = match (bytes >= ENOUGH, inside) {
         (true, _) => Finding::pass(Subject::Node, format!("/dev/shm has {has}")),

@@ -4,6 +4,7 @@ use gdr_node::{Datum, virtual_path};
 use regex::Regex;
 
 use super::message::{Message, messages};
+use super::rule::cut;
 use crate::check::{Check, CheckId, Documentation, Group};
 use crate::context::Context;
 use crate::finding::{Finding, Subject};
@@ -42,44 +43,47 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     let (Ok(head), Ok(driver)) = (Regex::new(HEAD), Regex::new(DRIVER)) else {
         return Vec::new();
     };
-    let all: Vec<Message<'_>> = messages(&log).collect();
-    let mut at = 0;
-    while let Some(found) = all[at..].iter().position(|it| head.is_match(it.text)) {
-        let begin = at + found;
-        let end = (begin + REPORT).min(all.len());
-        let report = &all[begin..end];
-        let culprit = report.iter().find_map(|message| {
-            // The list of all modules names every driver and blames none.
-            if message.text.starts_with("Modules linked in") {
-                return None;
-            }
-            let module = driver.captures(message.text)?["module"].to_owned();
-            Some((module, message.line))
-        });
-        if let Some((module, line)) = culprit {
-            return vec![
-                Finding::fail(
-                    Subject::Node,
-                    format!("the kernel has crashed in {module}: start the machine anew"),
-                )
-                .evidence(virtual_path::KERNEL_LOG, all[begin].line)
-                .evidence(virtual_path::KERNEL_LOG, line)
-                .fix(
-                    Fix::manual(
-                        "Start the machine anew",
-                        "then bring the driver up to date, and report the crash to its maker with \
-                         the whole log",
-                    )
-                    .risk(Risk::Medium, "everything on the machine stops"),
-                ),
-            ];
+    // The report that the message is a part of: its first line, and where it ends at the latest.
+    let mut report: Option<(Message<'_>, usize)> = None;
+    for (number, message) in messages(&log).enumerate() {
+        let open = report.filter(|(_, end)| number < *end);
+        if head.is_match(message.text) {
+            let first = open.map_or(message, |(first, _)| first);
+            report = Some((first, number + REPORT));
+            continue;
         }
-        at = begin + 1;
+        // The list of all modules names every driver and blames none.
+        if message.text.starts_with("Modules linked in") {
+            continue;
+        }
+        let culprit = open.and_then(|(first, _)| {
+            let module = driver.captures(message.text)?["module"].to_owned();
+            Some((first, module))
+        });
+        if let Some((first, module)) = culprit {
+            return vec![crashed(first, message, &module)];
+        }
     }
     vec![Finding::pass(
         Subject::Node,
         "the kernel has not crashed in a driver of GPUs or NICs",
     )]
+}
+
+fn crashed(first: Message<'_>, trace: Message<'_>, module: &str) -> Finding {
+    Finding::fail(
+        Subject::Node,
+        format!("the kernel has crashed in {module}: start the machine anew"),
+    )
+    .evidence(virtual_path::KERNEL_LOG, cut(first.line))
+    .evidence(virtual_path::KERNEL_LOG, cut(trace.line))
+    .fix(
+        Fix::manual(
+            "Start the machine anew",
+            "then bring the driver up to date, and report the crash to its maker with the whole log",
+        )
+        .risk(Risk::Medium, "everything on the machine stops"),
+    )
 }
 
 #[cfg(test)]

@@ -48,16 +48,14 @@ fn split(line: &str) -> (Option<f64>, &str) {
 /// apart messages are.
 fn time_of_day(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace().skip(2);
-    let day: u32 = words.next()?.parse().ok()?;
-    let mut clock = words.next()?.split(':').map(str::parse::<u32>);
+    let day: f64 = words.next()?.parse().ok()?;
+    let mut clock = words.next()?.split(':').map(str::parse::<f64>);
     let (hours, minutes, seconds) = (
         clock.next()?.ok()?,
         clock.next()?.ok()?,
         clock.next()?.ok()?,
     );
-    Some(f64::from(
-        day * 86_400 + hours * 3_600 + minutes * 60 + seconds,
-    ))
+    Some(day * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds)
 }
 
 #[cfg(test)]

@@ -242,6 +242,7 @@ fn on_the_way(context: &Context<'_>) -> BTreeSet<Bdf> {
     way
 }
 
-fn cut(line: &str) -> String {
+/// A line, or as much of it as is shown.
+pub(super) fn cut(line: &str) -> String {
     line.chars().take(LONGEST_LINE).collect()
 }

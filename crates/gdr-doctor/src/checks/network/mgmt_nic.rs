@@ -51,7 +51,9 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     let mostly_infiniband = infiniband * 2 > active.len();
     let odd: Vec<&Port<'_>> = (active.into_iter())
         .filter(|port| {
-            let slow = port.rate().is_some_and(|rate| rate * 2 <= best);
+            let slow = port
+                .rate()
+                .is_some_and(|rate| rate.saturating_mul(2) <= best);
             slow || (mostly_infiniband && port.is_ethernet())
         })
         .collect();

@@ -58,7 +58,8 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
     if let Some((_, absent)) = counts.iter().find(|(_, count)| count.is_unknown()) {
         return Finding::unknown(subject, "how often its link went down", absent);
     }
-    let total: u64 = counts.iter().filter_map(|(_, count)| count.present()).sum();
+    let present = counts.iter().filter_map(|(_, count)| count.present());
+    let total = present.fold(0, |sum: u64, count| sum.saturating_add(*count));
     let mut finding = if total == 0 {
         Finding::pass(subject, "its link has not gone down")
     } else {

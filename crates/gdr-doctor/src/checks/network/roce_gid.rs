@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
                 work on one segment at best. A wrong place ends in timeouts (status 12, vendor \
                 error 129).",
         reads: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of Ethernet \
-                ports that are up.",
+                ports that are up; NCCL_IB_GID_INDEX in the environment.",
         judges: "pass: one of version 2 that routers pass; its place is told. fail: none. warn: \
                  none, on a device that no GPU is nearest to; or \
                  NCCL_IB_GID_INDEX names another. info: the places of ports differ. skip: no \

@@ -147,7 +147,7 @@ fn larger_window() -> Fix {
 fn size(bytes: u64) -> String {
     if bytes >= 1 << 30 {
         // Memory is a little less than its name.
-        format!("{} GiB", (bytes + (1 << 29)) >> 30)
+        format!("{} GiB", bytes.saturating_add(1 << 29) >> 30)
     } else {
         format!("{} MiB", bytes >> 20)
     }
