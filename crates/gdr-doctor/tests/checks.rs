@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use gdr_doctor::{Context, Diagnosis, Group, Judged, Outcome, Selection, Verdict, diagnose};
+use gdr_doctor::{Context, Diagnosis, Group, Judged, Outcome, Selection, Verdict, diagnose, find};
 use gdr_node::import::lspci;
 use gdr_node::pci::AcsBits;
 use gdr_node::{Datum, Errno, Inventory, MemorySource, NumaLayout, Source, example, virtual_path};
@@ -129,6 +129,143 @@ fn ports_that_redirect_off_every_way_are_no_finding() {
             })
         });
     assert!(bad(&diagnosis(&node)).is_empty());
+}
+
+/// A port as `lspci -vvv` prints it, with these buses behind it and these services on.
+fn listed_port(bdf: &str, kind: &str, buses: (u8, u8), on: &str) -> String {
+    let bit = |name: &str| format!("{name}{}", if on.contains(name) { '+' } else { '-' });
+    let names = [
+        "SrcValid",
+        "TransBlk",
+        "ReqRedir",
+        "CmpltRedir",
+        "UpstreamFwd",
+        "EgressCtrl",
+    ];
+    let control: Vec<String> = names.into_iter().map(bit).collect();
+    format!(
+        "{bdf} PCI bridge [0604]: Broadcom / LSI PEX890xx [1000:c030]\n\
+         \tBus: primary=00, secondary={:02x}, subordinate={:02x}, sec-latency=0\n\
+         \tNUMA node: 0\n\
+         \tCapabilities: [68] Express (v2) {kind}, MSI 00\n\
+         \tCapabilities: [f24 v1] Access Control Services\n\
+         \t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl+ DirectTrans+\n\
+         \t\tACSCtl:\t{} DirectTrans-\n",
+        buses.0,
+        buses.1,
+        control.join(" "),
+    )
+}
+
+/// Eight GPUs with a NIC each below nested switches, and on each of 55 ports ACS; on at 6.
+fn eight_gpus(on_at: impl Fn(&str) -> bool) -> (String, usize) {
+    let mut text = String::new();
+    let mut ports = 0;
+    let mut port = |bdf: String, kind: &str, buses: (u8, u8)| {
+        ports += 1;
+        let on = if on_at(&bdf) {
+            "SrcValid ReqRedir CmpltRedir UpstreamFwd"
+        } else {
+            ""
+        };
+        listed_port(&bdf, kind, buses, on)
+    };
+    for unit in 0..8_u8 {
+        // Root port, switch, inner switch with the GPU; the NIC hangs on the outer one.
+        let bus = unit * 0x20;
+        text += &port(
+            format!("{bus:02x}:01.0"),
+            "Root Port (Slot-)",
+            (bus + 1, bus + 9),
+        );
+        text += &port(
+            format!("{:02x}:00.0", bus + 1),
+            "Upstream Port",
+            (bus + 2, bus + 9),
+        );
+        text += &port(
+            format!("{:02x}:00.0", bus + 2),
+            "Downstream Port (Slot+)",
+            (bus + 3, bus + 5),
+        );
+        text += &port(
+            format!("{:02x}:01.0", bus + 2),
+            "Downstream Port (Slot+)",
+            (bus + 6, bus + 6),
+        );
+        text += &port(
+            format!("{:02x}:00.0", bus + 3),
+            "Upstream Port",
+            (bus + 4, bus + 5),
+        );
+        text += &port(
+            format!("{:02x}:00.0", bus + 4),
+            "Downstream Port (Slot+)",
+            (bus + 5, bus + 5),
+        );
+        text += &format!(
+            "{:02x}:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5] [10de:2330]\n\
+             \tNUMA node: 0\n",
+            bus + 5
+        );
+        text += &format!(
+            "{:02x}:00.0 Infiniband controller [0207]: Mellanox Technologies MT2910 [15b3:1021]\n\
+             \tNUMA node: 0\n\tCapabilities: [60] Express (v2) Endpoint, MSI 00\n",
+            bus + 6
+        );
+        if unit < 7 {
+            // A root port to storage.
+            text += &port(
+                format!("{bus:02x}:02.0"),
+                "Root Port (Slot+)",
+                (bus + 0xa, bus + 0xa),
+            );
+        }
+    }
+    (text, ports)
+}
+
+/// What acs.path says of a listing.
+fn redirected(text: &str) -> Vec<String> {
+    let tree = lspci::read(text).unwrap().into_tree();
+    let inventory = Inventory::of_tree(Datum::Present(tree), NumaLayout::of_nodes(2));
+    let nothing = MemorySource::partial();
+    let only = Selection::all().only([find("acs.path").unwrap().id]);
+    bad(&diagnose(&Context::new(&nothing, &inventory), &only))
+}
+
+#[test]
+fn six_of_fifty_five_ports_that_redirect_do_not_matter_off_the_ways() {
+    let storage = |bdf: &str| bdf.ends_with(":02.0") && !bdf.starts_with("c0");
+    let (text, ports) = eight_gpus(storage);
+    assert_eq!(ports, 55);
+    assert_eq!(
+        text.matches("ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl-")
+            .count(),
+        6
+    );
+    assert_eq!(redirected(&text), [""; 0]);
+}
+
+#[test]
+fn each_port_of_both_legs_matters_and_none_above_the_common_switch() {
+    // Unit 1: the root port, the upstream port, then the ports towards GPU and NIC.
+    for (port, matters) in [
+        ("20:01.0", false),
+        ("21:00.0", false),
+        ("22:00.0", true),
+        ("22:01.0", true),
+        ("24:00.0", true),
+    ] {
+        let (text, _) = eight_gpus(|bdf| bdf == port);
+        let found = redirected(&text);
+        assert_eq!(found.len(), usize::from(matters), "{port}: {found:?}");
+        assert!(
+            found
+                .iter()
+                .all(|line| line.contains(port) && line.starts_with("fail"))
+        );
+    }
 }
 
 #[test]
