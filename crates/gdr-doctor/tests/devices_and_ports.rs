@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use gdr_doctor::remedy::{self, Plan};
 use gdr_doctor::{Context, Diagnosis, Group, Judged, Outcome, Selection, Verdict, diagnose};
 use gdr_node::import::lspci;
 use gdr_node::pci::{LinkSpeed, LinkWidth};
@@ -101,6 +102,57 @@ fn every_bad_finding_says_what_to_do_and_what_it_rests_on() {
                 finding.summary
             );
         }
+    }
+}
+
+/// A node with many faults of settings, each of which a fix can be carried out for.
+fn misset() -> MemorySource {
+    let little = "Max locked memory         8388608              8388608              bytes\n";
+    let nodes = example::healthy()
+        .text(virtual_path::DEVICE_NODES)
+        .into_present()
+        .unwrap();
+    let nodes: Vec<&str> = (nodes.lines())
+        .filter(|line| !line.ends_with("uverbs4"))
+        .collect();
+    example::edit(example::healthy(), example::NICS[1], |nic| {
+        nic.read_request(512);
+    })
+    .file(virtual_path::LIMITS_SELF, little)
+    .file(
+        "/proc/self/status",
+        "CapEff:\t0000000000000000\nCpus_allowed_list:\t0-191\n",
+    )
+    .file("@limits/slurmd", little)
+    .file("/sys/class/net/enp6s0np0/mtu", "1500\n")
+    .file(virtual_path::DEVICE_NODES, nodes.join("\n"))
+}
+
+#[test]
+fn settings_that_are_wrong_become_a_script() {
+    let diagnosis = diagnosis(&misset());
+    let script = remedy::script(&Plan::new(&diagnosis, &[]));
+    for line in [
+        "setpci -s 0000:19:00.0 CAP_EXP+8.w=5000:7000",
+        "# undo: setpci -s 0000:19:00.0 CAP_EXP+8.w=2000:7000",
+        "cat > /etc/security/limits.d/90-gdr-memlock.conf",
+        "cat > /etc/systemd/system/slurmd.service.d/90-memlock.conf",
+        "LimitMEMLOCK=infinity",
+        "ip link set dev enp6s0np0 mtu 9000",
+        "modprobe ib_uverbs",
+    ] {
+        assert!(script.contains(line), "no {line} in\n{script}");
+    }
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("fix.sh");
+    fs::write(&path, &script).unwrap();
+    match Command::new("shellcheck").arg(&path).output() {
+        Ok(output) => assert!(
+            output.status.success(),
+            "{}\n{script}",
+            String::from_utf8_lossy(&output.stdout)
+        ),
+        Err(error) => eprintln!("skipped: no shellcheck: {error}"),
     }
 }
 

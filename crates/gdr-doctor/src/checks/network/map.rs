@@ -1,5 +1,7 @@
 //! `map`: which interface is which RDMA device is which PCI function.
 
+use std::collections::BTreeMap;
+
 use gdr_node::topology::SmiClass;
 use gdr_node::{Datum, GpuDevice};
 
@@ -28,12 +30,17 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Vec<Finding> {
     match devices::nics(context) {
-        Ok(nics) => nics.iter().map(|(nic, _)| describe(context, nic)).collect(),
+        Ok(nics) => {
+            let slots = slots(context);
+            (nics.iter())
+                .map(|(nic, _)| describe(context, nic, &slots))
+                .collect()
+        }
         Err(why) => why,
     }
 }
 
-fn describe(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
+fn describe(context: &Context<'_>, nic: &Nic<'_>, slots: &BTreeMap<String, String>) -> Finding {
     let mut parts = vec![nic.bdf.to_string()];
     let netdevs = context.inventory.netdevs.present();
     let own = nic.rdma.zip(netdevs).map(|(rdma, all)| rdma.netdevs(all));
@@ -49,7 +56,9 @@ fn describe(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
     if let Some(node) = function.and_then(|function| function.numa.present()) {
         parts.push(format!("NUMA node {node}"));
     }
-    if let Some(slot) = slot(context, nic) {
+    let address = nic.bdf.to_string();
+    let device = address.rsplit_once('.').map_or("", |(device, _)| device);
+    if let Some(slot) = slots.get(device) {
         parts.push(format!("slot {slot}"));
     }
     if let Some((gpu, class)) = nearest(context, nic) {
@@ -67,16 +76,16 @@ fn describe(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
     )
 }
 
-/// The number of the slot that a NIC sits in. Slots are named by an address without a function.
-fn slot(context: &Context<'_>, nic: &Nic<'_>) -> Option<String> {
+/// Slots by the address of the device in them, which has no function: `0000:19:00`.
+fn slots(context: &Context<'_>) -> BTreeMap<String, String> {
     const SLOTS: &str = "/sys/bus/pci/slots";
-    let address = nic.bdf.to_string();
-    let device = address.rsplit_once('.')?.0;
-    let slots = context.source.list(SLOTS).into_present()?;
-    slots.into_iter().find(|slot| {
-        let text = context.text(&format!("{SLOTS}/{slot}/address"));
-        text.present().is_some_and(|it| it == device)
-    })
+    let names = context.source.list(SLOTS).into_present();
+    (names.into_iter().flatten())
+        .filter_map(|slot| {
+            let address = context.text(&format!("{SLOTS}/{slot}/address"));
+            Some((address.into_present()?, slot))
+        })
+        .collect()
 }
 
 fn nearest<'a>(context: &Context<'a>, nic: &Nic<'_>) -> Option<(GpuDevice, SmiClass)> {
