@@ -174,12 +174,7 @@ fn start(
     for (accelerator, limit) in kvm.into_iter().chain([(Accelerator::Tcg, START_LIMIT)]) {
         let initrd = folder.join("initrd");
         let script = program.script(accelerator.name(), &options.filters);
-        guest::initrd(
-            &guest.base,
-            &[(&program.name, &program.file)],
-            &script,
-            &initrd,
-        )?;
+        guest::initrd(&guest.base, &program.files(), &script, &initrd)?;
         let console = folder.join("console");
         let boot = Boot {
             kernel: &guest.kernel,

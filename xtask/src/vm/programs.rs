@@ -1,7 +1,8 @@
 //! What runs in the guest.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -13,12 +14,14 @@ const PACKAGE: &str = "gdr-vm-tests";
 /// The profile it is built with, see the workspace's `Cargo.toml`.
 const PROFILE: &str = "vm";
 
-/// A program, built.
+/// The program that runs, built, and what else it finds beside it.
 #[derive(Debug)]
 pub(crate) struct Program {
-    pub(crate) name: String,
-    pub(crate) file: PathBuf,
+    name: String,
+    file: PathBuf,
     is_benchmark: bool,
+    /// Where `gdr` is, for tests that run it as people do.
+    gdr: Option<PathBuf>,
 }
 
 /// One line of what cargo says of its work.
@@ -35,21 +38,34 @@ struct Target {
 
 /// The program of all tests.
 pub(crate) fn tests() -> anyhow::Result<Program> {
-    build("--test", "rxe", false)
+    Ok(Program {
+        name: "rxe".to_owned(),
+        file: build(PACKAGE, PROFILE, ["--test", "rxe"])?,
+        is_benchmark: false,
+        // As `cargo xtask test` has built it before.
+        gdr: Some(stripped(build("gdr-cli", "dev", ["--bin", "gdr"])?)?),
+    })
 }
 
 /// The program that measures.
 pub(crate) fn benchmark() -> anyhow::Result<Program> {
-    build("--bench", "against_rxe", true)
+    let name = "against_rxe";
+    Ok(Program {
+        name: name.to_owned(),
+        file: build(PACKAGE, PROFILE, ["--bench", name])?,
+        is_benchmark: true,
+        gdr: None,
+    })
 }
 
-fn build(kind: &str, name: &str, is_benchmark: bool) -> anyhow::Result<Program> {
+/// Builds one target of a package; where it is.
+fn build(package: &str, profile: &str, [kind, name]: [&str; 2]) -> anyhow::Result<PathBuf> {
     let output = cargo(&[
         "build",
         "--package",
-        PACKAGE,
+        package,
         "--profile",
-        PROFILE,
+        profile,
         kind,
         name,
         "--message-format",
@@ -59,24 +75,42 @@ fn build(kind: &str, name: &str, is_benchmark: bool) -> anyhow::Result<Program> 
     .output()
     .context("cargo cannot be started")?;
     if !output.status.success() {
-        bail!("{PACKAGE} does not build");
+        bail!("{package} does not build");
     }
-    let file = String::from_utf8_lossy(&output.stdout)
+    String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str::<Message>(line).ok())
         .find_map(|message| {
             let found = message.target?.name == name;
             message.executable.filter(|_| found)
         })
-        .with_context(|| format!("cargo built no {name}"))?;
-    Ok(Program {
-        name: name.to_owned(),
-        file,
-        is_benchmark,
-    })
+        .with_context(|| format!("cargo built no {name}"))
+}
+
+/// A copy without what only debuggers read, which is most of it; the same where there is no
+/// `strip`.
+fn stripped(program: PathBuf) -> anyhow::Result<PathBuf> {
+    let folder = super::folder();
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let copy = folder.join("gdr");
+    let done = Command::new("strip")
+        .args(["--strip-debug", "-o"])
+        .args([&copy, &program])
+        .status()
+        .is_ok_and(|status| status.success());
+    Ok(if done { copy } else { program })
 }
 
 impl Program {
+    /// What the guest finds in `/gdr`, by name.
+    pub(crate) fn files(&self) -> Vec<(&str, &Path)> {
+        let gdr = self.gdr.as_deref().map(|gdr| ("gdr", gdr));
+        [(&*self.name, &*self.file)]
+            .into_iter()
+            .chain(gdr)
+            .collect()
+    }
+
     /// The names of its tests, for a ledger of what did not run.
     pub(crate) fn list(&self, filters: &[String]) -> anyhow::Result<Vec<String>> {
         if self.is_benchmark {
@@ -120,6 +154,7 @@ mod tests {
             name: "rxe".to_owned(),
             file: PathBuf::new(),
             is_benchmark: false,
+            gdr: None,
         };
         let script = program.script("tcg", &["a b".to_owned(), "it's".to_owned()]);
         assert!(

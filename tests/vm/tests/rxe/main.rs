@@ -4,6 +4,7 @@
 
 mod fixture;
 
+mod command;
 mod failures;
 mod operations;
 mod registration;
