@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gdr_node::RdmaDevice;
+use gdr_node::{Datum, RdmaDevice};
 
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::checks::pcie::devices;
@@ -50,6 +50,14 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             let versions = boards.entry(board).or_default();
             versions.entry(version).or_default().push(&device.name);
         }
+    }
+    let soft = |device: &&RdmaDevice| {
+        !device.function.is_present() && matches!(device.board, Datum::Missing)
+    };
+    if devices.iter().all(soft) {
+        return vec![Finding::skip(
+            "RDMA devices made of software have no firmware",
+        )];
     }
     if boards.is_empty() {
         return vec![Finding::unknown(
@@ -132,5 +140,9 @@ mod tests {
         assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
         let bare = MemorySource::new().directory("/sys/class/infiniband");
         assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        let soft = MemorySource::new()
+            .directory("/sys/bus/pci/devices")
+            .file("/sys/class/infiniband/rxe0/node_type", "1: CA\n");
+        assert_eq!(verdict(&CHECK, &soft), Verdict::Skip);
     }
 }

@@ -1,7 +1,7 @@
 //! `pci.mrrs`: NICs ask for large pieces when they read.
 
 use gdr_node::Datum;
-use gdr_node::pci::Function;
+use gdr_node::pci::{Bandwidth, Function};
 
 use super::devices::{self, fastest_port};
 use super::hops::{DEVICE_CONTROL, express_register, own_express};
@@ -16,6 +16,8 @@ const MASK: u16 = 0x7000;
 const LARGEST: u16 = 0x5000;
 /// From this rate on small reads throttle, in Gb/s.
 const FAST: u32 = 100;
+/// A link for 200 Gb/s and more: 16 lanes of generation 4.
+const FAST_LINK: Bandwidth = Bandwidth(25_000_000_000);
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.mrrs"),
@@ -29,7 +31,8 @@ pub(super) const CHECK: Check = Check {
         reads: "Device Control of the NIC, bits 14:12 (8 bytes into its PCI Express capability). \
                 Needs root.",
         judges: "pass: 4096. info: 1024 or 2048, or less on a NIC whose active ports are below 100 \
-                 Gb/s or not known. warn: 512 or less at 100 Gb/s or more. unknown: not root. skip: \
+                 Gb/s, or that has none. warn: 512 or less at 100 Gb/s or more, or where ports are \
+                 not known with a link of 25 GB/s or more. unknown: not root. skip: \
                  virtual functions, which are set through their physical one.",
         sources: &[
             "PCI Express Base Specification 6.0, 7.5.3.4",
@@ -64,17 +67,16 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Option<Fi
         absent => return Some(Finding::unknown(subject, "its read request size", absent)),
     };
     let size = express.read_request;
-    let rate = fastest_port(nic);
-    let verdict = match (size, rate) {
-        (4096.., _) => Verdict::Pass,
-        (..=512, Some(FAST..)) => Verdict::Warn,
+    let verdict = match size {
+        4096.. => Verdict::Pass,
+        ..=512 if is_fast(nic, function) => Verdict::Warn,
         _ => Verdict::Info,
     };
     let summary = match verdict {
         Verdict::Pass => format!("it reads up to {size} bytes at a time"),
         Verdict::Warn => format!(
-            "it reads only {size} bytes at a time, which throttles sending from a GPU at {} Gb/s",
-            rate.unwrap_or_default()
+            "it reads only {size} bytes at a time, which throttles sending from a GPU{}",
+            fastest_port(nic).map_or_else(String::new, |rate| format!(" at {rate} Gb/s"))
         ),
         _ => format!("it reads up to {size} bytes at a time; 4096 may be faster"),
     };
@@ -86,6 +88,18 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Option<Fi
         finding = finding.fix(enlarge(context, function));
     }
     Some(finding)
+}
+
+/// Whether small reads throttle a NIC: by its ports, and where nothing is known of these by the
+/// link that it was built for.
+fn is_fast(nic: &Nic<'_>, function: &Function) -> bool {
+    match (fastest_port(nic), nic.rdma) {
+        (Some(rate), _) => rate >= FAST,
+        (None, Some(_)) => false,
+        (None, None) => {
+            (function.link_capable.present()).is_some_and(|link| link.bandwidth() >= FAST_LINK)
+        }
+    }
 }
 
 fn enlarge(context: &Context<'_>, function: &Function) -> Fix {
@@ -148,6 +162,15 @@ mod tests {
         assert_eq!(verdict(&CHECK, &reading(1024)), Verdict::Info);
         let down = reading(128).file("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
         assert_eq!(verdict(&CHECK, &down), Verdict::Info);
+    }
+
+    #[test]
+    fn where_ports_are_not_known_the_link_tells_how_fast_the_nic_is() {
+        let node = reading(512).without("/sys/class/infiniband");
+        let node = node.not_collected("/sys/class/infiniband");
+        let found = worst(&CHECK, &node);
+        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.subject.to_string(), example::NICS[1]);
     }
 
     #[test]
