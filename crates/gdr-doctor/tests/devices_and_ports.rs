@@ -156,6 +156,21 @@ fn settings_that_are_wrong_become_a_script() {
     }
 }
 
+#[test]
+fn of_a_pair_that_was_asked_about_other_devices_are_not_told() {
+    let log = "[    1.0] NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.\n\
+               [    2.0] mlx5_core 0000:9b:00.0: High temperature\n\
+               [    3.0] mlx5_core 0000:9b:00.0: Detected insufficient power on the PCIe slot\n";
+    let node = example::node().file(virtual_path::KERNEL_LOG, log);
+    let inventory = Inventory::read(&node);
+    let ends = [example::GPUS[0], example::NICS[1]].map(|bdf| bdf.parse().unwrap());
+    let context = Context::new(&node, &inventory).between(ends[0], ends[1]);
+    let diagnosis = diagnose(&context, &Selection::all().groups(GROUPS));
+    assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+    assert_eq!(of(&diagnosis, "port.state"), [Verdict::Pass]);
+    assert_eq!(of(&diagnosis, "dev.nodes"), [Verdict::Pass]);
+}
+
 /// What a user sees who is not root: headers of config space, no log, no limits of daemons.
 #[test]
 fn what_only_root_may_read_is_unknown_and_fails_nothing() {

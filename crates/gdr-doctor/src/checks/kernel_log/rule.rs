@@ -7,6 +7,7 @@ use regex::{Captures, Regex};
 
 use super::message::{Message, messages};
 use crate::check::{CheckId, Purpose};
+use crate::checks::pcie::devices::is_left_out;
 use crate::context::Context;
 use crate::finding::{Finding, Subject, Verdict};
 use crate::fix::Fix;
@@ -121,6 +122,9 @@ pub(super) fn judge(context: &Context<'_>, rule: &Rule) -> Vec<Finding> {
         let bdf = captures
             .name("bdf")
             .and_then(|address| address_of(address.as_str()));
+        if bdf.is_some_and(|bdf| is_left_out(context, bdf)) {
+            continue;
+        }
         let subject = bdf.map_or(Subject::Node, |bdf| subject(context, bdf));
         let mut meaning = (pattern.means)(&captures);
         if let Some(way) = &way

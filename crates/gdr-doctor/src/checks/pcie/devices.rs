@@ -1,7 +1,7 @@
 //! The GPUs and the NICs that a check is about, or why there are none.
 
-use gdr_node::GpuDevice;
 use gdr_node::pci::Function;
+use gdr_node::{Bdf, GpuDevice};
 
 use crate::context::{Context, Nic};
 use crate::finding::{Finding, Subject};
@@ -67,6 +67,14 @@ pub(in crate::checks) fn both<'a>(
             "there is neither an NVIDIA GPU nor an RDMA NIC",
         )]
     }))
+}
+
+/// Whether a function is a GPU or a NIC that was not asked about.
+pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
+    let gpu = (context.inventory.gpus.iter()).any(|gpu| gpu.bdf == bdf);
+    let nic = (context.inventory.rdma_functions()).any(|(_, at)| at == bdf);
+    (gpu && context.gpus().all(|gpu| gpu.bdf != bdf))
+        || (nic && context.nics().iter().all(|nic| nic.bdf != bdf))
 }
 
 /// The rates of a NIC's ports that are up, in Gb/s.

@@ -44,6 +44,9 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             let word = word.trim_end_matches(':');
             word.contains(':').then(|| word.parse().ok()).flatten()
         });
+        if bdf.is_some_and(|bdf| devices::is_left_out(context, bdf)) {
+            continue;
+        }
         let nic = context.nics().iter().find(|nic| Some(nic.bdf) == bdf);
         let subject = match (nic, bdf) {
             (Some(nic), _) => Subject::nic(nic),
