@@ -252,6 +252,16 @@ fn a_node_without_anything_is_judged_without_panic() {
     }
 }
 
+#[test]
+fn every_check_is_in_the_documentation() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/checks.md");
+    let text = fs::read_to_string(path).unwrap();
+    for check in gdr_doctor::all() {
+        let row = format!("| `{}` |", check.id);
+        assert!(text.contains(&row), "docs/checks.md has no row {row}");
+    }
+}
+
 fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared/data")
