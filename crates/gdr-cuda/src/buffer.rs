@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::driver::{MemoryKind, RawAllocation};
+use crate::driver::{DmaBuf, MemoryKind, RawAllocation};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::pointer::DevicePtr;
@@ -80,6 +80,16 @@ impl DeviceBuffer {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         // SAFETY: `bytes` is an exclusive live slice, and `range` lies in this live allocation.
         unsafe { driver.copy_from_device(device, bytes.as_mut_ptr(), range.start, bytes.len()) }
+    }
+
+    /// A dma-buf that holds `len` bytes at `offset`, for a device that imports one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; the driver's, where it exports none.
+    pub fn dma_buf(&self, offset: u64, len: u64) -> Result<DmaBuf> {
+        let range = self.range(offset, len)?;
+        let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
+        driver.dma_buf(device, range.start, len)
     }
 
     /// The addresses of `wanted` bytes at `offset`, where the buffer has them.

@@ -5,6 +5,7 @@
 //! [`crate::Gpu`], [`crate::DeviceBuffer`] and [`crate::Stream`] are the safe owners above it.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 
 use crate::bdf::Bdf;
 use crate::error::Result;
@@ -154,6 +155,15 @@ pub enum StreamState {
     Busy,
 }
 
+/// Device memory as a file descriptor that other devices import.
+#[derive(Debug)]
+pub struct DmaBuf {
+    /// The descriptor.
+    pub fd: OwnedFd,
+    /// Where in it the bytes begin that it was asked for.
+    pub offset: u64,
+}
+
 /// A GPU driver: NVIDIA's ([`crate::Cuda`]) or the simulation ([`crate::SimDriver`]).
 ///
 /// Every method may be called from any thread, with or without a current CUDA context: an
@@ -172,6 +182,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// What `ptr` belongs to. An address the driver does not know (never allocated, freed, plain
     /// host memory) is [`crate::Error::UnknownPointer`].
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo>;
+
+    /// A dma-buf that holds `len` bytes of device memory at `ptr`, for a device that imports one
+    /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). It keeps the memory reachable as long as its
+    /// descriptor is open.
+    fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
 
     /// Allocates `len` bytes on `device`.
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation>;

@@ -51,7 +51,7 @@ pub use bdf::{Bdf, ParseBdfError};
 pub use buffer::DeviceBuffer;
 pub use cuda::{CaptureGuard, Cuda, RetainedAllocation, Scratch};
 pub use driver::{
-    CudaVersion, DeviceInfo, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
+    CudaVersion, DeviceInfo, DmaBuf, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
     RawHostAllocation, RawStream, StreamState,
 };
 pub use error::{CuResult, Error, Result};

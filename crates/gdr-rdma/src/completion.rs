@@ -5,9 +5,10 @@ use std::sync::Arc;
 use gdr_roce::Completion;
 
 use crate::deadline::Deadline;
-use crate::device::Device;
+use crate::device::{Device, Engine};
 use crate::error::{Error, Result};
 use crate::mailbox::Mailbox;
+use crate::verbs::Queue;
 
 /// Where the ends of requests are told. A clone is the same queue.
 ///
@@ -16,13 +17,27 @@ use crate::mailbox::Mailbox;
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     device: Device,
-    mailbox: Arc<Mailbox<Completion>>,
+    entries: Entries,
+}
+
+/// Where completions are kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Entries {
+    /// By the engine of this process.
+    Soft(Arc<Mailbox<Completion>>),
+    /// By a device of the kernel.
+    Verbs(Arc<Queue>),
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(device: Device, capacity: usize) -> Self {
-        let mailbox = Arc::new(Mailbox::new(capacity));
-        Self { device, mailbox }
+    pub(crate) fn soft(device: Device, capacity: usize) -> Self {
+        let entries = Entries::Soft(Arc::new(Mailbox::new(capacity)));
+        Self { device, entries }
+    }
+
+    pub(crate) fn verbs(device: Device, queue: Arc<Queue>) -> Self {
+        let entries = Entries::Verbs(queue);
+        Self { device, entries }
     }
 
     /// The device it belongs to.
@@ -32,21 +47,29 @@ impl CompletionQueue {
 
     /// How many completions it holds.
     pub fn capacity(&self) -> usize {
-        self.mailbox.capacity()
+        match &self.entries {
+            Entries::Soft(mailbox) => mailbox.capacity(),
+            Entries::Verbs(queue) => queue.capacity(),
+        }
     }
 
     /// The next completion, if there is one. Where there is none yet this takes a turn of the
     /// device's engine, so a loop over it is the fastest way to wait.
     ///
     /// # Errors
-    /// [`Error::CompletionQueueOverrun`], once those that were not lost have been taken.
+    /// [`Error::CompletionQueueOverrun`], once those that were not lost have been taken;
+    /// [`Error::Verbs`] where a device of the kernel failed.
     pub fn poll(&self) -> Result<Option<Completion>> {
-        let mut next = self.mailbox.pop();
+        let mailbox = match &self.entries {
+            Entries::Soft(mailbox) => mailbox,
+            Entries::Verbs(queue) => return Ok(queue.poll()?),
+        };
+        let mut next = mailbox.pop();
         if next.is_none() && self.device.progress() {
-            next = self.mailbox.pop();
+            next = mailbox.pop();
         }
         if next.is_none() {
-            self.check()?;
+            check(mailbox)?;
         }
         Ok(next)
     }
@@ -55,34 +78,35 @@ impl CompletionQueue {
     /// [`busy_poll`](crate::SoftOptions::busy_poll), then asleep.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::CompletionQueueOverrun`] as [`CompletionQueue::poll`].
+    /// [`Error::Deadline`]; the others as [`CompletionQueue::poll`].
     pub fn wait(&self, deadline: Deadline) -> Result<Completion> {
-        let next = self.device.engine().wait(
-            deadline,
-            || self.mailbox.pop(),
-            || self.mailbox.pop_asleep(deadline),
-        );
-        next.map_or_else(
-            || {
-                self.check()?;
-                Err(Error::Deadline {
-                    what: "a completion",
-                    remedy: "look at the peer, or wait longer than its retries take",
-                })
-            },
-            Ok,
-        )
+        let next = match (&self.entries, self.device.engine()) {
+            (Entries::Soft(mailbox), Engine::Soft(soft)) => {
+                let next = soft.wait(deadline, || mailbox.pop(), || mailbox.pop_asleep(deadline));
+                if next.is_none() {
+                    check(mailbox)?;
+                }
+                next
+            }
+            (Entries::Verbs(queue), _) => queue.wait(deadline)?,
+            // A queue is made by its device alone.
+            (Entries::Soft(mailbox), Engine::Verbs(_)) => mailbox.pop_asleep(deadline),
+        };
+        next.ok_or(Error::Deadline {
+            what: "a completion",
+            remedy: "look at the peer, or wait longer than its retries take",
+        })
     }
 
-    pub(crate) fn mailbox(&self) -> &Arc<Mailbox<Completion>> {
-        &self.mailbox
+    pub(crate) fn entries(&self) -> &Entries {
+        &self.entries
     }
+}
 
-    fn check(&self) -> Result<()> {
-        if self.mailbox.has_overrun() {
-            let capacity = self.mailbox.capacity();
-            return Err(Error::CompletionQueueOverrun { capacity });
-        }
-        Ok(())
+fn check(mailbox: &Mailbox<Completion>) -> Result<()> {
+    if mailbox.has_overrun() {
+        let capacity = mailbox.capacity();
+        return Err(Error::CompletionQueueOverrun { capacity });
     }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::ops::Deref;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::event::AsyncEvent;
 use crate::region::ProtectionDomain;
 use crate::soft::{Counters, Soft};
+use crate::verbs::{ChosenGid, Context, Domain, Queue, VerbsOptions};
 
 /// How long a device's thread is given to end. A turn takes well below a millisecond; copies to a
 /// GPU that hangs take longer.
@@ -29,12 +31,15 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 pub enum Provider {
     /// This process, by RoCEv2 over a UDP socket.
     Soft,
+    /// A device of the kernel through libibverbs: InfiniBand, RoCE, iWARP, Linux's rxe and siw.
+    Verbs,
 }
 
 impl fmt::Display for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Soft => "soft (RoCEv2 in user space)",
+            Self::Verbs => "verbs (a device of the kernel)",
         })
     }
 }
@@ -124,11 +129,33 @@ impl Default for SoftOptions {
 pub struct Device(Arc<Inner>);
 
 struct Inner {
+    engine: Engine,
+    name: String,
+}
+
+/// What a device is made of.
+pub(crate) enum Engine {
+    /// An engine of this process.
+    Soft(SoftEngine),
+    /// A device of the kernel.
+    Verbs(Arc<Context>),
+}
+
+/// An engine of this process and its thread, which ends with this.
+pub(crate) struct SoftEngine {
     soft: Arc<Soft>,
     name: String,
     thread: Option<JoinHandle<()>>,
     /// Disconnects when the thread ends. Locked by nobody: only the drop looks at it.
     ended: Mutex<Receiver<()>>,
+}
+
+impl Deref for SoftEngine {
+    type Target = Soft;
+
+    fn deref(&self) -> &Soft {
+        &self.soft
+    }
 }
 
 impl Device {
@@ -158,12 +185,35 @@ impl Device {
             local => format!("soft-{local}"),
         };
         tracing::debug!(%name, receive_buffer = soft.receive_buffer(), "device opened");
-        Ok(Self(Arc::new(Inner {
+        let engine = Engine::Soft(SoftEngine {
             soft,
-            name,
+            name: name.clone(),
             thread: Some(thread),
             ended: Mutex::new(ended),
-        })))
+        });
+        Ok(Self(Arc::new(Inner { engine, name })))
+    }
+
+    /// Opens a device of the kernel through libibverbs, which is loaded at run time
+    /// (`libibverbs.so.1`, or what `GDR_LIBIBVERBS` names).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: no library, no device, no such device, a port that is down, no GID that
+    /// routes.
+    pub fn verbs(options: &VerbsOptions) -> Result<Self> {
+        let context = Arc::new(Context::open(options)?);
+        let name = context.name().to_owned();
+        tracing::debug!(%name, gid = context.gid().why, "device opened");
+        let engine = Engine::Verbs(context);
+        Ok(Self(Arc::new(Inner { engine, name })))
+    }
+
+    /// The GID that a device of the kernel uses, and why; `None` for the soft provider.
+    pub fn gid(&self) -> Option<&ChosenGid> {
+        match self.engine() {
+            Engine::Soft(_) => None,
+            Engine::Verbs(context) => Some(context.gid()),
+        }
     }
 
     /// Its name, e.g. `soft-127.0.0.1`.
@@ -173,30 +223,46 @@ impl Device {
 
     /// What moves the bytes.
     pub fn provider(&self) -> Provider {
-        Provider::Soft
+        match self.engine() {
+            Engine::Soft(_) => Provider::Soft,
+            Engine::Verbs(_) => Provider::Verbs,
+        }
     }
 
     /// Where peers send to.
     pub fn address(&self) -> SocketAddr {
-        self.engine().local()
+        match self.engine() {
+            Engine::Soft(soft) => soft.local(),
+            Engine::Verbs(context) => context.address(),
+        }
     }
 
     /// How far arriving packets are checked.
     pub fn integrity(&self) -> Integrity {
-        self.engine().integrity()
+        match self.engine() {
+            Engine::Soft(soft) => soft.integrity(),
+            Engine::Verbs(_) => Integrity::Icrc,
+        }
     }
 
-    /// Bytes that the kernel keeps for packets not yet taken, its bookkeeping included: twice what
+    /// Bytes that the kernel keeps for packets not yet taken, its bookkeeping included; 0 for a
+    /// device of the kernel, which has queues of its own. Twice what
     /// [`SoftOptions::receive_buffer`] asked for, or twice `net.core.rmem_max` where that is less
     /// and this process has no CAP_NET_ADMIN. The packets that a queue pair of this device may
     /// have in flight are limited to half of it, the peer's being taken to be alike.
     pub fn receive_buffer(&self) -> usize {
-        self.engine().receive_buffer()
+        match self.engine() {
+            Engine::Soft(soft) => soft.receive_buffer(),
+            Engine::Verbs(_) => 0,
+        }
     }
 
-    /// What was sent, received and dropped.
+    /// What was sent, received and dropped; nothing is counted for a device of the kernel.
     pub fn counters(&self) -> Counters {
-        self.engine().counters()
+        match self.engine() {
+            Engine::Soft(soft) => soft.counters(),
+            Engine::Verbs(_) => Counters::default(),
+        }
     }
 
     /// The largest path MTU that the way to `peer` carries without fragments, as far as this host
@@ -205,6 +271,9 @@ impl Device {
     /// # Errors
     /// [`Error::AddressFamily`], [`Error::Os`], also where it carries not even the smallest.
     pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
+        if let Engine::Verbs(context) = self.engine() {
+            return Ok(context.mtu());
+        }
         let local = self.address().ip();
         if local.is_ipv4() != peer.is_ipv4() {
             return Err(Error::AddressFamily { local, peer });
@@ -228,18 +297,31 @@ impl Device {
 
     /// A new protection domain (`ibv_alloc_pd`).
     pub fn protection_domain(&self) -> ProtectionDomain {
-        ProtectionDomain::new(self.clone(), self.engine().new_domain())
+        match self.engine() {
+            Engine::Soft(soft) => ProtectionDomain::soft(self.clone(), soft.new_domain()),
+            Engine::Verbs(context) => {
+                ProtectionDomain::verbs(self.clone(), Arc::new(Domain::new(context)))
+            }
+        }
     }
 
     /// A new completion queue of `capacity` entries (`ibv_create_cq`): as many as the requests of
     /// all queue pairs that use it is always enough.
     pub fn completion_queue(&self, capacity: usize) -> CompletionQueue {
-        CompletionQueue::new(self.clone(), capacity)
+        match self.engine() {
+            Engine::Soft(_) => CompletionQueue::soft(self.clone(), capacity),
+            Engine::Verbs(context) => {
+                CompletionQueue::verbs(self.clone(), Arc::new(Queue::new(context, capacity)))
+            }
+        }
     }
 
     /// The next asynchronous event, if there is one.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
-        self.engine().events().pop()
+        match self.engine() {
+            Engine::Soft(soft) => soft.events().pop(),
+            Engine::Verbs(context) => context.poll_event(),
+        }
     }
 
     /// Waits for the next asynchronous event.
@@ -247,13 +329,14 @@ impl Device {
     /// # Errors
     /// [`Error::Deadline`].
     pub fn wait_event(&self, deadline: Deadline) -> Result<AsyncEvent> {
-        self.engine()
-            .events()
-            .pop_asleep(deadline)
-            .ok_or(Error::Deadline {
-                what: "an asynchronous event",
-                remedy: "none may be due",
-            })
+        match self.engine() {
+            Engine::Soft(soft) => soft.events().pop_asleep(deadline),
+            Engine::Verbs(context) => context.wait_event(deadline),
+        }
+        .ok_or(Error::Deadline {
+            what: "an asynchronous event",
+            remedy: "none may be due",
+        })
     }
 
     /// Takes what has arrived and sends what is to be sent, without waiting; whether there was
@@ -262,11 +345,15 @@ impl Device {
     /// Nobody needs to call this: the device's own thread does it. A program that watches memory
     /// in a loop gains by calling it in that loop, since no other thread must run then.
     pub fn progress(&self) -> bool {
-        self.engine().progress()
+        match self.engine() {
+            Engine::Soft(soft) => soft.progress(),
+            // The device does it.
+            Engine::Verbs(_) => false,
+        }
     }
 
-    pub(crate) fn engine(&self) -> &Soft {
-        &self.0.soft
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.0.engine
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -282,7 +369,7 @@ impl fmt::Debug for Device {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SoftEngine {
     fn drop(&mut self) {
         self.soft.stop();
         let Some(thread) = self.thread.take() else {

@@ -156,6 +156,9 @@ pub enum Error {
     /// A mapping of GPU memory refused.
     #[error(transparent)]
     Copy(#[from] gdr_copy::Error),
+    /// A device of the kernel refused.
+    #[error(transparent)]
+    Verbs(#[from] crate::verbs::VerbsError),
     /// CUDA refused.
     #[error(transparent)]
     Cuda(#[from] gdr_cuda::Error),

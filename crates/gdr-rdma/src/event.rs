@@ -23,4 +23,23 @@ pub enum AsyncEvent {
     },
     /// The device works no more (`IBV_EVENT_DEVICE_FATAL`). All its queue pairs are in ERR.
     DeviceFatal,
+    /// A completion queue of the kernel overran or failed (`IBV_EVENT_CQ_ERR`): its queue pairs
+    /// are lost.
+    CompletionQueueLost,
+    /// A port came up (`IBV_EVENT_PORT_ACTIVE`).
+    PortActive {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// A port went down (`IBV_EVENT_PORT_ERR`). Queue pairs go on sending again until their
+    /// retries are used up.
+    PortDown {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// Something else that the kernel tells (`enum ibv_event_type`).
+    Other {
+        /// Its number.
+        number: u32,
+    },
 }

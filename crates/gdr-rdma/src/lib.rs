@@ -84,6 +84,7 @@ mod random;
 mod region;
 mod request;
 mod soft;
+mod verbs;
 
 pub use buffer::{Buffer, BufferKind, LongReads};
 pub use completion::CompletionQueue;
@@ -101,3 +102,4 @@ pub use queue_pair::{ConnectionOptions, Endpoint, PostRefusal, QueuePair, QueueP
 pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
 pub use request::{RecvRequest, SendRequest};
 pub use soft::Counters;
+pub use verbs::{ChosenGid, GidEntry, GidType, Registration, VerbsError, VerbsOptions, choose_gid};

@@ -7,12 +7,14 @@ use gdr_roce::{
     RtsAttributes, State,
 };
 
-use crate::completion::CompletionQueue;
+use crate::completion::{CompletionQueue, Entries};
+use crate::device::Engine;
 use crate::error::{Error, Result};
 use crate::random;
 use crate::region::{ProtectionDomain, Segment};
 use crate::request::{RecvRequest, SendRequest};
-use crate::soft::PairParts;
+use crate::soft::{PairParts, Soft};
+use crate::verbs::Pair;
 
 /// How to make a queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -121,39 +123,68 @@ impl ConnectionOptions {
 /// told of, and the peer's fail once its retries are used up.
 #[derive(Debug)]
 pub struct QueuePair {
+    // The kernel's goes before what it was made from.
+    end: End,
     domain: ProtectionDomain,
     send_queue: CompletionQueue,
     recv_queue: CompletionQueue,
-    qpn: Qpn,
     psn: Psn,
+}
+
+/// What carries it out.
+#[derive(Debug)]
+enum End {
+    /// The engine of this process, which knows it by its number.
+    Soft(Qpn),
+    /// A device of the kernel.
+    Verbs(Pair),
 }
 
 impl ProtectionDomain {
     /// Makes a queue pair (`ibv_create_qp`), in INIT: receives can be posted.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for completion queues of another device; [`Error::Os`].
+    /// [`Error::Foreign`] for completion queues of another device; [`Error::Os`],
+    /// [`Error::Verbs`].
     pub fn queue_pair(&self, options: &QueuePairOptions) -> Result<QueuePair> {
         let queues = [&options.send_queue, &options.recv_queue];
+        let foreign = || Error::Foreign {
+            what: "a completion queue",
+            owner: "device",
+        };
         if queues.iter().any(|q| !q.device().is_same(self.device())) {
-            return Err(Error::Foreign {
-                what: "a completion queue",
-                owner: "device",
-            });
+            return Err(foreign());
         }
         let psn = Psn::new(random::number()?);
-        let qpn = self.device().engine().create_pair(PairParts {
-            domain: self.id(),
-            capabilities: options.capabilities,
-            access: options.access,
-            send_completions: options.send_queue.mailbox().clone(),
-            recv_completions: options.recv_queue.mailbox().clone(),
-        })?;
+        let end = match (
+            self.device().engine(),
+            self.of_kernel(),
+            queues.map(|q| q.entries()),
+        ) {
+            (Engine::Soft(soft), None, [Entries::Soft(sends), Entries::Soft(receives)]) => {
+                End::Soft(soft.create_pair(PairParts {
+                    domain: self.id(),
+                    capabilities: options.capabilities,
+                    access: options.access,
+                    send_completions: sends.clone(),
+                    recv_completions: receives.clone(),
+                })?)
+            }
+            (Engine::Verbs(_), Some(domain), [Entries::Verbs(sends), Entries::Verbs(receives)]) => {
+                End::Verbs(Pair::new(
+                    domain,
+                    [sends, receives],
+                    options.capabilities,
+                    options.access,
+                )?)
+            }
+            _ => return Err(foreign()),
+        };
         Ok(QueuePair {
+            end,
             domain: self.clone(),
             send_queue: options.send_queue.clone(),
             recv_queue: options.recv_queue.clone(),
-            qpn,
             psn,
         })
     }
@@ -162,14 +193,17 @@ impl ProtectionDomain {
 impl QueuePair {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        self.qpn
+        match &self.end {
+            End::Soft(qpn) => *qpn,
+            End::Verbs(pair) => pair.qpn(),
+        }
     }
 
     /// What the peer must know.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint {
             address: self.domain.device().address(),
-            qpn: self.qpn,
+            qpn: self.qpn(),
             psn: self.psn,
         }
     }
@@ -189,24 +223,44 @@ impl QueuePair {
         &self.recv_queue
     }
 
+    /// The engine of this process, where it is the one that carries this out.
+    fn soft(&self) -> Result<&Soft> {
+        match self.domain.device().engine() {
+            Engine::Soft(soft) => Ok(soft),
+            Engine::Verbs(_) => Err(Error::Foreign {
+                what: "the queue pair",
+                owner: "provider",
+            }),
+        }
+    }
+
     /// Where it stands.
     pub fn state(&self) -> State {
-        self.domain.device().engine().pair_state(self.qpn)
+        match &self.end {
+            End::Soft(qpn) => self
+                .soft()
+                .map_or(State::Error, |soft| soft.pair_state(*qpn)),
+            End::Verbs(pair) => pair.state(),
+        }
     }
 
     /// From INIT to RTR: the peer's requests are served.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::AddressFamily`].
+    /// [`Error::State`], [`Error::AddressFamily`]; [`Error::Verbs`] where a device of the kernel
+    /// finds no way to the peer.
     pub fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
-        let soft = self.domain.device().engine();
-        let (local, remote) = (soft.local().ip(), peer.address.ip());
+        let (local, remote) = (self.domain.device().address().ip(), peer.address.ip());
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(Error::AddressFamily {
                 local,
                 peer: remote,
             });
         }
+        let qpn = match &self.end {
+            End::Soft(qpn) => *qpn,
+            End::Verbs(pair) => return pair.to_rtr(peer, options),
+        };
         let attributes = RtrAttributes {
             dest_qpn: peer.qpn,
             rq_psn: peer.psn,
@@ -214,14 +268,18 @@ impl QueuePair {
             max_dest_rd_atomic: options.max_dest_rd_atomic,
             min_rnr_timer: options.min_rnr_timer,
         };
-        soft.pair_to_rtr(self.qpn, peer.address, &attributes)
+        self.soft()?.pair_to_rtr(qpn, peer.address, &attributes)
     }
 
     /// From RTR to RTS: requests can be posted.
     ///
     /// # Errors
-    /// [`Error::State`].
+    /// [`Error::State`], [`Error::Verbs`].
     pub fn to_rts(&self, options: &ConnectionOptions) -> Result<()> {
+        let qpn = match &self.end {
+            End::Soft(qpn) => *qpn,
+            End::Verbs(pair) => return pair.to_rts(self.psn, options),
+        };
         let attributes = RtsAttributes {
             sq_psn: self.psn,
             timeout: options.timeout,
@@ -229,10 +287,7 @@ impl QueuePair {
             rnr_retry: options.rnr_retry,
             max_rd_atomic: options.max_rd_atomic,
         };
-        self.domain
-            .device()
-            .engine()
-            .pair_to_rts(self.qpn, &attributes)
+        self.soft()?.pair_to_rts(qpn, &attributes)
     }
 
     /// From INIT to RTS. Requests of a side that is there first are sent again until the other is,
@@ -247,14 +302,18 @@ impl QueuePair {
 
     /// To ERR: all that is posted is flushed, with completions that say so.
     pub fn to_error(&self) {
-        self.domain.device().engine().pair_to_error(self.qpn);
+        match (&self.end, self.soft()) {
+            (End::Verbs(pair), _) => pair.to_error(),
+            (End::Soft(qpn), Ok(soft)) => soft.pair_to_error(*qpn),
+            (End::Soft(_), Err(_)) => {}
+        }
     }
 
     /// Posts a request to the send queue (`ibv_post_send`); its first packets leave within this
     /// call.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::Foreign`]; nothing was posted then.
+    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; nothing was posted then.
     pub fn post_send(&self, request: SendRequest) -> Result<()> {
         self.post_sends([request]).map_err(|refusal| refusal.error)
     }
@@ -272,24 +331,28 @@ impl QueuePair {
             self.check(request.segments())?;
             Ok(request)
         });
-        let (posted, refusal) = self.domain.device().engine().post_sends(self.qpn, requests);
+        let (posted, refusal) = match (&self.end, self.soft()) {
+            (End::Verbs(pair), _) => pair.post_sends(requests),
+            (End::Soft(qpn), Ok(soft)) => soft.post_sends(*qpn, requests),
+            (End::Soft(_), Err(error)) => (0, Err(error)),
+        };
         refusal.map_err(|error| PostRefusal { posted, error })
     }
 
     /// Posts a receive (`ibv_post_recv`).
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::Foreign`]; nothing was posted then.
+    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; nothing was posted then.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
         self.check(&request.segments)?;
-        self.domain.device().engine().post_recv(self.qpn, request)
+        match &self.end {
+            End::Soft(qpn) => self.soft()?.post_recv(*qpn, request),
+            End::Verbs(pair) => pair.post_recv(request),
+        }
     }
 
     fn check(&self, segments: &[Segment]) -> Result<()> {
-        let table = self.domain.device().engine().regions();
-        let ours = |segment: &Segment| {
-            segment.region().is_of(table) && segment.region().domain() == self.domain.id()
-        };
+        let ours = |segment: &Segment| segment.region().is_of(&self.domain);
         if segments.iter().all(ours) {
             return Ok(());
         }
@@ -302,6 +365,8 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.domain.device().engine().destroy_pair(self.qpn);
+        if let (End::Soft(qpn), Ok(soft)) = (&self.end, self.soft()) {
+            soft.destroy_pair(*qpn);
+        }
     }
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use gdr_roce::{Access, Lkey, Remote, Rkey};
 
 use crate::buffer::Buffer;
-use crate::device::Device;
+use crate::device::{Device, Engine};
 use crate::error::{Error, Result};
 use crate::number_map::NumberMap;
 use crate::random;
+use crate::verbs;
 
 /// The number of a protection domain, unique within its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,11 +24,25 @@ pub(crate) struct DomainId(pub(crate) u32);
 pub struct ProtectionDomain {
     device: Device,
     id: DomainId,
+    /// Of a device of the kernel.
+    verbs: Option<Arc<verbs::Domain>>,
 }
 
 impl ProtectionDomain {
-    pub(crate) fn new(device: Device, id: DomainId) -> Self {
-        Self { device, id }
+    pub(crate) fn soft(device: Device, id: DomainId) -> Self {
+        let verbs = None;
+        Self { device, id, verbs }
+    }
+
+    pub(crate) fn verbs(device: Device, domain: Arc<verbs::Domain>) -> Self {
+        let id = DomainId(verbs::Domain::number(domain.context()));
+        let verbs = Some(domain);
+        Self { device, id, verbs }
+    }
+
+    /// What it is to a device of the kernel.
+    pub(crate) fn of_kernel(&self) -> Option<&Arc<verbs::Domain>> {
+        self.verbs.as_ref()
     }
 
     /// The device it belongs to.
@@ -75,9 +90,23 @@ impl ProtectionDomain {
             access,
             buffer: buffer.clone(),
         });
-        let table = Arc::clone(self.device.engine().regions());
-        let key = table.insert(Arc::clone(&region))?;
-        Ok(MemoryRegion(Arc::new(Registration { key, region, table })))
+        let entry = match (&self.verbs, self.device.engine()) {
+            (Some(domain), _) => {
+                Entry::Verbs(verbs::Region::new(domain, buffer, offset, len, access)?)
+            }
+            (None, Engine::Soft(soft)) => {
+                let table = Arc::clone(soft.regions());
+                let key = table.insert(Arc::clone(&region))?;
+                Entry::Soft(TableEntry { key, table })
+            }
+            (None, Engine::Verbs(_)) => {
+                return Err(Error::Foreign {
+                    what: "the protection domain",
+                    owner: "provider",
+                });
+            }
+        };
+        Ok(MemoryRegion(Arc::new(Registration { entry, region })))
     }
 }
 
@@ -112,12 +141,34 @@ impl MemoryRegion {
 
     /// The key for this side's requests.
     pub fn lkey(&self) -> Lkey {
-        Lkey(self.0.key)
+        Lkey(match &self.0.entry {
+            Entry::Soft(entry) => entry.key,
+            Entry::Verbs(region) => region.lkey(),
+        })
     }
 
     /// The key for the peer's requests.
     pub fn rkey(&self) -> Rkey {
-        Rkey(self.0.key)
+        Rkey(match &self.0.entry {
+            Entry::Soft(entry) => entry.key,
+            Entry::Verbs(region) => region.rkey(),
+        })
+    }
+
+    /// How the device reaches the memory.
+    pub fn route(&self) -> crate::Registration {
+        match &self.0.entry {
+            Entry::Soft(_) => crate::Registration::Engine,
+            Entry::Verbs(region) => region.route(),
+        }
+    }
+
+    /// The ways to GPU memory that were tried before and refused, a sentence each.
+    pub fn refusals(&self) -> &[String] {
+        match &self.0.entry {
+            Entry::Soft(_) => &[],
+            Entry::Verbs(region) => region.refusals(),
+        }
     }
 
     /// The memory itself.
@@ -152,12 +203,19 @@ impl MemoryRegion {
         })
     }
 
-    pub(crate) fn domain(&self) -> DomainId {
+    fn domain(&self) -> DomainId {
         self.0.region.domain
     }
 
-    pub(crate) fn is_of(&self, table: &Arc<RegionTable>) -> bool {
-        Arc::ptr_eq(&self.0.table, table)
+    /// Whether it was registered in this domain.
+    pub(crate) fn is_of(&self, domain: &ProtectionDomain) -> bool {
+        match (&self.0.entry, &domain.verbs, domain.device.engine()) {
+            (Entry::Verbs(region), Some(domain), _) => region.is_of(domain),
+            (Entry::Soft(entry), None, Engine::Soft(soft)) => {
+                Arc::ptr_eq(&entry.table, soft.regions()) && self.domain() == domain.id
+            }
+            _ => false,
+        }
     }
 }
 
@@ -227,10 +285,23 @@ pub(crate) struct Region {
     pub(crate) buffer: Buffer,
 }
 
-/// A key that is in force as long as this lives.
+/// A key that is in force as long as this lives. The entry goes before the buffer does.
 struct Registration {
-    key: u32,
+    entry: Entry,
     region: Arc<Region>,
+}
+
+/// Where it is in force.
+enum Entry {
+    /// In a device of this process.
+    Soft(TableEntry),
+    /// In a device of the kernel.
+    Verbs(verbs::Region),
+}
+
+/// A key in a device's table.
+struct TableEntry {
+    key: u32,
     table: Arc<RegionTable>,
 }
 
@@ -242,7 +313,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for TableEntry {
     fn drop(&mut self) {
         // Waits for the engine to put its guard away: from here on it does not find the buffer.
         drop(self.table.write().remove(&self.key));

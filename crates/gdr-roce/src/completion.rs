@@ -29,6 +29,9 @@ pub enum WcStatus {
     RetryExceeded,
     /// `RNR_RETRY_EXC_ERR`: the peer had no receive for the message.
     RnrRetryExceeded,
+    /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and others that a device of the kernel gives: it could not
+    /// do its part. gdr's own engine never does.
+    LocalOperation,
 }
 
 impl fmt::Display for WcStatus {
@@ -44,6 +47,7 @@ impl fmt::Display for WcStatus {
             Self::RemoteOperation => "remote operation error: the peer failed",
             Self::RetryExceeded => "retries exceeded: the peer does not answer",
             Self::RnrRetryExceeded => "receiver not ready: the peer posted no receive",
+            Self::LocalOperation => "local operation error: the device failed",
         })
     }
 }

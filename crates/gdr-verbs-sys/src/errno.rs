@@ -53,6 +53,10 @@ errnos! {
     ENODEV = libc::ENODEV;
     /// A value, a combination or an alignment that is not allowed.
     EINVAL = libc::EINVAL;
+    /// The other end's address does not resolve.
+    EHOSTUNREACH = libc::EHOSTUNREACH;
+    /// No route leads to the other end.
+    ENETUNREACH = libc::ENETUNREACH;
     /// Out of range.
     ERANGE = libc::ERANGE;
     /// No room is left.

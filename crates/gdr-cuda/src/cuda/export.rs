@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::api::Api;
 use super::layout::{HANDLE_TYPE_POSIX_FD, RANGE_HANDLE_TYPE_DMA_BUF_FD};
 use super::{Cuda, check, size};
-use crate::driver::Ordinal;
+use crate::driver::{DmaBuf, Ordinal};
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::DevicePtr;
 
@@ -130,6 +130,44 @@ impl Cuda {
             check(call, status)?;
             own(call, fd)
         })
+    }
+
+    /// A dma-buf around `len` bytes at `ptr`: whole pages of the host, since nothing else can be
+    /// exported; where the driver refuses these (memory of a pool is exported from the start of
+    /// its chunk only), from the start of the allocation.
+    pub(super) fn export_dma_buf(
+        &self,
+        device: Ordinal,
+        ptr: DevicePtr,
+        len: u64,
+    ) -> Result<DmaBuf> {
+        let page = rustix::param::page_size() as u64;
+        let up = |to: u64| to.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+        let (first, end) = (ptr.get(), ptr.get().saturating_add(len));
+        let base = first - first % page;
+        let exported = self.dma_buf_fd(device, DevicePtr::new(base), up(end) - base, 0);
+        let error = match exported {
+            Ok(fd) => {
+                let offset = first - base;
+                return Ok(DmaBuf { fd, offset });
+            }
+            Err(error) => error,
+        };
+        let Ok((start, _)) = self.address_range(device, ptr) else {
+            return Err(error);
+        };
+        let start = start.get();
+        if start == base || start % page != 0 {
+            return Err(error);
+        }
+        match self.dma_buf_fd(device, DevicePtr::new(start), up(end) - start, 0) {
+            Ok(fd) => Ok(DmaBuf {
+                fd,
+                offset: first - start,
+            }),
+            // The refusal of what was asked for says more.
+            Err(_) => Err(error),
+        }
     }
 
     /// Where the allocation of `ptr` starts and how many bytes it has (`cuMemGetAddressRange`).

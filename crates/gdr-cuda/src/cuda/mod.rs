@@ -20,7 +20,7 @@ use self::layout::{CUuuid, device_attribute};
 use self::module::Modules;
 use crate::bdf::Bdf;
 use crate::driver::{
-    CudaVersion, DeviceInfo, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
+    CudaVersion, DeviceInfo, DmaBuf, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
     RawHostAllocation, RawStream, StreamState,
 };
 use crate::error::{CuResult, Error, Result};
@@ -188,6 +188,10 @@ impl Driver for Cuda {
 
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo> {
         self.query(ptr)
+    }
+
+    fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
+        self.export_dma_buf(device, ptr, len)
     }
 
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation> {

@@ -15,7 +15,7 @@ use self::kernel::{Kernel, PageLocked};
 use self::stream::Worker;
 use crate::bdf::Bdf;
 use crate::driver::{
-    CudaVersion, DeviceInfo, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
+    CudaVersion, DeviceInfo, DmaBuf, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
     RawHostAllocation, RawStream, StreamState,
 };
 use crate::error::{CuResult, Error, Result};
@@ -201,6 +201,20 @@ impl Driver for SimDriver {
         let state = self.lock();
         let info = state.heap_of(ptr).and_then(|heap| heap.info(ptr));
         info.ok_or(Error::UnknownPointer { ptr })
+    }
+
+    /// A file in memory stands for the dma-buf.
+    fn dma_buf(&self, _: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
+        let share = self.share(ptr)?;
+        let offset = ptr.get() - share.base.get();
+        if len > share.size - offset {
+            return Err(Error::Call {
+                call: "SimDriver::dma_buf",
+                result: CuResult::INVALID_VALUE,
+            });
+        }
+        let fd = share.fd;
+        Ok(DmaBuf { fd, offset })
     }
 
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation> {

@@ -205,6 +205,11 @@ impl Direct {
         self.mapping.len()
     }
 
+    pub(super) fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
+        let copies = self.copies.as_ref()?;
+        Some((&copies.buffer, copies.skip))
+    }
+
     pub(super) fn address(&self) -> u64 {
         self.mapping.device_ptr().get()
     }

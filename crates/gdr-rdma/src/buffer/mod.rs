@@ -269,6 +269,16 @@ impl Buffer {
         }
     }
 
+    /// The allocation of GPU memory that it is part of, and where in it it begins; `None` where
+    /// it is none, or only its mapping is known.
+    pub(crate) fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
+        match &*self.0 {
+            Memory::Host(_) => None,
+            Memory::Direct(memory) => memory.device_memory(),
+            Memory::Staged(memory) => Some((memory.device_buffer(), 0)),
+        }
+    }
+
     /// Whether both are the same memory.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -66,6 +66,10 @@ impl Staged {
         self.buffer.len()
     }
 
+    pub(super) fn device_buffer(&self) -> &Arc<DeviceBuffer> {
+        &self.buffer
+    }
+
     pub(super) fn address(&self) -> u64 {
         self.buffer.ptr().get()
     }

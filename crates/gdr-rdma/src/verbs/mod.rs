@@ -1,0 +1,22 @@
+//! The verbs provider: devices of the kernel through libibverbs.
+
+mod context;
+mod domain;
+mod error;
+mod gid;
+mod held;
+mod options;
+mod pair;
+mod queue;
+mod region;
+
+pub use error::VerbsError;
+pub use gid::{ChosenGid, GidEntry, GidType, choose as choose_gid};
+pub use options::VerbsOptions;
+pub use region::Registration;
+
+pub(crate) use context::Context;
+pub(crate) use domain::Domain;
+pub(crate) use pair::Pair;
+pub(crate) use queue::Queue;
+pub(crate) use region::Region;

@@ -1,0 +1,263 @@
+//! Completion queues of the kernel.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use gdr_roce::{Completion, Immediate, Qpn, WcOpcode, WcStatus};
+use gdr_verbs_sys::{
+    Notify, VerbError, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc,
+    ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+};
+
+use super::context::{Context, nonblocking, sleep_on};
+use super::error::VerbsError;
+use super::held::Held;
+use crate::deadline::Deadline;
+
+/// Completions that are taken at a time.
+const BATCH: usize = 16;
+
+/// How long a waiter polls before it sleeps.
+const AWAKE: Duration = Duration::from_micros(50);
+
+/// A completion queue, made when it is first needed.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    context: Arc<Context>,
+    capacity: usize,
+    made: OnceLock<Result<Raw, VerbError>>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Raw {
+    queue: NonNull<ibv_cq>,
+    channel: NonNull<ibv_comp_channel>,
+}
+
+// SAFETY: as for `Context`.
+unsafe impl Send for Raw {}
+// SAFETY: as for `Context`.
+unsafe impl Sync for Raw {}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was taken and not yet given out.
+    taken: VecDeque<Completion>,
+    /// What the queue pairs that complete here have posted.
+    pairs: HashMap<u32, Arc<Held>>,
+}
+
+impl Queue {
+    pub(crate) fn new(context: &Arc<Context>, capacity: usize) -> Self {
+        Self {
+            context: Arc::clone(context),
+            capacity,
+            made: OnceLock::new(),
+            state: Mutex::new(State::default()),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing is ever half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn raw(&self) -> Result<*mut ibv_cq, VerbsError> {
+        Ok(self.make()?.queue.as_ptr())
+    }
+
+    fn make(&self) -> Result<Raw, VerbsError> {
+        let made = self.made.get_or_init(|| {
+            let (verbs, context) = (self.context.verbs(), self.context.raw());
+            let entries = i32::try_from(self.capacity.max(1)).unwrap_or(i32::MAX);
+            // SAFETY: the context is open, and this holds it; the channel outlives the queue.
+            unsafe {
+                let channel = verbs.ibv_create_comp_channel(context)?;
+                let queue =
+                    verbs.ibv_create_cq(context, entries, ptr::null_mut(), channel.as_ptr(), 0);
+                match queue {
+                    Ok(queue) => Ok(Raw { queue, channel }),
+                    Err(error) => {
+                        // The first error is the one to tell.
+                        let _ = verbs.ibv_destroy_comp_channel(channel.as_ptr());
+                        Err(error)
+                    }
+                }
+            }
+        });
+        match made {
+            Ok(raw) => {
+                nonblocking(channel_fd(raw))?;
+                Ok(*raw)
+            }
+            Err(error) => Err(self.context.failed(*error)),
+        }
+    }
+
+    /// Completions of this queue pair are told here from now on.
+    pub(super) fn enter(&self, qpn: u32, held: &Arc<Held>) {
+        self.lock().pairs.insert(qpn, Arc::clone(held));
+    }
+
+    /// The queue pair is destroyed.
+    pub(super) fn leave(&self, qpn: u32) {
+        self.lock().pairs.remove(&qpn);
+    }
+
+    /// The next completion, if there is one.
+    pub(crate) fn poll(&self) -> Result<Option<Completion>, VerbsError> {
+        let Some(Ok(raw)) = self.made.get() else {
+            // Nothing completes where no queue pair is.
+            return Ok(None);
+        };
+        let mut state = self.lock();
+        if let Some(completion) = state.taken.pop_front() {
+            return Ok(Some(completion));
+        }
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
+        // SAFETY: the queue is alive, and plain.
+        let found = unsafe { ibv_poll_cq(raw.queue.as_ptr(), &mut room) }
+            .map_err(|error| self.context.failed(error))?;
+        let State { taken, pairs } = &mut *state;
+        taken.extend(found.iter().filter_map(|wc| translate(wc, pairs)));
+        Ok(taken.pop_front())
+    }
+
+    /// Waits for the next completion; `None` when the deadline passes.
+    pub(crate) fn wait(&self, deadline: Deadline) -> Result<Option<Completion>, VerbsError> {
+        let raw = self.make()?;
+        let asleep_from = Instant::now() + AWAKE;
+        loop {
+            if let Some(completion) = self.poll()? {
+                return Ok(Some(completion));
+            }
+            if deadline.has_passed() {
+                return Ok(None);
+            }
+            if Instant::now() < asleep_from {
+                std::hint::spin_loop();
+                continue;
+            }
+            // SAFETY: the queue is alive.
+            unsafe { ibv_req_notify_cq(raw.queue.as_ptr(), Notify::Next) }
+                .map_err(|error| self.context.failed(error))?;
+            // What came before the request makes no event.
+            if let Some(completion) = self.poll()? {
+                return Ok(Some(completion));
+            }
+            sleep_on(channel_fd(&raw), deadline);
+            self.take_channel(&raw);
+            self.context.take_events();
+            if self.context.is_gone() {
+                // What the device told before it failed comes first.
+                return match self.poll()? {
+                    Some(completion) => Ok(Some(completion)),
+                    None => Err(VerbsError::DeviceGone {
+                        device: self.context.name().to_owned(),
+                    }),
+                };
+            }
+        }
+    }
+
+    /// Empties the channel: each event is acknowledged once.
+    fn take_channel(&self, raw: &Raw) {
+        let verbs = self.context.verbs();
+        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is alive and does not wait; its events are of this queue alone.
+        unsafe {
+            while verbs
+                .ibv_get_cq_event(raw.channel.as_ptr(), &mut queue, &mut context)
+                .is_ok()
+            {
+                verbs.ibv_ack_cq_events(queue, 1);
+            }
+        }
+    }
+}
+
+fn channel_fd(raw: &Raw) -> BorrowedFd<'_> {
+    // SAFETY: the channel is alive as long as the queue that the borrow is of.
+    unsafe { BorrowedFd::borrow_raw(raw.channel.as_ref().fd) }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let Some(Ok(raw)) = self.made.get() else {
+            return;
+        };
+        let verbs = self.context.verbs();
+        // SAFETY: queue pairs hold their queues, so that none is left; the channel goes after the
+        // queue that uses it.
+        let results = unsafe {
+            [
+                verbs.ibv_destroy_cq(raw.queue.as_ptr()),
+                verbs.ibv_destroy_comp_channel(raw.channel.as_ptr()),
+            ]
+        };
+        for error in results.into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "a completion queue is not given back");
+        }
+    }
+}
+
+/// A completion in this crate's words; `None` for a queue pair that is gone.
+fn translate(wc: &ibv_wc, pairs: &HashMap<u32, Arc<Held>>) -> Option<Completion> {
+    let ended = pairs.get(&wc.qp_num)?.end(wc.wr_id)?;
+    let status = status(wc.status);
+    let success = status == WcStatus::Success;
+    let with_immediate =
+        success && ended.opcode.is_receive() && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+    let by_write = success && wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    Some(Completion {
+        id: ended.id,
+        status,
+        opcode: if by_write {
+            WcOpcode::RecvWriteImmediate
+        } else {
+            ended.opcode
+        },
+        byte_len: match (success, ended.opcode.is_receive()) {
+            (false, _) => 0,
+            (true, true) => wc.byte_len,
+            (true, false) => ended.len,
+        },
+        immediate: with_immediate.then(|| {
+            // SAFETY: the flag says that the union holds an immediate.
+            Immediate(u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }))
+        }),
+        solicited: false,
+        qpn: Qpn::new(wc.qp_num),
+    })
+}
+
+/// A status; one that has no word here is a failure of the peer or of the device.
+fn status(status: ibv_wc_status) -> WcStatus {
+    match status {
+        ibv_wc_status::IBV_WC_SUCCESS => WcStatus::Success,
+        ibv_wc_status::IBV_WC_LOC_LEN_ERR => WcStatus::LocalLength,
+        ibv_wc_status::IBV_WC_LOC_PROT_ERR | ibv_wc_status::IBV_WC_LOC_ACCESS_ERR => {
+            WcStatus::LocalProtection
+        }
+        ibv_wc_status::IBV_WC_WR_FLUSH_ERR => WcStatus::WrFlushed,
+        ibv_wc_status::IBV_WC_BAD_RESP_ERR => WcStatus::BadResponse,
+        ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => WcStatus::RemoteInvalidRequest,
+        ibv_wc_status::IBV_WC_REM_ACCESS_ERR => WcStatus::RemoteAccess,
+        ibv_wc_status::IBV_WC_REM_OP_ERR => WcStatus::RemoteOperation,
+        ibv_wc_status::IBV_WC_RETRY_EXC_ERR => WcStatus::RetryExceeded,
+        ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => WcStatus::RnrRetryExceeded,
+        other => {
+            tracing::warn!(status = other.0, "a completion of an unknown status");
+            WcStatus::LocalOperation
+        }
+    }
+}
