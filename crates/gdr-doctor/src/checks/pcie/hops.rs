@@ -93,9 +93,9 @@ pub(super) fn express_register(
 pub(super) const DEVICE_CONTROL: u16 = 0x08;
 
 /// The PCI Express capability of a function that has registers of its own: virtual functions have
-/// most of theirs in their physical one.
+/// most of theirs in their physical one, and functions of conventional PCI have none.
 pub(super) fn own_express(function: &Function) -> Option<&Datum<Express>> {
-    (!function.is_virtual()).then_some(&function.express)
+    (!function.is_virtual() && function.express != Datum::Missing).then_some(&function.express)
 }
 
 #[cfg(test)]

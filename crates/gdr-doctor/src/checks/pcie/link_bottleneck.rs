@@ -1,10 +1,11 @@
 //! `link.bottleneck`: PCI Express carries what a NIC's port can.
 
-use gdr_node::Bdf;
 use gdr_node::pci::{Bandwidth, Link};
+use gdr_node::{Bdf, Datum};
 
 use super::devices::{self, active_ports, fastest_port};
 use super::hops::{Hop, hops};
+use super::link_width::no_link;
 use crate::check::{Check, CheckId, Documentation, Group, Purpose};
 use crate::context::{Context, Nic};
 use crate::finding::{Finding, Subject};
@@ -23,7 +24,8 @@ pub(super) const CHECK: Check = Check {
                 can do counts, since it is slow while idle. The rate of the NIC's fastest active \
                 port.",
         judges: "pass: the narrowest link carries the port's rate. warn: it does not. info: it carries \
-                 one port and not all of the card's; or no port is active. unknown: no link on the way is known.",
+                 one port and not all of the card's; or no port is active. unknown: no link on the way is known. \
+                 skip: it shows no link.",
         sources: &[
             "PCI Express Base Specification 6.0, 4.2 (line coding)",
             "https://docs.nvidia.com/holoscan/ (high-performance networking: PCIe bandwidth)",
@@ -53,7 +55,10 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
         .filter_map(|hop| Some((carries(hop)?, hop.lower.bdf)))
         .min_by_key(|(link, _)| link.bandwidth());
     let Some((link, at)) = narrowest else {
-        let absent = way.first().map_or(gdr_node::Datum::NotCollected, Hop::now);
+        let absent = way.first().map_or(Datum::NotCollected, Hop::now);
+        if absent == Datum::Missing {
+            return no_link(subject);
+        }
         return Finding::unknown(subject, "the list of links on its way", &absent);
     };
     let has = link.bandwidth();

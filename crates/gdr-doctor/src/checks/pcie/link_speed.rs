@@ -3,7 +3,7 @@
 use gdr_node::Datum;
 
 use super::hops::Hop;
-use super::link_width::each_link;
+use super::link_width::{each_link, no_link};
 use crate::check::{Check, CheckId, Documentation, Group};
 use crate::context::Context;
 use crate::finding::{Finding, Subject};
@@ -40,6 +40,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
 fn judge(subject: Subject, hop: Hop<'_>) -> Finding {
     let (now, best) = match (hop.now(), hop.best()) {
         (Datum::Present(now), Datum::Present(best)) => (now.speed, best.speed),
+        (Datum::Present(_), Datum::Missing) | (Datum::Missing, _) => return no_link(subject),
         (Datum::Present(_), absent) | (absent, _) => {
             return Finding::unknown(subject, "the speed of its link", &absent);
         }

@@ -22,7 +22,7 @@ pub(super) const CHECK: Check = Check {
         reads: "current_link_width and max_link_width of both ends of every link on the way, or the \
                 Link Status and Link Capabilities registers.",
         judges: "pass: as many lanes as the end that has fewer. fail: fewer. info: fewer than the \
-                 device has, where the port above it is hidden. unknown: a width is not known.",
+                 device has, where the port above it is hidden. unknown: a width is not known. skip: it has no link of its own.",
         sources: &[
             "PCI Express Base Specification 6.0, 7.5.3.6 and 7.5.3.8",
             "Linux Documentation/ABI/testing/sysfs-bus-pci: current_link_width",
@@ -65,9 +65,18 @@ pub(super) fn each_link(
     findings
 }
 
+/// What is to be said of a function that shows no link: many virtual ones, and those inside of
+/// the root complex.
+pub(super) fn no_link(subject: Subject) -> Finding {
+    let mut finding = Finding::skip("it shows no link of its own");
+    finding.subject = subject;
+    finding
+}
+
 fn judge(subject: Subject, hop: Hop<'_>) -> Finding {
     let (now, best) = match (hop.now(), hop.best()) {
         (Datum::Present(now), Datum::Present(best)) => (now.width, best.width),
+        (Datum::Present(_), Datum::Missing) | (Datum::Missing, _) => return no_link(subject),
         (Datum::Present(_), absent) | (absent, _) => {
             return Finding::unknown(subject, "the width of its link", &absent);
         }
@@ -164,6 +173,23 @@ mod tests {
             node = node.file(&format!("{at}/{name}"), text);
         }
         assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+    }
+
+    #[test]
+    fn a_function_without_a_link_is_no_question() {
+        let mut node = example::healthy();
+        for end in [example::NICS[1], example::NIC_PORTS[1]] {
+            node = example::edit(node, end, |function| {
+                function.link(LinkSpeed::GEN1, LinkWidth(0));
+            });
+            let path = format!("/sys/bus/pci/devices/{end}/current_link");
+            node = node
+                .file(&format!("{path}_width"), "0\n")
+                .file(&format!("{path}_speed"), "Unknown\n");
+        }
+        let found = findings(&CHECK, &node);
+        let of_nic = found.iter().find(|it| it.subject.to_string() == "mlx5_1");
+        assert_eq!(of_nic.unwrap().verdict, Verdict::Skip);
     }
 
     #[test]

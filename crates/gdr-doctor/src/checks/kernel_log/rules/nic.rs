@@ -34,7 +34,7 @@ pub(super) const NIC_HEALTH: Rule = Rule {
     title: "no NIC has reported bad health",
     means: "NICs report heat, cables and faults of their firmware to the driver, which logs \
             them. Too little power of a slot is judged by pci.slotpower.",
-    judges: "fail: health compromised or a fatal error of firmware. warn: too hot, or a cable \
+    judges: "fail: health compromised or a fatal error of firmware. warn: too hot. info: a cable \
              that was pulled. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/{health,events}.c",
@@ -44,7 +44,7 @@ pub(super) const NIC_HEALTH: Rule = Rule {
     symptom_of: &[],
     patterns: &[
         Pattern {
-            expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*(?:health compromised|device's health|[Ff]irmware fatal|fatal error)",
+            expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*(?:health compromised|device's health|[Ff]irmware fatal|[Ff]atal error)",
             means: |_| {
                 Meaning::new(Verdict::Fail, "its firmware has failed").fix(
                     Fix::now(
@@ -72,10 +72,10 @@ pub(super) const NIC_HEALTH: Rule = Rule {
         Pattern {
             expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*Cable unplugged",
             means: |_| {
-                Meaning::new(Verdict::Warn, "a cable was pulled, or lost contact").fix(Fix::manual(
-                    "Look at the cable",
-                    "seat the cable and its transceiver anew",
-                ))
+                Meaning::new(
+                    Verdict::Info,
+                    "a cable was pulled or is missing; port.state says what is so now",
+                )
             },
         },
     ],

@@ -82,7 +82,7 @@ const EXAMPLES: &[(&str, &str, &str, Verdict)] = &[
         "klog.nic_health",
         "mlx5_core 0000:19:00.0: Port module event: module 0, Cable unplugged",
         "mlx5_1",
-        Verdict::Warn,
+        Verdict::Info,
     ),
     (
         "klog.aer",
