@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::event::AsyncEvent;
 use crate::region::ProtectionDomain;
 use crate::soft::{Counters, Soft};
-use crate::verbs::{ChosenGid, Context, Domain, Queue, VerbsOptions};
+use crate::verbs::{ChosenGid, Context, Domain, Queue, VerbsDevice, VerbsOptions};
 
 /// How long a device's thread is given to end. A turn takes well below a millisecond; copies to a
 /// GPU that hangs take longer.
@@ -206,6 +206,16 @@ impl Device {
         tracing::debug!(%name, gid = context.gid().why, "device opened");
         let engine = Engine::Verbs(context);
         Ok(Self(Arc::new(Inner { engine, name })))
+    }
+
+    /// The devices of the kernel that libibverbs shows, by name, with their ports and GIDs, whether
+    /// or not they could be used. Nothing stays open. Ask [`VerbsOptions`] for the library.
+    ///
+    /// # Errors
+    /// [`VerbsError::Load`](crate::VerbsError::Load) in [`Error::Verbs`]: no library, none that is
+    /// libibverbs, or no device.
+    pub fn list_verbs(options: &VerbsOptions) -> Result<Vec<VerbsDevice>> {
+        Ok(crate::verbs::list(options.library)?)
     }
 
     /// The GID that a device of the kernel uses, and why; `None` for the soft provider.

@@ -102,4 +102,7 @@ pub use queue_pair::{ConnectionOptions, Endpoint, PostRefusal, QueuePair, QueueP
 pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
 pub use request::{RecvRequest, SendRequest};
 pub use soft::Counters;
-pub use verbs::{ChosenGid, GidEntry, GidType, Registration, VerbsError, VerbsOptions, choose_gid};
+pub use verbs::{
+    ChosenGid, DmaBufSupport, GidEntry, GidType, LinkLayer, Registration, Told, VerbsDevice,
+    VerbsError, VerbsGid, VerbsOptions, VerbsPort, choose_gid,
+};

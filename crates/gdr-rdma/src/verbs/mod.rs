@@ -4,7 +4,9 @@ mod context;
 mod domain;
 mod error;
 mod gid;
+mod gid_table;
 mod held;
+mod list;
 mod options;
 mod pair;
 mod queue;
@@ -12,11 +14,13 @@ mod region;
 
 pub use error::VerbsError;
 pub use gid::{ChosenGid, GidEntry, GidType, choose as choose_gid};
+pub use list::{DmaBufSupport, LinkLayer, Told, VerbsDevice, VerbsGid, VerbsPort};
 pub use options::VerbsOptions;
 pub use region::Registration;
 
 pub(crate) use context::Context;
 pub(crate) use domain::Domain;
+pub(crate) use list::list;
 pub(crate) use pair::Pair;
 pub(crate) use queue::Queue;
 pub(crate) use region::Region;
