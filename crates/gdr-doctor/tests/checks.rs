@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use gdr_doctor::{Context, Diagnosis, Group, Judged, Outcome, Selection, Verdict, diagnose, find};
+use gdr_doctor::{Context, Diagnosis, Judged, Outcome, Selection, Verdict, diagnose, find};
 use gdr_node::import::lspci;
 use gdr_node::pci::AcsBits;
 use gdr_node::{Datum, Errno, Inventory, MemorySource, NumaLayout, Source, example, virtual_path};
@@ -346,7 +346,11 @@ fn a_listing_that_leaves_out_bridges_is_not_judged_by_them() {
     let Some(diagnosis) = listed("pairs/stelline/puget-threadripper-pro-wrx90.md", 1) else {
         return;
     };
-    assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
+    // Its card does read 512 bytes at a time.
+    let wrong = lines(&diagnosis, |judged| {
+        judged.finding.verdict.is_bad() && judged.check.id.0 != "pci.mrrs"
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}");
     for check in ["topo.pair", "acs.path"] {
         let unknown = (diagnosis.findings.iter())
             .filter(|judged| judged.check.id.0 == check)
@@ -431,7 +435,6 @@ proptest! {
         ] {
             let bad = lines(&diagnosis(&node), |judged| {
                 judged.finding.verdict.is_bad()
-                    && matches!(judged.check.group, Group::Modules | Group::Topology)
             });
             prop_assert!(bad.is_empty(), "{bad:#?}");
         }

@@ -1,7 +1,7 @@
 //! What an error text of NCCL, UCX, perftest, the kernel or a loader most likely means for
 //! GPUDirect RDMA.
 //!
-//! The knowledge is a table of [`Cause`]s ([`causes`]); [`explain`] ranks those that a text or a
+//! The knowledge is a table of [`Cause`]s ([`causes()`]); [`explain()`] ranks those that a text or a
 //! whole log speaks of, and [`Explanation::confirm`] holds one against what the checks found on
 //! this node.
 //!

@@ -80,6 +80,19 @@ pub fn render(diagnosis: &Diagnosis, style: &Style) -> String {
     out
 }
 
+/// A text of the node without characters that a terminal would act on.
+fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c.is_control() && c != '\n' {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
 fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a string never fails.
     let _ = out.write_fmt(line);
@@ -97,7 +110,7 @@ fn headline(out: &mut String, diagnosis: &Diagnosis, style: Style) {
     let host = diagnosis
         .host
         .as_ref()
-        .map_or(String::new(), |host| format!("{host}: "));
+        .map_or(String::new(), |host| format!("{}: ", plain(host)));
     put(out, format_args!("{host}{}", style.paint(code, words)));
     put(out, format_args!("{}", words::counts(diagnosis.counts())));
 }
@@ -110,8 +123,8 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
         format_args!(
             "{} {}: {}  {}",
             style.mark(finding.verdict),
-            style.paint("1", &finding.subject.to_string()),
-            finding.summary,
+            style.paint("1", &plain(&finding.subject.to_string())),
+            plain(&finding.summary),
             style.paint("2", &format!("({})", judged.check.id)),
         ),
     );
@@ -130,8 +143,8 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
             format_args!(
                 "      {} {}: {}  ({})",
                 style.mark(symptom.finding.verdict),
-                symptom.finding.subject,
-                symptom.finding.summary,
+                plain(&symptom.finding.subject.to_string()),
+                plain(&symptom.finding.summary),
                 symptom.check.id
             ),
         );
@@ -140,8 +153,11 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
 
 fn evidence(out: &mut String, finding: &Finding) {
     for evidence in &finding.evidence {
-        let value = evidence.value.replace('\n', "\n        ");
-        put(out, format_args!("    {}: {value}", evidence.source));
+        let value = plain(&evidence.value).replace('\n', "\n        ");
+        put(
+            out,
+            format_args!("    {}: {value}", plain(&evidence.source)),
+        );
     }
 }
 
@@ -151,7 +167,7 @@ fn remedy(out: &mut String, fix: &Fix) {
         format_args!("    fix: {} ({})", fix.title, words::terms(fix)),
     );
     for action in &fix.actions {
-        let text = action.to_string().replace('\n', "\n         ");
+        let text = plain(&action.to_string()).replace('\n', "\n         ");
         put(out, format_args!("         {text}"));
     }
     if let Some(caution) = &fix.caution {
@@ -199,7 +215,9 @@ fn not_checked(out: &mut String, diagnosis: &Diagnosis) {
             out,
             format_args!(
                 "  {}: {}: {}",
-                judged.check.id, judged.finding.subject, judged.finding.summary
+                judged.check.id,
+                plain(&judged.finding.subject.to_string()),
+                plain(&judged.finding.summary)
             ),
         );
     }
@@ -219,8 +237,8 @@ fn every_finding(out: &mut String, diagnosis: &Diagnosis, style: Style) {
                     "  {} {}  {}: {}",
                     style.mark(judged.finding.verdict),
                     judged.check.id,
-                    judged.finding.subject,
-                    judged.finding.summary
+                    plain(&judged.finding.subject.to_string()),
+                    plain(&judged.finding.summary)
                 ),
             );
             evidence(out, &judged.finding);
@@ -238,6 +256,21 @@ mod tests {
 
     use super::*;
     use crate::{Context, Selection, diagnose};
+
+    #[test]
+    fn nothing_of_a_capture_reaches_the_terminal_as_a_command() {
+        let node = MemorySource::new()
+            .directory("/sys/bus/pci/devices")
+            .file("/proc/sys/kernel/hostname", "n1\u{1b}]0;x\u{7}\n");
+        let inventory = Inventory::read(&node);
+        let diagnosis = diagnose(&Context::new(&node, &inventory), &Selection::all());
+        for detail in [Detail::Normal, Detail::Full] {
+            let paint = Paint::Plain;
+            let text = render(&diagnosis, &Style { detail, paint });
+            assert!(text.starts_with("n1\u{fffd}]0;x\u{fffd}: "), "{text}");
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+        }
+    }
 
     #[test]
     fn the_verdict_comes_first_and_the_fix_is_there() {

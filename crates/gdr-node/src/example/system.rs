@@ -200,7 +200,8 @@ fn modules(node: MemorySource) -> MemorySource {
     .file("/sys/class/infiniband_verbs/abi_version", "6\n")
     .file(
         virtual_path::MODULE_FILES,
-        "updates/dkms/nvidia.ko:\nupdates/dkms/nvidia-peermem.ko: updates/dkms/nvidia.ko\n\
+        "updates/dkms/nvidia.ko:\nupdates/dkms/nvidia-peermem.ko: updates/dkms/nvidia.ko \
+         kernel/drivers/infiniband/core/ib_core.ko\n\
          updates/dkms/gdrdrv.ko: updates/dkms/nvidia.ko\nupdates/dkms/mlx5_core.ko:\n\
          updates/dkms/mlx5_ib.ko: updates/dkms/mlx5_core.ko\n",
     )

@@ -1,6 +1,5 @@
 //! Checks of devices, drivers and kernel modules.
 
-use gdr_node::pci::{Identity, VendorId};
 use gdr_node::{Bdf, RdmaDevice};
 
 use crate::check::Check;
@@ -147,7 +146,7 @@ fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
     }
     for function in (inventory.tree.present().into_iter()).flat_map(|tree| tree.functions()) {
         let known = functions.iter().any(|nic| nic.bdf == function.bdf);
-        if !known && is_rdma_nic(&function.identity) && !function.is_virtual() {
+        if !known && gdr_node::is_rdma_nic(function) {
             functions.push(NicFunction {
                 bdf: function.bdf,
                 rdma: None,
@@ -155,11 +154,4 @@ fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
         }
     }
     functions
-}
-
-/// Whether a function is an InfiniBand controller, or a network controller of a maker of RDMA NICs
-/// only.
-fn is_rdma_nic(identity: &Identity) -> bool {
-    (identity.class).is_some_and(|class| class.subclass() == 0x0207)
-        || identity.is_network() && identity.vendor == Some(VendorId::MELLANOX)
 }

@@ -46,9 +46,13 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         Datum::Present(names) => names,
         absent => return Finding::unknown(subject, "the list of its partitions", &absent),
     };
-    let keys: Vec<u32> = names
+    let entries: Vec<Datum<String>> = names
         .iter()
-        .filter_map(|name| lid(&context.text(&format!("{path}/{name}")).into_present()?))
+        .map(|name| context.text(&format!("{path}/{name}")))
+        .collect();
+    let keys: Vec<u32> = entries
+        .iter()
+        .filter_map(|entry| lid(entry.present()?))
         .filter(|key| *key != 0)
         .collect();
     let shown = keys
@@ -56,8 +60,11 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         .map(|key| format!("{key:#06x}"))
         .collect::<Vec<_>>()
         .join(" ");
+    let unread = entries.iter().find(|entry| entry.is_unknown());
     let finding = if keys.iter().any(|key| DEFAULT.contains(key)) {
         Finding::pass(subject, "it is a member of the default partition")
+    } else if let Some(unread) = unread {
+        Finding::unknown(subject, "an entry of its table of partitions", unread)
     } else if keys.is_empty() {
         Finding::warn(subject, "it is a member of no partition").fix(join())
     } else {

@@ -106,31 +106,43 @@ impl<'a> Port<'a> {
         board.into_present()
     }
 
-    /// Its GIDs, without the empty entries of the table.
+    /// Its GIDs, without the empty entries of the table. Where an entry or its type cannot be
+    /// read, neither can the table: the one that is not seen may be the one that matters.
     pub(in crate::checks) fn gids(&self, context: &Context<'_>) -> Datum<Vec<Gid>> {
         let path = &self.path;
-        context.source.list(&format!("{path}/gids")).map(|indices| {
-            let mut gids: Vec<Gid> = indices
-                .iter()
-                .filter_map(|index| {
-                    let text = |file: &str| {
-                        let text = context.text(&format!("{path}/{file}/{index}"));
-                        text.into_present().filter(|text| !text.is_empty())
-                    };
-                    let address: Ipv6Addr = text("gids")?.parse().ok()?;
-                    (!address.is_unspecified()).then(|| Gid {
-                        index: index.parse().unwrap_or(u32::MAX),
-                        address,
-                        version: text("gid_attrs/types"),
-                        netdev: text("gid_attrs/ndevs"),
-                    })
-                })
-                // The table of InfiniBand may hold a prefix without a GUID.
-                .filter(|gid| gid.address.segments()[4..] != [0; 4])
-                .collect();
-            gids.sort_by_key(|gid| gid.index);
-            gids
-        })
+        let indices = match context.source.list(&format!("{path}/gids")) {
+            Datum::Present(indices) => indices,
+            absent => return absent.map(|_| Vec::new()),
+        };
+        let mut gids = Vec::new();
+        for index in indices {
+            let text = |file: &str| context.text(&format!("{path}/{file}/{index}"));
+            let known = |text: Datum<String>| text.into_present().filter(|text| !text.is_empty());
+            let entry = text("gids");
+            if entry.is_unknown() {
+                return entry.map(|_| Vec::new());
+            }
+            let Some(address) = known(entry).and_then(|entry| entry.parse::<Ipv6Addr>().ok())
+            else {
+                continue;
+            };
+            // The table of InfiniBand may hold a prefix without a GUID.
+            if address.is_unspecified() || address.segments()[4..] == [0; 4] {
+                continue;
+            }
+            let version = text("gid_attrs/types");
+            if version.is_unknown() {
+                return version.map(|_| Vec::new());
+            }
+            gids.push(Gid {
+                index: index.parse().unwrap_or(u32::MAX),
+                address,
+                version: known(version),
+                netdev: known(text("gid_attrs/ndevs")),
+            });
+        }
+        gids.sort_by_key(|gid| gid.index);
+        Datum::Present(gids)
     }
 
     /// The interface of the port: the one on the same port of the same function, else the one

@@ -23,6 +23,15 @@ impl Hop<'_> {
         })
     }
 
+    /// Why it is not known what one of the ends can do, where it is not: the other one may then be
+    /// the better of the two.
+    pub(super) fn unsure(&self) -> Option<Datum<Link>> {
+        let ends = [Some(self.lower), self.upper];
+        (ends.into_iter().flatten())
+            .map(|end| end.link_capable.clone())
+            .find(|best| !best.is_present())
+    }
+
     /// The best that both ends can do. Where an end does not say, the other one alone.
     pub(super) fn best(&self) -> Datum<Link> {
         let lower = self.lower.link_capable.clone();

@@ -67,6 +67,10 @@ fn judge(subject: Subject, hop: Hop<'_>) -> Finding {
         )
         .evidence(path, shown);
     };
+    if let Some(absent) = hop.unsure() {
+        let what = "what the other end of its link can do";
+        return Finding::unknown(subject, what, &absent).evidence(path, shown);
+    }
     Finding::fail(
         subject,
         format!("its link runs at {now} where both ends can do {best}"),

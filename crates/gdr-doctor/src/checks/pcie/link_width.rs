@@ -94,6 +94,10 @@ fn judge(subject: Subject, hop: Hop<'_>) -> Finding {
         .evidence(path, shown);
     };
     let share = u32::from(now.0) * 100 / u32::from(best.0.max(1));
+    if let Some(absent) = hop.unsure() {
+        let what = "what the other end of its link can do";
+        return Finding::unknown(subject, what, &absent).evidence(path, shown);
+    }
     Finding::fail(
         subject,
         format!("its link has {shown} lanes that both ends have: {share} % of the bandwidth"),

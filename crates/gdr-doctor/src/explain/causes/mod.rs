@@ -66,6 +66,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::checks;
 
     #[test]
     fn every_cause_has_its_own_name_a_way_out_and_a_source() {
@@ -75,6 +76,19 @@ mod tests {
             assert!(!cause.remedies.is_empty(), "{}", cause.id);
             assert!(!cause.patterns.is_empty(), "{}", cause.id);
             assert!(!cause.sources.is_empty(), "{}", cause.id);
+        }
+    }
+
+    #[test]
+    fn every_check_that_would_confirm_a_cause_exists() {
+        for cause in all() {
+            for check in cause.checks {
+                assert!(
+                    checks::find(check.0).is_some(),
+                    "{} names {check}",
+                    cause.id
+                );
+            }
         }
     }
 }
