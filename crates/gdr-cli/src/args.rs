@@ -91,6 +91,7 @@ pub(crate) enum Command {
     Fix(commands::fix::Options),
     Peermem(commands::peermem::Options),
     Topo(commands::topo::Options),
+    Devices(commands::devices::Options),
     Nics(commands::nics::Options),
     Sanity(commands::sanity::Options),
     Copybw(commands::copybw::Options),

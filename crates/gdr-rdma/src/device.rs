@@ -18,7 +18,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::event::AsyncEvent;
 use crate::region::ProtectionDomain;
-use crate::soft::{Counters, Soft};
+use crate::soft::{Counters, HEADERS, Soft, SoftAddress};
 use crate::verbs::{ChosenGid, Context, Domain, Queue, VerbsDevice, VerbsOptions};
 
 /// How long a device's thread is given to end. A turn takes well below a millisecond; copies to a
@@ -208,6 +208,14 @@ impl Device {
         Ok(Self(Arc::new(Inner { engine, name })))
     }
 
+    /// The addresses of this host at which a device of the soft provider can be opened.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn list_soft() -> Result<Vec<SoftAddress>> {
+        crate::soft::addresses()
+    }
+
     /// The devices of the kernel that libibverbs shows, by name, with their ports and GIDs, whether
     /// or not they could be used. Nothing stays open. Ask [`VerbsOptions`] for the library.
     ///
@@ -292,8 +300,6 @@ impl Device {
         // Connecting a UDP socket sends nothing; it looks the route up.
         let probe = UdpSocket::bind((local, 0)).map_err(failed("bind"))?;
         probe.connect((peer, UDP_PORT)).map_err(failed("connect"))?;
-        /// BTH, RETH, immediate, ICRC, UDP.
-        const HEADERS: usize = 12 + 16 + 4 + 4 + 8;
         let (mtu, ip) = match peer {
             IpAddr::V4(_) => (sockopt::ip_mtu(&probe), 20),
             IpAddr::V6(_) => (sockopt::ipv6_mtu(&probe), 40),

@@ -101,7 +101,7 @@ pub use gdr_roce::{
 pub use queue_pair::{ConnectionOptions, Endpoint, PostRefusal, QueuePair, QueuePairOptions};
 pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
 pub use request::{RecvRequest, SendRequest};
-pub use soft::Counters;
+pub use soft::{Counters, SoftAddress};
 pub use verbs::{
     ChosenGid, DmaBufSupport, GidEntry, GidType, LinkLayer, Registration, Told, VerbsDevice,
     VerbsError, VerbsGid, VerbsOptions, VerbsPort, choose_gid,

@@ -4,6 +4,7 @@ pub(crate) mod apiperf;
 pub(crate) mod collect;
 pub(crate) mod copybw;
 pub(crate) mod copylat;
+pub(crate) mod devices;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod explain;
@@ -44,6 +45,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Fix(options) => fix::run(global, options, output),
         Command::Peermem(options) => peermem::run(global, options, output),
         Command::Topo(options) => topo::run(global, options, output),
+        Command::Devices(options) => devices::run(global, options, output),
         Command::Nics(options) => nics::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, output),

@@ -5,6 +5,7 @@
 //! thread does both when nobody else does. So a message costs no hand-over between threads where
 //! the program is awake anyway, and needs no help of the program where it is not.
 
+mod address;
 mod counters;
 mod engine;
 mod identification;
@@ -26,6 +27,8 @@ use gdr_roce::{
 };
 use rustix::event::EventfdFlags;
 
+pub use self::address::SoftAddress;
+pub(crate) use self::address::{HEADERS, list as addresses};
 pub use self::counters::Counters;
 use self::engine::Engine;
 use self::pair::Pair;
