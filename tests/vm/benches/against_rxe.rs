@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use gdr_rdma::{Deadline, Device, Mtu, SoftOptions};
 use gdr_vm_tests::kernel::{self, Backing, KernelEnd};
-use gdr_vm_tests::soft::{self, SoftEnd};
-use gdr_vm_tests::{End, Outcome, Settings, Work};
+use gdr_vm_tests::own::OwnEnd;
+use gdr_vm_tests::{End, Outcome, Settings, Work, soft};
 
 const MEMORY: usize = 4 << 20;
 /// 64 KiB, as many outstanding as perftest has by half.
@@ -67,7 +67,7 @@ fn main() {
 }
 
 fn soft_end(device: &Device) -> Box<dyn End> {
-    Box::new(SoftEnd::new(device, MEMORY).unwrap())
+    Box::new(OwnEnd::new(device, MEMORY).unwrap())
 }
 
 fn rxe_end(device: &Arc<kernel::Device>) -> Box<dyn End> {

@@ -116,7 +116,10 @@ impl Device {
     }
 
     /// Where in the device's table the GID of this address is, as RoCEv2.
-    fn gid_index(&self, ip: IpAddr) -> anyhow::Result<u8> {
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn gid_index(&self, ip: IpAddr) -> anyhow::Result<u8> {
         let mut entries = [MaybeUninit::<ibv_gid_entry>::uninit(); 64];
         // SAFETY: the context is open.
         let table = unsafe {

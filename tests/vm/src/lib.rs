@@ -10,6 +10,8 @@ mod end;
 pub mod kernel;
 pub mod link;
 pub mod namespace;
+pub mod own;
 pub mod soft;
+pub mod verbs;
 
 pub use end::{Done, End, Outcome, Peer, Settings, Work};

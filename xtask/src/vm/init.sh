@@ -46,6 +46,12 @@ must /usr/bin/ip -n near addr add 10.78.0.1/24 dev near0
 must /usr/bin/ip -n near addr add fd78::1/64 dev near0 nodad
 must /usr/bin/ip -n near link set near0 up
 must /usr/bin/rdma link add rxe0 type rxe netdev far0
+# A fresh interface takes a moment until neighbours find each other.
+for host in 10.78.0.1 fd78::1; do
+    for attempt in 1 2 3 4 5 6 7 8 9 10; do
+        busybox ping -c 1 -W 1 "$host" >/dev/null && break
+    done
+done
 
 echo "gdr-vm: ready $(busybox uname -r)"
 . /gdr/programs

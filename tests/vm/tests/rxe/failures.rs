@@ -7,16 +7,24 @@ use gdr_vm_tests::{Outcome, Settings, Work};
 
 use crate::fixture::*;
 
-/// Both roles of each test.
-macro_rules! both_roles {
+/// Each test in each role.
+macro_rules! every_role {
     ($($name:ident)*) => {
         mod soft_asks_rxe {
             use super::*;
-            $(both_roles! { one: $name SoftAsksRxe })*
+            $(every_role! { one: $name SoftAsksRxe })*
         }
         mod rxe_asks_soft {
             use super::*;
-            $(both_roles! { one: $name RxeAsksSoft })*
+            $(every_role! { one: $name RxeAsksSoft })*
+        }
+        mod soft_asks_verbs {
+            use super::*;
+            $(every_role! { one: $name SoftAsksVerbs })*
+        }
+        mod verbs_asks_soft {
+            use super::*;
+            $(every_role! { one: $name VerbsAsksSoft })*
         }
     };
     (one: $name:ident $roles:ident) => {
@@ -30,7 +38,7 @@ macro_rules! both_roles {
     };
 }
 
-both_roles! {
+every_role! {
     a_write_outside_the_region_is_refused_and_places_nothing
     a_read_outside_the_region_is_refused
     a_wrong_key_is_refused
@@ -135,7 +143,7 @@ fn a_message_longer_than_its_receive_is_refused(roles: Roles, family: Family) {
     answers.receive(1, 0, 3000);
     asks.post(1, send(3001));
     let expected = match roles {
-        Roles::SoftAsksRxe => {
+        Roles::SoftAsksRxe | Roles::SoftAsksVerbs => {
             // Where the specification asks for "invalid request" rxe says "operation error": a
             // message that is too long gives EINVAL in its `copy_data`, and that is taken for a
             // receive that makes no sense.

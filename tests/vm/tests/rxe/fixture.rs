@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gdr_rdma::{Counters, Deadline, Device, Mtu};
 use gdr_vm_tests::kernel::{self, Backing, KernelEnd};
-use gdr_vm_tests::soft::{self, SoftEnd};
-use gdr_vm_tests::{Done, End, Outcome, Settings};
+use gdr_vm_tests::own::OwnEnd;
+use gdr_vm_tests::{Done, End, Outcome, Settings, soft, verbs};
 
 /// Memory of each side.
 pub(crate) const MEMORY: usize = 4 << 20;
@@ -47,12 +47,18 @@ pub(crate) enum Roles {
     RxeAsksSoft,
     /// In one device, in memory of this kind.
     RxeAsksItself(Backing),
+    /// As [`Roles::SoftAsksRxe`], with gdr's verbs provider in front of rxe.
+    SoftAsksVerbs,
+    VerbsAsksSoft,
+    VerbsAsksItself,
 }
 
 /// The devices of both hosts, at their addresses of one family.
 pub(crate) struct Hosts {
     soft: Device,
     rxe: Arc<kernel::Device>,
+    /// The same device.
+    verbs: Device,
     family: Family,
 }
 
@@ -63,6 +69,7 @@ impl Hosts {
         Self {
             soft: soft::device(family.near()).unwrap(),
             rxe: kernel::Device::open("rxe0").unwrap(),
+            verbs: verbs::device("rxe0", family.far()).unwrap(),
             family,
         }
     }
@@ -73,7 +80,11 @@ impl Hosts {
     }
 
     fn soft_end(&self) -> Box<dyn End> {
-        Box::new(SoftEnd::new(&self.soft, MEMORY).unwrap())
+        Box::new(OwnEnd::new(&self.soft, MEMORY).unwrap())
+    }
+
+    fn verbs_end(&self) -> Box<dyn End> {
+        Box::new(OwnEnd::new(&self.verbs, MEMORY).unwrap())
     }
 
     fn rxe_end(&self, backing: Backing) -> Box<dyn End> {
@@ -87,6 +98,9 @@ impl Hosts {
             Roles::SoftAsksRxe => (self.soft_end(), self.rxe_end(Backing::Memfd)),
             Roles::RxeAsksSoft => (self.rxe_end(Backing::Memfd), self.soft_end()),
             Roles::RxeAsksItself(backing) => (self.rxe_end(backing), self.rxe_end(backing)),
+            Roles::SoftAsksVerbs => (self.soft_end(), self.verbs_end()),
+            Roles::VerbsAsksSoft => (self.verbs_end(), self.soft_end()),
+            Roles::VerbsAsksItself => (self.verbs_end(), self.verbs_end()),
         }
     }
 

@@ -55,6 +55,10 @@ operations! {
     rxe_asks_soft_ipv6_mtu_4096: Roles::RxeAsksSoft, V6, B4096;
     rxe_asks_itself_host_memory: Roles::RxeAsksItself(Backing::Anonymous), V4, B4096;
     rxe_asks_itself_memfd: Roles::RxeAsksItself(Backing::Memfd), V6, B1024;
+    verbs_asks_itself_ipv4_mtu_4096: Roles::VerbsAsksItself, V4, B4096;
+    verbs_asks_itself_ipv6_mtu_1024: Roles::VerbsAsksItself, V6, B1024;
+    soft_asks_verbs_ipv4_mtu_4096: Roles::SoftAsksVerbs, V4, B4096;
+    verbs_asks_soft_ipv6_mtu_1024: Roles::VerbsAsksSoft, V6, B1024;
 }
 
 fn written_bytes_arrive_and_no_others_change(asks: &dyn End, answers: &dyn End) {

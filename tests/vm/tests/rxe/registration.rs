@@ -1,7 +1,11 @@
-//! What rxe registers and what it refuses, as libibverbs says it.
+//! What rxe registers and what it refuses: as libibverbs says it, and as gdr does.
 
+use std::sync::Arc;
+
+use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_rdma::{Access, Buffer, Error, Registration, VerbsError};
 use gdr_verbs_sys::{Errno, OptionalVerb, Verbs};
-use gdr_vm_tests::{dmabuf, kernel};
+use gdr_vm_tests::{dmabuf, kernel, verbs};
 
 const LEN: u64 = 1 << 20;
 
@@ -22,4 +26,37 @@ fn the_mapping_of_a_dma_buffer_is_refused_as_no_memory_of_this_process() {
     let buffer = dmabuf::new(LEN).unwrap();
     // What becomes of GPU memory that no peer-memory module claims.
     assert_eq!(device.register_mapping_of(&buffer, LEN), Err(Errno::EFAULT));
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn host_memory_is_registered_in_its_own_pages() {
+    let device = verbs::device("rxe0", kernel::V4).unwrap();
+    let buffer = Buffer::host(LEN as usize).unwrap();
+    let domain = device.protection_domain();
+    let region = domain.register(&buffer, Access::all()).unwrap();
+    assert_eq!(region.route(), Registration::HostPages);
+    assert_eq!(region.refusals(), [""; 0]);
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn gpu_memory_is_refused_with_the_reason_of_each_way() {
+    let device = verbs::device("rxe0", kernel::V4).unwrap();
+    let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+    let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    let buffer = Buffer::staged(memory).unwrap();
+    let refused = device.protection_domain().register(&buffer, Access::all());
+    let Err(Error::Verbs(VerbsError::GpuRegistration(refusals))) = refused else {
+        panic!("{refused:?}");
+    };
+    let [dma_buf, peer_memory] = &refusals[..] else {
+        panic!("{refusals:?}");
+    };
+    for words in ["dma-buf:", "EOPNOTSUPP", "cannot import dma-bufs"] {
+        assert!(dma_buf.contains(words), "{dma_buf}");
+    }
+    for words in ["peer memory:", "EFAULT"] {
+        assert!(peer_memory.contains(words), "{peer_memory}");
+    }
 }
