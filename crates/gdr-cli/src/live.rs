@@ -1,5 +1,6 @@
 //! This machine as a source of facts: its files, and what CUDA and libibverbs tell.
 
+mod nvml;
 mod verbs;
 
 use std::sync::mpsc;
@@ -20,6 +21,7 @@ const TOO_LATE: Errno = Errno(110);
 pub(crate) fn this_node() -> ThisNode {
     ThisNode::new()
         .with(virtual_path::CUDA_DEVICES, || in_time(cuda_devices))
+        .with(virtual_path::NVML_DEVICES, || in_time(nvml::devices))
         .with(virtual_path::VERBS_DEVICES, || in_time(verbs::devices))
 }
 

@@ -47,7 +47,22 @@ pub struct CudaDevice {
 
 impl CudaProbe {
     pub(crate) fn read(source: &dyn Source) -> Datum<Self> {
-        parse(source, virtual_path::CUDA_DEVICES)
+        let mut probe: Datum<Self> = parse(source, virtual_path::CUDA_DEVICES);
+        let Datum::Present(cuda) = &mut probe else {
+            return probe;
+        };
+        // The management library tells what the driver was not asked for.
+        let nvml: Datum<Self> = parse(source, virtual_path::NVML_DEVICES);
+        for known in nvml.present().into_iter().flat_map(|nvml| &nvml.devices) {
+            let address: Option<Bdf> = known.pci.parse().ok();
+            let same =
+                |device: &&mut CudaDevice| address.is_some() && device.pci.parse().ok() == address;
+            if let Some(device) = cuda.devices.iter_mut().find(same) {
+                device.compute_mode = device.compute_mode.or(known.compute_mode);
+                device.ecc_enabled = device.ecc_enabled.or(known.ecc_enabled);
+            }
+        }
+        probe
     }
 
     /// What it said of the GPU at an address.
@@ -116,6 +131,23 @@ mod tests {
         let verbs = VerbsProbe::read(&node).into_present().unwrap();
         let nic = verbs.device("mlx5_3").unwrap();
         assert_eq!(nic.dma_buf.as_deref(), Some("supported"));
+    }
+
+    #[test]
+    fn the_management_library_adds_what_cuda_was_not_asked_for() {
+        let gpu = example::GPUS[2];
+        let node = example::healthy().file(
+            virtual_path::NVML_DEVICES,
+            format!(
+                "{{\"devices\":[{{\"pci\":\"0000{gpu}\",\"compute_mode\":3,\"ecc_enabled\":false}}]}}"
+            ),
+        );
+        let cuda = CudaProbe::read(&node).into_present().unwrap();
+        let told = cuda.device(gpu.parse().unwrap()).unwrap();
+        assert_eq!(
+            (told.compute_mode, told.ecc_enabled),
+            (Some(3), Some(false))
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 use gdr_cuda::Bdf;
 
 use crate::numa::NumaLayout;
+use crate::nvlink::{self, NvLinks};
 use crate::pci::{self, Function, Tree, VendorId};
 use crate::rdma::{Netdev, RdmaDevice};
 use crate::source::{Datum, Source};
@@ -51,6 +52,8 @@ pub struct Inventory {
     pub rdma: Datum<Vec<RdmaDevice>>,
     /// The network interfaces, by name.
     pub netdevs: Datum<Vec<Netdev>>,
+    /// The NVLinks between GPUs, where NVIDIA's management library told of them.
+    pub nvlinks: Vec<NvLinks>,
 }
 
 impl Inventory {
@@ -63,6 +66,7 @@ impl Inventory {
             devices
         });
         inventory.netdevs = Netdev::read_all(&source);
+        inventory.nvlinks = nvlink::read(source);
         inventory
     }
 
@@ -92,6 +96,7 @@ impl Inventory {
             gpus,
             rdma: Datum::NotCollected,
             netdevs: Datum::NotCollected,
+            nvlinks: Vec::new(),
         }
     }
 
@@ -102,7 +107,11 @@ impl Inventory {
 
     /// How far apart its functions are; `None` where the tree is not known.
     pub fn topology(&self) -> Option<Topology<'_>> {
-        Some(Topology::new(self.tree.present()?, &self.numa))
+        let topology = Topology::new(self.tree.present()?, &self.numa);
+        let links = self.nvlinks.iter();
+        Some(links.fold(topology, |topology, links| {
+            topology.with_nvlinks(links.a, links.b, links.count)
+        }))
     }
 
     /// The RDMA devices that are PCI functions, with these.

@@ -51,6 +51,7 @@ pub mod example;
 pub mod import;
 mod inventory;
 mod numa;
+mod nvlink;
 pub mod pci;
 mod rdma;
 pub mod render;
@@ -62,6 +63,7 @@ pub use devices::{Device, DeviceKind, UnknownDevice, is_rdma_nic};
 pub use gdr_cuda::{Bdf, ParseBdfError};
 pub use inventory::{GpuDevice, GpuIndex, Inventory};
 pub use numa::NumaLayout;
+pub use nvlink::NvLinks;
 pub use rdma::{Netdev, RdmaDevice, RdmaPort};
 pub use source::{
     Datum, Errno, LiveRoot, MAX_ENTRIES, MAX_FILE, MemorySource, Source, virtual_path,

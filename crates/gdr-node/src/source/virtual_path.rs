@@ -14,6 +14,11 @@ pub const KERNEL_LOG: &str = "@kmsg";
 /// is empty. Missing where there is no driver.
 pub const CUDA_DEVICES: &str = "@cuda/devices.json";
 
+/// What NVIDIA's management library tells of each GPU, as JSON: `{"error": null, "devices":
+/// [{"pci", "compute_mode": 0, "ecc_enabled": true, "nvlinks": [{"kind": "gpu" or "switch"
+/// or "other", "pci"}]}]}`, of `nvlinks` the active ones. Missing where there is no such library.
+pub const NVML_DEVICES: &str = "@nvml/devices.json";
+
 /// What libibverbs tells of each RDMA device, as JSON: `{"error": null, "devices": [{"name",
 /// "firmware", "on_demand_paging", "dma_buf"}]}`; `dma_buf` is `supported`, `unsupported` or a
 /// text about why it is not known. Missing where there is no libibverbs.

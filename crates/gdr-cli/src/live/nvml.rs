@@ -1,0 +1,88 @@
+//! What NVIDIA's management library (NVML) tells of each GPU.
+
+use gdr_node::{Bdf, Datum};
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::ComputeMode;
+use nvml_wrapper::error::NvmlError;
+use serde_json::{Value, json};
+
+use super::present;
+
+/// NVLinks of a GPU: no generation has more.
+const LINKS: u32 = 36;
+
+/// NVIDIA's vendor number on PCI.
+const VENDOR: u32 = 0x10de;
+
+pub(super) fn devices() -> Datum<Vec<u8>> {
+    match ask() {
+        Ok(devices) => present(&json!({ "error": null, "devices": devices })),
+        Err(NvmlError::LibloadingError(_)) => Datum::Missing,
+        Err(error) => present(&json!({ "error": error.to_string(), "devices": [] })),
+    }
+}
+
+fn ask() -> Result<Vec<Value>, NvmlError> {
+    let nvml = Nvml::init()?;
+    let count = nvml.device_count()?;
+    let mut gpus = Vec::new();
+    for index in 0..count {
+        let device = nvml.device_by_index(index)?;
+        // A GPU that is lost does not hide the others.
+        if let Some(at) = device.pci_info().ok().and_then(|pci| address(&pci.bus_id)) {
+            gpus.push((at, device));
+        }
+    }
+    let known: Vec<Bdf> = gpus.iter().map(|(at, _)| *at).collect();
+    Ok(gpus
+        .iter()
+        .map(|(at, device)| {
+            let links: Vec<Value> = (0..LINKS)
+                .map_while(|link| {
+                    let link = device.link_wrapper_for(link);
+                    // Past the last link it is an invalid argument.
+                    let active = link.is_active().ok()?;
+                    Some((active, link))
+                })
+                .filter(|(active, _)| *active)
+                .map(|(_, link)| remote(&link, &known))
+                .collect();
+            json!({
+                "pci": at.to_string(),
+                "compute_mode": device.compute_mode().ok().map(mode),
+                "ecc_enabled": device.is_ecc_enabled().ok().map(|ecc| ecc.currently_enabled),
+                "nvlinks": links,
+            })
+        })
+        .collect())
+}
+
+/// As CUDA numbers it.
+fn mode(mode: ComputeMode) -> u32 {
+    match mode {
+        ComputeMode::Default => 0,
+        ComputeMode::ExclusiveThread => 1,
+        ComputeMode::Prohibited => 2,
+        ComputeMode::ExclusiveProcess => 3,
+    }
+}
+
+/// What is at the other end of a link: one of the GPUs, or a switch.
+fn remote(link: &nvml_wrapper::nv_link::NvLink<'_, '_>, gpus: &[Bdf]) -> Value {
+    let Ok(pci) = link.remote_pci_info() else {
+        return json!({ "kind": "other" });
+    };
+    let at = address(&pci.bus_id);
+    let kind = match at {
+        Some(at) if gpus.contains(&at) => "gpu",
+        // In a guest the switch is not among its functions; it still tells who made it.
+        _ if pci.pci_device_id & 0xffff == VENDOR => "switch",
+        _ => "other",
+    };
+    json!({ "kind": kind, "pci": at.map(|at| at.to_string()) })
+}
+
+/// NVML writes the domain with eight digits.
+fn address(text: &str) -> Option<Bdf> {
+    text.parse().ok()
+}

@@ -1,0 +1,140 @@
+//! NVLinks between GPUs, as NVIDIA's management library (NVML) tells of them: sysfs does not.
+
+use std::collections::BTreeMap;
+
+use gdr_cuda::Bdf;
+use serde::Deserialize;
+
+use crate::source::{Datum, Source, virtual_path};
+
+/// A bonded set of NVLinks between two GPUs, straight or over NVSwitches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvLinks {
+    /// The GPU of the lower address.
+    pub a: Bdf,
+    /// The other one.
+    pub b: Bdf,
+    /// How many.
+    pub count: u8,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    devices: Vec<Device>,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    pci: String,
+    #[serde(default)]
+    nvlinks: Vec<Remote>,
+}
+
+/// What is at the other end of an active link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Gpu,
+    Switch,
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Remote {
+    kind: Kind,
+    #[serde(default)]
+    pci: Option<String>,
+}
+
+/// The NVLinks of a node; none where nothing tells of them.
+///
+/// Between two GPUs there are as many as lead from one to the other; where none does and both have
+/// links to switches, as many as the one with fewer has, which is how nvidia-smi counts them.
+pub(crate) fn read(source: &dyn Source) -> Vec<NvLinks> {
+    let Datum::Present(text) = source.text(virtual_path::NVML_DEVICES) else {
+        return Vec::new();
+    };
+    let Ok(answer) = serde_json::from_str::<Answer>(&text) else {
+        return Vec::new();
+    };
+    between(&answer)
+}
+
+/// GPUs that are looked at; no machine has as many.
+const MOST: usize = 64;
+
+fn between(answer: &Answer) -> Vec<NvLinks> {
+    let gpus: BTreeMap<Bdf, &Device> = (answer.devices.iter())
+        .filter_map(|device| Some((device.pci.parse().ok()?, device)))
+        .take(MOST)
+        .collect();
+    let to_switches = |device: &Device| {
+        (device.nvlinks.iter())
+            .filter(|link| link.kind == Kind::Switch)
+            .count()
+    };
+    let straight = |device: &Device, to: Bdf| {
+        (device.nvlinks.iter())
+            .filter(|link| link.kind == Kind::Gpu)
+            .filter(|link| link.pci.as_ref().and_then(|pci| pci.parse().ok()) == Some(to))
+            .count()
+    };
+    let mut found = Vec::new();
+    for (&a, first) in &gpus {
+        for (&b, second) in gpus.range(a..).skip(1) {
+            let count = match straight(first, b).max(straight(second, a)) {
+                0 => to_switches(first).min(to_switches(second)),
+                count => count,
+            };
+            if let Ok(count @ 1..) = u8::try_from(count) {
+                found.push(NvLinks { a, b, count });
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemorySource;
+
+    fn links(devices: &str) -> Vec<NvLinks> {
+        let text = format!("{{\"devices\":[{devices}]}}");
+        read(&MemorySource::new().file(virtual_path::NVML_DEVICES, text))
+    }
+
+    #[test]
+    fn links_over_switches_count_for_every_pair() {
+        let gpu = |at: &str| {
+            let links = vec!["{\"kind\":\"switch\"}"; 18].join(",");
+            format!("{{\"pci\":\"{at}\",\"nvlinks\":[{links}]}}")
+        };
+        let found = links(&[gpu("0:1:0.0"), gpu("0:2:0.0"), gpu("0:3:0.0")].join(","));
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|pair| pair.count == 18));
+    }
+
+    #[test]
+    fn straight_links_count_for_their_pair_alone() {
+        let found = links(
+            "{\"pci\":\"0000:01:00.0\",\"nvlinks\":[{\"kind\":\"gpu\",\"pci\":\"0000:02:00.0\"},\
+             {\"kind\":\"gpu\",\"pci\":\"0000:02:00.0\"},{\"kind\":\"other\"}]},\
+             {\"pci\":\"0000:02:00.0\"},{\"pci\":\"0000:03:00.0\",\"nvlinks\":[]}",
+        );
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].count, found[0].b.to_string().as_str()),
+            (2, "0000:02:00.0")
+        );
+    }
+
+    #[test]
+    fn garbage_has_no_links() {
+        assert!(links("{\"pci\":7}").is_empty());
+        assert!(links("{\"pci\":\"x\"}").is_empty());
+        assert!(read(&MemorySource::partial()).is_empty());
+    }
+}
