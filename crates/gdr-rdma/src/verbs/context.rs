@@ -44,6 +44,8 @@ pub(crate) struct Context {
     gid: ChosenGid,
     pub(super) relaxed_ordering: bool,
     pub(super) max_sge: u32,
+    /// READs and atomics of a queue pair at a time.
+    pub(super) max_reads: i32,
     events: Mailbox<AsyncEvent>,
     gone: AtomicBool,
     domains: AtomicU32,
@@ -122,6 +124,7 @@ impl Context {
             },
             relaxed_ordering: options.relaxed_ordering,
             max_sge: 1,
+            max_reads: 0,
             events: Mailbox::new(EVENTS),
             gone: AtomicBool::new(false),
             domains: AtomicU32::new(0),
@@ -132,17 +135,20 @@ impl Context {
 
     /// Chooses port and GID.
     fn set_up(&mut self, options: &VerbsOptions) -> Result<(), VerbsError> {
+        // First of all: whatever fails looks at the events, too.
+        self.set_nonblocking()?;
         // SAFETY: the context is open, by this library.
         let attr = unsafe { self.verbs.ibv_query_device_ex(self.context.as_ptr()) }
             .map_err(|source| self.failed(source))?;
         let ports = attr.orig_attr.phys_port_cnt;
         self.max_sge = u32::try_from(attr.orig_attr.max_sge).unwrap_or(1).max(1);
+        self.max_reads = attr.orig_attr.max_qp_rd_atom;
         let (port, attr) = self.choose_port(options, ports)?;
         self.port = port;
         self.link_layer = attr.link_layer;
         self.mtu = mtu(attr.active_mtu.0);
         self.gid = self.choose_gid(options, &attr)?;
-        self.set_nonblocking()
+        Ok(())
     }
 
     fn choose_port(
@@ -317,6 +323,8 @@ impl Context {
     }
 
     pub(super) fn failed(&self, source: VerbError) -> VerbsError {
+        // That the device failed may be known to nobody yet.
+        self.take_events();
         if self.is_gone() {
             return VerbsError::DeviceGone {
                 device: self.name.clone(),

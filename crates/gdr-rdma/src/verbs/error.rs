@@ -86,6 +86,13 @@ pub enum VerbsError {
         /// The verb's answer.
         source: VerbError,
     },
+    /// Managed memory, which has no lasting place.
+    #[error(
+        "managed memory (cuMemAllocManaged) cannot be registered: it migrates between GPU and \
+         host, and a device would keep writing where it was; allocate with cuMemAlloc, cuMemCreate \
+         or cuMemAllocAsync"
+    )]
+    ManagedMemory,
     /// GPU memory cannot be registered on any way.
     #[error("GPU memory cannot be registered: {}", .0.join("; "))]
     GpuRegistration(Vec<String>),
@@ -96,6 +103,19 @@ pub enum VerbsError {
         segments: usize,
         /// How many are possible.
         most: u32,
+    },
+    /// More READs and atomics at a time than the device does.
+    #[error(
+        "{device} does {most} READs and atomics at a time, not {asked}: ask for as many on both \
+         sides (max_rd_atomic, max_dest_rd_atomic)"
+    )]
+    Reads {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        asked: u8,
+        /// How many it does.
+        most: i32,
     },
     /// A verb failed.
     #[error("{device}: {source}{}", hint(source, *limit))]
@@ -175,6 +195,11 @@ pub(crate) fn dma_buf_refusal(errno: Errno) -> &'static str {
         Errno::EFAULT | Errno::EIO => {
             "the buffer cannot be attached: the PCI path between GPU and NIC does not allow it \
              (`gdr doctor` says which port); the kernel log names the rule"
+        }
+        Errno::ENOTSUPP => {
+            "NVIDIA's driver does not attach the buffer: the PCI path between GPU and NIC is none \
+             that it supports (ACS, IOMMU and root ports: `gdr doctor` looks at them), or the NIC \
+             cannot use MMIO without page structures"
         }
         Errno::ENOMEM => "the device is out of translation entries, or BAR1 is full",
         Errno::EINVAL => "the range, its offset or the access flags do not fit the device",

@@ -9,7 +9,7 @@ use gdr_roce::{
     SendFlags, State, StateError, WcOpcode,
 };
 use gdr_verbs_sys::{
-    VerbError, ibv_ah_attr, ibv_global_route, ibv_mtu, ibv_post_recv, ibv_post_send, ibv_qp,
+    Errno, VerbError, ibv_ah_attr, ibv_global_route, ibv_mtu, ibv_post_recv, ibv_post_send, ibv_qp,
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
     ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
@@ -195,6 +195,9 @@ impl Pair {
             ],
         )
         .map_err(|error| match error.errno() {
+            Errno::EINVAL if self.reads_too_many(options.max_dest_rd_atomic) => {
+                self.too_many_reads(options.max_dest_rd_atomic)
+            }
             errno if is_about_the_way(errno) => VerbsError::Route {
                 device: context.name().to_owned(),
                 local: context.address().ip(),
@@ -228,8 +231,27 @@ impl Pair {
                 ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
             ],
         )
-        .map_err(|error| self.domain.context().failed(error))?;
+        .map_err(|error| match error.errno() {
+            Errno::EINVAL if self.reads_too_many(options.max_rd_atomic) => {
+                self.too_many_reads(options.max_rd_atomic)
+            }
+            _ => self.domain.context().failed(error),
+        })?;
         Ok(())
+    }
+
+    /// Whether the device does not do so many READs and atomics at a time.
+    fn reads_too_many(&self, asked: u8) -> bool {
+        i32::from(asked) > self.domain.context().max_reads
+    }
+
+    fn too_many_reads(&self, asked: u8) -> VerbsError {
+        let context = self.domain.context();
+        VerbsError::Reads {
+            device: context.name().to_owned(),
+            asked,
+            most: context.max_reads,
+        }
     }
 
     pub(crate) fn to_error(&self) {
@@ -358,7 +380,6 @@ impl Pair {
 
     /// Why a request was not taken.
     fn refused(&self, error: VerbError, room: u32) -> Error {
-        use gdr_verbs_sys::Errno;
         let state = self.state();
         match error.errno() {
             Errno::ENOMEM => PostError::Full(room).into(),

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use gdr_cuda::DeviceBuffer;
+use gdr_cuda::{DeviceBuffer, MemoryKind};
 use gdr_roce::Access;
 use gdr_verbs_sys::{ibv_access_flags, ibv_mr};
 
@@ -85,10 +85,13 @@ impl Region {
         access: Access,
     ) -> Result<Self, VerbsError> {
         let registered = Self::by_address(domain, buffer.address() + offset, len, access)?;
-        let region = registered.map_err(|source| VerbsError::Registration {
-            len,
-            limit: lock_limit(),
-            source,
+        let region = registered.map_err(|source| match domain.context().failed(source) {
+            gone @ VerbsError::DeviceGone { .. } => gone,
+            _ => VerbsError::Registration {
+                len,
+                limit: lock_limit(),
+                source,
+            },
         })?;
         Ok(Self::made(
             domain,
@@ -122,6 +125,9 @@ impl Region {
         len: u64,
         access: Access,
     ) -> Result<Self, VerbsError> {
+        if gpu.kind() == MemoryKind::Managed {
+            return Err(VerbsError::ManagedMemory);
+        }
         let mut refusals = Vec::new();
         match Self::by_dma_buf(domain, gpu, offset, len, access)? {
             Ok((region, fd)) => {
@@ -141,7 +147,10 @@ impl Region {
                     "peer memory: {error}: {}",
                     peer_memory_refusal(error.errno())
                 ));
-                Err(VerbsError::GpuRegistration(refusals))
+                match domain.context().failed(error) {
+                    gone @ VerbsError::DeviceGone { .. } => Err(gone),
+                    _ => Err(VerbsError::GpuRegistration(refusals)),
+                }
             }
         }
     }
