@@ -181,7 +181,7 @@ impl World {
             let offset = (address as u64).checked_sub(memory.base);
             offset.is_some_and(|it| it + len as u64 <= memory.size)
         };
-        if let Some(memory) = self.gpu_memory.iter().find(inside) {
+        if let Some(memory) = self.gpu_memory.iter().rev().find(inside) {
             let path = self.devices[id].spec.peer_memory;
             if let GpuPath::Refuses(errno) = path {
                 return Err(errno);

@@ -1,161 +1,205 @@
-//! Every operation moves the right bytes.
+use fake_ibverbs::{DeviceSpec, Fake};
+use gdr_rdma::{AtomicOp, Error, Immediate, PostError, RecvRequest, SendRequest, WcOpcode, WrId};
 
-use gdr_rdma::{
-    Access, AtomicOp, Buffer, Completion, CompletionQueue, ConnectionOptions, Device, Immediate,
-    MemoryRegion, Mtu, QueuePair, QueuePairOptions, RecvRequest, Registration, SendRequest, State,
-    WcOpcode, WcStatus, WrId,
-};
+use crate::fixture::*;
 
-use super::{one_device, open, soon};
-
-/// Two connected queue pairs of a device with a region each.
-struct Ends {
-    near: QueuePair,
-    far: QueuePair,
-    queue: CompletionQueue,
-    source: MemoryRegion,
-    target: MemoryRegion,
-}
-
-fn ends(device: &Device) -> Ends {
-    let domain = device.protection_domain();
-    let queue = device.completion_queue(256);
-    let pair = || domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
-    let (near, far) = (pair(), pair());
-    let options = ConnectionOptions::new(Mtu::B1024);
-    near.connect(&far.endpoint(), &options).unwrap();
-    far.connect(&near.endpoint(), &options).unwrap();
-    let all =
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let region = || {
-        domain
-            .register(&Buffer::host(1 << 16).unwrap(), all)
-            .unwrap()
+/// Devices with and without what is extended: the same must come out.
+fn kinds() -> [(DeviceSpec, DeviceSpec); 2] {
+    let plain = || DeviceSpec {
+        extended_queries: false,
+        extended_queues: false,
+        extended_requests: false,
+        ..roce()
     };
-    let (source, target) = (region(), region());
-    Ends {
-        near,
-        far,
-        queue,
-        source,
-        target,
+    [(roce(), roce()), (plain(), plain())]
+}
+
+#[test]
+fn writes_and_reads_move_the_right_bytes_between_any_places() {
+    let fake = Fake::load();
+    for (a, b) in kinds() {
+        let (a, b) = connected(&fake, &a, &b);
+        let (source, target) = (a.memory(100_000), b.memory(100_000));
+        let sent = fill(&source, 1);
+        for (from, to, len) in [(0, 0, 1), (3, 5, 64), (100, 4096, 70_000)] {
+            let write = SendRequest::write(WrId(7), target.remote().at(to))
+                .segment(source.segment(from, len).unwrap());
+            a.pair.post_send(write).unwrap();
+            let done = a.done();
+            assert_eq!((done.id, done.opcode), (WrId(7), WcOpcode::Write));
+            let (from, to, len) = (from as usize, to as usize, len as usize);
+            assert!(
+                bytes(&target)[to..to + len] == sent[from..from + len],
+                "{len}"
+            );
+        }
+        let sent = fill(&target, 2);
+        let read = SendRequest::read(WrId(8), target.remote().at(9))
+            .segment(source.segment(1, 10).unwrap())
+            .segment(source.segment(50_000, 40_000).unwrap());
+        a.pair.post_send(read).unwrap();
+        let done = a.done();
+        assert_eq!((done.opcode, done.byte_len), (WcOpcode::Read, 40_010));
+        let got = bytes(&source);
+        assert!(got[1..11] == sent[9..19]);
+        assert!(got[50_000..90_000] == sent[19..40_019]);
+        drop((source, target));
+        close(&fake, a, b);
     }
 }
 
-impl Ends {
-    fn next(&self) -> Completion {
-        self.queue.wait(soon()).unwrap()
+#[test]
+fn messages_and_immediates_arrive_at_receives_in_order() {
+    let fake = Fake::load();
+    for (a, b) in kinds() {
+        let (a, b) = connected(&fake, &a, &b);
+        let (source, target) = (a.memory(10_000), b.memory(10_000));
+        let sent = fill(&source, 3);
+        let place = target.segment(100, 5000).unwrap();
+        b.pair
+            .post_recv(RecvRequest::new(WrId(1)).segment(place))
+            .unwrap();
+        b.pair.post_recv(RecvRequest::new(WrId(2))).unwrap();
+        let piece = source.segment(10, 5000).unwrap();
+        let send = SendRequest::send(WrId(3))
+            .segment(piece.clone())
+            .immediate(Immediate(0x1234_5678));
+        a.pair.post_send(send).unwrap();
+        let write = SendRequest::write(WrId(4), target.remote().at(5000))
+            .segment(piece)
+            .immediate(Immediate(9));
+        a.pair.post_send(write).unwrap();
+        let (first, second) = (b.done(), b.done());
+        assert_eq!((first.id, first.opcode), (WrId(1), WcOpcode::Recv));
+        assert_eq!(
+            (first.byte_len, first.immediate),
+            (5000, Some(Immediate(0x1234_5678)))
+        );
+        assert_eq!(
+            (second.id, second.opcode),
+            (WrId(2), WcOpcode::RecvWriteImmediate)
+        );
+        assert_eq!(
+            (second.byte_len, second.immediate),
+            (5000, Some(Immediate(9)))
+        );
+        assert_eq!((a.done().id, a.done().id), (WrId(3), WrId(4)));
+        let got = bytes(&target);
+        assert!(got[100..5000] == sent[10..4910]);
+        assert!(got[5000..10_000] == sent[10..5010]);
+        drop((source, target));
+        close(&fake, a, b);
     }
+}
 
-    fn at(region: &MemoryRegion, offset: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        region.buffer().copy_out(offset, &mut bytes).unwrap();
-        bytes
+#[test]
+fn atomics_give_back_what_was_there() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (result, word) = (a.memory(8), b.memory(16));
+    word.buffer().copy_in(8, &40_u64.to_ne_bytes()).unwrap();
+    for (op, before, after) in [
+        (AtomicOp::FetchAdd { add: 2 }, 40, 42),
+        (
+            AtomicOp::CompareSwap {
+                compare: 41,
+                swap: 7,
+            },
+            42,
+            42,
+        ),
+        (
+            AtomicOp::CompareSwap {
+                compare: 42,
+                swap: 7,
+            },
+            42,
+            7,
+        ),
+    ] {
+        let atomic = SendRequest::atomic(WrId(0), word.remote().at(8), op)
+            .segment(result.segment(0, 8).unwrap());
+        a.pair.post_send(atomic).unwrap();
+        a.done();
+        assert_eq!(result.buffer().load_u64(0).unwrap(), before);
+        assert_eq!(word.buffer().load_u64(8).unwrap(), after);
     }
+    drop((result, word));
+    close(&fake, a, b);
 }
 
 #[test]
-fn writes_and_reads_move_bytes_and_complete() {
-    let fake = one_device();
-    let device = open(&fake);
-    let ends = ends(&device);
-    assert_eq!(ends.near.state(), State::ReadyToSend);
-    assert_eq!(ends.source.route(), Registration::HostPages);
-    ends.source.buffer().copy_in(0, b"forth").unwrap();
-    let forth = ends.source.segment(0, 5).unwrap();
-    let write = SendRequest::write(WrId(7), ends.target.remote().at(100)).segment(forth);
-    ends.near.post_send(write).unwrap();
-    let done = ends.next();
-    assert_eq!(
-        (done.id, done.status, done.opcode, done.byte_len),
-        (WrId(7), WcStatus::Success, WcOpcode::Write, 5)
-    );
-    assert_eq!(Ends::at(&ends.target, 100, 5), b"forth");
-
-    let back = ends.source.segment(64, 5).unwrap();
-    let read = SendRequest::read(WrId(8), ends.target.remote().at(100)).segment(back);
-    ends.near.post_send(read).unwrap();
-    let done = ends.next();
-    assert_eq!((done.id, done.opcode), (WrId(8), WcOpcode::Read));
-    assert_eq!(Ends::at(&ends.source, 64, 5), b"forth");
-}
-
-#[test]
-fn messages_and_immediates_complete_receives() {
-    let fake = one_device();
-    let device = open(&fake);
-    let ends = ends(&device);
-    let room = ends.target.segment(0, 64).unwrap();
-    ends.far
-        .post_recv(RecvRequest::new(WrId(1)).segment(room))
-        .unwrap();
-    ends.far.post_recv(RecvRequest::new(WrId(2))).unwrap();
-    ends.source.buffer().copy_in(0, b"hello").unwrap();
-    let hello = || ends.source.segment(0, 5).unwrap();
-    let send = SendRequest::send(WrId(3))
-        .immediate(Immediate(0x0102_0304))
-        .segment(hello());
-    ends.near.post_send(send).unwrap();
-    let write = SendRequest::write(WrId(4), ends.target.remote().at(1000))
-        .immediate(Immediate(9))
-        .segment(hello());
-    ends.near.post_send(write).unwrap();
-    let mut done: Vec<Completion> = (0..4).map(|_| ends.next()).collect();
-    done.sort_by_key(|completion| completion.id.0);
-    assert!(
-        done.iter().all(|it| it.status == WcStatus::Success),
-        "{done:?}"
-    );
-    assert_eq!(done[0].immediate, Some(Immediate(0x0102_0304)));
-    assert_eq!((done[0].opcode, done[0].byte_len), (WcOpcode::Recv, 5));
-    assert_eq!(done[1].opcode, WcOpcode::RecvWriteImmediate);
-    assert_eq!(done[1].immediate, Some(Immediate(9)));
-    assert_eq!(Ends::at(&ends.target, 0, 5), b"hello");
-    assert_eq!(Ends::at(&ends.target, 1000, 5), b"hello");
-}
-
-#[test]
-fn atomics_answer_what_was_there() {
-    let fake = one_device();
-    let device = open(&fake);
-    let ends = ends(&device);
-    ends.target
-        .buffer()
-        .copy_in(8, &40u64.to_ne_bytes())
-        .unwrap();
-    let answer = || ends.source.segment(0, 8).unwrap();
-    let add = AtomicOp::FetchAdd { add: 2 };
-    let request = SendRequest::atomic(WrId(1), ends.target.remote().at(8), add).segment(answer());
-    ends.near.post_send(request).unwrap();
-    assert_eq!(ends.next().opcode, WcOpcode::FetchAdd);
-    assert_eq!(ends.source.buffer().load_u64(0).unwrap(), 40);
-    let swap = AtomicOp::CompareSwap {
-        compare: 42,
-        swap: 7,
-    };
-    let request = SendRequest::atomic(WrId(2), ends.target.remote().at(8), swap).segment(answer());
-    ends.near.post_send(request).unwrap();
-    assert_eq!(ends.next().opcode, WcOpcode::CompareSwap);
-    assert_eq!(ends.source.buffer().load_u64(0).unwrap(), 42);
-    assert_eq!(ends.target.buffer().load_u64(8).unwrap(), 7);
-}
-
-#[test]
-fn nothing_is_left_when_all_is_dropped_in_any_order() {
-    let fake = one_device();
-    let device = open(&fake);
-    let Ends {
-        near,
-        far,
-        queue,
-        source,
-        target,
-    } = ends(&device);
-    drop(device);
-    drop(queue);
-    drop(source);
-    drop(near);
+fn inline_bytes_are_taken_when_they_are_posted() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let target = b.memory(64);
+    hold(&fake, &a.name(), true);
+    let mut bytes_sent = *b"inline bytes";
+    let write = SendRequest::write(WrId(0), target.remote().at(2)).inline(&bytes_sent);
+    a.pair.post_send(write).unwrap();
+    bytes_sent.fill(0);
+    hold(&fake, &a.name(), false);
+    a.done();
+    assert_eq!(&bytes(&target)[2..14], b"inline bytes");
     drop(target);
-    drop(far);
-    fake.assert_clean();
+    close(&fake, a, b);
+}
+
+#[test]
+fn unsignalled_requests_end_with_a_later_one_and_a_full_queue_says_so() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(64), b.memory(64));
+    let write = || {
+        SendRequest::write(WrId(0), target.remote().at(0)).segment(source.segment(0, 64).unwrap())
+    };
+    for _ in 0..127 {
+        a.pair.post_send(write().unsignalled()).unwrap();
+    }
+    assert!(a.queue.poll().unwrap().is_none());
+    a.pair.post_send(write()).unwrap();
+    let full = a.pair.post_send(write()).unwrap_err();
+    assert!(matches!(full, Error::Post(PostError::Full(128))), "{full}");
+    a.done();
+    a.pair.post_send(write()).unwrap();
+    a.done();
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_waiter_that_sleeps_is_woken_by_its_completion() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(64), b.memory(64));
+    hold(&fake, &a.name(), true);
+    let write =
+        SendRequest::write(WrId(5), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(write).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| a.done().id);
+        let asked = || calls(&fake, &a.name(), &["ibv_post_send"]).len();
+        assert_eq!(asked(), 1);
+        hold(&fake, &a.name(), false);
+        assert_eq!(waiter.join().unwrap(), WrId(5));
+    });
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_device_reaches_itself_through_two_queue_pairs() {
+    let fake = Fake::load();
+    let device = open(&fake, &roce());
+    let (a, b) = (Side::on(device.clone()), Side::on(device));
+    connect(&a, &b);
+    let (source, target) = (a.memory(5000), b.memory(5000));
+    let sent = fill(&source, 4);
+    let write = SendRequest::write(WrId(1), target.remote().at(0))
+        .segment(source.segment(0, 5000).unwrap());
+    a.pair.post_send(write).unwrap();
+    a.done();
+    assert!(bytes(&target) == sent);
+    drop((source, target));
+    close(&fake, a, b);
 }

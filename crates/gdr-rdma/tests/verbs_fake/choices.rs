@@ -1,0 +1,116 @@
+use std::net::Ipv4Addr;
+
+use fake_ibverbs::{DeviceSpec, Fake, GidSpec, PortSpec};
+use gdr_rdma::{Access, Buffer, Device, GidType, Mtu};
+
+use crate::fixture::*;
+
+fn gid(index: u32, text: &str, kind: u32) -> GidSpec {
+    let gid: std::net::Ipv6Addr = text.parse().unwrap();
+    GidSpec {
+        index,
+        gid: gid.octets(),
+        kind,
+        interface: 2,
+    }
+}
+
+#[test]
+fn the_gid_of_roce_v2_over_ipv4_is_chosen_and_the_reason_kept() {
+    let fake = Fake::load();
+    let device = open(&fake, &roce());
+    let chosen = device.gid().unwrap();
+    assert_eq!(
+        (chosen.entry.index, chosen.entry.kind),
+        (3, GidType::RoceV2)
+    );
+    assert!(chosen.why.contains("RoCE v2"), "{}", chosen.why);
+    assert!(device.address().is_ipv4());
+}
+
+#[test]
+fn types_of_gids_that_are_not_known_are_passed_over() {
+    let fake = Fake::load();
+    let mut spec = roce();
+    spec.ports[0].gids = vec![
+        gid(0, "2001:db8::1", 9),
+        gid(4, "fe80::1", 2),
+        gid(7, "2001:db8::2", 2),
+    ];
+    let device = open(&fake, &spec);
+    let chosen = device.gid().unwrap();
+    assert_eq!(chosen.entry.index, 7);
+    assert_eq!(device.address().ip().to_string(), "2001:db8::2");
+}
+
+#[test]
+fn a_gid_that_is_asked_for_is_taken_whatever_it_is() {
+    let fake = Fake::load();
+    let spec = roce();
+    fake.add(spec.clone());
+    let options = options_of(&fake).device(&spec.name).gid_index(1);
+    let device = Device::verbs(&options).unwrap();
+    let chosen = device.gid().unwrap();
+    assert!(chosen.entry.is_link_local());
+    assert!(chosen.why.contains("asked for"), "{}", chosen.why);
+    let options = options_of(&fake).device(&spec.name).gid_index(99);
+    let text = Device::verbs(&options).unwrap_err().to_string();
+    assert!(text.contains("no GID 99"), "{text}");
+}
+
+#[test]
+fn the_first_port_that_is_up_is_chosen_or_the_one_that_is_asked_for() {
+    let fake = Fake::load();
+    let mut spec = roce();
+    spec.ports[0].state = 1;
+    spec.ports.push(PortSpec {
+        active_mtu: 3,
+        ..PortSpec::ethernet(Ipv4Addr::new(10, 2, 0, 1))
+    });
+    let device = open(&fake, &spec);
+    assert_eq!(device.address().ip().to_string(), "10.2.0.1");
+    assert_eq!(device.path_mtu(device.address().ip()).unwrap(), Mtu::B1024);
+    let options = options_of(&fake).device(&format!("{}:1", spec.name));
+    let text = Device::verbs(&options).unwrap_err().to_string();
+    assert!(text.contains("port 1"), "{text}");
+}
+
+#[test]
+fn relaxed_ordering_is_asked_for_where_it_is_wanted_and_nowhere_else() {
+    let fake = Fake::load();
+    for relaxed in [false, true] {
+        let spec = roce();
+        fake.add(spec.clone());
+        let mut options = options_of(&fake).device(&spec.name);
+        if relaxed {
+            options = options.relaxed_ordering();
+        }
+        let device = Device::verbs(&options).unwrap();
+        let buffer = Buffer::host(4096).unwrap();
+        let region = device
+            .protection_domain()
+            .register(&buffer, Access::all())
+            .unwrap();
+        let made = calls(&fake, &spec.name, &["ibv_reg_mr", "ibv_reg_mr_iova2"]);
+        assert_eq!(made.len(), 1, "{made:?}");
+        let asked = made[0].detail.contains("access 0x10000");
+        assert_eq!(asked, relaxed, "{made:?}");
+        drop((region, device));
+        fake.assert_clean();
+    }
+}
+
+#[test]
+fn an_mtu_and_a_link_layer_of_a_newer_kernel_do_no_harm() {
+    let fake = Fake::load();
+    let mut spec = DeviceSpec {
+        node_type: 99,
+        transport: 98,
+        ..roce()
+    };
+    spec.ports[0].active_mtu = 42;
+    spec.ports[0].max_mtu = 43;
+    let device = open(&fake, &spec);
+    let path = device.path_mtu(device.address().ip()).unwrap();
+    assert_eq!(path, Mtu::B256);
+}

@@ -1,0 +1,136 @@
+use std::time::Duration;
+
+use fake_ibverbs::{Element, Fake, Request};
+use gdr_rdma::{
+    Access, AsyncEvent, Buffer, Deadline, Error, Event, RecvRequest, SendRequest, State,
+    VerbsError, WcStatus, WrId,
+};
+
+use crate::fixture::*;
+
+#[test]
+fn a_device_that_fails_says_so_and_ends_all_that_waits() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let source = a.memory(64);
+    let target = b.memory(64);
+    a.pair.post_recv(RecvRequest::new(WrId(1))).unwrap();
+    hold(&fake, &a.name(), true);
+    let write =
+        SendRequest::write(WrId(2), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(write).unwrap();
+    fake.tell(&Request::Fatal { device: a.name() });
+    assert_eq!(
+        a.device.wait_event(soon()).unwrap(),
+        AsyncEvent::DeviceFatal
+    );
+    let ends = [a.queue.wait(soon()).unwrap(), a.queue.wait(soon()).unwrap()];
+    assert!(
+        ends.iter().all(|end| end.status == WcStatus::WrFlushed),
+        "{ends:?}"
+    );
+    assert_eq!(a.pair.state(), State::Error);
+    let error = a.queue.wait(soon()).unwrap_err();
+    assert!(
+        matches!(error, Error::Verbs(VerbsError::DeviceGone { .. })),
+        "{error}"
+    );
+    let buffer = Buffer::host(64).unwrap();
+    let error = a.domain.register(&buffer, Access::all()).unwrap_err();
+    assert!(error.to_string().contains("open it anew"), "{error}");
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_waiter_hears_of_a_failed_device_even_when_nobody_asks_for_events() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| a.queue.wait(soon()));
+        fake.tell(&Request::Fatal { device: a.name() });
+        let error = waiter.join().unwrap().unwrap_err();
+        assert!(
+            matches!(error, Error::Verbs(VerbsError::DeviceGone { .. })),
+            "{error}"
+        );
+    });
+    close(&fake, a, b);
+}
+
+#[test]
+fn ports_tell_that_they_go_down_and_come_back() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    for (state, event) in [
+        (1, AsyncEvent::PortDown { port: 1 }),
+        (4, AsyncEvent::PortActive { port: 1 }),
+    ] {
+        set_port(&fake, &a.name(), 1, state);
+        assert_eq!(a.device.wait_event(soon()).unwrap(), event);
+    }
+    assert_eq!(a.device.poll_event(), None);
+    close(&fake, a, b);
+}
+
+#[test]
+fn waiting_for_an_event_that_does_not_come_ends_at_the_deadline() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let error = a
+        .device
+        .wait_event(Deadline::after(Duration::from_millis(20)))
+        .unwrap_err();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    let error = a
+        .queue
+        .wait(Deadline::after(Duration::from_millis(20)))
+        .unwrap_err();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_peer_that_may_not_write_here_is_told_of_by_its_queue_pair() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(64), b.memory(64));
+    let write =
+        SendRequest::write(WrId(1), target.remote().at(1)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(write).unwrap();
+    assert_eq!(a.status(), WcStatus::RemoteAccess);
+    let qpn = b.pair.qpn();
+    let event = Event::AccessViolation;
+    assert_eq!(
+        b.device.wait_event(soon()).unwrap(),
+        AsyncEvent::QueuePair { qpn, event }
+    );
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn an_event_of_a_newer_kernel_is_told_as_its_number() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    fake.tell(&Request::Raise {
+        device: a.name(),
+        event: 4242,
+        element: Element::Port(0),
+    });
+    let event = AsyncEvent::Other { number: 4242 };
+    assert_eq!(a.device.wait_event(soon()).unwrap(), event);
+    close(&fake, a, b);
+}
+
+#[test]
+fn events_that_nobody_takes_do_not_keep_a_queue_pair() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    fake.tell(&Request::Raise {
+        device: a.name(),
+        event: 1,
+        element: Element::Pair(a.pair.qpn().get()),
+    });
+    close(&fake, a, b);
+}

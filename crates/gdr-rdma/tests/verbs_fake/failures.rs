@@ -1,0 +1,310 @@
+use std::time::{Duration, Instant};
+
+use fake_ibverbs::{DeviceSpec, Fake, PortSpec, Request};
+use gdr_rdma::{
+    Access, Buffer, ConnectionOptions, Device, Error, QueuePairOptions, RecvRequest, SendRequest,
+    State, VerbsError, WcStatus, WrId,
+};
+
+use crate::fixture::*;
+
+/// Why a device of this kind cannot be opened.
+fn refusal(fake: &Fake, spec: &DeviceSpec) -> VerbsError {
+    fake.add(spec.clone());
+    let error = Device::verbs(&options_of(fake).device(&spec.name)).unwrap_err();
+    fake.assert_clean();
+    match error {
+        Error::Verbs(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_during_a_transfer_ends_it_in_time() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(4096), b.memory(4096));
+    fill(&source, 1);
+    hold(&fake, &a.name(), true);
+    let write = SendRequest::write(WrId(1), target.remote().at(0))
+        .segment(source.segment(0, 4096).unwrap());
+    a.pair.post_send(write).unwrap();
+    let begun = Instant::now();
+    set_port(&fake, &a.name(), 1, 1);
+    assert_eq!(a.status(), WcStatus::RetryExceeded);
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert_eq!(a.pair.state(), State::Error);
+    assert!(bytes(&target).iter().all(|byte| *byte == 0));
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_peer_whose_port_goes_down_ends_what_is_sent_to_it() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(64), b.memory(64));
+    set_port(&fake, &b.name(), 1, 1);
+    let write =
+        SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(write).unwrap();
+    assert_eq!(a.status(), WcStatus::RetryExceeded);
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_port_that_is_down_is_named_with_what_to_do() {
+    let fake = Fake::load();
+    let mut spec = roce();
+    spec.ports[0].state = 1;
+    let error = refusal(&fake, &spec);
+    assert!(
+        matches!(error, VerbsError::PortDown { port: 1, .. }),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("IBV_PORT_DOWN") && text.contains("ip link set up"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_port_in_a_state_of_a_newer_kernel_is_shown_as_its_number() {
+    let fake = Fake::load();
+    let mut spec = roce();
+    spec.ports[0].state = 77;
+    let text = refusal(&fake, &spec).to_string();
+    assert!(text.contains("77"), "{text}");
+}
+
+#[test]
+fn a_port_without_a_gid_that_routes_is_named_with_what_to_do() {
+    let fake = Fake::load();
+    let mut without = roce();
+    without.ports[0].gids.clear();
+    let mut link_local = roce();
+    link_local.ports[0].gids.truncate(2);
+    for spec in [without, link_local] {
+        let error = refusal(&fake, &spec);
+        assert!(
+            matches!(error, VerbsError::NoGid { port: 1, .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("ip addr add"), "{error}");
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_answered_with_those_that_are() {
+    let fake = Fake::load();
+    let spec = roce();
+    fake.add(spec.clone());
+    let options = options_of(&fake).device("mlx5_none");
+    let text = Device::verbs(&options).unwrap_err().to_string();
+    assert!(
+        text.contains("`mlx5_none`") && text.contains(&spec.name),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_device_without_ports_and_a_port_that_is_not_there_are_refused() {
+    let fake = Fake::load();
+    let none = DeviceSpec {
+        ports: Vec::<PortSpec>::new(),
+        ..roce()
+    };
+    let error = refusal(&fake, &none);
+    assert!(
+        matches!(error, VerbsError::NoSuchPort { ports: 0, .. }),
+        "{error}"
+    );
+    let spec = roce();
+    fake.add(spec.clone());
+    let options = options_of(&fake).device(&spec.name).port(3);
+    let error = Device::verbs(&options).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("no port 3"), "{text}");
+}
+
+#[test]
+fn a_peer_in_another_subnet_is_told_of_with_what_to_look_at() {
+    let fake = Fake::load();
+    for (errno, words) in [
+        (libc::ENETUNREACH, "one subnet or a route"),
+        (libc::EHOSTUNREACH, "one subnet or a route"),
+        (libc::ETIMEDOUT, "one subnet or a route"),
+        (libc::ENODEV, "network namespace"),
+    ] {
+        let (a, b) = (Side::new(&fake, &roce()), Side::new(&fake, &roce()));
+        fake.tell(&Request::Refuse {
+            device: a.name(),
+            verb: "ibv_modify_qp RTR".to_owned(),
+            errno,
+            times: 1,
+        });
+        let error = a.pair.connect(&b.pair.endpoint(), &options()).unwrap_err();
+        assert!(
+            matches!(error, Error::Verbs(VerbsError::Route { .. })),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(text.contains(words), "{text}");
+        // Nothing is lost: it may be tried again.
+        connect(&a, &b);
+        close(&fake, a, b);
+    }
+}
+
+#[test]
+fn memory_beyond_the_limit_names_the_limit() {
+    let fake = Fake::load();
+    let side = Side::new(
+        &fake,
+        &DeviceSpec {
+            locked_memory: Some(10_000),
+            ..roce()
+        },
+    );
+    let buffer = Buffer::host(20_000).unwrap();
+    let error = side.domain.register(&buffer, Access::all()).unwrap_err();
+    let verbs = matches!(
+        &error,
+        Error::Verbs(VerbsError::Registration { len: 20_000, .. })
+    );
+    assert!(verbs, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("20000 bytes") && text.contains("ENOMEM"),
+        "{text}"
+    );
+    let small = side.memory(10_000);
+    drop(small);
+    drop(side);
+    fake.assert_clean();
+}
+
+#[test]
+fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
+    let fake = Fake::load();
+    for verb in [
+        "ibv_alloc_pd",
+        "ibv_create_comp_channel",
+        "ibv_create_cq",
+        "ibv_create_qp",
+        "ibv_modify_qp INIT",
+    ] {
+        let device = open(&fake, &roce());
+        let name = device.name().to_owned();
+        fake.tell(&Request::Refuse {
+            device: name.clone(),
+            verb: verb.to_owned(),
+            errno: libc::ENOSPC,
+            times: 2,
+        });
+        let domain = device.protection_domain();
+        let queue = device.completion_queue(16);
+        let error = domain
+            .queue_pair(&QueuePairOptions::new(&queue))
+            .unwrap_err();
+        let text = error.to_string();
+        let named = verb.split(' ').next().unwrap_or(verb);
+        assert!(text.contains(named) && text.contains("ENOSPC"), "{text}");
+        drop((domain, queue, device));
+        fake.assert_clean();
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_says_which_and_why() {
+    let fake = Fake::load();
+    for verb in ["ibv_open_device", "ibv_query_device_ex", "ibv_query_port"] {
+        let mut spec = roce();
+        spec.refusals.insert(verb.to_owned(), libc::EACCES);
+        let text = refusal(&fake, &spec).to_string();
+        assert!(
+            text.contains(&spec.name) && text.contains("EACCES"),
+            "{verb}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_status_of_a_newer_kernel_is_a_failure_like_any_other() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(64), b.memory(64));
+    fake.tell(&Request::EndNext {
+        device: a.name(),
+        status: 777,
+        vendor_err: 3,
+    });
+    let write =
+        SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(write).unwrap();
+    assert_ne!(a.status(), WcStatus::Success);
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_message_longer_than_its_receive_fails_on_both_sides() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(64), b.memory(64));
+    for id in [1, 2] {
+        let place = target.segment(0, 32).unwrap();
+        b.pair
+            .post_recv(RecvRequest::new(WrId(id)).segment(place))
+            .unwrap();
+    }
+    let send = SendRequest::send(WrId(3)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(send).unwrap();
+    assert_eq!(a.status(), WcStatus::RemoteInvalidRequest);
+    let (first, second) = (b.queue.wait(soon()).unwrap(), b.queue.wait(soon()).unwrap());
+    assert_eq!((first.id, first.status), (WrId(1), WcStatus::LocalLength));
+    assert_eq!((second.id, second.status), (WrId(2), WcStatus::WrFlushed));
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_device_that_does_fewer_reads_at_a_time_says_how_many() {
+    let fake = Fake::load();
+    let few = DeviceSpec {
+        max_reads: 4,
+        ..roce()
+    };
+    let (a, b) = (Side::new(&fake, &few), Side::new(&fake, &roce()));
+    let error = a.pair.connect(&b.pair.endpoint(), &options()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("4 READs and atomics at a time, not 16"),
+        "{text}"
+    );
+    let fewer = ConnectionOptions {
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        ..options()
+    };
+    a.pair.connect(&b.pair.endpoint(), &fewer).unwrap();
+    b.pair.connect(&a.pair.endpoint(), &fewer).unwrap();
+    close(&fake, a, b);
+}
+
+#[test]
+fn what_is_removed_while_it_is_used_ends_what_is_under_way() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(64), b.memory(64));
+    hold(&fake, &a.name(), true);
+    let write =
+        SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(write).unwrap();
+    fake.tell(&Request::Remove { device: a.name() });
+    assert_eq!(a.status(), WcStatus::WrFlushed);
+    drop((source, target));
+    close(&fake, a, b);
+}

@@ -1,0 +1,245 @@
+//! GPU memory: which way is taken, what is said of the others, and that the bytes are right.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
+use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_rdma::{Access, Buffer, Error, MemoryRegion, Registration, SendRequest, VerbsError, WrId};
+
+use crate::fixture::*;
+
+const LEN: u64 = 1 << 20;
+
+/// Simulated GPU memory, known to the peer-memory module of the made-up kernel.
+struct Memory {
+    driver: Arc<SimDriver>,
+    device: Arc<DeviceBuffer>,
+    buffer: Buffer,
+}
+
+impl Memory {
+    fn new(fake: &Fake) -> Self {
+        let driver = SimDriver::new(1);
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+        let share = driver.share(device.ptr()).unwrap();
+        fake.tell(&Request::GpuMemory {
+            base: share.base.get(),
+            size: share.size,
+            fd: share.fd.as_raw_fd(),
+        });
+        let buffer = Buffer::staged(Arc::clone(&device)).unwrap();
+        Self {
+            driver,
+            device,
+            buffer,
+        }
+    }
+
+    fn register(&self, side: &Side) -> Result<MemoryRegion, Error> {
+        side.domain.register(&self.buffer, Access::all())
+    }
+
+    /// What a cudaMemcpy sees.
+    fn as_cuda_sees_it(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.device.read(offset, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Writes to a region, and looks at it as CUDA does.
+fn check_write(a: &Side, memory: &Memory, region: &MemoryRegion) {
+    let source = a.memory(70_000);
+    let sent = fill(&source, 5);
+    for (offset, len) in [(0, 4), (3, 64), (4097, 70_000)] {
+        let write = SendRequest::write(WrId(0), region.remote().at(offset))
+            .segment(source.segment(0, len).unwrap());
+        a.pair.post_send(write).unwrap();
+        a.done();
+        let seen = memory.as_cuda_sees_it(offset, len as usize);
+        assert!(seen == sent[..len as usize], "{len} bytes at {offset}");
+    }
+}
+
+const REGISTERING: [&str; 3] = ["ibv_reg_dmabuf_mr", "ibv_reg_mr", "ibv_reg_mr_iova2"];
+
+fn registering(fake: &Fake, side: &Side) -> Vec<String> {
+    let calls = calls(fake, &side.name(), &REGISTERING);
+    calls.into_iter().map(|call| call.verb).collect()
+}
+
+#[test]
+fn dma_buf_is_the_first_way_and_nothing_else_is_tried_when_it_works() {
+    let fake = Fake::load();
+    let (a, b) = connected(
+        &fake,
+        &roce(),
+        &DeviceSpec {
+            peer_memory: GpuPath::Works,
+            ..roce()
+        },
+    );
+    let memory = Memory::new(&fake);
+    let region = memory.register(&b).unwrap();
+    assert_eq!(region.route(), Registration::DmaBuf);
+    assert_eq!(region.refusals(), [""; 0]);
+    assert_eq!(registering(&fake, &b), ["ibv_reg_dmabuf_mr"]);
+    check_write(&a, &memory, &region);
+    drop(region);
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_peer_memory_module_is_the_second_way_and_says_why_it_is() {
+    let fake = Fake::load();
+    for (errno, words) in [
+        (libc::EOPNOTSUPP, "kernel 5.12"),
+        (libc::EPROTONOSUPPORT, "kernel 5.12"),
+        (libc::EFAULT, "PCI path"),
+        (libc::EINVAL, "alignment|range"),
+        (libc::ENOMEM, "BAR1"),
+        (524, "ACS|PCI path"),
+        (libc::EIO, "PCI path"),
+        (9999, "errno 9999"),
+    ] {
+        let (a, b) = connected(
+            &fake,
+            &roce(),
+            &DeviceSpec {
+                dma_buf: GpuPath::Refuses(errno),
+                peer_memory: GpuPath::Works,
+                ..roce()
+            },
+        );
+        let memory = Memory::new(&fake);
+        let region = memory.register(&b).unwrap();
+        assert_eq!(region.route(), Registration::PeerMemory);
+        assert_eq!(registering(&fake, &b), ["ibv_reg_dmabuf_mr", "ibv_reg_mr"]);
+        let refusals = region.refusals();
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        let said = words.split('|').any(|word| refusals[0].contains(word));
+        assert!(said, "{errno}: {}", refusals[0]);
+        check_write(&a, &memory, &region);
+        drop(region);
+        close(&fake, a, b);
+    }
+}
+
+#[test]
+fn where_no_way_is_open_each_refusal_is_a_sentence_of_its_own() {
+    let fake = Fake::load();
+    for (dma_buf, peer, words) in [
+        (
+            libc::EOPNOTSUPP,
+            libc::EFAULT,
+            ["EOPNOTSUPP", "nvidia_peermem"],
+        ),
+        (libc::EFAULT, libc::EINVAL, ["EFAULT", "managed"]),
+        (libc::ENOMEM, libc::ENOMEM, ["ENOMEM", "BAR1"]),
+    ] {
+        let side = Side::new(
+            &fake,
+            &DeviceSpec {
+                dma_buf: GpuPath::Refuses(dma_buf),
+                peer_memory: GpuPath::Refuses(peer),
+                ..roce()
+            },
+        );
+        let memory = Memory::new(&fake);
+        let error = memory.register(&side).unwrap_err();
+        let Error::Verbs(VerbsError::GpuRegistration(refusals)) = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(refusals.len(), 2, "{refusals:?}");
+        for (refusal, word) in refusals.iter().zip(words) {
+            assert!(refusal.contains(word), "{refusal}");
+        }
+        assert_eq!(fake.live(&side.name()).regions, 0);
+        drop(side);
+        fake.assert_clean();
+    }
+}
+
+#[test]
+fn part_of_an_allocation_that_shares_its_pages_is_registered_where_it_is() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    // Small allocations share one block: the second does not begin a page.
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let neighbour = gpu.allocate(MemoryKind::Plain, 1000).unwrap();
+    let device = Arc::new(gpu.allocate(MemoryKind::Plain, 5000).unwrap());
+    let buffer = Buffer::staged(Arc::clone(&device)).unwrap();
+    let region = b
+        .domain
+        .register_range(&buffer, 100, 4000, Access::all())
+        .unwrap();
+    assert_eq!(region.route(), Registration::DmaBuf);
+    let source = a.memory(4000);
+    let sent = fill(&source, 8);
+    let write = SendRequest::write(WrId(0), region.remote().at(0))
+        .segment(source.segment(0, 4000).unwrap());
+    a.pair.post_send(write).unwrap();
+    a.done();
+    let mut seen = vec![0; 5000];
+    device.read(0, &mut seen).unwrap();
+    assert!(seen[100..4100] == sent[..]);
+    assert!(
+        seen[..100]
+            .iter()
+            .chain(&seen[4100..])
+            .all(|byte| *byte == 0)
+    );
+    let mut beside = vec![0; 1000];
+    neighbour.read(0, &mut beside).unwrap();
+    assert!(beside.iter().all(|byte| *byte == 0));
+    drop((source, region));
+    close(&fake, a, b);
+}
+
+#[test]
+fn gpu_memory_outlives_its_registration_and_its_dma_buf_is_open_as_long() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let memory = Memory::new(&fake);
+    let region = memory.register(&b).unwrap();
+    let Memory {
+        driver,
+        device,
+        buffer,
+    } = memory;
+    let address = device.ptr();
+    drop((device, buffer));
+    assert!(driver.share(address).is_ok(), "the region keeps it");
+    let source = a.memory(64);
+    let write =
+        SendRequest::write(WrId(0), region.remote().at(0)).segment(source.segment(0, 64).unwrap());
+    a.pair.post_send(write).unwrap();
+    a.done();
+    drop((source, region));
+    assert!(driver.share(address).is_err(), "nothing keeps it any more");
+    let ended = calls(&fake, &b.name(), &["ibv_dereg_mr"]);
+    assert_eq!(ended.len(), 1);
+    let detail = &ended[0].detail;
+    assert!(detail.ends_with("descriptor open: Some(true)"), "{detail}");
+    close(&fake, a, b);
+}
+
+#[test]
+fn managed_memory_is_refused_by_name() {
+    let fake = Fake::load();
+    let side = Side::new(&fake, &roce());
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver, Ordinal(0)).unwrap();
+    let device = Arc::new(gpu.allocate(MemoryKind::Managed, LEN).unwrap());
+    let refusal = Buffer::staged(device).and_then(|buffer| {
+        let region = side.domain.register(&buffer, Access::all());
+        region.map(|region| region.route())
+    });
+    let text = refusal.unwrap_err().to_string();
+    assert!(text.contains("managed"), "{text}");
+    drop(side);
+    fake.assert_clean();
+}
