@@ -7,7 +7,7 @@ use clap::Subcommand;
 use gdr_doctor::Action;
 use gdr_doctor::peermem::{DROP_IN, DmaBuf, MODULE, OLD_MODULE, PeerMemory, Standing};
 use gdr_doctor::remedy::{Done, Hands, Journal, LiveHands, apply};
-use gdr_node::{Datum, LiveRoot};
+use gdr_node::Datum;
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::fix::{JOURNAL, root};
 use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit};
+use crate::live;
 use crate::node::Which;
 use crate::output::Output;
 
@@ -93,12 +94,12 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             }
         }
     }
-    status(global, PeerMemory::read(&LiveRoot::new()), output)
+    status(global, PeerMemory::read(&live::this_node()), output)
 }
 
 fn act(actions: &[Action], output: &mut Output) -> Result<()> {
     root()?;
-    let peer = PeerMemory::read(&LiveRoot::new());
+    let peer = PeerMemory::read(&live::this_node());
     if matches!(peer.standing, Standing::Impossible | Standing::Conflict) {
         anyhow::bail!("{MODULE} cannot be loaded: {}", peer.because);
     }

@@ -126,3 +126,46 @@ fn the_peer_memory_of_a_node_is_described() {
     // This node may or may not have it; it is described all the same.
     assert!(matches!(code(&gdr(["peermem", "status"])), 0..=3));
 }
+
+#[test]
+fn the_page_opens_in_a_browser_with_its_picture() {
+    let browser = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find(|name| Process::new(name).arg("--version").output().is_ok());
+    let Some(browser) = browser else {
+        eprintln!("skipped: the_page_opens_in_a_browser_with_its_picture: no Chromium is here");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("report.html");
+    std::fs::write(&page, stdout(&doctor("--example --format html"))).unwrap();
+    let profile = format!("--user-data-dir={}", dir.path().join("profile").display());
+    let output = Process::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--timeout=20000",
+        ])
+        .args([profile.as_str(), "--enable-logging=stderr", "--dump-dom"])
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let seen = stdout(&output);
+    assert!(
+        seen.contains("<title>GPUDirect RDMA on example-node</title>"),
+        "{seen:.200}"
+    );
+    // The parser of the browser put the picture where it belongs, with every device in it.
+    assert!(
+        seen.contains("<figure class=\"topology\"><svg"),
+        "no picture"
+    );
+    assert_eq!(
+        seen.matches(">GPU7</text>").count(),
+        3,
+        "GPU7 and its row and column"
+    );
+    let log = stderr(&output);
+    assert!(!log.contains("CONSOLE"), "{log}");
+}
