@@ -12,6 +12,7 @@ pub mod link;
 pub mod namespace;
 pub mod own;
 pub mod soft;
+pub mod trace;
 pub mod verbs;
 
 pub use end::{Done, End, Outcome, Peer, Settings, Work};

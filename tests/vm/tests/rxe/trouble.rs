@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gdr_rdma::{AtomicOp, Deadline, Mtu};
 use gdr_vm_tests::link::Trouble;
+use gdr_vm_tests::trace::Trace;
 use gdr_vm_tests::{End, Outcome, Settings, Work};
 
 use crate::fixture::*;
@@ -59,6 +60,7 @@ fn survive(roles: Roles, family: Family, words: &str) {
     let others = (&*all.0, &*all.1);
     let reads = own.as_ref().map_or(others, |own| (&*own.0, &*own.1));
 
+    let _trace = Trace::start();
     let trouble = Trouble::make(words).unwrap();
     others.1.fill(0, &[0; 8]);
     let mut sum = 0;
