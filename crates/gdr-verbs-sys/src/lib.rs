@@ -54,6 +54,7 @@ mod foreign;
 mod functions;
 mod library;
 mod memory;
+mod mlx5;
 mod post;
 mod query;
 mod table;

@@ -6,16 +6,17 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::bindings::ibv_device;
 use crate::error::{LoadError, NoDevice};
+use crate::mlx5::Mlx5;
 use crate::table::Table;
 
 /// The library's name, of which every release of rdma-core keeps the interface.
-const LIBRARY: &str = "libibverbs.so.1";
+pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 
 /// The variable of the environment that names another file.
 const OVERRIDE: &str = "GDR_LIBIBVERBS";
@@ -28,6 +29,7 @@ const OVERRIDE: &str = "GDR_LIBIBVERBS";
 pub struct Verbs {
     table: Table,
     library: PathBuf,
+    mlx5: OnceLock<Option<Mlx5>>,
 }
 
 impl Verbs {
@@ -101,6 +103,7 @@ impl Verbs {
         Ok(Box::leak(Box::new(Self {
             table,
             library: file.into(),
+            mlx5: OnceLock::new(),
         })))
     }
 
@@ -128,6 +131,10 @@ impl Verbs {
         }
     }
 
+    pub(crate) fn mlx5(&self) -> &OnceLock<Option<Mlx5>> {
+        &self.mlx5
+    }
+
     pub(crate) fn table(&self) -> &Table {
         &self.table
     }
@@ -137,6 +144,7 @@ impl Verbs {
         Self {
             table,
             library: PathBuf::from("a table made by hand"),
+            mlx5: OnceLock::new(),
         }
     }
 }

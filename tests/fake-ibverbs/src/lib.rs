@@ -27,6 +27,7 @@ mod device;
 mod dma;
 mod event;
 mod handle;
+mod mlx5;
 mod pair;
 mod post;
 mod provider;

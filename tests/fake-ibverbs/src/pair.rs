@@ -132,6 +132,7 @@ impl World {
         verb: &str,
         attr: &mut ibv_qp_init_attr_ex,
         operations: Option<u64>,
+        may_scatter: bool,
     ) -> Outcome<Handle<ibv_qp_ex>> {
         let (id, context) = self.domain(verb, attr.pd)?;
         let cap = attr.cap;
@@ -158,9 +159,8 @@ impl World {
         if attr.qp_type != ibv_qp_type::IBV_QPT_RC {
             return Err(libc::EOPNOTSUPP);
         }
-        // The C library's copy is what mlx5 looks at, too; Rust's standard library reads it.
         let switched_off = std::env::var_os("MLX5_SCATTER_TO_CQE").is_some_and(|it| it == "0");
-        let scatters = spec.scatter_to_cqe && !switched_off;
+        let scatters = spec.scatter_to_cqe && may_scatter && !switched_off;
         // SAFETY: numbers, pointers and functions that may be null, and a mutex nobody locks.
         let handle: Handle<ibv_qp_ex> = unsafe { Handle::zeroed() };
         // SAFETY: the object is new: nobody else has its address.
@@ -227,7 +227,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
         ..Default::default()
     };
     pointer(|world| {
-        let pair = world.create_pair("ibv_create_qp", &mut wanted, None)?;
+        let pair = world.create_pair("ibv_create_qp", &mut wanted, None, true)?;
         plain.cap = wanted.cap;
         Ok(pair.as_ptr().cast())
     })
@@ -240,11 +240,20 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let verb = "ibv_create_qp_ex";
     // SAFETY: this function's contract.
     let wanted = unsafe { &mut *attr };
-    pointer(|world| {
-        world.device_of(verb, context)?;
+    pointer(|world| world.create_pair_ex("ibv_create_qp_ex", context, wanted, true))
+}
+
+impl World {
+    pub(crate) fn create_pair_ex(
+        &mut self,
+        verb: &str,
+        context: *mut ibv_context,
+        wanted: &mut ibv_qp_init_attr_ex,
+        may_scatter: bool,
+    ) -> Outcome<*mut ibv_qp> {
+        self.device_of(verb, context)?;
         let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
             | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
             | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
@@ -253,9 +262,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         }
         let flags = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         let operations = (wanted.comp_mask & flags.0 != 0).then_some(wanted.send_ops_flags);
-        let pair = world.create_pair(verb, wanted, operations)?;
+        let pair = self.create_pair(verb, wanted, operations, may_scatter)?;
         Ok(pair.as_ptr().cast())
-    })
+    }
 }
 
 #[unsafe(no_mangle)]

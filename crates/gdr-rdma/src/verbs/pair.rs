@@ -10,12 +10,13 @@ use gdr_roce::{
 };
 use gdr_verbs_sys::{
     Errno, VerbError, ibv_ah_attr, ibv_global_route, ibv_mtu, ibv_post_recv, ibv_post_send, ibv_qp,
-    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
-    ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr,
+    ibv_sge, ibv_wr_opcode,
 };
 use smallvec::SmallVec;
 
-use super::context::{gid_of, is_about_the_way};
+use super::context::{Context, gid_of, is_about_the_way};
 use super::domain::Domain;
 use super::error::VerbsError;
 use super::held::{Ended, Held};
@@ -58,7 +59,7 @@ impl Pair {
     ) -> std::result::Result<Self, VerbsError> {
         let context = domain.context();
         let most_segments = context.max_sge.min(SEGMENTS);
-        let mut attr = ibv_qp_init_attr {
+        let mut attr = ibv_qp_init_attr_ex {
             send_cq: queues[0].raw()?,
             recv_cq: queues[1].raw()?,
             cap: ibv_qp_cap {
@@ -69,20 +70,16 @@ impl Pair {
                 max_inline_data: capabilities.max_inline,
             },
             qp_type: ibv_qp_type::IBV_QPT_RC,
-            // SAFETY: numbers and null pointers.
-            ..unsafe { MaybeUninit::zeroed().assume_init() }
+            comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0,
+            pd: domain.raw()?,
+            ..Default::default()
         };
-        let pd = domain.raw()?;
-        let verbs = context.verbs();
-        // SAFETY: the domain and the queues are alive and of this context, and this holds them.
-        let made = unsafe { verbs.ibv_create_qp(pd, &mut attr) };
-        let pair = match made {
+        let pair = match Self::create(context, &mut attr) {
             Err(error) if capabilities.max_inline > 0 => {
                 // Some devices have no inline data, or less: this side copies then.
                 attr.cap.max_inline_data = 0;
                 tracing::debug!(%error, "a queue pair without inline data");
-                // SAFETY: as above.
-                unsafe { verbs.ibv_create_qp(pd, &mut attr) }
+                Self::create(context, &mut attr)
             }
             made => made,
         }
@@ -114,6 +111,20 @@ impl Pair {
         )
         .map_err(|error| context.failed(error))?;
         Ok(made)
+    }
+
+    /// Makes a queue pair. Any may touch GPU memory, which the CPU has no address of: the library
+    /// must not copy small messages to where they belong (mlx5 would).
+    fn create(
+        context: &Context,
+        attr: &mut ibv_qp_init_attr_ex,
+    ) -> std::result::Result<NonNull<ibv_qp>, VerbError> {
+        let verbs = context.verbs();
+        // SAFETY: the context is open, and so are the domain and the queues, which are its own; the
+        // queue pair will hold them.
+        let made = unsafe { verbs.mlx5_create_qp_without_scatter(context.raw(), attr) };
+        // SAFETY: as above.
+        made.unwrap_or_else(|| unsafe { verbs.ibv_create_qp_ex(context.raw(), attr) })
     }
 
     fn number(&self) -> u32 {

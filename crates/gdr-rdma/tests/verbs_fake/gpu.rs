@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
-use gdr_rdma::{Access, Buffer, Error, MemoryRegion, Registration, SendRequest, VerbsError, WrId};
+use gdr_rdma::{
+    Access, Buffer, Error, MemoryRegion, RecvRequest, Registration, SendRequest, VerbsError, WrId,
+};
 
 use crate::fixture::*;
 
@@ -195,6 +197,25 @@ fn part_of_an_allocation_that_shares_its_pages_is_registered_where_it_is() {
     let mut beside = vec![0; 1000];
     neighbour.read(0, &mut beside).unwrap();
     assert!(beside.iter().all(|byte| *byte == 0));
+    drop((source, region));
+    close(&fake, a, b);
+}
+
+#[test]
+fn small_messages_are_not_copied_to_gpu_pointers_by_the_cpu() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let memory = Memory::new(&fake);
+    let region = memory.register(&b).unwrap();
+    b.pair
+        .post_recv(RecvRequest::new(WrId(1)).segment(region.segment(0, 64).unwrap()))
+        .unwrap();
+    let source = a.memory(8);
+    let sent = fill(&source, 6);
+    let send = SendRequest::send(WrId(2)).segment(source.segment(0, 8).unwrap());
+    a.pair.post_send(send).unwrap();
+    b.done();
+    assert_eq!(memory.as_cuda_sees_it(0, 8), sent);
     drop((source, region));
     close(&fake, a, b);
 }

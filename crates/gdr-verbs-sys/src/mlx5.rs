@@ -1,0 +1,159 @@
+//! What libmlx5 alone offers, for NVIDIA's (Mellanox') adapters: queue pairs whose small messages
+//! do not go through completions.
+//!
+//! libmlx5 lets the device put payloads of up to 64 bytes into the completion and copies them to
+//! where they belong by the CPU ("scatter to CQE"), for receives as well as for answers to reads
+//! and atomics. For GPU memory that is a store to an address that the CPU does not have.
+
+use std::ffi::CString;
+use std::mem;
+use std::ptr::NonNull;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::answer::pointer;
+use crate::bindings::*;
+use crate::error::VerbError;
+use crate::library::{LIBRARY, Verbs};
+
+/// The library's name; where libibverbs was named as a file, it is looked for beside it.
+const LIBMLX5: &str = "libmlx5.so.1";
+
+/// `MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS` (infiniband/mlx5dv.h).
+const WITH_CREATE_FLAGS: u64 = 1;
+/// `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE` (infiniband/mlx5dv.h).
+const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
+
+/// `struct mlx5dv_dc_init_attr` (infiniband/mlx5dv.h).
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Dc {
+    dc_type: u32,
+    dct_access_key: u64,
+}
+
+/// `struct mlx5dv_qp_init_attr` (infiniband/mlx5dv.h), which is the same in every release since
+/// rdma-core 30; earlier ones end before `send_ops_flags`.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct InitAttr {
+    comp_mask: u64,
+    create_flags: u32,
+    /// `struct mlx5dv_dc_init_attr`.
+    dc: Dc,
+    send_ops_flags: u64,
+}
+
+type IsSupported = unsafe extern "C" fn(device: *mut ibv_device) -> bool;
+type CreateQp = unsafe extern "C" fn(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+    mlx5: *mut InitAttr,
+) -> *mut ibv_qp;
+
+/// The functions, which stay valid for the life of the process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mlx5 {
+    is_supported: IsSupported,
+    create_qp: CreateQp,
+}
+
+impl Mlx5 {
+    /// The functions, where the library has them.
+    ///
+    /// # Safety
+    ///
+    /// The library is libmlx5 or acts as it does, and is never unloaded.
+    unsafe fn of(library: &Library) -> Option<Self> {
+        let find = |name: &str| {
+            let name = CString::new(name).ok()?;
+            // SAFETY: the symbol is only taken as an address here.
+            let symbol = unsafe { library.get::<*mut std::ffi::c_void>(name.as_c_str()) }.ok()?;
+            NonNull::new(symbol.as_raw_ptr())
+        };
+        let (is_supported, create_qp) = (find("mlx5dv_is_supported")?, find("mlx5dv_create_qp")?);
+        // SAFETY: the addresses are of functions with these types, as the caller answers for.
+        Some(unsafe {
+            Self {
+                is_supported: mem::transmute::<*mut std::ffi::c_void, IsSupported>(
+                    is_supported.as_ptr(),
+                ),
+                create_qp: mem::transmute::<*mut std::ffi::c_void, CreateQp>(create_qp.as_ptr()),
+            }
+        })
+    }
+
+    /// The functions of the library that belongs to this libibverbs.
+    fn load(verbs: &Verbs) -> Option<Self> {
+        let libibverbs = verbs.file();
+        let beside = match libibverbs.as_os_str() == LIBRARY {
+            true => LIBMLX5.into(),
+            false => libibverbs.with_file_name(LIBMLX5),
+        };
+        for file in [libibverbs, &beside] {
+            // SAFETY: the first is loaded already; the second is libmlx5, which is made to be
+            // loaded by libibverbs in the same way.
+            let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
+            let Ok(library) = library else {
+                continue;
+            };
+            // SAFETY: functions with these names are libmlx5's, and the library stays (below).
+            let found = unsafe { Self::of(&library) };
+            mem::forget(library);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+}
+
+impl Verbs {
+    /// Makes a queue pair as [`Verbs::ibv_create_qp_ex`] does, of which small messages do not go
+    /// through completions, where that is anything to ask for: on devices of libmlx5. `None`
+    /// where the device is no such one, or libmlx5 is not to be had; then nothing was made.
+    ///
+    /// # Errors
+    ///
+    /// As [`Verbs::ibv_create_qp_ex`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Verbs::ibv_create_qp_ex`].
+    pub unsafe fn mlx5_create_qp_without_scatter(
+        &self,
+        context: *mut ibv_context,
+        attr: &mut ibv_qp_init_attr_ex,
+    ) -> Option<Result<NonNull<ibv_qp>, VerbError>> {
+        let mlx5 = (*self.mlx5().get_or_init(|| Mlx5::load(self)))?;
+        // SAFETY: the context is open, and its device there.
+        if !unsafe { (mlx5.is_supported)((*context).device) } {
+            return None;
+        }
+        let mut flags = InitAttr {
+            comp_mask: WITH_CREATE_FLAGS,
+            create_flags: DISABLE_SCATTER_TO_CQE,
+            ..InitAttr::default()
+        };
+        // SAFETY: the attributes are as the caller answers for; of the others only those are read
+        // that their mask names.
+        let made = unsafe { (mlx5.create_qp)(context, attr, &mut flags) };
+        Some(pointer("mlx5dv_create_qp", made))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn the_attributes_are_laid_out_as_in_the_header() {
+        assert_eq!(size_of::<InitAttr>(), 40);
+        assert_eq!(offset_of!(InitAttr, create_flags), 8);
+        assert_eq!(offset_of!(InitAttr, dc), 16);
+        assert_eq!(offset_of!(Dc, dct_access_key), 8);
+        assert_eq!(offset_of!(InitAttr, send_ops_flags), 32);
+    }
+}
