@@ -1,14 +1,18 @@
-//! `lspci -vvv`, `lspci -xxxx`, or both at once, with or without `-nn` and `-D`.
+//! `lspci -vvv`, `lspci -xxxx`, `lspci -t`, or several at once, with or without `-nn` and `-D`.
 
+mod drawing;
 mod express;
 mod headline;
 mod record;
+
+use std::collections::BTreeMap;
 
 use gdr_cuda::Bdf;
 
 use super::{ImportError, check_length};
 use crate::pci::{Function, Tree};
 use crate::source::Datum;
+use drawing::Drawing;
 use record::Record;
 
 /// The most functions that are read. Large servers have a thousand.
@@ -33,7 +37,9 @@ impl Listing {
 /// Reads a listing.
 ///
 /// Bytes (`-x` to `-xxxx`) say more than words and win where both are there. Of a listing
-/// without `-nn` only well-known makers and classes get their numbers.
+/// without `-nn` only well-known makers and classes get their numbers. Of a drawing (`-t`) come the
+/// functions and buses that the lists do not have; it has no classes, so that with `-tv` only
+/// NVIDIA's GPUs and Mellanox's NICs get theirs, by their names.
 ///
 /// # Errors
 ///
@@ -43,10 +49,13 @@ pub fn read(text: &str) -> Result<Listing, ImportError> {
     check_length(text)?;
     let mut functions = Vec::new();
     let mut record: Option<Record> = None;
+    let (mut drawing, mut drawn) = (Drawing::default(), Vec::new());
     let mut skipped_lines = 0;
     for line in text.lines() {
-        if functions.len() == MOST_FUNCTIONS {
+        if functions.len() + drawn.len() >= MOST_FUNCTIONS {
             skipped_lines += 1;
+        } else if drawing.line(line, &mut drawn) {
+            functions.extend(record.take().map(Record::finish));
         } else if let Some((bdf, rest)) = headline(line) {
             functions.extend(record.replace(Record::new(bdf, rest)).map(Record::finish));
         } else if let Some(record) = &mut record {
@@ -56,6 +65,7 @@ pub fn read(text: &str) -> Result<Listing, ImportError> {
         }
     }
     functions.extend(record.map(Record::finish));
+    add(&mut functions, drawn);
     functions.truncate(MOST_FUNCTIONS);
     if functions.is_empty() {
         return Err(ImportError::NotRecognized {
@@ -82,9 +92,35 @@ pub fn read(text: &str) -> Result<Listing, ImportError> {
     })
 }
 
-/// `3b:00.0 3D controller: ...`: the address stands at the very beginning of its line.
+/// Adds what a drawing shows to what lists say.
+fn add(functions: &mut Vec<Function>, drawn: Vec<Function>) {
+    let mut known: BTreeMap<Bdf, usize> = (functions.iter().enumerate())
+        .map(|(at, function)| (function.bdf, at))
+        .collect();
+    for function in drawn {
+        match known.get(&function.bdf).copied() {
+            Some(at) => {
+                let listed = &mut functions[at];
+                listed.bridge = listed.bridge.or(function.bridge);
+                listed.identity = std::mem::take(&mut listed.identity).or(function.identity);
+            }
+            None => {
+                known.insert(function.bdf, functions.len());
+                functions.push(function);
+            }
+        }
+    }
+}
+
+/// `3b:00.0 3D controller: ...`: the address stands at the very beginning of its line, with `-PP`
+/// after those of the bridges above it.
 fn headline(line: &str) -> Option<(Bdf, &str)> {
     let (address, rest) = line.split_once(' ')?;
+    let address = match address.rsplit_once('/') {
+        // `-P` leaves the bus out, and with it what tells functions apart.
+        Some((_, last)) if last.contains(':') => last,
+        _ => address,
+    };
     Some((address.parse().ok()?, rest))
 }
 

@@ -2,10 +2,17 @@
 //!
 //! Each reader takes a text of at most [`MAX_TEXT`] bytes, keeps what it understands and leaves
 //! the rest; none of them panics, and what they build is bounded by what they read.
+//! [`Capture::read`] finds out which of them a file is for.
 
+mod capture;
+pub mod hwloc_tar;
+pub mod hwloc_xml;
 pub mod lspci;
 pub mod nccl_xml;
+pub mod rdma_topo;
 pub mod topo_matrix;
+
+pub use capture::Capture;
 
 /// The longest text that a reader takes, in bytes.
 pub const MAX_TEXT: usize = 64 << 20;
@@ -36,6 +43,39 @@ pub enum ImportError {
          NCCL_TOPO_DUMP_FILE wrote"
     )]
     TooDeep(usize),
+    /// It is XML of another kind, or none.
+    #[error("this is no XML of hwloc: {0}; pass what `lstopo --of xml` wrote")]
+    HwlocXml(String),
+    /// It is no dump of `rdma_topo`.
+    #[error("this is no dump of rdma_topo: {0}; pass the output of `rdma_topo dump`")]
+    Dump(String),
+    /// A packed file is cut off or wrong.
+    #[error("the file cannot be unpacked: {0}; copy it again")]
+    Damaged(String),
+    /// A packed file holds more than any node's does.
+    #[error("the file unpacks to more than {0}, which no capture of a node does")]
+    TooLarge(&'static str),
+    /// An entry of a packed file would lead out of it.
+    #[error("the file has an entry at `{0}`, which is no place in it: it was tampered with")]
+    Path(String),
+    /// Bytes where there should be text.
+    #[error(
+        "the file is no text: byte {at} is {byte:#04x}; pass the text itself, or an archive of \
+         `gdr collect` or hwloc-gather-topology"
+    )]
+    Binary {
+        /// Where, from 0.
+        at: usize,
+        /// What is there.
+        byte: u8,
+    },
+    /// It is nothing that is known.
+    #[error(
+        "the file is nothing that describes a node; pass an archive of `gdr collect`, or what \
+         `lspci -D -nn -vvv`, `nvidia-smi topo -m`, NCCL_TOPO_DUMP_FILE, hwloc-gather-topology, \
+         `lstopo --of xml` or `rdma_topo dump` wrote"
+    )]
+    Unknown,
 }
 
 pub(crate) fn check_length(text: &str) -> Result<(), ImportError> {

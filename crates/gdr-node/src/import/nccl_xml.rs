@@ -10,7 +10,7 @@ use crate::pci::{Class, DeviceId, Identity, Link, LinkSpeed, LinkWidth, VendorId
 const MOST_DEPTH: usize = 64;
 
 /// The most elements and pieces of text in a file. Those of whole racks have some thousands.
-const MOST_NODES: u32 = 1 << 16;
+pub(super) const MOST_NODES: u32 = 1 << 16;
 
 /// The most CPUs in a file, each of which is joined to all others.
 const MOST_CPUS: usize = 512;
@@ -147,7 +147,7 @@ pub fn read(text: &str) -> Result<NcclTopology, ImportError> {
 
 /// Refuses a text that opens many more elements than it has closed, before a parser follows it
 /// down.
-fn check_depth(text: &str) -> Result<(), ImportError> {
+pub(super) fn check_depth(text: &str) -> Result<(), ImportError> {
     let mut depth: usize = 0;
     for (at, _) in text.match_indices('<') {
         let rest = &text[at + 1..];

@@ -1,0 +1,229 @@
+//! What a file that describes a node is, by its content.
+
+use std::io::{self, Read};
+
+use super::nccl_xml::NcclTopology;
+use super::topo_matrix::TopoMatrix;
+use super::{ImportError, MAX_TEXT, hwloc_tar, hwloc_xml, lspci, nccl_xml, rdma_topo, topo_matrix};
+use crate::inventory::Inventory;
+use crate::numa::NumaLayout;
+use crate::pci::{NumaNode, Tree};
+use crate::source::{Datum, MemorySource};
+
+const GZIP: &[u8] = &[0x1f, 0x8b];
+const BZIP2: &[u8] = b"BZh";
+/// Where a tar has its magic word.
+const USTAR: std::ops::Range<usize> = 257..262;
+
+/// A node by what another tool wrote about it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Capture {
+    /// Files of the node: of hwloc-gather-topology, of `rdma_topo dump`.
+    Files(Box<MemorySource>),
+    /// Its PCI tree and what goes with it: of lspci, of hwloc's XML.
+    Devices(Box<Inventory>),
+    /// Nothing but the matrices that nvidia-smi printed.
+    Matrices(Vec<TopoMatrix>),
+    /// The topology as NCCL sees it.
+    Nccl(NcclTopology),
+}
+
+impl Capture {
+    /// Finds out what a file is and reads it.
+    ///
+    /// ```
+    /// use gdr_node::import::{Capture, ImportError};
+    ///
+    /// let listing = b"41:00.0 3D controller: NVIDIA Corporation GH100\n";
+    /// assert!(matches!(Capture::read(listing), Ok(Capture::Devices(_))));
+    /// assert_eq!(Capture::read(b"words").unwrap_err(), ImportError::Unknown);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the readers; [`ImportError::Binary`] for what is no text and nothing packed;
+    /// [`ImportError::Unknown`] for text of no known kind.
+    pub fn read(bytes: &[u8]) -> Result<Self, ImportError> {
+        if bytes.starts_with(GZIP) {
+            return Self::packed(|| flate2::bufread::MultiGzDecoder::new(bytes));
+        }
+        if bytes.starts_with(BZIP2) {
+            return Self::packed(|| bzip2::bufread::MultiBzDecoder::new(bytes));
+        }
+        if bytes.get(USTAR).is_some_and(|word| word == b"ustar") {
+            return Ok(Self::Files(Box::new(hwloc_tar::read(bytes)?)));
+        }
+        Self::text(bytes)
+    }
+
+    /// What was packed by a program that keeps one stream.
+    fn packed<R: Read>(stream: impl Fn() -> R) -> Result<Self, ImportError> {
+        let damaged = |error: io::Error| ImportError::Damaged(error.to_string());
+        let mut head = Vec::new();
+        stream()
+            .take(USTAR.end as u64)
+            .read_to_end(&mut head)
+            .map_err(damaged)?;
+        if head.get(USTAR).is_some_and(|word| word == b"ustar") {
+            return Ok(Self::Files(Box::new(hwloc_tar::read(stream())?)));
+        }
+        let mut text = Vec::new();
+        stream()
+            .take(MAX_TEXT as u64 + 1)
+            .read_to_end(&mut text)
+            .map_err(damaged)?;
+        if text.len() > MAX_TEXT {
+            return Err(ImportError::TooLarge("64 MiB of text"));
+        }
+        Self::text(&text)
+    }
+
+    fn text(bytes: &[u8]) -> Result<Self, ImportError> {
+        if bytes.len() > MAX_TEXT {
+            return Err(ImportError::TooLong(bytes.len()));
+        }
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        // Terminals leave escapes in what they log; other control characters are in no text.
+        let control = |byte: &u8| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f);
+        if let Some(at) = bytes.iter().position(control) {
+            let byte = bytes[at];
+            return Err(ImportError::Binary { at, byte });
+        }
+        let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+        if matches!(first, Some(b'<' | b'{' | b'[')) {
+            let text = std::str::from_utf8(bytes).map_err(|error| {
+                let at = error.valid_up_to();
+                ImportError::Binary {
+                    at,
+                    byte: bytes.get(at).copied().unwrap_or_default(),
+                }
+            })?;
+            return Self::marked_up(text);
+        }
+        let text = String::from_utf8_lossy(bytes);
+        match lspci::read(&text) {
+            Ok(listing) => Self::listing(listing).map(|it| Self::Devices(Box::new(it))),
+            Err(ImportError::NotRecognized { .. }) => match topo_matrix::read_all(&text) {
+                Ok(matrices) => Ok(Self::Matrices(matrices)),
+                Err(ImportError::NotRecognized { .. }) => Err(ImportError::Unknown),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    fn marked_up(text: &str) -> Result<Self, ImportError> {
+        if !text.trim_start().starts_with('<') {
+            let node = rdma_topo::read(text)?;
+            return Ok(Self::Files(Box::new(node)));
+        }
+        if text.contains("<topology") {
+            return Ok(Self::Devices(Box::new(hwloc_xml::read(text)?)));
+        }
+        nccl_xml::read(text).map(Self::Nccl)
+    }
+
+    /// What a listing of lspci says about a node. Which NUMA nodes there are it tells only by
+    /// those that it names; a listing that names none, although it would, is of a node with one.
+    fn listing(listing: lspci::Listing) -> Result<Inventory, ImportError> {
+        let functions = &listing.functions;
+        let bridges = (functions.iter()).filter(|function| {
+            function
+                .identity
+                .class
+                .is_some_and(|class| class.is_bridge())
+        });
+        let buses = functions.iter().any(|function| function.bridge.is_some());
+        if bridges.count() > 0 && !buses {
+            return Err(ImportError::NotRecognized {
+                expected: "listing that tells a tree",
+                found: "it does not say which buses are behind its bridges",
+                command: "lspci -D -nn -vvv",
+            });
+        }
+        let mut nodes: Vec<NumaNode> = (functions.iter())
+            .filter_map(|function| function.numa.present().copied())
+            .collect();
+        nodes.sort();
+        nodes.dedup();
+        let verbose = (functions.iter()).any(|function| function.acs != Datum::NotCollected);
+        let numa = match (nodes.is_empty(), verbose) {
+            (false, _) => NumaLayout {
+                online: Datum::Present(nodes),
+                ..NumaLayout::unknown()
+            },
+            (true, true) => NumaLayout::of_nodes(1),
+            (true, false) => NumaLayout::unknown(),
+        };
+        let tree: Tree = listing.into_tree();
+        Ok(Inventory::of_tree(Datum::Present(tree), numa))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const LISTING: &[u8] = b"41:00.0 3D controller: NVIDIA Corporation GH100\n";
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        out.write_all(bytes).unwrap();
+        out.finish().unwrap()
+    }
+
+    #[test]
+    fn each_kind_is_known_by_its_content() {
+        let matrix = b"\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n";
+        assert!(matches!(Capture::read(matrix), Ok(Capture::Matrices(_))));
+        assert!(matches!(Capture::read(LISTING), Ok(Capture::Devices(_))));
+        let packed = gzip(LISTING);
+        assert!(matches!(Capture::read(&packed), Ok(Capture::Devices(_))));
+        let mut bzip2 = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        bzip2.write_all(LISTING).unwrap();
+        let packed = bzip2.finish().unwrap();
+        assert!(matches!(Capture::read(&packed), Ok(Capture::Devices(_))));
+        let nccl = b"<!-- words -->\n<system version=\"1\"><cpu numaid=\"0\"/></system>";
+        assert!(matches!(Capture::read(nccl), Ok(Capture::Nccl(_))));
+    }
+
+    #[test]
+    fn what_is_none_of_them_is_named() {
+        let error = |bytes: &[u8]| Capture::read(bytes).unwrap_err();
+        assert_eq!(error(b""), ImportError::Unknown);
+        assert_eq!(error(b"words\n"), ImportError::Unknown);
+        assert_eq!(
+            error(b"<system>\0</system>"),
+            ImportError::Binary { at: 8, byte: 0 }
+        );
+        assert_eq!(
+            error(b"<system>\xff</system>"),
+            ImportError::Binary { at: 8, byte: 0xff }
+        );
+        assert!(matches!(
+            error(b"<html></html>"),
+            ImportError::NotRecognized { .. }
+        ));
+        assert!(matches!(error(b"{\"a\": 1}"), ImportError::Dump(_)));
+        let packed = gzip(LISTING);
+        assert!(matches!(
+            error(&packed[..packed.len() - 9]),
+            ImportError::Damaged(_)
+        ));
+        assert!(matches!(error(b"BZh9garbage"), ImportError::Damaged(_)));
+        let flat = b"00:01.0 PCI bridge: Intel Corporation X\n41:00.0 3D controller: NVIDIA\n";
+        assert!(matches!(error(flat), ImportError::NotRecognized { .. }));
+    }
+
+    #[test]
+    fn what_unpacks_without_end_is_refused() {
+        let bomb = gzip(&vec![b' '; MAX_TEXT + 10]);
+        assert_eq!(
+            Capture::read(&bomb).unwrap_err(),
+            ImportError::TooLarge("64 MiB of text")
+        );
+    }
+}
