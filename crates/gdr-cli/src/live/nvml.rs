@@ -4,6 +4,7 @@ use gdr_node::{Bdf, Datum};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::nv_link::NvLink;
 use serde_json::{Value, json};
 
 use super::present;
@@ -11,8 +12,8 @@ use super::present;
 /// NVLinks of a GPU: no generation has more.
 const LINKS: u32 = 36;
 
-/// NVIDIA's vendor number on PCI.
-const VENDOR: u32 = 0x10de;
+/// IBM's vendor number on PCI.
+const IBM: u32 = 0x1014;
 
 pub(super) fn devices() -> Datum<Vec<u8>> {
     match ask() {
@@ -67,17 +68,17 @@ fn mode(mode: ComputeMode) -> u32 {
     }
 }
 
-/// What is at the other end of a link: one of the GPUs, or a switch.
-fn remote(link: &nvml_wrapper::nv_link::NvLink<'_, '_>, gpus: &[Bdf]) -> Value {
-    let Ok(pci) = link.remote_pci_info() else {
-        return json!({ "kind": "other" });
-    };
-    let at = address(&pci.bus_id);
+/// What is at the other end of a link: one of the GPUs, or a switch. A switch that this machine
+/// does not have among its PCI functions (a guest's, or one below another host) has no address.
+fn remote(link: &NvLink<'_, '_>, gpus: &[Bdf]) -> Value {
+    let pci = link.remote_pci_info().ok();
+    let at = pci.as_ref().and_then(|pci| address(&pci.bus_id));
+    let vendor = pci.map(|pci| pci.pci_device_id & 0xffff);
     let kind = match at {
         Some(at) if gpus.contains(&at) => "gpu",
-        // In a guest the switch is not among its functions; it still tells who made it.
-        _ if pci.pci_device_id & 0xffff == VENDOR => "switch",
-        _ => "other",
+        // POWER's processors have links of their own.
+        _ if vendor == Some(IBM) => "other",
+        _ => "switch",
     };
     json!({ "kind": kind, "pci": at.map(|at| at.to_string()) })
 }

@@ -359,8 +359,8 @@ fn distances(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f
         x,
         bottom,
         "s",
-        "PIX one switch, PXB several switches, PHB one host bridge, NODE one NUMA node, SYS across \
-         NUMA nodes. NVLink is not shown.",
+        "NV# NVLinks, PIX one switch, PXB several switches, PHB one host bridge, NODE one NUMA \
+         node, SYS across NUMA nodes.",
     );
     let width = 64.0 + cells.devices.len() as f64 * CELL.0;
     (width.max(640.0), bottom - y + 10.0)
