@@ -15,8 +15,8 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use gdr_cuda::{Cuda, Gpu, MemoryKind, Ordinal};
 use gdr_perf::loopback::{
-    self, Destination, Event, Patience, Place, Reach, Report, Settings, Step, SweepEvent,
-    SweepSettings, Verdict,
+    self, Chosen, Destination, DeviceName, Ends, Event, Patience, Place, Reach, Report, Settings,
+    Step, SweepEvent, SweepSettings, Verdict, Wish,
 };
 use gdr_rdma::{Listener, Security, SharedKey};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -38,6 +38,7 @@ const EXAMPLES: &str = "\
 Examples:
   gdr loopback                              prove RDMA into GPU memory, within this machine
   gdr loopback --size 64M --staged          through host memory and the copy engine instead
+  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; the same twice: in itself
   gdr loopback --sweep --size 1G            measure direct against staged, 4 bytes to 1 GiB
   gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
   gdr loopback --connect 10.0.0.1 --key-file key    on the other one
@@ -50,19 +51,20 @@ Examples:
 /// through a CPU mapping; then it reads it back by RDMA. PASS means that all of them found the
 /// bytes that were sent; FAIL comes with the likely cause.
 ///
-/// A device is an address of this machine: gdr speaks RoCEv2 over UDP itself.
+/// A device is one of the kernel's (mlx5_0, or with its port mlx5_0:2), or an address of this
+/// machine: gdr speaks RoCEv2 over UDP itself. `gdr devices` lists both.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// Device whose host memory the bytes come from [default: 127.0.0.2]
-    #[arg(long, value_name = "DEV", value_parser = device, conflicts_with = "listen")]
-    from: Option<IpAddr>,
+    /// Device whose host memory the bytes come from [default: the same as --to, or 127.0.0.2]
+    #[arg(long, value_name = "DEV", conflicts_with = "listen")]
+    from: Option<DeviceName>,
 
-    /// Device that puts them into GPU memory [default: 127.0.0.1]
-    #[arg(long, value_name = "DEV", value_parser = device, conflicts_with = "connect")]
-    to: Option<IpAddr>,
+    /// Device that puts them into GPU memory [default: the first that is active, or 127.0.0.1]
+    #[arg(long, value_name = "DEV", conflicts_with = "connect")]
+    to: Option<DeviceName>,
 
-    /// UDP port of the devices; other than 4791 for gdr's own peers only
+    /// UDP port of soft devices; other than 4791 for gdr's own peers only
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
@@ -89,7 +91,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
     pattern: u32,
 
-    /// Reach GPU memory through a CPU mapping, or fail
+    /// Reach GPU memory through a CPU mapping (soft) or by its registration (verbs), or fail
     #[arg(long, conflicts_with_all = ["staged", "connect"])]
     direct: bool,
 
@@ -135,10 +137,12 @@ pub(crate) struct Options {
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Provider {
-    /// The best there is
+    /// The kernel's devices where one can be used, else soft
     Auto,
     /// RoCEv2 in user space, over UDP
     Soft,
+    /// Devices of the kernel, through libibverbs
+    Verbs,
 }
 
 /// A CUDA function that allocates.
@@ -158,6 +162,23 @@ enum Allocator {
 }
 
 impl Options {
+    fn ends(&self) -> Ends {
+        Ends {
+            from: self.from.clone(),
+            to: self.to.clone(),
+            port: self.port,
+            wish: match self.provider {
+                // Only the soft provider is measured.
+                Provider::Auto if self.sweep && self.from.is_none() && self.to.is_none() => {
+                    Wish::Soft
+                }
+                Provider::Auto => Wish::Auto,
+                Provider::Soft => Wish::Soft,
+                Provider::Verbs => Wish::Verbs,
+            },
+        }
+    }
+
     fn settings(&self) -> Settings {
         let default = Settings::default();
         Settings {
@@ -247,26 +268,31 @@ impl Where {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
-    // There is one so far; the report names it.
-    match options.provider {
-        Provider::Auto | Provider::Soft => {}
-    }
     let alone = options.listen.is_none() && options.connect.is_none();
     if alone && (options.key_file.is_some() || options.insecure) {
         let what = "--key-file and --insecure are about a peer: use --listen or --connect";
         return Err(UsageError(what.into()).into());
     }
+    if !matches!(options.provider, Provider::Soft) {
+        keep_the_library_from_gpu_memory();
+    }
+    let ends = options.ends();
+    let chosen = ends.choose()?;
     let site = match options.connect {
         None => Some(Where::open(global, options)?),
         Some(_) => None,
     };
     if let (Some(site), true) = (&site, options.sweep) {
-        return sweep(global, site, options, output);
+        return sweep(global, site, options, &chosen, output);
     }
     let mut lines = Lines::new(global, options.settings().iterations);
     if let (Some(site), false) = (&site, global.json) {
         site.say_simulated(output)?;
         lines.simulation_is_known();
+    }
+    if !global.json {
+        let Chosen { provider, why } = &chosen;
+        output.line(format_args!("provider  {provider}: {why}"))?;
     }
     // A wait for the peer cannot be given up in order: a signal ends the process then.
     let stop = on_signals(!alone)?;
@@ -282,10 +308,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     let report = match (site, options.connect) {
         (Some(site), _) => match options.listen {
-            Some(address) => listen(&site.place, options, address, &mut observe)?,
-            None => within(&site.place, options, &mut observe)?,
+            Some(address) => listen(&site.place, options, &chosen, address, &mut observe)?,
+            None => within(&site.place, options, &chosen, &mut observe)?,
         },
-        (None, Some(address)) => connect(options, address, &mut observe)?,
+        (None, Some(address)) => connect(options, &chosen, address, &mut observe)?,
         (None, None) => return Err(UsageError("there is nothing to do".into()).into()),
     };
     drop(progress);
@@ -302,9 +328,21 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
 }
 
 /// Measures, both ends in this process.
-fn sweep(global: &Global, site: &Where, options: &Options, output: &mut Output) -> Result<Exit> {
+fn sweep(
+    global: &Global,
+    site: &Where,
+    options: &Options,
+    chosen: &Chosen,
+    output: &mut Output,
+) -> Result<Exit> {
+    if chosen.provider != gdr_rdma::Provider::Soft {
+        return Err(UsageError(
+            "--sweep measures the soft provider: give --provider soft".to_owned(),
+        )
+        .into());
+    }
     let settings = options.sweep_settings();
-    let (from, to) = loopback::open_both(options.from, options.to, options.port)?;
+    let (from, to) = options.ends().both(chosen)?;
     if !global.json {
         site.say_simulated(output)?;
     }
@@ -338,8 +376,13 @@ fn sweep(global: &Global, site: &Where, options: &Options, output: &mut Output) 
 type Observe<'a> = &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>;
 
 /// Both ends in this process.
-fn within(place: &Place, options: &Options, observe: Observe<'_>) -> Result<Report> {
-    let (from, to) = loopback::open_both(options.from, options.to, options.port)?;
+fn within(
+    place: &Place,
+    options: &Options,
+    chosen: &Chosen,
+    observe: Observe<'_>,
+) -> Result<Report> {
+    let (from, to) = options.ends().both(chosen)?;
     let destination = options.destination();
     let settings = options.settings();
     Ok(loopback::run(
@@ -355,11 +398,12 @@ fn within(place: &Place, options: &Options, observe: Observe<'_>) -> Result<Repo
 fn listen(
     place: &Place,
     options: &Options,
+    chosen: &Chosen,
     address: SocketAddr,
     observe: Observe<'_>,
 ) -> Result<Report> {
     let security = options.security()?;
-    let device = loopback::open_listener(address.ip(), options.to, options.port)?;
+    let device = options.ends().listener(chosen, address.ip())?;
     let listener = Listener::bind(address)?;
     let patience = Patience {
         peer: seconds(options.wait),
@@ -376,13 +420,30 @@ fn listen(
     )?)
 }
 
-fn connect(options: &Options, address: SocketAddr, observe: Observe<'_>) -> Result<Report> {
+fn connect(
+    options: &Options,
+    chosen: &Chosen,
+    address: SocketAddr,
+    observe: Observe<'_>,
+) -> Result<Report> {
     let security = options.security()?;
-    let device = loopback::open_connector(address.ip(), options.from, options.port)?;
+    let device = options.ends().connector(chosen, address.ip())?;
     let settings = options.settings();
     Ok(loopback::connect(
         &device, address, &security, &settings, observe,
     )?)
+}
+
+/// Switches mlx5's "scatter to CQE" off for this process: payloads of up to 64 bytes would come
+/// inside a completion, and the library would copy them by CPU to where they belong, which crashes
+/// for GPU memory (rdma-core, providers/mlx5/qp.c). Who has set the variable keeps the choice.
+fn keep_the_library_from_gpu_memory() {
+    const VARIABLE: &str = "MLX5_SCATTER_TO_CQE";
+    if std::env::var_os(VARIABLE).is_none() {
+        // SAFETY: this runs before CUDA, libibverbs or gdr have started any thread, so that nobody
+        // reads the environment at the same time.
+        unsafe { std::env::set_var(VARIABLE, "0") };
+    }
 }
 
 /// A flag that the first SIGINT or SIGTERM sets and the second ends the process by; the first
@@ -419,16 +480,6 @@ fn key(path: &Path) -> Result<SharedKey> {
     SharedKey::new(bytes.trim_ascii_end()).with_context(what)
 }
 
-/// A device of the soft provider: an address, or its name, which has the address in it.
-fn device(text: &str) -> Result<IpAddr, String> {
-    text.strip_prefix("soft-").unwrap_or(text).parse().map_err(|_| {
-        format!(
-            "there is no device `{text}`: the soft provider's devices are the addresses of this \
-             machine, such as 127.0.0.1; `ip address` lists them"
-        )
-    })
-}
-
 fn address(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>();
     with_port
@@ -440,17 +491,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
-
-    #[test]
-    fn a_device_is_an_address_or_a_name_with_one() {
-        for text in ["127.0.0.2", "soft-127.0.0.2"] {
-            assert_eq!(device(text), Ok(Ipv4Addr::new(127, 0, 0, 2).into()));
-        }
-        assert!(device("mlx5_0").unwrap_err().contains("no device `mlx5_0`"));
-    }
 
     #[test]
     fn an_address_has_a_port_or_the_usual_one() {

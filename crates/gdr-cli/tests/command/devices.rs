@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{clean, code, stderr, stdout};
 
 /// `gdr` where libibverbs shows these devices.
-fn with(devices: &[DeviceSpec], arguments: &[&str]) -> Output {
+pub(super) fn with(devices: &[DeviceSpec], arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("devices.json");
     fs::write(&file, serde_json::to_string(devices).unwrap()).unwrap();

@@ -156,7 +156,12 @@ fn errors_are_named_for_programs_too() {
         ),
         ("loopback --size 7", "settings", 64, "a multiple of 4"),
         ("loopback --insecure", "usage", 64, "--listen or --connect"),
-        ("loopback --from mlx5_0", "usage", 64, "no device `mlx5_0`"),
+        (
+            "loopback --from mlx5_0",
+            "settings",
+            64,
+            "no device `mlx5_0`",
+        ),
         ("loopback --gpu 7", "no_such_device", 2, "7"),
     ] {
         let output = simulated(&format!("{line} --json"));

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use gdr_copy::Mapping;
 use gdr_cuda::{DeviceBuffer, Stream};
 use gdr_rdma::{
-    Access, Buffer, Device, Endpoint, Immediate, LongReads, MemoryRegion, Mtu, RecvRequest,
-    RemoteMemory, WcOpcode, WrId,
+    Access, Buffer, Device, Endpoint, Immediate, LongReads, MemoryRegion, Mtu, ProtectionDomain,
+    Provider, RecvRequest, RemoteMemory, WcOpcode, WrId,
 };
 
 use super::compare::{CHUNK, Comparison, pieces};
 use super::link::Link;
+use super::registered::{Registered, Stage};
 use super::report::{Checks, Difference, Ended, Memory, Outcome, Reached};
 use super::settings::{Destination, Reach, Seeds, Settings};
 use super::{Observer, Place};
@@ -26,6 +27,7 @@ pub(super) struct GpuSide {
     // Field order is drop order: nothing reaches the memory any more when it goes.
     link: Link,
     region: MemoryRegion,
+    stage: Option<Stage>,
     mapping: Option<Arc<Mapping>>,
     stream: Stream,
     buffer: Arc<DeviceBuffer>,
@@ -47,32 +49,20 @@ impl GpuSide {
         let size = settings.size;
         let buffer = Arc::new(gpu.allocate(destination.memory, size + 2 * GUARD)?);
         let stream = gpu.stream()?;
-        let reached = reach(place, &buffer, destination.reach)?;
-        let target = match &reached.mapping {
-            Some(mapping) => direct(Arc::clone(mapping), &buffer)?,
-            None => Buffer::staged(Arc::clone(&buffer))?,
-        };
         let domain = device.protection_domain();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let region = domain.register_range(&target, GUARD, size, access)?;
-        let memory = Memory {
-            subject: reached.subject,
-            allocated_by: destination.memory.function().to_owned(),
-            reached: match reached.mapping {
-                Some(_) => Reached::Direct,
-                None => Reached::Staged,
-            },
-            why: reached.why,
-            long_reads_from: target.long_reads_from(),
+        let target = match device.provider() {
+            Provider::Verbs => Target::registered(place, &domain, &buffer, destination, size)?,
+            _ => Target::placed(place, &domain, &buffer, destination, size)?,
         };
         Ok(Self {
             link: Link::new(&domain)?,
-            region,
-            mapping: reached.mapping,
+            region: target.region,
+            stage: target.stage,
+            mapping: target.mapping,
             stream,
             buffer,
             place: place.clone(),
-            memory,
+            memory: target.memory,
             size,
             limit: settings.limit(),
             chunk: vec![0; CHUNK],
@@ -111,6 +101,10 @@ impl GpuSide {
         }
         fill(GUARD, self.size, seeds.before)?;
         let filled = self.by_kernel(seeds.before, None)?;
+        // Nothing that an earlier iteration left there may pass for what arrives.
+        if let Some(stage) = &self.stage {
+            stage.copy_out(&self.buffer, &mut self.chunk)?;
+        }
         if filled == Outcome::Equal {
             let receive = RecvRequest::new(WrId(u64::from(number)));
             self.link.pair().post_recv(receive)?;
@@ -119,8 +113,9 @@ impl GpuSide {
     }
 
     /// Waits for the completion that the last WRITE's immediate brings.
-    pub(super) fn arrived(&self, number: u32, observer: &mut Observer<'_>) -> Result<Ended> {
-        self.link
+    pub(super) fn arrived(&mut self, number: u32, observer: &mut Observer<'_>) -> Result<Ended> {
+        let ended = self
+            .link
             .wait(Instant::now(), self.limit, 1, observer, |completion| {
                 let right = completion.opcode == WcOpcode::RecvWriteImmediate
                     && completion.immediate == Some(Immediate(number))
@@ -131,17 +126,37 @@ impl GpuSide {
                         completion.opcode, completion.immediate
                     )
                 })
-            })
+            })?;
+        match (&self.stage, ended.is_done()) {
+            (Some(stage), true) => match stage.copy_in(&self.buffer, &mut self.chunk) {
+                Ok(()) => Ok(ended),
+                Err(error) => Ok(Ended::Failed {
+                    reason: format!("what arrived cannot be copied to the GPU: {error}"),
+                }),
+            },
+            _ => Ok(ended),
+        }
     }
 
     /// Looks at GPU memory in every way there is.
     pub(super) fn verify(&mut self, seeds: Seeds) -> Checks {
-        Checks {
+        let checks = Checks {
             kernel: Outcome::of(self.by_kernel(seeds.sent, Some(seeds.before))),
             copy: Outcome::of(self.by_copy(seeds)),
             mapping: Outcome::of(self.by_mapping(seeds)),
             guards: Outcome::of(self.look_at_guards(seeds)),
+        };
+        // The READ that follows is to bring what the GPU has, not what once arrived.
+        if let Some(stage) = &self.stage
+            && let Err(error) = stage.copy_out(&self.buffer, &mut self.chunk)
+        {
+            let reason = format!("it cannot be copied to where the device reads it: {error}");
+            return Checks {
+                copy: Outcome::Failed { reason },
+                ..checks
+            };
         }
+        checks
     }
 
     fn by_kernel(&self, seed: u32, before: Option<u32>) -> Result<Outcome> {
@@ -217,6 +232,79 @@ impl GpuSide {
 
     fn guards(&self) -> [u64; 2] {
         [0, GUARD + self.size]
+    }
+}
+
+/// What peers may do to the target.
+fn access() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ
+}
+
+/// The part of GPU memory that the bytes go to, as a device knows it.
+struct Target {
+    region: MemoryRegion,
+    stage: Option<Stage>,
+    mapping: Option<Arc<Mapping>>,
+    memory: Memory,
+}
+
+impl Target {
+    /// With a device of this process, which places the bytes itself.
+    fn placed(
+        place: &Place,
+        domain: &ProtectionDomain,
+        buffer: &Arc<DeviceBuffer>,
+        destination: Destination,
+        size: u64,
+    ) -> Result<Self> {
+        let reached = reach(place, buffer, destination.reach)?;
+        let target = match &reached.mapping {
+            Some(mapping) => direct(Arc::clone(mapping), buffer)?,
+            None => Buffer::staged(Arc::clone(buffer))?,
+        };
+        let region = domain.register_range(&target, GUARD, size, access())?;
+        let memory = Memory {
+            subject: reached.subject,
+            allocated_by: destination.memory.function().to_owned(),
+            reached: match reached.mapping {
+                Some(_) => Reached::Direct,
+                None => Reached::Staged,
+            },
+            why: reached.why,
+            refusals: Vec::new(),
+            long_reads_from: target.long_reads_from(),
+        };
+        Ok(Self {
+            region,
+            stage: None,
+            mapping: reached.mapping,
+            memory,
+        })
+    }
+
+    /// With a device of the kernel.
+    fn registered(
+        place: &Place,
+        domain: &ProtectionDomain,
+        buffer: &Arc<DeviceBuffer>,
+        destination: Destination,
+        size: u64,
+    ) -> Result<Self> {
+        let made = Registered::new(domain, buffer, GUARD, size, access(), destination.reach)?;
+        let memory = Memory {
+            subject: place.subject(),
+            allocated_by: destination.memory.function().to_owned(),
+            reached: made.reached,
+            why: made.why,
+            refusals: made.refusals,
+            long_reads_from: None,
+        };
+        Ok(Self {
+            region: made.region,
+            stage: made.stage,
+            mapping: None,
+            memory,
+        })
     }
 }
 

@@ -18,6 +18,7 @@
 //! [`run`] has both ends in one process; [`listen`] and [`connect`] have one each. The end that
 //! listens owns the GPU memory.
 
+mod choice;
 mod compare;
 mod device;
 mod gpu;
@@ -27,6 +28,7 @@ mod link;
 mod message;
 mod peers;
 mod place;
+mod registered;
 mod report;
 mod settings;
 mod sweep;
@@ -41,6 +43,7 @@ use host::HostSide;
 
 use crate::error::{Error, Result};
 
+pub use choice::{Chosen, DeviceName, Ends, Wish};
 pub use device::{open_both, open_connector, open_listener};
 pub use judge::{Cause, CauseKind};
 pub use peers::{Patience, connect, listen};

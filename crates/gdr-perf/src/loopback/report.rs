@@ -62,6 +62,9 @@ pub struct Memory {
     pub reached: Reached,
     /// Why so.
     pub why: String,
+    /// The ways that a device of the kernel refused before, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<String>,
     /// Single READs of this many bytes and more are made by the copy engine, although others go by
     /// the mapping.
     #[serde(default)]
@@ -74,6 +77,8 @@ pub struct Memory {
 pub enum Reached {
     /// By CPU stores into a mapping of it.
     Direct,
+    /// By the device of the kernel itself, with which it is registered.
+    Device,
     /// By host memory and the GPU's copy engine.
     Staged,
 }

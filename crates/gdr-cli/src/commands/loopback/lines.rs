@@ -104,11 +104,15 @@ impl Lines {
         ))?;
         let how = match memory.reached {
             Reached::Direct => "direct: packets are stored into GPU memory through a CPU mapping",
+            Reached::Device => "direct: the device writes GPU memory itself",
             Reached::Staged => {
                 "staged: packets go to host memory, and the copy engine takes them to the GPU"
             }
         };
         output.line(format_args!("reached   {how} ({})", memory.why))?;
+        for refusal in &memory.refusals {
+            output.line(format_args!("          refused before: {refusal}"))?;
+        }
         if let Some(bytes) = memory.long_reads_from {
             output.line(format_args!(
                 "          READs of {bytes} bytes and more are copied by the copy engine, as was \

@@ -1,0 +1,144 @@
+//! `gdr loopback` between devices of the kernel, whose libibverbs is a stand-in.
+
+use std::net::Ipv4Addr;
+use std::process::Output;
+
+use fake_ibverbs::{DeviceSpec, GpuPath, PortSpec};
+use serde_json::Value;
+
+use super::devices::with;
+use super::{code, stderr, stdout};
+
+const EOPNOTSUPP: i32 = 95;
+const EFAULT: i32 = 14;
+
+fn device(name: &str, number: u8) -> DeviceSpec {
+    DeviceSpec::roce(name, Ipv4Addr::new(10, 0, 0, number))
+}
+
+/// `gdr loopback` on the simulated GPU, where libibverbs shows these devices.
+fn loopback(devices: &[DeviceSpec], line: &str) -> Output {
+    let line = format!("loopback --backend sim --size 100000 --iterations 3 {line}");
+    with(devices, &line.split_whitespace().collect::<Vec<_>>())
+}
+
+fn report(devices: &[DeviceSpec], line: &str) -> Value {
+    let output = loopback(devices, &format!("{line} --json"));
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["verdict"], "pass");
+    assert_eq!(report["simulated"], true);
+    report
+}
+
+#[test]
+fn two_nics_two_ports_and_one_nic_in_loopback_pass() {
+    let two = [device("mlx5_0", 1), device("mlx5_1", 2)];
+    let report = report(&two, "--from mlx5_0 --to mlx5_1");
+    assert_eq!(report["path"]["from"]["device"], "mlx5_0");
+    assert_eq!(report["path"]["to"]["device"], "mlx5_1");
+    assert_eq!(report["path"]["to"]["address"], "10.0.0.2:4791");
+    assert_eq!(report["reached"], "device");
+    assert_eq!(report["why"], "registered by dma-buf");
+
+    let ports = [1, 2].map(|number| PortSpec::ethernet(Ipv4Addr::new(10, 0, 1, number)));
+    let one = [DeviceSpec {
+        ports: ports.to_vec(),
+        ..device("mlx5_0", 1)
+    }];
+    let report = self::report(&one, "--from mlx5_0:1 --to mlx5_0:2");
+    assert_eq!(report["path"]["from"]["address"], "10.0.1.1:4791");
+    assert_eq!(report["path"]["to"]["address"], "10.0.1.2:4791");
+
+    let report = self::report(&two, "--from mlx5_1 --to mlx5_1");
+    assert_eq!(report["path"]["from"]["address"], "10.0.0.2:4791");
+}
+
+#[test]
+fn an_active_device_is_taken_unless_the_soft_provider_is_asked_for() {
+    let devices = [device("mlx5_0", 1)];
+    let output = loopback(&devices, "");
+    let text = stdout(&output);
+    assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
+    assert_eq!(text.lines().next(), Some("simulated: asked for by name"));
+    assert!(
+        text.contains("provider  verbs (a device of the kernel): mlx5_0 port 1 is active"),
+        "{text}"
+    );
+    assert!(
+        text.contains("reached   direct: the device writes GPU memory itself (registered by"),
+        "{text}"
+    );
+    assert!(text.lines().last().unwrap().starts_with("PASS: "), "{text}");
+    let soft = report(&devices, "--provider soft --port 14811");
+    assert_eq!(soft["path"]["to"]["device"], "soft-127.0.0.1:14811");
+}
+
+#[test]
+fn without_a_usable_device_it_is_soft_and_says_why() {
+    let mut down = device("mlx5_0", 1);
+    down.ports[0].state = 1;
+    let output = loopback(std::slice::from_ref(&down), "--port 14812");
+    let text = stdout(&output);
+    assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
+    assert!(
+        text.contains("no RDMA device of the kernel can be used: mlx5_0 port 1 is DOWN"),
+        "{text}"
+    );
+    let output = loopback(&[down], "--provider verbs");
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("not ACTIVE"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal_told() {
+    let refusing = DeviceSpec {
+        dma_buf: GpuPath::Refuses(EOPNOTSUPP),
+        peer_memory: GpuPath::Refuses(EFAULT),
+        ..device("mlx5_0", 1)
+    };
+    let told = report(std::slice::from_ref(&refusing), "--provider verbs");
+    assert_eq!(told["reached"], "staged");
+    let refusals = told["refusals"].as_array().unwrap();
+    assert_eq!(refusals.len(), 2, "{refusals:?}");
+    assert!(refusals[0].as_str().unwrap().starts_with("dma-buf: "));
+    assert!(refusals[1].as_str().unwrap().contains("nvidia_peermem"));
+    let text = stdout(&loopback(
+        std::slice::from_ref(&refusing),
+        "--provider verbs",
+    ));
+    assert!(text.contains("refused before: dma-buf: "), "{text}");
+
+    let output = loopback(&[refusing], "--provider verbs --direct");
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("GPU memory cannot be registered"),
+        "{}",
+        stderr(&output)
+    );
+    let staged = report(&[device("mlx5_0", 1)], "--provider verbs --staged");
+    assert_eq!(
+        (&staged["reached"], &staged["why"]),
+        (&"staged".into(), &"asked for".into())
+    );
+}
+
+#[test]
+fn devices_that_are_not_there_are_named() {
+    let devices = [device("mlx5_0", 1)];
+    let output = loopback(&devices, "--from mlx5_7");
+    assert_eq!(code(&output), 64);
+    let words = stderr(&output);
+    assert!(words.contains("no device `mlx5_7`"), "{words}");
+    assert!(words.contains("mlx5_0"), "{words}");
+    assert_eq!(
+        code(&loopback(&devices, "--from mlx5_0 --to 127.0.0.1")),
+        64
+    );
+    assert_eq!(code(&loopback(&devices, "--provider soft --to mlx5_0")), 64);
+    assert_eq!(code(&loopback(&devices, "--provider verbs --sweep")), 64);
+}
