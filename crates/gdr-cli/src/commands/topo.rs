@@ -27,8 +27,8 @@ Examples:
 
 /// Show how far apart GPUs and NICs are, and why
 ///
-/// Needs neither NVIDIA's driver nor privileges. NVLinks are not in
-/// sysfs: they are shown where NVIDIA's management library tells of them. Root also sees the ACS bits of ports on the way.
+/// Needs neither NVIDIA's driver nor privileges. NVLinks are shown where NVIDIA's management
+/// library tells of them, for sysfs does not. Root also sees the ACS bits of ports on the way.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
