@@ -12,21 +12,51 @@ fn gdr(arguments: &[&str]) -> anyhow::Result<(Option<i32>, String)> {
     Ok((output.status.code(), printed))
 }
 
-const LOOPBACK: [&str; 5] = ["loopback", "--size", "64K", "--iterations", "10"];
+fn loopback(provider: &str) -> anyhow::Result<(Option<i32>, String)> {
+    gdr(&[
+        "loopback",
+        "--provider",
+        provider,
+        "--size",
+        "64K",
+        "--iterations",
+        "10",
+    ])
+}
 
 #[test]
 #[ignore = "runs in the VM"]
 fn the_loopback_passes_on_a_host_with_nothing_but_its_network() {
-    let (status, printed) = in_near(|| gdr(&LOOPBACK)).unwrap();
+    let (status, printed) = in_near(|| loopback("soft")).unwrap();
     assert_eq!(status, Some(0), "{printed}");
     assert!(printed.contains("PASS"), "{printed}");
 }
 
 #[test]
 #[ignore = "runs in the VM"]
-fn the_loopback_beside_rxe_says_who_has_its_port() {
-    let (status, printed) = gdr(&LOOPBACK).unwrap();
+fn the_soft_loopback_beside_rxe_says_who_has_its_port() {
+    let (status, printed) = loopback("soft").unwrap();
     assert_ne!(status, Some(0), "{printed}");
     assert!(printed.contains("the kernel's rxe"), "{printed}");
     assert!(printed.contains("rdma link"), "{printed}");
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn the_loopback_passes_on_rxe_and_says_why_it_stages() {
+    let (status, printed) = loopback("verbs").unwrap();
+    assert_eq!(status, Some(0), "{printed}");
+    for words in ["rxe0", "PASS", "EOPNOTSUPP"] {
+        assert!(printed.contains(words), "{words} is not in\n{printed}");
+    }
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn the_devices_are_listed_with_the_gid_that_routes() {
+    let (status, printed) = gdr(&["devices"]).unwrap();
+    assert_eq!(status, Some(0), "{printed}");
+    for words in ["rxe0", "ACTIVE", "10.78.0.2", "fd78::2"] {
+        assert!(printed.contains(words), "{words} is not in\n{printed}");
+    }
 }
