@@ -1,8 +1,8 @@
 //! One request, from one queue pair to the other.
 
 use gdr_verbs_sys::{
-    __be32, ibv_access_flags as Access, ibv_event_type, ibv_qp_state as State, ibv_sge,
-    ibv_wc_opcode, ibv_wc_status as Status,
+    __be32, IBV_LINK_LAYER_INFINIBAND, ibv_access_flags as Access, ibv_event_type,
+    ibv_qp_state as State, ibv_sge, ibv_wc_opcode, ibv_wc_status as Status,
 };
 
 use crate::completion::Entry;
@@ -95,10 +95,13 @@ impl World {
         let route = &pair.attr.ah_attr;
         // SAFETY: any bytes are a GID.
         let gid = unsafe { route.grh.dgid.raw };
-        let right = match route.is_global {
-            0 => route.dlid == port.lid,
+        // On InfiniBand the LID leads there, whatever the GID says.
+        let infiniband = port.link_layer == IBV_LINK_LAYER_INFINIBAND;
+        let found = match route.is_global {
+            0 => infiniband,
             _ => port.gids.iter().any(|entry| entry.gid == gid),
         };
+        let right = found && (!infiniband || route.dlid == port.lid);
         // Both sides count packets from where the other was told.
         let counted = peer.attr.rq_psn == pair.attr.sq_psn;
         (right && counted).then_some(peer.number)
