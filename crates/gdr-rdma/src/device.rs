@@ -17,6 +17,7 @@ use crate::completion::CompletionQueue;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::event::AsyncEvent;
+use crate::lid::Lid;
 use crate::region::ProtectionDomain;
 use crate::soft::{Counters, HEADERS, Soft, SoftAddress};
 use crate::verbs::{ChosenGid, Context, Domain, Queue, VerbsDevice, VerbsOptions};
@@ -252,6 +253,14 @@ impl Device {
         match self.engine() {
             Engine::Soft(soft) => soft.local(),
             Engine::Verbs(context) => context.address(),
+        }
+    }
+
+    /// Where the port is in its InfiniBand subnet; `None` on Ethernet and for the soft provider.
+    pub fn lid(&self) -> Option<Lid> {
+        match self.engine() {
+            Engine::Soft(_) => None,
+            Engine::Verbs(context) => context.lid(),
         }
     }
 

@@ -77,6 +77,7 @@ mod deadline;
 mod device;
 mod error;
 mod event;
+mod lid;
 mod mailbox;
 mod number_map;
 mod queue_pair;
@@ -98,6 +99,7 @@ pub use gdr_roce::{
     Psn, Qpn, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, State, StateError, WcOpcode, WcStatus,
     WrId,
 };
+pub use lid::Lid;
 pub use queue_pair::{ConnectionOptions, Endpoint, PostRefusal, QueuePair, QueuePairOptions};
 pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
 pub use request::{RecvRequest, SendRequest};

@@ -10,6 +10,7 @@ use gdr_roce::{
 use crate::completion::{CompletionQueue, Entries};
 use crate::device::Engine;
 use crate::error::{Error, Result};
+use crate::lid::Lid;
 use crate::random;
 use crate::region::{ProtectionDomain, Segment};
 use crate::request::{RecvRequest, SendRequest};
@@ -81,6 +82,8 @@ pub struct Endpoint {
     pub qpn: Qpn,
     /// The first PSN it will send.
     pub psn: Psn,
+    /// Where its port is in an InfiniBand subnet; `None` on Ethernet.
+    pub lid: Option<Lid>,
 }
 
 /// How a connection behaves (the rest of `struct ibv_qp_attr`).
@@ -205,6 +208,7 @@ impl QueuePair {
             address: self.domain.device().address(),
             qpn: self.qpn(),
             psn: self.psn,
+            lid: self.domain.device().lid(),
         }
     }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     Access, Buffer, ConnectionOptions, Deadline, Device, Endpoint, Error, HandshakeError,
-    Introduction, Listener, Mtu, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey, Security,
-    SendRequest, Session, SharedKey, SoftOptions, WcStatus, WrId,
+    Introduction, Lid, Listener, Mtu, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey,
+    Security, SendRequest, Session, SharedKey, SoftOptions, WcStatus, WrId,
 };
 
 /// Nothing here takes a noticeable part of this; a test that hits it is stuck.
@@ -35,6 +35,7 @@ fn introduction(mtu: Mtu) -> Introduction {
             address: SocketAddr::from(([127, 0, 0, 9], 4791)),
             qpn: Qpn::new(17),
             psn: Psn::new(0x00ab_cdef),
+            lid: Lid::new(9),
         },
         path_mtu: mtu,
         regions: vec![RemoteMemory {
@@ -205,7 +206,7 @@ fn another_version_and_another_protocol_are_named() {
     let security = Security::Loopback;
     let limit = Duration::from_secs(60);
     let version = server_against(&hello(7, false), true, &security, limit);
-    let expected = "speaks version 7 of the set-up, this is version 1";
+    let expected = "speaks version 7 of the set-up, this is version 2";
     assert!(version.to_string().contains(expected), "{version}");
     let mut http = b"GET / HTTP/1.1\r\n".to_vec();
     http.resize(44, b' ');
@@ -222,7 +223,7 @@ fn a_peer_that_vanishes_at_any_byte_is_noticed_at_once() {
         } else {
             Security::Loopback
         };
-        let mut bytes = hello(1, keyed);
+        let mut bytes = hello(2, keyed);
         // Half an introduction, or half a proof.
         bytes.extend([1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0]);
         for cut in [0, 1, 8, 10, 43, 44, 45, 51, 52, 55] {
@@ -240,7 +241,7 @@ fn a_peer_that_vanishes_at_any_byte_is_noticed_at_once() {
 #[test]
 fn a_peer_that_falls_silent_at_any_byte_costs_the_deadline_and_no_more() {
     let limit = Duration::from_millis(20);
-    let mut bytes = hello(1, false);
+    let mut bytes = hello(2, false);
     bytes.extend([1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0]);
     for cut in [0, 1, 43, 44, 51, 55] {
         let start = Instant::now();
@@ -263,7 +264,7 @@ fn a_peer_that_sends_a_byte_at_a_time_does_not_stretch_the_deadline() {
             (outcome.map(drop), start.elapsed())
         });
         // Each byte alone comes well within any limit for one read.
-        for byte in hello(1, false).iter().take(40) {
+        for byte in hello(2, false).iter().take(40) {
             if server.is_finished() || client.write_all(&[*byte]).is_err() {
                 break;
             }
@@ -280,7 +281,7 @@ fn a_peer_that_sends_a_byte_at_a_time_does_not_stretch_the_deadline() {
 
 #[test]
 fn an_announced_length_beyond_all_messages_is_refused_before_it_is_awaited() {
-    let mut bytes = hello(1, false);
+    let mut bytes = hello(2, false);
     bytes.extend([1, 0, 0, 0]);
     bytes.extend(u32::MAX.to_le_bytes());
     let error = server_against(&bytes, true, &Security::Loopback, Duration::from_secs(60));

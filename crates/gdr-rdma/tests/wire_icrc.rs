@@ -129,6 +129,7 @@ fn scenario() {
         address: SocketAddr::from((THERE, 4791)),
         qpn: Qpn::new(99),
         psn: Psn::new(7),
+        lid: None,
     };
     let mut options = ConnectionOptions::new(Mtu::B1024);
     // Nobody answers, and nothing is to be sent twice.

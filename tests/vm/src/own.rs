@@ -77,6 +77,7 @@ impl End for OwnEnd {
             address: SocketAddr::new(peer.ip, PORT),
             qpn: Qpn::new(peer.qpn),
             psn: Psn::new(peer.psn),
+            lid: None,
         };
         let mut options = ConnectionOptions::new(settings.mtu);
         options.timeout = AckTimeout::new(settings.timeout);

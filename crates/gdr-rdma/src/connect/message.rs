@@ -7,11 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use gdr_roce::{Mtu, Psn, Qpn, Rkey};
 
 use crate::error::HandshakeError;
+use crate::lid::Lid;
 use crate::queue_pair::Endpoint;
 use crate::region::RemoteMemory;
 
 /// The version of everything after the first 10 bytes, which stay as they are for ever.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// How a side says that it speaks this at all.
 const MAGIC: [u8; 8] = *b"gdr-rdma";
 /// Bytes of a challenge.
@@ -21,7 +22,7 @@ pub(super) const MOST_REGIONS: usize = 1024;
 /// Bytes of one region.
 const REGION: usize = 20;
 /// Bytes of an introduction without regions.
-const FIXED: usize = 30;
+const FIXED: usize = 32;
 /// The longest payload of a frame, bytes.
 pub(super) const MOST_PAYLOAD: usize = 64 << 10;
 
@@ -95,6 +96,7 @@ impl Introduction {
         bytes.extend(self.endpoint.address.port().to_le_bytes());
         bytes.extend(self.endpoint.qpn.get().to_le_bytes());
         bytes.extend(self.endpoint.psn.get().to_le_bytes());
+        bytes.extend(self.endpoint.lid.map_or(0, Lid::get).to_le_bytes());
         bytes.push(self.path_mtu.code());
         bytes.extend((count as u16).to_le_bytes());
         for region in &self.regions {
@@ -128,6 +130,10 @@ impl Introduction {
         }
         let qpn = number24(reader.array()?).ok_or(malformed("a QPN above 24 bits"))?;
         let psn = number24(reader.array()?).ok_or(malformed("a PSN above 24 bits"))?;
+        let lid = match u16::from_le_bytes(reader.array()?) {
+            0 => None,
+            number => Some(Lid::new(number).ok_or(malformed("a LID of many ports"))?),
+        };
         let [mtu] = reader.array()?;
         let path_mtu = Mtu::from_code(mtu).ok_or(malformed("an unknown path MTU"))?;
         let count = usize::from(u16::from_le_bytes(reader.array()?));
@@ -149,6 +155,7 @@ impl Introduction {
                 address: SocketAddr::new(ip, port),
                 qpn: Qpn::new(qpn),
                 psn: Psn::new(psn),
+                lid,
             },
             path_mtu,
             regions,
@@ -248,14 +255,15 @@ mod tests {
                 addr: addr.into(),
                 len: len.into(),
             });
-        let numbers = (0u32..1 << 24, 0u32..1 << 24, 1u8..6);
+        let numbers = (0u32..1 << 24, 0u32..1 << 24, 0u16..0xc000, 1u8..6);
         let regions = prop::collection::vec(region, 0..20);
-        (ip, 1u16.., numbers, regions).prop_map(|(ip, port, (qpn, psn, mtu), regions)| {
+        (ip, 1u16.., numbers, regions).prop_map(|(ip, port, (qpn, psn, lid, mtu), regions)| {
             Introduction {
                 endpoint: Endpoint {
                     address: SocketAddr::new(ip, port),
                     qpn: Qpn::new(qpn),
                     psn: Psn::new(psn),
+                    lid: Lid::new(lid),
                 },
                 path_mtu: Mtu::from_code(mtu).unwrap(),
                 regions,
@@ -272,7 +280,7 @@ mod tests {
 
         #[test]
         fn a_shortened_introduction_is_refused(
-            introduction in introductions(), cut in 1usize..30,
+            introduction in introductions(), cut in 1usize..32,
         ) {
             let bytes = introduction.emit().unwrap();
             let cut = bytes.len().saturating_sub(cut);
@@ -317,6 +325,7 @@ mod tests {
                 address: SocketAddr::from(([127, 0, 0, 1], 4791)),
                 qpn: Qpn::new(2),
                 psn: Psn::new(0),
+                lid: None,
             },
             path_mtu: Mtu::B1024,
             regions: vec![region; MOST_REGIONS],

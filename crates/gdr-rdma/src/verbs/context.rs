@@ -10,24 +10,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gdr_roce::wire::UDP_PORT;
 use gdr_roce::{Event, Mtu, Qpn};
 use gdr_verbs_sys::{
-    Errno, IBV_LINK_LAYER_ETHERNET, VerbError, Verbs, ibv_async_event, ibv_context, ibv_device,
+    Errno, IBV_LINK_LAYER_INFINIBAND, VerbError, Verbs, ibv_async_event, ibv_context, ibv_device,
     ibv_event_type, ibv_gid, ibv_port_attr, ibv_port_state,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::error::VerbsError;
-use super::gid::{ChosenGid, GidEntry, GidType, choose};
+use super::gid::{ChosenGid, GidEntry, GidType};
+use super::gid_table;
 use super::options::VerbsOptions;
 use crate::deadline::Deadline;
 use crate::event::AsyncEvent;
+use crate::lid::Lid;
 use crate::mailbox::Mailbox;
 
 /// Events kept for a program that does not ask for them.
 const EVENTS: usize = 1024;
-
-/// Entries of a GID table that are looked at.
-const GIDS: usize = 1024;
 
 /// The longest sleep before a waiter looks again whether another thread took what it waits for.
 pub(super) const SLICE_NS: i64 = 10_000_000;
@@ -40,6 +39,7 @@ pub(crate) struct Context {
     name: String,
     port: u8,
     link_layer: u8,
+    lid: Option<Lid>,
     mtu: Mtu,
     gid: ChosenGid,
     pub(super) relaxed_ordering: bool,
@@ -113,6 +113,7 @@ impl Context {
             name,
             port: 1,
             link_layer: 0,
+            lid: None,
             mtu: Mtu::B256,
             gid: ChosenGid {
                 entry: GidEntry {
@@ -146,6 +147,9 @@ impl Context {
         let (port, attr) = self.choose_port(options, ports)?;
         self.port = port;
         self.link_layer = attr.link_layer;
+        if self.is_infiniband() {
+            self.lid = Lid::new(attr.lid);
+        }
         self.mtu = mtu(attr.active_mtu.0);
         self.gid = self.choose_gid(options, &attr)?;
         Ok(())
@@ -206,7 +210,10 @@ impl Context {
         options: &VerbsOptions,
         attr: &ibv_port_attr,
     ) -> Result<ChosenGid, VerbsError> {
-        let entries = self.gids(attr)?;
+        // SAFETY: the context is open, by this library.
+        let table = unsafe { gid_table::read(self.verbs, self.context.as_ptr(), self.port, attr) };
+        let table = table.map_err(|source| self.failed(source))?;
+        let entries: Vec<GidEntry> = table.iter().map(|entry| entry.gid).collect();
         if let Some(index) = options.gid_index {
             let entry = entries.iter().find(|entry| entry.index == index);
             return match entry {
@@ -221,64 +228,10 @@ impl Context {
                 }),
             };
         }
-        let chosen = if attr.link_layer == IBV_LINK_LAYER_ETHERNET {
-            choose(&entries)
-        } else {
-            // InfiniBand's first one is the port's own.
-            entries.first().map(|entry| ChosenGid {
-                entry: *entry,
-                why: format!("GID {} of an InfiniBand port", entry.index),
-            })
-        };
-        chosen.ok_or_else(|| VerbsError::NoGid {
+        gid_table::choose_on(attr, &entries).ok_or_else(|| VerbsError::NoGid {
             device: self.name.clone(),
             port: self.port,
         })
-    }
-
-    /// The GIDs of the port.
-    fn gids(&self, attr: &ibv_port_attr) -> Result<Vec<GidEntry>, VerbsError> {
-        let context = self.context.as_ptr();
-        let mut room = vec![MaybeUninit::uninit(); GIDS];
-        // SAFETY: the context is open, by this library.
-        match unsafe { self.verbs.query_gid_table(context, &mut room) } {
-            Ok(table) => Ok(table
-                .iter()
-                .filter(|entry| entry.port_num == u32::from(self.port))
-                .map(|entry| GidEntry {
-                    index: entry.gid_index,
-                    gid: address_of(&entry.gid),
-                    kind: GidType::from_number(entry.gid_type),
-                })
-                .collect()),
-            // A libibverbs from before the table: one at a time, without types.
-            Err(VerbError::NotInLibrary { .. }) => {
-                let mut entries = Vec::new();
-                for index in 0..attr.gid_tbl_len.clamp(0, GIDS as i32) {
-                    let mut gid = ibv_gid::default();
-                    // SAFETY: the context is open and the GID writable.
-                    let read = unsafe {
-                        self.verbs
-                            .ibv_query_gid(context, self.port, index, &mut gid)
-                    };
-                    let gid = address_of(&gid);
-                    if read.is_ok() && !gid.is_unspecified() {
-                        entries.push(GidEntry {
-                            index: index.unsigned_abs(),
-                            gid,
-                            kind: if attr.link_layer == IBV_LINK_LAYER_ETHERNET {
-                                // mlx5 and rxe list v1 before v2 of each address.
-                                GidType::RoceV1
-                            } else {
-                                GidType::InfiniBand
-                            },
-                        });
-                    }
-                }
-                Ok(entries)
-            }
-            Err(source) => Err(self.failed(source)),
-        }
     }
 
     fn set_nonblocking(&self) -> Result<(), VerbsError> {
@@ -304,6 +257,15 @@ impl Context {
 
     pub(super) fn port(&self) -> u8 {
         self.port
+    }
+
+    /// Whether the port's link is InfiniBand.
+    pub(super) fn is_infiniband(&self) -> bool {
+        self.link_layer == IBV_LINK_LAYER_INFINIBAND
+    }
+
+    pub(crate) fn lid(&self) -> Option<Lid> {
+        self.lid
     }
 
     pub(crate) fn mtu(&self) -> Mtu {
@@ -457,11 +419,17 @@ pub(super) fn address_of(gid: &ibv_gid) -> Ipv6Addr {
 
 /// An address as a GID: an IPv4 one mapped into IPv6.
 pub(super) fn gid_of(address: IpAddr) -> ibv_gid {
-    let raw = match address {
+    ibv_gid {
+        raw: bytes_of(address),
+    }
+}
+
+/// The bytes of an address as a GID.
+pub(super) fn bytes_of(address: IpAddr) -> [u8; 16] {
+    match address {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
-    };
-    ibv_gid { raw }
+    }
 }
 
 /// A code of `enum ibv_mtu`; one that is not known counts as the smallest.

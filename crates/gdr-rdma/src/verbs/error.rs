@@ -76,6 +76,15 @@ pub enum VerbsError {
         /// What `ibv_modify_qp` left.
         errno: Errno,
     },
+    /// The peer is not on InfiniBand, or has no place in its subnet.
+    #[error(
+        "{device} is on InfiniBand, and its peer has no LID: connect ports of one InfiniBand \
+         subnet, and see that a subnet manager runs"
+    )]
+    NoLid {
+        /// The device.
+        device: String,
+    },
     /// Memory of the process cannot be registered.
     #[error("{len} bytes of host memory cannot be registered: {source}; {}", locked(source, *limit))]
     Registration {

@@ -16,13 +16,14 @@ use gdr_verbs_sys::{
 };
 use smallvec::SmallVec;
 
-use super::context::{Context, gid_of, is_about_the_way};
+use super::context::{Context, bytes_of, gid_of, is_about_the_way};
 use super::domain::Domain;
 use super::error::VerbsError;
 use super::held::{Ended, Held};
 use super::queue::Queue;
 use super::region::flags;
 use crate::error::{Error, Result};
+use crate::lid::Lid;
 use crate::queue_pair::{ConnectionOptions, Endpoint};
 use crate::region::Segment;
 use crate::request::{Data, RecvRequest, SendRequest};
@@ -173,6 +174,12 @@ impl Pair {
             return Err(StateError { from, to }.into());
         }
         let context = self.domain.context();
+        if context.is_infiniband() && peer.lid.is_none() {
+            return Err(VerbsError::NoLid {
+                device: context.name().to_owned(),
+            }
+            .into());
+        }
         let mut rtr = attributes(ibv_qp_state::IBV_QPS_RTR);
         rtr.path_mtu = ibv_mtu(options.path_mtu.code().into());
         rtr.dest_qp_num = peer.qpn.get();
@@ -187,9 +194,9 @@ impl Pair {
                 hop_limit: HOPS,
                 traffic_class: 0,
             },
-            is_global: 1,
+            is_global: u8::from(self.needs_global_route(peer)),
             port_num: context.port(),
-            dlid: 0,
+            dlid: peer.lid.map_or(0, Lid::get),
             sl: 0,
             src_path_bits: 0,
             static_rate: 0,
@@ -249,6 +256,14 @@ impl Pair {
             _ => self.domain.context().failed(error),
         })?;
         Ok(())
+    }
+
+    /// Whether packets to the peer need a global route header: on Ethernet all do, on InfiniBand
+    /// those to another subnet, whose GIDs have another prefix.
+    fn needs_global_route(&self, peer: &Endpoint) -> bool {
+        let context = self.domain.context();
+        let prefix = |address| u128::from_be_bytes(bytes_of(address)) >> 64;
+        !context.is_infiniband() || prefix(context.address().ip()) != prefix(peer.address.ip())
     }
 
     /// Whether the device does not do so many READs and atomics at a time.

@@ -11,5 +11,6 @@ mod events;
 mod failures;
 mod fixture;
 mod gpu;
+mod infiniband;
 mod lifetime;
 mod operations;
