@@ -314,3 +314,16 @@ fn what_is_removed_while_it_is_used_ends_what_is_under_way() {
     drop((source, target));
     close(&fake, a, b);
 }
+
+#[test]
+fn an_infiniband_port_that_no_subnet_manager_numbered_is_not_connected_to() {
+    let fake = Fake::load();
+    let near = Side::new(&fake, &DeviceSpec::infiniband("ib0", 7));
+    let far = Side::new(&fake, &DeviceSpec::infiniband("ib1", 0));
+    let error = near
+        .pair
+        .connect(&far.pair.endpoint(), &options())
+        .unwrap_err();
+    assert!(error.to_string().contains("subnet manager"), "{error}");
+    close(&fake, near, far);
+}
