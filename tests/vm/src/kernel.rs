@@ -17,10 +17,11 @@ use gdr_verbs_sys::{
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
     ibv_wc_flags, ibv_wc_status, ibv_wr_opcode,
 };
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::end::{Done, End, Outcome, Peer, Settings, Work};
+use crate::memory::Memory;
+
+pub use crate::memory::Backing;
 
 /// The addresses of the host where rxe is.
 pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
@@ -28,15 +29,6 @@ pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
 pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2));
 
 const PORT: u8 = 1;
-
-/// What memory is made of before it is registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// Pages of this process.
-    Anonymous,
-    /// A file in memory, shared.
-    Memfd,
-}
 
 /// An open device. It closes with the last of what was made from it.
 #[derive(Debug)]
@@ -91,9 +83,9 @@ impl Device {
     pub fn register_mapping_of(&self, buffer: &OwnedFd, len: u64) -> Result<(), Errno> {
         let memory = Memory::map(buffer, len as usize).expect("a mapping");
         self.try_registration(|pd| {
-            let start = memory.start.as_ptr().cast();
+            let start = memory.start().cast();
             // SAFETY: the domain is alive; the mapping outlives the registration.
-            unsafe { self.verbs.reg_mr(pd, start, memory.len, every_access()) }
+            unsafe { self.verbs.reg_mr(pd, start, memory.len(), every_access()) }
         })
     }
 
@@ -156,55 +148,6 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Mapped memory.
-#[derive(Debug)]
-struct Memory {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-impl Memory {
-    fn new(backing: Backing, len: usize) -> anyhow::Result<Self> {
-        if backing == Backing::Memfd {
-            let file = memfd_create("gdr-vm", MemfdFlags::CLOEXEC)?;
-            ftruncate(&file, len as u64)?;
-            return Self::map(&file, len);
-        }
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever there is room, touches no other.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
-        Self::at_start(start.cast(), len)
-    }
-
-    fn map(file: &OwnedFd, len: usize) -> anyhow::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above.
-        let start = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
-        Self::at_start(start.cast(), len)
-    }
-
-    fn at_start(start: *mut u8, len: usize) -> anyhow::Result<Self> {
-        let start = NonNull::new(start).context("a mapping at 0")?;
-        Ok(Self { start, len })
-    }
-
-    fn at(&self, offset: u64, len: usize) -> *mut u8 {
-        let offset = usize::try_from(offset).expect("in range");
-        assert!(offset <= self.len && len <= self.len - offset, "in range");
-        // SAFETY: within the mapping, as was just checked.
-        unsafe { self.start.as_ptr().add(offset) }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and its registration has ended.
-        if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
-            eprintln!("munmap: {error}");
-        }
-    }
-}
-
 /// One queue pair of a device of the kernel.
 #[derive(Debug)]
 pub struct KernelEnd {
@@ -244,12 +187,7 @@ impl KernelEnd {
             let pd = verbs.ibv_alloc_pd(context)?;
             let (no_context, no_channel) = (ptr::null_mut(), ptr::null_mut());
             let cq = verbs.ibv_create_cq(context, 1024, no_context, no_channel, 0)?;
-            let mr = verbs.reg_mr(
-                pd.as_ptr(),
-                memory.start.as_ptr().cast(),
-                len,
-                every_access(),
-            )?;
+            let mr = verbs.reg_mr(pd.as_ptr(), memory.start().cast(), len, every_access())?;
             let mut attr = ibv_qp_init_attr {
                 send_cq: cq.as_ptr(),
                 recv_cq: cq.as_ptr(),
@@ -389,7 +327,7 @@ impl End for KernelEnd {
             // SAFETY: the queue pair is alive.
             qpn: unsafe { self.qp.as_ref() }.qp_num,
             psn: FIRST_PSN,
-            addr: self.memory.start.addr().get() as u64,
+            addr: self.memory.start().addr() as u64,
             // SAFETY: the region is alive.
             rkey: unsafe { self.mr.as_ref() }.rkey,
         }

@@ -9,6 +9,7 @@ pub mod dmabuf;
 mod end;
 pub mod kernel;
 pub mod link;
+mod memory;
 pub mod namespace;
 pub mod own;
 pub mod soft;

@@ -1,0 +1,76 @@
+//! Memory for the kernel's devices.
+
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+
+use anyhow::Context;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// What memory is made of before it is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Pages of this process.
+    Anonymous,
+    /// A file in memory, shared.
+    Memfd,
+}
+
+/// Mapped memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(backing: Backing, len: usize) -> anyhow::Result<Self> {
+        if backing == Backing::Memfd {
+            let file = memfd_create("gdr-vm", MemfdFlags::CLOEXEC)?;
+            ftruncate(&file, len as u64)?;
+            return Self::map(&file, len);
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, wherever there is room, touches no other.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
+        Self::at_start(start.cast(), len)
+    }
+
+    /// A file, shared.
+    pub(crate) fn map(file: &OwnedFd, len: usize) -> anyhow::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above.
+        let start = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+        Self::at_start(start.cast(), len)
+    }
+
+    fn at_start(start: *mut u8, len: usize) -> anyhow::Result<Self> {
+        let start = NonNull::new(start).context("a mapping at 0")?;
+        Ok(Self { start, len })
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The place of `len` bytes at `offset`, which must be there.
+    pub(crate) fn at(&self, offset: u64, len: usize) -> *mut u8 {
+        let offset = usize::try_from(offset).expect("in range");
+        assert!(offset <= self.len && len <= self.len - offset, "in range");
+        // SAFETY: within the mapping, as was just checked.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and its registration has ended.
+        if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
+            eprintln!("munmap: {error}");
+        }
+    }
+}
