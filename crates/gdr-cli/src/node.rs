@@ -1,10 +1,15 @@
 //! The node that a command looks at: this one, a capture of another, or the example.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use gdr_node::archive::{Archive, ArchiveError};
-use gdr_node::{Inventory, LiveRoot, Source, example};
+use gdr_node::import::nccl_xml::NcclTopology;
+use gdr_node::import::topo_matrix::TopoMatrix;
+use gdr_node::import::{Capture, MAX_TEXT};
+use gdr_node::{Inventory, LiveRoot, MemorySource, Source, example};
 
 use crate::live;
 
@@ -16,6 +21,33 @@ pub(crate) struct Node {
     pub(crate) inventory: Inventory,
 }
 
+impl Node {
+    fn read(source: Box<dyn Source>) -> Self {
+        let inventory = Inventory::read(source.as_ref());
+        Self { source, inventory }
+    }
+
+    /// One of which all else was not collected.
+    pub(crate) fn of_devices(inventory: Inventory) -> Self {
+        Self {
+            source: Box::new(MemorySource::partial()),
+            inventory,
+        }
+    }
+}
+
+/// A node, or what another tool said about distances in one.
+pub(crate) enum Known {
+    /// A node.
+    Node(Node),
+    /// Nothing but its devices.
+    Devices(Inventory),
+    /// The matrices of nvidia-smi.
+    Matrices(Vec<TopoMatrix>),
+    /// A topology of NCCL's.
+    Nccl(NcclTopology),
+}
+
 /// Which node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Which {
@@ -23,7 +55,8 @@ pub(crate) struct Which {
     #[arg(long)]
     example: bool,
 
-    /// Look at another node: an archive of `gdr collect`, or a directory laid out like its root
+    /// Look at another node: an archive of `gdr collect` or hwloc-gather-topology, a directory laid
+    /// out like its root, or what lspci, nvidia-smi, NCCL, lstopo or rdma_topo wrote
     #[arg(long, value_name = "PATH", conflicts_with = "example")]
     from: Option<PathBuf>,
 }
@@ -31,13 +64,29 @@ pub(crate) struct Which {
 impl Which {
     /// Reads the node.
     pub(crate) fn open(&self) -> Result<Node> {
+        match self.look()? {
+            Known::Node(node) => Ok(node),
+            Known::Devices(inventory) => Ok(Node::of_devices(inventory)),
+            Known::Matrices(_) => anyhow::bail!(
+                "a matrix of nvidia-smi has no PCI tree, which this takes; `gdr topo` shows it"
+            ),
+            Known::Nccl(_) => anyhow::bail!(
+                "a topology of NCCL has no ports and no host bridges, which this takes; `gdr topo` \
+                 shows it"
+            ),
+        }
+    }
+
+    /// Reads the node, or what is known of it.
+    pub(crate) fn look(&self) -> Result<Known> {
         let source: Box<dyn Source> = match &self.from {
             _ if self.example => Box::new(example::node()),
-            Some(path) => capture(path)?,
+            Some(path) => {
+                return named(path);
+            }
             None => Box::new(live::this_node()),
         };
-        let inventory = Inventory::read(source.as_ref());
-        Ok(Node { source, inventory })
+        Ok(Known::Node(Node::read(source)))
     }
 
     /// Whether it is no node that exists.
@@ -79,15 +128,64 @@ impl Named {
     }
 }
 
-/// A capture of a node, by what it is.
+/// A capture of which everything can be read.
 fn capture(path: &Path) -> Result<Box<dyn Source>> {
-    if path.is_dir() {
-        return Ok(Box::new(LiveRoot::at(path)));
+    match named(path)? {
+        Known::Node(node) => Ok(node.source),
+        Known::Devices(_) | Known::Matrices(_) | Known::Nccl(_) => anyhow::bail!(
+            "{}: this is a part of a node only; pass an archive of `gdr collect`",
+            path.display()
+        ),
     }
-    match Archive::open(path) {
-        Ok(archive) => Ok(Box::new(archive)),
-        // Names the file itself.
-        Err(error @ ArchiveError::File { .. }) => Err(error.into()),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
+}
+
+/// What a capture is; an error names the file.
+fn named(path: &Path) -> Result<Known> {
+    known(path).map_err(|error| match error.downcast_ref() {
+        Some(ArchiveError::File { .. }) => error,
+        _ => error.context(path.display().to_string()),
+    })
+}
+
+/// What a capture is, by its content.
+fn known(path: &Path) -> Result<Known> {
+    if path.is_dir() {
+        return Ok(Known::Node(Node::read(Box::new(LiveRoot::at(&root(path))))));
+    }
+    let file = |source| ArchiveError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    File::open(path)
+        .map_err(file)?
+        .take(MAX_TEXT as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(file)?;
+    if Archive::is_archive(&bytes) {
+        return Ok(Known::Node(Node::read(Box::new(Archive::open(path)?))));
+    }
+    Ok(match Capture::read(&bytes)? {
+        Capture::Files(source) => Known::Node(Node::read(source)),
+        Capture::Devices(inventory) => Known::Devices(*inventory),
+        Capture::Matrices(matrices) => Known::Matrices(matrices),
+        Capture::Nccl(topology) => Known::Nccl(topology),
+        _ => anyhow::bail!("it is of a kind that is not shown yet"),
+    })
+}
+
+/// The root in a directory: itself, or the one directory in it, as archives of
+/// hwloc-gather-topology unpack.
+fn root(path: &Path) -> PathBuf {
+    if path.join("sys").is_dir() {
+        return path.to_owned();
+    }
+    let inside = path.read_dir().into_iter().flatten().flatten();
+    let mut roots = inside
+        .map(|entry| entry.path())
+        .filter(|inside| inside.join("sys").is_dir());
+    match (roots.next(), roots.next()) {
+        (Some(only), None) => only,
+        _ => path.to_owned(),
     }
 }

@@ -5,10 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gdr_node::import::{lspci, nccl_xml, topo_matrix};
+use gdr_node::import::{Capture, lspci, nccl_xml, topo_matrix};
 use gdr_node::pci::{Function, Tree};
 use gdr_node::topology::{NcclClass, NcclGraph, SmiClass, Topology};
-use gdr_node::{Bdf, NumaLayout};
+use gdr_node::{Bdf, Inventory, NumaLayout};
 
 /// The capture with this name, or `None` and a word about it.
 fn capture(name: &str) -> Option<String> {
@@ -337,4 +337,89 @@ fn a_nested_switch_is_pxb_and_xgmi_counts_as_nvlink() {
         (net.class, net.bandwidth.to_string().as_str()),
         (NcclClass::Pxb, "12.0 GB/s")
     );
+}
+
+/// What a capture holds, read as a file of unknown kind.
+fn of_unknown_kind(name: &str) -> Option<Capture> {
+    let path = root().join(name);
+    let Ok(bytes) = fs::read(&path) else {
+        eprintln!("skipped: no capture {}", path.display());
+        return None;
+    };
+    Some(Capture::read(&bytes).unwrap_or_else(|error| panic!("{name}: {error}")))
+}
+
+#[test]
+fn archives_of_hwloc_are_read_as_they_are() {
+    for (name, functions) in [
+        ("32em64t-2n8c+dax+nvme+mic+dimms", 137),
+        ("2pa-pcidomain32bits", 0),
+        ("32intel64-2p8co2t+8ve", 0),
+    ] {
+        let Some(capture) = of_unknown_kind(&format!("hwloc/{name}.tar.bz2")) else {
+            continue;
+        };
+        let Capture::Files(node) = capture else {
+            panic!("{name} is files");
+        };
+        let inventory = Inventory::read(node.as_ref());
+        let tree = inventory.tree.present().unwrap();
+        assert!(!tree.is_empty() && tree.len() >= functions, "{name}");
+    }
+}
+
+#[test]
+fn the_switches_of_a_dgx_2_are_read_from_the_xml_of_hwloc() {
+    let Some(Capture::Devices(inventory)) = of_unknown_kind("hwloc/nvidiaDGX2.xml") else {
+        return;
+    };
+    assert_eq!(inventory.gpus.len(), 16);
+    assert_eq!(inventory.nvswitches().count(), 11);
+    let topology = inventory.topology().unwrap();
+    let class = |a: usize, b: usize| {
+        let (a, b) = (inventory.gpus[a].bdf, inventory.gpus[b].bdf);
+        topology.relation(a, b).unwrap().smi
+    };
+    assert_eq!(class(0, 1), SmiClass::Pix);
+    assert_eq!(class(0, 2), SmiClass::Pxb);
+    assert_eq!(class(0, 15), SmiClass::Sys);
+}
+
+#[test]
+fn notes_with_a_drawing_and_a_list_give_the_matrix_in_them() {
+    let name = "pairs/stelline/puget-threadripper-pro-wrx90.md";
+    let (Some(Capture::Devices(inventory)), Some(text)) = (of_unknown_kind(name), capture(name))
+    else {
+        return;
+    };
+    let matrix = topo_matrix::read_all(&text).unwrap().remove(0);
+    let (gpus, nics) = (&inventory.gpus, inventory.nics());
+    let devices = [
+        ("GPU0", gpus[0].bdf),
+        ("GPU1", gpus[1].bdf),
+        ("NIC0", nics[0].bdf),
+        ("NIC1", nics[1].bdf),
+    ];
+    let topology = inventory.topology().unwrap();
+    assert_eq!(compare(&matrix, &topology, &devices), 16);
+}
+
+#[test]
+fn each_capture_is_taken_for_what_it_is() {
+    for (name, _) in captures_in("topo-m") {
+        // Beside some matrices lies what numactl printed.
+        if !name.contains(".numa.") {
+            let capture = of_unknown_kind(&name).unwrap();
+            assert!(matches!(capture, Capture::Matrices(_)), "{name}");
+        }
+    }
+    for maker in ["aws", "azure", "rccl"] {
+        for (name, _) in captures_in(&format!("nccl-xml/{maker}")) {
+            // The graphs of NCCL are another kind of file.
+            if !name.contains("graph") {
+                let capture = of_unknown_kind(&name).unwrap();
+                assert!(matches!(capture, Capture::Nccl(_)), "{name}");
+            }
+        }
+    }
 }

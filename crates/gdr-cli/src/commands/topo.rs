@@ -3,6 +3,7 @@
 mod check;
 mod report;
 mod why;
+mod words;
 
 use std::path::PathBuf;
 
@@ -11,8 +12,8 @@ use clap::{Subcommand, ValueEnum};
 use gdr_node::render::{self, Vocabulary};
 
 use crate::args::Global;
-use crate::exit::{EXIT_STATUS, Exit};
-use crate::node::Which;
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::node::{Known, Node, Which};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -41,9 +42,9 @@ pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 
-    /// Whose words to use
-    #[arg(long = "as", value_enum, value_name = "TOOL", default_value_t = Words::NvidiaSmi)]
-    words: Words,
+    /// Whose words to use: those of nvidia-smi unless the capture is NCCL's
+    #[arg(long = "as", value_enum, value_name = "TOOL")]
+    words: Option<Tool>,
 
     /// How to show it
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Matrix)]
@@ -72,13 +73,13 @@ enum What {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Words {
+enum Tool {
     NvidiaSmi,
     Nccl,
     Ucx,
 }
 
-impl Words {
+impl Tool {
     const fn vocabulary(self) -> Vocabulary {
         match self {
             Self::NvidiaSmi => Vocabulary::Smi,
@@ -110,7 +111,19 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         Some(What::Check { matrix, which }) => return check::run(global, which, matrix, output),
         None => {}
     }
-    let node = options.which.open()?;
+    let asked = options.words.map(Tool::vocabulary);
+    let node = match options.which.look()? {
+        Known::Node(node) => node,
+        Known::Devices(inventory) => Node::of_devices(inventory),
+        Known::Matrices(matrices) => {
+            let words = matrices.iter().map(words::Words::of_matrix);
+            return distances(global, options, words, output);
+        }
+        Known::Nccl(topology) => {
+            let words = words::Words::of_nccl(&topology);
+            return distances(global, options, [words], output);
+        }
+    };
     let inventory = &node.inventory;
     let format = if global.json {
         Format::Json
@@ -127,7 +140,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         Format::Svg => render::svg(inventory),
         Format::NcclXml => render::nccl_xml(node.source.as_ref(), inventory),
         Format::Matrix => {
-            let vocabulary = options.words.vocabulary();
+            let vocabulary = asked.unwrap_or_default();
             let mut text = render::matrix(node.source.as_ref(), inventory, vocabulary);
             text.push_str(&report::advice(inventory));
             text
@@ -135,4 +148,27 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     output.bytes(text.as_bytes())?;
     Ok(report::exit(inventory))
+}
+
+/// Shows captures that have distances only.
+fn distances(
+    global: &Global,
+    options: &Options,
+    captures: impl IntoIterator<Item = words::Words>,
+    output: &mut Output,
+) -> Result<Exit> {
+    if !matches!(options.format, Format::Matrix | Format::Json) {
+        return Err(UsageError(
+            "the capture has distances only, of which there is no picture; pass a PCI tree, as \
+             `lspci -D -nn -vvv` prints it"
+                .to_owned(),
+        )
+        .into());
+    }
+    let json = global.json || options.format == Format::Json;
+    for words in captures {
+        words.check(options.words.map(Tool::vocabulary))?;
+        words.show(json, output)?;
+    }
+    Ok(Exit::Fine)
 }

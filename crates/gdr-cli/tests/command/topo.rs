@@ -105,3 +105,78 @@ fn nics_are_listed_with_their_gpu() {
     // Whatever this machine has.
     assert!(matches!(code(&gdr(["nics"])), 0 | 3));
 }
+
+/// A capture in a file of its own.
+fn file(content: &[u8]) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), content).unwrap();
+    file
+}
+
+const MATRIX: &str = "\t\u{1b}[4mGPU0\tmlx5_0\tmlx5_1\tCPU Affinity\u{1b}[0m\n\
+                      GPU0\t X \tPIX\tPHB\t0-7\n\
+                      mlx5_0\tPIX\t X \tPHB\n\
+                      mlx5_1\tPHB\tPHB\t X \n";
+
+const DRAWN: &str = "\
+-[0000:40]-+-01.1-[41-44]----00.0-[42-44]--+-00.0-[43]----00.0  NVIDIA Corporation GH100 [H100 PCIe]
+           |                               \\-01.0-[44]----00.0  Mellanox Technologies MT2910 Family [ConnectX-7]
+           \\-03.1-[45]----00.0  Mellanox Technologies MT2910 Family [ConnectX-7]
+";
+
+#[test]
+fn a_drawing_of_lspci_gives_the_matrix_that_nvidia_smi_printed() {
+    let (tree, matrix) = (file(DRAWN.as_bytes()), file(MATRIX.as_bytes()));
+    let (tree, matrix) = (
+        tree.path().to_str().unwrap(),
+        matrix.path().to_str().unwrap(),
+    );
+    let output = topo(&format!("check --from {tree} --matrix {matrix}"));
+    assert_eq!(code(&output), 0, "{}", stdout(&output));
+    assert!(stdout(&output).contains("9 cells are equal, 0 differ"));
+    let text = stdout(&topo(&format!("why --from {tree} GPU0 NIC0")));
+    assert!(text.contains("0000:41:00.0"), "{text}");
+    let text = stdout(&topo(&format!("--from {matrix}")));
+    assert!(text.contains("GPU0: mlx5_0 (PIX)"), "{text}");
+    let text = stdout(&topo(&format!("why --from {matrix} GPU0 mlx5_1")));
+    assert!(text.contains("GPU0 - mlx5_1: PHB\n"), "{text}");
+}
+
+#[test]
+fn captures_without_what_is_asked_for_say_so() {
+    let matrix = file(MATRIX.as_bytes());
+    let matrix = matrix.path().to_str().unwrap();
+    for (line, status, word) in [
+        ("--as nccl", 64, "words of nvidia-smi only"),
+        ("--format svg", 64, "lspci -D -nn -vvv"),
+        ("check --matrix /dev/null", 2, "no PCI tree"),
+        ("why GPU0 mlx5_9", 64, "there are GPU0"),
+    ] {
+        let output = topo(&format!("{line} --from {matrix}"));
+        assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(word),
+            "{line}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn garbage_is_refused_with_its_name_and_a_reason() {
+    for (content, word) in [
+        (&b"hello\n"[..], "no archive of a node and no other capture"),
+        (b"<system>\x01</system>", "byte 8 is 0x01"),
+        (b"<system>", "no topology of NCCL"),
+        (b"[{}]", "no dump of rdma_topo"),
+        (b"\x1f\x8b\x08\x00garbage", "cannot be unpacked"),
+        (b"00:01.0 PCI bridge: X\n", "which buses are behind"),
+    ] {
+        let file = file(content);
+        let path = file.path().to_str().unwrap();
+        let output = topo(&format!("--from {path}"));
+        assert_eq!((code(&output), stdout(&output).as_str()), (2, ""), "{word}");
+        let said = stderr(&output);
+        assert!(said.contains(path) && said.contains(word), "{said}");
+    }
+}

@@ -12,6 +12,12 @@ use crate::source::{Datum, MemorySource};
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const BZIP2: &[u8] = b"BZh";
+/// The first bytes of what other programs compress.
+const FOREIGN: [(&[u8], &str); 3] = [
+    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd"),
+    (&[0xfd, b'7', b'z', b'X', b'Z'], "xz"),
+    (b"PK\x03\x04", "zip"),
+];
 /// Where a tar has its magic word.
 const USTAR: std::ops::Range<usize> = 257..262;
 
@@ -45,6 +51,12 @@ impl Capture {
     /// Those of the readers; [`ImportError::Binary`] for what is no text and nothing packed;
     /// [`ImportError::Unknown`] for text of no known kind.
     pub fn read(bytes: &[u8]) -> Result<Self, ImportError> {
+        if bytes.is_empty() {
+            return Err(ImportError::Empty);
+        }
+        if let Some((_, program)) = FOREIGN.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+            return Err(ImportError::Packed(program));
+        }
         if bytes.starts_with(GZIP) {
             return Self::packed(|| flate2::bufread::MultiGzDecoder::new(bytes));
         }
@@ -193,7 +205,8 @@ mod tests {
     #[test]
     fn what_is_none_of_them_is_named() {
         let error = |bytes: &[u8]| Capture::read(bytes).unwrap_err();
-        assert_eq!(error(b""), ImportError::Unknown);
+        assert_eq!(error(b""), ImportError::Empty);
+        assert_eq!(error(b"\x28\xb5\x2f\xfdxx"), ImportError::Packed("zstd"));
         assert_eq!(error(b"words\n"), ImportError::Unknown);
         assert_eq!(
             error(b"<system>\0</system>"),

@@ -69,9 +69,15 @@ pub enum ImportError {
         /// What is there.
         byte: u8,
     },
+    /// It is compressed by a program whose files are not read.
+    #[error("the file is compressed by {0}; unpack it first, or compress it by gzip or bzip2")]
+    Packed(&'static str),
+    /// It has no bytes.
+    #[error("the file is empty; make the capture again")]
+    Empty,
     /// It is nothing that is known.
     #[error(
-        "the file is nothing that describes a node; pass an archive of `gdr collect`, or what \
+        "this is no archive of a node and no other capture of one; pass an archive of `gdr collect`, or what \
          `lspci -D -nn -vvv`, `nvidia-smi topo -m`, NCCL_TOPO_DUMP_FILE, hwloc-gather-topology, \
          `lstopo --of xml` or `rdma_topo dump` wrote"
     )]

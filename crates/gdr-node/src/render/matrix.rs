@@ -18,6 +18,17 @@ pub enum Vocabulary {
     Ucx,
 }
 
+impl Vocabulary {
+    /// What its words mean, a line each.
+    pub const fn legend(self) -> &'static str {
+        match self {
+            Self::Smi => SMI_LEGEND,
+            Self::Nccl => NCCL_LEGEND,
+            Self::Ucx => UCX_LEGEND,
+        }
+    }
+}
+
 /// The legend of `nvidia-smi topo -m`.
 const SMI_LEGEND: &str = "\x20 X    = Self
   SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
@@ -151,11 +162,7 @@ pub fn matrix(source: &dyn Source, inventory: &Inventory, vocabulary: Vocabulary
         out.push('\n');
     }
     out.push_str("\nLegend:\n\n");
-    out.push_str(match vocabulary {
-        Vocabulary::Smi => SMI_LEGEND,
-        Vocabulary::Nccl => NCCL_LEGEND,
-        Vocabulary::Ucx => UCX_LEGEND,
-    });
+    out.push_str(vocabulary.legend());
     if (cells.devices.iter()).any(|device| device.kind == DeviceKind::Nic) {
         out.push_str("\nNIC Legend:\n\n");
         for (index, device) in cells.devices.iter().enumerate() {

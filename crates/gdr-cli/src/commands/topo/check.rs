@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use gdr_node::DeviceKind;
 use gdr_node::import::topo_matrix::{self, TopoMatrix};
 use gdr_node::render::{Cells, Vocabulary};
+use gdr_node::topology::SmiClass;
+use gdr_node::{Datum, DeviceKind, Inventory, NumaLayout};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
@@ -22,6 +23,8 @@ struct Report {
     equal: usize,
     /// Cells of NVLinks, where nothing here tells of any.
     nvlink: usize,
+    /// Cells whose NUMA nodes the capture of the tree does not tell.
+    undecided: usize,
     different: Vec<Difference>,
     /// Devices of the matrix that the node does not show.
     missing: Vec<String>,
@@ -41,17 +44,25 @@ pub(super) fn run(
     matrix: &Path,
     output: &mut Output,
 ) -> Result<Exit> {
-    let node = which.open()?;
+    let mut node = which.open()?;
     let text = fs::read(matrix).with_context(|| format!("{} cannot be read", matrix.display()))?;
     let matrices = topo_matrix::read_all(&String::from_utf8_lossy(&text))
         .with_context(|| matrix.display().to_string())?;
     let Some(theirs) = matrices.first() else {
         anyhow::bail!("{}: no matrix is in it", matrix.display());
     };
-    let report = compare(&Cells::new(&node.inventory, Vocabulary::Smi), theirs);
+    if node.inventory.numa.online.is_unknown() && on_one_node(theirs) {
+        node.inventory.numa = NumaLayout::of_nodes(1);
+    }
+    let report = compare(
+        &node.inventory,
+        &Cells::new(&node.inventory, Vocabulary::Smi),
+        theirs,
+    );
     let exit = match (report.different.is_empty(), report.equal) {
         (false, _) => Exit::Failure,
         (true, 0) => Exit::Undecided,
+        (true, _) if report.undecided > 0 => Exit::Warning,
         (true, _) if !report.missing.is_empty() => Exit::Warning,
         (true, _) => Exit::Fine,
     };
@@ -77,6 +88,12 @@ pub(super) fn run(
             report.nvlink
         ))?;
     }
+    if report.undecided > 0 {
+        output.line(format_args!(
+            "{} cells are NODE or SYS: the tree does not tell the NUMA nodes (pass `lspci -vvv`)",
+            report.undecided
+        ))?;
+    }
     output.line(format_args!(
         "{} cells are equal, {} differ",
         report.equal,
@@ -85,7 +102,42 @@ pub(super) fn run(
     Ok(exit)
 }
 
-fn compare(ours: &Cells, theirs: &TopoMatrix) -> Report {
+/// Whether a matrix names but one NUMA node.
+fn on_one_node(matrix: &TopoMatrix) -> bool {
+    let mut named: Vec<&str> = (matrix.rows.iter())
+        .filter_map(|row| row.numa_affinity.as_deref())
+        .filter(|node| *node != "N/A")
+        .collect();
+    named.sort_unstable();
+    named.dedup();
+    let no_sys = (matrix.rows.iter().flat_map(|row| &row.classes))
+        .all(|class| *class != Some(SmiClass::Sys));
+    named.len() <= 1 && named.iter().all(|node| node.parse::<u32>().is_ok()) && no_sys
+}
+
+/// Which of our NICs one of theirs is, where ours have no names: as many as there are, in their
+/// order; or `mlx5_3` the fourth, as the kernel counts them.
+fn counted(ours: &Cells, theirs: &TopoMatrix, name: &str) -> Option<usize> {
+    let ours: Vec<usize> = (0..ours.devices.len())
+        .filter(|&index| ours.devices[index].kind == DeviceKind::Nic)
+        .filter(|&index| ours.devices[index].name == ours.devices[index].bdf.to_string())
+        .collect();
+    let theirs_of = |name: &str| {
+        let legend = theirs.legend.iter().find(|(short, _)| short == name);
+        legend.map_or_else(|| name.to_owned(), |(_, long)| long.clone())
+    };
+    let nics: Vec<&String> = (theirs.devices.iter())
+        .filter(|name| !name.starts_with("GPU"))
+        .collect();
+    let position = nics.iter().position(|other| *other == name)?;
+    if ours.len() == nics.len() {
+        return Some(ours[position]);
+    }
+    let number: usize = theirs_of(name).strip_prefix("mlx5_")?.parse().ok()?;
+    ours.get(number).copied()
+}
+
+fn compare(inventory: &Inventory, ours: &Cells, theirs: &TopoMatrix) -> Report {
     // A column of theirs is one of ours by its name, by what the legend calls it, or by its count.
     let place = |name: &str| {
         let legend = (theirs.legend.iter())
@@ -96,22 +148,18 @@ fn compare(ours: &Cells, theirs: &TopoMatrix) -> Report {
             device.name == name || Some(device.name.as_str()) == legend
         })
     };
-    let counted = |name: &str| {
-        // NICs of a tree without names: as many as the matrix has, in its order.
-        let theirs: Vec<&String> = (theirs.devices.iter())
-            .filter(|name| !name.starts_with("GPU"))
-            .collect();
-        let ours: Vec<usize> = (0..ours.devices.len())
-            .filter(|&index| ours.devices[index].kind == DeviceKind::Nic)
-            .collect();
-        let position = theirs.iter().position(|other| *other == name)?;
-        (ours.len() == theirs.len()).then(|| ours[position])
+    let found = |name: &str| place(name).or_else(|| counted(ours, theirs, name));
+    let unplaced = |index: usize| {
+        let function = inventory.function(ours.devices[index].bdf);
+        inventory.numa.only_node().is_none()
+            && function.is_none_or(|function| function.numa == Datum::NotCollected)
     };
-    let found = |name: &str| place(name).or_else(|| counted(name));
+    let farther = |word: &str| matches!(word, "NODE" | "SYS");
     let mut report = Report {
         schema: Schema::first("gdr.topo-check"),
         equal: 0,
         nvlink: 0,
+        undecided: 0,
         different: Vec::new(),
         missing: theirs
             .devices
@@ -130,6 +178,8 @@ fn compare(ours: &Cells, theirs: &TopoMatrix) -> Report {
                 report.nvlink += 1;
             } else if class == *word {
                 report.equal += 1;
+            } else if farther(&class) && farther(word) && (unplaced(a) || unplaced(b)) {
+                report.undecided += 1;
             } else {
                 report.different.push(Difference {
                     row: row.device.clone(),
@@ -145,7 +195,7 @@ fn compare(ours: &Cells, theirs: &TopoMatrix) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{Inventory, example, render};
+    use gdr_node::{example, render};
 
     use super::*;
 
@@ -156,10 +206,14 @@ mod tests {
         let text = render::matrix(&node, &inventory, Vocabulary::Smi);
         let cells = Cells::new(&inventory, Vocabulary::Smi);
         let same = topo_matrix::read_all(&text).unwrap().remove(0);
-        let report = compare(&cells, &same);
+        let report = compare(&inventory, &cells, &same);
         assert_eq!((report.equal, report.different.len()), (18 * 18, 0));
         let changed = text.replacen("PIX", "PXB", 1);
-        let report = compare(&cells, &topo_matrix::read_all(&changed).unwrap().remove(0));
+        let report = compare(
+            &inventory,
+            &cells,
+            &topo_matrix::read_all(&changed).unwrap().remove(0),
+        );
         assert_eq!(report.different.len(), 1);
         assert_eq!(report.different[0].theirs, "PXB");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use gdr_node::topology::{Relation, SmiClass};
-use gdr_node::{Device, DeviceKind, Inventory};
+use gdr_node::{Datum, Device, DeviceKind, Inventory};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
@@ -139,11 +139,18 @@ fn nearest(inventory: &Inventory) -> Vec<Nearest> {
 
 /// The nearest NICs of each GPU, and how evenly they are spread, as text.
 pub(super) fn advice(inventory: &Inventory) -> String {
+    let mut out = String::new();
+    let unplaced = |device: &Device| {
+        (inventory.function(device.bdf)).is_some_and(|it| it.numa == Datum::NotCollected)
+    };
+    if inventory.numa.only_node().is_none() && inventory.devices().iter().any(unplaced) {
+        out.push_str("\nThe capture does not tell the NUMA nodes of all: SYS may be NODE.\n");
+    }
     let nearest = nearest(inventory);
     if nearest.is_empty() {
-        return String::new();
+        return out;
     }
-    let mut out = String::from("\nNearest NICs:\n\n");
+    out.push_str("\nNearest NICs:\n\n");
     for it in &nearest {
         // Writing to a string never fails.
         let _ = writeln!(out, "  {}: {} ({})", it.gpu, it.nics.join(", "), it.class);

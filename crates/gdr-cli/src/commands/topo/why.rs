@@ -8,9 +8,10 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::report::Pair;
+use super::words::Words;
 use crate::args::Global;
 use crate::exit::{Exit, UsageError};
-use crate::node::Which;
+use crate::node::{Known, Node, Which};
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -42,7 +43,17 @@ pub(super) fn run(
     (a, b): (&str, &str),
     output: &mut Output,
 ) -> Result<Exit> {
-    let node = which.open()?;
+    let node = match which.look()? {
+        Known::Node(node) => node,
+        Known::Devices(inventory) => Node::of_devices(inventory),
+        Known::Matrices(matrices) => {
+            let Some(first) = matrices.first() else {
+                anyhow::bail!("no matrix is in it");
+            };
+            return Words::of_matrix(first).why(a, b, output);
+        }
+        Known::Nccl(topology) => return Words::of_nccl(&topology).why(a, b, output),
+    };
     let inventory = &node.inventory;
     let named = |name: &str| {
         inventory
