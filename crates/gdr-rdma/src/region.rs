@@ -57,6 +57,12 @@ impl ProtectionDomain {
     /// Registers all of `buffer` (`ibv_reg_mr`): this side's requests may then use it, and the
     /// peer's as far as `access` permits.
     ///
+    /// With a device of the kernel, GPU memory is registered by dma-buf, else by a peer-memory
+    /// module, and the way is trusted only after the device has moved the first 64 bytes out of it
+    /// and, where the peer may write, others into it. They are then put back; until this returns
+    /// nobody else may use them. [`VerbsOptions::without_proof`](crate::VerbsOptions::without_proof)
+    /// leaves that out.
+    ///
     /// # Errors
     /// [`Error::LocalWriteMissing`]; [`Error::Os`] when no random number is to be had.
     pub fn register(&self, buffer: &Buffer, access: Access) -> Result<MemoryRegion> {
@@ -91,9 +97,7 @@ impl ProtectionDomain {
             buffer: buffer.clone(),
         });
         let entry = match (&self.verbs, self.device.engine()) {
-            (Some(domain), _) => {
-                Entry::Verbs(verbs::Region::new(domain, buffer, offset, len, access)?)
-            }
+            (Some(domain), _) => return self.register_with_kernel(domain, region),
             (None, Engine::Soft(soft)) => {
                 let table = Arc::clone(soft.regions());
                 let key = table.insert(Arc::clone(&region))?;
@@ -106,7 +110,46 @@ impl ProtectionDomain {
                 });
             }
         };
-        Ok(MemoryRegion(Arc::new(Registration { entry, region })))
+        Ok(MemoryRegion::new(entry, region, None))
+    }
+
+    /// On the first way that the device takes and that a checked transfer does not refute.
+    fn register_with_kernel(
+        &self,
+        domain: &Arc<verbs::Domain>,
+        region: Arc<Region>,
+    ) -> Result<MemoryRegion> {
+        let Region {
+            buffer,
+            skip,
+            len,
+            access,
+            ..
+        } = &*region;
+        let mut refused = verbs::Refused::default();
+        loop {
+            let made = verbs::Region::new(domain, buffer, *skip, *len, *access, &refused)?;
+            let mut whole = MemoryRegion::new(Entry::Verbs(made), Arc::clone(&region), None);
+            let Some((gpu, start)) = buffer.device_memory().filter(|_| domain.context().proves())
+            else {
+                return Ok(whole);
+            };
+            match verbs::prove(self, &whole, gpu, start + skip)? {
+                verbs::Proof::Holds => return Ok(whole),
+                verbs::Proof::Impossible(why) => {
+                    // Nobody else has it yet.
+                    if let Some(registration) = Arc::get_mut(&mut whole.0) {
+                        registration.doubt = Some(why);
+                    }
+                    return Ok(whole);
+                }
+                verbs::Proof::Refuted(why) => {
+                    if let Entry::Verbs(made) = &whole.0.entry {
+                        refused.add(made, &why);
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -123,6 +166,20 @@ impl ProtectionDomain {
 pub struct MemoryRegion(Arc<Registration>);
 
 impl MemoryRegion {
+    fn new(entry: Entry, region: Arc<Region>, doubt: Option<String>) -> Self {
+        Self(Arc::new(Registration {
+            entry,
+            region,
+            doubt,
+        }))
+    }
+
+    /// Why the way to GPU memory could not be proved by a transfer, where it could not: it may
+    /// work all the same.
+    pub fn doubt(&self) -> Option<&str> {
+        self.0.doubt.as_deref()
+    }
+
     /// Address of the first byte, as requests of this side and of the peer name it.
     pub fn addr(&self) -> u64 {
         self.0.region.addr
@@ -289,6 +346,8 @@ pub(crate) struct Region {
 struct Registration {
     entry: Entry,
     region: Arc<Region>,
+    /// Why no transfer proved it, where one should have.
+    doubt: Option<String>,
 }
 
 /// Where it is in force.

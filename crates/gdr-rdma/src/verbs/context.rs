@@ -43,6 +43,7 @@ pub(crate) struct Context {
     mtu: Mtu,
     gid: ChosenGid,
     pub(super) relaxed_ordering: bool,
+    unproved: bool,
     pub(super) max_sge: u32,
     /// READs and atomics of a queue pair at a time.
     pub(super) max_reads: i32,
@@ -124,6 +125,7 @@ impl Context {
                 why: String::new(),
             },
             relaxed_ordering: options.relaxed_ordering,
+            unproved: options.unproved,
             max_sge: 1,
             max_reads: 0,
             events: Mailbox::new(EVENTS),
@@ -257,6 +259,11 @@ impl Context {
 
     pub(super) fn port(&self) -> u8 {
         self.port
+    }
+
+    /// Whether registrations of GPU memory are proved.
+    pub(crate) fn proves(&self) -> bool {
+        !self.unproved
     }
 
     /// Whether the port's link is InfiniBand.

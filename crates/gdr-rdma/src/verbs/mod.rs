@@ -9,6 +9,7 @@ mod held;
 mod list;
 mod options;
 mod pair;
+mod proof;
 mod queue;
 mod region;
 
@@ -22,5 +23,6 @@ pub(crate) use context::Context;
 pub(crate) use domain::Domain;
 pub(crate) use list::list;
 pub(crate) use pair::Pair;
+pub(crate) use proof::{Proof, prove};
 pub(crate) use queue::Queue;
-pub(crate) use region::Region;
+pub(crate) use region::{Refused, Region};

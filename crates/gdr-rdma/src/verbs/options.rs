@@ -10,6 +10,7 @@ pub struct VerbsOptions {
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
     pub(crate) relaxed_ordering: bool,
+    pub(crate) unproved: bool,
     pub(crate) library: Option<&'static Verbs>,
 }
 
@@ -40,6 +41,13 @@ impl VerbsOptions {
     /// The GID at this index of the port's table, whatever it is.
     pub fn gid_index(mut self, index: u32) -> Self {
         self.gid_index = Some(index);
+        self
+    }
+
+    /// Trusts registrations of GPU memory untested, and so leaves the memory alone:
+    /// [`ProtectionDomain::register`](crate::ProtectionDomain::register) says what the test does.
+    pub fn without_proof(mut self) -> Self {
+        self.unproved = true;
         self
     }
 

@@ -57,18 +57,37 @@ unsafe impl Send for Region {}
 // SAFETY: as for `Context`.
 unsafe impl Sync for Region {}
 
+/// The ways to GPU memory that are not to be tried any more, up to the last one, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    last: Option<Registration>,
+    refusals: Vec<String>,
+}
+
+impl Refused {
+    /// Adds the way of `region`, which nobody uses: why.
+    pub(crate) fn add(&mut self, region: &Region, why: &str) {
+        let route = region.route();
+        self.refusals = region.refusals.clone();
+        self.refusals.push(format!("{route}: {why}"));
+        self.last = Some(route);
+    }
+}
+
 impl Region {
-    /// Registers part of a buffer. The caller keeps the buffer alive as long as this.
+    /// Registers part of a buffer, on none of the ways that are `refused`. The caller keeps the
+    /// buffer alive as long as this.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         buffer: &Buffer,
         offset: u64,
         len: u64,
         access: Access,
+        refused: &Refused,
     ) -> Result<Self, VerbsError> {
         match (buffer.kind(), buffer.device_memory()) {
             (BufferKind::Host, _) => Self::host(domain, buffer, offset, len, access),
-            (_, Some((gpu, skip))) => Self::gpu(domain, gpu, skip + offset, len, access),
+            (_, Some((gpu, skip))) => Self::gpu(domain, gpu, skip + offset, len, access, refused),
             (_, None) => Err(VerbsError::GpuRegistration(vec![
                 "only its mapping is known; make the buffer with Buffer::direct_with_copies or \
                  Buffer::staged, which know the allocation"
@@ -124,17 +143,23 @@ impl Region {
         offset: u64,
         len: u64,
         access: Access,
+        refused: &Refused,
     ) -> Result<Self, VerbsError> {
         if gpu.kind() == MemoryKind::Managed {
             return Err(VerbsError::ManagedMemory);
         }
-        let mut refusals = Vec::new();
-        match Self::by_dma_buf(domain, gpu, offset, len, access)? {
-            Ok((region, fd)) => {
-                let route = Registration::DmaBuf;
-                return Ok(Self::made(domain, region, route, refusals, Some(fd)));
+        let mut refusals = refused.refusals.clone();
+        if refused.last == Some(Registration::PeerMemory) {
+            return Err(VerbsError::GpuRegistration(refusals));
+        }
+        if refused.last.is_none() {
+            match Self::by_dma_buf(domain, gpu, offset, len, access)? {
+                Ok((region, fd)) => {
+                    let route = Registration::DmaBuf;
+                    return Ok(Self::made(domain, region, route, refusals, Some(fd)));
+                }
+                Err(refusal) => refusals.push(format!("dma-buf: {refusal}")),
             }
-            Err(refusal) => refusals.push(format!("dma-buf: {refusal}")),
         }
         let address = gpu.ptr().get() + offset;
         match Self::by_address(domain, address, len, access)? {

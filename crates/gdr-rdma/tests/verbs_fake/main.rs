@@ -14,3 +14,4 @@ mod gpu;
 mod infiniband;
 mod lifetime;
 mod operations;
+mod proof;
