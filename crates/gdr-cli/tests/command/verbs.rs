@@ -39,7 +39,10 @@ fn two_nics_two_ports_and_one_nic_in_loopback_pass() {
     assert_eq!(report["path"]["to"]["device"], "mlx5_1");
     assert_eq!(report["path"]["to"]["address"], "10.0.0.2:4791");
     assert_eq!(report["reached"], "device");
-    assert_eq!(report["why"], "registered by dma-buf");
+    assert_eq!(
+        report["why"],
+        "registered by dma-buf, proved by a checked transfer"
+    );
 
     let ports = [1, 2].map(|number| PortSpec::ethernet(Ipv4Addr::new(10, 0, 1, number)));
     let one = [DeviceSpec {
@@ -125,6 +128,28 @@ fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal_told() {
         (&staged["reached"], &staged["why"]),
         (&"staged".into(), &"asked for".into())
     );
+}
+
+#[test]
+fn a_device_that_loses_bytes_to_gpu_memory_is_found_out_and_staged() {
+    let lossy = DeviceSpec {
+        dma_buf: GpuPath::LosesBytes,
+        ..device("mlx5_0", 1)
+    };
+    let told = report(&[lossy], "--provider verbs");
+    assert_eq!(told["reached"], "staged");
+    let refusal = told["refusals"][0].as_str().unwrap();
+    assert!(refusal.contains("without moving the bytes"), "{refusal}");
+}
+
+#[test]
+fn infiniband_ports_reach_each_other_by_lid() {
+    let devices = [
+        DeviceSpec::infiniband("mlx5_0", 5),
+        DeviceSpec::infiniband("mlx5_1", 6),
+    ];
+    let told = report(&devices, "--from mlx5_0 --to mlx5_1");
+    assert_eq!(told["reached"], "device");
 }
 
 #[test]

@@ -40,7 +40,15 @@ impl Registered {
             match domain.register_range(&memory, offset, size, access) {
                 Ok(region) => {
                     return Ok(Self {
-                        why: format!("registered by {}", region.route()),
+                        why: match region.doubt() {
+                            None => format!(
+                                "registered by {}, proved by a checked transfer",
+                                region.route()
+                            ),
+                            Some(why) => {
+                                format!("registered by {}, not proved: {why}", region.route())
+                            }
+                        },
                         refusals: region.refusals().to_vec(),
                         region,
                         reached: Reached::Device,
