@@ -421,9 +421,14 @@ proptest! {
             }
         }
         for (path, bytes) in &files {
-            // A file has nothing below it.
+            // A file has nothing below it, also not by a way through links.
             let below = format!("{path}/");
-            if !files.keys().chain(links.keys()).any(|other| other.starts_with(&below)) {
+            let above = path.match_indices('/').skip(1).map(|(end, _)| &path[..end]);
+            let below_a_file = above.into_iter().any(|above| node.read(above).is_present());
+            if !below_a_file
+                && !node.list(path).is_present()
+                && !files.keys().chain(links.keys()).any(|other| other.starts_with(&below))
+            {
                 node = node.file(path, bytes);
             }
         }
