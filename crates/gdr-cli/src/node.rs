@@ -150,7 +150,7 @@ fn named(path: &Path) -> Result<Known> {
 /// What a capture is, by its content.
 fn known(path: &Path) -> Result<Known> {
     if path.is_dir() {
-        return Ok(Known::Node(Node::read(Box::new(LiveRoot::at(&root(path))))));
+        return Ok(Known::Node(Node::read(Box::new(LiveRoot::at(root(path))))));
     }
     let file = |source| ArchiveError::File {
         path: path.to_owned(),
