@@ -72,10 +72,14 @@ pub(crate) fn prove(
     // Into it.
     link.host.buffer().copy_in(0, &other)?;
     let into = SendRequest::write(WrId(2), region.remote().at(0));
-    let refused = link.transfer(into.segment(link.host.segment(0, link.len)?))?;
-    gpu.read(offset, &mut seen)?;
+    let moved = link.transfer(into.segment(link.host.segment(0, link.len)?));
+    // However it ended, the line is put back; a write that is still under way must not land on it
+    // afterwards, and none does once the queue pairs are gone.
+    drop(link);
+    let read = gpu.read(offset, &mut seen);
     gpu.write(offset, &before)?;
-    Ok(match refused {
+    read?;
+    Ok(match moved? {
         Some(why) => Proof::Refuted(format!("it was registered, and a transfer into it {why}")),
         None if seen != other => Proof::Refuted(lost("into")),
         None => Proof::Holds,
