@@ -82,6 +82,18 @@ impl DeviceBuffer {
         unsafe { driver.copy_from_device(device, bytes.as_mut_ptr(), range.start, bytes.len()) }
     }
 
+    /// Makes copies and fills of this memory complete before the calls return, which they need not
+    /// otherwise: for memory that another device reaches ([`Driver::synchronize_copies`]).
+    ///
+    /// [`Driver::synchronize_copies`]: crate::Driver::synchronize_copies
+    ///
+    /// # Errors
+    /// The driver's, where it does not do that for memory of this kind.
+    pub fn synchronize_copies(&self) -> Result<()> {
+        let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
+        driver.synchronize_copies(device, self.ptr())
+    }
+
     /// A dma-buf that holds `len` bytes at `offset`, for a device that imports one.
     ///
     /// # Errors

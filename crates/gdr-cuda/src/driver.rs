@@ -183,6 +183,13 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// host memory) is [`crate::Error::UnknownPointer`].
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo>;
 
+    /// Makes copies and fills of the allocation that `ptr` is in complete before the calls return
+    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). Without it a copy that returned may still be under way
+    /// when another device reads or writes the memory. It cannot be undone.
+    ///
+    /// CUDA has it for memory of `cuMemAlloc`; for others it may refuse.
+    fn synchronize_copies(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
+
     /// A dma-buf that holds `len` bytes of device memory at `ptr`, for a device that imports one
     /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). It keeps the memory reachable as long as its
     /// descriptor is open.

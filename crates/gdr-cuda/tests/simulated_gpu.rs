@@ -47,6 +47,17 @@ fn every_kind_of_memory_holds_what_was_written() {
 }
 
 #[test]
+fn copies_of_live_memory_can_be_made_synchronous() {
+    let gpu = gpu();
+    let buffer = gpu.allocate(MemoryKind::Plain, 4096).unwrap();
+    buffer.synchronize_copies().unwrap();
+    let (ptr, device) = (buffer.ptr(), gpu.info().ordinal);
+    drop(buffer);
+    let refused = gpu.driver().synchronize_copies(device, ptr).unwrap_err();
+    assert!(matches!(refused, Error::UnknownPointer { .. }), "{refused}");
+}
+
+#[test]
 fn a_simulated_gpu_says_that_it_is_one() {
     let gpu = gpu();
     assert_eq!(gpu.driver().kind(), DriverKind::Simulated);

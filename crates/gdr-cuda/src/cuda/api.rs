@@ -177,6 +177,9 @@ api! {
         mem_get_handle_for_address_range:
             "cuMemGetHandleForAddressRange" @ 11070 or "cuMemGetHandleForAddressRange",
             (*mut c_void, CUdeviceptr, usize, c_uint, u64);
+        /// Since CUDA 6.0.
+        pointer_set_attribute: "cuPointerSetAttribute" @ 6000 or "cuPointerSetAttribute",
+            (*const c_void, c_uint, CUdeviceptr);
     }
 }
 

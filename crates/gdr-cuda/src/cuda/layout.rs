@@ -104,6 +104,8 @@ pub(super) mod pointer_attribute {
     pub(in crate::cuda) const CONTEXT: c_uint = 1;
     /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`: `CUmemorytype`.
     pub(in crate::cuda) const MEMORY_TYPE: c_uint = 2;
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: a boolean of four bytes, which can be set.
+    pub(in crate::cuda) const SYNC_MEMOPS: c_uint = 6;
     /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: 64 bits.
     pub(in crate::cuda) const BUFFER_ID: c_uint = 7;
     /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`: a boolean, of one byte or four by release.

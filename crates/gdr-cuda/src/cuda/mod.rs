@@ -190,6 +190,10 @@ impl Driver for Cuda {
         self.query(ptr)
     }
 
+    fn synchronize_copies(&self, device: Ordinal, ptr: DevicePtr) -> Result<()> {
+        self.set_sync_memops(device, ptr)
+    }
+
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         self.export_dma_buf(device, ptr, len)
     }

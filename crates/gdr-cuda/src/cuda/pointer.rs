@@ -116,6 +116,20 @@ impl Cuda {
         call()
     }
 
+    /// Sets `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on the allocation of `ptr`.
+    pub(super) fn set_sync_memops(&self, device: Ordinal, ptr: DevicePtr) -> Result<()> {
+        let set = self.api.pointer_set_attribute.ok_or(Error::Symbol {
+            symbol: "cuPointerSetAttribute",
+        })?;
+        self.with_pointer_context(device, ptr, || {
+            let yes: c_uint = 1;
+            let value: *const c_void = (&raw const yes).cast();
+            // SAFETY: the value is of the attribute's type.
+            let status = unsafe { set(value, pointer_attribute::SYNC_MEMOPS, ptr.get()) };
+            check("cuPointerSetAttribute", status)
+        })
+    }
+
     fn pointer_context(&self, ptr: DevicePtr) -> Result<Option<Context>> {
         let mut context: Opaque = ptr::null_mut();
         let mut attribute = pointer_attribute::CONTEXT;

@@ -148,6 +148,11 @@ impl Region {
         if gpu.kind() == MemoryKind::Managed {
             return Err(VerbsError::ManagedMemory);
         }
+        if let Err(error) = gpu.synchronize_copies() {
+            // VMM and pool memory have no such attribute on some drivers; a program that copies
+            // there waits for its copies before it lets the device at them, as it has to anyway.
+            tracing::debug!(%error, "CUDA does not synchronize copies of this memory");
+        }
         let mut refusals = refused.refusals.clone();
         if refused.last == Some(Registration::PeerMemory) {
             return Err(VerbsError::GpuRegistration(refusals));
