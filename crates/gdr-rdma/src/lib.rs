@@ -10,6 +10,11 @@
 //! arrives straight into GPU memory through a `gdr-copy` mapping ([`Buffer::direct`]), or stages
 //! it through page-locked memory ([`Buffer::staged`]).
 //!
+//! The *verbs* provider ([`Device::verbs`]) is devices of the kernel, through a libibverbs that is
+//! loaded at run time. GPU memory is registered with them by dma-buf, else by a peer-memory module,
+//! each way proved by a checked transfer; [`MemoryRegion::route`] and [`MemoryRegion::refusals`]
+//! say what came of it. [`Device::list_verbs`] and [`Device::list_soft`] list what there is.
+//!
 //! This is no binding of libibverbs: there are no raw pointers, and no way to post memory that can
 //! go away. Requests hold their regions, regions their buffers, and everything its device.
 //!
