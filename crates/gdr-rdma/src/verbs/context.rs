@@ -11,7 +11,7 @@ use gdr_roce::wire::UDP_PORT;
 use gdr_roce::{Event, Mtu, Qpn};
 use gdr_verbs_sys::{
     Errno, IBV_LINK_LAYER_INFINIBAND, VerbError, Verbs, ibv_async_event, ibv_context, ibv_device,
-    ibv_event_type, ibv_gid, ibv_port_attr, ibv_port_state,
+    ibv_event_type, ibv_gid, ibv_odp_general_caps, ibv_port_attr, ibv_port_state,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -24,6 +24,9 @@ use crate::deadline::Deadline;
 use crate::event::AsyncEvent;
 use crate::lid::Lid;
 use crate::mailbox::Mailbox;
+
+/// On-demand paging, in `general_caps`.
+const IBV_ODP_SUPPORT: u32 = ibv_odp_general_caps::IBV_ODP_SUPPORT.0;
 
 /// Events kept for a program that does not ask for them.
 const EVENTS: usize = 1024;
@@ -43,6 +46,7 @@ pub(crate) struct Context {
     mtu: Mtu,
     gid: ChosenGid,
     pub(super) relaxed_ordering: bool,
+    pub(super) on_demand: bool,
     unproved: bool,
     pub(super) max_sge: u32,
     /// READs and atomics of a queue pair at a time.
@@ -125,6 +129,7 @@ impl Context {
                 why: String::new(),
             },
             relaxed_ordering: options.relaxed_ordering,
+            on_demand: options.on_demand,
             unproved: options.unproved,
             max_sge: 1,
             max_reads: 0,
@@ -143,6 +148,13 @@ impl Context {
         // SAFETY: the context is open, by this library.
         let attr = unsafe { self.verbs.ibv_query_device_ex(self.context.as_ptr()) }
             .map_err(|source| self.failed(source))?;
+        // 0 also where the device was not asked, for want of the newer query.
+        let paging = attr.odp_caps.general_caps & u64::from(IBV_ODP_SUPPORT);
+        if options.on_demand && paging == 0 {
+            return Err(VerbsError::NoOnDemandPaging {
+                device: self.name.clone(),
+            });
+        }
         let ports = attr.orig_attr.phys_port_cnt;
         self.max_sge = u32::try_from(attr.orig_attr.max_sge).unwrap_or(1).max(1);
         self.max_reads = attr.orig_attr.max_qp_rd_atom;

@@ -54,6 +54,15 @@ pub enum VerbsError {
         /// The port.
         port: u8,
     },
+    /// The device cannot page.
+    #[error(
+        "{device} has no on-demand paging: leave it out, and the memory is pinned; mlx5 adapters \
+         from ConnectX-4 on have it"
+    )]
+    NoOnDemandPaging {
+        /// The device.
+        device: String,
+    },
     /// The table has no such GID.
     #[error("{device} port {port} has no GID {index}: `show_gids` or `gdr devices` lists them")]
     NoSuchGid {

@@ -10,6 +10,7 @@ pub struct VerbsOptions {
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
     pub(crate) relaxed_ordering: bool,
+    pub(crate) on_demand: bool,
     pub(crate) unproved: bool,
     pub(crate) library: Option<&'static Verbs>,
 }
@@ -54,6 +55,14 @@ impl VerbsOptions {
     /// Through this libibverbs instead of the one that is found.
     pub fn library(mut self, library: &'static Verbs) -> Self {
         self.library = Some(library);
+        self
+    }
+
+    /// Registers host memory without pinning it: the device has each page brought in when it is
+    /// touched (`IBV_ACCESS_ON_DEMAND`). Nothing counts against the limit of locked memory; the
+    /// first touch of a page is slow. GPU memory is registered as ever.
+    pub fn on_demand_paging(mut self) -> Self {
+        self.on_demand = true;
         self
     }
 

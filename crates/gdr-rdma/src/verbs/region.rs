@@ -22,6 +22,8 @@ pub enum Registration {
     Engine,
     /// The device itself, in pages of the process that are pinned.
     HostPages,
+    /// The device itself, in pages of the process that are brought in when it touches them.
+    OnDemand,
     /// The device itself, in GPU memory, by a dma-buf.
     DmaBuf,
     /// The device itself, in GPU memory, by a peer-memory module (nvidia_peermem).
@@ -33,6 +35,7 @@ impl fmt::Display for Registration {
         f.pad(match self {
             Self::Engine => "by this process",
             Self::HostPages => "pinned host pages",
+            Self::OnDemand => "host pages on demand",
             Self::DmaBuf => "dma-buf",
             Self::PeerMemory => "peer-memory module",
         })
@@ -103,7 +106,14 @@ impl Region {
         len: u64,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let registered = Self::by_address(domain, buffer.address() + offset, len, access)?;
+        let on_demand = domain.context().on_demand;
+        let paging = if on_demand {
+            ibv_access_flags::IBV_ACCESS_ON_DEMAND.0
+        } else {
+            0
+        };
+        let address = buffer.address() + offset;
+        let registered = Self::by_address(domain, address, len, access, paging)?;
         let region = registered.map_err(|source| match domain.context().failed(source) {
             gone @ VerbsError::DeviceGone { .. } => gone,
             _ => VerbsError::Registration {
@@ -115,7 +125,11 @@ impl Region {
         Ok(Self::made(
             domain,
             region,
-            Registration::HostPages,
+            if on_demand {
+                Registration::OnDemand
+            } else {
+                Registration::HostPages
+            },
             Vec::new(),
             None,
         ))
@@ -127,10 +141,11 @@ impl Region {
         address: u64,
         len: u64,
         access: Access,
+        more: u32,
     ) -> Result<Result<NonNull<ibv_mr>, gdr_verbs_sys::VerbError>, VerbsError> {
         let context = domain.context();
         let start = ptr::with_exposed_provenance_mut(address as usize);
-        let flags = flags(access, context.relaxed_ordering);
+        let flags = ibv_access_flags(flags(access, context.relaxed_ordering).0 | more);
         let pd = domain.raw()?;
         // SAFETY: the domain is alive; the caller keeps the memory as long as the registration.
         Ok(unsafe { context.verbs().reg_mr(pd, start, len as usize, flags) })
@@ -167,7 +182,7 @@ impl Region {
             }
         }
         let address = gpu.ptr().get() + offset;
-        match Self::by_address(domain, address, len, access)? {
+        match Self::by_address(domain, address, len, access, 0)? {
             Ok(region) => {
                 let route = Registration::PeerMemory;
                 Ok(Self::made(domain, region, route, refusals, None))

@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 
 use fake_ibverbs::{DeviceSpec, Fake, GidSpec, PortSpec};
-use gdr_rdma::{Access, Buffer, Device, GidType, Mtu};
+use gdr_rdma::{Access, Buffer, Device, GidType, Mtu, Registration, VerbsOptions};
 
 use crate::fixture::*;
 
@@ -113,4 +113,26 @@ fn an_mtu_and_a_link_layer_of_a_newer_kernel_do_no_harm() {
     let device = open(&fake, &spec);
     let path = device.path_mtu(device.address().ip()).unwrap();
     assert_eq!(path, Mtu::B256);
+}
+
+#[test]
+fn memory_is_paged_on_demand_where_the_device_can_and_refused_by_name_where_not() {
+    let fake = Fake::load();
+    fake.add(DeviceSpec::roce("mlx5_0", Ipv4Addr::new(10, 0, 0, 1)));
+    fake.add(DeviceSpec::rxe("rxe0", Ipv4Addr::new(10, 0, 0, 2)));
+    let options = |name: &str| {
+        VerbsOptions::new()
+            .library(fake.verbs())
+            .device(name)
+            .on_demand_paging()
+    };
+    let device = Device::verbs(&options("mlx5_0")).unwrap();
+    let buffer = Buffer::host(4096).unwrap();
+    let region = device
+        .protection_domain()
+        .register(&buffer, Access::LOCAL_WRITE)
+        .unwrap();
+    assert_eq!(region.route(), Registration::OnDemand);
+    let error = Device::verbs(&options("rxe0")).unwrap_err().to_string();
+    assert!(error.contains("rxe0 has no on-demand paging"), "{error}");
 }
