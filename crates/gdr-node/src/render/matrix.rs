@@ -72,11 +72,12 @@ impl Affinity {
                 "/sys/bus/pci/devices/{}/local_cpulist",
                 device.bdf
             )),
+            // As nvidia-smi: on a node with one NUMA node it is that one, whatever firmware says.
             numa: inventory
                 .function(device.bdf)
-                .map_or(Datum::Missing, |function| {
-                    function.numa.as_ref().map(ToString::to_string)
-                }),
+                .map_or(Datum::Missing, |function| function.numa.clone())
+                .or_else(|| inventory.numa.only_node().into())
+                .map(|node| node.to_string()),
         }
     }
 }
@@ -195,6 +196,23 @@ mod tests {
             }
         }
         assert_eq!(read.legend[3].1, "mlx5_3");
+    }
+
+    #[test]
+    fn on_a_node_with_one_numa_node_a_device_is_on_it() {
+        let place = "/sys/devices/pci0000:00/0000:00:06.0";
+        let node = crate::MemorySource::new()
+            .link_to(
+                "/sys/bus/pci/devices/0000:00:06.0",
+                "../../../devices/pci0000:00/0000:00:06.0",
+            )
+            .file(&format!("{place}/vendor"), "0x10de\n")
+            .file(&format!("{place}/class"), "0x030200\n")
+            .file(&format!("{place}/numa_node"), "-1\n")
+            .file(&format!("{place}/local_cpulist"), "0-15\n")
+            .file("/sys/devices/system/node/online", "0\n");
+        let text = matrix(&node, &Inventory::read(&node), Vocabulary::Smi);
+        assert!(text.contains("GPU0\t X \t0-15\t0\n"), "{text}");
     }
 
     #[test]
