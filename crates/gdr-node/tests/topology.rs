@@ -178,6 +178,31 @@ fn two_functions_of_a_card_under_a_root_port_are_pix() {
     assert_eq!((relation.smi, relation.ports.len()), (SmiClass::Pix, 0));
 }
 
+/// Virtual functions of a NIC spill over to the next bus, which no bridge names as its own.
+#[test]
+fn a_virtual_function_is_as_near_as_the_physical_one() {
+    let mut virtual_function = nic("44:00.1", 0);
+    virtual_function.physical_function = Datum::Present(bdf("43:00.0"));
+    let tree = Tree::from_bus_numbers([
+        bridge("40:01.1", 0x41, 0x4f, 0),
+        bridge("41:00.0", 0x42, 0x4f, 0),
+        bridge("42:00.0", 0x43, 0x44, 0),
+        nic("43:00.0", 0),
+        virtual_function,
+        bridge("42:01.0", 0x45, 0x45, 0),
+        gpu("45:00.0", 0),
+    ]);
+    let numa = NumaLayout::of_nodes(2);
+    for function in ["43:00.0", "44:00.1"] {
+        let relation = between(&tree, &numa, "45:00.0", function);
+        assert_eq!(relation.smi, SmiClass::Pix, "{function}");
+        assert_eq!(relation.ancestor.to_string(), "bridge 0000:41:00.0");
+        assert_eq!(relation.ports, [bdf("42:01.0"), bdf("42:00.0")]);
+    }
+    let of = tree.virtual_functions(bdf("43:00.0"));
+    assert_eq!(of.map(|it| it.bdf).collect::<Vec<_>>(), [bdf("44:00.1")]);
+}
+
 fn without_proximity(mut function: Function, numa: Datum<NumaNode>) -> Function {
     function.numa = numa;
     function
