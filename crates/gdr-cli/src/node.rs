@@ -11,6 +11,7 @@ use gdr_node::import::topo_matrix::TopoMatrix;
 use gdr_node::import::{Capture, MAX_TEXT};
 use gdr_node::{Inventory, LiveRoot, MemorySource, Source, example};
 
+use crate::exit::UsageError;
 use crate::live;
 
 /// A node, and what was read of it already.
@@ -150,7 +151,16 @@ fn named(path: &Path) -> Result<Known> {
 /// What a capture is, by its content.
 fn known(path: &Path) -> Result<Known> {
     if path.is_dir() {
-        return Ok(Known::Node(Node::read(Box::new(LiveRoot::at(root(path))))));
+        let root = root(path);
+        if !root.join("sys").is_dir() && !root.join("proc").is_dir() {
+            return Err(UsageError(format!(
+                "{} is no root of a node: neither sys nor proc is in it; name a directory laid out \
+                 like one, or a file",
+                path.display()
+            ))
+            .into());
+        }
+        return Ok(Known::Node(Node::read(Box::new(LiveRoot::at(root)))));
     }
     let file = |source| ArchiveError::File {
         path: path.to_owned(),

@@ -180,3 +180,17 @@ fn garbage_is_refused_with_its_name_and_a_reason() {
         assert!(said.contains(path) && said.contains(word), "{said}");
     }
 }
+
+#[test]
+fn a_directory_that_is_no_root_is_named_and_not_judged() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["doctor", "topo", "nics"] {
+        let output = gdr([command, "--from", dir.path().to_str().unwrap()]);
+        assert_eq!(code(&output), 64, "{command}");
+        assert!(
+            stderr(&output).contains("is no root of a node"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}

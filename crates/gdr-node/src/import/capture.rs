@@ -159,7 +159,13 @@ impl Capture {
             .collect();
         nodes.sort();
         nodes.dedup();
-        let verbose = (functions.iter()).any(|function| function.acs != Datum::NotCollected);
+        // A dump of config space alone tells of capabilities and never of NUMA nodes: only a
+        // listing by `-v`, which also names drivers, would have named them.
+        let told = (functions.iter()).any(|function| function.driver != Datum::NotCollected);
+        let verbose = told
+            && functions
+                .iter()
+                .any(|function| function.acs != Datum::NotCollected);
         let numa = match (nodes.is_empty(), verbose) {
             (false, _) => NumaLayout {
                 online: Datum::Present(nodes),
