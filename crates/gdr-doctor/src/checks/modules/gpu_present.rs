@@ -1,5 +1,6 @@
 //! `gpu.present`: a GPU of NVIDIA's answers on the PCI bus.
 
+use gdr_node::Datum;
 use gdr_node::pci::ConfigSpace;
 
 use crate::check::{Check, CheckId, Documentation, Group};
@@ -34,6 +35,17 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             "the list of PCI functions",
             &context.inventory.tree,
         )];
+    }
+    let identified = |tree: &gdr_node::pci::Tree| {
+        tree.is_empty()
+            || tree
+                .functions()
+                .any(|function| function.identity.class.is_some())
+    };
+    if !context.inventory.tree.present().is_some_and(identified) {
+        let unknown = Datum::<()>::NotCollected;
+        let what = "what the PCI functions are";
+        return vec![Finding::unknown(Subject::Node, what, &unknown)];
     }
     let mut findings = Vec::new();
     for gpu in context.gpus() {
@@ -116,6 +128,16 @@ mod tests {
         assert_eq!(verdicts(&gpu(&[0xff; 64])), [Verdict::Fail]);
         let bare = MemorySource::new().directory("/sys/bus/pci/devices");
         assert_eq!(verdicts(&bare), [Verdict::Fail]);
+    }
+
+    #[test]
+    fn a_tree_of_addresses_alone_says_nothing_of_gpus() {
+        let node = MemorySource::partial();
+        let tree = gdr_node::import::lspci::read("-[0000:00]-+-00.0\n           \\-01.0\n");
+        let tree = Datum::Present(tree.unwrap().into_tree());
+        let inventory = gdr_node::Inventory::of_tree(tree, gdr_node::NumaLayout::unknown());
+        let found = run(&Context::new(&node, &inventory));
+        assert_eq!(found[0].verdict, Verdict::Unknown);
     }
 
     #[test]
