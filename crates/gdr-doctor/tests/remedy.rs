@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use gdr_doctor::remedy::{ApplyError, Done, Hands, Journal, LiveHands, Undone, apply, undo};
@@ -224,8 +225,12 @@ fn a_file_that_was_there_comes_back_and_one_that_was_changed_since_stays() {
         "etc/security/limits.d/99-gdr.conf",
         "mine\n",
     );
+    let place = node.dir.path().join("etc/security/limits.d/99-gdr.conf");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).unwrap();
     node.apply(&write("ours\n")).unwrap();
     assert!(matches!(node.undo()[..], [Ok(Undone::Restored(_))]));
+    let mode = fs::metadata(&place).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     assert_eq!(node.text("etc/security/limits.d/99-gdr.conf"), "mine\n");
 
     node.apply(&write("ours\n")).unwrap();

@@ -151,6 +151,10 @@ impl Hands for LiveHands {
         let mut name = place.clone().into_os_string();
         name.push(".gdr-new");
         let mut file = fs::File::create(&name)?;
+        // Who may read what was there may read what takes its place, and no others.
+        if let Ok(old) = fs::metadata(&place) {
+            file.set_permissions(old.permissions())?;
+        }
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&name, &place)
