@@ -1,6 +1,6 @@
 //! How tests put checks to nodes that do not exist.
 
-use gdr_node::{Inventory, MemorySource, Source};
+use gdr_node::{Inventory, MemorySource, Source, example, virtual_path};
 
 use crate::check::Check;
 use crate::context::Context;
@@ -56,4 +56,15 @@ pub(super) fn bound_to(node: MemorySource, bdf: &str, driver: &str) -> MemorySou
         &format!("/sys/bus/pci/devices/{bdf}/driver"),
         &format!("../../../../bus/pci/drivers/{driver}"),
     )
+}
+
+/// The healthy node, each of its device nodes as `change` has it, or without it.
+pub(super) fn with_nodes(change: impl Fn(&str) -> Option<String>) -> MemorySource {
+    let node = example::healthy();
+    let text = node
+        .text(virtual_path::DEVICE_NODES)
+        .into_present()
+        .unwrap();
+    let changed: Vec<String> = text.lines().filter_map(change).collect();
+    node.file(virtual_path::DEVICE_NODES, changed.join("\n"))
 }

@@ -146,21 +146,11 @@ fn make(context: &Context<'_>) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, Source, example};
+    use gdr_node::{MemorySource, example};
 
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::{verdict, verdicts, with_nodes, worst};
     use crate::finding::Verdict;
-
-    fn with_nodes(change: impl Fn(&str) -> Option<String>) -> MemorySource {
-        let node = example::healthy();
-        let text = node
-            .text(virtual_path::DEVICE_NODES)
-            .into_present()
-            .unwrap();
-        let changed: Vec<String> = text.lines().filter_map(change).collect();
-        node.file(virtual_path::DEVICE_NODES, changed.join("\n"))
-    }
 
     #[test]
     fn nodes_that_may_be_opened_pass() {
