@@ -21,6 +21,9 @@ use crate::region::Regions;
 /// Packets that one queue pair sends before the next one has its turn.
 const QUANTUM: usize = 64;
 
+/// What a queue pair may hold back, bytes: half of what one system call sends.
+const HELD_BACK: usize = 32 << 10;
+
 /// Until when the engine's thread sleeps, told to those who post meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleep {
@@ -58,8 +61,8 @@ impl Engine {
     pub(super) fn new(socket: Arc<Socket>, events: Arc<Mailbox<AsyncEvent>>) -> Result<Self> {
         Ok(Self {
             batch: Batch::new(socket.local()),
-            socket,
             inbox: Inbox::new(),
+            socket,
             blocked: false,
             epoch: Instant::now(),
             pairs: NumberMap::default(),
@@ -145,6 +148,18 @@ impl Engine {
         let pair = self.pairs.get_mut(&qpn.get())?;
         list(&mut self.listed, pair);
         Some(pair)
+    }
+
+    /// Whether what was just posted may leave with a turn that is to come soon anyway, for the
+    /// acknowledgement of what is on its way: messages of several posts then share a system call,
+    /// and so do the acknowledgements of theirs.
+    pub(super) fn may_hold_back(&self, qpn: Qpn) -> bool {
+        // The engine's thread, when it sleeps, has first to be woken: then sending is as quick.
+        self.sleep.is_none()
+            && self
+                .pairs
+                .get(&qpn.get())
+                .is_some_and(|pair| pair.held_back < HELD_BACK && pair.roce.is_on_its_way())
     }
 
     pub(super) fn state(&self, qpn: Qpn) -> Option<State> {
@@ -257,6 +272,7 @@ impl Engine {
                 continue;
             };
             pair.listed = false;
+            pair.held_back = 0;
             let more = self.transmit_one(&mut pair, regions, &mut any);
             self.flush();
             self.settle(&mut pair);
@@ -339,5 +355,89 @@ impl Engine {
 fn list(listed: &mut VecDeque<u32>, pair: &mut Pair) {
     if !mem::replace(&mut pair.listed, true) {
         listed.push_back(pair.roce.qpn().get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use gdr_roce::{
+        Access, AckTimeout, Capabilities, Mtu, Psn, RetryCount, RnrRetry, RnrTimer, RtrAttributes,
+        RtsAttributes, WrId,
+    };
+
+    use super::*;
+    use crate::region::DomainId;
+    use crate::request::SendRequest;
+    use crate::soft::pair;
+
+    /// An engine that nothing turns, with a queue pair that talks to itself.
+    fn engine() -> (Engine, Qpn) {
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
+        let mut engine = Engine::new(Arc::clone(&socket), Arc::new(Mailbox::new(16))).unwrap();
+        let qpn = engine.new_qpn();
+        let capabilities = Capabilities {
+            max_send_wr: 64,
+            max_recv_wr: 1,
+            max_inline: 8,
+        };
+        let mut roce = pair::protocol(qpn, capabilities, 1 << 20);
+        roce.to_init(Access::all()).unwrap();
+        roce.to_rtr(&RtrAttributes {
+            dest_qpn: qpn,
+            rq_psn: Psn::default(),
+            path_mtu: Mtu::B4096,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: RnrTimer::new(12),
+        })
+        .unwrap();
+        roce.to_rts(&RtsAttributes {
+            sq_psn: Psn::default(),
+            timeout: AckTimeout::NEVER,
+            retry_count: RetryCount::new(0),
+            rnr_retry: RnrRetry::new(0),
+            max_rd_atomic: 1,
+        })
+        .unwrap();
+        let mailbox = || Arc::new(Mailbox::new(64));
+        let mut pair = Pair::new(roce, DomainId(0), mailbox(), mailbox());
+        pair.peer = Some(socket.local());
+        engine.insert(pair);
+        (engine, qpn)
+    }
+
+    fn post(engine: &mut Engine, qpn: Qpn) {
+        let request = SendRequest::send(WrId(0)).inline(&[1]);
+        engine.touch(qpn).unwrap().post_send(request).unwrap();
+    }
+
+    #[test]
+    fn short_requests_are_held_back_behind_others_eight_at_most() {
+        let (mut engine, qpn) = engine();
+        post(&mut engine, qpn);
+        assert!(!engine.may_hold_back(qpn), "nothing is on its way");
+        engine.transmit(&Regions::default());
+        for n in 1..8 {
+            post(&mut engine, qpn);
+            assert!(engine.may_hold_back(qpn), "{n}");
+        }
+        post(&mut engine, qpn);
+        assert!(!engine.may_hold_back(qpn));
+        engine.transmit(&Regions::default());
+        assert_eq!(engine.counters().packets_sent, 9);
+        post(&mut engine, qpn);
+        assert!(engine.may_hold_back(qpn));
+    }
+
+    #[test]
+    fn nothing_is_held_back_from_a_thread_that_sleeps() {
+        let (mut engine, qpn) = engine();
+        post(&mut engine, qpn);
+        engine.transmit(&Regions::default());
+        post(&mut engine, qpn);
+        engine.sleep = Some(engine.rest());
+        assert!(!engine.may_hold_back(qpn));
     }
 }

@@ -43,6 +43,12 @@ use crate::request::{RecvRequest, SendRequest};
 
 /// Asynchronous events that may wait to be taken.
 const EVENTS: usize = 1024;
+/// CPUs from which on those who wait awake have one to themselves, as a rule: the two engines and
+/// the program, when all are on one host.
+const MANY_CPUS: usize = 4;
+/// Turns for nothing between two offers of the CPU to others, with [`MANY_CPUS`]. Each offer costs
+/// as much as a turn.
+const TURNS_PER_YIELD: u64 = 32;
 
 /// What a queue pair is made from.
 pub(crate) struct PairParts {
@@ -66,6 +72,8 @@ pub(crate) struct Soft {
     waiters: AtomicU32,
     /// Turns by threads of the program.
     caller_turns: AtomicU64,
+    /// How many turns for nothing a waiting thread takes before it offers its CPU to others.
+    turns_per_yield: u64,
     /// The engine's thread has left the engine to the program.
     aside: AtomicBool,
     /// An eventfd that wakes the engine's thread.
@@ -93,6 +101,7 @@ impl Soft {
             wanting: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
             caller_turns: AtomicU64::new(0),
+            turns_per_yield: turns_per_yield(),
             aside: AtomicBool::new(false),
             wake,
             stop: AtomicBool::new(false),
@@ -223,7 +232,11 @@ impl Soft {
             }
             posted += 1;
         }
-        self.send_now(engine);
+        // A program that posts all the time is one that turns the engine.
+        self.caller_turns.fetch_add(1, Ordering::Relaxed);
+        if !engine.may_hold_back(qpn) {
+            self.send_now(engine);
+        }
         (posted, refusal)
     }
 
@@ -278,10 +291,25 @@ impl Soft {
         worked
     }
 
-    /// One turn by a thread of the program.
+    /// One turn by a thread of the program, which now and then offers its CPU to others where
+    /// there was nothing to do.
     pub(crate) fn progress(&self) -> bool {
-        self.caller_turns.fetch_add(1, Ordering::Relaxed);
-        self.turn_unless_busy()
+        let turns = self.caller_turns.fetch_add(1, Ordering::Relaxed);
+        let worked = self.turn_unless_busy();
+        if !worked {
+            self.pause(turns);
+        }
+        worked
+    }
+
+    /// Passes the time after a turn for nothing, the `turns`th.
+    fn pause(&self, turns: u64) {
+        // Where there are fewer CPUs than busy threads, the peer may be the one that waits.
+        if turns.is_multiple_of(self.turns_per_yield) {
+            threads::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
     }
 
     /// Turns the engine until `take` has something or the deadline has passed: awake for a while,
@@ -303,8 +331,6 @@ impl Soft {
                     last_work = Instant::now();
                 } else if last_work.elapsed() >= self.busy_poll {
                     break;
-                } else {
-                    threads::yield_now();
                 }
                 if deadline.has_passed() {
                     return take();
@@ -351,6 +377,13 @@ impl std::fmt::Debug for Soft {
         f.debug_struct("Soft")
             .field("local", &self.local())
             .finish_non_exhaustive()
+    }
+}
+
+fn turns_per_yield() -> u64 {
+    match threads::available_parallelism() {
+        Ok(cpus) if cpus.get() >= MANY_CPUS => TURNS_PER_YIELD,
+        _ => 1,
     }
 }
 

@@ -11,6 +11,9 @@ use crate::mailbox::Mailbox;
 use crate::region::{DomainId, Segment};
 use crate::request::{Data, RecvRequest, SendRequest};
 
+/// The least that a request counts where posts are held back, bytes: eight of them go together.
+const SHORT: usize = 4096;
+
 /// Pieces of one request.
 pub(crate) type Segments = SmallVec<[Segment; 2]>;
 
@@ -29,6 +32,9 @@ pub(super) struct Pair {
     pub(super) peer: Option<SocketAddr>,
     /// Whether it is on the engine's list of those with something to do.
     pub(super) listed: bool,
+    /// What was posted since the engine last sent of it, bytes; short requests count as
+    /// [`SHORT`].
+    pub(super) held_back: usize,
     /// The deadline under which the engine has it in its timers.
     pub(super) timer: Option<Time>,
     send_completions: Arc<Mailbox<Completion>>,
@@ -50,6 +56,7 @@ impl Pair {
             domain,
             peer: None,
             listed: false,
+            held_back: 0,
             timer: None,
             send_completions,
             recv_completions,
@@ -75,10 +82,14 @@ impl Pair {
             data,
             flags: request.flags,
         })?;
-        let segments = match request.data {
-            Data::Segments(segments) => segments,
-            Data::Inline(_) => Segments::new(),
+        let (segments, len) = match request.data {
+            Data::Segments(segments) => {
+                let len = raw.iter().map(|segment| segment.len as usize).sum();
+                (segments, len)
+            }
+            Data::Inline(_) => (Segments::new(), 0),
         };
+        self.held_back = self.held_back.saturating_add(SHORT.max(len));
         self.sends.push_back(Held {
             number: self.next,
             id: request.id,

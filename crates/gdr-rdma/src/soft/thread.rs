@@ -3,7 +3,6 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -21,6 +20,7 @@ pub(super) fn run(soft: &Arc<Soft>) {
     let mut last_work = Instant::now();
     let mut turns_seen = soft.caller_turns.load(Ordering::Relaxed);
     let mut looked = last_work;
+    let mut idle = 0_u64;
     while !soft.stop.load(Ordering::Acquire) {
         if looked.elapsed() >= ASIDE {
             looked = Instant::now();
@@ -38,9 +38,8 @@ pub(super) fn run(soft: &Arc<Soft>) {
             continue;
         }
         if last_work.elapsed() < soft.busy_poll {
-            // At once: where there are fewer CPUs than busy threads, the peer may be the one that
-            // waits, and where there are enough it costs little.
-            thread::yield_now();
+            idle = idle.wrapping_add(1);
+            soft.pause(idle);
             continue;
         }
         sleep(soft);

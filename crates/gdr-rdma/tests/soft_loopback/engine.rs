@@ -89,3 +89,27 @@ fn a_list_of_requests_is_posted_up_to_the_first_that_is_refused() {
     ));
     assert_eq!([a.done().id, a.done().id], [WrId(0), WrId(1)]);
 }
+
+#[test]
+fn what_is_posted_behind_others_leaves_though_the_program_does_nothing_more() {
+    let Some((a, b)) = sides() else { return };
+    let target = b.memory(4);
+    let write = |at: u64, n: u8| SendRequest::write(WrId(at), target.remote().at(at)).inline(&[n]);
+    for n in 1..=200 {
+        // Polls make the engine's thread leave the engine to the program, which then goes away.
+        for _ in 0..n {
+            assert_eq!(a.queue.poll().unwrap(), None);
+        }
+        for at in 0..4 {
+            a.pair.post_send(write(at, n)).unwrap();
+        }
+        let deadline = soon();
+        while bytes(&target) != [n; 4] {
+            assert!(!deadline.has_passed(), "round {n}");
+            std::thread::yield_now();
+        }
+        for at in 0..4 {
+            assert_eq!(a.done().id, WrId(at));
+        }
+    }
+}

@@ -283,6 +283,11 @@ impl QueuePair {
         }
     }
 
+    /// Whether packets of requests were sent and are not answered yet.
+    pub fn is_on_its_way(&self) -> bool {
+        self.requester.is_on_its_way()
+    }
+
     /// When [`handle_deadline`](Self::handle_deadline) is to be called; it may change with every
     /// other call. `None`: not at all.
     pub fn next_deadline(&self) -> Option<Time> {

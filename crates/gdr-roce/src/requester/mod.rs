@@ -157,6 +157,11 @@ impl Requester {
         self.wait_until = None;
     }
 
+    /// Whether packets were sent and are not answered yet.
+    pub(crate) fn is_on_its_way(&self) -> bool {
+        self.next != self.una
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         // Never both: while the peer is given time, nothing is on its way.
         self.wait_until.or(self.retransmit_at)

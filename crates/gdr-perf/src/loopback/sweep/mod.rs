@@ -14,6 +14,7 @@
 mod lane;
 mod report;
 
+use std::hint;
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -295,20 +296,23 @@ impl Run<'_> {
 
     /// The next completion, awake: perftest waits so, too.
     fn done(&self, deadline: Instant) -> Result<()> {
-        let mut polls = 0;
+        let mut polls = 0_u32;
         loop {
             if let Some(completion) = self.lane.here.poll()? {
                 return super::link::success(&completion, self.operation.name());
             }
             polls += 1;
-            if polls % POLLS == 0 && Instant::now() >= deadline {
+            if !polls.is_multiple_of(POLLS) {
+                hint::spin_loop();
+                continue;
+            }
+            if Instant::now() >= deadline {
                 return Err(Error::Transfer {
                     what: format!("{} of {} bytes", self.operation, self.size),
                     why: format!("did not complete within {:?}", self.limit),
                     remedy: "give a longer --timeout".into(),
                 });
             }
-            // Where there are fewer CPUs than busy threads, the peer may be the one that waits.
             thread::yield_now();
         }
     }
