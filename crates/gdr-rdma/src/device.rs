@@ -51,10 +51,15 @@ impl fmt::Display for Provider {
 pub enum Integrity {
     /// RoCE's own CRC over headers and payload, from end to end.
     Icrc,
+    /// The same over IPv4, with a raw socket (CAP_NET_RAW), for packets without a UDP checksum:
+    /// those of network cards and of the kernel's rxe. Of packets that have one, such as this
+    /// provider's own, the kernel checks it, and this process 16 bits of the ICRC as in
+    /// [`Integrity::IcrcOfAnyIdentification`].
+    IcrcOrChecksum,
     /// The same as far as a UDP socket over IPv4 can: the ICRC covers the identification field,
     /// which the socket does not tell, so one that some value of this field explains is taken.
-    /// That leaves 16 of its 32 bits: no change within 16 bits goes unseen, and one in 65536 of
-    /// others. UDP's own checksum comes on top, where the sender set one.
+    /// That leaves 16 of its 32 bits: no single flipped bit goes unseen, and one in 65536 of
+    /// other changes. UDP's own checksum comes on top, where the sender set one.
     IcrcOfAnyIdentification,
 }
 
@@ -62,8 +67,12 @@ impl fmt::Display for Integrity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Icrc => "ICRC checked",
+            Self::IcrcOrChecksum => {
+                "ICRC checked (where UDP has a checksum, that and 16 of the ICRC's 32 bits)"
+            }
             Self::IcrcOfAnyIdentification => {
-                "ICRC checked to 16 of its 32 bits (a UDP socket hides IPv4's identification field)"
+                "ICRC checked to 16 of its 32 bits (IPv4's identification field is hidden without \
+                 CAP_NET_RAW)"
             }
         })
     }

@@ -67,8 +67,9 @@
 //!   afterwards sees it. WRITEs of one queue pair are placed in order, each from low to high
 //!   addresses, but only host memory promises that order to who watches it.
 //! - **Integrity**: [`Device::integrity`]. Every packet's ICRC is checked before a byte is placed:
-//!   in full over IPv6, to 16 of its 32 bits over IPv4, where a UDP socket hides a field that it
-//!   covers. What is sent carries it in full.
+//!   in full over IPv6; over IPv4, where a UDP socket hides a field that it covers, in full with
+//!   CAP_NET_RAW where there is no UDP checksum, else to 16 of its 32 bits. What is sent carries
+//!   it in full, and a UDP checksum.
 //! - **Trust**: as with all RoCE, whoever can send packets to the device with the peer's address,
 //!   and knows queue pair number, PSN and key, can write. Keys are 32 random bits.
 //! - **Death**: a peer that dies leaves [`WcStatus::RetryExceeded`] within timeout times retries.

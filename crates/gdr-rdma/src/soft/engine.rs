@@ -8,9 +8,10 @@ use std::time::Instant;
 use gdr_roce::{Qpn, State, Time};
 
 use super::counters::Counters;
+use super::inbox::Inbox;
 use super::memory::{Dirty, DomainMemory};
 use super::pair::{Held, Pair};
-use super::socket::{Batch, Inbox, Sent, Socket};
+use super::socket::{Batch, Sent, Socket};
 use crate::error::Result;
 use crate::event::AsyncEvent;
 use crate::mailbox::Mailbox;
@@ -61,7 +62,7 @@ impl Engine {
     pub(super) fn new(socket: Arc<Socket>, events: Arc<Mailbox<AsyncEvent>>) -> Result<Self> {
         Ok(Self {
             batch: Batch::new(socket.local()),
-            inbox: Inbox::new(),
+            inbox: Inbox::new(&socket),
             socket,
             blocked: false,
             epoch: Instant::now(),

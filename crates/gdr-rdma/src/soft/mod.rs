@@ -9,8 +9,10 @@ mod address;
 mod counters;
 mod engine;
 mod identification;
+mod inbox;
 mod memory;
 mod pair;
+mod raw;
 mod socket;
 mod thread;
 

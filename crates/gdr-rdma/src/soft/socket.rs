@@ -1,16 +1,17 @@
-//! The UDP socket: batches out, batches in.
+//! The UDP socket, and the batches that leave it.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use gdr_roce::wire::MAX_DATAGRAM;
 use gdr_roce::wire::icrc::{self, Ip, Path};
-use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 
 use super::counters::Counters;
 use super::identification::AnyIdentification;
+use super::raw::RawSocket;
 use crate::device::Integrity;
 use crate::error::{Error, Result};
 
@@ -19,12 +20,6 @@ use crate::error::{Error, Result};
 const MOST_BYTES: usize = 65_507;
 /// What a batch has room for: one more packet than can be sent at once is never gathered.
 const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
-/// Datagrams, each merged from many by the kernel, taken by one system call where many come. More
-/// would only push each other out of the CPU's cache.
-const RECEIVES: usize = 4;
-/// Room for one of them.
-const RECEIVE_LEN: usize = 1 << 16;
-
 /// An unconnected socket that forbids fragmentation, so that Linux writes 0 into IPv4's
 /// identification field, and counts up from there over the segments of one send: the ICRC covers
 /// that field.
@@ -33,6 +28,8 @@ pub(super) struct Socket {
     state: UdpSocketState,
     local: SocketAddr,
     receive_buffer: usize,
+    /// For what carries no UDP checksum, over IPv4 and where this process may.
+    raw: Option<RawSocket>,
 }
 
 impl Socket {
@@ -67,11 +64,20 @@ impl Socket {
         let local = socket
             .local_addr()
             .map_err(|source| Error::os("getsockname", source))?;
+        let raw = match local {
+            SocketAddr::V4(v4) => RawSocket::open(&socket, v4, wanted)
+                .inspect_err(|error| {
+                    tracing::debug!(%error, %local, "no raw socket; the ICRC is checked in part");
+                })
+                .ok(),
+            SocketAddr::V6(_) => None,
+        };
         Ok(Self {
             socket,
             state,
             local,
             receive_buffer,
+            raw,
         })
     }
 
@@ -88,12 +94,17 @@ impl Socket {
         self.socket.as_fd()
     }
 
+    pub(super) fn raw(&self) -> Option<&RawSocket> {
+        self.raw.as_ref()
+    }
+
     /// How far an arriving packet is checked. IPv4's identification field is part of the ICRC, and
     /// no UDP socket tells it.
     pub(super) fn integrity(&self) -> Integrity {
-        match self.local {
-            SocketAddr::V6(_) => Integrity::Icrc,
-            SocketAddr::V4(_) => Integrity::IcrcOfAnyIdentification,
+        match (self.local, &self.raw) {
+            (SocketAddr::V6(_), _) => Integrity::Icrc,
+            (SocketAddr::V4(_), Some(_)) => Integrity::IcrcOrChecksum,
+            (SocketAddr::V4(_), None) => Integrity::IcrcOfAnyIdentification,
         }
     }
 
@@ -117,7 +128,7 @@ impl Socket {
 
     /// Whether the ICRC of an arrived datagram holds, the one at `position` among those that the
     /// kernel merged.
-    fn is_intact(
+    pub(super) fn is_intact(
         &self,
         any: &AnyIdentification,
         src: SocketAddr,
@@ -130,6 +141,21 @@ impl Socket {
             Ip::V4 { .. } => any.matches(&path, datagram),
             Ip::V6 { .. } => icrc::matches(&path, datagram),
         })
+    }
+
+    /// Takes what has arrived, without waiting: datagrams, each merged from many by the kernel.
+    pub(super) fn receive(
+        &self,
+        rooms: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> io::Result<usize> {
+        let received = self
+            .state
+            .recv(UdpSockRef::from(&self.socket), rooms, metas);
+        match received {
+            Err(error) if has_not_come(error.kind()) => Ok(0),
+            other => other,
+        }
     }
 
     fn seal(&self, dst: SocketAddr, position: usize, datagram: &mut [u8]) {
@@ -150,6 +176,15 @@ impl Socket {
         self.state
             .try_send(UdpSockRef::from(&self.socket), &transmit)
     }
+}
+
+/// Whether an error of receiving says no more than that there is nothing. An ICMP error of an
+/// earlier send surfaces there, too; the peer's silence is what counts.
+pub(super) fn has_not_come(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted
+    )
 }
 
 /// Lets datagrams over IPv6 arrive that carry no UDP checksum, which Linux drops otherwise: RoCE
@@ -299,90 +334,5 @@ impl Batch {
             }
         }
         Ok(())
-    }
-}
-
-/// Where packets arrive.
-pub(super) struct Inbox {
-    bytes: Box<[u8]>,
-    metas: [RecvMeta; RECEIVES],
-    count: usize,
-    /// How many to ask for: one where one comes at a time, as the kernel's look for another would
-    /// only delay it.
-    wanted: usize,
-    any: AnyIdentification,
-}
-
-impl Inbox {
-    pub(super) fn new() -> Self {
-        Self {
-            bytes: vec![0; RECEIVES * RECEIVE_LEN].into_boxed_slice(),
-            metas: [RecvMeta::default(); RECEIVES],
-            count: 0,
-            wanted: 1,
-            any: AnyIdentification::new(),
-        }
-    }
-
-    /// Takes what has arrived, without waiting; whether there was any.
-    pub(super) fn fill(&mut self, socket: &Socket) -> Result<bool> {
-        self.count = 0;
-        let mut rooms = self.bytes.chunks_mut(RECEIVE_LEN).map(IoSliceMut::new);
-        let mut rooms: [IoSliceMut<'_>; RECEIVES] =
-            std::array::from_fn(|_| rooms.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
-        let received = socket.state.recv(
-            UdpSockRef::from(&socket.socket),
-            &mut rooms[..self.wanted],
-            &mut self.metas[..self.wanted],
-        );
-        self.wanted = match &received {
-            Ok(1..) => RECEIVES,
-            _ => 1,
-        };
-        match received {
-            Ok(count) => {
-                self.count = count;
-                Ok(count > 0)
-            }
-            // An ICMP error of an earlier send surfaces here; the peer's silence is what counts.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock
-                        | io::ErrorKind::ConnectionRefused
-                        | io::ErrorKind::Interrupted
-                ) =>
-            {
-                Ok(false)
-            }
-            Err(error) => Err(Error::os("recvmmsg", error)),
-        }
-    }
-
-    /// The packets that arrived intact, each with its sender.
-    pub(super) fn packets<'a>(
-        &'a self,
-        socket: &'a Socket,
-        counters: &mut Counters,
-        mut take: impl FnMut(IpAddr, &Packet<'_>, &mut Counters),
-    ) {
-        for (meta, room) in self.metas[..self.count]
-            .iter()
-            .zip(self.bytes.chunks(RECEIVE_LEN))
-        {
-            let merged = &room[..meta.len.min(room.len())];
-            for (position, datagram) in merged.chunks(meta.stride.max(1)).enumerate() {
-                counters.packets_received += 1;
-                let Ok(packet) = Packet::new(datagram) else {
-                    counters.malformed += 1;
-                    continue;
-                };
-                if socket.is_intact(&self.any, meta.addr, position, datagram) {
-                    take(meta.addr.ip(), &packet, counters);
-                } else {
-                    counters.icrc_mismatches += 1;
-                }
-            }
-        }
     }
 }

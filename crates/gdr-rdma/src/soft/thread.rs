@@ -80,13 +80,14 @@ fn sleep(soft: &Soft) {
     if rest.for_room {
         interest |= PollFlags::OUT;
     }
-    wait_for(
-        &mut [
-            PollFd::from_borrowed_fd(soft.socket.as_fd(), interest),
-            wake,
-        ],
-        timeout,
-    );
+    let udp = PollFd::from_borrowed_fd(soft.socket.as_fd(), interest);
+    match soft.socket.raw() {
+        Some(raw) => {
+            let raw = PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN);
+            wait_for(&mut [udp, wake, raw], timeout);
+        }
+        None => wait_for(&mut [udp, wake], timeout),
+    }
     soft.lock().sleep = None;
     soft.clear_wake();
 }

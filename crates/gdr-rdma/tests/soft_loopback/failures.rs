@@ -398,7 +398,7 @@ fn strangers_and_garbage_are_counted_and_change_nothing() {
 }
 
 /// A WRITE of 8 bytes as the peer would send it, with a wrong ICRC.
-fn foreign_write(peer: &Side, to: &Side, target: &MemoryRegion) -> Vec<u8> {
+pub(crate) fn foreign_write(peer: &Side, to: &Side, target: &MemoryRegion) -> Vec<u8> {
     let mut packet = vec![0x0a, 0, 0xff, 0xff];
     packet.extend(to.pair.qpn().get().to_be_bytes());
     packet.extend(peer.pair.endpoint().psn.get().to_be_bytes());

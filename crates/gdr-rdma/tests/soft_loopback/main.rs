@@ -6,6 +6,7 @@
     reason = "a fixture that fails is a test that fails"
 )]
 
+mod checksum;
 mod engine;
 mod failures;
 mod fixture;

@@ -51,13 +51,13 @@ pub struct Path {
 }
 
 /// IP, UDP.
-const V4_LEN: usize = 20;
+pub(super) const V4_LEN: usize = 20;
 const V6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
+pub(super) const UDP_LEN: usize = 8;
 /// Ones in place of InfiniBand's local route header.
 const LRH_LEN: usize = 8;
 /// Protocol number of UDP.
-const PROTOCOL_UDP: u8 = 17;
+pub(super) const PROTOCOL_UDP: u8 = 17;
 
 impl Path {
     /// The CRC over the headers in front of `udp_len` bytes of UDP payload.

@@ -6,6 +6,7 @@
 //! - [`Packet::new`] takes untrusted bytes: it checks every length once, and no accessor of the
 //!   [`Packet`] can fail or panic afterwards. It does not check the ICRC; that is
 //!   [`icrc::matches`], which needs the IP and UDP headers' fields.
+//! - [`Ipv4Datagram::new`] takes untrusted bytes as well: a datagram with its IPv4 and UDP headers.
 //! - [`Headers`] is the owned form: [`Headers::parse`] a packet, [`Headers::emit`] one.
 //! - The headers' own `parse` and `emit` take arrays of exactly their size, so they cannot fail.
 //!
@@ -18,6 +19,7 @@ mod bth;
 pub mod icrc;
 mod ieth;
 mod immdt;
+mod ipv4;
 mod opcode;
 mod packet;
 mod reth;
@@ -28,6 +30,7 @@ pub use atomic_eth::AtomicEth;
 pub use bth::Bth;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
+pub use ipv4::{Ipv4Datagram, Ipv4Error};
 pub use opcode::{Opcode, Position};
 pub use packet::{Headers, MAX_DATAGRAM, Packet, WireError, padding};
 pub use reth::Reth;
