@@ -316,7 +316,7 @@ impl QueuePair {
     /// Posts a request to the send queue (`ibv_post_send`). Its first packets leave within this
     /// call. Where earlier ones of this queue pair are on their way, the soft provider may hold
     /// back up to eight short requests, to send them together with the next post, poll or wait;
-    /// they leave 250 us later at most, also if none of these comes.
+    /// they leave a millisecond later at most, also if none of these comes.
     ///
     /// # Errors
     /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; nothing was posted then.

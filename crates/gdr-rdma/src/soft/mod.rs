@@ -45,11 +45,8 @@ use crate::request::{RecvRequest, SendRequest};
 
 /// Asynchronous events that may wait to be taken.
 const EVENTS: usize = 1024;
-/// CPUs from which on those who wait awake have one to themselves, as a rule: the two engines and
-/// the program, when all are on one host.
-const MANY_CPUS: usize = 4;
-/// Turns for nothing between two offers of the CPU to others, with [`MANY_CPUS`]. Each offer costs
-/// as much as a turn.
+/// Turns for nothing between two offers of the CPU to others, where there are several CPUs. Each
+/// offer costs as much as a turn.
 const TURNS_PER_YIELD: u64 = 32;
 
 /// What a queue pair is made from.
@@ -306,7 +303,6 @@ impl Soft {
 
     /// Passes the time after a turn for nothing, the `turns`th.
     fn pause(&self, turns: u64) {
-        // Where there are fewer CPUs than busy threads, the peer may be the one that waits.
         if turns.is_multiple_of(self.turns_per_yield) {
             threads::yield_now();
         } else {
@@ -384,7 +380,8 @@ impl std::fmt::Debug for Soft {
 
 fn turns_per_yield() -> u64 {
     match threads::available_parallelism() {
-        Ok(cpus) if cpus.get() >= MANY_CPUS => TURNS_PER_YIELD,
+        Ok(cpus) if cpus.get() > 1 => TURNS_PER_YIELD,
+        // The peer may be the one that waits.
         _ => 1,
     }
 }

@@ -9,9 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Soft;
 
-/// How long the thread leaves the engine to threads of the program that turn it themselves. What
-/// arrives just after they stopped waits this long at most.
+/// How long the thread leaves the engine to threads of the program that turn it themselves, the
+/// first time; each time after it twice as long, up to [`LONG_ASIDE`], as its looks disturb them.
 const ASIDE: Duration = Duration::from_micros(250);
+/// What arrives just after they stopped waits this long at most.
+const LONG_ASIDE: Duration = Duration::from_millis(1);
 /// Turns by the program within [`ASIDE`] from which on it is taken to poll in a loop.
 const BUSY: u64 = 16;
 
@@ -21,6 +23,7 @@ pub(super) fn run(soft: &Arc<Soft>) {
     let mut turns_seen = soft.caller_turns.load(Ordering::Relaxed);
     let mut looked = last_work;
     let mut idle = 0_u64;
+    let mut aside = ASIDE;
     while !soft.stop.load(Ordering::Acquire) {
         if looked.elapsed() >= ASIDE {
             looked = Instant::now();
@@ -28,10 +31,12 @@ pub(super) fn run(soft: &Arc<Soft>) {
             let polled = turns.wrapping_sub(turns_seen) >= BUSY;
             turns_seen = turns;
             if polled || soft.waiters.load(Ordering::Acquire) > 0 {
-                step_aside(soft);
+                step_aside(soft, aside);
+                aside = (2 * aside).min(LONG_ASIDE);
                 last_work = Instant::now();
                 continue;
             }
+            aside = ASIDE;
         }
         if soft.turn_unless_busy() {
             last_work = Instant::now();
@@ -47,12 +52,12 @@ pub(super) fn run(soft: &Arc<Soft>) {
     }
 }
 
-/// Lets the program's threads turn the engine.
-fn step_aside(soft: &Soft) {
+/// Lets the program's threads turn the engine for so long.
+fn step_aside(soft: &Soft, aside: Duration) {
     soft.aside.store(true, Ordering::Release);
     wait_for(
         &mut [PollFd::from_borrowed_fd(soft.wake.as_fd(), PollFlags::IN)],
-        Some(ASIDE),
+        Some(aside),
     );
     soft.aside.store(false, Ordering::Release);
     soft.clear_wake();
