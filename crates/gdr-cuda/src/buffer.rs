@@ -94,6 +94,17 @@ impl DeviceBuffer {
         driver.synchronize_copies(device, self.ptr())
     }
 
+    /// Waits until what other devices wrote into this GPU's memory, and what has arrived there, is
+    /// seen by whatever looks next on the GPU (`cuFlushGPUDirectRDMAWrites`). Where the GPU orders
+    /// such writes itself ([`RemoteWrites`](crate::RemoteWrites)) there is nothing to wait for.
+    ///
+    /// # Errors
+    /// The driver's, where it cannot.
+    pub fn flush_remote_writes(&self) -> Result<()> {
+        let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
+        driver.flush_remote_writes(device, self.ptr())
+    }
+
     /// A dma-buf that holds `len` bytes at `offset`, for a device that imports one.
     ///
     /// # Errors

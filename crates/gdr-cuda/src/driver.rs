@@ -11,6 +11,7 @@ use crate::bdf::Bdf;
 use crate::error::Result;
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, PointerInfo};
+use crate::remote_writes::RemoteWrites;
 
 /// A GPU's number as this process sees it (after `CUDA_VISIBLE_DEVICES`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,6 +76,8 @@ pub struct DeviceInfo {
     pub dma_buf: bool,
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED`.
     pub gpudirect_rdma: bool,
+    /// What it promises of writes by other devices.
+    pub remote_writes: RemoteWrites,
 }
 
 /// How to allocate.
@@ -189,6 +192,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// CUDA has it for memory of `cuMemAlloc`; for others it may refuse.
     fn synchronize_copies(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
+
+    /// Waits until what other devices wrote into memory of the GPU of `ptr`, and what has arrived
+    /// there, is seen by whatever looks next on that GPU (`cuFlushGPUDirectRDMAWrites` to the
+    /// owner, CUDA 11.3).
+    fn flush_remote_writes(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
 
     /// A dma-buf that holds `len` bytes of device memory at `ptr`, for a device that imports one
     /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). It keeps the memory reachable as long as its

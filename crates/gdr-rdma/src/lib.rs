@@ -111,6 +111,6 @@ pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
 pub use request::{RecvRequest, SendRequest};
 pub use soft::{Counters, SoftAddress};
 pub use verbs::{
-    ChosenGid, DmaBufSupport, GidEntry, GidType, LinkLayer, Registration, Told, VerbsDevice,
-    VerbsError, VerbsGid, VerbsOptions, VerbsPort, choose_gid,
+    ChosenGid, DmaBufSupport, FlushPolicy, GidEntry, GidType, LinkLayer, Registration, Told,
+    VerbsDevice, VerbsError, VerbsGid, VerbsOptions, VerbsPort, choose_gid,
 };

@@ -1,7 +1,7 @@
 //! Memory regions and the protection domains that hold them together.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use gdr_roce::{Access, Lkey, Remote, Rkey};
 
@@ -10,7 +10,7 @@ use crate::device::{Device, Engine};
 use crate::error::{Error, Result};
 use crate::number_map::NumberMap;
 use crate::random;
-use crate::verbs;
+use crate::verbs::{self, FlushPolicy, VerbsError};
 
 /// The number of a protection domain, unique within its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,8 +113,50 @@ impl ProtectionDomain {
         Ok(MemoryRegion::new(entry, region, None))
     }
 
-    /// On the first way that the device takes and that a checked transfer does not refute.
+    /// GPU memory in such a way that what completions tell of is there.
     fn register_with_kernel(
+        &self,
+        domain: &Arc<verbs::Domain>,
+        region: Arc<Region>,
+    ) -> Result<MemoryRegion> {
+        let whole = self.register_proved(domain, region)?;
+        let Some((memory, _)) = whole.buffer().device_memory() else {
+            return Ok(whole);
+        };
+        let gpu = memory.gpu().info();
+        let (mut policy, mut why) = FlushPolicy::of(gpu);
+        if policy == FlushPolicy::Driver
+            && let Err(error) = memory.flush_remote_writes()
+        {
+            (policy, why) = (FlushPolicy::ReadBack, error.to_string());
+        }
+        let how = match policy {
+            FlushPolicy::Ordered => None,
+            FlushPolicy::Driver => Some(verbs::How::Driver(Arc::downgrade(memory))),
+            FlushPolicy::ReadBack => match verbs::ReadBack::new(self, &whole) {
+                Ok(read) => Some(verbs::How::ReadBack(Box::new(read))),
+                Err(error) => {
+                    let mut refusals = whole.refusals().to_vec();
+                    let route = whole.route();
+                    refusals.push(format!(
+                        "{route}: {why}, and the device cannot read it back either: {error}"
+                    ));
+                    return Err(VerbsError::GpuRegistration(refusals).into());
+                }
+            },
+        };
+        let listed = how.map(|how| verbs::Listed::new(domain.context(), gpu, how));
+        // Nobody else has it yet, so that the place is free.
+        let _ = whole.0.flush.set(Flush {
+            policy,
+            why,
+            _listed: listed,
+        });
+        Ok(whole)
+    }
+
+    /// On the first way that the device takes and that a checked transfer does not refute.
+    fn register_proved(
         &self,
         domain: &Arc<verbs::Domain>,
         region: Arc<Region>,
@@ -171,7 +213,12 @@ impl MemoryRegion {
             entry,
             region,
             doubt,
+            flush: OnceLock::new(),
         }))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakRegion {
+        WeakRegion(Arc::downgrade(&self.0))
     }
 
     /// Why the way to GPU memory could not be proved by a transfer, where it could not: it may
@@ -226,6 +273,13 @@ impl MemoryRegion {
             Entry::Soft(_) => &[],
             Entry::Verbs(region) => region.refusals(),
         }
+    }
+
+    /// How it is seen to that bytes which a device of the kernel wrote into GPU memory are there
+    /// when their completion is polled, and why so. `None` where no device writes into GPU memory.
+    pub fn flush_policy(&self) -> Option<(FlushPolicy, &str)> {
+        let flush = self.0.flush.get()?;
+        Some((flush.policy, &flush.why))
     }
 
     /// The memory itself.
@@ -342,8 +396,25 @@ pub(crate) struct Region {
     pub(crate) buffer: Buffer,
 }
 
+/// A region that may be gone.
+pub(crate) struct WeakRegion(Weak<Registration>);
+
+impl WeakRegion {
+    pub(crate) fn upgrade(&self) -> Option<MemoryRegion> {
+        self.0.upgrade().map(MemoryRegion)
+    }
+}
+
+/// How GPU memory is flushed, as long as this lives.
+struct Flush {
+    policy: FlushPolicy,
+    why: String,
+    _listed: Option<verbs::Listed>,
+}
+
 /// A key that is in force as long as this lives. The entry goes before the buffer does.
 struct Registration {
+    flush: OnceLock<Flush>,
     entry: Entry,
     region: Arc<Region>,
     /// Why no transfer proved it, where one should have.

@@ -177,6 +177,10 @@ api! {
         mem_get_handle_for_address_range:
             "cuMemGetHandleForAddressRange" @ 11070 or "cuMemGetHandleForAddressRange",
             (*mut c_void, CUdeviceptr, usize, c_uint, u64);
+        /// Since CUDA 11.3.
+        flush_gpu_direct_rdma_writes:
+            "cuFlushGPUDirectRDMAWrites" @ 11030 or "cuFlushGPUDirectRDMAWrites",
+            (c_uint, c_uint);
         /// Since CUDA 6.0.
         pointer_set_attribute: "cuPointerSetAttribute" @ 6000 or "cuPointerSetAttribute",
             (*const c_void, c_uint, CUdeviceptr);

@@ -92,9 +92,20 @@ pub(super) mod device_attribute {
     pub(in crate::cuda) const GPU_DIRECT_RDMA_WITH_VMM: c_int = 110;
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED`.
     pub(in crate::cuda) const GPU_DIRECT_RDMA: c_int = 116;
+    /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS`.
+    pub(in crate::cuda) const FLUSH_WRITES_OPTIONS: c_int = 117;
+    /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`.
+    pub(in crate::cuda) const WRITES_ORDERING: c_int = 118;
     /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`.
     pub(in crate::cuda) const DMA_BUF: c_int = 124;
 }
+
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST`, a bit of the options.
+pub(super) const FLUSH_BY_HOST: c_uint = 1;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`.
+pub(super) const FLUSH_CURRENT_CONTEXT: c_uint = 0;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`.
+pub(super) const FLUSH_TO_OWNER: c_uint = 100;
 
 /// `CUpointer_attribute`.
 pub(super) mod pointer_attribute {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use self::api::{Api, CUdevice, Opaque};
 use self::context::PrimaryContexts;
-use self::layout::{CUuuid, device_attribute};
+use self::layout::{CUuuid, FLUSH_BY_HOST, device_attribute};
 use self::module::Modules;
 use crate::bdf::Bdf;
 use crate::driver::{
@@ -26,6 +26,7 @@ use crate::driver::{
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, PointerInfo};
+use crate::remote_writes::{RemoteWrites, WritesOrdering};
 
 pub use self::context::CaptureGuard;
 pub use self::export::RetainedAllocation;
@@ -159,6 +160,12 @@ impl Cuda {
             total_memory: total_memory as u64,
             dma_buf: number(device_attribute::DMA_BUF)? != 0,
             gpudirect_rdma: number(device_attribute::GPU_DIRECT_RDMA)? != 0,
+            remote_writes: RemoteWrites {
+                ordering: WritesOrdering::from_attribute(number(
+                    device_attribute::WRITES_ORDERING,
+                )?),
+                host_flush: number(device_attribute::FLUSH_WRITES_OPTIONS)? & FLUSH_BY_HOST != 0,
+            },
         })
     }
 }
@@ -192,6 +199,10 @@ impl Driver for Cuda {
 
     fn synchronize_copies(&self, device: Ordinal, ptr: DevicePtr) -> Result<()> {
         self.set_sync_memops(device, ptr)
+    }
+
+    fn flush_remote_writes(&self, device: Ordinal, ptr: DevicePtr) -> Result<()> {
+        self.flush_writes(device, ptr)
     }
 
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {

@@ -5,7 +5,7 @@ use std::ptr;
 
 use super::api::Opaque;
 use super::context::{Context, CurrentContext};
-use super::layout::{memory_type, pointer_attribute};
+use super::layout::{FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER, memory_type, pointer_attribute};
 use super::{Cuda, check};
 use crate::driver::Ordinal;
 use crate::error::{CuResult, Error, Result};
@@ -127,6 +127,18 @@ impl Cuda {
             // SAFETY: the value is of the attribute's type.
             let status = unsafe { set(value, pointer_attribute::SYNC_MEMOPS, ptr.get()) };
             check("cuPointerSetAttribute", status)
+        })
+    }
+
+    /// Flushes writes of other devices to the GPU of `ptr`.
+    pub(super) fn flush_writes(&self, device: Ordinal, ptr: DevicePtr) -> Result<()> {
+        let flush = self.api.flush_gpu_direct_rdma_writes.ok_or(Error::Symbol {
+            symbol: "cuFlushGPUDirectRDMAWrites",
+        })?;
+        self.with_pointer_context(device, ptr, || {
+            // SAFETY: both are values of their enumerations, and a context is current.
+            let status = unsafe { flush(FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER) };
+            check("cuFlushGPUDirectRDMAWrites", status)
         })
     }
 

@@ -7,6 +7,7 @@ mod stream;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::backing::View;
@@ -21,6 +22,7 @@ use crate::driver::{
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, Family, PointerInfo, PointerKind};
+use crate::remote_writes::{RemoteWrites, WritesOrdering};
 
 /// Memory of each simulated GPU, and page-locked memory of the simulation, bytes.
 const TOTAL_MEMORY: u64 = 1 << 30;
@@ -44,6 +46,8 @@ const HOST_PAGE: u64 = 4 << 10;
 #[derive(Debug)]
 pub struct SimDriver {
     state: Mutex<State>,
+    remote_writes: RemoteWrites,
+    flushes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -69,8 +73,19 @@ pub struct SimShare {
 }
 
 impl SimDriver {
-    /// A driver with `devices` GPUs, at most 256.
+    /// A driver with `devices` GPUs, at most 256. Their memory is the host's, so that what other
+    /// devices write is in order for every GPU.
     pub fn new(devices: u32) -> Arc<Self> {
+        let remote_writes = RemoteWrites {
+            ordering: WritesOrdering::AllDevices,
+            host_flush: true,
+        };
+        Self::with_remote_writes(devices, remote_writes)
+    }
+
+    /// As [`SimDriver::new`], of GPUs that promise this of writes by other devices. Without
+    /// `host_flush` they refuse to flush.
+    pub fn with_remote_writes(devices: u32, remote_writes: RemoteWrites) -> Arc<Self> {
         let heap = |number: u64| {
             let start = HOST_HEAP + number * HEAP_SPAN;
             Heap::new(start, start + HEAP_SPAN, TOTAL_MEMORY)
@@ -85,7 +100,14 @@ impl SimDriver {
         };
         Arc::new(Self {
             state: Mutex::new(state),
+            remote_writes,
+            flushes: AtomicU64::new(0),
         })
+    }
+
+    /// How often writes of other devices were flushed.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
     }
 
     /// Hands out the memory behind `ptr`, as a driver exports device memory.
@@ -194,7 +216,9 @@ impl Driver for SimDriver {
 
     fn devices(&self) -> Result<Vec<DeviceInfo>> {
         let count = self.lock().devices.len() as u32;
-        Ok((0..count).map(|number| describe(Ordinal(number))).collect())
+        Ok((0..count)
+            .map(|number| describe(Ordinal(number), self.remote_writes))
+            .collect())
     }
 
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo> {
@@ -206,6 +230,18 @@ impl Driver for SimDriver {
     /// Copies are over here when they return, always.
     fn synchronize_copies(&self, _: Ordinal, ptr: DevicePtr) -> Result<()> {
         self.pointer_info(ptr).map(drop)
+    }
+
+    fn flush_remote_writes(&self, _: Ordinal, ptr: DevicePtr) -> Result<()> {
+        self.pointer_info(ptr)?;
+        if !self.remote_writes.host_flush {
+            return Err(Error::Call {
+                call: "SimDriver::flush_remote_writes",
+                result: CuResult::NOT_SUPPORTED,
+            });
+        }
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A file in memory stands for the dma-buf.
@@ -386,7 +422,7 @@ impl Driver for SimDriver {
     }
 }
 
-fn describe(ordinal: Ordinal) -> DeviceInfo {
+fn describe(ordinal: Ordinal, remote_writes: RemoteWrites) -> DeviceInfo {
     let mut uuid = *b"gdr-simulat\0\0\0\0\0";
     uuid[12..].copy_from_slice(&ordinal.0.to_be_bytes());
     DeviceInfo {
@@ -405,5 +441,6 @@ fn describe(ordinal: Ordinal) -> DeviceInfo {
         total_memory: TOTAL_MEMORY,
         dma_buf: false,
         gpudirect_rdma: false,
+        remote_writes,
     }
 }

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::error::VerbsError;
+use super::flush::Flushes;
 use super::gid::{ChosenGid, GidEntry, GidType};
 use super::gid_table;
 use super::options::VerbsOptions;
@@ -54,6 +55,7 @@ pub(crate) struct Context {
     events: Mailbox<AsyncEvent>,
     gone: AtomicBool,
     domains: AtomicU32,
+    flushes: Flushes,
 }
 
 // SAFETY: libibverbs' objects may be used from any thread, several at a time (libibverbs is
@@ -136,6 +138,7 @@ impl Context {
             events: Mailbox::new(EVENTS),
             gone: AtomicBool::new(false),
             domains: AtomicU32::new(0),
+            flushes: Flushes::default(),
         };
         opened.set_up(options)?;
         Ok(opened)
@@ -271,6 +274,11 @@ impl Context {
 
     pub(super) fn port(&self) -> u8 {
         self.port
+    }
+
+    /// What is to be flushed before completions tell of bytes that came.
+    pub(super) fn flushes(&self) -> &Flushes {
+        &self.flushes
     }
 
     /// Whether registrations of GPU memory are proved.

@@ -114,6 +114,15 @@ pub enum VerbsError {
     /// GPU memory cannot be registered on any way.
     #[error("GPU memory cannot be registered: {}", .0.join("; "))]
     GpuRegistration(Vec<String>),
+    /// Bytes came, and whether they are in GPU memory yet cannot be made sure.
+    #[error(
+        "what arrived in GPU memory may not be seen there yet: {why}; reach it staged, or update \
+         the driver (CUDA 11.3 and later can flush such writes)"
+    )]
+    Flush {
+        /// What failed.
+        why: String,
+    },
     /// More segments than the queue pair takes.
     #[error("a request of {segments} segments is too long for this device: {most} at most")]
     Segments {

@@ -128,7 +128,12 @@ impl Queue {
         let found = unsafe { ibv_poll_cq(raw.queue.as_ptr(), &mut room) }
             .map_err(|error| self.context.failed(error))?;
         let State { taken, pairs } = &mut *state;
+        let new = taken.len();
         taken.extend(found.iter().filter_map(|wc| translate(wc, pairs)));
+        if taken.range(new..).any(brought_bytes) {
+            // They are told of when they are there.
+            self.context.flushes().run()?;
+        }
         Ok(taken.pop_front())
     }
 
@@ -238,6 +243,16 @@ fn translate(wc: &ibv_wc, pairs: &HashMap<u32, Arc<Held>>) -> Option<Completion>
         solicited: false,
         qpn: Qpn::new(wc.qp_num),
     })
+}
+
+/// Whether bytes came here that a completion tells of.
+fn brought_bytes(completion: &Completion) -> bool {
+    let here = completion.opcode.is_receive()
+        || matches!(
+            completion.opcode,
+            WcOpcode::Read | WcOpcode::FetchAdd | WcOpcode::CompareSwap
+        );
+    here && completion.status == WcStatus::Success
 }
 
 /// A status; one that has no word here is a failure of the peer or of the device.

@@ -10,6 +10,7 @@ mod choices;
 mod events;
 mod failures;
 mod fixture;
+mod flush;
 mod gpu;
 mod infiniband;
 mod lifetime;

@@ -1,0 +1,186 @@
+//! What a completion tells of is in GPU memory, however little the GPU promises.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
+use gdr_cuda::{Gpu, MemoryKind, Ordinal, RemoteWrites, SimDriver, WritesOrdering};
+use gdr_rdma::{
+    Access, Buffer, Error, FlushPolicy, Immediate, MemoryRegion, RecvRequest, SendRequest,
+    VerbsError, WrId,
+};
+
+use crate::fixture::*;
+
+/// `IBV_WC_REM_OP_ERR`.
+const REMOTE_OPERATION: u32 = 11;
+
+/// Two sides, the second with registered memory of such a GPU.
+struct Ends {
+    fake: Fake,
+    a: Side,
+    b: Side,
+    driver: Arc<SimDriver>,
+    region: MemoryRegion,
+}
+
+impl Ends {
+    fn new(ordering: WritesOrdering, host_flush: bool, dma_buf: GpuPath) -> Self {
+        let fake = Fake::load();
+        let spec = DeviceSpec { dma_buf, ..roce() };
+        let (a, b) = connected(&fake, &roce(), &spec);
+        let driver = SimDriver::with_remote_writes(
+            1,
+            RemoteWrites {
+                ordering,
+                host_flush,
+            },
+        );
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let memory = Arc::new(gpu.allocate(MemoryKind::Plain, 1 << 16).unwrap());
+        let share = driver.share(memory.ptr()).unwrap();
+        fake.tell(&Request::GpuMemory {
+            base: share.base.get(),
+            size: share.size,
+            fd: share.fd.as_raw_fd(),
+        });
+        let buffer = Buffer::staged(memory).unwrap();
+        let region = b.domain.register(&buffer, Access::all()).unwrap();
+        Self {
+            fake,
+            a,
+            b,
+            driver,
+            region,
+        }
+    }
+
+    fn policy(&self) -> FlushPolicy {
+        self.region.flush_policy().unwrap().0
+    }
+
+    /// A WRITE with an immediate into the GPU's memory; the completion at its end is still to be
+    /// taken.
+    fn arrive(&self) {
+        self.b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
+        let source = self.a.memory(64);
+        let write = SendRequest::write(WrId(1), self.region.remote().at(0)).immediate(Immediate(3));
+        let write = write.segment(source.segment(0, 64).unwrap());
+        self.a.pair.post_send(write).unwrap();
+        self.a.done();
+    }
+
+    /// Requests that the second side's device was given.
+    fn posted(&self) -> usize {
+        calls(&self.fake, &self.b.name(), &["ibv_post_send"]).len()
+    }
+
+    fn close(self) {
+        drop(self.region);
+        close(&self.fake, self.a, self.b);
+    }
+}
+
+#[test]
+fn a_gpu_that_orders_what_devices_write_is_left_alone() {
+    let ends = Ends::new(WritesOrdering::Owner, true, GpuPath::Works);
+    assert_eq!(ends.policy(), FlushPolicy::Ordered);
+    let posted = ends.posted();
+    ends.arrive();
+    assert_eq!(ends.b.done().id, WrId(7));
+    assert_eq!((ends.driver.flushes(), ends.posted()), (0, posted));
+    ends.close();
+}
+
+#[test]
+fn the_driver_flushes_for_each_completion_that_tells_of_bytes_that_came_and_for_no_other() {
+    let ends = Ends::new(WritesOrdering::None, true, GpuPath::Works);
+    assert_eq!(ends.policy(), FlushPolicy::Driver);
+    let (b, there) = (&ends.b, ends.a.memory(64));
+    let mut before = ends.driver.flushes();
+    let mut flushed = || {
+        let now = ends.driver.flushes();
+        now - std::mem::replace(&mut before, now)
+    };
+    let mine = || ends.region.segment(64, 64).unwrap();
+
+    ends.arrive();
+    b.done();
+    assert_eq!(flushed(), 1, "a WRITE with an immediate");
+
+    b.pair
+        .post_recv(RecvRequest::new(WrId(8)).segment(mine()))
+        .unwrap();
+    let send = SendRequest::send(WrId(2)).segment(there.segment(0, 64).unwrap());
+    ends.a.pair.post_send(send).unwrap();
+    ends.a.done();
+    b.done();
+    assert_eq!(flushed(), 1, "a SEND");
+
+    let read = SendRequest::read(WrId(3), there.remote().at(0)).segment(mine());
+    b.pair.post_send(read).unwrap();
+    b.done();
+    assert_eq!(flushed(), 1, "a READ");
+
+    let write = SendRequest::write(WrId(4), there.remote().at(0)).segment(mine());
+    b.pair.post_send(write).unwrap();
+    b.done();
+    assert_eq!(flushed(), 0, "a WRITE, to the peer");
+    drop(there);
+    ends.close();
+}
+
+#[test]
+fn nothing_is_flushed_once_the_memory_is_not_registered_any_more() {
+    let ends = Ends::new(WritesOrdering::None, true, GpuPath::Works);
+    let before = ends.driver.flushes();
+    let Ends {
+        fake,
+        a,
+        b,
+        driver,
+        region,
+    } = ends;
+    drop(region);
+    b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
+    a.pair.post_send(SendRequest::send(WrId(1))).unwrap();
+    a.done();
+    b.done();
+    assert_eq!(driver.flushes(), before);
+    close(&fake, a, b);
+}
+
+#[test]
+fn where_the_driver_cannot_flush_the_device_reads_back() {
+    let ends = Ends::new(WritesOrdering::None, false, GpuPath::Works);
+    assert_eq!(ends.policy(), FlushPolicy::ReadBack);
+    let posted = ends.posted();
+    ends.arrive();
+    assert_eq!(ends.b.done().id, WrId(7));
+    assert_eq!(ends.posted(), posted + 1);
+    ends.close();
+}
+
+#[test]
+fn a_flush_that_fails_is_told_before_the_completion() {
+    let ends = Ends::new(
+        WritesOrdering::None,
+        false,
+        GpuPath::Fails(REMOTE_OPERATION),
+    );
+    assert_eq!(ends.policy(), FlushPolicy::ReadBack);
+    ends.b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
+    let send = SendRequest::send(WrId(1));
+    ends.a.pair.post_send(send).unwrap();
+    ends.a.done();
+    let told = ends.b.queue.wait(soon());
+    match told {
+        Err(Error::Verbs(error @ VerbsError::Flush { .. })) => {
+            let text = error.to_string();
+            assert!(text.contains("reading GPU memory back"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(ends.b.done().id, WrId(7), "nothing is lost");
+    ends.close();
+}
