@@ -125,3 +125,24 @@ fn who_sees_the_last_byte_of_a_copy_sees_all_of_it() {
         }
     });
 }
+
+#[test]
+fn page_locked_memory_is_the_same_through_its_buffer_and_stays_as_long() {
+    let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+    let locked = std::sync::Arc::new(gpu.allocate_host(LEN).unwrap());
+    let buffer = Buffer::page_locked(locked.clone()).unwrap();
+    assert_eq!(
+        (buffer.kind(), buffer.len()),
+        (BufferKind::Host, locked.len() as u64)
+    );
+    assert_eq!(buffer.address(), locked.cpu_ptr().addr() as u64);
+    buffer.copy_in(100, b"from the network").unwrap();
+    let mut seen = [0; 16];
+    locked.read(100, &mut seen).unwrap();
+    assert_eq!(&seen, b"from the network");
+    drop((locked, gpu));
+    buffer.copy_out(100, &mut seen).unwrap();
+    assert_eq!(&seen, b"from the network");
+    let beyond = buffer.copy_in(buffer.len() - 1, &seen);
+    assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+}

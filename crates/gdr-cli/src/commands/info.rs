@@ -74,6 +74,10 @@ struct Card {
     compute_capability: String,
     gpudirect_rdma: bool,
     dma_buf: bool,
+    /// For whom writes of other devices are in order.
+    rdma_writes_in_order: String,
+    /// Whether the driver flushes such writes.
+    rdma_writes_flushed_by_driver: bool,
 }
 
 /// A kind of memory and how it is reached: one of the two is absent.
@@ -162,6 +166,8 @@ fn card(gpu: &Gpu, machine: &Machine) -> Card {
         ),
         gpudirect_rdma: info.gpudirect_rdma,
         dma_buf: info.dma_buf,
+        rdma_writes_in_order: info.remote_writes.ordering.to_string(),
+        rdma_writes_flushed_by_driver: info.remote_writes.host_flush,
     }
 }
 

@@ -12,9 +12,10 @@ use gdr_rdma::{
 
 use super::compare::{CHUNK, Comparison, pieces};
 use super::link::Link;
-use super::registered::{Registered, Stage};
+use super::registered::Registered;
 use super::report::{Checks, Difference, Ended, Memory, Outcome, Reached};
 use super::settings::{Destination, Reach, Seeds, Settings};
+use super::stage::Stage;
 use super::{Observer, Place};
 use crate::error::Result;
 use crate::report::Subject;
@@ -103,7 +104,7 @@ impl GpuSide {
         let filled = self.by_kernel(seeds.before, None)?;
         // Nothing that an earlier iteration left there may pass for what arrives.
         if let Some(stage) = &self.stage {
-            stage.copy_out(&self.buffer, &mut self.chunk)?;
+            stage.copy_out()?;
         }
         if filled == Outcome::Equal {
             let receive = RecvRequest::new(WrId(u64::from(number)));
@@ -128,7 +129,7 @@ impl GpuSide {
                 })
             })?;
         match (&self.stage, ended.is_done()) {
-            (Some(stage), true) => match stage.copy_in(&self.buffer, &mut self.chunk) {
+            (Some(stage), true) => match stage.copy_in() {
                 Ok(()) => Ok(ended),
                 Err(error) => Ok(Ended::Failed {
                     reason: format!("what arrived cannot be copied to the GPU: {error}"),
@@ -148,7 +149,7 @@ impl GpuSide {
         };
         // The READ that follows is to bring what the GPU has, not what once arrived.
         if let Some(stage) = &self.stage
-            && let Err(error) = stage.copy_out(&self.buffer, &mut self.chunk)
+            && let Err(error) = stage.copy_out()
         {
             let reason = format!("it cannot be copied to where the device reads it: {error}");
             return Checks {

@@ -31,6 +31,7 @@ mod place;
 mod registered;
 mod report;
 mod settings;
+mod stage;
 mod sweep;
 
 use std::net::SocketAddr;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use gdr_cuda::DeviceBuffer;
 use gdr_rdma::{Access, Buffer, MemoryRegion, ProtectionDomain, VerbsError};
 
-use super::compare::{CHUNK, pieces};
 use super::report::Reached;
 use super::settings::Reach;
-use crate::error::{Error, Result};
+use super::stage::Stage;
+use crate::error::Result;
 
 /// Part of GPU memory that a device of the kernel reaches.
 pub(super) struct Registered {
@@ -40,15 +40,7 @@ impl Registered {
             match domain.register_range(&memory, offset, size, access) {
                 Ok(region) => {
                     return Ok(Self {
-                        why: match region.doubt() {
-                            None => format!(
-                                "registered by {}, proved by a checked transfer",
-                                region.route()
-                            ),
-                            Some(why) => {
-                                format!("registered by {}, not proved: {why}", region.route())
-                            }
-                        },
+                        why: why(&region),
                         refusals: region.refusals().to_vec(),
                         region,
                         reached: Reached::Device,
@@ -63,16 +55,10 @@ impl Registered {
                 Err(error) => return Err(error.into()),
             }
         }
-        let len = usize::try_from(size)
-            .map_err(|_| Error::Settings("too large for this process; give less".into()))?;
-        let region = domain.register(&Buffer::host(len)?, access)?;
+        let stage = Stage::new(buffer, offset, size)?;
         Ok(Self {
-            stage: Some(Stage {
-                host: region.buffer().clone(),
-                offset,
-                size,
-            }),
-            region,
+            region: domain.register(&stage.buffer()?, access)?,
+            stage: Some(stage),
             reached: Reached::Staged,
             why: match wanted {
                 Reach::Staged => "asked for".to_owned(),
@@ -83,32 +69,16 @@ impl Registered {
     }
 }
 
-/// Host memory that a device reaches in the place of GPU memory. The device moves bytes here
-/// alone; between here and the GPU they are copied when it has ended.
-pub(super) struct Stage {
-    host: Buffer,
-    offset: u64,
-    size: u64,
-}
-
-impl Stage {
-    /// Copies what has arrived to the GPU.
-    pub(super) fn copy_in(&self, gpu: &DeviceBuffer, chunk: &mut [u8]) -> Result<()> {
-        for (offset, len) in pieces(self.size, CHUNK as u64) {
-            let chunk = &mut chunk[..len as usize];
-            self.host.copy_out(offset, chunk)?;
-            gpu.write(self.offset + offset, chunk)?;
-        }
-        Ok(())
+/// How the device reaches GPU memory, whether that is proved, and what makes the bytes of a
+/// completion be there.
+fn why(region: &MemoryRegion) -> String {
+    let mut why = format!("registered by {}, ", region.route());
+    match region.doubt() {
+        None => why += "proved by a checked transfer",
+        Some(doubt) => why += &format!("not proved: {doubt}"),
     }
-
-    /// Copies what the GPU has to where the device reads it.
-    pub(super) fn copy_out(&self, gpu: &DeviceBuffer, chunk: &mut [u8]) -> Result<()> {
-        for (offset, len) in pieces(self.size, CHUNK as u64) {
-            let chunk = &mut chunk[..len as usize];
-            gpu.read(self.offset + offset, chunk)?;
-            self.host.copy_in(offset, chunk)?;
-        }
-        Ok(())
+    if let Some((policy, reason)) = region.flush_policy() {
+        why += &format!("; {policy}: {reason}");
     }
+    why
 }

@@ -1,22 +1,35 @@
-//! Host memory: anonymous pages of this process.
+//! Host memory: anonymous pages of this process, or memory that a driver page-locked.
 
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
+use gdr_cuda::HostBuffer;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::bytes;
 use crate::error::{Error, Result};
 use gdr_roce::AtomicOp;
 
-/// Zeroed pages, unmapped on drop.
+/// Memory of the host.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     base: NonNull<u8>,
     len: usize,
+    owner: Owner,
 }
 
-// SAFETY: the pages belong to this value alone, whichever thread drops it.
+/// Whose the memory is.
+#[derive(Debug)]
+enum Owner {
+    /// Pages that this value mapped and unmaps.
+    Pages,
+    /// A GPU's driver.
+    Driver(#[expect(dead_code, reason = "kept alive, no more")] Arc<HostBuffer>),
+}
+
+// SAFETY: the pages belong to this value alone, or it holds what owns them, whichever thread drops
+// it.
 unsafe impl Send for HostMemory {}
 // SAFETY: every access is atomic, volatile or opaque to the compiler (`bytes`); no reference to
 // the bytes is handed out.
@@ -37,7 +50,21 @@ impl HostMemory {
         .map_err(|errno| Error::os("mmap of a buffer", errno))?;
         let base = NonNull::new(base.cast())
             .ok_or_else(|| Error::os("mmap of a buffer", rustix::io::Errno::NOMEM))?;
-        Ok(Self { base, len })
+        Ok(Self {
+            base,
+            len,
+            owner: Owner::Pages,
+        })
+    }
+
+    /// Memory that a driver page-locked, all of it.
+    pub(super) fn page_locked(memory: Arc<HostBuffer>) -> Result<Self> {
+        let base = NonNull::new(memory.cpu_ptr()).ok_or(Error::EmptyBuffer)?;
+        Ok(Self {
+            base,
+            len: memory.len(),
+            owner: Owner::Driver(memory),
+        })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -52,14 +79,14 @@ impl HostMemory {
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8> {
         super::check_range(offset, len as u64, self.len as u64)?;
-        // SAFETY: `offset + len <= self.len`, so this is in the mapping or one past it.
+        // SAFETY: `offset + len <= self.len`, so this is in the memory or one past it.
         Ok(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
     #[inline]
     pub(super) fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let dst = self.at(offset, bytes.len())?;
-        // SAFETY: in the mapping, which is no Rust allocation and lives as long as `self`.
+        // SAFETY: in the memory, which is no Rust allocation and lives as long as `self`.
         unsafe { bytes::store(dst, bytes) };
         Ok(())
     }
@@ -67,7 +94,7 @@ impl HostMemory {
     #[inline]
     pub(super) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let src = self.at(offset, bytes.len())?;
-        // SAFETY: in the mapping, which is no Rust allocation and lives as long as `self`.
+        // SAFETY: in the memory, which is no Rust allocation and lives as long as `self`.
         unsafe { bytes::load(src, bytes) };
         Ok(())
     }
@@ -79,13 +106,13 @@ impl HostMemory {
 
     pub(super) fn load_u8(&self, offset: u64) -> Result<u8> {
         let at = self.at(offset, 1)?;
-        // SAFETY: in the mapping; an atomic tolerates every other access to its byte.
+        // SAFETY: in the memory; an atomic tolerates every other access to its byte.
         Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
     }
 
     pub(super) fn load_u32(&self, offset: u64) -> Result<u32> {
         let at = self.aligned::<u32>(offset)?;
-        // SAFETY: in the mapping and aligned; an atomic tolerates every other access to its bytes.
+        // SAFETY: in the memory and aligned; an atomic tolerates every other access to its bytes.
         Ok(unsafe { AtomicU32::from_ptr(at) }.load(Ordering::Acquire))
     }
 
@@ -108,7 +135,7 @@ impl HostMemory {
 
     fn word(&self, offset: u64) -> Result<&AtomicU64> {
         let at = self.aligned::<u64>(offset)?;
-        // SAFETY: in the mapping, which lives as long as `self`, and aligned; an atomic tolerates
+        // SAFETY: in the memory, which lives as long as `self`, and aligned; an atomic tolerates
         // every other access to its bytes.
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
@@ -125,6 +152,9 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
+        if let Owner::Driver(_) = self.owner {
+            return;
+        }
         // SAFETY: this is the mapping that `new` made; whoever uses it holds this value.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
             tracing::debug!(%error, "munmap of a buffer failed");

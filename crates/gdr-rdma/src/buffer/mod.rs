@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gdr_copy::Mapping;
-use gdr_cuda::DeviceBuffer;
+use gdr_cuda::{DeviceBuffer, HostBuffer};
 use gdr_roce::AtomicOp;
 
 use self::direct::Direct;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BufferKind {
-    /// Pages of this process.
+    /// Memory of the host.
     Host,
     /// GPU memory through a mapping of `gdr-copy`: the CPU stores what arrives straight into it.
     Direct,
@@ -76,6 +76,16 @@ impl Buffer {
     /// [`Error::EmptyBuffer`], [`Error::Os`].
     pub fn host(len: usize) -> Result<Self> {
         HostMemory::new(len).map(|memory| Self(Arc::new(Memory::Host(memory))))
+    }
+
+    /// Host memory that a GPU's driver page-locked, all of it: from here the GPU's copy engine
+    /// takes bytes, and to here it brings them, without another copy. This keeps it alive; its
+    /// bytes may also be used through `memory`.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`].
+    pub fn page_locked(memory: impl Into<Arc<HostBuffer>>) -> Result<Self> {
+        HostMemory::page_locked(memory.into()).map(|memory| Self(Arc::new(Memory::Host(memory))))
     }
 
     /// GPU memory behind a mapping, which this keeps alive.
