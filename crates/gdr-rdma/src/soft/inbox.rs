@@ -23,7 +23,7 @@ const RAW_RECEIVES: usize = 32;
 /// Room for one of them: the longest, and a byte by which a longer one is told.
 const RAW_LEN: usize = Ipv4Datagram::HEADERS + MAX_DATAGRAM + 1;
 /// How many looks at the UDP socket go by before the raw one is looked at, where nothing comes
-/// there: a look is a system call, and peers such as this one send nothing there.
+/// there for long: a look is a system call.
 const RAW_EVERY: u32 = 16;
 /// How many looks at the raw socket may find nothing until nothing is taken to come there.
 const RAW_PATIENCE: u32 = 4096;
@@ -63,8 +63,13 @@ impl Inbox {
             .map_err(|error| Error::os("recvmmsg", error))?;
         self.wanted = if self.count > 0 { RECEIVES } else { 1 };
         let mut any = self.count > 0;
-        if let (Some(inbox), Some(socket)) = (&mut self.raw, socket.raw()) {
-            any |= inbox.fill(socket)?;
+        if let (Some(inbox), Some(raw)) = (&mut self.raw, socket.raw()) {
+            if self.metas[..self.count].iter().any(|meta| meta.len == 0) {
+                socket.rouse();
+            }
+            if raw.is_roused() {
+                any |= inbox.fill(raw)?;
+            }
         }
         Ok(any)
     }
@@ -110,7 +115,7 @@ impl RawInbox {
             lens: [0; RAW_RECEIVES],
             count: 0,
             skipped: 0,
-            patience: 0,
+            patience: RAW_PATIENCE,
         }
     }
 

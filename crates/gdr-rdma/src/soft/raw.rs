@@ -4,15 +4,23 @@
 //! So nothing but the ICRC protects such a datagram, and judging it to all of its 32 bits takes
 //! the IP header, which a UDP socket does not tell and a raw socket does. That takes CAP_NET_RAW.
 //!
-//! Each datagram arrives at one of two sockets. The kernel drops at the raw one what has a
-//! checksum, or is for another port, and at the UDP one what has none. A datagram with a checksum
-//! never has 0 there: UDP writes a sum of 0 as 0xffff, and where the sum is left to a network card
-//! the field holds that of the pseudo header, which is not 0. And Linux merges or segments none
-//! without (`udp_gro_receive_segment` and `udp_send_skb`), so each is one packet here.
+//! A raw socket has its price: of each packet to its address the kernel makes it a copy of the
+//! bookkeeping before it asks the filter. So it is dormant, bound to where nothing arrives, as
+//! long as there is no such datagram; peers such as this provider send none. Meanwhile the UDP
+//! socket's filter empties those that come. The first empty one that is seen rouses the raw
+//! socket; it is lost, as packets may be, and comes again. From then on each datagram arrives at
+//! one of the two: the kernel drops at the raw socket what has a checksum or is for another port,
+//! and at the UDP one what has none.
+//!
+//! A datagram with a checksum never has 0 there: UDP writes a sum of 0 as 0xffff, and where the
+//! sum is left to a network card the field holds that of the pseudo header, which is not 0. And
+//! Linux merges or segments none without (`udp_gro_receive_segment`, `udp_send_skb`), so each is
+//! one packet here.
 
 use std::io;
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gdr_roce::wire::Ipv4Datagram;
 use libc::{
@@ -23,19 +31,25 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, so
 
 use super::socket::has_not_come;
 
-/// What a filter answers for what is to be dropped, and for what is to be kept, whole.
+/// How many bytes a filter keeps: none, which drops the packet, the UDP header alone, or all.
 const DROP: u32 = 0;
+const EMPTY: u32 = 8;
 const KEEP: u32 = u32::MAX;
+
+/// Where a dormant socket is bound: the base of the multicast addresses, which no group has. Unlike
+/// a first `bind`, a second one of a raw socket is no error, and needs no privilege.
+const NOWHERE: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 0);
 
 /// A raw socket beside a UDP socket.
 pub(super) struct RawSocket {
     socket: OwnedFd,
     local: SocketAddrV4,
+    roused: AtomicBool,
 }
 
 impl RawSocket {
-    /// Opens it for what arrives at `udp`, which is bound to `local`; from then on `udp` gets
-    /// nothing without a checksum.
+    /// Opens it, dormant, for what arrives at `udp`, which is bound to `local` and from now on gets
+    /// datagrams without a checksum without their bytes.
     ///
     /// # Errors
     ///
@@ -51,14 +65,36 @@ impl RawSocket {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             Some(ipproto::UDP),
         )?;
+        rustix::net::bind(&socket, &SocketAddrV4::new(NOWHERE, 0))?;
         attach(socket.as_fd(), &without_checksum(local.port()))?;
-        rustix::net::bind(&socket, &SocketAddrV4::new(*local.ip(), 0))?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
         }
-        // Last: until here a datagram may arrive at both, which is a repetition like any other.
-        attach(udp.as_fd(), &with_checksum())?;
-        Ok(Self { socket, local })
+        attach(udp.as_fd(), &with_checksum_or(EMPTY))?;
+        Ok(Self {
+            socket,
+            local,
+            roused: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes over datagrams without a checksum, one of which has come to `udp`, from there.
+    pub(super) fn rouse(&self, udp: &UdpSocket) {
+        if self.roused.load(Ordering::Relaxed) {
+            return;
+        }
+        let roused = rustix::net::bind(&self.socket, &SocketAddrV4::new(*self.local.ip(), 0))
+            .map_err(io::Error::from)
+            .and_then(|()| attach(udp.as_fd(), &with_checksum_or(DROP)));
+        match roused {
+            Ok(()) => self.roused.store(true, Ordering::Relaxed),
+            // The address is gone, or there is no memory: the next one may have more luck.
+            Err(error) => tracing::warn!(%error, local = %self.local, "a raw socket stays dormant"),
+        }
+    }
+
+    pub(super) fn is_roused(&self) -> bool {
+        self.roused.load(Ordering::Relaxed)
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -98,12 +134,12 @@ fn without_checksum(port: u16) -> [sock_filter; 7] {
     ]
 }
 
-/// Keeps, of what begins with a UDP header, what has a checksum.
-fn with_checksum() -> [sock_filter; 4] {
+/// Keeps, of what begins with a UDP header, what has a checksum, and `rest` bytes of other things.
+fn with_checksum_or(rest: u32) -> [sock_filter; 4] {
     [
         statement(BPF_LD | BPF_H | BPF_ABS, 6),
         if_equal(0, 0, 1),
-        statement(BPF_RET | BPF_K, DROP),
+        statement(BPF_RET | BPF_K, rest),
         statement(BPF_RET | BPF_K, KEEP),
     ]
 }

@@ -98,6 +98,13 @@ impl Socket {
         self.raw.as_ref()
     }
 
+    /// Has the raw socket take over what carries no checksum.
+    pub(super) fn rouse(&self) {
+        if let Some(raw) = &self.raw {
+            raw.rouse(&self.socket);
+        }
+    }
+
     /// How far an arriving packet is checked. IPv4's identification field is part of the ICRC, and
     /// no UDP socket tells it.
     pub(super) fn integrity(&self) -> Integrity {

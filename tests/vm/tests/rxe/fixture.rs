@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_rdma::{Counters, Deadline, Device, Mtu};
+use gdr_rdma::{Counters, Deadline, Device, Integrity, Mtu};
 use gdr_vm_tests::kernel::{self, Backing, KernelEnd};
 use gdr_vm_tests::own::OwnEnd;
 use gdr_vm_tests::{Done, End, Outcome, Settings, soft, verbs};
@@ -66,8 +66,15 @@ pub(crate) type Ends = (Box<dyn End>, Box<dyn End>);
 
 impl Hosts {
     pub(crate) fn new(family: Family) -> Self {
+        let soft = soft::device(family.near()).unwrap();
+        // The tests are root, and rxe's packets have no UDP checksum.
+        let all_of_icrc = match family {
+            Family::V4 => Integrity::IcrcOrChecksum,
+            Family::V6 => Integrity::Icrc,
+        };
+        assert_eq!(soft.integrity(), all_of_icrc);
         Self {
-            soft: soft::device(family.near()).unwrap(),
+            soft,
             rxe: kernel::Device::open("rxe0").unwrap(),
             verbs: verbs::device("rxe0", family.far()).unwrap(),
             family,
