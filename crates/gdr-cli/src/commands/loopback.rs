@@ -168,10 +168,6 @@ impl Options {
             to: self.to.clone(),
             port: self.port,
             wish: match self.provider {
-                // Only the soft provider is measured.
-                Provider::Auto if self.sweep && self.from.is_none() && self.to.is_none() => {
-                    Wish::Soft
-                }
                 Provider::Auto => Wish::Auto,
                 Provider::Soft => Wish::Soft,
                 Provider::Verbs => Wish::Verbs,
@@ -335,12 +331,6 @@ fn sweep(
     chosen: &Chosen,
     output: &mut Output,
 ) -> Result<Exit> {
-    if chosen.provider != gdr_rdma::Provider::Soft {
-        return Err(UsageError(
-            "--sweep measures the soft provider: give --provider soft".to_owned(),
-        )
-        .into());
-    }
     let settings = options.sweep_settings();
     let (from, to) = options.ends().both(chosen)?;
     if !global.json {

@@ -41,7 +41,8 @@ fn two_nics_two_ports_and_one_nic_in_loopback_pass() {
     assert_eq!(report["reached"], "device");
     assert_eq!(
         report["why"],
-        "registered by dma-buf, proved by a checked transfer"
+        "registered by dma-buf, proved by a checked transfer; no flush: CUDA says that such \
+         writes are in order for every GPU"
     );
 
     let ports = [1, 2].map(|number| PortSpec::ethernet(Ipv4Addr::new(10, 0, 1, number)));
@@ -165,5 +166,55 @@ fn devices_that_are_not_there_are_named() {
         64
     );
     assert_eq!(code(&loopback(&devices, "--provider soft --to mlx5_0")), 64);
-    assert_eq!(code(&loopback(&devices, "--provider verbs --sweep")), 64);
+}
+
+/// A sweep to 4 MiB with few rounds.
+fn sweep(devices: &[DeviceSpec], line: &str) -> Value {
+    let line = format!("loopback --backend sim --sweep --size 4M --iterations 5 --json {line}");
+    let output = with(devices, &line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+/// The ways that were measured of each operation, at the largest size.
+fn ways(sweep: &Value) -> Vec<String> {
+    let rows = sweep["rows"].as_array().unwrap();
+    let largest = rows.iter().filter(|row| row["size"] == 4 << 20);
+    largest
+        .map(|row| format!("{} {}", row["operation"], row["way"]).replace('"', ""))
+        .collect()
+}
+
+#[test]
+fn a_sweep_compares_registered_gpu_memory_with_staging() {
+    let devices = [device("mlx5_0", 1)];
+    let measured = sweep(&devices, "");
+    assert_eq!(measured["path"]["to"]["device"], "mlx5_0");
+    assert_eq!(measured["direct_missing"], Value::Null);
+    let all = [
+        "write host",
+        "write direct",
+        "write staged",
+        "read host",
+        "read direct",
+        "read staged",
+    ];
+    assert_eq!(ways(&measured), all);
+}
+
+#[test]
+fn a_sweep_says_why_nothing_is_direct() {
+    let refusing = DeviceSpec {
+        dma_buf: GpuPath::Refuses(EOPNOTSUPP),
+        peer_memory: GpuPath::Refuses(EFAULT),
+        ..device("mlx5_0", 1)
+    };
+    let measured = sweep(&[refusing], "--from mlx5_0 --to mlx5_0");
+    let why = measured["direct_missing"].as_str().unwrap();
+    assert!(
+        why.contains("dma-buf") && why.contains("peer memory"),
+        "{why}"
+    );
+    let staged = ["write host", "write staged", "read host", "read staged"];
+    assert_eq!(ways(&measured), staged);
 }

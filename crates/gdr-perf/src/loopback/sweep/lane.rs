@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use gdr_cuda::DeviceBuffer;
 use gdr_rdma::{
-    Access, Buffer, Device, MemoryRegion, Mtu, ProtectionDomain, RemoteMemory, SendRequest, WrId,
+    Access, Buffer, Device, MemoryRegion, Mtu, ProtectionDomain, Provider, RemoteMemory,
+    SendRequest, WrId,
 };
 
 use super::super::link::Link;
+use super::super::registered::Registered;
 use super::super::settings::Reach;
+use super::super::stage::Stage;
 use super::super::{Place, gpu};
 use super::SweepSettings;
 use super::report::{Operation, Way};
@@ -43,6 +46,8 @@ pub(super) struct Lane {
     pub(super) here: Link,
     remote: RemoteMemory,
     pub(super) target: Target,
+    /// Host memory in the place of the GPU's, where the device does not reach that.
+    pub(super) stage: Option<Stage>,
     // Field order is drop order: nothing reaches the memory any more when its region goes.
     _there: Link,
     _region: MemoryRegion,
@@ -88,9 +93,8 @@ pub(super) fn build(
     let there = to.protection_domain();
     let buffer = Arc::new(place.gpu().allocate(settings.memory, len)?);
     let limit = settings.limit(len);
-    let lane = |way, memory: &Buffer, target| -> Result<Lane> {
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let region = there.register(memory, access)?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let lane = |way, region: MemoryRegion, target, stage| -> Result<Lane> {
         let (near, far) = (Link::new(here)?, Link::new(&there)?);
         near.connect(&far.pair().endpoint(), mtu, limit)?;
         far.connect(&near.pair().endpoint(), mtu, limit)?;
@@ -99,31 +103,66 @@ pub(super) fn build(
             here: near,
             remote: region.remote(),
             target,
+            stage,
             _there: far,
             _region: region,
         })
     };
     let host = Buffer::host(len as usize)?;
-    let mut lanes = vec![lane(Way::Host, &host, Target::Host(host.clone()))?];
+    let region = there.register(&host, access)?;
+    let lanes = vec![lane(Way::Host, region, Target::Host(host), None)?];
     let target = || Target::Gpu(Arc::clone(&buffer));
-    let direct = gpu::reach(place, &buffer, settings.reach)?;
-    let (mut direct_missing, mut long_reads_from) = (None, None);
-    match direct.mapping {
-        Some(mapping) => {
-            let memory = gpu::direct(mapping, &buffer)?;
-            long_reads_from = memory.long_reads_from();
-            lanes.push(lane(Way::Direct, &memory, target())?);
-        }
-        None => direct_missing = Some(direct.why),
-    }
-    if settings.reach != Reach::Direct {
-        let memory = Buffer::staged(Arc::clone(&buffer))?;
-        lanes.push(lane(Way::Staged, &memory, target())?);
-    }
-    Ok(Lanes {
+    let mut lanes = Lanes {
         lanes,
-        subject: direct.subject,
-        direct_missing,
-        long_reads_from,
-    })
+        subject: place.subject(),
+        direct_missing: None,
+        long_reads_from: None,
+    };
+    let wanted = settings.reach;
+    let staged = if to.provider() == Provider::Verbs {
+        let register = |wanted| Registered::new(&there, &buffer, 0, len, access, wanted);
+        let made = register(wanted)?;
+        if made.stage.is_some() {
+            lanes.direct_missing = Some(match &made.refusals[..] {
+                [] => made.why,
+                refusals => refusals.join("; "),
+            });
+            Some((made.region, made.stage))
+        } else {
+            let direct = lane(Way::Direct, made.region, target(), None)?;
+            lanes.lanes.push(direct);
+            match wanted {
+                Reach::Direct => None,
+                _ => {
+                    let made = register(Reach::Staged)?;
+                    Some((made.region, made.stage))
+                }
+            }
+        }
+    } else {
+        let direct = gpu::reach(place, &buffer, wanted)?;
+        lanes.subject = direct.subject;
+        match direct.mapping {
+            Some(mapping) => {
+                let memory = gpu::direct(mapping, &buffer)?;
+                lanes.long_reads_from = memory.long_reads_from();
+                let region = there.register(&memory, access)?;
+                lanes.lanes.push(lane(Way::Direct, region, target(), None)?);
+            }
+            None => lanes.direct_missing = Some(direct.why),
+        }
+        match wanted {
+            Reach::Direct => None,
+            _ => {
+                let memory = Buffer::staged(Arc::clone(&buffer))?;
+                Some((there.register(&memory, access)?, None))
+            }
+        }
+    };
+    if let Some((region, stage)) = staged {
+        lanes
+            .lanes
+            .push(lane(Way::Staged, region, target(), stage)?);
+    }
+    Ok(lanes)
 }

@@ -1,7 +1,9 @@
 //! How fast RDMA into GPU memory and out of it is, by size: direct against staged.
 //!
 //! The same bytes take the same way three times: into host memory, which shows what the network
-//! stack costs by itself, into GPU memory directly, and staged. For each size:
+//! stack costs by itself, into GPU memory directly, and staged. With a device of the kernel, staged
+//! means that the program has the GPU copy between its memory and page-locked host memory, after
+//! WRITEs and before READs. For each size:
 //!
 //! - *latency*: one request at a time, from its post to its completion, polled as `ib_write_lat`
 //!   and its kin do;
@@ -14,6 +16,7 @@
 mod lane;
 mod report;
 
+use std::collections::VecDeque;
 use std::hint;
 use std::ops::ControlFlow;
 use std::thread;
@@ -30,6 +33,7 @@ use super::compare::pieces;
 use super::link::MESSAGE;
 use super::report::{End, Path};
 use super::settings::Reach;
+use super::stage::Stage;
 use crate::error::{Error, Result};
 use crate::stats::Samples;
 
@@ -41,6 +45,11 @@ const DURATION: Duration = Duration::from_millis(250);
 const LEAST: u64 = 5;
 /// Rounds before those that count.
 const WARM_UP: u32 = 20;
+/// Bytes of a piece where the GPU copies to and from a stage: long enough that a copy's fixed cost
+/// is small beside it.
+const STAGED_PIECE: u64 = 1 << 20;
+/// Pieces on their way at a time: what a queue pair takes is more.
+const MOST_PIECES: usize = 64;
 /// Bytes that are compared, at either end of what was sent.
 const COMPARED: u64 = 1 << 20;
 /// Polls for nothing between two looks at the clock.
@@ -256,17 +265,43 @@ impl Run<'_> {
         Ok(samples)
     }
 
+    /// Where a device moves bytes to and from a stage, the GPU copies one piece while others are
+    /// on their way.
     fn round(&self) -> Result<()> {
-        let mut due = 0;
-        for (offset, len) in pieces(self.size, MESSAGE) {
-            self.post(offset, len)?;
-            due += 1;
-        }
+        let piece = match self.lane.stage {
+            Some(_) => STAGED_PIECE,
+            None => MESSAGE,
+        };
         let deadline = Instant::now() + self.limit;
-        for _ in 0..due {
-            self.done(deadline)?;
+        let mut on_their_way = VecDeque::new();
+        for (offset, len) in pieces(self.size, piece) {
+            if on_their_way.len() == MOST_PIECES {
+                self.end(&mut on_their_way, deadline)?;
+            }
+            self.post(offset, len)?;
+            on_their_way.push_back((offset, len));
         }
-        Ok(())
+        while !on_their_way.is_empty() {
+            self.end(&mut on_their_way, deadline)?;
+        }
+        self.lane.stage.as_ref().map_or(Ok(()), Stage::wait)
+    }
+
+    /// Waits for the end of the first of these.
+    fn end(&self, on_their_way: &mut VecDeque<(u64, u64)>, deadline: Instant) -> Result<()> {
+        self.done(deadline)?;
+        match on_their_way.pop_front() {
+            Some((offset, len)) => self.arrived(offset, len),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins to copy what a WRITE brought to a stage.
+    fn arrived(&self, offset: u64, len: u64) -> Result<()> {
+        match (&self.lane.stage, self.operation) {
+            (Some(stage), Operation::Write) => stage.begin_in(offset, len),
+            _ => Ok(()),
+        }
     }
 
     /// Several requests in flight: bytes a nanosecond.
@@ -280,16 +315,27 @@ impl Run<'_> {
         while elapsed < DURATION || completed < DEPTH {
             self.done(Instant::now() + self.limit)?;
             completed += 1;
+            if let Some(stage) = &self.lane.stage {
+                // The next request uses the same bytes of the stage.
+                self.arrived(0, self.size)?;
+                stage.wait()?;
+            }
             self.post(0, self.size)?;
             elapsed = start.elapsed();
         }
         for _ in 0..DEPTH {
             self.done(Instant::now() + self.limit)?;
+            self.arrived(0, self.size)?;
         }
+        self.lane.stage.as_ref().map_or(Ok(()), Stage::wait)?;
         Ok((completed * self.size) as f64 / elapsed.as_nanos().max(1) as f64)
     }
 
     fn post(&self, offset: u64, len: u64) -> Result<()> {
+        if let (Some(stage), Operation::Read) = (&self.lane.stage, self.operation) {
+            stage.begin_out(offset, len)?;
+            stage.wait()?;
+        }
         let Host { source, sink, .. } = self.host;
         self.lane.post(self.operation, source, sink, offset, len)
     }

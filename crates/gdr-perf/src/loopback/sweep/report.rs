@@ -96,7 +96,7 @@ impl fmt::Display for Operation {
 pub enum Way {
     /// Host memory: what the stack costs by itself.
     Host,
-    /// GPU memory through a CPU mapping of it.
+    /// GPU memory through a CPU mapping of it, or registered with a device of the kernel.
     Direct,
     /// GPU memory through host memory and the GPU's copy engine.
     Staged,
