@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -43,6 +44,8 @@ pub(super) struct Engine {
     epoch: Instant,
     pairs: NumberMap<Box<Pair>>,
     next_qpn: u32,
+    /// How many are [`Pair::unproved`].
+    unproved: usize,
     /// Those that may have a packet, a completion or an event.
     listed: VecDeque<u32>,
     timers: BTreeSet<(Time, u32)>,
@@ -68,6 +71,7 @@ impl Engine {
             epoch: Instant::now(),
             pairs: NumberMap::default(),
             next_qpn: random::number()?,
+            unproved: 0,
             listed: VecDeque::new(),
             timers: BTreeSet::new(),
             dirty: Dirty::default(),
@@ -141,7 +145,22 @@ impl Engine {
         if let Some(time) = pair.timer {
             self.timers.remove(&(time, qpn.get()));
         }
+        if pair.unproved {
+            prove(&mut self.unproved, &self.socket);
+        }
         Some(pair)
+    }
+
+    /// A queue pair has got its peer.
+    pub(super) fn set_peer(&mut self, qpn: Qpn, peer: SocketAddr) {
+        let Some(pair) = self.pairs.get_mut(&qpn.get()) else {
+            return;
+        };
+        pair.peer = Some(peer);
+        if !mem::replace(&mut pair.unproved, true) {
+            self.unproved += 1;
+            self.socket.rouse();
+        }
     }
 
     /// A queue pair, which is looked at in the next turn.
@@ -196,6 +215,7 @@ impl Engine {
             socket,
             inbox,
             pairs,
+            unproved,
             listed,
             dirty,
             fresh,
@@ -206,11 +226,14 @@ impl Engine {
             let qpn = packet.bth().dest_qpn;
             let pair = pairs
                 .get_mut(&qpn.get())
-                .filter(|pair| pair.peer.is_some_and(|peer| peer.ip() == from));
+                .filter(|pair| pair.peer.is_some_and(|peer| peer.ip() == from.address));
             let Some(pair) = pair else {
                 counters.unknown_queue_pair += 1;
                 return;
             };
+            if from.by_udp && mem::take(&mut pair.unproved) {
+                prove(unproved, socket);
+            }
             let mut memory = DomainMemory {
                 regions,
                 domain: pair.domain,
@@ -350,6 +373,14 @@ impl Engine {
             pair.roce.to_error();
             list(&mut self.listed, pair);
         }
+    }
+}
+
+/// The peer of a queue pair sets UDP checksums, or there is none any more.
+fn prove(unproved: &mut usize, socket: &Socket) {
+    *unproved -= 1;
+    if *unproved == 0 {
+        socket.lull();
     }
 }
 

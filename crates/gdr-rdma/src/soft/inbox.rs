@@ -28,6 +28,14 @@ const RAW_EVERY: u32 = 16;
 /// How many looks at the raw socket may find nothing until nothing is taken to come there.
 const RAW_PATIENCE: u32 = 4096;
 
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub(super) address: IpAddr,
+    /// The kernel has checked UDP's checksum, or it is not known whether there is one.
+    pub(super) by_udp: bool,
+}
+
 /// What has arrived.
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
@@ -65,11 +73,9 @@ impl Inbox {
         let mut any = self.count > 0;
         if let (Some(inbox), Some(raw)) = (&mut self.raw, socket.raw()) {
             if self.metas[..self.count].iter().any(|meta| meta.len == 0) {
-                socket.rouse();
+                socket.rouse_for_good();
             }
-            if raw.is_roused() {
-                any |= inbox.fill(raw)?;
-            }
+            any |= inbox.fill(raw)?;
         }
         Ok(any)
     }
@@ -79,7 +85,7 @@ impl Inbox {
         &'a self,
         socket: &'a Socket,
         counters: &mut Counters,
-        mut take: impl FnMut(IpAddr, &Packet<'_>, &mut Counters),
+        mut take: impl FnMut(Sender, &Packet<'_>, &mut Counters),
     ) {
         for (meta, room) in self.metas[..self.count]
             .iter()
@@ -88,7 +94,11 @@ impl Inbox {
             let merged = &room[..meta.len.min(room.len())];
             for (position, datagram) in merged.chunks(meta.stride.max(1)).enumerate() {
                 let is_intact = || socket.is_intact(&self.any, meta.addr, position, datagram);
-                judge(datagram, meta.addr.ip(), is_intact, counters, &mut take);
+                let sender = Sender {
+                    address: meta.addr.ip(),
+                    by_udp: true,
+                };
+                judge(datagram, sender, is_intact, counters, &mut take);
             }
         }
         if let (Some(inbox), Some(socket)) = (&self.raw, socket.raw()) {
@@ -115,7 +125,7 @@ impl RawInbox {
             lens: [0; RAW_RECEIVES],
             count: 0,
             skipped: 0,
-            patience: RAW_PATIENCE,
+            patience: 0,
         }
     }
 
@@ -146,7 +156,7 @@ impl RawInbox {
         &self,
         socket: &RawSocket,
         counters: &mut Counters,
-        mut take: impl FnMut(IpAddr, &Packet<'_>, &mut Counters),
+        mut take: impl FnMut(Sender, &Packet<'_>, &mut Counters),
     ) {
         let rooms = self.bytes.chunks(RAW_LEN);
         for (room, len) in rooms.zip(&self.lens[..self.count]) {
@@ -159,13 +169,11 @@ impl RawInbox {
                 continue;
             }
             let is_intact = || icrc::matches(&read.path, read.payload);
-            judge(
-                read.payload,
-                read.src.into(),
-                is_intact,
-                counters,
-                &mut take,
-            );
+            let sender = Sender {
+                address: read.src.into(),
+                by_udp: false,
+            };
+            judge(read.payload, sender, is_intact, counters, &mut take);
         }
     }
 }
@@ -173,10 +181,10 @@ impl RawInbox {
 /// Hands a datagram on where it is an intact packet, and counts what it is.
 fn judge(
     datagram: &[u8],
-    from: IpAddr,
+    from: Sender,
     is_intact: impl FnOnce() -> bool,
     counters: &mut Counters,
-    take: &mut impl FnMut(IpAddr, &Packet<'_>, &mut Counters),
+    take: &mut impl FnMut(Sender, &Packet<'_>, &mut Counters),
 ) {
     counters.packets_received += 1;
     match Packet::new(datagram) {

@@ -190,7 +190,7 @@ impl Soft {
             return Err(gone(State::ReadyToReceive));
         };
         pair.roce.to_rtr(attributes)?;
-        pair.peer = Some(peer);
+        engine.set_peer(qpn, peer);
         Ok(())
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Pair {
     pub(super) roce: QueuePair,
     pub(super) domain: DomainId,
     pub(super) peer: Option<SocketAddr>,
+    /// It is connected, and its peer may be one that sets no UDP checksums.
+    pub(super) unproved: bool,
     /// Whether it is on the engine's list of those with something to do.
     pub(super) listed: bool,
     /// What was posted since the engine last sent of it, bytes; short requests count as
@@ -55,6 +57,7 @@ impl Pair {
             roce,
             domain,
             peer: None,
+            unproved: false,
             listed: false,
             held_back: 0,
             timer: None,

@@ -5,12 +5,12 @@
 //! the IP header, which a UDP socket does not tell and a raw socket does. That takes CAP_NET_RAW.
 //!
 //! A raw socket has its price: of each packet to its address the kernel makes it a copy of the
-//! bookkeeping before it asks the filter. So it is dormant, bound to where nothing arrives, as
-//! long as there is no such datagram; peers such as this provider send none. Meanwhile the UDP
-//! socket's filter empties those that come. The first empty one that is seen rouses the raw
-//! socket; it is lost, as packets may be, and comes again. From then on each datagram arrives at
-//! one of the two: the kernel drops at the raw socket what has a checksum or is for another port,
-//! and at the UDP one what has none.
+//! bookkeeping before it asks the filter. So it is dormant, bound to where nothing arrives, but
+//! while there is a queue pair whose peer has not sent a datagram with a checksum yet, as peers
+//! such as this provider do. While it is roused each datagram arrives at one of the two sockets:
+//! the kernel drops at the raw one what has a checksum or is for another port, and at the UDP one
+//! what has none. While it is dormant the UDP socket's filter empties what has none. That is lost,
+//! as packets may be, and rouses the raw socket for good: a peer sets checksums at times only.
 //!
 //! A datagram with a checksum never has 0 there: UDP writes a sum of 0 as 0xffff, and where the
 //! sum is left to a network card the field holds that of the pseudo header, which is not 0. And
@@ -45,6 +45,8 @@ pub(super) struct RawSocket {
     socket: OwnedFd,
     local: SocketAddrV4,
     roused: AtomicBool,
+    /// It is never lulled again.
+    for_good: AtomicBool,
 }
 
 impl RawSocket {
@@ -75,26 +77,47 @@ impl RawSocket {
             socket,
             local,
             roused: AtomicBool::new(false),
+            for_good: AtomicBool::new(false),
         })
     }
 
-    /// Takes over datagrams without a checksum, one of which has come to `udp`, from there.
+    /// Takes over datagrams without a checksum from `udp`.
     pub(super) fn rouse(&self, udp: &UdpSocket) {
         if self.roused.load(Ordering::Relaxed) {
             return;
         }
-        let roused = rustix::net::bind(&self.socket, &SocketAddrV4::new(*self.local.ip(), 0))
-            .map_err(io::Error::from)
+        // In this order: one that comes meanwhile arrives twice, not never.
+        let roused = self
+            .bind(*self.local.ip())
             .and_then(|()| attach(udp.as_fd(), &with_checksum_or(DROP)));
         match roused {
             Ok(()) => self.roused.store(true, Ordering::Relaxed),
-            // The address is gone, or there is no memory: the next one may have more luck.
+            // The address is gone, or there is no memory: another time.
             Err(error) => tracing::warn!(%error, local = %self.local, "a raw socket stays dormant"),
         }
     }
 
-    pub(super) fn is_roused(&self) -> bool {
-        self.roused.load(Ordering::Relaxed)
+    /// As [`RawSocket::rouse`], and there is no way back.
+    pub(super) fn rouse_for_good(&self, udp: &UdpSocket) {
+        self.for_good.store(true, Ordering::Relaxed);
+        self.rouse(udp);
+    }
+
+    /// Makes it dormant again.
+    pub(super) fn lull(&self, udp: &UdpSocket) {
+        if !self.roused.load(Ordering::Relaxed) || self.for_good.load(Ordering::Relaxed) {
+            return;
+        }
+        let lulled =
+            attach(udp.as_fd(), &with_checksum_or(EMPTY)).and_then(|()| self.bind(NOWHERE));
+        match lulled {
+            Ok(()) => self.roused.store(false, Ordering::Relaxed),
+            Err(error) => tracing::debug!(%error, local = %self.local, "a raw socket stays awake"),
+        }
+    }
+
+    fn bind(&self, to: Ipv4Addr) -> io::Result<()> {
+        Ok(rustix::net::bind(&self.socket, &SocketAddrV4::new(to, 0))?)
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {

@@ -98,10 +98,24 @@ impl Socket {
         self.raw.as_ref()
     }
 
-    /// Has the raw socket take over what carries no checksum.
+    /// Has the raw socket, if any, take over what carries no checksum.
     pub(super) fn rouse(&self) {
         if let Some(raw) = &self.raw {
             raw.rouse(&self.socket);
+        }
+    }
+
+    /// The same, for good.
+    pub(super) fn rouse_for_good(&self) {
+        if let Some(raw) = &self.raw {
+            raw.rouse_for_good(&self.socket);
+        }
+    }
+
+    /// Nothing without a checksum is expected any more.
+    pub(super) fn lull(&self) {
+        if let Some(raw) = &self.raw {
+            raw.lull(&self.socket);
         }
     }
 
