@@ -66,6 +66,16 @@ pub enum Error {
         /// What to look at.
         remedy: &'static str,
     },
+    /// A transfer that several requests make together failed.
+    #[error("{what} failed: {why}; {remedy}")]
+    Transfer {
+        /// What.
+        what: &'static str,
+        /// Why.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// More completions than a completion queue holds; those beyond are lost.
     #[error(
         "the completion queue overran its {capacity} entries and completions are lost; poll more \

@@ -90,6 +90,7 @@ mod queue_pair;
 mod random;
 mod region;
 mod request;
+mod ring;
 mod soft;
 mod verbs;
 
@@ -109,6 +110,7 @@ pub use lid::Lid;
 pub use queue_pair::{ConnectionOptions, Endpoint, PostRefusal, QueuePair, QueuePairOptions};
 pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
 pub use request::{RecvRequest, SendRequest};
+pub use ring::{RingShape, StagingRing};
 pub use soft::{Counters, SoftAddress};
 pub use verbs::{
     ChosenGid, DmaBufSupport, FlushPolicy, GidEntry, GidType, LinkLayer, Registration, Told,

@@ -16,3 +16,4 @@ mod infiniband;
 mod lifetime;
 mod operations;
 mod proof;
+mod ring;
