@@ -75,7 +75,10 @@ impl Inbox {
             if self.metas[..self.count].iter().any(|meta| meta.len == 0) {
                 socket.rouse_for_good();
             }
-            any |= inbox.fill(raw)?;
+            inbox.count = 0;
+            if raw.is_roused() {
+                any |= inbox.fill(raw)?;
+            }
         }
         Ok(any)
     }

@@ -111,9 +111,19 @@ impl RawSocket {
         let lulled =
             attach(udp.as_fd(), &with_checksum_or(EMPTY)).and_then(|()| self.bind(NOWHERE));
         match lulled {
-            Ok(()) => self.roused.store(false, Ordering::Relaxed),
+            Ok(()) => {
+                self.roused.store(false, Ordering::Relaxed);
+                // What is left is for nobody, and would wake the engine's thread for ever. Nothing
+                // is added to it.
+                while matches!(self.receive(&mut [0]), Ok(Some(_))) {}
+            }
             Err(error) => tracing::debug!(%error, local = %self.local, "a raw socket stays awake"),
         }
+    }
+
+    /// Whether anything comes.
+    pub(super) fn is_roused(&self) -> bool {
+        self.roused.load(Ordering::Relaxed)
     }
 
     fn bind(&self, to: Ipv4Addr) -> io::Result<()> {
