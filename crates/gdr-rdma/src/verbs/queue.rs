@@ -1,7 +1,7 @@
 //! Completion queues of the kernel.
 
 use std::collections::{HashMap, VecDeque};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,9 +9,13 @@ use std::time::{Duration, Instant};
 
 use gdr_roce::{Completion, Immediate, Qpn, WcOpcode, WcStatus};
 use gdr_verbs_sys::{
-    Notify, VerbError, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc,
-    ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+    Errno, Notify, Polled, VerbError, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_ex_to_cq,
+    ibv_cq_init_attr_ex, ibv_create_cq_ex, ibv_create_cq_wc_flags, ibv_end_poll, ibv_next_poll,
+    ibv_poll_cq, ibv_req_notify_cq, ibv_start_poll, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
+    ibv_wc_read_byte_len, ibv_wc_read_imm_data, ibv_wc_read_opcode, ibv_wc_read_qp_num,
+    ibv_wc_read_wc_flags, ibv_wc_status,
 };
+use smallvec::SmallVec;
 
 use super::context::{Context, nonblocking, sleep_on};
 use super::error::VerbsError;
@@ -20,6 +24,13 @@ use crate::deadline::Deadline;
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
+
+/// What is read from a completion of an extended queue, besides what every one has.
+const READ: [ibv_create_cq_wc_flags; 3] = [
+    ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN,
+    ibv_create_cq_wc_flags::IBV_WC_EX_WITH_IMM,
+    ibv_create_cq_wc_flags::IBV_WC_EX_WITH_QP_NUM,
+];
 
 /// How long a waiter polls before it sleeps.
 const AWAKE: Duration = Duration::from_micros(50);
@@ -35,8 +46,25 @@ pub(crate) struct Queue {
 
 #[derive(Clone, Copy, Debug)]
 struct Raw {
-    queue: NonNull<ibv_cq>,
+    queue: Form,
     channel: NonNull<ibv_comp_channel>,
+}
+
+/// An extended queue where the device has such, else a plain one. The two are read differently.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Extended(NonNull<ibv_cq_ex>),
+    Plain(NonNull<ibv_cq>),
+}
+
+impl Form {
+    /// As what every other verb takes.
+    fn plain(self) -> *mut ibv_cq {
+        match self {
+            Self::Extended(queue) => ibv_cq_ex_to_cq(queue).as_ptr(),
+            Self::Plain(queue) => queue.as_ptr(),
+        }
+    }
 }
 
 // SAFETY: as for `Context`.
@@ -72,18 +100,34 @@ impl Queue {
     }
 
     pub(super) fn raw(&self) -> Result<*mut ibv_cq, VerbsError> {
-        Ok(self.make()?.queue.as_ptr())
+        Ok(self.make()?.queue.plain())
     }
 
     fn make(&self) -> Result<Raw, VerbsError> {
         let made = self.made.get_or_init(|| {
             let (verbs, context) = (self.context.verbs(), self.context.raw());
             let entries = i32::try_from(self.capacity.max(1)).unwrap_or(i32::MAX);
-            // SAFETY: the context is open, and this holds it; the channel outlives the queue.
+            // SAFETY: the context is open, and this holds it; the channel outlives the queue; the
+            // attributes are numbers and pointers, which may be null.
             unsafe {
                 let channel = verbs.ibv_create_comp_channel(context)?;
-                let queue =
-                    verbs.ibv_create_cq(context, entries, ptr::null_mut(), channel.as_ptr(), 0);
+                let mut attr = ibv_cq_init_attr_ex {
+                    cqe: entries.unsigned_abs(),
+                    channel: channel.as_ptr(),
+                    wc_flags: u64::from(READ.iter().fold(0, |all, flag| all | flag.0)),
+                    ..mem::zeroed()
+                };
+                let queue = match ibv_create_cq_ex(context, &mut attr) {
+                    Ok(queue) => Ok(Form::Extended(queue)),
+                    Err(error) if !is_of_the_form(error) => Err(error),
+                    Err(error) => {
+                        tracing::debug!(%error, "a plain completion queue");
+                        let channel = channel.as_ptr();
+                        let made =
+                            verbs.ibv_create_cq(context, entries, ptr::null_mut(), channel, 0);
+                        made.map(Form::Plain)
+                    }
+                };
                 match queue {
                     Ok(queue) => Ok(Raw { queue, channel }),
                     Err(error) => {
@@ -123,13 +167,16 @@ impl Queue {
         if let Some(completion) = state.taken.pop_front() {
             return Ok(Some(completion));
         }
-        let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
-        // SAFETY: the queue is alive, and plain.
-        let found = unsafe { ibv_poll_cq(raw.queue.as_ptr(), &mut room) }
-            .map_err(|error| self.context.failed(error))?;
+        let found = match raw.queue {
+            // SAFETY: the queue is alive, and the lock keeps others from polling it.
+            Form::Extended(queue) => unsafe { read_extended(queue.as_ptr()) },
+            // SAFETY: the queue is alive, and plain.
+            Form::Plain(queue) => unsafe { read_plain(queue.as_ptr()) },
+        }
+        .map_err(|error| self.context.failed(error))?;
         let State { taken, pairs } = &mut *state;
         let new = taken.len();
-        taken.extend(found.iter().filter_map(|wc| translate(wc, pairs)));
+        taken.extend(found.iter().filter_map(|found| translate(found, pairs)));
         if taken.range(new..).any(brought_bytes) {
             // They are told of when they are there.
             self.context.flushes().run()?;
@@ -153,7 +200,7 @@ impl Queue {
                 continue;
             }
             // SAFETY: the queue is alive.
-            unsafe { ibv_req_notify_cq(raw.queue.as_ptr(), Notify::Next) }
+            unsafe { ibv_req_notify_cq(raw.queue.plain(), Notify::Next) }
                 .map_err(|error| self.context.failed(error))?;
             // What came before the request makes no event.
             if let Some(completion) = self.poll()? {
@@ -190,6 +237,15 @@ impl Queue {
     }
 }
 
+/// Whether a queue or a queue pair was refused for its extended form, which the device does not
+/// have or not in this way: a plain one may do.
+pub(super) fn is_of_the_form(error: VerbError) -> bool {
+    matches!(
+        error.errno(),
+        Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL
+    )
+}
+
 fn channel_fd(raw: &Raw) -> BorrowedFd<'_> {
     // SAFETY: the channel is alive as long as the queue that the borrow is of.
     unsafe { BorrowedFd::borrow_raw(raw.channel.as_ref().fd) }
@@ -205,7 +261,7 @@ impl Drop for Queue {
         // queue that uses it.
         let results = unsafe {
             [
-                verbs.ibv_destroy_cq(raw.queue.as_ptr()),
+                verbs.ibv_destroy_cq(raw.queue.plain()),
                 verbs.ibv_destroy_comp_channel(raw.channel.as_ptr()),
             ]
         };
@@ -215,14 +271,121 @@ impl Drop for Queue {
     }
 }
 
+/// A completion as a queue tells it.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    number: u64,
+    pair: u32,
+    status: ibv_wc_status,
+    /// The rest means something for successes alone.
+    opcode: ibv_wc_opcode,
+    byte_len: u32,
+    immediate: Option<Immediate>,
+}
+
+type Batch = SmallVec<[Found; BATCH]>;
+
+/// What a plain queue has.
+///
+/// # Safety
+/// The queue is alive, and plain.
+unsafe fn read_plain(queue: *mut ibv_cq) -> Result<Batch, VerbError> {
+    let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
+    // SAFETY: the caller's promise.
+    let found = unsafe { ibv_poll_cq(queue, &mut room) }?;
+    let read = |wc: &ibv_wc| Found {
+        number: wc.wr_id,
+        pair: wc.qp_num,
+        status: wc.status,
+        opcode: wc.opcode,
+        byte_len: wc.byte_len,
+        immediate: if has_immediate(wc.wc_flags) {
+            // SAFETY: the flag says that the union holds an immediate.
+            Some(Immediate(u32::from_be(unsafe {
+                wc.__bindgen_anon_1.imm_data
+            })))
+        } else {
+            None
+        },
+    };
+    Ok(found.iter().map(read).collect())
+}
+
+/// What an extended queue has. An error comes after the completions before it were told.
+///
+/// # Safety
+/// The queue is alive, made with [`READ`], and nobody else polls it.
+unsafe fn read_extended(queue: *mut ibv_cq_ex) -> Result<Batch, VerbError> {
+    let mut found = Batch::new();
+    // SAFETY: the caller's promise; polling ends below.
+    let mut step = unsafe { ibv_start_poll(queue) }?;
+    if step == Polled::Empty {
+        return Ok(found);
+    }
+    let mut failed = None;
+    while step == Polled::Completion {
+        // SAFETY: a completion is there.
+        match unsafe { read_current(queue) } {
+            Ok(current) => found.push(current),
+            Err(error) => failed = Some(error),
+        }
+        if found.len() == BATCH || failed.is_some() {
+            break;
+        }
+        // SAFETY: the queue is being polled.
+        match unsafe { ibv_next_poll(queue) } {
+            Ok(next) => step = next,
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    // SAFETY: the queue is being polled.
+    unsafe { ibv_end_poll(queue) }?;
+    match failed {
+        // The queue says so again, when it is asked next.
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// # Safety
+/// The last step of polling found a completion.
+unsafe fn read_current(queue: *mut ibv_cq_ex) -> Result<Found, VerbError> {
+    // SAFETY: the caller's promise; the queue was made with the flags for these.
+    unsafe {
+        let mut found = Found {
+            number: (*queue).wr_id,
+            pair: ibv_wc_read_qp_num(queue)?,
+            status: (*queue).status,
+            opcode: ibv_wc_opcode::IBV_WC_SEND,
+            byte_len: 0,
+            immediate: None,
+        };
+        if found.status == ibv_wc_status::IBV_WC_SUCCESS {
+            found.opcode = ibv_wc_read_opcode(queue)?;
+            found.byte_len = ibv_wc_read_byte_len(queue)?;
+            if has_immediate(ibv_wc_read_wc_flags(queue)?) {
+                let immediate = ibv_wc_read_imm_data(queue)?;
+                found.immediate = Some(Immediate(u32::from_be(immediate)));
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn has_immediate(flags: u32) -> bool {
+    flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0
+}
+
 /// A completion in this crate's words; `None` for a queue pair that is gone.
-fn translate(wc: &ibv_wc, pairs: &HashMap<u32, Arc<Held>>) -> Option<Completion> {
-    let ended = pairs.get(&wc.qp_num)?.end(wc.wr_id)?;
-    let status = status(wc.status);
+fn translate(found: &Found, pairs: &HashMap<u32, Arc<Held>>) -> Option<Completion> {
+    let ended = pairs.get(&found.pair)?.end(found.number)?;
+    let status = status(found.status);
     let success = status == WcStatus::Success;
-    let with_immediate =
-        success && ended.opcode.is_receive() && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-    let by_write = success && wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    let receive = ended.opcode.is_receive();
+    let by_write = success && found.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
     Some(Completion {
         id: ended.id,
         status,
@@ -231,17 +394,14 @@ fn translate(wc: &ibv_wc, pairs: &HashMap<u32, Arc<Held>>) -> Option<Completion>
         } else {
             ended.opcode
         },
-        byte_len: match (success, ended.opcode.is_receive()) {
+        byte_len: match (success, receive) {
             (false, _) => 0,
-            (true, true) => wc.byte_len,
+            (true, true) => found.byte_len,
             (true, false) => ended.len,
         },
-        immediate: with_immediate.then(|| {
-            // SAFETY: the flag says that the union holds an immediate.
-            Immediate(u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }))
-        }),
+        immediate: found.immediate.filter(|_| success && receive),
         solicited: false,
-        qpn: Qpn::new(wc.qp_num),
+        qpn: Qpn::new(found.pair),
     })
 }
 

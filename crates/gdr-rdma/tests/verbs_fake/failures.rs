@@ -193,6 +193,7 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
         "ibv_alloc_pd",
         "ibv_create_comp_channel",
         "ibv_create_cq",
+        "ibv_create_cq_ex",
         "ibv_create_qp",
         "mlx5dv_create_qp",
         "ibv_modify_qp INIT",
@@ -200,6 +201,7 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
         let spec = DeviceSpec {
             // Devices of mlx5 make their queue pairs by a function of their own.
             scatter_to_cqe: verb == "mlx5dv_create_qp",
+            extended_queues: verb == "ibv_create_cq_ex",
             ..roce()
         };
         let device = open(&fake, &spec);

@@ -222,3 +222,18 @@ fn ports_of_an_infiniband_subnet_find_each_other_by_their_lids() {
     drop((source, target));
     close(&fake, a, b);
 }
+
+#[test]
+fn completion_queues_are_extended_where_the_device_has_such() {
+    let fake = Fake::load();
+    for (kind, (a, b)) in ["ibv_create_cq_ex", "ibv_create_cq"]
+        .into_iter()
+        .zip(kinds())
+    {
+        let (a, b) = connected(&fake, &a, &b);
+        let made = calls(&fake, &a.name(), &["ibv_create_cq_ex", "ibv_create_cq"]);
+        let verbs: Vec<_> = made.iter().map(|call| call.verb.as_str()).collect();
+        assert_eq!(verbs, [kind]);
+        close(&fake, a, b);
+    }
+}
