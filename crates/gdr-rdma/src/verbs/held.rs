@@ -55,22 +55,46 @@ impl Held {
         segments: SmallVec<[Segment; 2]>,
         post: impl FnOnce(u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut queues = self.lock();
-        let receive = ended.opcode.is_receive();
-        let number = queues.next | if receive { RECEIVE } else { 0 };
-        let posted = Posted {
-            number,
-            ended,
-            _segments: segments,
+        let mark = if ended.opcode.is_receive() {
+            RECEIVE
+        } else {
+            0
         };
+        self.post_marked(mark, [(ended, segments)], post)
+    }
+
+    /// Posts sends by one `post`, which takes all or none of them and gets the number of the first;
+    /// each of the others has the next one.
+    pub(super) fn post_sends<E>(
+        &self,
+        sends: impl IntoIterator<Item = (Ended, SmallVec<[Segment; 2]>)>,
+        post: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.post_marked(0, sends, post)
+    }
+
+    fn post_marked<E>(
+        &self,
+        mark: u64,
+        requests: impl IntoIterator<Item = (Ended, SmallVec<[Segment; 2]>)>,
+        post: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut queues = self.lock();
         // Requests of a queue end in the order in which they were posted: the lock is held over
         // both, so that the two orders are one.
-        post(number)?;
-        queues.next += 1;
-        if receive {
-            queues.receives.push_back(posted);
-        } else {
-            queues.sends.push_back(posted);
+        post(queues.next | mark)?;
+        for (ended, segments) in requests {
+            let posted = Posted {
+                number: queues.next | mark,
+                ended,
+                _segments: segments,
+            };
+            queues.next += 1;
+            if mark == RECEIVE {
+                queues.receives.push_back(posted);
+            } else {
+                queues.sends.push_back(posted);
+            }
         }
         Ok(())
     }

@@ -1,35 +1,41 @@
 //! Queue pairs of the kernel.
 
+mod post;
+
 use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use gdr_roce::{
-    Access, AtomicOp, Capabilities, Immediate, MAX_MESSAGE, Operation, PostError, Psn, Qpn, Remote,
-    SendFlags, State, StateError, WcOpcode,
-};
+use gdr_roce::{Access, Capabilities, Psn, Qpn, State, StateError};
 use gdr_verbs_sys::{
-    Errno, VerbError, ibv_ah_attr, ibv_global_route, ibv_mtu, ibv_post_recv, ibv_post_send, ibv_qp,
-    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr,
-    ibv_sge, ibv_wr_opcode,
+    Errno, VerbError, ibv_ah_attr, ibv_global_route, ibv_mtu, ibv_qp, ibv_qp_attr,
+    ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_create_send_ops_flags, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
 };
-use smallvec::SmallVec;
 
 use super::context::{Context, bytes_of, gid_of, is_about_the_way};
 use super::domain::Domain;
 use super::error::VerbsError;
-use super::held::{Ended, Held};
-use super::queue::Queue;
+use super::held::Held;
+use super::queue::{Queue, is_of_the_form};
 use super::region::flags;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lid::Lid;
 use crate::queue_pair::{ConnectionOptions, Endpoint};
-use crate::region::Segment;
-use crate::request::{Data, RecvRequest, SendRequest};
 
 /// Segments of a request, where the device takes as many.
 const SEGMENTS: u32 = 16;
+
+/// What extended requests are used for.
+const REQUESTS: [ibv_qp_create_send_ops_flags; 7] = [
+    ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_WRITE,
+    ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_SEND,
+    ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_SEND_WITH_IMM,
+    ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_READ,
+    ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+    ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+];
 
 /// How many routers a packet may pass.
 const HOPS: u8 = 64;
@@ -40,6 +46,8 @@ pub(crate) struct Pair {
     domain: Arc<Domain>,
     queues: [Arc<Queue>; 2],
     pair: NonNull<ibv_qp>,
+    /// The same, where the device takes extended requests.
+    extended: Option<NonNull<ibv_qp_ex>>,
     held: Arc<Held>,
     capabilities: Capabilities,
     most_segments: u32,
@@ -75,20 +83,29 @@ impl Pair {
             pd: domain.raw()?,
             ..Default::default()
         };
+        attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        attr.send_ops_flags = REQUESTS.iter().fold(0, |all, flag| all | u64::from(flag.0));
         let pair = match Self::create(context, &mut attr) {
-            Err(error) if capabilities.max_inline > 0 => {
-                // Some devices have no inline data, or less: this side copies then.
-                attr.cap.max_inline_data = 0;
-                tracing::debug!(%error, "a queue pair without inline data");
+            Err(error) if is_of_the_form(error) => {
+                tracing::debug!(%error, "a queue pair without extended requests");
+                attr.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+                attr.send_ops_flags = 0;
+                attr.cap.max_inline_data = capabilities.max_inline;
                 Self::create(context, &mut attr)
             }
             made => made,
         }
         .map_err(|error| context.failed(error))?;
+        let extended = match attr.send_ops_flags {
+            0 => None,
+            // SAFETY: the queue pair is alive, of this library, and made for extended requests.
+            _ => unsafe { context.verbs().ibv_qp_to_qp_ex(pair.as_ptr()) }.ok(),
+        };
         let made = Self {
             domain: Arc::clone(domain),
             queues: queues.map(Arc::clone),
             pair,
+            extended,
             held: Arc::new(Held::default()),
             capabilities: Capabilities {
                 max_inline: attr.cap.max_inline_data.min(capabilities.max_inline),
@@ -114,9 +131,25 @@ impl Pair {
         Ok(made)
     }
 
+    /// Makes a queue pair, with inline data where the device has such.
+    fn create(
+        context: &Context,
+        attr: &mut ibv_qp_init_attr_ex,
+    ) -> std::result::Result<NonNull<ibv_qp>, VerbError> {
+        match Self::create_with(context, attr) {
+            Err(error) if attr.cap.max_inline_data > 0 => {
+                // Some devices have no inline data, or less: this side copies then.
+                attr.cap.max_inline_data = 0;
+                tracing::debug!(%error, "a queue pair without inline data");
+                Self::create_with(context, attr)
+            }
+            made => made,
+        }
+    }
+
     /// Makes a queue pair. Any may touch GPU memory, which the CPU has no address of: the library
     /// must not copy small messages to where they belong (mlx5 would).
-    fn create(
+    fn create_with(
         context: &Context,
         attr: &mut ibv_qp_init_attr_ex,
     ) -> std::result::Result<NonNull<ibv_qp>, VerbError> {
@@ -286,135 +319,6 @@ impl Pair {
             tracing::warn!(%error, "a queue pair does not go to ERR");
         }
     }
-
-    /// Posts requests in order, up to the first that is refused.
-    pub(crate) fn post_sends(
-        &self,
-        requests: impl IntoIterator<Item = Result<SendRequest>>,
-    ) -> (usize, Result<()>) {
-        let mut posted = 0;
-        for request in requests {
-            if let Err(error) = request.and_then(|request| self.post_send(request)) {
-                return (posted, Err(error));
-            }
-            posted += 1;
-        }
-        (posted, Ok(()))
-    }
-
-    fn post_send(&self, request: SendRequest) -> Result<()> {
-        let SendRequest {
-            id,
-            operation,
-            data,
-            flags,
-        } = request;
-        let (mut entries, len) = self.entries(&operation, &data)?;
-        // SAFETY: numbers, null pointers, and unions of them.
-        let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-        wr.sg_list = entries.as_mut_ptr();
-        wr.num_sge = i32::try_from(entries.len()).unwrap_or(i32::MAX);
-        wr.send_flags = send_flags(flags, matches!(data, Data::Inline(_)));
-        let opcode = describe(&operation, &mut wr);
-        let segments = match &data {
-            Data::Segments(segments) => segments.clone(),
-            Data::Inline(_) => SmallVec::new(),
-        };
-        let ended = Ended { id, opcode, len };
-        self.held
-            .post(ended, segments, |number| {
-                wr.wr_id = number;
-                // SAFETY: the queue pair is alive, the request and its entries are readable, and
-                // what they name is held until the request has ended: registered memory by
-                // `segments`, inline bytes until this returns, by when they were copied.
-                unsafe { ibv_post_send(self.pair.as_ptr(), &mut wr) }.map_err(|error| error.error)
-            })
-            .map_err(|error| self.refused(error, self.capabilities.max_send_wr))
-    }
-
-    /// The segments of a request as the device takes them, and their length.
-    fn entries(&self, operation: &Operation, data: &Data) -> Result<(SmallVec<[ibv_sge; 2]>, u32)> {
-        let answers = matches!(operation, Operation::Read { .. } | Operation::Atomic { .. });
-        let (entries, len): (SmallVec<[ibv_sge; 2]>, u64) = match data {
-            Data::Segments(segments) => (
-                segments.iter().map(entry).collect(),
-                segments
-                    .iter()
-                    .map(|segment| u64::from(segment.len()))
-                    .sum(),
-            ),
-            Data::Inline(_) if answers => return Err(PostError::InlineAnswer.into()),
-            Data::Inline(bytes) => {
-                let max = self.capabilities.max_inline;
-                if bytes.len() > max as usize {
-                    let len = bytes.len();
-                    return Err(PostError::InlineTooLong { len, max }.into());
-                }
-                let inline = ibv_sge {
-                    addr: bytes.as_ptr().expose_provenance() as u64,
-                    length: bytes.len() as u32,
-                    lkey: 0,
-                };
-                (SmallVec::from_iter([inline]), bytes.len() as u64)
-            }
-        };
-        if entries.len() > self.most_segments as usize {
-            return Err(VerbsError::Segments {
-                segments: entries.len(),
-                most: self.most_segments,
-            }
-            .into());
-        }
-        match u32::try_from(len) {
-            Ok(len) if matches!(operation, Operation::Atomic { .. }) && len != 8 => {
-                Err(PostError::AtomicLength(u64::from(len)).into())
-            }
-            Ok(len) if len <= MAX_MESSAGE => Ok((entries, len)),
-            _ => Err(PostError::TooLong(len).into()),
-        }
-    }
-
-    pub(crate) fn post_recv(&self, request: RecvRequest) -> Result<()> {
-        let mut entries: SmallVec<[ibv_sge; 2]> = request.segments.iter().map(entry).collect();
-        if entries.len() > self.most_segments as usize {
-            return Err(VerbsError::Segments {
-                segments: entries.len(),
-                most: self.most_segments,
-            }
-            .into());
-        }
-        let mut wr = ibv_recv_wr {
-            wr_id: 0,
-            next: ptr::null_mut(),
-            sg_list: entries.as_mut_ptr(),
-            num_sge: i32::try_from(entries.len()).unwrap_or(i32::MAX),
-        };
-        let ended = Ended {
-            id: request.id,
-            opcode: WcOpcode::Recv,
-            len: 0,
-        };
-        self.held
-            .post(ended, request.segments, |number| {
-                wr.wr_id = number;
-                // SAFETY: the queue pair is alive, the request and its entries are readable, and
-                // what they name is held until the request has ended.
-                unsafe { ibv_post_recv(self.pair.as_ptr(), &mut wr) }.map_err(|error| error.error)
-            })
-            .map_err(|error| self.refused(error, self.capabilities.max_recv_wr))
-    }
-
-    /// Why a request was not taken.
-    fn refused(&self, error: VerbError, room: u32) -> Error {
-        let state = self.state();
-        match error.errno() {
-            Errno::ENOMEM => PostError::Full(room).into(),
-            Errno::EINVAL if !matches!(state, State::ReadyToSend | State::Error) => {
-                PostError::State(state).into()
-            }
-            _ => self.domain.context().failed(error).into(),
-        }
-    }
 }
 
 impl Drop for Pair {
@@ -439,101 +343,5 @@ fn attributes(state: ibv_qp_state) -> ibv_qp_attr {
         qp_state: state,
         // SAFETY: numbers, and a union of bytes.
         ..unsafe { MaybeUninit::zeroed().assume_init() }
-    }
-}
-
-fn entry(segment: &Segment) -> ibv_sge {
-    let raw = segment.raw();
-    ibv_sge {
-        addr: raw.addr,
-        length: raw.len,
-        lkey: raw.lkey.0,
-    }
-}
-
-fn send_flags(flags: SendFlags, inline: bool) -> u32 {
-    let mut all = 0;
-    for (is, flag) in [
-        (
-            flags.contains(SendFlags::SIGNALLED),
-            ibv_send_flags::IBV_SEND_SIGNALED,
-        ),
-        (
-            flags.contains(SendFlags::FENCE),
-            ibv_send_flags::IBV_SEND_FENCE,
-        ),
-        (
-            flags.contains(SendFlags::SOLICITED),
-            ibv_send_flags::IBV_SEND_SOLICITED,
-        ),
-        (inline, ibv_send_flags::IBV_SEND_INLINE),
-    ] {
-        if is {
-            all |= flag.0;
-        }
-    }
-    all
-}
-
-/// Fills in what a request is; gives the opcode of its completion.
-fn describe(operation: &Operation, wr: &mut ibv_send_wr) -> WcOpcode {
-    let place = |wr: &mut ibv_send_wr, remote: &Remote| {
-        wr.wr.rdma.remote_addr = remote.addr;
-        wr.wr.rdma.rkey = remote.rkey.0;
-    };
-    let carry = |wr: &mut ibv_send_wr, immediate: &Option<Immediate>, plain, with| match immediate {
-        Some(immediate) => {
-            wr.opcode = with;
-            wr.__bindgen_anon_1.imm_data = immediate.0.to_be();
-        }
-        None => wr.opcode = plain,
-    };
-    match operation {
-        Operation::Send { immediate } => {
-            carry(
-                wr,
-                immediate,
-                ibv_wr_opcode::IBV_WR_SEND,
-                ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
-            );
-            WcOpcode::Send
-        }
-        Operation::Write { remote, immediate } => {
-            place(wr, remote);
-            carry(
-                wr,
-                immediate,
-                ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-                ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
-            );
-            WcOpcode::Write
-        }
-        Operation::Read { remote } => {
-            place(wr, remote);
-            wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
-            WcOpcode::Read
-        }
-        Operation::Atomic { remote, op } => {
-            let (opcode, compare_add, swap, completes) = match op {
-                AtomicOp::FetchAdd { add } => (
-                    ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
-                    *add,
-                    0,
-                    WcOpcode::FetchAdd,
-                ),
-                AtomicOp::CompareSwap { compare, swap } => (
-                    ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP,
-                    *compare,
-                    *swap,
-                    WcOpcode::CompareSwap,
-                ),
-            };
-            wr.opcode = opcode;
-            wr.wr.atomic.remote_addr = remote.addr;
-            wr.wr.atomic.rkey = remote.rkey.0;
-            wr.wr.atomic.compare_add = compare_add;
-            wr.wr.atomic.swap = swap;
-            completes
-        }
     }
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use gdr_roce::{Completion, Immediate, Qpn, WcOpcode, WcStatus};
 use gdr_verbs_sys::{
     Errno, Notify, Polled, VerbError, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_ex_to_cq,
-    ibv_cq_init_attr_ex, ibv_create_cq_ex, ibv_create_cq_wc_flags, ibv_end_poll, ibv_next_poll,
-    ibv_poll_cq, ibv_req_notify_cq, ibv_start_poll, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
-    ibv_wc_read_byte_len, ibv_wc_read_imm_data, ibv_wc_read_opcode, ibv_wc_read_qp_num,
-    ibv_wc_read_wc_flags, ibv_wc_status,
+    ibv_cq_init_attr_ex, ibv_create_cq_ex, ibv_create_cq_wc_flags, ibv_end_poll, ibv_poll_cq,
+    ibv_req_notify_cq, ibv_start_poll, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_read_byte_len,
+    ibv_wc_read_imm_data, ibv_wc_read_opcode, ibv_wc_read_qp_num, ibv_wc_read_wc_flags,
+    ibv_wc_status,
 };
 use smallvec::SmallVec;
 
@@ -311,43 +311,28 @@ unsafe fn read_plain(queue: *mut ibv_cq) -> Result<Batch, VerbError> {
     Ok(found.iter().map(read).collect())
 }
 
-/// What an extended queue has. An error comes after the completions before it were told.
+/// What an extended queue has, each completion polled by itself: rxe's library, of rdma-core 44 at
+/// least, loses the one behind those that `ibv_next_poll` found to be the last.
 ///
 /// # Safety
 /// The queue is alive, made with [`READ`], and nobody else polls it.
 unsafe fn read_extended(queue: *mut ibv_cq_ex) -> Result<Batch, VerbError> {
     let mut found = Batch::new();
-    // SAFETY: the caller's promise; polling ends below.
-    let mut step = unsafe { ibv_start_poll(queue) }?;
-    if step == Polled::Empty {
-        return Ok(found);
-    }
-    let mut failed = None;
-    while step == Polled::Completion {
-        // SAFETY: a completion is there.
-        match unsafe { read_current(queue) } {
-            Ok(current) => found.push(current),
-            Err(error) => failed = Some(error),
+    while found.len() < BATCH {
+        // SAFETY: the caller's promise; polling ends below.
+        match unsafe { ibv_start_poll(queue) } {
+            Ok(Polled::Completion) => {}
+            Ok(Polled::Empty) => break,
+            // The queue says so again, when it is asked next.
+            Err(_) if !found.is_empty() => break,
+            Err(error) => return Err(error),
         }
-        if found.len() == BATCH || failed.is_some() {
-            break;
-        }
-        // SAFETY: the queue is being polled.
-        match unsafe { ibv_next_poll(queue) } {
-            Ok(next) => step = next,
-            Err(error) => {
-                failed = Some(error);
-                break;
-            }
-        }
+        // SAFETY: a completion is there, and the queue is being polled until it was read.
+        let (current, ended) = unsafe { (read_current(queue), ibv_end_poll(queue)) };
+        ended?;
+        found.push(current?);
     }
-    // SAFETY: the queue is being polled.
-    unsafe { ibv_end_poll(queue) }?;
-    match failed {
-        // The queue says so again, when it is asked next.
-        Some(error) if found.is_empty() => Err(error),
-        _ => Ok(found),
-    }
+    Ok(found)
 }
 
 /// # Safety

@@ -48,6 +48,9 @@ pub(crate) fn calls(fake: &Fake, name: &str, verbs: &[&str]) -> Vec<Call> {
     calls
 }
 
+/// The verbs that post to a send queue.
+pub(crate) const POSTING: [&str; 2] = ["ibv_post_send", "ibv_wr_complete"];
+
 /// Whether transfers that begin at the device wait.
 pub(crate) fn hold(fake: &Fake, name: &str, held: bool) {
     let device = name.to_owned();

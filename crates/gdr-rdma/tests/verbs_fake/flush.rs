@@ -72,7 +72,7 @@ impl Ends {
 
     /// Requests that the second side's device was given.
     fn posted(&self) -> usize {
-        calls(&self.fake, &self.b.name(), &["ibv_post_send"]).len()
+        calls(&self.fake, &self.b.name(), &POSTING).len()
     }
 
     fn close(self) {

@@ -139,7 +139,7 @@ fn a_peer_that_does_not_answer_ends_the_transfer_at_its_deadline() {
     let deadline = Deadline::after(Duration::from_millis(50));
     let late = ends.ring.read(0, &there.remote(), LEN, deadline);
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
-    let posted = calls(&ends.fake, &ends.a.name(), &["ibv_post_send"]).len();
+    let posted = calls(&ends.fake, &ends.a.name(), &POSTING).len();
     assert_eq!(posted, 3, "a request for each slot at once");
     hold(&ends.fake, &ends.a.name(), false);
     drop(there);
