@@ -1,7 +1,7 @@
 //! The node that a command looks at: this one, a capture of another, or the example.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -57,7 +57,8 @@ pub(crate) struct Which {
     example: bool,
 
     /// Look at another node: an archive of `gdr collect` or hwloc-gather-topology, a directory laid
-    /// out like its root, or what lspci, nvidia-smi, NCCL, lstopo or rdma_topo wrote
+    /// out like its root, or what lspci, nvidia-smi, NCCL, lstopo or rdma_topo wrote; - takes it
+    /// from standard input
     #[arg(long, value_name = "PATH", conflicts_with = "example")]
     from: Option<PathBuf>,
 }
@@ -69,13 +70,21 @@ impl Which {
             Known::Node(node) => Ok(node),
             Known::Devices(inventory) => Ok(Node::of_devices(inventory)),
             Known::Matrices(_) => anyhow::bail!(
-                "a matrix of nvidia-smi has no PCI tree, which this takes; `gdr topo` shows it"
+                "{}: a matrix of nvidia-smi has no PCI tree, which this takes; `gdr topo` shows it",
+                self.name()
             ),
             Known::Nccl(_) => anyhow::bail!(
-                "a topology of NCCL has no ports and no host bridges, which this takes; `gdr topo` \
-                 shows it"
+                "{}: a topology of NCCL has no ports and no host bridges, which this takes; `gdr \
+                 topo` shows it",
+                self.name()
             ),
         }
+    }
+
+    /// What it was asked for by.
+    fn name(&self) -> String {
+        let named = self.from.as_deref().map(|path| path.display().to_string());
+        named.unwrap_or_else(|| "this node".to_owned())
     }
 
     /// Reads the node, or what is known of it.
@@ -162,18 +171,15 @@ fn known(path: &Path) -> Result<Known> {
         }
         return Ok(Known::Node(Node::read(Box::new(LiveRoot::at(root)))));
     }
-    let file = |source| ArchiveError::File {
-        path: path.to_owned(),
-        source,
-    };
-    let mut bytes = Vec::new();
-    File::open(path)
-        .map_err(file)?
-        .take(MAX_TEXT as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(file)?;
+    let bytes = head(path)?;
     if Archive::is_archive(&bytes) {
-        return Ok(Known::Node(Node::read(Box::new(Archive::open(path)?))));
+        // Of what came on standard input there is no more than these bytes.
+        let archive = if is_standard_input(path) {
+            Archive::read(&bytes[..])?
+        } else {
+            Archive::open(path)?
+        };
+        return Ok(Known::Node(Node::read(Box::new(archive))));
     }
     Ok(match Capture::read(&bytes)? {
         Capture::Files(source) => Known::Node(Node::read(source)),
@@ -182,6 +188,34 @@ fn known(path: &Path) -> Result<Known> {
         Capture::Nccl(topology) => Known::Nccl(topology),
         _ => anyhow::bail!("it is of a kind that is not shown yet"),
     })
+}
+
+fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A file's bytes, or those of standard input, a byte more at most than a text may have.
+fn head(path: &Path) -> Result<Vec<u8>> {
+    let file = |source| ArchiveError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let input: Box<dyn Read> = if is_standard_input(path) {
+        let input = io::stdin();
+        if input.is_terminal() {
+            return Err(UsageError(
+                "standard input is a terminal: name a file, or pipe one here".to_owned(),
+            )
+            .into());
+        }
+        Box::new(input)
+    } else {
+        Box::new(File::open(path).map_err(file)?)
+    };
+    let mut bytes = Vec::new();
+    let mut input = input.take(MAX_TEXT as u64 + 1);
+    input.read_to_end(&mut bytes).map_err(file)?;
+    Ok(bytes)
 }
 
 /// The root in a directory: itself, or the one directory in it, as archives of

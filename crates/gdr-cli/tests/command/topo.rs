@@ -143,6 +143,39 @@ fn a_drawing_of_lspci_gives_the_matrix_that_nvidia_smi_printed() {
 }
 
 #[test]
+fn a_capture_may_come_on_standard_input() {
+    let piped = |arguments: &[&str], content: &[u8]| {
+        let mut command = super::clean(assert_cmd::cargo::cargo_bin_cmd!("gdr"));
+        command
+            .args(arguments)
+            .write_stdin(content)
+            .output()
+            .unwrap()
+    };
+    let output = piped(&["topo", "--from", "-"], MATRIX.as_bytes());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("GPU0: mlx5_0 (PIX)"));
+
+    // An archive, too, which is more than text.
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("node.tar.gz");
+    let collected = gdr(["collect", "--example", "-o", archive.to_str().unwrap()]);
+    assert_eq!(code(&collected), 0, "{}", stderr(&collected));
+    let bytes = std::fs::read(&archive).unwrap();
+    let whole = piped(&["topo", "--from", "-"], &bytes);
+    let named = gdr(["topo", "--from", archive.to_str().unwrap()]);
+    assert_eq!(stdout(&whole), stdout(&named));
+
+    let refused = piped(&["nics", "--from", "-"], b"hello\n");
+    assert_eq!(code(&refused), 2);
+    assert!(
+        stderr(&refused).contains("no other capture"),
+        "{}",
+        stderr(&refused)
+    );
+}
+
+#[test]
 fn captures_without_what_is_asked_for_say_so() {
     let matrix = file(MATRIX.as_bytes());
     let matrix = matrix.path().to_str().unwrap();
