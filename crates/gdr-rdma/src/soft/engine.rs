@@ -174,8 +174,10 @@ impl Engine {
     /// acknowledgement of what is on its way: messages of several posts then share a system call,
     /// and so do the acknowledgements of theirs.
     pub(super) fn may_hold_back(&self, qpn: Qpn) -> bool {
-        // The engine's thread, when it sleeps, has first to be woken: then sending is as quick.
+        // The engine's thread, when it sleeps, has first to be woken: then sending is as quick. And
+        // an engine that is dead takes no turn.
         self.sleep.is_none()
+            && !self.dead
             && self
                 .pairs
                 .get(&qpn.get())
@@ -464,12 +466,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_back_from_a_thread_that_sleeps() {
+    fn nothing_is_held_back_where_no_turn_would_come_for_it() {
         let (mut engine, qpn) = engine();
         post(&mut engine, qpn);
         engine.transmit(&Regions::default());
         post(&mut engine, qpn);
+        assert!(engine.may_hold_back(qpn));
         engine.sleep = Some(engine.rest());
-        assert!(!engine.may_hold_back(qpn));
+        assert!(!engine.may_hold_back(qpn), "the thread sleeps");
+        engine.sleep = None;
+        engine.dead = true;
+        assert!(!engine.may_hold_back(qpn), "the engine is dead");
     }
 }
