@@ -198,7 +198,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Like Linux's rxe: nothing extended, no GPU memory.
+    /// Like a kernel with Linux's rxe and an old library: nothing extended, no GPU memory.
     pub fn rxe(name: &str, address: Ipv4Addr) -> Self {
         Self {
             vendor_id: 0xff_ffff,

@@ -319,20 +319,34 @@ unsafe fn read_plain(queue: *mut ibv_cq) -> Result<Batch, VerbError> {
 unsafe fn read_extended(queue: *mut ibv_cq_ex) -> Result<Batch, VerbError> {
     let mut found = Batch::new();
     while found.len() < BATCH {
-        // SAFETY: the caller's promise; polling ends below.
-        match unsafe { ibv_start_poll(queue) } {
-            Ok(Polled::Completion) => {}
-            Ok(Polled::Empty) => break,
-            // The queue says so again, when it is asked next.
-            Err(_) if !found.is_empty() => break,
+        // SAFETY: the caller's promise.
+        match unsafe { read_next(queue) } {
+            Ok(Some(next)) => found.push(next),
+            Ok(None) => break,
+            // Those before it are told first.
+            Err(error) if !found.is_empty() => {
+                tracing::warn!(%error, "a completion queue fails");
+                break;
+            }
             Err(error) => return Err(error),
         }
-        // SAFETY: a completion is there, and the queue is being polled until it was read.
-        let (current, ended) = unsafe { (read_current(queue), ibv_end_poll(queue)) };
-        ended?;
-        found.push(current?);
     }
     Ok(found)
+}
+
+/// The next completion of an extended queue.
+///
+/// # Safety
+/// As [`read_extended`].
+unsafe fn read_next(queue: *mut ibv_cq_ex) -> Result<Option<Found>, VerbError> {
+    // SAFETY: the caller's promise; polling ends below.
+    if unsafe { ibv_start_poll(queue) }? == Polled::Empty {
+        return Ok(None);
+    }
+    // SAFETY: a completion is there, and the queue is being polled until it was read.
+    let (current, ended) = unsafe { (read_current(queue), ibv_end_poll(queue)) };
+    ended?;
+    current.map(Some)
 }
 
 /// # Safety

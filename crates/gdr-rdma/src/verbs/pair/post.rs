@@ -75,9 +75,10 @@ impl Pair {
         if let Some(pair) = self.extended
             && requests.len() > 1
         {
-            // All of them or none.
-            if self.post_extended(pair, requests).is_ok() {
-                return (requests.len(), Ok(()));
+            // All of them or none; then those are posted that there is room for.
+            match self.post_extended(pair, requests) {
+                Ok(()) => return (requests.len(), Ok(())),
+                Err(error) => tracing::debug!(%error, "a batch is posted one by one"),
             }
         }
         for (posted, request) in requests.iter_mut().enumerate() {
