@@ -6,16 +6,17 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
+    // Set by `cargo xtask loom`.
+    println!("cargo::rustc-check-cfg=cfg(loom)");
     if std::env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
         return;
     }
     // The name that programs linked against GDRCopy 2.x ask the loader for.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libgdrapi.so.2");
-    // Never unload: threads keep thread-local state with destructors in this library, and the
-    // process keeps an atfork handler in it. After a real dlclose both would be calls into
-    // unmapped memory.
+    // Never unload: thread-local destructors and an atfork handler are in this library. After an
+    // unloading dlclose they would be calls into unmapped memory.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // A symbol that nobody defines must fail here, not when the library is loaded.
+    // An undefined symbol must fail at link time, not when the library is loaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 
     if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu") {

@@ -1,4 +1,4 @@
-//! Archives from anybody: whatever is read can be written, and answers the same again.
+//! Archives from any source: an archive that can be read can be written, and reads the same again.
 
 #![no_main]
 
@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(Facts::read(&again), Facts::read(&archive));
     assert_eq!(again.list("/"), archive.list("/"));
     let redacted = archive
-        .redact(&["somebody".to_owned()])
+        .redact(&["alice".to_owned()])
         .expect("no name is too odd");
     assert!(redacted.origin().redacted);
 });

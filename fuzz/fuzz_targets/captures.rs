@@ -1,8 +1,8 @@
-//! Captures of nodes from anybody: what other tools wrote, and what pretends to be that.
+//! Captures of nodes from any source: what other tools wrote, and what pretends to be that.
 
 #![no_main]
 
-use gdr_node::import::Capture;
+use gdr_node::import::{Assembled, Assembly, Capture};
 use gdr_node::render::{self, Cells, Vocabulary};
 use gdr_node::topology::NcclGraph;
 use gdr_node::{Inventory, MemorySource, Source};
@@ -26,6 +26,22 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(_) => {}
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+    let mut assembly = Assembly::default();
+    // Twice: what completes itself is what it was.
+    for name in ["a", "b"] {
+        if assembly.add(name, bytes).is_err() {
+            return;
+        }
+    }
+    if let Ok(Assembled::Node {
+        source, inventory, ..
+    }) = assembly.finish()
+    {
+        for left_out in &inventory.left_out {
+            assert!(!left_out.to_string().contains(char::is_control));
+        }
+        look(source.as_ref(), &inventory);
+    }
 });
 
 fn look(source: &dyn Source, inventory: &Inventory) {
@@ -34,7 +50,7 @@ fn look(source: &dyn Source, inventory: &Inventory) {
     }
     for vocabulary in [Vocabulary::Smi, Vocabulary::Nccl, Vocabulary::Ucx] {
         let cells = Cells::new(inventory, vocabulary);
-        assert_eq!(cells.devices.len(), cells.words.len());
+        assert_eq!(cells.devices.len(), cells.classes.len());
     }
     let _ = render::tree(inventory);
     let _ = render::dot(inventory);

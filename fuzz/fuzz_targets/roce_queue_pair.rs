@@ -13,8 +13,8 @@ use gdr_roce::wire::{
 };
 use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Data, HeapMemory, Lkey, Msn, Mtu, Operation, Psn,
-    Qpn, QueuePair, RecvRequest, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, RtrAttributes,
-    RtsAttributes, Segment, SendFlags, SendRequest, Time, WrId,
+    Qpn, QueuePair, RecvRequest, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer,
+    RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest, Time, WrId,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -24,7 +24,7 @@ const SECRET: u8 = 0x5e;
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// Bytes that somebody made up.
+    /// Arbitrary bytes.
     Raw(Vec<u8>),
     /// A packet with right lengths, and numbers that are near the right ones.
     Near {
@@ -85,7 +85,7 @@ fn victim() -> Victim {
     qp.to_rts(&RtsAttributes {
         sq_psn: Psn::new(0),
         timeout: AckTimeout::new(8),
-        retry_count: RetryCount::new(2),
+        retry_limit: RetryLimit::Count(RetryCount::new(2)),
         rnr_retry: RnrRetry::new(2),
         max_rd_atomic: 4,
     })

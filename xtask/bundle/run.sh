@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Proves and measures GPU memory mappings on a machine with an NVIDIA GPU. Needs bash and the
-# NVIDIA driver, nothing else; some steps are skipped, by name, where a program is missing.
+# Tests and measures GPU memory mappings on a machine with an NVIDIA GPU. It needs only bash and the
+# NVIDIA driver; steps whose program is missing are skipped and listed.
 #
 #   OUT=results ./run.sh     every step's output and summary.tsv go to $OUT (./results)
 #
@@ -13,13 +13,13 @@ OUT=${OUT:-results}
 mkdir -p "$OUT" || exit 2
 OUT=$(cd "$OUT" && pwd)
 export HERE GDR OUT
-# Lost by copies that do not keep links.
+# Copies of the bundle may have lost the links.
 for name in libgdrapi.so.2 libgdrapi.so; do
     [ -e "$HERE/lib/$name" ] || ln -sf libgdrapi.so.2.6 "$HERE/lib/$name"
 done
 export LD_LIBRARY_PATH=$HERE/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-# Ends a step as skipped: the last line it printed on standard error is the reason.
+# Ends a step as skipped. The last line on standard error is the reason.
 skip() {
     echo "$1" >&2
     exit 77
@@ -30,7 +30,7 @@ with_program() {
     "$@"
 }
 
-# The gdr command answers 1 for a warning: it works, but not in full.
+# gdr exits with 1 for a warning: it works, with a limitation.
 a_warning_is_fine() {
     "$@"
     local status=$?
@@ -38,10 +38,10 @@ a_warning_is_fine() {
     return $status
 }
 
-# Runs a program of the bundle as a user who owns nothing.
+# Runs a program of the bundle as a user without privileges.
 without_privileges() {
     [ "$(id -u)" = 0 ] || skip "not root: the other steps ran without privileges already"
-    # The bundle may lie where only root can read.
+    # The bundle may be in a folder that only root can read.
     local program folder
     folder=$(mktemp -d) && chmod 755 "$folder" && cp "$1" "$folder/" || return 1
     program=$folder/${1##*/}
@@ -64,7 +64,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
 }
 export -f skip with_program a_warning_is_fine without_privileges
 
-# What the results were got on; whatever of it cannot be told is left out.
+# The machine. Commands and files that do not exist here are left out.
 {
     date -u
     uname -srm
@@ -83,7 +83,7 @@ step() {
     local start=$SECONDS status outcome reason=
     timeout --kill-after=10 "$limit" bash -c "$command" >"$output" 2>"$log" </dev/null
     status=$?
-    # The command simulates where there is no GPU, and says so; that proves nothing here.
+    # Without a GPU gdr simulates one and says so. Such a result counts as failed.
     if [ "$status" = 0 ] && grep -qE '^simulated:|"simulated": true' "$output"; then
         echo "no real GPU was used: see the first lines of ${output##*/}" >"$log"
         status=simulated
@@ -103,7 +103,7 @@ step() {
         124 | 137) reason="stopped after $limit s" ;;
         *) reason="exit status $status" ;;
         esac
-        # The last words, where the reader is.
+        # The end of the output.
         tail -n 20 "$output" "$log" 2>/dev/null
         ;;
     esac
@@ -118,7 +118,7 @@ echo "== result"
 while IFS=$'\t' read -r name outcome seconds reason; do
     printf '%-8s %5s s  %s%s\n' "$outcome" "$seconds" "$name" "${reason:+ ($reason)}"
 done <"$OUT/summary.tsv"
-# Everything in one file, to carry away.
+# All files in one archive.
 (cd "$OUT" && tar czf results.tar.gz ./*.txt ./*.json ./*.log summary.tsv) 2>/dev/null
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

@@ -1,7 +1,7 @@
-//! `cargo xtask bindings`: the declarations that gdr-verbs-sys is made of.
+//! `cargo xtask bindings`: generates the declarations of gdr-verbs-sys.
 //!
-//! They are made from libibverbs' own header by the `bindgen` command and kept in git, so that
-//! nobody else needs that header, bindgen or libclang.
+//! The `bindgen` command makes them from libibverbs' header. They are kept in git, so that a build
+//! needs neither that header nor bindgen nor libclang.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,16 +13,16 @@ use anyhow::{Context, bail};
 
 use crate::workspace::root;
 
-/// What the declarations are made from.
+/// The source of the declarations.
 #[derive(clap::Args)]
 pub(crate) struct Source {
-    /// The release of rdma-core that the header is from, such as 65.0.
+    /// Release of rdma-core that the header is from, such as 65.0.
     #[arg(long, value_name = "VERSION")]
     rdma_core: String,
-    /// The folder that holds infiniband/verbs.h: that of an unpacked libibverbs-dev will do.
+    /// Folder that contains infiniband/verbs.h, such as that of an unpacked libibverbs-dev.
     #[arg(long, value_name = "FOLDER", default_value = "/usr/include")]
     headers: PathBuf,
-    /// Writes nothing; fails when the files in git are not what the header gives.
+    /// Write nothing; fail if the files in git differ from what the header gives.
     #[arg(long)]
     check: bool,
 }
@@ -30,9 +30,9 @@ pub(crate) struct Source {
 const CRATE: &str = "crates/gdr-verbs-sys/src";
 
 const INSTALL: &str = "it comes with `cargo install bindgen-cli --version 0.72.1 --locked`, and \
-    needs libclang: that of `pip install libclang` will do, with LIBCLANG_PATH naming its folder";
+    needs libclang, for example from `pip install libclang`, with its folder in LIBCLANG_PATH";
 
-/// Types that are declared; what these contain or point to comes with them.
+/// Types to declare. Types that they contain or point to are declared with them.
 const TYPES: &[&str] = &[
     "__be16",
     "ibv_access_flags",
@@ -42,6 +42,7 @@ const TYPES: &[&str] = &[
     "ibv_create_cq_wc_flags",
     "ibv_device_attr_ex",
     "ibv_device_cap_flags",
+    "ibv_fork_status",
     "ibv_gid_entry",
     "ibv_gid_type",
     "ibv_mr_init_attr_mask",
@@ -64,9 +65,9 @@ const TYPES: &[&str] = &[
     "verbs_context",
 ];
 
-/// Types that gdr-verbs-sys declares itself (`foreign.rs`): those only ever pointed to, and the C
+/// Types that gdr-verbs-sys declares itself (`opaque.rs`): those only ever pointed to, and the C
 /// library's.
-const FOREIGN: &[&str] = &[
+const OPAQUE: &[&str] = &[
     "_compat_ibv_port_attr",
     "ib_uverbs_flow_.*",
     "ibv_ah",
@@ -98,7 +99,7 @@ const FOREIGN: &[&str] = &[
     "timespec",
 ];
 
-/// Functions that gdr-verbs-sys looks up.
+/// Functions that gdr-verbs-sys loads.
 const FUNCTIONS: &[&str] = &[
     "_ibv_query_gid_ex",
     "_ibv_query_gid_table",
@@ -122,6 +123,7 @@ const FUNCTIONS: &[&str] = &[
     "ibv_get_device_index",
     "ibv_get_device_list",
     "ibv_get_device_name",
+    "ibv_is_fork_initialized",
     "ibv_modify_qp",
     "ibv_open_device",
     "ibv_qp_to_qp_ex",
@@ -139,16 +141,17 @@ const FUNCTIONS: &[&str] = &[
     "ibv_resize_cq",
 ];
 
-/// Makes the files again, or compares them with what is there.
+/// Writes the files, or compares them with those in git.
 pub(crate) fn run(source: &Source) -> anyhow::Result<ExitCode> {
     let bindgen = Bindgen::find(source)?;
     let types = bindgen.types()?;
     let functions = bindgen.functions()?;
     let mut stale = false;
-    for (name, text) in [("bindings.rs", types), ("functions.rs", functions)] {
+    for (name, text) in [("bindings.rs", types), ("ffi.rs", functions)] {
         let path = root().join(CRATE).join(name);
         if !source.check {
-            fs::write(&path, text).with_context(|| format!("{} is not written", path.display()))?;
+            fs::write(&path, text)
+                .with_context(|| format!("{} cannot be written", path.display()))?;
             println!("{} written", path.display());
         } else if fs::read_to_string(&path).unwrap_or_default() == text {
             println!("{} is what the header gives", path.display());
@@ -167,7 +170,7 @@ pub(crate) fn run(source: &Source) -> anyhow::Result<ExitCode> {
 struct Bindgen<'a> {
     source: &'a Source,
     header: PathBuf,
-    /// `stddef.h` and its like are the compiler's, and libclang from PyPI comes without them.
+    /// The folder of `stddef.h` and other headers of the compiler, which libclang from PyPI lacks.
     compiler_headers: Option<OsString>,
     version: String,
 }
@@ -193,31 +196,31 @@ impl<'a> Bindgen<'a> {
         })
     }
 
-    /// Types and constants, with their layouts asserted.
+    /// Returns types and constants with assertions of their layouts.
     fn types(&self) -> anyhow::Result<String> {
         let text = self.declare(&[
             ["--generate", "types"],
             ["--default-enum-style", "newtype"],
             ["--allowlist-type", &TYPES.join("|")],
-            ["--blocklist-type", &FOREIGN.join("|")],
-            ["--raw-line", "use super::foreign::*;"],
+            ["--blocklist-type", &OPAQUE.join("|")],
+            ["--raw-line", "use super::opaque::*;"],
         ])?;
         let text = formatted(&format!("{}\n{text}", self.heading()))?;
-        // Sizes of the C library's mutexes, and with them these layouts, differ between processors.
+        // The C library's mutexes, and with them these layouts, differ in size between processors.
         Ok(text.replace(
             "\nconst _: () = {",
             "\n#[cfg(all(target_arch = \"x86_64\", target_env = \"gnu\"))]\nconst _: () = {",
         ))
     }
 
-    /// Prototypes, against which the loader's table is checked.
+    /// Returns prototypes, which the loader's table is checked against.
     fn functions(&self) -> anyhow::Result<String> {
         let text = self.declare(&[
             ["--generate", "functions"],
             ["--allowlist-function", &FUNCTIONS.join("|")],
             ["--blocklist-type", ".*"],
             ["--raw-line", "use super::bindings::*;"],
-            ["--raw-line", "use super::foreign::*;"],
+            ["--raw-line", "use super::opaque::*;"],
         ])?;
         formatted(&format!("{}\n{text}", self.heading()))
     }
@@ -259,7 +262,7 @@ fn include(folder: &Path) -> OsString {
     option
 }
 
-/// The text as `cargo fmt` leaves it.
+/// Formats a text as `cargo fmt` does.
 fn formatted(text: &str) -> anyhow::Result<String> {
     let mut child = Command::new("rustfmt")
         .args(["--edition", "2024", "--emit", "stdout", "--config-path"])
@@ -276,10 +279,10 @@ fn formatted(text: &str) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!("rustfmt fails ({})", output.status);
     }
-    String::from_utf8(output.stdout).context("rustfmt prints no text")
+    String::from_utf8(output.stdout).context("rustfmt's output is not UTF-8")
 }
 
-/// What the command prints.
+/// Runs a command and returns its output.
 fn text_of(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -292,5 +295,5 @@ fn text_of(command: &mut Command) -> anyhow::Result<String> {
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
-    String::from_utf8(output.stdout).with_context(|| format!("{name} prints no text"))
+    String::from_utf8(output.stdout).with_context(|| format!("{name}'s output is not UTF-8"))
 }

@@ -1,20 +1,20 @@
-//! `cargo xtask gpu-bundle`: one folder for a machine with a GPU and no cargo.
+//! `cargo xtask gpu-bundle`: a folder of programs and tests for a machine with a GPU and no cargo.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::gpu_steps::STEPS;
-use crate::workspace::{cargo, root, target};
+use crate::install::{copy_program, install_headers, install_library};
+use crate::workspace::{cargo, root, succeed, target};
 
-/// What the loader and the linker look for; all lead to the file itself.
-const LIBRARY: &str = "libgdrapi.so.2.6";
-const LIBRARY_LINKS: [&str; 2] = ["libgdrapi.so.2", "libgdrapi.so"];
+/// Examples that are steps of the GPU run, by package.
+const EXAMPLES: [(&str, &str); 2] = [("gdrapi", "overhead"), ("gdr-rdma", "resident_kernel")];
 
-/// `run.sh` without its steps.
+/// The template of `run.sh`.
 const SCRIPT: &str = include_str!("../bundle/run.sh");
 
 pub(crate) fn run(out: &Path) -> anyhow::Result<ExitCode> {
@@ -25,13 +25,13 @@ pub(crate) fn run(out: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds everything that runs on a GPU and puts it, with `run.sh`, into `out`.
+/// Builds the programs of the GPU run and puts them, with `run.sh`, into `out`.
 pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     clear(out)?;
     for folder in ["bin", "lib", "include"] {
         fs::create_dir_all(out.join(folder))?;
     }
-    // First, because a folder with it is known as a bundle.
+    // First, because `clear` knows a bundle by it, even an incomplete one.
     let script = out.join("run.sh");
     fs::write(&script, SCRIPT.replace("@STEPS@", &steps()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
@@ -45,34 +45,27 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
         "--package",
         "gdrapi",
     ]))?;
-    copy(&release.join("gdr"), &out.join("bin/gdr"))?;
-    copy(
-        &release.join("libgdrapi.so"),
-        &out.join("lib").join(LIBRARY),
-    )?;
-    for link in LIBRARY_LINKS {
-        symlink(LIBRARY, out.join("lib").join(link))?;
+    copy_program(&release.join("gdr"), &out.join("bin/gdr"))?;
+    install_library(&release.join("libgdrapi.so"), &out.join("lib"))?;
+    for (package, example) in EXAMPLES {
+        succeed(cargo(&[
+            "build",
+            "--release",
+            "--package",
+            package,
+            "--example",
+            example,
+        ]))?;
+        let program = release.join("examples").join(example);
+        copy_program(&program, &out.join("bin").join(example))?;
     }
-    succeed(cargo(&[
-        "build",
-        "--release",
-        "--package",
-        "gdrapi",
-        "--example",
-        "overhead",
-    ]))?;
-    copy(
-        &release.join("examples/overhead"),
-        &out.join("bin/overhead"),
-    )?;
 
-    let header = root().join("crates/gdrapi/include/gdrapi.h");
-    fs::copy(&header, out.join("include/gdrapi.h"))?;
+    install_headers(&out.join("include"))?;
     compile_client(out)?;
     Ok(())
 }
 
-/// The calls of `step` in `run.sh`.
+/// Returns the calls of `step` in `run.sh`.
 fn steps() -> String {
     let lines = STEPS.map(|step| {
         let (name, command) = (quoted(step.name), quoted(step.command));
@@ -85,19 +78,19 @@ fn steps() -> String {
     lines.join("\n")
 }
 
-/// As one word of the shell.
+/// Quotes a text as one word of the shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Empties `out`, which is there for this alone: anything but an old bundle is left alone.
+/// Removes an old bundle. Any other folder with contents is an error and stays as it is.
 fn clear(out: &Path) -> anyhow::Result<()> {
     let is_empty = fs::read_dir(out)
         .map(|mut entries| entries.next().is_none())
         .unwrap_or(true);
     if !is_empty && !out.join("run.sh").exists() {
         bail!(
-            "{} holds something other than a bundle: remove it yourself",
+            "{} is not a bundle and not empty: remove it yourself",
             out.display()
         );
     }
@@ -107,16 +100,7 @@ fn clear(out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies a program, without what only a debugger reads.
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::copy(from, to).with_context(|| format!("{} cannot be copied", from.display()))?;
-    let mut strip = Command::new("strip");
-    // A machine without strip gets larger files.
-    let _larger = strip.arg("--strip-debug").arg(to).status();
-    Ok(())
-}
-
-/// Compiles the C client against what is in `out`.
+/// Compiles the C client against the library in `out`.
 fn compile_client(out: &Path) -> anyhow::Result<()> {
     let mut compiler = Command::new("cc");
     compiler
@@ -131,23 +115,12 @@ fn compile_client(out: &Path) -> anyhow::Result<()> {
     succeed(compiler)
 }
 
-fn succeed(mut command: Command) -> anyhow::Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("{name} cannot be started"))?;
-    if !status.success() {
-        bail!("{name} failed ({status})");
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_script_is_one_that_bash_accepts() {
+    fn bash_accepts_the_script() {
         let script = SCRIPT.replace("@STEPS@", &steps());
         let folder = std::env::temp_dir().join(format!("gdr-run-{}.sh", std::process::id()));
         fs::write(&folder, script).unwrap();
@@ -166,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_no_bundle_is_left_alone() {
+    fn a_folder_without_a_bundle_is_not_cleared() {
         let folder = std::env::temp_dir().join(format!("gdr-keep-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("thesis.tex"), "").unwrap();

@@ -1,14 +1,22 @@
-//! Everything that a script would do in this workspace.
+//! The tasks of this workspace, in place of scripts.
 //!
-//! `cargo xtask test` runs every check that this machine can run and names those it cannot;
-//! `cargo xtask gpu-bundle` makes a folder that does the rest on a machine with a GPU.
+//! `cargo xtask test` runs every check that this machine can run and lists those that it cannot;
+//! `cargo xtask gpu-bundle` makes a folder that runs the rest on a machine with a GPU.
 
+mod api;
 mod bindings;
-mod docs;
+mod documentation;
+mod examples;
+mod fuzz;
 mod gpu_bundle;
 mod gpu_steps;
-mod ledger;
-mod links;
+mod house;
+mod install;
+mod instructions;
+mod models;
+mod msrv;
+mod mutants;
+mod results;
 mod test;
 mod vm;
 mod workspace;
@@ -18,21 +26,41 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Everything that a script would do in this workspace.
+/// The tasks of this workspace.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    /// Formatting, lints, tests, documentation and licences; the GPU tests where there is a GPU.
+    /// Run all checks: formatting, lints, tests, documentation, licences, and the GPU if there is one.
     Test,
-    /// The documentation: every page and every link in it.
+    /// Build the documentation and check every link in it.
     Docs,
-    /// The declarations of gdr-verbs-sys, made again from libibverbs' header.
+    /// Run the examples that need no hardware and check the last line of each.
+    Examples,
+    /// Check names, words, import circles and file lengths of the source.
+    House(house::Options),
+    /// Generate the declarations of gdr-verbs-sys from libibverbs' header.
     Bindings(bindings::Source),
-    /// The tests that need the kernel's RDMA stack, in a virtual machine.
+    /// Run the tests that need the kernel's RDMA stack, in a virtual machine.
     Vm(vm::Options),
-    /// One folder that proves and measures everything on a machine with a GPU, without cargo.
+    /// Run the models of the hazard pointers under every interleaving of their threads.
+    Loom,
+    /// Run the tests that use no file, socket or GPU under Miri.
+    Miri,
+    /// Compare the public API of the library crates with docs/api.
+    Api(api::Options),
+    /// Count the instructions of copies, packets and the doctor with Valgrind.
+    Instructions(instructions::Options),
+    /// Run every fuzz target for a short time.
+    Fuzz(fuzz::Options),
+    /// Compile with the oldest Rust that is supported.
+    Msrv,
+    /// Run the tests on mutations of the code, each of which must fail. Takes an hour.
+    Mutants(mutants::Options),
+    /// Install libgdrapi.so.2, its headers and its pkg-config file.
+    InstallGdrapi(install::Options),
+    /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
-        /// Where to put it. What is there already is replaced.
+        /// The folder to make. An older bundle there is replaced.
         #[arg(long, value_name = "FOLDER", default_value = "dist/gpu-bundle")]
         out: PathBuf,
     },
@@ -41,9 +69,19 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Task::parse() {
         Task::Test => test::run(),
-        Task::Docs => docs::run(),
+        Task::Docs => documentation::run(),
+        Task::Examples => examples::run(),
+        Task::House(options) => house::run(&options),
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
+        Task::Loom => models::run_loom(),
+        Task::Miri => models::run_miri(),
+        Task::Fuzz(options) => fuzz::run(&options),
+        Task::Msrv => msrv::run(),
+        Task::Mutants(options) => mutants::run(&options),
+        Task::Api(options) => api::run(&options),
+        Task::Instructions(options) => instructions::run(&options),
+        Task::InstallGdrapi(options) => install::run(&options),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

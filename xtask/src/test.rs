@@ -7,16 +7,16 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::Context;
 
 use crate::gpu_steps::STEPS;
-use crate::ledger::{Ledger, Outcome};
+use crate::results::{Outcome, Results, test_line};
 use crate::workspace::{cargo, has_subcommand, root, target};
-use crate::{docs, gpu_bundle, links, vm};
+use crate::{api, documentation, examples, fuzz, gpu_bundle, house, models, msrv, mutants, vm};
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let mut ledger = Ledger::default();
-    ledger.check("formatting", || {
+    let mut results = Results::default();
+    results.check("formatting", || {
         component("fmt", "rustfmt", cargo(&["fmt", "--all", "--check"]))
     });
-    ledger.check("lints", || {
+    results.check("lints", || {
         let arguments = [
             "clippy",
             "--workspace",
@@ -27,44 +27,38 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         ];
         component("clippy", "clippy", cargo(&arguments))
     });
-    ledger.check("build", || {
-        outcome(cargo(&["build", "--workspace", "--all-targets"]))
+    results.check("build", || {
+        Outcome::of(cargo(&["build", "--workspace", "--all-targets"]))
     });
     println!("\n== tests");
-    tests(&mut ledger, &["test", "--workspace", "--no-fail-fast"])?;
+    tests(&mut results, &["test", "--workspace", "--no-fail-fast"])?;
     println!("\n== tests that need optimization");
-    tests(&mut ledger, &OPTIMIZED)?;
-    ledger.check("documentation", docs::rustdoc);
-    ledger.check("links in the documentation", links::check);
-    ledger.check("fuzz targets", fuzz_targets);
-    ledger.check("licences of dependencies", licences);
-    vm::record(&mut ledger, &vm::Options::all());
-    gpu(&mut ledger)?;
-    Ok(ledger.close())
-}
-
-/// Runs a command to its end; its success is the outcome.
-pub(crate) fn outcome(mut command: Command) -> anyhow::Result<Outcome> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("{name} cannot be started"))?;
-    Ok(if status.success() {
-        Outcome::Passed
-    } else {
-        Outcome::Failed
-    })
+    tests(&mut results, &OPTIMIZED)?;
+    results.check("examples", examples::all);
+    results.check("documentation", documentation::rustdoc);
+    results.check("links in the documentation", documentation::links);
+    results.check("models of the hazard pointers", models::loom);
+    results.check("tests under Miri", models::miri);
+    results.check("oldest supported Rust", msrv::check);
+    results.check("fuzz targets", fuzz::smoke);
+    results.check("rules of the house", house::check);
+    results.check("lists of mutations", mutants::check);
+    results.check("public API", api::check);
+    results.check("licences of dependencies", licences);
+    vm::record(&mut results, &vm::Options::all());
+    gpu(&mut results)?;
+    Ok(results.close())
 }
 
 fn component(subcommand: &str, component: &str, command: Command) -> anyhow::Result<Outcome> {
     if has_subcommand(subcommand) {
-        return outcome(command);
+        return Outcome::of(command);
     }
     let reason = format!("{component} is not installed: rustup component add {component}");
     Ok(Outcome::Skipped { reason })
 }
 
-/// Tests too long for a build without optimization; there they are ignored as [`LATER`].
+/// Tests that take too long in a debug build, where they are ignored with "runs optimized".
 const OPTIMIZED: [&str; 8] = [
     "test",
     "--release",
@@ -76,11 +70,8 @@ const OPTIMIZED: [&str; 8] = [
     "every_size_at_every_pair",
 ];
 
-/// The reasons of tests that are ignored because they come again: in [`OPTIMIZED`], in the guest.
-const LATER: [&str; 2] = ["runs optimized", "runs in the VM"];
-
-/// Runs tests and enters each into the ledger.
-fn tests(ledger: &mut Ledger, arguments: &[&str]) -> anyhow::Result<()> {
+/// Runs cargo's tests and records the outcome of each.
+fn tests(results: &mut Results, arguments: &[&str]) -> anyhow::Result<()> {
     let mut command = cargo(arguments);
     let mut child = command
         .stdout(Stdio::piped())
@@ -93,11 +84,11 @@ fn tests(ledger: &mut Ledger, arguments: &[&str]) -> anyhow::Result<()> {
         println!("{line}");
         if let Some((name, outcome)) = test_line(&line) {
             failed |= outcome == Outcome::Failed;
-            ledger.record(name, outcome);
+            results.record(name, outcome);
         }
     }
     if !child.wait()?.success() && !failed {
-        ledger.record(
+        results.record(
             "cargo test (see above: it failed outside of any test)",
             Outcome::Failed,
         );
@@ -105,58 +96,20 @@ fn tests(ledger: &mut Ledger, arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads `test NAME ... OUTCOME` as the test harness prints it.
-pub(crate) fn test_line(line: &str) -> Option<(&str, Outcome)> {
-    let (name, word) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-    let outcome = match word.split_once(", ") {
-        None if word == "ok" => Outcome::Passed,
-        None if word == "FAILED" => Outcome::Failed,
-        None if word == "ignored" => Outcome::Skipped {
-            reason: "ignored".to_owned(),
-        },
-        Some(("ignored", reason)) if LATER.contains(&reason) => return None,
-        Some(("ignored", reason)) => Outcome::Skipped {
-            reason: reason.to_owned(),
-        },
-        _ => return None,
-    };
-    Some((name, outcome))
-}
-
-/// The fuzz targets are a workspace of their own: they are built for every commit, run by hand.
-fn fuzz_targets() -> anyhow::Result<Outcome> {
-    if !succeeds("c++") {
-        let reason = "no C++ compiler, which libFuzzer is built with".to_owned();
-        return Ok(Outcome::Skipped { reason });
-    }
-    let mut command = cargo(&["build", "--manifest-path", "fuzz/Cargo.toml"]);
-    command.env("CARGO_TARGET_DIR", target().join("fuzz"));
-    outcome(command)
-}
-
-fn succeeds(program: &str) -> bool {
-    let mut probe = Command::new(program);
-    probe
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    probe.status().is_ok_and(|status| status.success())
-}
-
 fn licences() -> anyhow::Result<Outcome> {
     if !has_subcommand("deny") {
         let reason = "cargo-deny is not installed: cargo install cargo-deny".to_owned();
         return Ok(Outcome::Skipped { reason });
     }
-    outcome(cargo(&["deny", "check", "licenses"]))
+    Outcome::of(cargo(&["deny", "check", "licenses"]))
 }
 
 /// Runs what needs a GPU, or names it.
-fn gpu(ledger: &mut Ledger) -> anyhow::Result<()> {
+fn gpu(results: &mut Results) -> anyhow::Result<()> {
     println!("\n== GPU");
     if let Some(reason) = no_gpu() {
         for step in STEPS {
-            ledger.record(
+            results.record(
                 step.name,
                 Outcome::Skipped {
                     reason: reason.to_owned(),
@@ -166,20 +119,20 @@ fn gpu(ledger: &mut Ledger) -> anyhow::Result<()> {
         return Ok(());
     }
     let bundle = target().join("gpu-bundle");
-    let results = target().join("gpu-results");
+    let folder = target().join("gpu-results");
     gpu_bundle::make(&bundle)?;
     let mut command = Command::new("bash");
     command
         .arg(bundle.join("run.sh"))
-        .env("OUT", &results)
+        .env("OUT", &folder)
         .current_dir(root());
-    // Each step's own verdict says more than the exit status of them all.
-    outcome(command)?;
-    let summary = std::fs::read_to_string(results.join("summary.tsv"))
-        .context("the GPU run left no summary")?;
+    // The outcome of each step is in the summary; the exit status is that of the whole run.
+    Outcome::of(command)?;
+    let summary = std::fs::read_to_string(folder.join("summary.tsv"))
+        .context("the GPU run wrote no summary")?;
     for line in summary.lines() {
         if let Some((name, outcome)) = summary_line(line) {
-            ledger.record(name, outcome);
+            results.record(name, outcome);
         }
     }
     Ok(())
@@ -200,9 +153,9 @@ fn summary_line(line: &str) -> Option<(&str, Outcome)> {
     Some((name, outcome))
 }
 
-/// Why no GPU can be used here, if none can.
+/// Returns why the GPU steps cannot run here; `None` if they can.
 fn no_gpu() -> Option<&'static str> {
-    // Present wherever NVIDIA's driver is loaded and passed in.
+    // It exists where NVIDIA's driver is loaded and, in a container, passed in.
     if !Path::new("/dev/nvidiactl").exists() {
         return Some("no NVIDIA GPU");
     }
@@ -225,35 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_harness_lines_are_understood() {
-        let skipped = |reason: &str| Outcome::Skipped {
-            reason: reason.to_owned(),
-        };
-        for (line, expected) in [
-            (
-                "test bdf::tests::reads ... ok",
-                Some(("bdf::tests::reads", Outcome::Passed)),
-            ),
-            ("test a ... FAILED", Some(("a", Outcome::Failed))),
-            ("test a ... ignored", Some(("a", skipped("ignored")))),
-            (
-                "test a ... ignored, no such CPU",
-                Some(("a", skipped("no such CPU"))),
-            ),
-            (
-                "test src/lib.rs - (line 3) ... ok",
-                Some(("src/lib.rs - (line 3)", Outcome::Passed)),
-            ),
-            ("test a ... ignored, runs in the VM", None),
-            ("test result: ok. 3 passed; 0 failed; 0 ignored", None),
-            ("running 3 tests", None),
-        ] {
-            assert_eq!(test_line(line), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn the_gpu_runs_summary_is_understood() {
+    fn lines_of_the_gpu_summary_are_parsed() {
         assert_eq!(
             summary_line("info\tpassed\t2\t"),
             Some(("info", Outcome::Passed))

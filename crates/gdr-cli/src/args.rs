@@ -1,82 +1,25 @@
 //! The command line.
 
-use clap::{ArgAction, Parser, Subcommand, ValueEnum};
-use gdr_copy::BackendKind;
+use clap::{Parser, Subcommand};
 
 use crate::commands;
-use crate::exit::EXIT_STATUS;
+use crate::global::Global;
 
-/// RDMA into GPU memory, and GPU memory as CPU memory: prove it and measure it.
+/// RDMA into GPU memory, and GPU memory as CPU memory: prove it, measure it, and find out why it
+/// is off or slow
 #[derive(Debug, Parser)]
 #[command(
     name = "gdr",
-    version,
-    about,
+    version = crate::version::VERSION,
     propagate_version = true,
-    max_term_width = 100,
-    after_help = EXIT_STATUS
+    disable_help_subcommand = true,
+    max_term_width = 100
 )]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// What every subcommand takes.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Global {
-    /// GPU to use, counted as CUDA_VISIBLE_DEVICES leaves them
-    #[arg(
-        short = 'd',
-        long,
-        global = true,
-        value_name = "N",
-        default_value_t = 0
-    )]
-    pub(crate) gpu: u32,
-
-    /// How to map: auto, gdrdrv, dmabuf, rm or sim [default: GDR_BACKEND, else auto]
-    #[arg(long, global = true, value_name = "NAME", value_parser = Backend::parse)]
-    pub(crate) backend: Option<Backend>,
-
-    /// Print one JSON document instead of text
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-
-    /// When to color; NO_COLOR is respected
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
-    pub(crate) color: Color,
-
-    /// Tell more on standard error; twice and three times for the log (see also GDR_LOG)
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub(crate) verbose: u8,
-}
-
-/// A choice of backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    Auto,
-    Named(BackendKind),
-}
-
-impl Backend {
-    fn parse(text: &str) -> Result<Self, String> {
-        if text.eq_ignore_ascii_case("auto") {
-            return Ok(Self::Auto);
-        }
-        text.parse()
-            .map(Self::Named)
-            .map_err(|error: gdr_copy::ParseBackendError| error.to_string())
-    }
-}
-
-/// When to color.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Color {
-    Auto,
-    Always,
-    Never,
 }
 
 /// What to do.
@@ -101,27 +44,6 @@ pub(crate) enum Command {
     Info(commands::info::Options),
     Completions(commands::generate::CompletionsOptions),
     Man(commands::generate::ManOptions),
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Args::command().debug_assert();
-    }
-
-    #[test]
-    fn every_backend_can_be_named() {
-        assert_eq!(Backend::parse("auto"), Ok(Backend::Auto));
-        assert_eq!(Backend::parse("RM"), Ok(Backend::Named(BackendKind::Rm)));
-        assert!(
-            Backend::parse("cuda")
-                .unwrap_err()
-                .contains("gdrdrv, dmabuf, rm or sim")
-        );
-    }
+    Help(commands::help::Options),
+    Version(commands::version::Options),
 }

@@ -1,4 +1,4 @@
-//! What the exit status says.
+//! Exit statuses.
 
 use std::process::ExitCode;
 
@@ -10,16 +10,182 @@ pub(crate) enum Exit {
     Failure,
     Undecided,
     Usage,
+    Input,
 }
 
-/// The last lines of every help text.
-pub(crate) const EXIT_STATUS: &str = "\
-Exit status:
-  0   fine
-  1   a warning: it works, but not in full
-  2   a failure
-  3   undecided: it was stopped before it could tell
-  64  the command line makes no sense";
+/// The placeholder in a command's help that [`crate::cli::command`] replaces by its statuses.
+pub(crate) const EXIT_STATUS: &str = "{exit-status}";
+
+/// Exit statuses and their meanings.
+pub(crate) type Statuses = &'static [(Exit, &'static str)];
+
+/// The meanings that the statuses of all commands share.
+pub(crate) const COMMON_STATUSES: Statuses = &[
+    (Exit::Fine, "success"),
+    (Exit::Warning, "a warning: it works with restrictions"),
+    (Exit::Failure, "a failure"),
+    (
+        Exit::Undecided,
+        "undecided: stopped, or too little is known",
+    ),
+    (Exit::Usage, "usage error: the command line is wrong"),
+];
+
+const CLOSED: &str = "stopped: standard output was closed";
+const USAGE: &str = "usage error: the command line is wrong";
+const INPUT: &str = "a capture cannot be read, or this command does not support its kind";
+
+/// The statuses of a command, by its name.
+pub(crate) fn statuses(command: &str) -> Statuses {
+    const MEASUREMENT: Statuses = &[
+        (Exit::Fine, "measured"),
+        (
+            Exit::Failure,
+            "it failed, or a GPU is there and cannot be used",
+        ),
+        (
+            Exit::Undecided,
+            "there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+        ),
+        (Exit::Usage, USAGE),
+    ];
+    const PRINTING: Statuses = &[
+        (Exit::Fine, "printed"),
+        (Exit::Failure, "it could not be written"),
+        (Exit::Usage, USAGE),
+    ];
+    match command {
+        "loopback" => &[
+            (Exit::Fine, "PASS, or everything was measured"),
+            (Exit::Failure, "FAIL, or the run could not start"),
+            (
+                Exit::Undecided,
+                "UNDECIDED: stopped (Ctrl-C, SIGTERM, closed output)",
+            ),
+            (Exit::Usage, USAGE),
+        ],
+        "sanity" => &[
+            (Exit::Fine, "no check failed"),
+            (
+                Exit::Failure,
+                "a check failed, or a GPU is there and cannot be used",
+            ),
+            (
+                Exit::Undecided,
+                "there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+            ),
+            (Exit::Usage, USAGE),
+        ],
+        "copybw" | "copylat" | "apiperf" | "pplat" => MEASUREMENT,
+        "info" => &[
+            (Exit::Fine, "every kind of GPU memory can be mapped"),
+            (Exit::Warning, "some kind cannot be mapped"),
+            (Exit::Failure, "a GPU is there and cannot be used"),
+            (
+                Exit::Undecided,
+                "there is no GPU, or standard output was closed",
+            ),
+            (Exit::Usage, USAGE),
+        ],
+        "doctor" => &[
+            (Exit::Fine, "nothing is wrong"),
+            (Exit::Warning, "a warning"),
+            (Exit::Failure, "a failure, or what --fail-on names"),
+            (
+                Exit::Undecided,
+                "too little is known, or standard output was closed",
+            ),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+        ],
+        "explain" => &[
+            (
+                Exit::Fine,
+                "a cause is known, or the log shows whether GPUDirect RDMA is in use",
+            ),
+            (Exit::Failure, "the text cannot be read"),
+            (
+                Exit::Undecided,
+                "no cause is known, or standard output was closed",
+            ),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+        ],
+        "collect" => &[
+            (Exit::Fine, "the archive is written"),
+            (Exit::Failure, "it could not be written"),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+        ],
+        "diff" | "fleet" => &[
+            (Exit::Fine, "the nodes are alike"),
+            (Exit::Warning, "they differ"),
+            (Exit::Failure, "it failed"),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+        ],
+        "fix" => &[
+            (Exit::Fine, "the script is printed, or every step is done"),
+            (Exit::Failure, "a step failed or was not done"),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+        ],
+        "peermem" => &[
+            (Exit::Fine, "the module is loaded"),
+            (
+                Exit::Warning,
+                "the module is not loaded, and dma-buf can be used instead",
+            ),
+            (Exit::Failure, "neither can be used, or the command failed"),
+            (
+                Exit::Undecided,
+                "too little is known, or standard output was closed",
+            ),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+        ],
+        "topo" => &[
+            (Exit::Fine, "shown; check: every distance agrees"),
+            (Exit::Warning, "check: not every distance could be compared"),
+            (Exit::Failure, "check: a distance differs"),
+            (
+                Exit::Undecided,
+                "the capture has no PCI tree; check: nothing could be compared",
+            ),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+        ],
+        "devices" => &[
+            (Exit::Fine, "listed"),
+            (Exit::Warning, "a device or the library cannot be used"),
+            (Exit::Failure, "it failed"),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+        ],
+        "nics" => &[
+            (Exit::Fine, "listed"),
+            (Exit::Failure, "it failed"),
+            (
+                Exit::Undecided,
+                "there is no NIC, or standard output was closed",
+            ),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+        ],
+        "completions" | "man" | "help" | "version" => PRINTING,
+        _ => COMMON_STATUSES,
+    }
+}
+
+/// The statuses as indented lines.
+pub(crate) fn status_lines(statuses: Statuses) -> String {
+    statuses
+        .iter()
+        .map(|(exit, meaning)| format!("\n  {:<4}{meaning}", exit.code()))
+        .collect()
+}
 
 impl Exit {
     pub(crate) const fn code(self) -> u8 {
@@ -30,21 +196,8 @@ impl Exit {
             Self::Undecided => 3,
             // EX_USAGE of sysexits.h.
             Self::Usage => 64,
-        }
-    }
-
-    /// What `error` makes of a command.
-    pub(crate) fn of(error: &anyhow::Error) -> Self {
-        if error.is::<UsageError>() {
-            return Self::Usage;
-        }
-        match error.downcast_ref::<gdr_perf::Error>() {
-            Some(gdr_perf::Error::Settings(_)) => Self::Usage,
-            Some(gdr_perf::Error::Stopped) => Self::Undecided,
-            _ => match error.downcast_ref::<gdr_copy::Error>() {
-                Some(gdr_copy::Error::BackendName(_)) => Self::Usage,
-                _ => Self::Failure,
-            },
+            // EX_NOINPUT.
+            Self::Input => 66,
         }
     }
 }
@@ -55,7 +208,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The command line (or the environment that stands for it) contradicts itself.
+/// The command line, or an environment variable in its place, is wrong.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -67,33 +220,37 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
+/// A capture cannot be read, or the command does not support its kind.
+#[derive(Debug)]
+pub(crate) struct InputError(pub(crate) String);
+
+impl std::fmt::Display for InputError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InputError {}
+
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::args::Args;
 
     #[test]
-    fn the_help_names_every_status() {
-        for exit in [
-            Exit::Fine,
-            Exit::Warning,
-            Exit::Failure,
-            Exit::Undecided,
-            Exit::Usage,
-        ] {
-            let code = format!("\n  {:<4}", exit.code());
-            assert!(EXIT_STATUS.contains(&code), "{exit:?}");
+    fn every_command_has_statuses_of_its_own() {
+        for command in Args::command().get_subcommands() {
+            let own = statuses(command.get_name());
+            assert!(
+                !std::ptr::eq(own, COMMON_STATUSES),
+                "{}",
+                command.get_name()
+            );
+            let codes: Vec<_> = own.iter().map(|(exit, _)| exit.code()).collect();
+            assert!(codes.is_sorted() && codes.starts_with(&[0]), "{codes:?}");
+            assert!(codes.contains(&64), "{codes:?}");
         }
-    }
-
-    #[test]
-    fn an_error_becomes_the_status_of_its_kind() {
-        let usage = gdr_perf::Error::Settings("no".into());
-        assert_eq!(Exit::of(&usage.into()), Exit::Usage);
-        assert_eq!(Exit::of(&gdr_perf::Error::Stopped.into()), Exit::Undecided);
-        assert_eq!(
-            Exit::of(&gdr_copy::Error::ForkedChild.into()),
-            Exit::Failure
-        );
-        assert_eq!(Exit::of(&UsageError("no".into()).into()), Exit::Usage);
     }
 }

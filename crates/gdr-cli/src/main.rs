@@ -1,114 +1,180 @@
-//! The `gdr` command: arguments and presentation. What it does is in `gdr-perf` and below.
+//! The `gdr` command: the command line and the presentation. The libraries do the work.
+
+#![forbid(unsafe_code)]
 
 mod args;
+mod cli;
 mod commands;
+mod document;
+mod environment;
 mod exit;
-mod fault;
-mod live;
-mod machine;
+mod figures;
+mod global;
+mod gpu;
+mod gpu_context;
+mod hardware;
+mod host_source;
+mod interrupt;
+mod json_error;
+mod manual;
 mod multicall;
-mod node;
-mod numbers;
+mod node_args;
 mod output;
 mod progress;
+mod remedy;
+mod run;
+mod units;
+mod version;
 
+use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
 use owo_colors::OwoColorize;
 use tracing_subscriber::EnvFilter;
 
-use args::{Args, Color};
-use exit::Exit;
-use fault::Fault;
+use args::Args;
+use exit::{Exit, UsageError};
+use global::Global;
+use json_error::{JsonError, exit_status};
+use multicall::{Name, Tool};
 use output::Output;
+use progress::print_to_stderr;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse_from(multicall::arguments(std::env::args_os().collect())) {
-        Ok(args) => args,
-        Err(error) => {
-            // A closed stderr or stdout leaves nobody to tell.
-            let _ = error.print();
-            if !error.use_stderr() {
-                return Exit::Fine.into();
-            }
-            if std::env::args_os().any(|argument| argument == "--json") {
-                let mut output = Output::stdout();
-                let fault = Fault::usage(error.render().to_string().trim_end().to_owned());
-                let _ = output.json(&fault);
-                let _ = output.finish();
-            }
-            return Exit::Usage.into();
-        }
+    let given: Vec<OsString> = std::env::args_os().collect();
+    anstream::ColorChoice::from(cli::color(&given)).write_global();
+    let (name, parsed) = match Name::of(&given) {
+        Name::Gdr => ("gdr", cli::parse(&given)),
+        Name::Tool(tool) => (tool.name, tool.parse(&given)),
+        Name::Unknown(name) => return unknown(&name, &given),
     };
-    match args.global.color {
-        Color::Auto => anstream::ColorChoice::Auto,
-        Color::Always => anstream::ColorChoice::Always,
-        Color::Never => anstream::ColorChoice::Never,
+    match parsed {
+        Ok(args) => run(&args),
+        Err(error) => unparsed(name, &error, &given),
     }
-    .write_global();
-    log_to_stderr(args.global.verbose);
+}
 
+fn run(args: &Args) -> ExitCode {
     let mut output = Output::stdout();
-    let result = commands::run(&args, &mut output);
+    let result = log_to_stderr(&args.global).and_then(|()| run::run(args, &mut output));
     if let (Err(error), true) = (&result, args.global.json) {
-        let fault = Fault::new(error, words(error), Exit::of(error));
-        // That nobody reads it is found out below.
+        let fault = JsonError::new(error, words(error), exit_status(error));
+        // `finish` below reports a failed write.
         let _ = output.json(&fault);
     }
     let written = output.finish();
     let exit = match result {
         Ok(exit) => exit,
-        Err(error) => match Exit::of(&error) {
-            // The reader has gone; what it did not read is no news.
-            Exit::Undecided if closed(&written) => return Exit::Undecided.into(),
+        Err(error) => match exit_status(&error) {
+            // Stopped because standard output is closed.
+            Exit::Undecided if written.is_err() => Exit::Undecided,
             exit => {
-                anstream::eprintln!("{} {}", "error:".red().bold(), words(&error));
+                print_error(words(&error));
                 exit
             }
         },
     };
+    conclude(exit, written)
+}
+
+/// Ends the process; reports a failed write to standard output.
+fn conclude(exit: Exit, written: io::Result<()>) -> ExitCode {
     match written {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            anstream::eprintln!("{} standard output: {error}", "error:".red().bold());
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            print_error(format_args!("standard output: {error}"));
             Exit::Failure.into()
         }
         _ => exit.into(),
     }
 }
 
-/// The error and its causes, but for those that it quotes already.
-fn words(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |said, cause| {
-        let cause = cause.to_string();
-        match said.as_str() {
-            "" => cause,
-            said if said.contains(&cause) => said.to_owned(),
-            said => format!("{said}: {cause}"),
+/// Prints clap's help, version or usage error.
+fn unparsed(name: &str, error: &clap::Error, given: &[OsString]) -> ExitCode {
+    if error.use_stderr() {
+        print_to_stderr(error.render().ansi().to_string().trim_end());
+        return usage(error.render().to_string().trim_end(), given);
+    }
+    let mut output = Output::stdout();
+    // `finish` below reports a failed write.
+    let _ = match error.kind() {
+        ErrorKind::DisplayVersion if name == "gdr" => {
+            output.line(format_args!("gdr {}", version::VERSION))
         }
-    })
+        ErrorKind::DisplayVersion => output.line(format_args!("{name} (gdr) {}", version::VERSION)),
+        _ => output.bytes(error.render().ansi().to_string().as_bytes()),
+    };
+    conclude(Exit::Fine, output.finish())
 }
 
-fn closed(written: &std::io::Result<()>) -> bool {
-    matches!(written, Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
+/// Ends with a usage error, which is already on standard error.
+fn usage(message: &str, given: &[OsString]) -> ExitCode {
+    let mut output = Output::stdout();
+    if given.iter().any(|argument| argument == "--json") {
+        // `finish` below reports a failed write.
+        let _ = output.json(&JsonError::usage(message.to_owned()));
+    }
+    conclude(Exit::Usage, output.finish())
 }
 
-/// Logs by `GDR_LOG`, whose syntax is that of `RUST_LOG`, else by how often `-v` was given.
-fn log_to_stderr(verbose: u8) {
-    let level = match verbose {
+fn unknown(name: &str, given: &[OsString]) -> ExitCode {
+    let tools: Vec<_> = Tool::all().map(|tool| tool.name).collect();
+    let message = format!(
+        "gdr was called as {name}, which is not the name of a GDRCopy tool ({}); the command itself is \
+         called gdr",
+        tools.join(", ")
+    );
+    print_error(&message);
+    usage(&message, given)
+}
+
+fn print_error(words: impl std::fmt::Display) {
+    print_to_stderr(format_args!("{} {words}", "error:".red().bold()));
+}
+
+/// The error and its causes, without those that it quotes, and the options behind its remedy.
+fn words(error: &anyhow::Error) -> String {
+    let text = error.chain().fold(String::new(), |text, cause| {
+        let cause = cause.to_string();
+        match text.as_str() {
+            "" => cause,
+            text if text.contains(&cause) => text.to_owned(),
+            text => format!("{text}: {cause}"),
+        }
+    });
+    remedy::with_options(text, remedy::of(error).as_slice())
+}
+
+/// Logs to standard error: by `GDR_LOG` in the syntax of `RUST_LOG`, else by the number of `-v`.
+fn log_to_stderr(global: &Global) -> anyhow::Result<()> {
+    let level = match global.verbose {
         0 => "warn",
         1 => "info",
         2 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("GDR_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let variable = std::env::var_os("GDR_LOG").filter(|filter| !filter.is_empty());
+    let filter = match variable {
+        None => EnvFilter::new(level),
+        Some(filter) => {
+            let filter = filter.to_string_lossy();
+            EnvFilter::try_new(&*filter).map_err(|error| {
+                UsageError(format!(
+                    "GDR_LOG is `{filter}`, which is not a log filter ({error}): give a level \
+                     (info), or targets and levels (gdr_rdma=debug,warn)"
+                ))
+            })?
+        }
+    };
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    log.with_ansi(anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never)
+        .with_writer(|| progress::Stderr);
+    log.with_ansi(anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never)
         .with_target(false)
         .without_time()
         .init();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -118,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_that_is_quoted_already_is_not_said_twice() {
+    fn a_quoted_cause_is_not_repeated() {
         let name = "x"
             .parse::<gdr_copy::BackendKind>()
             .map_err(gdr_copy::Error::from);

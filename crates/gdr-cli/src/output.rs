@@ -1,17 +1,23 @@
-//! Standard output, and what happens when nobody reads it any more.
+//! Standard output, with its first error.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
 use gdr_perf::{Error, Result};
+use owo_colors::OwoColorize;
 use serde::Serialize;
 
-/// Standard output. The first error is kept for [`Output::finish`], and everything after it is
-/// told to stop.
+use crate::document;
+use crate::progress::{self, print_to_stderr};
+
+/// Standard output. [`Output::finish`] returns the first error; after it every write is
+/// [`Error::Stopped`].
 pub(crate) struct Output {
     stream: anstream::AutoStream<io::StdoutLock<'static>>,
     error: Option<io::Error>,
+    /// Whether the last line has to say that no GPU was used.
+    is_simulated: bool,
 }
 
 impl Output {
@@ -19,33 +25,82 @@ impl Output {
         Self {
             stream: anstream::AutoStream::auto(io::stdout().lock()),
             error: None,
+            is_simulated: false,
         }
     }
 
     /// Writes a line.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<()> {
-        let written = writeln!(self.stream, "{line}");
-        self.keep(written)
+        self.bytes(format!("{line}\n").as_bytes())
     }
 
-    /// Writes a value as JSON and ends the line.
+    /// Writes `text` in lines of at most [`WIDTH`] characters: the first after `first`, the others
+    /// after `rest`. A word that is longer is not split.
+    pub(crate) fn paragraph(&mut self, first: &str, rest: &str, text: &str) -> Result<()> {
+        let mut line = first.to_owned();
+        let mut is_empty = true;
+        for word in text.split(' ') {
+            if !is_empty && width(&line) + 1 + width(word) > WIDTH {
+                self.line(&line)?;
+                rest.clone_into(&mut line);
+                is_empty = true;
+            }
+            if !is_empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+            is_empty = false;
+        }
+        self.line(&line)
+    }
+
+    /// Writes that the GPU is simulated and why: here and, by [`Output::finish`], in the last line.
+    pub(crate) fn simulated(&mut self, why: impl fmt::Display) -> Result<()> {
+        self.is_simulated = true;
+        self.line(format_args!("{} {why}", SIMULATED.yellow().bold()))
+    }
+
+    /// Writes the same to standard error, where standard output has only figures.
+    pub(crate) fn simulated_aside(why: impl fmt::Display) {
+        print_to_stderr(format_args!("{} {why}", SIMULATED.yellow().bold()));
+    }
+
+    /// Writes a value as a JSON document and ends the line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<()> {
-        let written = serde_json::to_string_pretty(value).map_err(io::Error::from);
-        let written = written.and_then(|text| writeln!(self.stream, "{text}"));
-        self.keep(written)
+        let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
+        match text {
+            Ok(text) => self.document(&text),
+            Err(error) => self.keep(Err(error)),
+        }
     }
 
-    /// The stream itself, for generators that write bytes.
+    /// Writes the text of a JSON object as a document and ends the line.
+    pub(crate) fn document(&mut self, text: &str) -> Result<()> {
+        match document::complete(text) {
+            Ok(text) => self.line(text),
+            Err(error) => self.keep(Err(error.into())),
+        }
+    }
+
+    /// Writes bytes, past any progress bar.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        let written = self.stream.write_all(bytes);
+        let stream = &mut self.stream;
+        let written = progress::suspend(|| stream.write_all(bytes));
         self.keep(written)
     }
 
-    /// Pushes out what was written: the first error, if there was one.
+    /// Flushes the output and returns its first error.
     pub(crate) fn finish(mut self) -> io::Result<()> {
+        if self.is_simulated && self.error.is_none() {
+            // `line` keeps the error.
+            let _ = self.line(format_args!(
+                "{} no GPU was used: this result describes no hardware",
+                SIMULATED.yellow().bold()
+            ));
+        }
         match self.error {
             Some(error) => Err(error),
-            None => self.stream.flush(),
+            None => progress::suspend(|| self.stream.flush()),
         }
     }
 
@@ -57,10 +112,28 @@ impl Output {
     }
 }
 
-/// What an observer answers after it wrote.
+/// The first word of the lines about a simulated GPU.
+const SIMULATED: &str = "SIMULATED:";
+
+/// An observer's answer after a write.
 pub(crate) fn flow(written: Result<()>) -> ControlFlow<()> {
     match written {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
     }
+}
+
+/// The most characters of a line of running text.
+pub(crate) const WIDTH: usize = 100;
+
+/// The characters of a text without its color codes.
+fn width(text: &str) -> usize {
+    let mut color = false;
+    text.chars()
+        .filter(|character| {
+            let shown = !color && *character != '\u{1b}';
+            color = (color || *character == '\u{1b}') && *character != 'm';
+            shown
+        })
+        .count()
 }

@@ -1,31 +1,17 @@
-//! Contexts: the choice of a backend, and the way in.
+//! Contexts: an open backend.
 
 use std::sync::Arc;
 
-use gdr_cuda::{Cuda, DevicePtr, Ordinal, SimDriver};
+use gdr_cuda::{ConcreteDriver, Cuda, DeviceBuffer, DevicePtr, Gpu, Ordinal, SimDriver};
 
 use crate::backend::{Backend, PinRequest};
 use crate::backend::{dmabuf, gdrdrv, rm, sim::SimBackend};
-use crate::choice::{BackendKind, Choice, Rejected};
+use crate::backend_kind::{BackendChoice, BackendKind, Rejected};
 use crate::error::{Error, Result};
-use crate::fork::Origin;
-use crate::pinned::{Bar1, PinOptions, Pinned, RouteReport};
-
-/// Version of a kernel module, e.g. 2.5.
-pub type ModuleVersion = (u16, u16);
-
-/// What a backend offers, in GDRCopy's terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
-    /// Mappings outlive `cudaFree`.
-    pub persistent: bool,
-    /// [`crate::Bus::Pcie`] can be asked for (it may still fail on this platform).
-    pub force_pcie: bool,
-    /// Mappings are mmaps of a dma-buf.
-    pub dma_buf_mmap: bool,
-    /// Version of the `gdrdrv` module, where that is the backend.
-    pub module: Option<ModuleVersion>,
-}
+use crate::fork::ProcessId;
+use crate::options::PinOptions;
+use crate::pinned::Pinned;
+use crate::report::{Attributes, Bar1, RouteReport};
 
 /// How to open a [`Context`].
 #[derive(Clone, Debug, Default)]
@@ -36,7 +22,7 @@ pub struct ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// Uses this backend or none.
+    /// Uses this backend and no other.
     pub fn backend(mut self, backend: BackendKind) -> Self {
         self.backend = Some(backend);
         self
@@ -59,18 +45,44 @@ impl ContextBuilder {
         self
     }
 
-    /// Allows the `sim` backend, over this simulated GPU. Without it nothing is ever simulated.
+    /// Allows the `sim` backend, over this simulated GPU. Without this call nothing is simulated.
     pub fn simulated(mut self, driver: Arc<SimDriver>) -> Self {
         self.simulated = Some(driver);
         self
     }
 
-    /// Opens the context. CUDA need not be initialized yet, and is not by this.
+    /// Uses the driver of `gpu`: a loaded one, or the `sim` backend where it is simulated.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] where the backend chosen so far does not reach this GPU.
+    pub fn gpu(self, gpu: &Gpu) -> Result<Self> {
+        let unavailable = |backend, reason: &str| Error::BackendUnavailable {
+            backend,
+            reason: reason.to_owned(),
+        };
+        match (ConcreteDriver::of(gpu.driver()), self.backend) {
+            (ConcreteDriver::Cuda(_), Some(BackendKind::Sim)) => Err(unavailable(
+                BackendKind::Sim,
+                "the GPU is not simulated: open it by gdr_cuda::open_driver, which simulates where \
+                 GDR_BACKEND is sim, or choose another backend",
+            )),
+            (ConcreteDriver::Cuda(cuda), _) => Ok(self.cuda(cuda)),
+            (ConcreteDriver::Simulated(driver), None | Some(BackendKind::Sim)) => {
+                Ok(self.simulated(driver).backend(BackendKind::Sim))
+            }
+            (ConcreteDriver::Simulated(_), Some(other)) => Err(unavailable(
+                other,
+                "the GPU is simulated, and only sim reaches its memory",
+            )),
+        }
+    }
+
+    /// Opens the context. Does not initialize CUDA.
     ///
     /// # Errors
     /// [`Error::NoBackend`] or [`Error::BackendUnavailable`], with every reason.
     pub fn open(self) -> Result<Context> {
-        let origin = Origin::current();
+        let origin = ProcessId::current();
         let (backend, choice) = match self.backend {
             Some(kind) => {
                 let backend = self
@@ -82,7 +94,7 @@ impl ContextBuilder {
                 let reason = format!("it was asked for, and {}", backend.reason());
                 (
                     backend,
-                    Choice {
+                    BackendChoice {
                         backend: kind,
                         reason,
                         rejected: Vec::new(),
@@ -99,12 +111,12 @@ impl ContextBuilder {
         })
     }
 
-    fn first_that_works(&self) -> Result<(Arc<dyn Backend>, Choice)> {
+    fn first_that_works(&self) -> Result<(Arc<dyn Backend>, BackendChoice)> {
         let mut tried = Vec::new();
         for kind in BackendKind::ORDER {
             match self.try_backend(kind) {
                 Ok(backend) => {
-                    let choice = Choice {
+                    let choice = BackendChoice {
                         backend: kind,
                         reason: backend.reason(),
                         rejected: tried,
@@ -142,12 +154,12 @@ impl ContextBuilder {
     }
 }
 
-/// A backend, ready to pin. Pins and mappings outlive it.
+/// An open backend. Pins and mappings outlive it.
 #[derive(Debug)]
 pub struct Context {
     backend: Arc<dyn Backend>,
-    choice: Choice,
-    origin: Origin,
+    choice: BackendChoice,
+    origin: ProcessId,
 }
 
 impl Context {
@@ -160,7 +172,33 @@ impl Context {
         Self::builder().backend_from_env()?.open()
     }
 
-    /// A context with choices.
+    /// Opens a context for the memory of `gpu`: on a real GPU as [`Context::open`] does, over the
+    /// driver that is loaded already; on a simulated one the `sim` backend.
+    ///
+    /// With [`gdr_cuda::open_driver`] a program runs on either by `GDR_BACKEND` alone:
+    ///
+    /// ```no_run
+    /// use gdr_copy::Context;
+    /// use gdr_cuda::{Gpu, MemoryKind, Ordinal, open_driver};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gpu = Gpu::open(open_driver()?, Ordinal(0))?;
+    /// let buffer = gpu.allocate(MemoryKind::Plain, 1 << 20)?;
+    ///
+    /// let mapping = Context::open_for(&gpu)?.pin(buffer.ptr(), buffer.len())?.map()?;
+    /// mapping.write_at(100, b"hello")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ContextBuilder::open`]; [`Error::BackendUnavailable`] where `GDR_BACKEND` names a
+    /// backend that does not reach this GPU.
+    pub fn open_for(gpu: &Gpu) -> Result<Self> {
+        Self::builder().backend_from_env()?.gpu(gpu)?.open()
+    }
+
+    /// Opens a context with options.
     pub fn builder() -> ContextBuilder {
         ContextBuilder::default()
     }
@@ -170,8 +208,8 @@ impl Context {
         self.choice.backend
     }
 
-    /// The backend in use, why, and what was passed over.
-    pub fn choice(&self) -> &Choice {
+    /// The backend in use, why it was chosen, and why others were not.
+    pub fn choice(&self) -> &BackendChoice {
         &self.choice
     }
 
@@ -181,45 +219,144 @@ impl Context {
     }
 
     /// The process that opened this context.
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> ProcessId {
         self.origin
     }
 
-    /// Takes hold of `len` bytes of GPU memory at `ptr`: any pointer into any allocation that has
-    /// a lasting place on a GPU, of any alignment.
+    /// Pins `len` bytes of GPU memory at `ptr`: any pointer into any allocation that does not
+    /// migrate, of any alignment.
+    ///
+    /// The memory stays allocated while it is pinned, also after `cudaFree`. An allocator that
+    /// reuses memory without freeing it (PyTorch's, a pool) may still give it to its next user:
+    /// [`Context::pin_buffer`] keeps the memory's owner, too.
     ///
     /// # Errors
-    /// Many, each with its remedy; nothing stays held then.
+    /// [`Error`] says what failed and what to do; nothing stays pinned.
     pub fn pin(&self, ptr: DevicePtr, len: u64) -> Result<Pinned> {
-        self.pin_with(ptr, len, PinOptions::default())
+        self.pin_with(ptr, len, PinOptions::new())
     }
 
-    /// As [`Context::pin`], with choices.
+    /// As [`Context::pin`], with options.
     ///
     /// # Errors
     /// As [`Context::pin`].
     pub fn pin_with(&self, ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Pinned> {
         self.origin.check()?;
-        Pinned::new(self.backend.clone(), self.origin, ptr, len, options)
+        let request = PinRequest::new(ptr, len, options)?;
+        Pinned::new(self.backend.clone(), self.origin, &request, None)
     }
 
-    /// Every route of this backend to `len` bytes at `ptr`, with the reason where it is closed:
-    /// for reports. Nothing stays held.
+    /// Pins all of `buffer` and keeps it until the pin and its mapping are dropped. That is how to
+    /// pin memory that another library allocated ([`DeviceBuffer::from_owner`]): its owner is not
+    /// dropped before.
+    ///
+    /// # Errors
+    /// As [`Context::pin`].
+    pub fn pin_buffer(&self, buffer: &Arc<DeviceBuffer>) -> Result<Pinned> {
+        self.pin_buffer_with(buffer, PinOptions::new())
+    }
+
+    /// As [`Context::pin_buffer`], with options.
+    ///
+    /// # Errors
+    /// As [`Context::pin`].
+    pub fn pin_buffer_with(
+        &self,
+        buffer: &Arc<DeviceBuffer>,
+        options: PinOptions,
+    ) -> Result<Pinned> {
+        self.origin.check()?;
+        let request = PinRequest::new(buffer.ptr(), buffer.len(), options)?;
+        let (backend, buffer) = (self.backend.clone(), Some(buffer.clone()));
+        Pinned::new(backend, self.origin, &request, buffer)
+    }
+
+    /// Every route of this backend to `len` bytes at `ptr`, with the reason where a route does not
+    /// reach them: for reports. Nothing stays pinned.
     ///
     /// # Errors
     /// Where the range itself cannot be pinned by any route (freed, managed, too long).
     pub fn routes(&self, ptr: DevicePtr, len: u64) -> Result<Vec<RouteReport>> {
         self.origin.check()?;
         self.backend
-            .routes(&PinRequest::new(ptr, len, PinOptions::default())?)
+            .routes(&PinRequest::new(ptr, len, PinOptions::new())?)
     }
 
-    /// How full the PCIe window of a GPU is, where the backend can tell (`rm` can).
+    /// Size and free space of a GPU's BAR1, where the backend can read them (`rm` can).
     ///
     /// # Errors
     /// Where the GPU is unknown or cannot be opened.
     pub fn bar1(&self, device: Ordinal) -> Result<Option<Bar1>> {
         self.origin.check()?;
         self.backend.bar1(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_cuda::MemoryKind;
+
+    use super::*;
+
+    #[test]
+    fn a_context_for_a_simulated_gpu_is_simulated_and_reaches_its_memory() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let buffer = gpu.allocate(MemoryKind::Plain, 4096).unwrap();
+        for builder in [
+            Context::builder(),
+            Context::builder().backend(BackendKind::Sim),
+        ] {
+            let context = builder.gpu(&gpu).unwrap().open().unwrap();
+            assert_eq!(context.backend(), BackendKind::Sim);
+            let mapping = context.pin(buffer.ptr(), 4096).unwrap().map().unwrap();
+            mapping.write_at(0, b"hello").unwrap();
+            let mut seen = [0; 5];
+            buffer.read(0, &mut seen).unwrap();
+            assert_eq!(&seen, b"hello");
+        }
+        for other in [BackendKind::Rm, BackendKind::DmaBuf, BackendKind::Gdrdrv] {
+            let refused = Context::builder().backend(other).gpu(&gpu).unwrap_err();
+            assert!(
+                refused.to_string().contains("only sim reaches"),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pinned_buffer_is_kept_until_its_pin_and_its_mapping_are_dropped() {
+        let driver = SimDriver::new(1);
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let memory = Arc::new(gpu.allocate(MemoryKind::Pool, 10_000).unwrap());
+        let (ptr, owner) = (memory.ptr(), Arc::downgrade(&memory));
+        // SAFETY: `memory` is 10,000 bytes at `ptr`, which nothing else uses.
+        let buffer = unsafe { DeviceBuffer::from_owner(&gpu, ptr, 10_000, memory) }.unwrap();
+        let buffer = Arc::new(buffer);
+
+        let context = Context::open_for(&gpu).unwrap();
+        let pinned = context.pin_buffer(&buffer).unwrap();
+        assert!(Arc::ptr_eq(pinned.buffer().unwrap(), &buffer));
+        let mapping = pinned.map().unwrap();
+        drop(buffer);
+        drop(pinned);
+        mapping.write_at(9_995, b"hello").unwrap();
+        let mut seen = [0; 5];
+        owner.upgrade().unwrap().read(9_995, &mut seen).unwrap();
+        assert_eq!(&seen, b"hello");
+        drop(mapping);
+        assert!(owner.upgrade().is_none(), "the owner is dropped");
+        assert!(gpu.driver().pointer_info(ptr).is_err());
+    }
+
+    #[test]
+    fn the_simulation_is_not_used_unless_it_is_asked_for() {
+        let refused = Context::builder()
+            .backend(BackendKind::Sim)
+            .open()
+            .unwrap_err();
+        assert!(
+            refused.to_string().contains("asked for by name"),
+            "{refused}"
+        );
     }
 }

@@ -1,13 +1,14 @@
-//! Why GPU memory could not be pinned, mapped or copied.
+//! Errors of pinning, mapping and copying.
 
 use std::io;
 
 use gdr_cuda::{DevicePtr, PointerKind};
 
-use crate::backend::rm::RmStatus;
-use crate::choice::{BackendKind, ParseBackendError, Rejected, list};
+use crate::backend::rm::status::RmStatus;
+use crate::backend_kind::{BackendKind, ParseBackendError, Rejected, list};
 use crate::cpu::Caching;
-use crate::pinned::Route;
+use crate::fork::ProcessId;
+use crate::report::Route;
 
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -15,116 +16,79 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why GPU memory could not be pinned, mapped or copied: what failed, why, what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the names of the fields say it")]
 pub enum Error {
     /// No backend works on this machine.
     #[error("GPU memory cannot be mapped on this machine:{}", list(.tried))]
-    NoBackend {
-        /// Every backend, with the reason it was passed over.
-        tried: Vec<Rejected>,
-    },
-    /// The backend that was asked for does not work here.
+    NoBackend { tried: Vec<Rejected> },
+    /// The requested backend does not work on this machine.
     #[error("backend {backend} cannot be used: {reason}")]
     BackendUnavailable {
-        /// The one that was asked for.
         backend: BackendKind,
-        /// Why, and what to do.
         reason: String,
     },
-    /// `GDR_BACKEND` holds no backend's name.
+    /// The value of `GDR_BACKEND` is not the name of a backend.
     #[error("GDR_BACKEND: {0}")]
     BackendName(#[from] ParseBackendError),
-    /// The GPU driver refused.
+    /// The GPU driver failed.
     #[error(transparent)]
     Gpu(#[from] gdr_cuda::Error),
-    /// The address is not memory that lies on a GPU for good.
+    /// The address is not memory that stays on a GPU.
     #[error("{ptr} is {} memory, which cannot be pinned: {}", kind_name(*.kind), kind_remedy(*.kind))]
-    NotDeviceMemory {
-        /// The address.
-        ptr: DevicePtr,
-        /// What it is.
-        kind: PointerKind,
-    },
-    /// The range runs past its allocation.
+    NotDeviceMemory { ptr: DevicePtr, kind: PointerKind },
+    /// The range ends after its allocation.
     #[error(
         "{len} bytes at {ptr} run past their allocation ({size} bytes from {base}): pin at most {} \
          bytes from there", .base.get().saturating_add(*.size).saturating_sub(.ptr.get())
     )]
     PastAllocation {
-        /// Where the range starts.
         ptr: DevicePtr,
-        /// Its length.
         len: u64,
-        /// Where the allocation starts.
         base: DevicePtr,
-        /// How long the allocation is.
         size: u64,
     },
-    /// A range of no bytes, or one past the end of the address space.
-    #[error("{len} bytes at {ptr} is no range that can be pinned: give at least one byte")]
-    EmptyRange {
-        /// The address.
-        ptr: DevicePtr,
-        /// The length.
-        len: u64,
-    },
+    /// The range is empty, or ends after the address space.
+    #[error("{len} bytes at {ptr} cannot be pinned: give at least one byte")]
+    EmptyRange { ptr: DevicePtr, len: u64 },
     /// A device node could not be opened.
-    #[error("{path} cannot be opened: {source}; {}", node_remedy(.source))]
-    DeviceNode {
-        /// The node.
-        path: String,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// The NVIDIA driver's resource manager refused a call.
+    #[error("{path} cannot be opened: {source}; {}", node_remedy(.path, .source))]
+    DeviceNode { path: String, source: io::Error },
+    /// A call of the NVIDIA driver's resource manager failed.
     #[error("the NVIDIA driver refused {call} for {what}: {status}{}", .status.remedy())]
     Rm {
-        /// The call, by its name in the driver's headers.
         call: &'static str,
-        /// What it was asked for.
         what: &'static str,
-        /// Its answer.
         status: RmStatus,
     },
-    /// The GPU's PCIe window is full.
+    /// The GPU's BAR1 has no space left.
     #[error(
         "BAR1 of GPU {gpu} has no room to map {wanted} bytes: {} in all, {} free, {mapped} mapped \
          by this process; unmap something, map less, or enable Resizable BAR / large BAR1 in the \
-         firmware set-up", size_or_unknown(*.total), size_or_unknown(*.free)
+         firmware setup", size_or_unknown(*.total), size_or_unknown(*.free)
     )]
     Bar1Exhausted {
-        /// PCI address of the GPU.
         gpu: gdr_cuda::Bdf,
-        /// Bytes that were to be mapped.
         wanted: u64,
-        /// Size of BAR1, bytes, where the driver tells.
         total: Option<u64>,
-        /// Free bytes of BAR1, where the driver tells.
         free: Option<u64>,
-        /// Bytes that this process has mapped through this library.
         mapped: u64,
     },
-    /// The way to reach this kind of memory did not prove itself on this driver.
+    /// A route failed its self-test on this driver.
     #[error(
         "the {route} route failed its self-test on NVIDIA driver {driver}: {reason}; use another \
          backend (GDR_BACKEND=gdrdrv with NVIDIA's module, or dmabuf from driver 610 on) and \
          report this driver version"
     )]
     SelfTest {
-        /// The route under test.
         route: Route,
-        /// The driver's version.
         driver: String,
-        /// What was wrong.
         reason: String,
     },
-    /// Every route to this memory was refused.
+    /// No route reaches this memory.
     #[error("no route reaches {len} bytes at {ptr}:{}", routes(.refused))]
     NoRoute {
-        /// Where the range starts.
         ptr: DevicePtr,
-        /// Its length.
         len: u64,
-        /// Each route with the reason it was refused.
         refused: Vec<(Route, String)>,
     },
     /// The process has forked since the context was opened.
@@ -133,99 +97,79 @@ pub enum Error {
          new context after fork (CUDA itself must be initialized after fork, too)"
     )]
     ForkedChild,
-    /// A pin has one mapping at a time.
+    /// The pin is mapped already.
     #[error("this range is mapped already: a pin has one mapping at a time; drop that one first")]
     AlreadyMapped,
-    /// The memory is gone (`gdrdrv` in its non-persistent mode).
-    #[error("the memory was freed while it was pinned, and its mapping is gone; unpin it")]
+    /// The memory was freed while it was pinned (`gdrdrv` in its non-persistent mode).
+    #[error("the memory was freed while it was pinned, and its mapping is invalid; unpin it")]
     Invalidated,
-    /// A kind of mapping that this backend does not offer for this memory.
+    /// The backend does not offer this kind of mapping for this memory.
     #[error("a {wanted} mapping was asked for, but {backend} maps this memory {offered}")]
     Caching {
-        /// What was asked for.
         wanted: Caching,
-        /// What there is.
         offered: Caching,
-        /// The backend.
         backend: BackendKind,
     },
-    /// A bus that this backend cannot be told to use.
+    /// The copy routine faults on this memory.
+    #[error(
+        "copy routine {routine} needs uncached memory, and this mapping ({caching}, by {backend}) is \
+         not; use another routine, such as portable"
+    )]
+    Routine {
+        routine: &'static str,
+        caching: Caching,
+        backend: BackendKind,
+    },
+    /// The backend cannot force the bus.
     #[error(
         "backend {backend} cannot force the mapping onto PCIe: {reason}; pin without that option"
     )]
     ForcePcie {
-        /// The backend.
         backend: BackendKind,
-        /// Why not.
         reason: &'static str,
     },
-    /// More bytes than the pin covers.
+    /// The mapping would be longer than the pin.
     #[error("{wanted} bytes were to be mapped, but the pin covers {available}")]
-    MapLength {
-        /// Bytes asked for.
-        wanted: u64,
-        /// Bytes pinned.
-        available: u64,
-    },
-    /// An access past the mapping.
+    MapLength { wanted: u64, available: u64 },
+    /// The access ends after the mapping.
     #[error("bytes {offset}..{} lie outside the mapping of {mapped} bytes", .offset.saturating_add(*.len))]
-    OutOfRange {
-        /// Where the access starts.
-        offset: u64,
-        /// Its length.
-        len: u64,
-        /// The mapping's length.
-        mapped: u64,
-    },
-    /// A flag at an address that is no multiple of its size.
+    OutOfRange { offset: u64, len: u64, mapped: u64 },
+    /// The address of a flag is not a multiple of its size.
     #[error(
-        "a flag of {size} bytes cannot stand at offset {offset}: {address:#x} is not a multiple of {size}"
+        "a flag of {size} bytes cannot be at offset {offset}: {address:#x} is not a multiple of {size}"
     )]
     Unaligned {
-        /// Offset in the mapping.
         offset: u64,
-        /// CPU address.
         address: usize,
-        /// Size of the flag.
         size: usize,
     },
-    /// The `gdrdrv` module and this library do not fit together.
+    /// The version of the `gdrdrv` module is not supported.
     #[error("gdrdrv {found} is loaded, but {wanted} is needed; {remedy}")]
     ModuleVersion {
-        /// The module's version.
         found: String,
-        /// What is needed.
         wanted: String,
-        /// What to do.
         remedy: &'static str,
     },
-    /// The `gdrdrv` module refused a call.
+    /// A call of the `gdrdrv` module failed.
     #[error("the gdrdrv module refused {call}: {source}; {remedy}")]
     Module {
-        /// The call, by its name in the module's header.
         call: &'static str,
-        /// Its answer.
         source: io::Error,
-        /// What that means here, and what to do.
         remedy: &'static str,
     },
-    /// CUDA's dma-bufs cannot be mapped here.
+    /// Dma-bufs of CUDA cannot be mapped on this machine.
     #[error(
-        "dma-bufs cannot be mapped here: {reason}; it takes NVIDIA driver 610.43.02 (CUDA 13.3) \
-         or later: update it, or use another backend (GDR_BACKEND=rm needs the driver only)"
+        "dma-bufs cannot be mapped here: {reason}; NVIDIA driver 610.43.02 (CUDA 13.3) or later is \
+         required: update it, or use another backend (GDR_BACKEND=rm requires the driver only)"
     )]
     DmaBufMmap {
-        /// What is in the way.
         reason: String,
-        /// The system's answer, where it was asked.
         source: Option<io::Error>,
     },
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{call} failed: {source}{}", os_remedy(.source))]
     Os {
-        /// The call.
         call: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
 }
@@ -235,6 +179,17 @@ impl Error {
         Self::Os {
             call,
             source: source.into(),
+        }
+    }
+}
+
+impl ProcessId {
+    /// Refuses in any process but this one.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_current() {
+            Ok(())
+        } else {
+            Err(Error::ForkedChild)
         }
     }
 }
@@ -251,25 +206,32 @@ fn kind_name(kind: PointerKind) -> &'static str {
 fn kind_remedy(kind: PointerKind) -> &'static str {
     match kind {
         PointerKind::Managed => {
-            "the driver moves it between host and GPU; use it from the CPU directly, or allocate \
-             with cudaMalloc"
+            "it migrates between host and GPU; access it from the CPU directly, or allocate with \
+             cudaMalloc"
         }
-        PointerKind::Host => "the CPU can use it as it is",
+        PointerKind::Host => "the CPU can access it directly",
         _ => "allocate with cudaMalloc, cuMemCreate or a CUDA memory pool",
     }
 }
 
-fn node_remedy(source: &io::Error) -> &'static str {
+fn node_remedy(path: &str, source: &io::Error) -> &'static str {
+    let of_gdrdrv = path.ends_with("gdrdrv");
     match source.raw_os_error() {
-        Some(libc::ENOENT) => {
+        // ENXIO and ENODEV: the node was made by hand, or is left over from an unloaded module.
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) if of_gdrdrv => {
+            "the gdrdrv module is not loaded (modprobe gdrdrv, as root), or the container does not \
+             pass the device in (--device /dev/gdrdrv)"
+        }
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => {
             "the NVIDIA driver is not loaded (nvidia-smi, nvidia-modprobe), or the container does \
              not pass the device in (--gpus, --device)"
         }
         Some(libc::EACCES | libc::EPERM) => {
-            "this user may not use it: check the node's mode and group, and the container's \
+            "this user may not open it: check the node's mode and group, and the container's \
              device rules"
         }
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
+        _ if of_gdrdrv => "check dmesg for messages of gdrdrv",
         _ => "check dmesg for messages of the NVIDIA driver",
     }
 }
@@ -296,4 +258,28 @@ fn routes(refused: &[(Route, String)]) -> String {
         .iter()
         .map(|(route, reason)| format!("\n  {route}: {reason}"))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_node_names_the_module_that_creates_it() {
+        let text = |path: &str, errno| {
+            let (path, source) = (path.to_owned(), io::Error::from_raw_os_error(errno));
+            Error::DeviceNode { path, source }.to_string()
+        };
+        for errno in [libc::ENOENT, libc::ENXIO, libc::ENODEV] {
+            let gdrdrv = text("/dev/gdrdrv", errno);
+            assert!(gdrdrv.contains("modprobe gdrdrv"), "{gdrdrv}");
+            assert!(!gdrdrv.contains("nvidia-smi"), "{gdrdrv}");
+            let nvidia = text("/dev/nvidiactl", errno);
+            assert!(nvidia.contains("nvidia-modprobe"), "{nvidia}");
+            assert!(!nvidia.contains("gdrdrv"), "{nvidia}");
+        }
+        assert!(text("/dev/gdrdrv", libc::EIO).contains("messages of gdrdrv"));
+        assert!(text("/dev/nvidia0", libc::EACCES).contains("mode and group"));
+        assert!(text("/dev/gdrdrv", libc::EACCES).contains("mode and group"));
+    }
 }

@@ -1,17 +1,17 @@
-//! Words that the CPU and the GPU signal each other with.
+//! Flags: words by which the CPU and the GPU signal each other.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-use crate::cpu::fence;
+use crate::cpu::{fence, trace};
 use crate::error::{Error, Result};
-use crate::fork::Origin;
+use crate::fork::ProcessId;
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// An unsigned integer of 1, 2, 4 or 8 bytes: what one bus transaction carries whole.
+/// An unsigned integer of 1, 2, 4 or 8 bytes, which one bus transaction carries whole.
 pub trait FlagWord: sealed::Sealed + Copy + Debug + PartialEq + Send + Sync + 'static {}
 
 macro_rules! flag_word {
@@ -22,13 +22,13 @@ macro_rules! flag_word {
 }
 flag_word!(u8, u16, u32, u64);
 
-/// A naturally aligned word in GPU memory, stored with one instruction and read with one.
+/// A naturally aligned word in GPU memory, stored by one instruction and loaded by one.
 ///
-/// Neither end ever sees a torn value. See each method for what is ordered.
+/// Values are never torn. Each method documents its ordering.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag<'mapping, T> {
     at: *mut T,
-    origin: Origin,
+    origin: ProcessId,
     mapping: PhantomData<&'mapping ()>,
 }
 
@@ -39,7 +39,7 @@ unsafe impl<T: FlagWord> Send for Flag<'_, T> {}
 unsafe impl<T: FlagWord> Sync for Flag<'_, T> {}
 
 impl<T: FlagWord> Flag<'_, T> {
-    pub(crate) fn new(at: *mut u8, offset: u64, origin: Origin) -> Result<Self> {
+    pub(crate) fn new(at: *mut u8, offset: u64, origin: ProcessId) -> Result<Self> {
         let at = at.cast::<T>();
         if !at.is_aligned() {
             return Err(Error::Unaligned {
@@ -59,22 +59,23 @@ impl<T: FlagWord> Flag<'_, T> {
         assert!(self.origin.is_current_fast(), "{}", Error::ForkedChild);
     }
 
-    /// Stores `value` with one instruction, after everything this thread wrote to the mapping
-    /// before, and pushes it out: the usual "data, then flag".
+    /// Stores `value` by one instruction, after all earlier stores of this thread to the mapping, and
+    /// flushes it from the write-combining buffer: the usual "data, then flag".
     ///
     /// # Panics
     /// In a forked child, which has no mapping.
     #[inline]
     pub fn store(&self, value: T) {
         self.check();
-        // Earlier write-combined stores may leave the CPU in any order; they must not pass.
+        // Write-combined stores leave the CPU in any order; the flag must not pass the data.
         fence::store_fence();
+        trace::step!(trace::STORE);
         // SAFETY: aligned, inside a live mapping, and not Rust memory.
         unsafe { self.at.write_volatile(value) };
         fence::store_fence();
     }
 
-    /// Reads the word with one load: a PCIe round trip. Nothing is ordered by it; see
+    /// Reads the word by one load: a PCIe round trip. It orders no other access; see
     /// [`Flag::load_acquire`].
     ///
     /// # Panics
@@ -82,12 +83,13 @@ impl<T: FlagWord> Flag<'_, T> {
     #[inline]
     pub fn load(&self) -> T {
         self.check();
+        trace::step!(trace::LOAD);
         // SAFETY: aligned, inside a live mapping, and not Rust memory.
         unsafe { self.at.read_volatile() }
     }
 
-    /// Reads the word, and lets no later read of the mapping by this thread see older data: the
-    /// usual "flag, then data".
+    /// Reads the word. Later reads of the mapping by this thread return no older data: the usual
+    /// "flag, then data".
     ///
     /// # Panics
     /// In a forked child, which has no mapping.
@@ -96,5 +98,41 @@ impl<T: FlagWord> Flag<'_, T> {
         let value = self.load();
         fence::fresh_load_fence();
         value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::trace::{LOAD, STORE, barrier, steps_of};
+
+    #[test]
+    fn a_flag_is_stored_between_two_fences_and_acquired_before_one() {
+        let mut word = 0u32;
+        let at = std::ptr::from_mut(&mut word).cast();
+        let flag = Flag::<u32>::new(at, 0, ProcessId::current()).unwrap();
+        let steps = steps_of(|| flag.store(7));
+        assert_eq!(steps, [barrier::STORE, STORE, barrier::STORE]);
+        let steps = steps_of(|| assert_eq!(flag.load_acquire(), 7));
+        assert_eq!(steps, [LOAD, barrier::FRESH_LOAD]);
+        assert_eq!(steps_of(|| assert_eq!(flag.load(), 7)), [LOAD]);
+    }
+
+    #[test]
+    fn a_flag_is_refused_where_its_word_is_not_aligned() {
+        let mut words = [0u64; 2];
+        let at = words.as_mut_ptr().cast::<u8>();
+        for (offset, fits) in [
+            (0, true),
+            (4, true),
+            (8, true),
+            (1, false),
+            (2, false),
+            (6, false),
+        ] {
+            let flag =
+                Flag::<u32>::new(at.wrapping_add(offset), offset as u64, ProcessId::current());
+            assert_eq!(flag.is_ok(), fits, "{offset}");
+        }
     }
 }

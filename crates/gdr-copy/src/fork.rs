@@ -1,8 +1,8 @@
-//! Telling a forked child from the process that made a pin.
+//! Detecting a forked child.
 //!
-//! The NVIDIA driver ties a client to the process that allocated it, and mappings are kept out
-//! of children (`MADV_DONTFORK`), so a child must neither use nor unmap what it inherited: the
-//! same addresses may meanwhile hold something else.
+//! The NVIDIA driver ties a client to the process that allocated it, and mappings are not inherited
+//! (`MADV_DONTFORK`). So a child must neither use nor unmap the mappings of its parent: other
+//! memory may be at their addresses.
 
 use std::ptr;
 use std::sync::Once;
@@ -15,20 +15,20 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The process in which something was made.
+/// The process that made something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct ProcessId {
     generation: u32,
     pid: u32,
 }
 
-impl Origin {
+impl ProcessId {
     /// The calling process.
     pub fn current() -> Self {
         REGISTERED.call_once(|| {
-            // SAFETY: `in_child` is async-signal-safe (one atomic add) and lives as long as the
-            // process: a shared library with thread-local state is linked with `-z nodelete`.
-            // A failure (no memory) leaves the pid comparison as the only test.
+            // SAFETY: `in_child` is async-signal-safe (one atomic add). It is never called after it
+            // was unloaded: the C library removes the handlers of an unloaded object.
+            // After a failure (no memory), the comparison of process ids is the only test.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
         Self {
@@ -37,51 +37,43 @@ impl Origin {
         }
     }
 
-    /// Whether this is still that process. One relaxed load: misses only a child that was made
-    /// by a bare `clone` system call; see [`Origin::is_current`].
+    /// Whether the calling process is this one. One relaxed load; it does not detect a child that
+    /// was made by a bare `clone` system call, as [`ProcessId::is_current`] does.
     #[inline]
     pub fn is_current_fast(&self) -> bool {
         GENERATION.load(Ordering::Relaxed) == self.generation
     }
 
-    /// Whether this is still that process. Costs a system call.
+    /// Whether the calling process is this one. One system call.
     pub fn is_current(&self) -> bool {
         self.is_current_fast() && std::process::id() == self.pid
     }
-
-    pub(crate) fn check(&self) -> crate::Result<()> {
-        if self.is_current() {
-            Ok(())
-        } else {
-            Err(crate::Error::ForkedChild)
-        }
-    }
 }
 
-/// State of one process: a forked child starts with a fresh one.
+/// State of one process: a forked child starts with a new one.
 ///
-/// A lock that another thread holds at the moment of a fork stays locked in the child for good,
-/// because that thread does not exist there.
+/// A lock that another thread holds at a fork stays locked in the child permanently, because that
+/// thread does not exist there.
 #[derive(Debug)]
-pub(crate) struct PerProcess<T: 'static>(AtomicPtr<(Origin, T)>);
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<(ProcessId, T)>);
 
 impl<T: Default + Sync> PerProcess<T> {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// This process's state. That of the parent is left as it is, for good.
+    /// The state of this process. That of the parent is never dropped.
     pub(crate) fn get(&self) -> &'static T {
         let mut current = self.0.load(Ordering::Acquire);
         loop {
-            // SAFETY: every pointer here comes from `Box::leak` below and was published by the
-            // release half of the exchange.
+            // SAFETY: null, or from `Box::into_raw` below, published by the release half of the
+            // exchange and never freed.
             if let Some((origin, state)) = unsafe { current.as_ref() }
                 && origin.is_current()
             {
                 return state;
             }
-            let fresh = Box::into_raw(Box::new((Origin::current(), T::default())));
+            let fresh = Box::into_raw(Box::new((ProcessId::current(), T::default())));
             match self
                 .0
                 .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
@@ -103,15 +95,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_knows_that_it_is_not_the_parent() {
-        let origin = Origin::current();
+    fn a_child_is_not_the_process_of_its_parent() {
+        let origin = ProcessId::current();
         assert!(origin.is_current());
         // SAFETY: the child only compares numbers and leaves by `_exit`.
         match unsafe { libc::fork() } {
             0 => {
-                let told = !origin.is_current_fast() && !origin.is_current();
+                let detected = !origin.is_current_fast() && !origin.is_current();
                 // SAFETY: ends the child without running the parent's destructors.
-                unsafe { libc::_exit(if told { 0 } else { 1 }) }
+                unsafe { libc::_exit(if detected { 0 } else { 1 }) }
             }
             child => {
                 assert!(child > 0);
@@ -125,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_at_a_fork_is_free_in_the_child() {
+    fn a_lock_that_is_locked_at_a_fork_is_free_in_the_child() {
         static LOCK: PerProcess<std::sync::Mutex<u32>> = PerProcess::new();
-        let held = LOCK.get().lock().unwrap();
+        let guard = LOCK.get().lock().unwrap();
         // SAFETY: the child takes a lock of its own and leaves by `_exit`.
         match unsafe { libc::fork() } {
             0 => {
@@ -142,7 +134,10 @@ mod tests {
                 assert_eq!(status, 0);
             }
         }
-        assert!(LOCK.get().try_lock().is_err(), "the parent's is still held");
-        drop(held);
+        assert!(
+            LOCK.get().try_lock().is_err(),
+            "the parent's is still locked"
+        );
+        drop(guard);
     }
 }

@@ -1,18 +1,18 @@
 //! GPU memory as CPU memory: pin, map, copy.
 //!
-//! A [`Context`] picks a backend, [`Context::pin`] takes hold of a range of GPU memory, and
-//! [`Pinned::map`] gives the CPU a window into it. The window is a write-combined PCIe mapping
-//! on x86: stores are posted and fast (64 bytes in about 0.1 us), loads cost a PCIe round trip
-//! for each 64 bytes (about 1 us).
+//! A [`Context`] chooses a backend, [`Context::pin`] pins a range of GPU memory, and
+//! [`Pinned::map`] maps it for the CPU. On x86 the mapping is write-combined and goes over PCIe:
+//! stores are posted and fast (64 bytes in about 0.1 us), loads take a PCIe round trip for each 64
+//! bytes (about 1 us).
 //!
-//! | backend | how | needs |
+//! | backend | how | requires |
 //! |---|---|---|
 //! | `gdrdrv` | NVIDIA's GDRCopy kernel module | the module, loaded |
 //! | `dmabuf` | mmap of a dma-buf that CUDA exported | driver 610 or later, CUDA 13.3 |
 //! | `rm` | the stock driver's own memory-mapping calls | the stock driver only |
-//! | `sim` | a memfd behind the simulated GPU | nothing; says `simulated` |
+//! | `sim` | a memfd behind the simulated GPU | nothing; reports `simulated` |
 //!
-//! No backend of this crate needs privileges, and only `gdrdrv` needs a kernel module.
+//! No backend requires privileges, and only `gdrdrv` requires a kernel module.
 //!
 //! ```
 //! use gdr_copy::{BackendKind, Context};
@@ -33,34 +33,51 @@
 //! # }
 //! ```
 //!
-//! # What a mapping is
+//! # Properties of a mapping
 //!
-//! - **Persistent**: the memory stays allocated while it is pinned, also after `cudaFree`; the
-//!   mapping then still reads and writes that memory and nobody else's. [`Pinned::invalidated`]
-//!   tells for `gdrdrv` in its non-persistent mode.
-//! - **Not inherited**: a forked child has no mapping and gets [`Error::ForkedChild`].
-//! - **Not Rust memory**: the GPU and the network write to it at any time, so there is no
-//!   `&[u8]` over it anywhere in this crate.
+//! - **Persistent**: the memory stays allocated while it is pinned, also after `cudaFree`, and is
+//!   not given to another allocation. [`Pinned::invalidated`] reports the exception, `gdrdrv` in
+//!   its non-persistent mode.
+//! - **Not inherited**: a forked child has no mapping; calls return [`Error::ForkedChild`].
+//! - **Not Rust memory**: the GPU and the network write to it at any time, so this crate never
+//!   makes a `&[u8]` of it.
 //!
-//! Ordering is written down at [`cpu`].
+//! Memory that another library allocated (PyTorch, cudarc, NCCL) is pinned as a
+//! [`DeviceBuffer`](gdr_cuda::DeviceBuffer::from_owner) that keeps its owner:
+//! [`Context::pin_buffer`].
+//!
+//! The order of loads and stores is documented at [`cpu`].
 
 mod backend;
-mod choice;
+mod backend_kind;
+mod bar_mapping;
 mod context;
 pub mod cpu;
 mod error;
 mod flag;
 mod fork;
 mod mapping;
+mod options;
+mod pin_state;
 mod pinned;
-mod window;
+mod report;
 
-pub use backend::rm::RmStatus;
-pub use choice::{BackendKind, Choice, ParseBackendError, Rejected};
-pub use context::{Attributes, Context, ContextBuilder, ModuleVersion};
+pub use backend::rm::status::RmStatus;
+pub use backend_kind::{BackendChoice, BackendKind, ParseBackendError, Rejected};
+pub use context::{Context, ContextBuilder};
 pub use cpu::Caching;
 pub use error::{Error, Result};
 pub use flag::{Flag, FlagWord};
-pub use fork::Origin;
+pub use fork::ProcessId;
 pub use mapping::{Mapping, Slice};
-pub use pinned::{Bar1, Bus, Extent, MapOptions, PinInfo, PinOptions, Pinned, Route, RouteReport};
+pub use options::{Bus, MapOptions, PinGranularity, PinOptions};
+pub use pinned::Pinned;
+pub use report::{Attributes, Bar1, ModuleVersion, PinInfo, Route, RouteReport};
+
+#[cfg(doctest)]
+mod compile_fail;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

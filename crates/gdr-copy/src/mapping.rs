@@ -1,43 +1,41 @@
-//! Mappings: the CPU's window into pinned GPU memory.
+//! CPU mappings of pinned GPU memory.
 
 use std::sync::Arc;
 
 use gdr_cuda::DevicePtr;
 
+use crate::bar_mapping::BarMapping;
 use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
 use crate::flag::{Flag, FlagWord};
-use crate::fork::Origin;
-use crate::pinned::PinState;
-use crate::window::Window;
+use crate::fork::ProcessId;
+use crate::pin_state::PinState;
 
-/// The CPU's window into a pinned range. Unmapped on drop; the pin may be dropped before or
-/// after.
+/// A CPU mapping of a pinned range. Unmapped on drop; the pin may be dropped before or after.
 ///
 /// Offsets count from the pointer that was pinned. All methods take `&self` and may run on
-/// several threads at once: the memory is the GPU's, other agents write to it at any time, and a
-/// race there tears data but never this process. [`Mapping::slice`] hands out parts for threads.
+/// several threads at once: the GPU and the network write to the memory at any time, and a race
+/// tears data but is not undefined behaviour. [`Mapping::slice`] returns parts for threads.
 #[derive(Debug)]
 pub struct Mapping {
-    // Dropped by hand in `drop`, before the pin hears of it.
-    window: Option<Window>,
+    // Set to `None` by `drop`, before the pin may be mapped again.
+    bar: Option<BarMapping>,
     view: View,
     state: Arc<PinState>,
 }
 
-/// Where copies go: plain numbers, so that a hot copy touches one cache line.
+/// What copies need: plain numbers, so that a copy reads one cache line.
 #[derive(Clone, Copy, Debug)]
 struct View {
     base: *mut u8,
     len: u64,
     caching: Caching,
     routine: &'static Routine,
-    origin: Origin,
+    origin: ProcessId,
 }
 
-// SAFETY: the pointer is only ever used for device accesses inside a window that outlives the
-// view (`Mapping` owns the window, `Slice` borrows the mapping), and those may come from any
-// thread.
+// SAFETY: the pointer is used only for device accesses to a mapping that outlives the view
+// (`Mapping` owns it, `Slice` borrows it). Any thread may make these.
 unsafe impl Send for View {}
 // SAFETY: as above; a view has no interior state.
 unsafe impl Sync for View {}
@@ -56,16 +54,15 @@ impl View {
         if !self.origin.is_current_fast() {
             return Err(Error::ForkedChild);
         }
-        // SAFETY: `offset <= self.len`, and the window is mapped for at least `self.len` bytes
-        // from `base` on.
+        // SAFETY: `offset <= self.len`, and at least `self.len` bytes are mapped from `base` on.
         Ok(unsafe { self.base.add(offset as usize) })
     }
 
     #[inline]
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let dst = self.at(offset, bytes.len())?;
-        // SAFETY: `at` checked that the bytes lie in the window, `bytes` is readable, and no
-        // Rust memory lies in a window, so the two cannot overlap.
+        // SAFETY: `at` checked that the bytes are in the mapping, `bytes` is readable, and no Rust
+        // memory is in a mapping, so the two cannot overlap.
         unsafe { cpu::copy_to(self.routine, self.caching, dst, bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
@@ -94,8 +91,8 @@ impl View {
     #[inline]
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let src = self.at(offset, bytes.len())?;
-        // SAFETY: `at` checked that the bytes lie in the window, whose lines are whole (it is
-        // made of pages); `bytes` is writable and, being Rust memory, not in a window.
+        // SAFETY: `at` checked that the bytes are in the mapping, which consists of pages and so of
+        // whole lines; `bytes` is writable and, being Rust memory, not in a mapping.
         unsafe {
             cpu::copy_from(
                 self.routine,
@@ -110,36 +107,36 @@ impl View {
 }
 
 impl Mapping {
-    pub(crate) fn new(state: Arc<PinState>, window: Window, skip: u64) -> Self {
-        let mapped = window.len() as u64;
+    pub(crate) fn new(state: Arc<PinState>, bar: BarMapping, skip: u64) -> Self {
+        let mapped = bar.len() as u64;
         let view = View {
-            // A mapping shorter than the distance to the pinned pointer shows none of its bytes.
-            base: window.as_ptr().wrapping_add(skip.min(mapped) as usize),
-            len: mapped.saturating_sub(skip).min(state.len()),
-            caching: window.caching(),
-            routine: state.routine(),
-            origin: window.origin(),
+            // A mapping may end before the pinned pointer; then it has no bytes.
+            base: bar.as_ptr().wrapping_add(skip.min(mapped) as usize),
+            len: mapped.saturating_sub(skip).min(state.len),
+            caching: bar.caching(),
+            routine: state.routine(bar.caching()),
+            origin: bar.origin(),
         };
         Self {
-            window: Some(window),
+            bar: Some(bar),
             view,
             state,
         }
     }
 
-    /// Bytes that can be reached, counted from the pointer that was pinned.
+    /// Bytes that can be accessed, counted from the pointer that was pinned.
     pub fn len(&self) -> u64 {
         self.view.len
     }
 
-    /// Whether none can (the mapping was asked to be shorter than the way to the pointer).
+    /// Whether there are none: the mapping ends before the pinned pointer.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
 
-    /// The GPU address that offset 0 shows.
+    /// The GPU address of offset 0.
     pub fn device_ptr(&self) -> DevicePtr {
-        self.state.ptr()
+        self.state.ptr
     }
 
     /// How the CPU caches this mapping.
@@ -152,33 +149,45 @@ impl Mapping {
         self.view.routine
     }
 
-    /// Uses `routine` from now on; for comparing them.
-    pub fn set_routine(&mut self, routine: &'static Routine) {
+    /// Uses `routine` from now on, to compare routines.
+    ///
+    /// # Errors
+    /// [`Error::Routine`] where it [requires an uncached mapping](Routine::needs_uncached_mapping)
+    /// and this one is cached or simulated: the first copy would fault.
+    pub fn set_routine(&mut self, routine: &'static Routine) -> Result<()> {
+        if !self.state.accepts(routine, self.view.caching) {
+            return Err(Error::Routine {
+                routine: routine.name(),
+                caching: self.view.caching,
+                backend: self.state.backend.kind(),
+            });
+        }
         self.view.routine = routine;
+        Ok(())
     }
 
     /// The CPU address of the byte at the pinned pointer.
     ///
-    /// Valid for [`Mapping::len`] bytes while this mapping lives and in this process only. The
-    /// memory is not Rust's: use volatile or the routines of [`cpu`], never a reference.
+    /// Valid for [`Mapping::len`] bytes while this mapping exists, in this process only. Access it by
+    /// volatile accesses or the routines of [`cpu`], never by a reference.
     pub fn as_ptr(&self) -> *mut u8 {
         self.view.base
     }
 
-    /// The whole window: the CPU address of [`crate::PinInfo::va`] and the bytes mapped from
-    /// there, in whole host pages.
+    /// All that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`], and the
+    /// bytes mapped from there on.
     pub fn window(&self) -> (*mut u8, u64) {
-        self.window
-            .as_ref()
-            .map_or((std::ptr::null_mut(), 0), |w| (w.as_ptr(), w.len() as u64))
+        self.bar.as_ref().map_or((std::ptr::null_mut(), 0), |bar| {
+            (bar.as_ptr(), bar.len() as u64)
+        })
     }
 
     /// Copies `bytes` into GPU memory at `offset`.
     ///
     /// On return the stores have left the CPU's write-combining buffers, in address order. A
-    /// kernel launched afterwards sees them; one already running sees them after some hundred
-    /// nanoseconds, if it polls with volatile or system-scope loads. Naturally aligned pieces of
-    /// 1, 2, 4 and 8 bytes arrive whole. See [`cpu`] for the full contract.
+    /// kernel launched afterwards sees them; a running kernel sees them after some hundred
+    /// nanoseconds, if it polls with volatile or system-scope loads. A naturally aligned word of 1,
+    /// 2, 4 or 8 bytes is never torn. See [`cpu`] for the full contract.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] and nothing is written; [`Error::ForkedChild`].
@@ -188,7 +197,7 @@ impl Mapping {
     }
 
     /// As [`Mapping::write_at`] without the final fence: for batches that end with
-    /// [`Mapping::flush`]. Until then the bytes may linger in the CPU.
+    /// [`Mapping::flush`]. Until then the bytes may stay in the CPU.
     ///
     /// # Errors
     /// As [`Mapping::write_at`].
@@ -197,7 +206,7 @@ impl Mapping {
         self.view.write_at_unfenced(offset, bytes)
     }
 
-    /// Pushes out what this thread wrote with [`Mapping::write_at_unfenced`].
+    /// Flushes the stores of this thread by [`Mapping::write_at_unfenced`].
     #[inline]
     pub fn flush(&self) {
         cpu::fence::store_fence();
@@ -205,9 +214,8 @@ impl Mapping {
 
     /// Copies GPU memory at `offset` into `bytes`.
     ///
-    /// The values are no older than the call. Reading is slow: a PCIe round trip (about 1 us)
-    /// for each 64-byte line, a few of them in flight at once; above some 8 KiB `cuMemcpy` is
-    /// faster.
+    /// The values are no older than the call. Reading is slow: a PCIe round trip (about 1 us) for each
+    /// 64-byte line, a few of them in flight at once; above about 8 KiB `cuMemcpy` is faster.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] and nothing is read; [`Error::ForkedChild`].
@@ -217,10 +225,10 @@ impl Mapping {
     }
 
     /// As [`Mapping::read_at`] without the fence before it: for several reads whose order does not
-    /// matter. They overlap then, so that ten reads of a line each take little longer than one.
+    /// matter. Such reads overlap, so ten reads of a line each take little longer than one.
     ///
     /// The values are no older than this thread's last fenced read, [`Flag::load_acquire`] or
-    /// [`Mapping::begin_reads`]: a line may be answered from a buffer of the CPU.
+    /// [`Mapping::begin_reads`]: the CPU may return a line from a buffer.
     ///
     /// # Errors
     /// As [`Mapping::read_at`].
@@ -229,13 +237,14 @@ impl Mapping {
         self.view.read_at_unfenced(offset, bytes)
     }
 
-    /// From here on [`Mapping::read_at_unfenced`] on this thread returns no older values than now.
+    /// Begins a batch of [`Mapping::read_at_unfenced`] on this thread: they return no values older
+    /// than this call.
     #[inline]
     pub fn begin_reads(&self) {
         cpu::fence::fresh_load_fence();
     }
 
-    /// A word of 1, 2, 4 or 8 bytes at `offset`, to be stored and polled whole.
+    /// A word of 1, 2, 4 or 8 bytes at `offset`, which is stored and loaded whole.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::Unaligned`] where the address is no multiple of the size.
@@ -244,7 +253,7 @@ impl Mapping {
         Flag::new(at, offset, self.view.origin)
     }
 
-    /// The part `offset..offset + len`, to be handed to a thread.
+    /// The part `offset..offset + len`, for a thread.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -254,7 +263,7 @@ impl Mapping {
 
     /// The mapping in parts of `part` bytes (the last one shorter), for threads.
     ///
-    /// Parts that are multiples of 64 bytes keep every thread on lines of its own.
+    /// With a multiple of 64 bytes, no two threads access the same line.
     pub fn chunks(&self, part: std::num::NonZeroU64) -> impl Iterator<Item = Slice<'_>> {
         let view = self.view;
         (0..view.len)
@@ -267,7 +276,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        self.window = None;
+        self.bar = None;
         self.state.unmapped();
     }
 }
@@ -302,7 +311,7 @@ impl Slice<'_> {
         self.view.len
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
@@ -323,5 +332,101 @@ impl Slice<'_> {
     #[inline]
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.view.read_at(offset, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::fake::FakeBackend;
+    use crate::backend_kind::BackendKind;
+    use crate::cpu::FOR_UNCACHED_ONLY;
+    use crate::cpu::trace::{LOAD, STORE, barrier, steps_of};
+
+    fn mapping(kind: BackendKind, caching: Caching) -> Mapping {
+        FakeBackend { kind, caching }
+            .pin(100, 10_000)
+            .map()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_routine_that_faults_on_cacheable_memory_is_refused() {
+        for (kind, caching, accepted) in [
+            (BackendKind::Rm, Caching::WriteCombined, true),
+            (BackendKind::Rm, Caching::Device, true),
+            (BackendKind::Rm, Caching::Cached, false),
+            (BackendKind::DmaBuf, Caching::Cached, false),
+            (BackendKind::Sim, Caching::WriteCombined, false),
+        ] {
+            let mut mapping = mapping(kind, caching);
+            let before = mapping.routine();
+            let set = mapping.set_routine(&FOR_UNCACHED_ONLY);
+            assert_eq!(set.is_ok(), accepted, "{kind} {caching}");
+            match set {
+                Ok(()) => assert_eq!(mapping.routine(), &FOR_UNCACHED_ONLY),
+                Err(error) => {
+                    assert!(error.to_string().contains("portable"), "{error}");
+                    assert_eq!(mapping.routine(), before);
+                }
+            }
+            for routine in Routine::supported() {
+                let fits = accepted || !routine.needs_uncached_mapping();
+                assert_eq!(mapping.set_routine(routine).is_ok(), fits, "{routine:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn fenced_calls_run_their_fence_and_unfenced_calls_run_none() {
+        let mapping = mapping(BackendKind::Rm, Caching::WriteCombined);
+        let (mut bytes, m) = ([7; 100], &mapping);
+        let fresh = match m.routine().has_streaming_loads() {
+            true => barrier::FRESH_LOAD,
+            false => barrier::LOAD,
+        };
+        let write = steps_of(|| m.write_at(1, &bytes).unwrap());
+        assert_eq!(write, [STORE, barrier::STORE]);
+        let read = steps_of(|| m.read_at(1, &mut bytes).unwrap());
+        assert_eq!(read, [fresh, LOAD]);
+
+        let write = steps_of(|| m.write_at_unfenced(1, &bytes).unwrap());
+        assert_eq!(write, [STORE]);
+        assert_eq!(steps_of(|| m.flush()), [barrier::STORE]);
+        let read = steps_of(|| m.read_at_unfenced(1, &mut bytes).unwrap());
+        assert_eq!(read, [LOAD]);
+        assert_eq!(steps_of(|| m.begin_reads()), [barrier::FRESH_LOAD]);
+
+        let slice = m.slice(64, 1000).unwrap();
+        let write = steps_of(|| slice.write_at(1, &bytes).unwrap());
+        assert_eq!(write, [STORE, barrier::STORE]);
+        let read = steps_of(|| slice.read_at(1, &mut bytes).unwrap());
+        assert_eq!(read, [fresh, LOAD]);
+    }
+
+    #[test]
+    fn an_access_outside_of_the_mapping_is_refused_and_touches_no_memory() {
+        let mapping = mapping(BackendKind::Rm, Caching::WriteCombined);
+        let (mut bytes, m) = ([7; 2], &mapping);
+        for offset in [9_999, 10_000, u64::MAX - 1, u64::MAX] {
+            let steps = steps_of(|| {
+                assert!(m.write_at(offset, &bytes).is_err());
+                assert!(m.write_at_unfenced(offset, &bytes).is_err());
+                assert!(m.read_at(offset, &mut bytes).is_err());
+                assert!(m.read_at_unfenced(offset, &mut bytes).is_err());
+                assert!(m.flag::<u16>(offset).is_err());
+                assert!(m.slice(offset, 2).is_err());
+            });
+            assert!(steps.is_empty(), "{steps:?} at {offset}");
+        }
+        m.write_at(9_998, &[1, 2]).unwrap();
+        let last = m.slice(9_998, 2).unwrap();
+        last.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 2]);
+        assert!(last.read_at(1, &mut bytes).is_err());
+        assert!(m.slice(1, u64::MAX).is_err() && m.slice(10_000, 0).unwrap().is_empty());
+        // An empty access at the very end is inside.
+        m.write_at(10_000, &[]).unwrap();
+        assert!(m.write_at(10_001, &[]).is_err());
     }
 }

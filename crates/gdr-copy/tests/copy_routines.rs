@@ -30,7 +30,7 @@ impl Arena {
     /// `tag` is 0 or 0x80: arenas of different tags differ in every byte, whatever the offsets.
     fn new(pages: usize, tag: u8) -> Self {
         let size = pages * PAGE;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        // SAFETY: the kernel chooses the address, so no other mapping is replaced.
         let all = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -72,7 +72,7 @@ impl Arena {
     /// Checks that `range` holds `data` and all else the pattern, then puts the pattern back.
     #[track_caller]
     fn check_and_restore(&mut self, range: Range<usize>, data: &[u8], what: impl Fn() -> String) {
-        // SAFETY: the bytes are mapped, initialised, and reached by nobody else until the end of
+        // SAFETY: the bytes are mapped, initialised, and not accessed otherwise until the end of
         // this function, which has `&mut self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start, self.pattern.len()) };
         let checks = [
@@ -167,7 +167,7 @@ fn routines() -> impl Iterator<Item = &'static Routine> {
     Routine::supported()
         .iter()
         .copied()
-        .filter(|routine| !routine.needs_uncached_window())
+        .filter(|routine| !routine.needs_uncached_mapping())
 }
 
 fn side_of(number: usize) -> Side {

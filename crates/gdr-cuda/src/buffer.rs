@@ -1,15 +1,19 @@
 //! Owned device memory.
 
+use std::any::Any;
+use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::driver::{DmaBuf, MemoryKind, RawAllocation};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use crate::pointer::DevicePtr;
+use crate::pointer::{DevicePtr, Family, PointerKind};
 
-/// Device memory of one allocation, freed when this value and all queued work that uses it are
-/// gone.
+/// Device memory: an allocation of its own, which is freed when this value is dropped and all queued
+/// work that uses it is complete, or memory that another library allocated
+/// ([`DeviceBuffer::from_owner`], [`DeviceBuffer::borrowed`]).
 ///
 /// Reads and writes are the driver's copies: synchronous, on the default stream, so they do not
 /// wait for work on a [`crate::Stream`]. Two that overlap in time may interleave.
@@ -18,19 +22,145 @@ pub struct DeviceBuffer {
     allocation: Arc<Allocation>,
 }
 
-/// What a [`DeviceBuffer`] owns, shared with the streams that may still be using it.
+/// The memory of a [`DeviceBuffer`], shared with the streams that may still be using it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     gpu: Gpu,
     raw: RawAllocation,
+    owner: Owner,
+    /// Whether it is freed without waiting for kernels.
+    unwaited: AtomicBool,
+}
+
+/// What frees the memory of an [`Allocation`] when that is dropped.
+enum Owner {
+    /// The driver that allocated it.
+    Driver,
+    /// The value that owns it, by its own drop. Never locked: the mutex makes it `Sync`.
+    Other(
+        #[expect(dead_code, reason = "kept only to be dropped later")] Mutex<Box<dyn Any + Send>>,
+    ),
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Driver => "Driver",
+            Self::Other(_) => "Other",
+        })
+    }
 }
 
 impl DeviceBuffer {
     pub(crate) fn allocate(gpu: Gpu, kind: MemoryKind, len: u64) -> Result<Self> {
         let raw = gpu.driver().allocate(gpu.info().ordinal, kind, len)?;
         Ok(Self {
-            allocation: Arc::new(Allocation { gpu, raw }),
+            allocation: Arc::new(Allocation {
+                gpu,
+                raw,
+                owner: Owner::Driver,
+                unwaited: AtomicBool::new(false),
+            }),
         })
+    }
+
+    /// Wraps `len` bytes at `ptr` that another library allocated (the CUDA runtime, PyTorch,
+    /// cudarc, NCCL), and keeps `owner` until they are not used any more. Such a buffer is copied,
+    /// exported, pinned and registered as any other. It never frees the memory: dropping `owner`
+    /// does.
+    ///
+    /// `owner` is any value whose drop releases the memory: a reference-counted tensor, a cudarc
+    /// `CudaSlice`, a guard that calls `ncclMemFree`. It is dropped after this value, on the thread
+    /// that drops the last of: this value, the streams with work queued on it, the memory regions
+    /// and the pins made of it.
+    ///
+    /// The range is checked once, here: it lies in one allocation on `gpu`, or in VMM mappings side
+    /// by side. The context in which it was allocated does not matter.
+    ///
+    /// # Streams
+    /// Nothing here waits for the library's own streams, and they do not wait for what is done
+    /// through this buffer. Before another device or a CPU mapping reads the memory, wait for the
+    /// kernels that write it (`cudaStreamSynchronize`); before a kernel reads what came in, wait for
+    /// the completion of the transfer. Memory of a stream-ordered pool must have been allocated by
+    /// then: synchronize with the stream of `cudaMallocAsync` first. An allocator that reuses memory
+    /// per stream (PyTorch's) takes it back when `owner` is dropped: drop it only after all work on
+    /// it is complete, or tell the allocator (`record_stream`).
+    ///
+    /// # Errors
+    /// [`Error::UnknownPointer`], [`Error::NotDeviceMemory`], [`Error::OtherDevice`],
+    /// [`Error::PastAllocation`]; the driver's. `owner` is dropped then.
+    ///
+    /// # Safety
+    /// - The memory stays allocated, and mapped at these addresses, until `owner` is dropped.
+    /// - The program may read and overwrite it, and tolerates what is written through this value,
+    ///   and by devices that it is registered with, while its own kernels use it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+    ///
+    /// # fn main() -> gdr_cuda::Result<()> {
+    /// let gpu = Gpu::open(SimDriver::new(1), Ordinal(0))?;
+    /// // Stands for a tensor: `tensor.data_ptr()`, `tensor.nbytes()`, and its reference count.
+    /// let tensor = Arc::new(gpu.allocate(MemoryKind::Plain, 1 << 20)?);
+    /// let (ptr, len) = (tensor.ptr(), tensor.len());
+    ///
+    /// // SAFETY: a reference to the tensor keeps its memory, and nothing else uses it.
+    /// let buffer = unsafe { DeviceBuffer::from_owner(&gpu, ptr, len, tensor.clone())? };
+    /// drop(tensor);
+    /// buffer.write(0, b"hello")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn from_owner(
+        gpu: &Gpu,
+        ptr: DevicePtr,
+        len: u64,
+        owner: impl Any + Send,
+    ) -> Result<Self> {
+        let raw = locate(gpu, ptr, len)?;
+        Ok(Self {
+            allocation: Arc::new(Allocation {
+                gpu: gpu.clone(),
+                raw,
+                owner: Owner::Other(Mutex::new(Box::new(owner))),
+                unwaited: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// As [`DeviceBuffer::from_owner`], for memory that the caller keeps allocated by other means.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::from_owner`].
+    ///
+    /// # Safety
+    /// - The memory stays allocated, and mapped at these addresses, until this value is dropped and
+    ///   everything that keeps it: streams with work queued on it, and the buffers, memory regions
+    ///   and pins made of it.
+    /// - The second promise of [`DeviceBuffer::from_owner`].
+    ///
+    /// ```
+    /// use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+    ///
+    /// # fn main() -> gdr_cuda::Result<()> {
+    /// let gpu = Gpu::open(SimDriver::new(1), Ordinal(0))?;
+    /// let tensor = gpu.allocate(MemoryKind::Plain, 1 << 20)?; // stands for `tensor.data_ptr()`
+    ///
+    /// // SAFETY: `tensor` outlives `buffer`, and nothing else uses it.
+    /// let buffer = unsafe { DeviceBuffer::borrowed(&gpu, tensor.ptr(), tensor.len())? };
+    /// buffer.write(0, b"hello")?;
+    /// drop(buffer);
+    /// # let mut seen = [0; 5];
+    /// # tensor.read(0, &mut seen)?;
+    /// # assert_eq!(&seen, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn borrowed(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Result<Self> {
+        // SAFETY: the caller's promise; the owner is the caller.
+        unsafe { Self::from_owner(gpu, ptr, len, ()) }
     }
 
     /// Its device address.
@@ -44,7 +174,8 @@ impl DeviceBuffer {
         self.allocation.raw.len
     }
 
-    /// How it was allocated.
+    /// How it was allocated. For memory of another library the driver reports only the allocator: VMM
+    /// memory counts as [`MemoryKind::Vmm`], also where it has handle types.
     pub fn kind(&self) -> MemoryKind {
         self.allocation.raw.kind
     }
@@ -64,7 +195,7 @@ impl DeviceBuffer {
             return Ok(());
         }
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
-        // SAFETY: `bytes` is a live slice, and `range` lies in this live allocation.
+        // SAFETY: `bytes` is a live slice, and `range` lies in this allocation.
         unsafe { driver.copy_to_device(device, range.start, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -78,37 +209,37 @@ impl DeviceBuffer {
             return Ok(());
         }
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
-        // SAFETY: `bytes` is an exclusive live slice, and `range` lies in this live allocation.
+        // SAFETY: `bytes` is an exclusive live slice, and `range` lies in this allocation.
         unsafe { driver.copy_from_device(device, bytes.as_mut_ptr(), range.start, bytes.len()) }
     }
 
-    /// Makes copies and fills of this memory complete before the calls return, which they need not
-    /// otherwise: for memory that another device reaches ([`Driver::synchronize_copies`]).
+    /// Makes copies and fills of this memory complete before the calls return: for memory that another
+    /// device accesses ([`Driver::synchronize_copies`]).
     ///
     /// [`Driver::synchronize_copies`]: crate::Driver::synchronize_copies
     ///
     /// # Errors
-    /// The driver's, where it does not do that for memory of this kind.
+    /// The driver's, where it does not support that for memory of this kind.
     pub fn synchronize_copies(&self) -> Result<()> {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.synchronize_copies(device, self.ptr())
     }
 
-    /// Waits until what other devices wrote into this GPU's memory, and what has arrived there, is
-    /// seen by whatever looks next on the GPU (`cuFlushGPUDirectRDMAWrites`). Where the GPU orders
-    /// such writes itself ([`RemoteWrites`](crate::RemoteWrites)) there is nothing to wait for.
+    /// Flushes writes of other devices: those that have arrived in this GPU's memory are visible to
+    /// later reads on the GPU when this returns (`cuFlushGPUDirectRDMAWrites`). Not required where the
+    /// GPU orders such writes itself ([`RemoteWrites`](crate::RemoteWrites)).
     ///
     /// # Errors
-    /// The driver's, where it cannot.
+    /// The driver's, where it does not support that.
     pub fn flush_remote_writes(&self) -> Result<()> {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.flush_remote_writes(device, self.ptr())
     }
 
-    /// A dma-buf that holds `len` bytes at `offset`, for a device that imports one.
+    /// A dma-buf that contains `len` bytes at `offset`, for import by another device.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; the driver's, where it exports none.
+    /// [`Error::OutOfRange`]; the driver's, where it does not export them.
     pub fn dma_buf(&self, offset: u64, len: u64) -> Result<DmaBuf> {
         let range = self.range(offset, len)?;
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
@@ -127,18 +258,77 @@ impl DeviceBuffer {
             })
     }
 
-    /// What must outlive queued work on this buffer.
+    /// Frees this memory, when it is dropped, without waiting for running kernels, where the driver
+    /// supports that: for memory of `cuMemAlloc` and of pools. A kernel that still uses the memory
+    /// then faults.
+    pub fn free_unwaited(&self) {
+        self.allocation.unwaited.store(true, Ordering::Relaxed);
+    }
+
+    /// Keeps the memory allocated during queued work on this buffer.
     pub(crate) fn allocation(&self) -> Arc<Allocation> {
         Arc::clone(&self.allocation)
     }
 }
 
+/// Memory that another library allocated, as an allocation of its own: `len` bytes at `ptr` that lie
+/// on `gpu`, in one allocation or in VMM mappings side by side.
+fn locate(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Result<RawAllocation> {
+    let driver = gpu.driver();
+    let info = driver.pointer_info(ptr)?;
+    if info.kind != PointerKind::Device {
+        let kind = info.kind;
+        return Err(Error::NotDeviceMemory { ptr, kind });
+    }
+    if info.device != gpu.info().ordinal {
+        let (owner, gpu) = (info.device, gpu.info().ordinal);
+        return Err(Error::OtherDevice { ptr, owner, gpu });
+    }
+    // A length past the end of the address space is past every allocation, too.
+    let end = ptr.checked_add(len).unwrap_or(DevicePtr::new(u64::MAX));
+    let allocated = info.neighbours_up_to(end, |next| driver.pointer_info(next));
+    let past = |end: DevicePtr| Error::PastAllocation {
+        ptr,
+        len,
+        available: end.offset_from(ptr).unwrap_or(0),
+    };
+    let neighbours = allocated.map_err(past)?;
+    if len == 0 {
+        return Err(past(info.end()));
+    }
+    let raw = RawAllocation {
+        device: info.device,
+        kind: match info.family {
+            Family::Pool => MemoryKind::Pool,
+            Family::Vmm => MemoryKind::Vmm,
+            Family::Plain | Family::Unknown => MemoryKind::Plain,
+        },
+        ptr,
+        len,
+        reserved: len,
+        handle: 0,
+    };
+    tracing::debug!(%ptr, len, parts = neighbours.len() + 1, "memory of another library");
+    Ok(raw)
+}
+
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `raw` came from this driver and this value alone owns it. Safe methods of
-        // `Stream` keep an `Arc` of it until their work is complete, and who calls
-        // `Stream::launch` vouches for the rest.
-        if let Err(error) = unsafe { self.gpu.driver().free(&self.raw) } {
+        if let Owner::Other(_) = self.owner {
+            // The drop of the field releases the memory.
+            return;
+        }
+        let driver = self.gpu.driver();
+        // SAFETY: `raw` is from this driver, and this value alone owns it. Safe methods of `Stream` keep
+        // an `Arc` of it until their work is complete; callers of `Stream::launch` promise the same.
+        let freed = unsafe {
+            if *self.unwaited.get_mut() {
+                driver.free_unwaited(&self.raw)
+            } else {
+                driver.free(&self.raw)
+            }
+        };
+        if let Err(error) = freed {
             tracing::debug!(ptr = %self.raw.ptr, %error, "freeing device memory failed");
         }
     }

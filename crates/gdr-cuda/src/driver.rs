@@ -1,86 +1,34 @@
-//! The seam between this workspace and a GPU: what NVIDIA's driver and the simulation both do.
+//! The trait of a GPU driver, which NVIDIA's driver and the simulation implement.
 //!
-//! Raw addresses come in through `unsafe` methods: with unified addressing a device address may
-//! name pinned host memory, so a copy to an arbitrary one could overwrite the caller's own data.
+//! Methods that take raw addresses are `unsafe`: with unified addressing a device address may be that
+//! of pinned host memory, so a copy to an arbitrary one could overwrite the caller's own data.
 //! [`crate::Gpu`], [`crate::DeviceBuffer`] and [`crate::Stream`] are the safe owners above it.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use crate::bdf::Bdf;
+use crate::device::{CudaVersion, DeviceInfo, Ordinal};
 use crate::error::Result;
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, PointerInfo};
-use crate::remote_writes::RemoteWrites;
 
-/// A GPU's number as this process sees it (after `CUDA_VISIBLE_DEVICES`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ordinal(pub u32);
-
-impl fmt::Display for Ordinal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+/// Restricts [`Driver`] to the implementations of this crate.
+pub(crate) mod sealed {
+    /// A driver of this crate.
+    pub trait Sealed {}
 }
 
-/// Whether a driver moves real hardware.
+/// Whether a driver is of real hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DriverKind {
     /// NVIDIA's driver.
     Cuda,
-    /// The simulation; every report built on it must say so.
+    /// The simulation; every report of it must say so.
     Simulated,
 }
 
-/// The CUDA version a driver offers (`cuDriverGetVersion`), e.g. 13.0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CudaVersion {
-    /// 13 in 13.0.
-    pub major: u32,
-    /// 0 in 13.0.
-    pub minor: u32,
-}
-
-impl CudaVersion {
-    /// From the driver's number, 1000 times major plus 10 times minor.
-    pub const fn from_number(number: u32) -> Self {
-        Self {
-            major: number / 1000,
-            minor: number % 1000 / 10,
-        }
-    }
-}
-
-impl fmt::Display for CudaVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
-
-/// One GPU, as far as this workspace asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// Its number in this process.
-    pub ordinal: Ordinal,
-    /// Marketing name, e.g. `NVIDIA H200`.
-    pub name: String,
-    /// PCI address.
-    pub bdf: Bdf,
-    /// 16 bytes that name the GPU (or the MIG instance) everywhere.
-    pub uuid: [u8; 16],
-    /// Compute capability, e.g. (9, 0).
-    pub compute_capability: (u32, u32),
-    /// Total memory, bytes.
-    pub total_memory: u64,
-    /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`: memory can be exported as a dma-buf.
-    pub dma_buf: bool,
-    /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED`.
-    pub gpudirect_rdma: bool,
-    /// What it promises of writes by other devices.
-    pub remote_writes: RemoteWrites,
-}
-
-/// How to allocate.
+/// How memory is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -92,15 +40,15 @@ pub enum MemoryKind {
     Vmm,
     /// `cuMemAllocAsync` from the device's default pool.
     Pool,
-    /// `cuMemAllocManaged`; here so that its refusal can be tested.
+    /// `cuMemAllocManaged`, to test that it is refused.
     Managed,
 }
 
 impl MemoryKind {
-    /// Every kind that has a lasting place on a GPU.
+    /// Every kind that does not migrate.
     pub const DEVICE: [Self; 4] = [Self::Plain, Self::VmmPosixFd, Self::Vmm, Self::Pool];
 
-    /// The CUDA function that makes it, for reports.
+    /// The CUDA function that allocates it, for reports.
     pub const fn function(self) -> &'static str {
         match self {
             Self::Plain => "cuMemAlloc",
@@ -117,7 +65,7 @@ impl MemoryKind {
 pub struct RawAllocation {
     /// The GPU it is on.
     pub device: Ordinal,
-    /// How it was made, hence how it is freed.
+    /// How it was allocated, and so how it is freed.
     pub kind: MemoryKind,
     /// Its address.
     pub ptr: DevicePtr,
@@ -125,7 +73,7 @@ pub struct RawAllocation {
     pub len: u64,
     /// Bytes taken (VMM memory is rounded up to the granularity).
     pub reserved: u64,
-    /// The driver's own handle of VMM memory, else 0.
+    /// The driver's handle of VMM memory, else 0.
     pub handle: u64,
 }
 
@@ -134,7 +82,7 @@ pub struct RawAllocation {
 pub struct RawHostAllocation {
     /// CPU address.
     pub cpu: *mut u8,
-    /// The address a kernel uses for it.
+    /// The address that kernels use for it.
     pub gpu: DevicePtr,
     /// Bytes.
     pub len: usize,
@@ -158,12 +106,12 @@ pub enum StreamState {
     Busy,
 }
 
-/// Device memory as a file descriptor that other devices import.
+/// Device memory as a dma-buf, which other devices import.
 #[derive(Debug)]
 pub struct DmaBuf {
     /// The descriptor.
     pub fd: OwnedFd,
-    /// Where in it the bytes begin that it was asked for.
+    /// The offset in it of the bytes that were exported.
     pub offset: u64,
 }
 
@@ -172,57 +120,79 @@ pub struct DmaBuf {
 /// Every method may be called from any thread, with or without a current CUDA context: an
 /// implementation makes the device's primary context current for the call and restores the
 /// caller's afterwards.
-pub trait Driver: Send + Sync + fmt::Debug {
+///
+/// Safe code relies on what an implementation returns: [`crate::HostBuffer`] reads and writes the
+/// addresses that [`Driver::allocate_host`] returns. So the trait is sealed: only the two types of
+/// this crate implement it. A complete implementation elsewhere does not compile:
+///
+/// ```compile_fail
+/// mod outsider {
+///     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sealed/outsider.rs"));
+/// }
+/// # fn main() {}
+/// ```
+pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Real or simulated.
     fn kind(&self) -> DriverKind;
 
-    /// The CUDA version the driver offers.
+    /// The CUDA version of the driver.
     fn cuda_version(&self) -> CudaVersion;
 
     /// Every GPU visible to this process, in ordinal order. Initializes the driver.
     fn devices(&self) -> Result<Vec<DeviceInfo>>;
 
-    /// What `ptr` belongs to. An address the driver does not know (never allocated, freed, plain
-    /// host memory) is [`crate::Error::UnknownPointer`].
+    /// The allocation of `ptr`. An address that the driver does not know (never allocated, freed,
+    /// plain host memory) is [`crate::Error::UnknownPointer`].
     fn pointer_info(&self, ptr: DevicePtr) -> Result<PointerInfo>;
 
-    /// Makes copies and fills of the allocation that `ptr` is in complete before the calls return
-    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). Without it a copy that returned may still be under way
-    /// when another device reads or writes the memory. It cannot be undone.
+    /// Makes copies and fills of the allocation of `ptr` complete before the calls return
+    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). Without it a copy may still be in progress after its call
+    /// returned, when another device reads or writes the memory. It cannot be undone.
     ///
-    /// CUDA has it for memory of `cuMemAlloc`; for others it may refuse.
+    /// CUDA supports it for memory of `cuMemAlloc`; for other memory it may fail.
     fn synchronize_copies(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
 
-    /// Waits until what other devices wrote into memory of the GPU of `ptr`, and what has arrived
-    /// there, is seen by whatever looks next on that GPU (`cuFlushGPUDirectRDMAWrites` to the
-    /// owner, CUDA 11.3).
+    /// Flushes writes of other devices: those that have arrived at the GPU of `ptr` are visible to
+    /// later reads on that GPU when this returns (`cuFlushGPUDirectRDMAWrites` to the owner, CUDA
+    /// 11.3).
     fn flush_remote_writes(&self, device: Ordinal, ptr: DevicePtr) -> Result<()>;
 
-    /// A dma-buf that holds `len` bytes of device memory at `ptr`, for a device that imports one
-    /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). It keeps the memory reachable as long as its
-    /// descriptor is open.
+    /// A dma-buf that contains `len` bytes of device memory at `ptr`, for import by another device
+    /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). The memory stays accessible through it as long
+    /// as its descriptor is open.
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
 
     /// Allocates `len` bytes on `device`.
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation>;
 
-    /// Frees what [`Driver::allocate`] returned.
+    /// Frees an allocation of [`Driver::allocate`].
     ///
     /// # Safety
     /// `allocation` came from this driver, has not been freed, and no queued work uses it.
     unsafe fn free(&self, allocation: &RawAllocation) -> Result<()>;
 
+    /// As [`Driver::free`], but without waiting for running kernels, where CUDA supports that. While
+    /// one thread waits in `cuMemFree` or `cuMemFreeHost`, most calls of all other threads wait,
+    /// too (seen with driver 580.159.04).
+    ///
+    /// # Safety
+    /// As [`Driver::free`]; no running kernel uses the allocation either.
+    unsafe fn free_unwaited(&self, allocation: &RawAllocation) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.free(allocation) }
+    }
+
     /// Allocates page-locked host memory that kernels on `device` can read and write.
     fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation>;
 
-    /// Frees what [`Driver::allocate_host`] returned.
+    /// Frees an allocation of [`Driver::allocate_host`].
     ///
     /// # Safety
     /// `allocation` came from this driver and `device`, has not been freed, and neither the CPU
     /// nor queued work uses it.
     unsafe fn free_host(&self, device: Ordinal, allocation: &RawHostAllocation) -> Result<()>;
 
-    /// Makes a stream that does not synchronize with the default stream.
+    /// Creates a stream that does not synchronize with the default stream.
     fn create_stream(&self, device: Ordinal) -> Result<RawStream>;
 
     /// Destroys a stream; work already submitted still completes.
@@ -231,13 +201,16 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// `stream` came from this driver and has not been destroyed.
     unsafe fn destroy_stream(&self, stream: RawStream) -> Result<()>;
 
-    /// Whether `stream` has work left; errors of past work surface here.
-    fn stream_state(&self, stream: RawStream) -> Result<StreamState>;
-
-    /// Copies host memory to the device and returns when it is there (`cuMemcpyHtoD`).
+    /// Whether `stream` has work left. Returns errors of past work.
     ///
     /// # Safety
-    /// `src` is readable for `len` bytes; `dst..dst+len` lies in one live allocation that the
+    /// `stream` came from this driver and has not been destroyed.
+    unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState>;
+
+    /// Copies host memory to the device and returns when the copy is complete (`cuMemcpyHtoD`).
+    ///
+    /// # Safety
+    /// `src` is readable for `len` bytes; `dst..dst+len` lies in one allocation that the
     /// caller may overwrite.
     unsafe fn copy_to_device(
         &self,
@@ -247,10 +220,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
         len: usize,
     ) -> Result<()>;
 
-    /// Copies device memory to the host and returns when it is there (`cuMemcpyDtoH`).
+    /// Copies device memory to the host and returns when the copy is complete (`cuMemcpyDtoH`).
     ///
     /// # Safety
-    /// `dst` is writable for `len` bytes; `src..src+len` lies in one live allocation.
+    /// `dst` is writable for `len` bytes; `src..src+len` lies in one allocation.
     unsafe fn copy_from_device(
         &self,
         device: Ordinal,
@@ -263,7 +236,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// `src` is readable for `len` bytes of page-locked memory and `dst..dst+len` lies in one
-    /// allocation that the caller may overwrite; both live until the stream is idle.
+    /// allocation that the caller may overwrite; both exist until the stream is idle.
     unsafe fn queue_copy_to_device(
         &self,
         stream: RawStream,
@@ -276,7 +249,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// `dst` is writable for `len` bytes of page-locked memory and `src..src+len` lies in one
-    /// allocation; both live until the stream is idle.
+    /// allocation; both exist until the stream is idle.
     unsafe fn queue_copy_from_device(
         &self,
         stream: RawStream,
@@ -288,7 +261,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Queues a fill of `len` bytes with `value` (`cuMemsetD8Async`).
     ///
     /// # Safety
-    /// `dst..dst+len` lies in one allocation that lives until the stream is idle and that the
+    /// `dst..dst+len` lies in one allocation that exists until the stream is idle and that the
     /// caller may overwrite.
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()>;
 
@@ -296,7 +269,24 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// Every address in `launch` lies, with the length that the kernel's documentation states,
-    /// in memory that lives until the stream is idle and that the caller may overwrite where the
+    /// in memory that exists until the stream is idle and that the caller may overwrite where the
     /// kernel writes.
     unsafe fn launch(&self, stream: RawStream, launch: &Launch) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sealed::Sealed;
+
+    // The source of the compile-fail example of `Driver`. It compiles here, so the example fails only
+    // because of the seal.
+    include!("../tests/sealed/outsider.rs");
+
+    impl Sealed for Outsider {}
+
+    #[test]
+    fn an_implementation_compiles_where_the_seal_can_be_implemented() {
+        let driver: Arc<dyn Driver> = Arc::new(Outsider(SimDriver::new(1)));
+        assert_eq!(driver.kind(), DriverKind::Simulated);
+    }
 }

@@ -1,15 +1,15 @@
-//! What can go wrong between this process and the GPU driver.
+//! Errors of the GPU driver and of this crate.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::driver::Ordinal;
-use crate::pointer::DevicePtr;
+use crate::device::Ordinal;
+use crate::pointer::{DevicePtr, PointerKind};
 
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A `CUresult`. Numbers newer than this library are data, not errors of their own.
+/// A `CUresult`. Numbers that are newer than this library are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CuResult(pub u32);
 
@@ -45,7 +45,7 @@ impl CuResult {
     /// `CUDA_ERROR_NOT_SUPPORTED`.
     pub const NOT_SUPPORTED: Self = Self(801);
 
-    /// The header's name of this result, where this library knows it.
+    /// The name in the header, where this library knows it.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "CUDA_SUCCESS",
@@ -110,94 +110,73 @@ impl fmt::Debug for CuResult {
 /// Why a GPU operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the names of the fields say it")]
 pub enum Error {
-    /// No CUDA driver on this machine (or not on the loader's path).
+    /// The CUDA driver library cannot be loaded.
     #[error(
         "the CUDA driver library {library} cannot be loaded: {reason}; install the NVIDIA driver, \
          or in a container pass the driver in (NVIDIA_DRIVER_CAPABILITIES=compute)"
     )]
-    Library {
-        /// The file that was asked for.
-        library: String,
-        /// The loader's words.
-        reason: String,
-    },
-    /// The driver is too old for something this workspace needs.
+    Library { library: String, reason: String },
+    /// The driver is too old: a function is missing.
     #[error("the CUDA driver library has no {symbol}: it is too old; update the NVIDIA driver")]
-    Symbol {
-        /// The function that is missing.
-        symbol: &'static str,
-    },
+    Symbol { symbol: &'static str },
     /// A driver call failed.
     #[error("{call} failed: {result}")]
     Call {
-        /// The function that was called.
         call: &'static str,
-        /// What it answered.
         result: CuResult,
     },
     /// The driver does not know this address.
     #[error(
-        "{ptr} is no address that the GPU driver knows: never allocated, already freed, or plain \
-         host memory; pass a pointer from cudaMalloc, cuMemCreate or a CUDA pool"
+        "the GPU driver does not know address {ptr}: never allocated, already freed, or plain host \
+         memory; pass a pointer from cudaMalloc, cuMemCreate or a CUDA pool"
     )]
-    UnknownPointer {
-        /// The address.
-        ptr: DevicePtr,
-    },
+    UnknownPointer { ptr: DevicePtr },
     /// There is no such GPU in this process.
-    #[error(
-        "there is no GPU {ordinal}: this process sees {count}; check --gpu and CUDA_VISIBLE_DEVICES"
-    )]
-    NoSuchDevice {
-        /// The one that was asked for.
-        ordinal: Ordinal,
-        /// How many there are.
-        count: u32,
-    },
-    /// A range runs past its buffer.
+    #[error("there is no GPU {ordinal}: this process sees {count}; check CUDA_VISIBLE_DEVICES")]
+    NoSuchDevice { ordinal: Ordinal, count: u32 },
+    /// The range ends after its buffer.
     #[error("bytes {offset}..{end} lie outside the buffer of {len} bytes", end = offset.saturating_add(*wanted))]
-    OutOfRange {
-        /// Where the access starts.
-        offset: u64,
-        /// How many bytes it covers.
-        wanted: u64,
-        /// The buffer's length.
-        len: u64,
-    },
-    /// An access does not start where its words do.
+    OutOfRange { offset: u64, wanted: u64, len: u64 },
+    /// The access is not aligned to its words.
     #[error("offset {offset} is not aligned: use a multiple of {alignment}")]
-    Misaligned {
-        /// Where the access starts.
-        offset: u64,
-        /// What the address has to be a multiple of.
-        alignment: u64,
+    Misaligned { offset: u64, alignment: u64 },
+    /// The memory does not stay on a GPU.
+    #[error(
+        "{ptr} is not memory that stays on a GPU ({kind:?}): pass a pointer from cudaMalloc, \
+         cuMemCreate or a CUDA pool"
+    )]
+    NotDeviceMemory { ptr: DevicePtr, kind: PointerKind },
+    /// The memory is on another GPU.
+    #[error("{ptr} is on GPU {owner}, not on GPU {gpu}: open GPU {owner} for it")]
+    OtherDevice {
+        ptr: DevicePtr,
+        owner: Ordinal,
+        gpu: Ordinal,
     },
-    /// A buffer and a stream do not belong together.
+    /// The range ends after its allocation, or is empty.
+    #[error(
+        "{len} bytes at {ptr} are not within their allocation: give 1 to {available} bytes there"
+    )]
+    PastAllocation {
+        ptr: DevicePtr,
+        len: u64,
+        available: u64,
+    },
+    /// The buffer and the stream are of different GPUs or drivers.
     #[error(
         "the buffer (GPU {buffer}) is not on the stream's GPU ({stream}) or not of its driver: \
          make both from one Gpu"
     )]
-    ForeignBuffer {
-        /// The buffer's GPU.
-        buffer: Ordinal,
-        /// The stream's GPU.
-        stream: Ordinal,
-    },
+    ForeignBuffer { buffer: Ordinal, stream: Ordinal },
     /// GPU work did not finish in time.
     #[error("{what} did not finish within {limit:?}; the GPU may be hung or busy with other work")]
-    Deadline {
-        /// What was waited for.
-        what: &'static str,
-        /// How long.
-        limit: Duration,
-    },
-    /// The operating system refused something the simulation needs.
+    Deadline { what: &'static str, limit: Duration },
+    /// A system call of the simulation failed.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
         what: &'static str,
-        /// The system's answer.
         source: std::io::Error,
     },
 }

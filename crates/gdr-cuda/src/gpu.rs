@@ -1,14 +1,15 @@
-//! One GPU of a driver.
+//! GPUs.
 
 use std::sync::Arc;
 
 use crate::buffer::DeviceBuffer;
-use crate::driver::{DeviceInfo, Driver, MemoryKind, Ordinal};
+use crate::device::{DeviceInfo, Ordinal};
+use crate::driver::{Driver, MemoryKind};
 use crate::error::{Error, Result};
 use crate::host_buffer::HostBuffer;
 use crate::stream::Stream;
 
-/// A GPU, and the driver that it belongs to. Clones name the same GPU.
+/// A GPU and its driver. Clones are the same GPU.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     inner: Arc<Inner>,
@@ -24,8 +25,8 @@ impl Gpu {
     /// The GPU with this number. Initializes the driver.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`], or the driver's refusal to initialize
-    /// (`CUDA_ERROR_NO_DEVICE` where there is no GPU at all).
+    /// [`Error::NoSuchDevice`]; the driver's, where it cannot be initialized
+    /// (`CUDA_ERROR_NO_DEVICE` where there is no GPU).
     pub fn open(driver: Arc<dyn Driver>, ordinal: Ordinal) -> Result<Self> {
         let devices = driver.devices()?;
         let count = devices.len() as u32;
@@ -39,7 +40,7 @@ impl Gpu {
     /// Every GPU that this process sees, in ordinal order. Initializes the driver.
     ///
     /// # Errors
-    /// The driver's refusal to initialize.
+    /// The driver's, where it cannot be initialized.
     pub fn all(driver: Arc<dyn Driver>) -> Result<Vec<Self>> {
         let gpu = |info| Self {
             inner: Arc::new(Inner {
@@ -50,12 +51,12 @@ impl Gpu {
         Ok(driver.devices()?.into_iter().map(gpu).collect())
     }
 
-    /// What the driver says of it.
+    /// Its identity and attributes.
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }
 
-    /// The driver it belongs to.
+    /// Its driver.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.inner.driver
     }
@@ -77,7 +78,7 @@ impl Gpu {
         HostBuffer::allocate(self.clone(), len)
     }
 
-    /// Makes a stream that does not synchronize with the default stream.
+    /// Creates a stream that does not synchronize with the default stream.
     ///
     /// # Errors
     /// The driver's.
@@ -85,7 +86,7 @@ impl Gpu {
         Stream::create(self.clone())
     }
 
-    /// Whether both name the same GPU of the same driver.
+    /// Whether both are the same GPU of the same driver.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner.driver, &other.inner.driver)
             && self.inner.info.ordinal == other.inner.info.ordinal

@@ -6,24 +6,24 @@ use crate::driver::RawHostAllocation;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::pointer::DevicePtr;
-use crate::shared_memory;
+use crate::volatile;
 
 /// Page-locked host memory that the CPU and a GPU use at the same time.
 ///
-/// Words are flags: what was written before [`HostBuffer::store_u32`] is visible to whoever sees
-/// the flag, and what the other side wrote before its flag is visible after
-/// [`HostBuffer::load_u32`] returned it. Bulk bytes have no order among themselves.
+/// 32-bit words are flags: what was written before [`HostBuffer::store_u32`] is visible to an observer
+/// of the flag, and what the other side wrote before its flag is visible after
+/// [`HostBuffer::load_u32`] returned that flag. Other bytes have no order among themselves.
 #[derive(Debug)]
 pub struct HostBuffer {
     gpu: Gpu,
     raw: RawHostAllocation,
 }
 
-// SAFETY: the memory belongs to this value alone until drop, whichever thread that is on, and a
-// driver's methods may be called from any thread.
+// SAFETY: this value alone owns the memory until it is dropped, on any thread, and the methods of a
+// driver may be called from any thread.
 unsafe impl Send for HostBuffer {}
-// SAFETY: every access is atomic or volatile (`shared_memory`), made for concurrent writers: the
-// GPU is one in any case.
+// SAFETY: every access is atomic or volatile, so concurrent accesses are allowed; the GPU makes them,
+// too.
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
@@ -32,18 +32,23 @@ impl HostBuffer {
         Ok(Self { gpu, raw })
     }
 
-    /// Bytes.
+    /// Its length, bytes.
     #[expect(clippy::len_without_is_empty, reason = "no driver allocates 0 bytes")]
     pub fn len(&self) -> usize {
         self.raw.len
     }
 
-    /// The address a kernel uses for it.
+    /// The GPU whose kernels can use it.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The address that kernels use for it.
     pub fn gpu_ptr(&self) -> DevicePtr {
         self.raw.gpu
     }
 
-    /// The address the CPU uses for it, valid while this value lives.
+    /// The address that the CPU uses for it, valid while this value exists.
     pub fn cpu_ptr(&self) -> *mut u8 {
         self.raw.cpu
     }
@@ -54,8 +59,8 @@ impl HostBuffer {
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     pub fn load_u32(&self, offset: usize) -> Result<u32> {
         let flag = self.flag(offset)?;
-        // SAFETY: in range and aligned, and mapped while `self` lives.
-        Ok(unsafe { shared_memory::flag(flag) }.load(Ordering::Acquire))
+        // SAFETY: in range and aligned, and mapped while `self` exists.
+        Ok(unsafe { volatile::flag(flag) }.load(Ordering::Acquire))
     }
 
     /// Writes the flag at `offset`, a multiple of 4 (release ordering).
@@ -64,8 +69,8 @@ impl HostBuffer {
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
         let flag = self.flag(offset)?;
-        // SAFETY: in range and aligned, and mapped while `self` lives.
-        unsafe { shared_memory::flag(flag) }.store(value, Ordering::Release);
+        // SAFETY: in range and aligned, and mapped while `self` exists.
+        unsafe { volatile::flag(flag) }.store(value, Ordering::Release);
         Ok(())
     }
 
@@ -75,8 +80,8 @@ impl HostBuffer {
     /// [`Error::OutOfRange`], with nothing written.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let dst = self.at(offset, bytes.len())?;
-        // SAFETY: in range and mapped while `self` lives; the driver allocated it, not Rust.
-        unsafe { shared_memory::store(dst, bytes) };
+        // SAFETY: in range and mapped while `self` exists; the driver allocated it, not Rust.
+        unsafe { volatile::write(dst, bytes) };
         Ok(())
     }
 
@@ -86,8 +91,8 @@ impl HostBuffer {
     /// [`Error::OutOfRange`], with nothing read.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let src = self.at(offset, bytes.len())?;
-        // SAFETY: in range and mapped while `self` lives; the driver allocated it, not Rust.
-        unsafe { shared_memory::load(src, bytes) };
+        // SAFETY: in range and mapped while `self` exists; the driver allocated it, not Rust.
+        unsafe { volatile::read(src, bytes) };
         Ok(())
     }
 
@@ -119,9 +124,9 @@ impl HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         let device = self.gpu.info().ordinal;
-        // SAFETY: `raw` came from this driver and device and this value alone owns it. Queued copies
-        // of `Stream` keep an `Arc` of this value until they are complete, and who calls
-        // `Stream::launch` vouches for the rest.
+        // SAFETY: `raw` is from this driver and device, and this value alone owns it. Queued copies of
+        // `Stream` keep an `Arc` of this value until they are complete; callers of `Stream::launch`
+        // promise the same.
         if let Err(error) = unsafe { self.gpu.driver().free_host(device, &self.raw) } {
             tracing::debug!(ptr = %self.raw.gpu, %error, "freeing page-locked memory failed");
         }

@@ -1,7 +1,7 @@
-//! The kernels this workspace launches, and what each one reads and writes.
+//! The kernels of this workspace, and what each one reads and writes.
 //!
-//! On hardware they are PTX text, which the driver compiles when it first needs it; the simulation
-//! runs the same contracts on a thread.
+//! On hardware they are PTX text, which the driver compiles at the first use; the simulation runs the
+//! same contracts on a thread.
 
 use crate::pointer::DevicePtr;
 
@@ -33,24 +33,24 @@ pub enum Launch {
         /// 8-byte aligned, 32 bytes; written whole.
         report: DevicePtr,
     },
-    /// The GPU's half of a round trip, `iterations` times: spin until the 32-bit word at `ping`
-    /// is the round's number (1, 2, ...), then, where `data` has words, read them all (or write
-    /// the round's number to them all, by `direction`), then store the round's number at `pong`.
-    /// Gives up without an answer when the 32-bit word at `stop` becomes non-zero.
+    /// The GPU's half of a round trip, `iterations` times: spin until the 32-bit word at `ping` is
+    /// the round's number (1, 2, ...); then read all payload words, or write the round's number to
+    /// them, by `direction`; then store the round's number at `pong`. The kernel ends without storing
+    /// `pong` when the 32-bit word at `stop` becomes non-zero.
     PingPong {
-        /// Flag the CPU writes, the GPU polls.
+        /// The flag that the CPU writes and the GPU polls.
         ping: DevicePtr,
-        /// Flag the GPU writes, the CPU polls.
+        /// The flag that the GPU writes and the CPU polls.
         pong: DevicePtr,
-        /// Flag the CPU writes to end the kernel early; page-locked host memory.
+        /// The flag that the CPU writes to end the kernel; page-locked host memory.
         stop: DevicePtr,
         /// Rounds.
         iterations: u32,
         /// 4-byte aligned payload of `data_words` words; ignored when that is 0.
         data: DevicePtr,
-        /// 32-bit words of payload a round.
+        /// 32-bit words of payload in each round.
         data_words: u64,
-        /// Who fills the payload.
+        /// The direction of the payload.
         direction: Direction,
         /// Blocks of the launch; all must be resident at once.
         blocks: u32,
@@ -64,7 +64,7 @@ pub enum Launch {
     },
 }
 
-/// Who fills the payload of a round trip.
+/// The direction of the payload of a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The CPU writes the round's number to every payload word before `ping`; the GPU checks.
@@ -73,16 +73,16 @@ pub enum Direction {
     GpuToCpu,
 }
 
-/// What [`Launch::Verify`] found.
+/// The result of [`Launch::Verify`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Words that differ.
     pub mismatches: u64,
     /// Index of the first differing word; `u64::MAX` when none differs.
     pub first: u64,
-    /// What that word should have been.
+    /// The expected value of that word.
     pub expected: u32,
-    /// What it was.
+    /// Its value.
     pub found: u32,
 }
 
@@ -106,8 +106,8 @@ impl VerifyReport {
     }
 }
 
-/// The `index`-th word of the pattern of `seed`: a 32-bit mix, so that a shifted, repeated or
-/// stale block never matches by chance.
+/// The `index`-th word of the pattern of `seed`: a 32-bit mix, so a shifted, repeated or stale block
+/// does not match.
 pub const fn pattern_word(seed: u32, index: u64) -> u32 {
     // The finalizer of MurmurHash3 over the index, keyed by the seed.
     let mut h = (index as u32) ^ ((index >> 32) as u32).wrapping_mul(0x9e37_79b9) ^ seed;

@@ -1,17 +1,19 @@
-//! The CUDA driver, loaded at run time, and a simulated GPU as its twin.
+//! The CUDA driver, loaded at run time, and a simulated GPU with the same interface.
 //!
-//! [`Driver`] is the seam: what this workspace asks of a GPU, and no more. [`Cuda`] implements it
-//! with NVIDIA's `libcuda.so.1`, which is opened when it is asked for and is an [`Error`] like any
-//! other where it is missing. [`SimDriver`] implements it with memory of this process and threads
-//! for streams, so that everything above can be developed and tested where no GPU is.
+//! [`Driver`] is the trait: the GPU operations that this workspace uses. [`Cuda`] implements it by
+//! NVIDIA's `libcuda.so.1`, which is loaded at run time; a missing library is an [`Error`].
+//! [`SimDriver`] implements it by memory of this process, with threads for streams, so that
+//! everything above can be developed and tested without a GPU.
 //!
-//! This is no general CUDA binding: there are no user kernels, textures, graphs or peer copies,
-//! only memory of every kind that others may hand us, what the driver knows about an address, the
-//! handles by which others reach it, and the few kernels ([`Launch`]) that prove what arrived.
+//! This is not a general CUDA binding: it has no user kernels, textures, graphs or peer copies. It
+//! has memory of every kind, the driver's information about an address, handles to share memory
+//! with other devices and processes, and a few kernels ([`Launch`]) that verify data.
 //!
-//! [`Gpu`] is one device of either driver; it makes [`DeviceBuffer`], [`HostBuffer`] and
-//! [`Stream`], which own what they hold and check every range. Raw addresses ([`DevicePtr`]) come
-//! in only through `unsafe` functions.
+//! [`open_driver`] opens the driver that the environment chooses. [`Gpu`] is one of its devices; it
+//! makes [`DeviceBuffer`], [`HostBuffer`] and [`Stream`], which own their memory and check every
+//! range. Memory of other libraries (PyTorch, cudarc, NCCL) is a [`DeviceBuffer`], too:
+//! [`DeviceBuffer::from_owner`]. Raw addresses ([`DevicePtr`]) are parameters of `unsafe` functions
+//! only.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,7 +21,7 @@
 //! use gdr_cuda::{Gpu, MemoryKind, Ordinal, PointerKind, SimDriver};
 //!
 //! # fn main() -> gdr_cuda::Result<()> {
-//! // With a GPU: `Cuda::load()?`.
+//! // `open_driver()?` in a program: NVIDIA's driver, or with GDR_BACKEND=sim the simulation.
 //! let gpu = Gpu::open(SimDriver::new(1), Ordinal(0))?;
 //! let buffer = gpu.allocate(MemoryKind::Plain, 1 << 20)?;
 //! assert_eq!(gpu.driver().pointer_info(buffer.ptr())?.kind, PointerKind::Device);
@@ -34,32 +36,51 @@
 //! # }
 //! ```
 
-mod bdf;
+// `tests/sealed/outsider.rs`, which is included in tests of this crate, names it as other crates do.
+#[cfg(test)]
+extern crate self as gdr_cuda;
+
 mod buffer;
+mod concrete_driver;
 mod cuda;
+mod device;
 mod driver;
+mod environment;
 mod error;
 mod gpu;
 mod host_buffer;
 mod kernel;
 mod pointer;
-mod remote_writes;
-mod shared_memory;
+mod rdma_write_ordering;
 mod sim;
 mod stream;
+pub mod volatile;
 
-pub use bdf::{Bdf, ParseBdfError};
 pub use buffer::DeviceBuffer;
-pub use cuda::{CaptureGuard, Cuda, RetainedAllocation, Scratch};
+pub use concrete_driver::ConcreteDriver;
+pub use cuda::export::RetainedAllocation;
+pub use cuda::probe_alloc::ProbeAllocator;
+pub use cuda::{CaptureGuard, Cuda};
+pub use device::{CudaVersion, DeviceInfo, Ordinal};
 pub use driver::{
-    CudaVersion, DeviceInfo, DmaBuf, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
-    RawHostAllocation, RawStream, StreamState,
+    DmaBuf, Driver, DriverKind, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
+    StreamState,
 };
+pub use environment::open_driver;
 pub use error::{CuResult, Error, Result};
+pub use gdr_pci::{Bdf, ParseBdfError};
 pub use gpu::Gpu;
 pub use host_buffer::HostBuffer;
 pub use kernel::{Direction, Launch, VerifyReport, pattern_word};
 pub use pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
-pub use remote_writes::{RemoteWrites, WritesOrdering};
-pub use sim::{SimDriver, SimShare};
+pub use rdma_write_ordering::{RemoteWrites, WritesOrdering};
+pub use sim::{SimBlockingKernel, SimDriver, SimShare};
 pub use stream::Stream;
+
+#[cfg(doctest)]
+mod compile_fail;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,12 +1,12 @@
-//! Device addresses and what the driver knows about them.
+//! Device addresses, and the allocations that they belong to.
 
 use std::fmt;
 
-use crate::driver::Ordinal;
+use crate::device::Ordinal;
 
-/// A device virtual address, as `cuMemAlloc` and friends return it.
+/// A device virtual address, such as `cuMemAlloc` returns.
 ///
-/// It is a number, never a CPU pointer: nothing in this workspace dereferences it.
+/// It is a number, not a CPU pointer: this workspace never dereferences it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct DevicePtr(u64);
@@ -55,8 +55,7 @@ impl fmt::Display for DevicePtr {
 
 /// The driver's serial number of an allocation (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
 ///
-/// Unique for the life of the process: an address that was freed and handed out again has
-/// another one.
+/// Unique in the process: when an address is freed and allocated again, its number changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u64);
 
@@ -64,17 +63,17 @@ pub struct BufferId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PointerKind {
-    /// Memory on a GPU that the driver placed there for good.
+    /// Memory that stays on a GPU.
     Device,
     /// Host memory that the driver knows (pinned or registered).
     Host,
-    /// Managed ("unified") memory: it migrates, so no mapping of it can last.
+    /// Managed ("unified") memory, which migrates.
     Managed,
-    /// A CUDA array or something newer than this library; the driver's own number.
+    /// A CUDA array, or a kind that is newer than this library; the driver's number.
     Other(u32),
 }
 
-/// Which of CUDA's allocators memory came from.
+/// The allocator of CUDA that memory is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Family {
@@ -84,7 +83,7 @@ pub enum Family {
     Pool,
     /// `cuMemCreate` and `cuMemMap`.
     Vmm,
-    /// The driver is too old to tell, or it is something else.
+    /// Another allocator, or a driver that is too old to report it.
     Unknown,
 }
 
@@ -93,36 +92,74 @@ pub enum Family {
 pub struct AddressRange {
     /// Where it starts.
     pub base: DevicePtr,
-    /// How many bytes it has.
+    /// Its length, bytes.
     pub size: u64,
 }
 
-/// What the driver says about one address.
+/// The allocation of an address, as the driver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerInfo {
     /// The kind of memory.
     pub kind: PointerKind,
-    /// The GPU that owns it. For managed and host memory: the one it was made on.
+    /// The GPU that owns it. For managed and host memory: the GPU on which it was allocated.
     pub device: Ordinal,
     /// The allocation's serial number.
     pub buffer: BufferId,
     /// Where the allocation starts. For VMM memory: the `cuMemMap` mapping, not the reservation.
     pub base: DevicePtr,
-    /// How many bytes the allocation has, counted from `base`.
+    /// The length of the allocation, bytes.
     pub size: u64,
-    /// Which allocator it came from.
+    /// The allocator.
     pub family: Family,
-    /// The driver's own mapping that the allocation lies in, where the driver tells
-    /// (`CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR` and `_SIZE`): small allocations share one of
+    /// The driver's mapping that contains the allocation, where the driver reports it
+    /// (`CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR` and `_SIZE`): small allocations share a mapping of
     /// 2 MiB, those of a pool one of 32 MiB or more.
     pub mapping: Option<AddressRange>,
 }
 
 impl PointerInfo {
-    /// Bytes from `ptr` to the end of the allocation; 0 when `ptr` lies outside it.
+    /// Bytes from `ptr` to the end of the allocation; 0 when `ptr` is outside of it.
     pub fn remaining(&self, ptr: DevicePtr) -> u64 {
         ptr.offset_from(self.base)
             .map_or(0, |offset| self.size.saturating_sub(offset))
+    }
+
+    /// The first address past the allocation.
+    pub const fn end(&self) -> DevicePtr {
+        DevicePtr(self.base.0.saturating_add(self.size))
+    }
+
+    /// The further allocations of a range that starts in this one and ends at `end`: adjacent VMM
+    /// mappings of the same GPU, of which growing buffers are made. `look` is
+    /// [`Driver::pointer_info`](crate::Driver::pointer_info).
+    ///
+    /// # Errors
+    /// The first address that is not allocated without a gap, where that is before `end`.
+    pub fn neighbours_up_to<E>(
+        &self,
+        end: DevicePtr,
+        mut look: impl FnMut(DevicePtr) -> Result<PointerInfo, E>,
+    ) -> Result<Vec<PointerInfo>, DevicePtr> {
+        let mut neighbours: Vec<PointerInfo> = Vec::new();
+        loop {
+            let last = neighbours.last().unwrap_or(self);
+            let next = last.end();
+            if next >= end {
+                return Ok(neighbours);
+            }
+            match look(next) {
+                Ok(info)
+                    if last.family == Family::Vmm
+                        && info.family == Family::Vmm
+                        && info.device == self.device
+                        && info.base == next
+                        && info.size > 0 =>
+                {
+                    neighbours.push(info);
+                }
+                _ => return Err(next),
+            }
+        }
     }
 }
 
@@ -145,5 +182,46 @@ mod tests {
         assert_eq!(info.remaining(DevicePtr::new(0x10ff)), 1);
         assert_eq!(info.remaining(DevicePtr::new(0x1100)), 0);
         assert_eq!(info.remaining(DevicePtr::new(0xfff)), 0);
+    }
+
+    #[test]
+    fn a_range_continues_into_adjacent_vmm_mappings_only() {
+        let vmm = |base, device, family| PointerInfo {
+            kind: PointerKind::Device,
+            device: Ordinal(device),
+            buffer: BufferId(base),
+            base: DevicePtr::new(base),
+            size: 0x100,
+            family,
+            mapping: None,
+        };
+        let first = vmm(0x1000, 0, Family::Vmm);
+        let unknown = |_| Err(());
+        let all_vmm = |ptr: DevicePtr| Ok::<_, ()>(vmm(ptr.get(), 0, Family::Vmm));
+        let up_to = |end| DevicePtr::new(end);
+
+        assert_eq!(first.neighbours_up_to(up_to(0x1100), unknown), Ok(vec![]));
+        let two = first.neighbours_up_to(up_to(0x1201), all_vmm).unwrap();
+        assert_eq!(two, [0x1100, 0x1200].map(|base| vmm(base, 0, Family::Vmm)));
+
+        let end = Err(DevicePtr::new(0x1100));
+        assert_eq!(first.neighbours_up_to(up_to(0x1101), unknown), end);
+        for (device, family) in [(1, Family::Vmm), (0, Family::Plain)] {
+            let other = |ptr: DevicePtr| Ok::<_, ()>(vmm(ptr.get(), device, family));
+            assert_eq!(first.neighbours_up_to(up_to(0x1101), other), end);
+        }
+        let plain = vmm(0x1000, 0, Family::Plain);
+        assert_eq!(plain.neighbours_up_to(up_to(0x1101), all_vmm), end);
+        // A mapping that begins before the last one ends is not adjacent, nor is an empty one.
+        let before = |_: DevicePtr| Ok::<_, ()>(vmm(0x1080, 0, Family::Vmm));
+        assert_eq!(first.neighbours_up_to(up_to(0x1101), before), end);
+        let empty = |ptr: DevicePtr| {
+            let size = 0;
+            Ok::<_, ()>(PointerInfo {
+                size,
+                ..vmm(ptr.get(), 0, Family::Vmm)
+            })
+        };
+        assert_eq!(first.neighbours_up_to(up_to(0x1101), empty), end);
     }
 }

@@ -1,4 +1,4 @@
-//! Work queued on a GPU.
+//! Streams.
 
 use std::hint;
 use std::mem;
@@ -14,21 +14,21 @@ use crate::host_buffer::HostBuffer;
 use crate::kernel::{Launch, VerifyReport};
 use crate::pointer::DevicePtr;
 
-/// Polls before a wait starts to give its CPU away between polls.
+/// Polls before a wait begins to yield its CPU between polls.
 const SPINS: u32 = 1000;
 
 /// Memory that queued work may still use.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held only to be dropped later")]
+#[expect(dead_code, reason = "kept only to be dropped later")]
 enum InUse {
     Device(Arc<Allocation>),
     Host(Arc<HostBuffer>),
 }
 
-/// A stream of its own: work on it runs in order, beside the default stream.
+/// A stream: work on it runs in order, concurrently with the default stream.
 ///
-/// The safe methods queue and wait. When one gives up ([`Error::Deadline`]) its work stays queued,
-/// and the memory it uses stays allocated until the stream was seen idle.
+/// The safe methods queue work and wait for it. After [`Error::Deadline`] the work stays queued, and
+/// the memory that it uses stays allocated until the stream is found idle.
 #[derive(Debug)]
 pub struct Stream {
     gpu: Gpu,
@@ -47,7 +47,7 @@ impl Stream {
         })
     }
 
-    /// The GPU it runs on.
+    /// Its GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -92,8 +92,7 @@ impl Stream {
 
     /// Compares `words` words at `offset`, a multiple of 4, with the pattern of `seed`.
     ///
-    /// Where others write to the buffer meanwhile, `found` may be newer than the comparison that
-    /// made it a mismatch.
+    /// If the buffer is written meanwhile, `found` may be newer than the value that was compared.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::ForeignBuffer`],
@@ -135,8 +134,8 @@ impl Stream {
     }
 
     /// Queues a copy of `len` bytes from page-locked host memory to `to_offset` of `to`, and
-    /// returns; [`Stream::wait`] for it. What the CPU writes to the source before that may or may
-    /// not be copied. Both sides stay allocated until the stream was seen idle.
+    /// returns; [`Stream::wait`] for it. Until then, changes of the source may or may not be copied.
+    /// Both sides stay allocated until the stream is found idle.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is copied then.
@@ -160,8 +159,8 @@ impl Stream {
     }
 
     /// Queues a copy of `len` bytes at `from_offset` of `from` to page-locked host memory, and
-    /// returns; the bytes are there after [`Stream::wait`]. Both sides stay allocated until the
-    /// stream was seen idle.
+    /// returns; the copy is complete after [`Stream::wait`]. Both sides stay allocated until the
+    /// stream is found idle.
     ///
     /// # Errors
     /// As [`Stream::queue_write`].
@@ -191,7 +190,7 @@ impl Stream {
     ///
     /// # Safety
     /// Every address in `launch` lies, with the length that the kernel's documentation states, in
-    /// memory of this stream's driver that lives until the stream is idle, and that the caller may
+    /// memory of this stream's driver that exists until the stream is idle, and that the caller may
     /// overwrite where the kernel writes.
     pub unsafe fn launch(&self, launch: &Launch) -> Result<()> {
         // SAFETY: the caller's promise.
@@ -211,10 +210,11 @@ impl Stream {
     /// # Errors
     /// Errors of the work itself, as the driver reports them.
     pub fn is_idle(&self) -> Result<bool> {
-        Ok(self.gpu.driver().stream_state(self.raw)? == StreamState::Idle)
+        // SAFETY: `raw` is from this driver, and exists as long as this value.
+        Ok(unsafe { self.gpu.driver().stream_state(self.raw) }? == StreamState::Idle)
     }
 
-    /// Queues work on `buffers` and keeps them allocated until the stream was seen idle.
+    /// Queues work on `buffers` and keeps them allocated until the stream is found idle.
     fn queue(
         &self,
         buffers: &[&DeviceBuffer],
@@ -237,7 +237,7 @@ impl Stream {
             let (buffer, stream) = (foreign.gpu().info().ordinal, self.gpu.info().ordinal);
             return Err(Error::ForeignBuffer { buffer, stream });
         }
-        // Held while submitting: another thread that sees the stream idle cannot let go of these
+        // Locked while submitting: another thread that finds the stream idle cannot release these
         // buffers between their entry here and their use.
         let mut in_use = self.in_use();
         in_use.extend(buffers.iter().map(|b| InUse::Device(b.allocation())));
@@ -262,20 +262,20 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether the stream is idle; if so, the memory of its past work is let go.
+    /// Whether the stream is idle; if so, the memory of its past work is released.
     fn release_when_idle(&self) -> Result<bool> {
         let mut in_use = self.in_use();
         if !self.is_idle()? {
             return Ok(false);
         }
         let done = mem::take(&mut *in_use);
-        // Freeing takes its time; nobody need wait for it.
+        // Freeing may take long: not while the list is locked.
         drop(in_use);
         drop(done);
         Ok(true)
     }
 
-    /// A list is never half changed, so a panic elsewhere in a holder's thread does not matter.
+    /// The list is valid after a panic in a thread that had it locked.
     fn in_use(&self) -> MutexGuard<'_, Vec<InUse>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -285,8 +285,8 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let idle = self.release_when_idle();
         if !matches!(idle, Ok(true)) {
-            // The GPU may still write there, and nobody will learn when it stops: better a leak
-            // than memory that changes under its next owner.
+            // The GPU may still write to the memory, and there is no later point at which it can be
+            // freed: it is leaked, so that no other allocation gets it.
             let leaked = mem::take(&mut *self.in_use());
             tracing::debug!(
                 ?idle,
@@ -295,7 +295,7 @@ impl Drop for Stream {
             );
             mem::forget(leaked);
         }
-        // SAFETY: `raw` came from this driver and this value alone owns it.
+        // SAFETY: `raw` is from this driver, and this value alone owns it.
         if let Err(error) = unsafe { self.gpu.driver().destroy_stream(self.raw) } {
             tracing::debug!(%error, "destroying a stream failed");
         }
@@ -310,6 +310,6 @@ fn word_range(buffer: &DeviceBuffer, offset: u64, words: u64) -> Result<DevicePt
             alignment: 4,
         });
     }
-    // A length that overflows is past the end of every buffer.
+    // A length that overflows ends after every buffer.
     Ok(buffer.range(offset, words.saturating_mul(4))?.start)
 }

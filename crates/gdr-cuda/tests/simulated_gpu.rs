@@ -1,5 +1,5 @@
-//! Memory of the simulated GPU through the crate's public face: what holds here is what software
-//! above may rely on with any driver.
+//! Memory of the simulated GPU through the crate's public interface: the properties that software
+//! above may rely on with every driver.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -9,15 +9,16 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gdr_cuda::{
-    CuResult, DevicePtr, Driver, DriverKind, Error, Gpu, Launch, MemoryKind, Ordinal, PointerKind,
-    SimDriver, pattern_word,
+    CuResult, DeviceBuffer, DevicePtr, Driver, DriverKind, Error, Gpu, Launch, MemoryKind, Ordinal,
+    PointerKind, SimDriver, pattern_word,
 };
 use proptest::prelude::*;
 
-/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+/// The tests end in a small part of this time, unless they hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn gpu() -> Gpu {
@@ -58,7 +59,7 @@ fn copies_of_live_memory_can_be_made_synchronous() {
 }
 
 #[test]
-fn a_simulated_gpu_says_that_it_is_one() {
+fn a_simulated_gpu_is_reported_as_simulated() {
     let gpu = gpu();
     assert_eq!(gpu.driver().kind(), DriverKind::Simulated);
     let info = gpu.info();
@@ -94,7 +95,7 @@ fn a_pointer_into_the_middle_belongs_to_its_allocation() {
 }
 
 #[test]
-fn vmm_memory_is_as_large_as_its_mapping_and_managed_memory_says_what_it_is() {
+fn vmm_memory_has_the_size_of_its_mapping_and_managed_memory_its_kind() {
     let gpu = gpu();
     let vmm = gpu.allocate(MemoryKind::Vmm, 1).unwrap();
     assert_eq!(gpu.driver().pointer_info(vmm.ptr()).unwrap().size, 2 << 20);
@@ -105,7 +106,7 @@ fn vmm_memory_is_as_large_as_its_mapping_and_managed_memory_says_what_it_is() {
 }
 
 #[test]
-fn a_freed_pointer_is_unknown_and_its_address_is_not_used_again() {
+fn a_freed_pointer_is_unknown_and_its_address_is_not_reused() {
     let gpu = gpu();
     for kind in every_kind() {
         let freed = gpu.allocate(kind, 4096).unwrap();
@@ -134,7 +135,7 @@ fn plain_host_memory_and_null_are_unknown() {
 }
 
 #[test]
-fn more_than_there_is_is_out_of_memory_until_some_is_freed() {
+fn an_allocation_beyond_the_capacity_fails_until_memory_is_freed() {
     let gpu = gpu();
     let total = gpu.info().total_memory;
     let most = gpu.allocate(MemoryKind::Plain, total - (1 << 20)).unwrap();
@@ -147,7 +148,7 @@ fn more_than_there_is_is_out_of_memory_until_some_is_freed() {
 }
 
 #[test]
-fn two_gpus_have_addresses_of_their_own() {
+fn two_gpus_have_different_addresses() {
     let gpus = Gpu::all(SimDriver::new(2)).unwrap();
     let buffers: Vec<_> = gpus
         .iter()
@@ -165,7 +166,7 @@ fn two_gpus_have_addresses_of_their_own() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_refused_with_the_count() {
+fn a_missing_gpu_is_reported_with_the_count() {
     let error = Gpu::open(SimDriver::new(2), Ordinal(2)).unwrap_err();
     assert!(
         matches!(
@@ -201,7 +202,7 @@ fn access_past_the_end_is_refused_and_moves_nothing() {
 }
 
 #[test]
-fn shared_memory_shows_the_allocation_at_its_offset_and_outlives_it() {
+fn a_share_contains_the_allocation_at_its_offset_and_outlives_it() {
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let buffers: Vec<_> = [100, 100, 1 << 20]
@@ -240,7 +241,7 @@ fn managed_and_host_memory_are_not_shared() {
 }
 
 #[test]
-fn host_memory_is_one_memory_at_two_addresses() {
+fn host_memory_has_a_cpu_address_and_a_gpu_address() {
     let gpu = gpu();
     let host = gpu.allocate_host(4096).unwrap();
     assert_ne!(host.gpu_ptr().get(), host.cpu_ptr().addr() as u64);
@@ -253,7 +254,7 @@ fn host_memory_is_one_memory_at_two_addresses() {
         words: 4,
         seed: 5,
     };
-    // SAFETY: 16 of the buffer's 4096 bytes, and the stream is waited for while it lives.
+    // SAFETY: 16 of the buffer's 4096 bytes; the buffer is dropped after the stream was waited for.
     unsafe { stream.launch(&fill) }.unwrap();
     stream.wait(LIMIT).unwrap();
     assert_eq!(host.load_u32(12).unwrap(), pattern_word(5, 3));
@@ -286,7 +287,7 @@ fn a_buffer_keeps_its_driver() {
 
 proptest! {
     #[test]
-    fn any_range_comes_back_as_written_and_its_surroundings_stay(
+    fn any_range_is_read_as_written_and_other_bytes_are_unchanged(
         len in 1_usize..20_000,
         from in 0_usize..20_000,
         to in 0_usize..20_000,
@@ -307,4 +308,149 @@ proptest! {
         };
         prop_assert!(whole.iter().enumerate().all(right));
     }
+}
+
+#[test]
+fn borrowed_memory_is_used_like_an_allocation_and_not_freed() {
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    for kind in MemoryKind::DEVICE {
+        let owner = gpu.allocate(kind, 10_000).unwrap();
+        // SAFETY: `owner` outlives the buffer, and no other code uses it.
+        let buffer = unsafe { DeviceBuffer::borrowed(&gpu, at(owner.ptr(), 100), 9_000) }.unwrap();
+        assert_eq!((buffer.ptr(), buffer.len()), (at(owner.ptr(), 100), 9_000));
+        buffer.write(8_990, b"last bytes").unwrap();
+        let past = buffer.write(8_991, b"last bytes").unwrap_err();
+        assert!(matches!(past, Error::OutOfRange { .. }), "{past}");
+        // A stream keeps it until its work is complete, like an allocation.
+        gpu.stream()
+            .unwrap()
+            .fill_pattern(&buffer, 0, 16, 7, LIMIT)
+            .unwrap();
+        drop(buffer);
+
+        let mut seen = [0; 10];
+        owner.read(9_090, &mut seen).unwrap();
+        assert_eq!(&seen, b"last bytes");
+        assert_eq!(driver.pointer_info(owner.ptr()).unwrap().base, owner.ptr());
+    }
+}
+
+#[test]
+fn a_range_that_is_not_in_memory_of_the_gpu_is_refused() {
+    let driver = SimDriver::new(2);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let other = Gpu::open(driver, Ordinal(1)).unwrap();
+    let plain = gpu.allocate(MemoryKind::Plain, 5_000).unwrap();
+    let managed = gpu.allocate(MemoryKind::Managed, 5_000).unwrap();
+    let host = gpu.allocate_host(5_000).unwrap();
+    // SAFETY: no buffer is made.
+    let refusal =
+        |gpu: &Gpu, ptr, len| unsafe { DeviceBuffer::borrowed(gpu, ptr, len) }.unwrap_err();
+
+    for len in [0, 5_001, u64::MAX] {
+        let error = refusal(&gpu, plain.ptr(), len);
+        assert!(
+            matches!(
+                error,
+                Error::PastAllocation {
+                    available: 5_000,
+                    ..
+                }
+            ),
+            "{len}: {error}"
+        );
+    }
+    let inside = refusal(&gpu, at(plain.ptr(), 4_999), 2);
+    assert!(inside.to_string().contains("give 1 to 1 bytes"), "{inside}");
+    for ptr in [managed.ptr(), host.gpu_ptr()] {
+        let error = refusal(&gpu, ptr, 8);
+        assert!(matches!(error, Error::NotDeviceMemory { .. }), "{error}");
+    }
+    let error = refusal(&other, plain.ptr(), 8);
+    assert!(matches!(error, Error::OtherDevice { .. }), "{error}");
+    let unknown = refusal(&gpu, DevicePtr::new(0x10), 8);
+    assert!(matches!(unknown, Error::UnknownPointer { .. }), "{unknown}");
+}
+
+/// An owner of device memory, such as a tensor: it notes when it is dropped.
+struct Tensor {
+    memory: DeviceBuffer,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Tensor {
+    fn new(gpu: &Gpu, kind: MemoryKind, len: u64) -> Self {
+        Self {
+            memory: gpu.allocate(kind, len).unwrap(),
+            dropped: Arc::default(),
+        }
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::SeqCst);
+    }
+}
+
+/// All of a tensor as a buffer that owns it.
+fn wrap(gpu: &Gpu, tensor: Tensor) -> DeviceBuffer {
+    let (ptr, len) = (tensor.memory.ptr(), tensor.memory.len());
+    // SAFETY: the tensor owns `len` bytes at `ptr`, and no other code uses them.
+    unsafe { DeviceBuffer::from_owner(gpu, ptr, len, tensor) }.unwrap()
+}
+
+#[test]
+fn memory_of_another_library_keeps_its_owner_until_the_buffer_is_dropped() {
+    let gpu = gpu();
+    for kind in MemoryKind::DEVICE {
+        let tensor = Tensor::new(&gpu, kind, 10_000);
+        let dropped = tensor.dropped.clone();
+        let buffer = wrap(&gpu, tensor);
+        buffer.write(9_995, b"hello").unwrap();
+        let mut seen = [0; 5];
+        buffer.read(9_995, &mut seen).unwrap();
+        assert_eq!(&seen, b"hello");
+        assert!(!dropped.load(Ordering::SeqCst));
+
+        let ptr = buffer.ptr();
+        // Another thread may drop it.
+        std::thread::spawn(move || drop(buffer)).join().unwrap();
+        assert!(dropped.load(Ordering::SeqCst), "{kind:?}");
+        // The tensor freed its memory, and the buffer did not free it again.
+        assert!(gpu.driver().pointer_info(ptr).is_err());
+    }
+}
+
+#[test]
+fn memory_of_another_library_keeps_its_owner_during_queued_work() {
+    let gpu = gpu();
+    let tensor = Tensor::new(&gpu, MemoryKind::Pool, 4096);
+    let dropped = tensor.dropped.clone();
+    let buffer = wrap(&gpu, tensor);
+    let (stream, host) = (
+        gpu.stream().unwrap(),
+        Arc::new(gpu.allocate_host(64).unwrap()),
+    );
+    host.write(0, b"queued").unwrap();
+    stream.queue_write(&host, 0, &buffer, 0, 6).unwrap();
+    drop(buffer);
+    assert!(
+        !dropped.load(Ordering::SeqCst),
+        "the stream was not waited for"
+    );
+    stream.wait(LIMIT).unwrap();
+    assert!(dropped.load(Ordering::SeqCst));
+}
+
+#[test]
+fn an_owner_is_dropped_where_its_memory_cannot_be_wrapped() {
+    let gpu = gpu();
+    let tensor = Tensor::new(&gpu, MemoryKind::Plain, 4096);
+    let (dropped, ptr) = (tensor.dropped.clone(), tensor.memory.ptr());
+    // SAFETY: no buffer is made.
+    let refused = unsafe { DeviceBuffer::from_owner(&gpu, ptr, 4097, tensor) };
+    assert!(matches!(refused, Err(Error::PastAllocation { .. })));
+    assert!(dropped.load(Ordering::SeqCst));
 }

@@ -1,4 +1,4 @@
-//! Streams and kernels of the simulated GPU through the crate's public face.
+//! Streams and kernels of the simulated GPU through the crate's public interface.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -11,7 +11,7 @@ use gdr_cuda::{
     Ordinal, SimDriver, Stream, VerifyReport, pattern_word,
 };
 
-/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+/// The tests end in a small part of this time, unless they hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn gpu() -> Gpu {
@@ -95,7 +95,7 @@ fn a_pattern_verifies_and_the_first_mismatch_is_reported() {
 }
 
 #[test]
-fn no_words_are_always_right() {
+fn a_pattern_of_no_words_always_matches() {
     let gpu = gpu();
     let (stream, buffer) = (
         gpu.stream().unwrap(),
@@ -107,7 +107,7 @@ fn no_words_are_always_right() {
 }
 
 #[test]
-fn a_fill_reaches_every_byte_and_no_neighbour() {
+fn a_fill_writes_every_byte_of_its_buffer_and_no_other() {
     let gpu = gpu();
     let [before, filled, after] =
         [(); 3].map(|()| gpu.allocate(MemoryKind::Plain, 10_000).unwrap());
@@ -214,7 +214,7 @@ impl RoundTrip {
 }
 
 #[test]
-fn a_kernel_answers_every_round_after_it_filled_the_payload() {
+fn a_kernel_fills_the_payload_before_it_ends_a_round() {
     let trip = RoundTrip::launch(Direction::GpuToCpu, 100);
     for round in 1..=100 {
         trip.flags.store_u32(PING, round).unwrap();
@@ -242,7 +242,7 @@ fn a_kernel_finds_exactly_the_payload_words_that_are_wrong() {
 }
 
 #[test]
-fn a_stopped_kernel_ends_without_an_answer() {
+fn a_stopped_kernel_ends_without_ending_its_round() {
     let trip = RoundTrip::launch(Direction::GpuToCpu, u32::MAX);
     trip.flags.store_u32(PING, 1).unwrap();
     trip.await_pong(1);
@@ -255,7 +255,7 @@ fn a_stopped_kernel_ends_without_an_answer() {
 }
 
 #[test]
-fn memory_of_work_that_missed_its_deadline_lives_until_the_stream_is_idle() {
+fn memory_of_work_that_missed_its_deadline_stays_allocated_until_the_stream_is_idle() {
     let trip = RoundTrip::launch(Direction::GpuToCpu, 1);
     let buffer = trip.gpu.allocate(MemoryKind::Plain, 1 << 20).unwrap();
     let ptr = buffer.ptr();
@@ -304,7 +304,7 @@ fn a_launch_at_a_wrong_address_is_refused() {
 }
 
 #[test]
-fn buffers_move_between_threads_and_streams_run_beside_each_other() {
+fn buffers_move_between_threads_and_streams_run_concurrently() {
     let gpu = gpu();
     let buffers: Vec<_> = std::thread::scope(|scope| {
         let fill = |seed| {

@@ -2,142 +2,23 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use crate::context::Context;
-use crate::finding::Finding;
+pub use crate::check_id::{CheckId, Group, Workload};
+use crate::runner::Scope;
 
-/// A check's stable name, as `--only` takes it: `acs.path`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
-pub struct CheckId(pub &'static str);
-
-impl fmt::Display for CheckId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-/// What a check is about. The order is that of reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Group {
-    /// Devices, drivers and kernel modules.
-    Modules,
-    /// Distances, ACS and the IOMMU.
-    Topology,
-    /// Links, BARs and registers of PCI functions.
-    Pcie,
-    /// Limits, device nodes, containers, CPUs.
-    Host,
-    /// Ports, GIDs, MTU, flow control.
-    Network,
-    /// What the kernel has logged.
-    KernelLog,
-}
-
-impl Group {
-    /// Every group, in the order of reports.
-    pub const ALL: [Self; 6] = [
-        Self::Modules,
-        Self::Topology,
-        Self::Pcie,
-        Self::Host,
-        Self::Network,
-        Self::KernelLog,
-    ];
-
-    /// As `--group` takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Modules => "modules",
-            Self::Topology => "topology",
-            Self::Pcie => "pcie",
-            Self::Host => "host",
-            Self::Network => "network",
-            Self::KernelLog => "kernel-log",
-        }
-    }
-
-    /// As the heading of a report.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::Modules => "Devices, drivers and modules",
-            Self::Topology => "Topology, ACS and IOMMU",
-            Self::Pcie => "PCIe links and settings",
-            Self::Host => "Host, limits and containers",
-            Self::Network => "Network",
-            Self::KernelLog => "Kernel log",
-        }
-    }
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for Group {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-/// What the node is wanted for: narrows a diagnosis to what matters there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Purpose {
-    /// NCCL over InfiniBand or RoCE.
-    Nccl,
-    /// UCX, and MPI over it.
-    Ucx,
-    /// NVSHMEM, including GPU-initiated transports.
-    Nvshmem,
-    /// perftest between two nodes.
-    Perftest,
-    /// CPU mappings of GPU memory.
-    Gdrcopy,
-}
-
-impl Purpose {
-    /// Every purpose.
-    pub const ALL: [Self; 5] = [
-        Self::Nccl,
-        Self::Ucx,
-        Self::Nvshmem,
-        Self::Perftest,
-        Self::Gdrcopy,
-    ];
-
-    /// All that move data with an RDMA NIC.
-    pub const RDMA: &'static [Self] = &[Self::Nccl, Self::Ucx, Self::Nvshmem, Self::Perftest];
-
-    /// As `--for` takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nccl => "nccl",
-            Self::Ucx => "ucx",
-            Self::Nvshmem => "nvshmem",
-            Self::Perftest => "perftest",
-            Self::Gdrcopy => "gdrcopy",
-        }
-    }
-}
-
-impl fmt::Display for Purpose {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What `gdr doctor show` says of a check: each a sentence or more of plain text.
+/// What `gdr doctor show` prints of a check: each a sentence or more of plain text.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Documentation {
     /// Why it matters.
-    pub means: &'static str,
+    #[serde(rename = "means")]
+    pub why: &'static str,
     /// What is read, by file, register or attribute.
-    pub reads: &'static str,
+    #[serde(rename = "reads")]
+    pub inputs: &'static str,
     /// What makes which verdict.
-    pub judges: &'static str,
+    #[serde(rename = "judges")]
+    pub criteria: &'static str,
     /// Where the rule comes from: specification section, kernel file, issue thread.
     pub sources: &'static [&'static str],
 }
@@ -148,25 +29,60 @@ pub struct Check {
     pub id: CheckId,
     /// What it is about.
     pub group: Group,
-    /// One line: what is fine when it passes.
+    /// One line: what holds when it passes.
     pub title: &'static str,
-    /// Its documentation.
-    pub documentation: Documentation,
-    /// For whom it matters; empty is for all.
-    pub purposes: &'static [Purpose],
+    /// Why it matters.
+    pub why: &'static str,
+    /// What is read, by file, register or attribute.
+    pub inputs: &'static str,
+    /// What makes which verdict.
+    pub criteria: &'static str,
+    /// Where the rule comes from: specification section, kernel file, issue thread.
+    pub sources: &'static [&'static str],
+    /// The workloads that it matters to; empty means all.
+    pub workloads: &'static [Workload],
     /// Checks whose bad findings explain a bad finding of this one, where both are about the same
     /// thing: such a finding is a symptom, and is reported under its cause.
-    pub symptom_of: &'static [CheckId],
-    /// Answers it. Gives one finding at least: a check that does not apply says so with
-    /// [`Verdict::Skip`](crate::Verdict::Skip), one that cannot tell with
-    /// [`Verdict::Unknown`](crate::Verdict::Unknown).
-    pub run: fn(&Context<'_>) -> Vec<Finding>,
+    pub symptom_of: &'static [&'static str],
+    /// What it judges, and how.
+    pub(crate) scope: Scope,
+    /// What the subjects are together ("all GPUs"): findings that are alike become one finding
+    /// about the node, which begins with this.
+    pub(crate) together: Option<&'static str>,
+    /// Why the check does not apply, where none of the subjects concerns it.
+    pub(crate) otherwise: Option<&'static str>,
 }
 
 impl Check {
-    /// Whether it matters for a purpose.
-    pub fn serves(&self, purpose: Purpose) -> bool {
-        self.purposes.is_empty() || self.purposes.contains(&purpose)
+    /// What most checks have in common, for struct update.
+    pub(crate) const DEFAULT: Self = Self {
+        id: CheckId(""),
+        group: Group::Modules,
+        title: "",
+        why: "",
+        inputs: "",
+        criteria: "",
+        sources: &[],
+        workloads: &[],
+        symptom_of: &[],
+        scope: Scope::Several(|_| Ok(Vec::new())),
+        together: None,
+        otherwise: None,
+    };
+
+    /// Whether it matters for a workload.
+    pub fn serves(&self, workload: Workload) -> bool {
+        self.workloads.is_empty() || self.workloads.contains(&workload)
+    }
+
+    /// Its documentation.
+    pub const fn documentation(&self) -> Documentation {
+        Documentation {
+            why: self.why,
+            inputs: self.inputs,
+            criteria: self.criteria,
+            sources: self.sources,
+        }
     }
 }
 

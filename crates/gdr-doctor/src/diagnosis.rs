@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use crate::check::{Check, CheckId, Group, Purpose};
+use crate::about::{About, Capture};
+use crate::check::{Check, CheckId, Group, Workload};
 use crate::checks;
 use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
+use crate::finding::{Finding, Verdict};
 use crate::root_cause;
 
 /// Which checks to run.
@@ -43,7 +44,7 @@ impl Selection {
         self
     }
 
-    fn takes(&self, check: &Check, purpose: Option<Purpose>) -> bool {
+    fn takes(&self, check: &Check, purpose: Option<Workload>) -> bool {
         (self.only.is_empty() || self.only.contains(&check.id))
             && !self.skip.contains(&check.id)
             && (self.groups.is_empty() || self.groups.contains(&check.group))
@@ -55,7 +56,7 @@ impl Selection {
 
 /// A finding, and whose it is.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct Reported {
     /// The check that found it.
     pub check: &'static Check,
     /// What it found.
@@ -85,7 +86,7 @@ pub struct Counts {
     pub fail: usize,
     /// Works, but not as it should.
     pub warn: usize,
-    /// Cannot be told.
+    /// Cannot be decided.
     pub unknown: usize,
     /// Worth knowing.
     pub info: usize,
@@ -95,15 +96,57 @@ pub struct Counts {
     pub skip: usize,
 }
 
+impl Counts {
+    fn of<'a>(findings: impl IntoIterator<Item = &'a Reported>) -> Self {
+        let mut counts = Self::default();
+        for judged in findings {
+            *match judged.finding.verdict {
+                Verdict::Fail => &mut counts.fail,
+                Verdict::Warn => &mut counts.warn,
+                Verdict::Unknown => &mut counts.unknown,
+                Verdict::Info => &mut counts.info,
+                Verdict::Pass => &mut counts.pass,
+                Verdict::Skip => &mut counts.skip,
+            } += 1;
+        }
+        counts
+    }
+
+    /// Those that are fine.
+    pub const fn fine(self) -> usize {
+        self.pass + self.info
+    }
+
+    /// What they come to together: the worst that is wrong; where nothing is, whether more are
+    /// fine than cannot be decided.
+    pub const fn verdict(self) -> Verdict {
+        if self.fail > 0 {
+            Verdict::Fail
+        } else if self.warn > 0 {
+            Verdict::Warn
+        } else if self.unknown > self.fine() {
+            Verdict::Unknown
+        } else if self.fine() > 0 {
+            Verdict::Pass
+        } else {
+            Verdict::Skip
+        }
+    }
+}
+
 /// What all checks found, in the order of groups and checks.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
     /// The node's name, where it is known.
     pub host: Option<String>,
+    /// What it is about and how it was made.
+    pub about: About,
     /// What the node is wanted for.
-    pub purpose: Option<Purpose>,
+    pub purpose: Option<Workload>,
+    /// The GPU and the NIC that alone were judged, by name.
+    pub pair: Option<(String, String)>,
     /// What was found.
-    pub findings: Vec<Judged>,
+    pub findings: Vec<Reported>,
 }
 
 impl Diagnosis {
@@ -130,23 +173,43 @@ impl Diagnosis {
 
     /// How many findings there are of each verdict.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for judged in &self.findings {
-            *match judged.finding.verdict {
-                Verdict::Fail => &mut counts.fail,
-                Verdict::Warn => &mut counts.warn,
-                Verdict::Unknown => &mut counts.unknown,
-                Verdict::Info => &mut counts.info,
-                Verdict::Pass => &mut counts.pass,
-                Verdict::Skip => &mut counts.skip,
-            } += 1;
-        }
-        counts
+        Counts::of(&self.findings)
+    }
+
+    /// Whether what GPUDirect RDMA cannot do without was seen: a GPU and an RDMA NIC with their
+    /// drivers, and a way into GPU memory.
+    pub fn has_the_essentials(&self) -> bool {
+        const ESSENTIAL: [&str; 5] = [
+            "gpu.present",
+            "gpu.driver",
+            "nic.present",
+            "nic.driver",
+            "peermem.loaded",
+        ];
+        ESSENTIAL.iter().all(|id| {
+            let mut found = (self.findings.iter())
+                .filter(|judged| judged.check.id.0 == *id)
+                .map(|judged| judged.finding.verdict)
+                .peekable();
+            let good = [Verdict::Pass, Verdict::Info, Verdict::Warn];
+            found.peek().is_some() && found.all(|verdict| good.contains(&verdict))
+        })
+    }
+
+    /// How many findings there are of each verdict in each group that was looked at.
+    pub fn groups(&self) -> Vec<(Group, Counts)> {
+        (Group::ALL.into_iter())
+            .filter(|group| self.findings.iter().any(|it| it.check.group == *group))
+            .map(|group| {
+                let of_group = self.findings.iter().filter(|it| it.check.group == group);
+                (group, Counts::of(of_group))
+            })
+            .collect()
     }
 
     /// The findings that something is to be done about and that no other explains, worst first.
-    pub fn root_causes(&self) -> Vec<(usize, &Judged)> {
-        let mut causes: Vec<(usize, &Judged)> = (self.findings.iter().enumerate())
+    pub fn root_causes(&self) -> Vec<(usize, &Reported)> {
+        let mut causes: Vec<(usize, &Reported)> = (self.findings.iter().enumerate())
             .filter(|(_, judged)| judged.finding.verdict.is_bad() && judged.cause.is_none())
             .collect();
         causes.sort_by_key(|(_, judged)| std::cmp::Reverse(judged.finding.verdict));
@@ -154,7 +217,7 @@ impl Diagnosis {
     }
 
     /// The findings that this one explains, straight or through others.
-    pub fn symptoms(&self, cause: usize) -> Vec<&Judged> {
+    pub fn symptoms(&self, cause: usize) -> Vec<&Reported> {
         (self.findings.iter().enumerate())
             .filter(|(index, _)| *index != cause && self.root_of(*index) == cause)
             .map(|(_, judged)| judged)
@@ -175,39 +238,87 @@ pub fn diagnose(context: &Context<'_>, selection: &Selection) -> Diagnosis {
     diagnose_with(checks::all(), context, selection)
 }
 
+/// Runs the checks that were chosen, but for those of which something was found already.
+pub(crate) fn diagnose_instead(
+    context: &Context<'_>,
+    selection: &Selection,
+    found: Vec<(CheckId, Finding)>,
+) -> Diagnosis {
+    diagnose_around(checks::all(), context, selection, found)
+}
+
 fn diagnose_with(
     checks: impl IntoIterator<Item = &'static Check>,
     context: &Context<'_>,
     selection: &Selection,
+) -> Diagnosis {
+    diagnose_around(checks, context, selection, Vec::new())
+}
+
+fn diagnose_around(
+    checks: impl IntoIterator<Item = &'static Check>,
+    context: &Context<'_>,
+    selection: &Selection,
+    mut already: Vec<(CheckId, Finding)>,
 ) -> Diagnosis {
     let mut findings = Vec::new();
     for check in checks {
         if !selection.takes(check, context.purpose) {
             continue;
         }
-        let mut found = (check.run)(context);
+        let known = already.extract_if(.., |(id, _)| *id == check.id);
+        let mut found: Vec<Finding> = known.map(|(_, finding)| finding).collect();
+        if found.is_empty() {
+            found = check.run(context);
+        }
         if found.is_empty() {
             // A check that is silent would pass for one that is content.
-            found.push(Finding::new(
-                Verdict::Unknown,
-                Subject::Node,
-                "the check said nothing",
-            ));
+            found.push(Finding::new(Verdict::Unknown, "the check said nothing"));
         }
-        findings.extend(found.into_iter().map(|finding| Judged {
+        findings.extend(found.into_iter().map(|finding| Reported {
             check,
             finding,
             cause: None,
         }));
     }
     root_cause::link(&mut findings);
+    // What holds no files of a node was worked out from what a tool printed.
+    let printed = context.source.list("/sys/bus/pci/devices").is_err();
+    if let Some(capture) = context.capture.as_ref().filter(|_| printed) {
+        for judged in &mut findings {
+            for evidence in &mut judged.finding.evidence {
+                evidence.source = source_in(capture, &evidence.source);
+            }
+        }
+    }
     Diagnosis {
+        about: About::read(context),
         host: (context.text("/proc/sys/kernel/hostname"))
-            .into_present()
+            .ok()
             .filter(|name| !name.is_empty()),
         purpose: context.purpose,
+        pair: context.pair(),
         findings,
     }
+}
+
+/// Where in a capture something stood that checks know by its path on a node.
+fn source_in(capture: &Capture, path: &str) -> String {
+    if !path.starts_with('/') {
+        return path.to_owned();
+    }
+    let what = match path.strip_prefix("/sys/bus/pci/devices/") {
+        Some(rest) => match rest.split_once('/') {
+            Some((bdf, file)) => format!("{file} of {bdf}"),
+            None => rest.to_owned(),
+        },
+        None if path == "/sys/bus/pci/devices" => "the PCI functions".to_owned(),
+        None => {
+            let name = path.rsplit('/').next();
+            name.unwrap_or(path).to_owned()
+        }
+    };
+    format!("{}: {what}", capture.file)
 }
 
 #[cfg(test)]
@@ -215,41 +326,34 @@ mod tests {
     use gdr_node::{Inventory, MemorySource};
 
     use super::*;
-    use crate::check::Documentation;
+    use crate::runner::{Scope, Unjudged};
 
-    const NOTHING: Documentation = Documentation {
-        means: "",
-        reads: "",
-        judges: "",
-        sources: &[],
-    };
+    type Judge = fn(&Context<'_>) -> Result<Vec<Finding>, Unjudged>;
 
-    fn check(id: &'static str, run: fn(&Context<'_>) -> Vec<Finding>) -> &'static Check {
+    fn check(judge: Judge) -> &'static Check {
         Box::leak(Box::new(Check {
-            id: CheckId(id),
+            id: CheckId("a"),
             group: Group::Host,
-            title: "",
-            documentation: NOTHING,
-            purposes: &[Purpose::Nccl],
-            symptom_of: &[],
-            run,
+            workloads: &[Workload::Nccl],
+            scope: Scope::Several(judge),
+            ..Check::DEFAULT
         }))
     }
 
-    fn outcome(runs: &[fn(&Context<'_>) -> Vec<Finding>]) -> Outcome {
+    fn outcome(runs: &[Judge]) -> Outcome {
         let node = MemorySource::new();
         let inventory = Inventory::read(&node);
-        let checks: Vec<&'static Check> = runs.iter().map(|run| check("a", *run)).collect();
+        let checks: Vec<&'static Check> = runs.iter().map(|run| check(*run)).collect();
         diagnose_with(checks, &Context::new(&node, &inventory), &Selection::all()).outcome()
     }
 
     #[test]
     fn the_worst_finding_decides() {
-        let pass = |_: &Context<'_>| vec![Finding::pass(Subject::Node, "")];
-        let warn = |_: &Context<'_>| vec![Finding::warn(Subject::Node, "")];
-        let fail = |_: &Context<'_>| vec![Finding::fail(Subject::Node, "")];
-        let skip = |_: &Context<'_>| vec![Finding::skip("")];
-        let silent = |_: &Context<'_>| Vec::new();
+        let pass = |_: &Context<'_>| Ok(vec![Finding::pass("")]);
+        let warn = |_: &Context<'_>| Ok(vec![Finding::warn("")]);
+        let fail = |_: &Context<'_>| Ok(vec![Finding::fail("")]);
+        let skip = |_: &Context<'_>| Ok(vec![Finding::skip("")]);
+        let silent = |_: &Context<'_>| Ok(Vec::new());
         assert_eq!(outcome(&[pass, skip]), Outcome::Healthy);
         assert_eq!(outcome(&[pass, silent]), Outcome::Undecided);
         assert_eq!(outcome(&[silent, warn]), Outcome::Warning);
@@ -260,12 +364,12 @@ mod tests {
 
     #[test]
     fn a_purpose_narrows_and_a_name_overrules_it() {
-        let it = check("a", |_| vec![Finding::skip("")]);
+        let it = check(|_| Ok(vec![Finding::skip("")]));
         let selection = Selection::all();
-        assert!(selection.takes(it, Some(Purpose::Nccl)));
-        assert!(!selection.takes(it, Some(Purpose::Gdrcopy)));
+        assert!(selection.takes(it, Some(Workload::Nccl)));
+        assert!(!selection.takes(it, Some(Workload::Gdrcopy)));
         let named = Selection::all().only([CheckId("a")]);
-        assert!(named.takes(it, Some(Purpose::Gdrcopy)));
+        assert!(named.takes(it, Some(Workload::Gdrcopy)));
         assert!(!named.clone().skip([CheckId("a")]).takes(it, None));
         assert!(!Selection::all().groups([Group::Pcie]).takes(it, None));
     }

@@ -1,6 +1,6 @@
 //! Facts about a node that several checks need.
 
-use gdr_node::{Datum, Source};
+use gdr_node::{Absence, Datum, DatumExt, Source};
 
 use crate::probes::{CudaProbe, VerbsProbe};
 
@@ -39,6 +39,15 @@ pub enum Flavour {
     Open,
     /// The proprietary one, which does not.
     Proprietary,
+}
+
+impl std::fmt::Display for Flavour {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Proprietary => "proprietary",
+        })
+    }
 }
 
 /// NVIDIA's kernel driver.
@@ -118,7 +127,7 @@ impl Facts {
         Self {
             kernel: source
                 .text("/proc/sys/kernel/osrelease")
-                .and_then(|text| Version::find(&text).into()),
+                .and_then(|text| Version::find(&text).ok_or(Absence::Missing)),
             nvidia: nvidia(source),
             machine: source.text("/proc/cpuinfo").map(|text| {
                 let guest = text.lines().any(|line| {
@@ -142,15 +151,17 @@ impl Facts {
 
     /// A module of `/proc/modules`.
     pub fn module(&self, name: &str) -> Datum<&Module> {
-        self.modules
-            .as_ref()
-            .and_then(|all| all.iter().find(|module| module.name == name).into())
+        self.modules.by_ref().and_then(|all| {
+            all.iter()
+                .find(|module| module.name == name)
+                .ok_or(Absence::Missing)
+        })
     }
 
     /// What an argument of the kernel's command line says: `on` of `intel_iommu=on`. Of one that
     /// stands there several times, the last.
     pub fn argument(&self, name: &str) -> Datum<&str> {
-        self.arguments.as_ref().and_then(|all| {
+        self.arguments.by_ref().and_then(|all| {
             all.iter()
                 .rev()
                 .find_map(|argument| match argument.split_once('=') {
@@ -158,7 +169,7 @@ impl Facts {
                     None if argument == name => Some(""),
                     _ => None,
                 })
-                .into()
+                .ok_or(Absence::Missing)
         })
     }
 }
@@ -173,14 +184,14 @@ fn nvidia(source: &dyn Source) -> Datum<NvidiaDriver> {
         let first = text.lines().next().unwrap_or_default();
         Version::find(first)
             .map(|version| NvidiaDriver { version, flavour })
-            .into()
+            .ok_or(Absence::Missing)
     })
 }
 
 fn container(source: &dyn Source) -> Datum<Container> {
     let marks = ["/.dockerenv", "/run/.containerenv"];
-    if marks.iter().any(|mark| source.read(mark).is_present()) {
-        return Datum::Present(Container::Yes);
+    if marks.iter().any(|mark| source.read(mark).is_ok()) {
+        return Ok(Container::Yes);
     }
     source.text("/proc/1/cgroup").map(|text| {
         let inside = ["docker", "kubepods", "containerd", "libpod", "lxc"];
@@ -217,10 +228,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_driver_and_its_flavour_are_told_apart() {
+    fn the_driver_and_its_flavour_are_distinguished() {
         let of = |text: &str| {
             let node = MemorySource::new().file("/proc/driver/nvidia/version", text);
-            Facts::read(&node).nvidia.into_present().unwrap()
+            Facts::read(&node).nvidia.unwrap()
         };
         let open = of(
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  \
@@ -240,25 +251,25 @@ mod tests {
             "nvidia_peermem 16384 0 - Live 0x0\nib_core 495616 2 nvidia_peermem,ib_uverbs, Live 0x0\n",
         );
         let facts = Facts::read(&node);
-        let users = &facts.module("ib_core").into_present().unwrap().users;
+        let users = &facts.module("ib_core").unwrap().users;
         assert_eq!(users, &["nvidia_peermem", "ib_uverbs"]);
-        assert_eq!(facts.module("nouveau"), Datum::Missing);
+        assert_eq!(facts.module("nouveau"), Err(Absence::Missing));
     }
 
     #[test]
     fn the_last_argument_of_a_name_counts() {
         let node = MemorySource::new().file("/proc/cmdline", "quiet iommu=on iommu=pt\n");
         let facts = Facts::read(&node);
-        assert_eq!(facts.argument("iommu"), Datum::Present("pt"));
-        assert_eq!(facts.argument("quiet"), Datum::Present(""));
-        assert_eq!(facts.argument("amd_iommu"), Datum::Missing);
+        assert_eq!(facts.argument("iommu"), Ok("pt"));
+        assert_eq!(facts.argument("quiet"), Ok(""));
+        assert_eq!(facts.argument("amd_iommu"), Err(Absence::Missing));
     }
 
     #[test]
     fn nothing_is_claimed_of_a_node_that_was_not_read() {
         let facts = Facts::read(&MemorySource::partial());
-        assert_eq!(facts.machine, Datum::NotCollected);
-        assert_eq!(facts.module("ib_core"), Datum::NotCollected);
-        assert_eq!(facts.container, Datum::NotCollected);
+        assert_eq!(facts.machine, Err(Absence::NotCollected));
+        assert_eq!(facts.module("ib_core"), Err(Absence::NotCollected));
+        assert_eq!(facts.container, Err(Absence::NotCollected));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gdr_node::{Bdf, Datum, GpuDevice};
+use gdr_node::{Absence, Bdf, Datum, GpuDevice};
 use serde::{Serialize, Serializer};
 
 use crate::check::CheckId;
@@ -19,7 +19,7 @@ pub enum Verdict {
     Pass,
     /// Worth knowing; nothing is wrong.
     Info,
-    /// Cannot be told from what is known: no permission, not collected.
+    /// Cannot be decided from what is known: no permission, not collected.
     Unknown,
     /// Works, but slowly, sometimes or not for all.
     Warn,
@@ -54,39 +54,29 @@ impl fmt::Display for Verdict {
 
 /// What a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Subject {
     /// The node as a whole.
     Node,
     /// A GPU.
-    Gpu {
-        /// `GPU0`.
-        name: String,
-        /// Its function.
-        bdf: Bdf,
-    },
+    Gpu { name: String, bdf: Bdf },
     /// An RDMA device, or a NIC that should be one.
     Nic {
         /// `mlx5_0`, or its address where it has no name.
         name: String,
-        /// Its function.
         bdf: Bdf,
     },
     /// A port of an RDMA device.
     Port {
-        /// The device's name.
         nic: String,
         /// The port's number, from 1.
         port: u32,
     },
     /// A GPU and a NIC, and what lies between.
     Pair {
-        /// The GPU's name.
         gpu: String,
-        /// The GPU's function.
         gpu_bdf: Bdf,
-        /// The NIC's name.
         nic: String,
-        /// The NIC's function.
         nic_bdf: Bdf,
     },
     /// Another PCI function: a port of a switch, a root port.
@@ -217,6 +207,8 @@ pub struct Finding {
     pub summary: String,
     /// What it rests on.
     pub evidence: Vec<Evidence>,
+    /// Why it cannot be decided, of a finding that is unknown for want of something that was not read.
+    pub absence: Option<Absence>,
     /// What to do, the best first.
     pub fixes: Vec<Fix>,
     /// Checks whose bad findings about the same subject explain this one, beyond those that the
@@ -225,67 +217,97 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding.
-    pub fn new(verdict: Verdict, subject: Subject, summary: impl Into<String>) -> Self {
+    /// A finding about the node; [`about`](Self::about) names another subject.
+    pub fn new(verdict: Verdict, summary: impl Into<String>) -> Self {
         Self {
             verdict,
-            subject,
+            subject: Subject::Node,
             summary: summary.into(),
             evidence: Vec::new(),
+            absence: None,
             fixes: Vec::new(),
             symptom_of: Vec::new(),
         }
     }
 
-    /// All is well.
-    pub fn pass(subject: Subject, summary: impl Into<String>) -> Self {
-        Self::new(Verdict::Pass, subject, summary)
+    /// Nothing is wrong.
+    pub fn pass(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Pass, summary)
     }
 
     /// Worth knowing.
-    pub fn info(subject: Subject, summary: impl Into<String>) -> Self {
-        Self::new(Verdict::Info, subject, summary)
+    pub fn info(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Info, summary)
     }
 
     /// Works, but not as it should.
-    pub fn warn(subject: Subject, summary: impl Into<String>) -> Self {
-        Self::new(Verdict::Warn, subject, summary)
+    pub fn warn(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Warn, summary)
     }
 
     /// Does not work.
-    pub fn fail(subject: Subject, summary: impl Into<String>) -> Self {
-        Self::new(Verdict::Fail, subject, summary)
+    pub fn fail(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Fail, summary)
     }
 
     /// Does not apply, and why.
     pub fn skip(why: impl Into<String>) -> Self {
-        Self::new(Verdict::Skip, Subject::Node, why)
+        Self::new(Verdict::Skip, why)
     }
 
-    /// Cannot be told: `what` is absent, for this reason.
-    pub fn unknown<T>(subject: Subject, what: &str, absence: &Datum<T>) -> Self {
+    /// Cannot be judged: `what` is absent, for this reason.
+    pub fn unknown<T>(what: &str, absence: &Datum<T>) -> Self {
         let why = match absence {
-            Datum::Denied => "needs root to read",
-            Datum::NotCollected => "was not collected",
-            Datum::Missing => "is not there",
-            Datum::Failed(_) => "could not be read",
-            Datum::Present(_) => "makes no sense",
+            Err(Absence::Denied) => "needs root to read",
+            Err(Absence::NotCollected) => "was not collected",
+            Err(Absence::Missing) => "is not there",
+            Err(Absence::Failed(_)) => "could not be read",
+            Ok(_) => "is invalid",
         };
-        let mut finding = Self::new(Verdict::Unknown, subject, format!("{what} {why}"));
-        if let Datum::Failed(errno) = absence {
+        let mut finding = Self::new(Verdict::Unknown, format!("{what} {why}"));
+        finding.absence = absence.as_ref().err().copied();
+        if let Err(Absence::Failed(errno)) = absence {
             finding.summary = format!("{} ({errno})", finding.summary);
         }
         finding
     }
 
+    /// Says what it is about.
+    #[must_use]
+    pub fn about(mut self, subject: Subject) -> Self {
+        self.subject = subject;
+        self
+    }
+
     /// Adds what it rests on.
     #[must_use]
-    pub fn evidence(mut self, source: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn evidence(mut self, source: impl fmt::Display, value: impl fmt::Display) -> Self {
         self.evidence.push(Evidence {
-            source: source.into(),
-            value: value.into(),
+            source: source.to_string(),
+            value: value.to_string(),
         });
         self
+    }
+
+    /// Adds several things that it rests on.
+    #[must_use]
+    pub fn evidence_all<A: fmt::Display, B: fmt::Display>(
+        self,
+        all: impl IntoIterator<Item = (A, B)>,
+    ) -> Self {
+        (all.into_iter()).fold(self, |finding, (source, value)| {
+            finding.evidence(source, value)
+        })
+    }
+
+    /// Adds what to do, where something is wrong.
+    #[must_use]
+    pub fn fix_if_bad(self, fix: Fix) -> Self {
+        if self.verdict.is_bad() {
+            self.fix(fix)
+        } else {
+            self
+        }
     }
 
     /// Adds a way to mend it, after those that are better.
@@ -297,8 +319,8 @@ impl Finding {
 
     /// Says that a bad finding of `check` about the same subject would explain this one.
     #[must_use]
-    pub fn symptom_of(mut self, check: CheckId) -> Self {
-        self.symptom_of.push(check);
+    pub fn symptom_of(mut self, check: &'static str) -> Self {
+        self.symptom_of.push(CheckId(check));
         self
     }
 }
@@ -336,8 +358,8 @@ mod tests {
 
     #[test]
     fn the_reason_for_not_knowing_is_said() {
-        let denied = Datum::<u8>::Denied;
-        let finding = Finding::unknown(Subject::Node, "the ACS control register", &denied);
+        let denied = Err::<u8, _>(Absence::Denied);
+        let finding = Finding::unknown("the ACS control register", &denied);
         assert_eq!(
             finding.summary,
             "the ACS control register needs root to read"

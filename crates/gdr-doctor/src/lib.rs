@@ -17,25 +17,38 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod about;
 mod check;
+mod check_id;
 mod checks;
 mod context;
-mod cpus;
+mod cpu_list;
 mod diagnosis;
+pub mod distances;
 pub mod explain;
 pub mod facts;
 mod finding;
-mod fix;
+pub mod fix;
+mod gpudirect_support;
+mod judgement;
 pub mod peermem;
 pub mod probes;
-mod reach;
-pub mod remedy;
+mod process;
 pub mod report;
 mod root_cause;
+mod runner;
+mod timestamp;
 
-pub use check::{Check, CheckId, Documentation, Group, Purpose};
+pub use about::{About, Capture, Model};
+pub use check::{Check, CheckId, Documentation, Group, Workload};
 pub use checks::{all, find};
 pub use context::{Context, Nic, Pair};
-pub use diagnosis::{Diagnosis, Judged, Outcome, Selection, diagnose};
+pub use diagnosis::{Counts, Diagnosis, Outcome, Reported, Selection, diagnose};
 pub use finding::{Evidence, Finding, Subject, Verdict};
-pub use fix::{Action, Effect, Fix, Persistence, Privilege, Register, Risk};
+pub use fix::{Action, Effect, Fix, Persistence, Privilege, Register, Risk, Shown};
+pub use timestamp::Timestamp;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use gdr_node::{Datum, Source, virtual_path};
+use gdr_node::{Absence, Datum, DatumExt, Source, virtual_path};
 use serde::{Serialize, Serializer};
 
 use crate::facts::{Facts, Flavour, Version};
@@ -39,7 +39,7 @@ const SYMBOL: &str = "ib_register_peer_memory_client";
 pub enum Standing {
     /// It is loaded and the RDMA stack knows it.
     Active,
-    /// It is loaded; whether the RDMA stack knows it cannot be told.
+    /// It is loaded; whether the RDMA stack knows it cannot be decided.
     Loaded,
     /// It is loaded, and the RDMA stack does not know it: it does nothing.
     Unregistered,
@@ -49,7 +49,7 @@ pub enum Standing {
     Loadable,
     /// It is not loaded and cannot work here.
     Impossible,
-    /// It is not loaded; whether it could be cannot be told.
+    /// It is not loaded; whether it could be cannot be decided.
     Unknown,
 }
 
@@ -61,7 +61,7 @@ pub enum DmaBuf {
     Ready,
     /// The driver or the kernel cannot.
     No,
-    /// It cannot be told.
+    /// It cannot be decided.
     Unknown,
 }
 
@@ -74,7 +74,9 @@ pub struct PeerMemory {
     pub because: String,
     /// The modules that are loaded, of the two.
     pub loaded: Vec<String>,
-    /// The version of the one that is loaded.
+    /// The version of the one that is loaded. As JSON it has a name of its own: in every document
+    /// of gdr `version` is that of its layout.
+    #[serde(rename = "module_version")]
     pub version: Option<String>,
     /// NVIDIA's driver, with its flavour.
     #[serde(serialize_with = "fact")]
@@ -90,7 +92,7 @@ pub struct PeerMemory {
 
 fn fact<S: Serializer>(datum: &Datum<String>, serializer: S) -> Result<S::Ok, S::Error> {
     match datum {
-        Datum::Present(text) => serializer.serialize_some(text),
+        Ok(text) => serializer.serialize_some(text),
         _ => serializer.serialize_none(),
     }
 }
@@ -105,14 +107,12 @@ impl PeerMemory {
         Self {
             standing,
             because,
-            version: loaded
-                .first()
-                .and_then(|name| version(source, name).into_present()),
+            version: loaded.first().and_then(|name| version(source, name).ok()),
             loaded,
             driver: facts
                 .nvidia
-                .as_ref()
-                .map(|driver| format!("{} ({})", driver.version, flavour(driver.flavour))),
+                .by_ref()
+                .map(|driver| format!("{driver} ({})", driver.flavour)),
             at_boot: at_boot(source),
             dma_buf,
             dma_buf_because,
@@ -149,19 +149,11 @@ impl fmt::Display for Standing {
     }
 }
 
-const fn flavour(flavour: Flavour) -> &'static str {
-    match flavour {
-        Flavour::Open => "open",
-        Flavour::Proprietary => "proprietary",
-    }
-}
-
 fn loaded(source: &dyn Source, facts: &Facts) -> Vec<String> {
     [MODULE, OLD_MODULE]
         .into_iter()
         .filter(|name| {
-            facts.module(name).is_present()
-                || source.list(&format!("/sys/module/{name}")).is_present()
+            facts.module(name).is_ok() || source.list(&format!("/sys/module/{name}")).is_ok()
         })
         .map(str::to_owned)
         .collect()
@@ -195,7 +187,7 @@ fn standing(source: &dyn Source, facts: &Facts, loaded: &[String]) -> (Standing,
             Standing::Conflict,
             format!(
                 "{MODULE} and {OLD_MODULE} are both loaded: unload and uninstall {OLD_MODULE}, \
-                 which nobody keeps up any more"
+                 which is no longer maintained"
             ),
         ),
     }
@@ -204,33 +196,30 @@ fn standing(source: &dyn Source, facts: &Facts, loaded: &[String]) -> (Standing,
 /// Whether ib_core knows the module: it uses ib_core, and the folder of clients names it.
 fn registered(source: &dyn Source, facts: &Facts, module: &str) -> Option<bool> {
     let clients = "/sys/kernel/mm/memory_peers";
-    if (source.list(clients).into_present())
+    if (source.list(clients).ok())
         .is_some_and(|clients| clients.iter().any(|name| name.starts_with("nv_mem")))
     {
         return Some(true);
     }
-    let users = &facts.module("ib_core").into_present()?.users;
+    let users = &facts.module("ib_core").ok()?.users;
     Some(users.iter().any(|user| user == module))
 }
 
 /// Of a module that is not loaded: whether it could be.
 fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
     match &facts.nvidia {
-        Datum::Missing => {
+        Err(Absence::Missing) => {
             return (
                 Standing::Impossible,
                 "NVIDIA's driver is not loaded, and the module needs it".to_owned(),
             );
         }
-        Datum::Present(_) => {}
-        unknown => {
-            return (
-                Standing::Unknown,
-                format!("NVIDIA's driver: {}", unknown.as_ref().map(|_| "there")),
-            );
+        Ok(_) => {}
+        Err(absence) => {
+            return (Standing::Unknown, format!("NVIDIA's driver: {absence}"));
         }
     }
-    if facts.module("ib_core") == Datum::Missing {
+    if facts.module("ib_core") == Err(Absence::Missing) {
         return (
             Standing::Impossible,
             "no RDMA stack is loaded: ib_core is not there; load the NIC's driver first".to_owned(),
@@ -241,7 +230,7 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
         .as_ref()
         .map(|text| text.lines().any(|line| line.starts_with(SYMBOL)));
     match known {
-        Datum::Present(true) => match shipped(source) {
+        Ok(true) => match shipped(source) {
             Some(false) => (
                 Standing::Impossible,
                 format!(
@@ -254,12 +243,12 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
                 format!("ib_core has {SYMBOL}: `gdr peermem load` loads the module"),
             ),
         },
-        Datum::Present(false) => (
+        Ok(false) => (
             Standing::Impossible,
             format!(
                 "the RDMA stack that runs has no {SYMBOL}: it is the kernel's own, without peer \
                  memory; loading would end in `Invalid argument`. Use dma-buf, or install \
-                 MLNX_OFED or DOCA and then the driver's modules anew"
+                 MLNX_OFED or DOCA and then the driver's modules again"
             ),
         ),
         _ => (
@@ -271,7 +260,7 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
 
 /// Whether the kernel's list of modules has it.
 fn shipped(source: &dyn Source) -> Option<bool> {
-    let text = source.text(virtual_path::MODULE_FILES).into_present()?;
+    let text = source.text(virtual_path::MODULE_FILES).ok()?;
     Some(
         text.lines()
             .any(|line| line.contains("nvidia-peermem.ko") || line.contains("nvidia_peermem.ko")),
@@ -288,22 +277,27 @@ fn at_boot(source: &dyn Source) -> Datum<String> {
     let mut unknown = None;
     for folder in BOOT_FOLDERS {
         match source.list(folder) {
-            Datum::Present(files) => {
+            Ok(files) => {
                 for file in files.iter().filter(|file| file.ends_with(".conf")) {
                     let path = format!("{folder}/{file}");
-                    if source.text(&path).present().is_some_and(|text| names(text)) {
-                        return Datum::Present(path);
+                    if source
+                        .text(&path)
+                        .as_ref()
+                        .ok()
+                        .is_some_and(|text| names(text))
+                    {
+                        return Ok(path);
                     }
                 }
             }
-            Datum::Missing => {}
+            Err(Absence::Missing) => {}
             other => unknown = Some(other.map(|_| String::new())),
         }
     }
-    if (source.text(BOOT_FILE).present()).is_some_and(|text| names(text)) {
-        return Datum::Present(BOOT_FILE.to_owned());
+    if (source.text(BOOT_FILE).as_ref().ok()).is_some_and(|text| names(text)) {
+        return Ok(BOOT_FILE.to_owned());
     }
-    unknown.unwrap_or(Datum::Missing)
+    unknown.unwrap_or(Err(Absence::Missing))
 }
 
 /// Whether the GPU's side can do dma-buf: the open driver 515 or later, and kernel 5.12 or later.
@@ -311,10 +305,10 @@ fn dma_buf(facts: &Facts) -> (DmaBuf, String) {
     const DRIVER: &[u32] = &[515];
     const KERNEL: &[u32] = &[5, 12];
     let (driver, kernel): (_, &Version) = match (&facts.nvidia, &facts.kernel) {
-        (Datum::Missing, _) => {
+        (Err(Absence::Missing), _) => {
             return (DmaBuf::No, "NVIDIA's driver is not loaded".to_owned());
         }
-        (Datum::Present(driver), Datum::Present(kernel)) => (driver, kernel),
+        (Ok(driver), Ok(kernel)) => (driver, kernel),
         _ => {
             return (
                 DmaBuf::Unknown,
@@ -330,17 +324,14 @@ fn dma_buf(facts: &Facts) -> (DmaBuf, String) {
         );
     }
     if !driver.version.is_at_least(DRIVER) {
-        return (
-            DmaBuf::No,
-            format!("driver {} is older than 515", driver.version),
-        );
+        return (DmaBuf::No, format!("driver {driver} is older than 515"));
     }
     if !kernel.is_at_least(KERNEL) {
         return (DmaBuf::No, format!("kernel {kernel} is older than 5.12"));
     }
     (
         DmaBuf::Ready,
-        format!("open driver {} and kernel {kernel}", driver.version),
+        format!("open driver {driver} and kernel {kernel}"),
     )
 }
 
@@ -370,9 +361,20 @@ mod tests {
         assert_eq!(peer.standing, Standing::Active);
         assert_eq!(
             peer.at_boot,
-            Datum::Present("/etc/modules-load.d/nvidia-peermem.conf".into())
+            Ok("/etc/modules-load.d/nvidia-peermem.conf".into())
         );
         assert_eq!(peer.dma_buf, DmaBuf::Ready, "{}", peer.dma_buf_because);
+    }
+
+    #[test]
+    fn the_drivers_version_is_written_as_nvidia_writes_it() {
+        let peer = PeerMemory::read(&example::healthy());
+        assert_eq!(peer.driver, Ok("580.95.05 (open)".into()));
+        assert!(
+            peer.dma_buf_because.contains("580.95.05"),
+            "{}",
+            peer.dma_buf_because
+        );
     }
 
     #[test]
@@ -412,7 +414,7 @@ mod tests {
         let peer = PeerMemory::read(&MemorySource::partial());
         assert_eq!(peer.standing, Standing::Unknown);
         assert_eq!(peer.dma_buf, DmaBuf::Unknown);
-        assert_eq!(peer.at_boot, Datum::NotCollected);
+        assert_eq!(peer.at_boot, Err(Absence::NotCollected));
     }
 
     #[test]

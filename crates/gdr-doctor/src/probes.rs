@@ -1,6 +1,6 @@
 //! What the libraries of CUDA and of RDMA answered when they were asked about a node's devices.
 
-use gdr_node::{Bdf, Datum, Errno, Source, virtual_path};
+use gdr_node::{Absence, Bdf, Datum, Errno, Source, virtual_path};
 use serde::Deserialize;
 
 /// `EBADMSG` of Linux: an answer that is no answer.
@@ -43,23 +43,50 @@ pub struct CudaDevice {
     /// `CU_DEVICE_ATTRIBUTE_ECC_ENABLED`.
     #[serde(default)]
     pub ecc_enabled: Option<bool>,
+    /// Who said the compute mode.
+    #[serde(skip)]
+    pub compute_mode_by: Library,
+    /// Who said whether ECC is on.
+    #[serde(skip)]
+    pub ecc_enabled_by: Library,
+}
+
+/// A library of NVIDIA's driver that answers questions about GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Library {
+    /// The CUDA driver, libcuda.
+    #[default]
+    Cuda,
+    /// The management library, libnvidia-ml.
+    Nvml,
 }
 
 impl CudaProbe {
     pub(crate) fn read(source: &dyn Source) -> Datum<Self> {
         let mut probe: Datum<Self> = parse(source, virtual_path::CUDA_DEVICES);
-        let Datum::Present(cuda) = &mut probe else {
+        let Ok(cuda) = &mut probe else {
             return probe;
         };
-        // The management library tells what the driver was not asked for.
+        // The management library reports what the driver was not asked for.
         let nvml: Datum<Self> = parse(source, virtual_path::NVML_DEVICES);
-        for known in nvml.present().into_iter().flat_map(|nvml| &nvml.devices) {
+        for known in nvml
+            .as_ref()
+            .ok()
+            .into_iter()
+            .flat_map(|nvml| &nvml.devices)
+        {
             let address: Option<Bdf> = known.pci.parse().ok();
             let same =
                 |device: &&mut CudaDevice| address.is_some() && device.pci.parse().ok() == address;
             if let Some(device) = cuda.devices.iter_mut().find(same) {
-                device.compute_mode = device.compute_mode.or(known.compute_mode);
-                device.ecc_enabled = device.ecc_enabled.or(known.ecc_enabled);
+                if device.compute_mode.is_none() {
+                    device.compute_mode = known.compute_mode;
+                    device.compute_mode_by = Library::Nvml;
+                }
+                if device.ecc_enabled.is_none() {
+                    device.ecc_enabled = known.ecc_enabled;
+                    device.ecc_enabled_by = Library::Nvml;
+                }
             }
         }
         probe
@@ -110,8 +137,8 @@ fn parse<T: for<'a> Deserialize<'a>>(source: &dyn Source, path: &str) -> Datum<T
     source
         .text(path)
         .and_then(|text| match serde_json::from_str(&text) {
-            Ok(answer) => Datum::Present(answer),
-            Err(_) => Datum::Failed(BAD_MESSAGE),
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(Absence::Failed(BAD_MESSAGE)),
         })
 }
 
@@ -124,11 +151,11 @@ mod tests {
     #[test]
     fn the_answers_of_the_example_are_understood() {
         let node = example::healthy();
-        let cuda = CudaProbe::read(&node).into_present().unwrap();
+        let cuda = CudaProbe::read(&node).unwrap();
         let gpu = cuda.device(example::GPUS[3].parse().unwrap()).unwrap();
         assert_eq!(gpu.dma_buf_supported, Some(true));
         assert_eq!(gpu.compute_capability.as_deref(), Some("9.0"));
-        let verbs = VerbsProbe::read(&node).into_present().unwrap();
+        let verbs = VerbsProbe::read(&node).unwrap();
         let nic = verbs.device("mlx5_3").unwrap();
         assert_eq!(nic.dma_buf.as_deref(), Some("supported"));
     }
@@ -142,18 +169,22 @@ mod tests {
                 "{{\"devices\":[{{\"pci\":\"0000{gpu}\",\"compute_mode\":3,\"ecc_enabled\":false}}]}}"
             ),
         );
-        let cuda = CudaProbe::read(&node).into_present().unwrap();
-        let told = cuda.device(gpu.parse().unwrap()).unwrap();
+        let cuda = CudaProbe::read(&node).unwrap();
+        let reported = cuda.device(gpu.parse().unwrap()).unwrap();
         assert_eq!(
-            (told.compute_mode, told.ecc_enabled),
+            (reported.compute_mode, reported.ecc_enabled),
             (Some(3), Some(false))
+        );
+        assert_eq!(
+            (reported.compute_mode_by, reported.ecc_enabled_by),
+            (Library::Nvml, Library::Nvml)
         );
     }
 
     #[test]
     fn an_answer_that_is_none_is_a_failed_reading() {
         let node = MemorySource::new().file(virtual_path::CUDA_DEVICES, "{\"devices\":[{\"pci\"");
-        assert_eq!(CudaProbe::read(&node), Datum::Failed(BAD_MESSAGE));
-        assert_eq!(VerbsProbe::read(&node), Datum::Missing);
+        assert_eq!(CudaProbe::read(&node), Err(Absence::Failed(BAD_MESSAGE)));
+        assert_eq!(VerbsProbe::read(&node), Err(Absence::Missing));
     }
 }

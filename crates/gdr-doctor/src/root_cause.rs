@@ -1,11 +1,11 @@
 //! Puts symptoms under what causes them.
 
 use crate::check::CheckId;
-use crate::diagnosis::Judged;
+use crate::diagnosis::Reported;
 
 /// Gives every bad finding its cause, where another bad finding explains it: the worst of those
 /// that the check or the finding names as causes and that are about the same thing.
-pub(crate) fn link(findings: &mut [Judged]) {
+pub(crate) fn link(findings: &mut [Reported]) {
     for symptom in 0..findings.len() {
         if !findings[symptom].finding.verdict.is_bad() {
             continue;
@@ -20,10 +20,10 @@ pub(crate) fn link(findings: &mut [Judged]) {
     }
 }
 
-fn explains(findings: &[Judged], cause: usize, symptom: usize) -> bool {
+fn explains(findings: &[Reported], cause: usize, symptom: usize) -> bool {
     let (cause, symptom) = (&findings[cause], &findings[symptom]);
     let names = |id: CheckId| {
-        symptom.check.symptom_of.contains(&id) || symptom.finding.symptom_of.contains(&id)
+        symptom.check.symptom_of.contains(&id.0) || symptom.finding.symptom_of.contains(&id)
     };
     cause.finding.verdict.is_bad()
         && cause.check.id != symptom.check.id
@@ -32,7 +32,7 @@ fn explains(findings: &[Judged], cause: usize, symptom: usize) -> bool {
 }
 
 /// Whether the chain of causes that begins at `from` comes by `to`.
-fn leads(findings: &[Judged], from: usize, to: usize) -> bool {
+fn leads(findings: &[Reported], from: usize, to: usize) -> bool {
     let mut at = Some(from);
     while let Some(index) = at {
         if index == to {
@@ -46,25 +46,16 @@ fn leads(findings: &[Judged], from: usize, to: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Check, Documentation, Group};
+    use crate::check::Check;
     use crate::finding::{Finding, Subject};
 
-    fn judged(id: &'static str, of: &'static [CheckId], finding: Finding) -> Judged {
+    fn judged(id: &'static str, of: &'static [&'static str], finding: Finding) -> Reported {
         let check = Box::leak(Box::new(Check {
             id: CheckId(id),
-            group: Group::Topology,
-            title: "",
-            documentation: Documentation {
-                means: "",
-                reads: "",
-                judges: "",
-                sources: &[],
-            },
-            purposes: &[],
             symptom_of: of,
-            run: |_| Vec::new(),
+            ..Check::DEFAULT
         }));
-        Judged {
+        Reported {
             check,
             finding,
             cause: None,
@@ -77,14 +68,14 @@ mod tests {
 
     #[test]
     fn a_symptom_goes_under_the_worst_cause_about_the_same_thing() {
-        const A: &[CheckId] = &[CheckId("a"), CheckId("b")];
+        const A: &[&str] = &["a", "b"];
         let mut findings = vec![
-            judged("a", &[], Finding::warn(named("x"), "")),
-            judged("b", &[], Finding::fail(named("x"), "")),
-            judged("b", &[], Finding::fail(named("y"), "")),
-            judged("c", A, Finding::fail(named("x"), "")),
-            judged("c", A, Finding::pass(named("y"), "")),
-            judged("c", A, Finding::warn(named("z"), "")),
+            judged("a", &[], Finding::warn("").about(named("x"))),
+            judged("b", &[], Finding::fail("").about(named("x"))),
+            judged("b", &[], Finding::fail("").about(named("y"))),
+            judged("c", A, Finding::fail("").about(named("x"))),
+            judged("c", A, Finding::pass("").about(named("y"))),
+            judged("c", A, Finding::warn("").about(named("z"))),
         ];
         link(&mut findings);
         let causes: Vec<Option<usize>> = findings.iter().map(|it| it.cause).collect();
@@ -93,11 +84,11 @@ mod tests {
 
     #[test]
     fn two_that_name_each_other_do_not_vanish_both() {
-        const A: &[CheckId] = &[CheckId("a")];
-        const B: &[CheckId] = &[CheckId("b")];
+        const A: &[&str] = &["a"];
+        const B: &[&str] = &["b"];
         let mut findings = vec![
-            judged("a", B, Finding::fail(Subject::Node, "")),
-            judged("b", A, Finding::fail(Subject::Node, "")),
+            judged("a", B, Finding::fail("")),
+            judged("b", A, Finding::fail("")),
         ];
         link(&mut findings);
         assert_eq!(findings[0].cause, Some(1));

@@ -2,36 +2,22 @@
 //! user looked at, and of captures of real machines where they lie beside the workspace.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod findings;
+
 use std::fs;
 use std::path::Path;
 
-use gdr_doctor::{Context, Diagnosis, Judged, Outcome, Selection, Verdict, diagnose, find};
+use gdr_doctor::{Context, Diagnosis, Group, Outcome, Selection, Verdict, diagnose, find};
 use gdr_node::import::lspci;
 use gdr_node::pci::AcsBits;
-use gdr_node::{Datum, Errno, Inventory, MemorySource, NumaLayout, Source, example, virtual_path};
+use gdr_node::{Errno, Inventory, MemorySource, NumaLayout, Source, example, virtual_path};
 use proptest::prelude::*;
+
+use findings::{bad, lines};
 
 fn diagnosis(node: &MemorySource) -> Diagnosis {
     let inventory = Inventory::read(node);
     diagnose(&Context::new(node, &inventory), &Selection::all())
-}
-
-/// One line a finding that something is to be done about.
-fn bad(diagnosis: &Diagnosis) -> Vec<String> {
-    lines(diagnosis, |judged| judged.finding.verdict.is_bad())
-}
-
-fn lines(diagnosis: &Diagnosis, wanted: impl Fn(&Judged) -> bool) -> Vec<String> {
-    (diagnosis.findings.iter())
-        .filter(|judged| wanted(judged))
-        .map(|judged| {
-            let finding = &judged.finding;
-            format!(
-                "{} {} {}: {}",
-                finding.verdict, judged.check.id, finding.subject, finding.summary
-            )
-        })
-        .collect()
 }
 
 #[test]
@@ -48,10 +34,36 @@ fn on_the_healthy_node_nothing_is_bad_and_nothing_is_left_open() {
 fn of_a_node_that_was_not_read_nothing_is_claimed() {
     let diagnosis = diagnosis(&MemorySource::partial());
     let claimed = lines(&diagnosis, |judged| {
-        !matches!(judged.finding.verdict, Verdict::Unknown | Verdict::Skip)
+        judged.finding.verdict != Verdict::Unknown
     });
     assert!(claimed.is_empty(), "{claimed:#?}");
     assert_eq!(diagnosis.outcome(), Outcome::Undecided);
+}
+
+#[test]
+fn without_a_gpu_and_a_nic_what_is_about_them_does_not_apply() {
+    let bare = MemorySource::new().directory("/sys/bus/pci/devices");
+    for node in [bare.clone(), bare.directory("/sys/class/infiniband")] {
+        let diagnosis = diagnosis(&node);
+        let others: Vec<String> = (diagnosis.findings.iter())
+            .filter(|judged| judged.check.group != Group::KernelLog)
+            .filter(|judged| judged.finding.verdict != Verdict::Skip)
+            .map(|judged| format!("{} {}", judged.finding.verdict, judged.check.id))
+            .collect();
+        let of_the_host = [
+            "fail gpu.present",
+            "fail nic.present",
+            "pass modules.lockdown",
+            "info gdrdrv",
+            "unknown memlock.self",
+            "unknown memlock.container",
+            "unknown shm",
+            "unknown hugepages",
+            "unknown virt",
+            "unknown vm.topology",
+        ];
+        assert_eq!(others, of_the_host);
+    }
 }
 
 #[test]
@@ -86,7 +98,7 @@ fn seen_by_a_user(node: MemorySource) -> MemorySource {
 fn what_only_root_may_read_is_unknown_and_never_off_or_on() {
     for node in [example::healthy(), example::node()] {
         let diagnosis = diagnosis(&seen_by_a_user(node));
-        // The width of a link is for everybody to see.
+        // The width of a link is readable by every user.
         let bad = lines(&diagnosis, |judged| {
             judged.finding.verdict.is_bad() && !judged.check.id.0.starts_with("link.")
         });
@@ -228,7 +240,7 @@ fn eight_gpus(on_at: impl Fn(&str) -> bool) -> (String, usize) {
 /// What acs.path says of a listing.
 fn redirected(text: &str) -> Vec<String> {
     let tree = lspci::read(text).unwrap().into_tree();
-    let inventory = Inventory::of_tree(Datum::Present(tree), NumaLayout::of_nodes(2));
+    let inventory = Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(2));
     let nothing = MemorySource::partial();
     let only = Selection::all().only([find("acs.path").unwrap().id]);
     bad(&diagnose(&Context::new(&nothing, &inventory), &only))
@@ -322,7 +334,7 @@ fn capture(name: &str) -> Option<String> {
 /// A listing by lspci, and nothing else.
 fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
     let tree = lspci::read(&capture(name)?).unwrap().into_tree();
-    let inventory = Inventory::of_tree(Datum::Present(tree), NumaLayout::of_nodes(nodes));
+    let inventory = Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(nodes));
     let nothing = MemorySource::partial();
     Some(diagnose(
         &Context::new(&nothing, &inventory),
@@ -402,7 +414,7 @@ fn changed(
 ) -> MemorySource {
     let whole = example::healthy();
     let files: Vec<String> = (whole.paths())
-        .filter(|path| !whole.link(path).is_present())
+        .filter(|path| whole.link(path).is_err())
         .map(str::to_owned)
         .collect();
     // Knuth's multiplicative hash, which is enough to pick by.

@@ -3,18 +3,20 @@
 //! machines where they lie beside the workspace.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod findings;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gdr_doctor::remedy::{self, Plan};
-use gdr_doctor::{Context, Diagnosis, Group, Judged, Selection, Verdict, diagnose};
+use gdr_doctor::fix::{self, Plan};
+use gdr_doctor::{Context, Diagnosis, Group, Selection, Verdict, diagnose};
 use gdr_node::import::lspci;
 use gdr_node::pci::{LinkSpeed, LinkWidth};
-use gdr_node::{
-    Datum, Inventory, LiveRoot, MemorySource, NumaLayout, Source, example, virtual_path,
-};
+use gdr_node::{Inventory, LiveRoot, MemorySource, NumaLayout, Source, example, virtual_path};
 use tempfile::TempDir;
+
+use findings::{bad, lines};
 
 const GROUPS: [Group; 4] = [Group::Pcie, Group::Host, Group::Network, Group::KernelLog];
 
@@ -22,24 +24,6 @@ fn diagnosis(node: &dyn Source) -> Diagnosis {
     let inventory = Inventory::read(node);
     let selection = Selection::all().groups(GROUPS);
     diagnose(&Context::new(node, &inventory), &selection)
-}
-
-/// One line a finding of those that are wanted.
-fn lines(diagnosis: &Diagnosis, wanted: impl Fn(&Judged) -> bool) -> Vec<String> {
-    (diagnosis.findings.iter())
-        .filter(|judged| wanted(judged))
-        .map(|judged| {
-            let finding = &judged.finding;
-            format!(
-                "{} {} {}: {}",
-                finding.verdict, judged.check.id, finding.subject, finding.summary
-            )
-        })
-        .collect()
-}
-
-fn bad(diagnosis: &Diagnosis) -> Vec<String> {
-    lines(diagnosis, |judged| judged.finding.verdict.is_bad())
 }
 
 fn of(diagnosis: &Diagnosis, check: &str) -> Vec<Verdict> {
@@ -90,7 +74,7 @@ fn misset() -> MemorySource {
     let little = "Max locked memory         8388608              8388608              bytes\n";
     let nodes = example::healthy()
         .text(virtual_path::DEVICE_NODES)
-        .into_present()
+        .ok()
         .unwrap();
     let nodes: Vec<&str> = (nodes.lines())
         .filter(|line| !line.ends_with("uverbs4"))
@@ -111,7 +95,7 @@ fn misset() -> MemorySource {
 #[test]
 fn settings_that_are_wrong_become_a_script() {
     let diagnosis = diagnosis(&misset());
-    let script = remedy::script(&Plan::new(&diagnosis, &[]));
+    let script = fix::script(&Plan::new(&diagnosis, &[]));
     for line in [
         "setpci -s 0000:19:00.0 CAP_EXP+8.w=5000:7000",
         "# undo: setpci -s 0000:19:00.0 CAP_EXP+8.w=2000:7000",
@@ -137,7 +121,7 @@ fn settings_that_are_wrong_become_a_script() {
 }
 
 #[test]
-fn of_a_pair_that_was_asked_about_other_devices_are_not_told() {
+fn of_a_pair_that_was_asked_about_other_devices_are_not_reported() {
     let log = "[    1.0] NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.\n\
                [    2.0] mlx5_core 0000:9b:00.0: High temperature\n\
                [    3.0] mlx5_core 0000:9b:00.0: Detected insufficient power on the PCIe slot\n";
@@ -175,7 +159,7 @@ fn what_only_root_may_read_is_unknown_and_fails_nothing() {
         let verdicts = of(&diagnosis, check);
         assert!(verdicts.iter().all(|it| *it == Verdict::Unknown), "{check}");
     }
-    // Speeds and widths of links are for everybody.
+    // Speeds and widths of links are readable by every user.
     assert!(
         of(&diagnosis, "link.width")
             .iter()
@@ -198,8 +182,11 @@ fn idle_gpus_at_the_lowest_speed_are_no_fault() {
     );
     let diagnosis = diagnosis(&node);
     assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
-    let told = of(&diagnosis, "link.speed");
-    assert_eq!(told.iter().filter(|it| **it == Verdict::Info).count(), 8);
+    let reported = of(&diagnosis, "link.speed");
+    assert_eq!(
+        reported.iter().filter(|it| **it == Verdict::Info).count(),
+        8
+    );
 }
 
 #[test]
@@ -209,7 +196,7 @@ fn a_node_without_anything_is_judged_without_panic() {
     let node = example::healthy();
     let paths: Vec<String> = node
         .paths()
-        .filter(|path| node.read(path).is_present())
+        .filter(|path| node.read(path).is_ok())
         .map(str::to_owned)
         .collect();
     for garbage in [
@@ -232,14 +219,35 @@ fn a_node_without_anything_is_judged_without_panic() {
     }
 }
 
+/// The tables of docs/checks.md, a group each.
+fn tables() -> String {
+    let tables = Group::ALL.map(|group| {
+        let rows = gdr_doctor::all().filter(|check| check.group == group);
+        let rows: String = (rows.map(|it| format!("| `{}` | {} |\n", it.id, it.title))).collect();
+        format!(
+            "### {}\n\n| check | fine when |\n|---|---|\n{rows}",
+            group.title()
+        )
+    });
+    tables.join("\n")
+}
+
+/// `cargo xtask docs` sets `GDR_WRITE_DOCS`, which writes the tables in place of checking them.
 #[test]
-fn every_check_is_in_the_documentation() {
+fn the_documentation_lists_every_check() {
+    const HEADING: &str = "## Every check\n\n";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/checks.md");
-    let text = fs::read_to_string(path).unwrap();
-    for check in gdr_doctor::all() {
-        let row = format!("| `{}` |", check.id);
-        assert!(text.contains(&row), "docs/checks.md has no row {row}");
+    let text = fs::read_to_string(&path).unwrap();
+    let (head, listed) = text.split_once(HEADING).unwrap();
+    let tables = tables();
+    if std::env::var_os("GDR_WRITE_DOCS").is_some() {
+        fs::write(&path, format!("{head}{HEADING}{tables}")).unwrap();
+        return;
     }
+    assert!(
+        listed == tables,
+        "docs/checks.md is old: run `cargo xtask docs`"
+    );
 }
 
 fn shared(name: &str) -> Option<PathBuf> {
@@ -276,7 +284,7 @@ fn text(name: &str) -> Option<String> {
 /// A listing by lspci, and nothing else.
 fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
     let tree = lspci::read(&text(name)?).unwrap().into_tree();
-    let inventory = Inventory::of_tree(Datum::Present(tree), NumaLayout::of_nodes(nodes));
+    let inventory = Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(nodes));
     let nothing = MemorySource::partial();
     let selection = Selection::all().groups(GROUPS);
     Some(diagnose(&Context::new(&nothing, &inventory), &selection))
@@ -303,12 +311,15 @@ fn listings_of_real_machines_show_the_faults_that_are_there() {
 }
 
 #[test]
-fn the_idle_gpus_of_a_real_machine_are_told_of() {
+fn the_idle_gpus_of_a_real_machine_are_reported() {
     let Some(diagnosis) = listed("pairs/asus-esc8000a-e13p/lspci_full.log", 2) else {
         return;
     };
-    let told = of(&diagnosis, "link.speed");
-    assert_eq!(told.iter().filter(|it| **it == Verdict::Info).count(), 8);
+    let reported = of(&diagnosis, "link.speed");
+    assert_eq!(
+        reported.iter().filter(|it| **it == Verdict::Info).count(),
+        8
+    );
     assert_eq!(of(&diagnosis, "bar1.size"), [Verdict::Pass; 8]);
     assert!(
         of(&diagnosis, "link.width")

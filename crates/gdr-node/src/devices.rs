@@ -1,13 +1,14 @@
-//! The devices that pictures and questions are about: GPUs and RDMA NICs, by name.
+//! GPUs and RDMA NICs by name.
 
 use std::fmt;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
+use crate::DatumExt;
 use crate::inventory::Inventory;
 use crate::pci::{Function, VendorId};
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
     /// A GPU.
@@ -19,11 +20,11 @@ pub enum DeviceKind {
 /// A GPU or an RDMA NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
-    /// `GPU0`; `mlx5_0`, or a NIC's address where it has no name.
+    /// `GPU0`, `mlx5_0`, or the PCI address of a NIC without a name.
     pub name: String,
-    /// Its function.
+    /// Its PCI address.
     pub bdf: Bdf,
 }
 
@@ -31,9 +32,9 @@ pub struct Device {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no device `{name}`: {}", these(known))]
 pub struct UnknownDevice {
-    /// What was asked for.
+    /// The name that was not found.
     pub name: String,
-    /// What there is.
+    /// The names of the devices of the node.
     pub known: Vec<String>,
 }
 
@@ -62,9 +63,8 @@ impl Inventory {
         gpus.chain(self.nics()).collect()
     }
 
-    /// The RDMA NICs that are PCI functions, by name. Where no RDMA devices were collected, the
-    /// functions that are InfiniBand controllers or whose maker builds RDMA NICs, by address;
-    /// virtual functions are left out then.
+    /// The RDMA NICs that are PCI functions, by name. Without a list of RDMA devices, the physical
+    /// functions that [`is_rdma_nic`] finds, by address.
     pub fn nics(&self) -> Vec<Device> {
         let mut nics: Vec<Device> = self
             .rdma_functions()
@@ -75,7 +75,7 @@ impl Inventory {
             })
             .collect();
         if nics.is_empty() && self.rdma.is_unknown() {
-            nics = (self.tree.present().into_iter())
+            nics = (self.tree.as_ref().ok().into_iter())
                 .flat_map(|tree| tree.functions())
                 .filter(|function| is_rdma_nic(function))
                 .map(|function| Device {
@@ -92,7 +92,7 @@ impl Inventory {
     ///
     /// # Errors
     ///
-    /// [`UnknownDevice`] with the names that there are.
+    /// [`UnknownDevice`] with the names of the devices of the node.
     pub fn device(&self, name: &str) -> Result<Device, UnknownDevice> {
         let devices = self.devices();
         if let Some(device) = devices.iter().find(|it| it.name.eq_ignore_ascii_case(name)) {
@@ -127,8 +127,8 @@ impl Inventory {
     }
 }
 
-/// Whether a function by its identity is an RDMA NIC: an InfiniBand controller, or a network
-/// controller of Mellanox's.
+/// Whether the IDs of a function are those of an RDMA NIC: an InfiniBand controller, or a network
+/// controller by Mellanox.
 pub fn is_rdma_nic(function: &Function) -> bool {
     let identity = &function.identity;
     let Some(class) = identity.class else {

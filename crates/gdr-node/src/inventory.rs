@@ -1,17 +1,18 @@
-//! What a node has that matters to GPUDirect RDMA: its GPUs, its RDMA devices, and what joins them.
+//! The devices of a node that matter to GPUDirect RDMA: GPUs, RDMA devices and the fabric between.
 
 use std::fmt;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
+use crate::import::LeftOut;
 use crate::numa::NumaLayout;
 use crate::nvlink::{self, NvLinks};
 use crate::pci::{self, Function, Tree, VendorId};
 use crate::rdma::{Netdev, RdmaDevice};
-use crate::source::{Datum, Source};
+use crate::source::{Absence, Datum, DatumExt, Source};
 use crate::topology::Topology;
 
-/// A GPU's place in the order of nvidia-smi and of `CUDA_DEVICE_ORDER=PCI_BUS_ID`: by PCI address.
+/// The index of a GPU as nvidia-smi and `CUDA_DEVICE_ORDER=PCI_BUS_ID` count: by PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuIndex(pub u32);
 
@@ -21,16 +22,16 @@ impl fmt::Display for GpuIndex {
     }
 }
 
-/// One GPU of NVIDIA's.
+/// An NVIDIA GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuDevice {
-    /// Its place among the node's GPUs.
+    /// Its index among the GPUs of the node.
     pub index: GpuIndex,
-    /// The PCI function it is.
+    /// Its PCI address.
     pub bdf: Bdf,
 }
 
-/// What a node has that matters to GPUDirect RDMA.
+/// One reading of the devices that matter to GPUDirect RDMA.
 ///
 /// ```
 /// use gdr_node::{Inventory, LiveRoot};
@@ -46,18 +47,20 @@ pub struct Inventory {
     pub tree: Datum<Tree>,
     /// The NUMA nodes.
     pub numa: NumaLayout,
-    /// NVIDIA's GPUs, by address.
+    /// The NVIDIA GPUs by address.
     pub gpus: Vec<GpuDevice>,
     /// The RDMA devices, `mlx5_2` before `mlx5_10`.
     pub rdma: Datum<Vec<RdmaDevice>>,
     /// The network interfaces, by name.
     pub netdevs: Datum<Vec<Netdev>>,
-    /// The NVLinks between GPUs, where NVIDIA's management library told of them.
+    /// The NVLinks between GPUs, if NVIDIA's management library reported them.
     pub nvlinks: Vec<NvLinks>,
+    /// The parts of the capture that were not read.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl Inventory {
-    /// Reads it from sysfs.
+    /// Reads the devices of a node from sysfs.
     pub fn read(source: &dyn Source) -> Self {
         let tree = pci::read_functions(&source);
         let mut inventory = Self::of_tree(tree, NumaLayout::read(&source));
@@ -70,7 +73,7 @@ impl Inventory {
         inventory
     }
 
-    /// What a tree alone tells: of captures that are no sysfs.
+    /// The inventory that follows from a tree alone, for captures without sysfs.
     pub fn of_tree(tree: Datum<Tree>, numa: NumaLayout) -> Self {
         let is_gpu = |function: &&Function| {
             let identity = &function.identity;
@@ -78,7 +81,8 @@ impl Inventory {
                 && identity.class.is_some_and(|class| class.is_gpu())
         };
         let mut addresses: Vec<Bdf> = tree
-            .present()
+            .as_ref()
+            .ok()
             .into_iter()
             .flat_map(|tree| tree.functions().filter(is_gpu).map(|gpu| gpu.bdf))
             .collect();
@@ -94,22 +98,55 @@ impl Inventory {
             tree,
             numa,
             gpus,
-            rdma: Datum::NotCollected,
-            netdevs: Datum::NotCollected,
+            rdma: Err(Absence::NotCollected),
+            netdevs: Err(Absence::NotCollected),
             nvlinks: Vec::new(),
+            left_out: Vec::new(),
         }
+    }
+
+    /// Fills in facts that this capture of a node lacks and another capture of it has.
+    #[must_use]
+    pub(crate) fn complete(self, other: Self) -> Self {
+        let Ok(mut tree) = self.tree else {
+            // Names and links go with the addresses of the tree.
+            let mut other = other;
+            if other.rdma.is_unknown() {
+                other.rdma = self.rdma;
+            }
+            other.left_out.extend(self.left_out);
+            return other;
+        };
+        if let Ok(more) = other.tree {
+            tree.complete(more);
+        }
+        let numa = if self.numa.online.is_unknown() {
+            other.numa
+        } else {
+            self.numa
+        };
+        let mut whole = Self::of_tree(Ok(tree), numa);
+        whole.rdma = known(self.rdma, other.rdma);
+        whole.netdevs = known(self.netdevs, other.netdevs);
+        whole.nvlinks = self.nvlinks;
+        if whole.nvlinks.is_empty() {
+            whole.nvlinks = other.nvlinks;
+        }
+        whole.left_out = self.left_out;
+        whole.left_out.extend(other.left_out);
+        whole
     }
 
     /// The PCI function at an address.
     pub fn function(&self, bdf: Bdf) -> Option<&Function> {
-        self.tree.present()?.get(bdf)
+        self.tree.as_ref().ok()?.get(bdf)
     }
 
-    /// How far apart its functions are; `None` where the tree is not known.
-    pub fn topology(&self) -> Option<Topology<'_>> {
-        let topology = Topology::new(self.tree.present()?, &self.numa);
+    /// The distances between its functions, or why the tree is not known.
+    pub fn topology(&self) -> Datum<Topology<'_>> {
+        let topology = Topology::new(self.tree.by_ref()?, &self.numa);
         let links = self.nvlinks.iter();
-        Some(links.fold(topology, |topology, links| {
+        Ok(links.fold(topology, |topology, links| {
             topology.with_nvlinks(links.a, links.b, links.count)
         }))
     }
@@ -117,16 +154,18 @@ impl Inventory {
     /// The RDMA devices that are PCI functions, with these.
     pub fn rdma_functions(&self) -> impl Iterator<Item = (&RdmaDevice, Bdf)> {
         self.rdma
-            .present()
+            .as_ref()
+            .ok()
             .into_iter()
             .flatten()
-            .filter_map(|device| Some((device, *device.function.present()?)))
+            .filter_map(|device| Some((device, *device.function.as_ref().ok()?)))
     }
 
     /// NVIDIA's NVSwitches.
     pub fn nvswitches(&self) -> impl Iterator<Item = &Function> {
         self.tree
-            .present()
+            .as_ref()
+            .ok()
             .into_iter()
             .flat_map(Tree::functions)
             .filter(|function| {
@@ -134,6 +173,11 @@ impl Inventory {
                     && (function.identity.class).is_some_and(|class| class.subclass() == 0x0680)
             })
     }
+}
+
+/// The fact from one capture, else from another.
+fn known<T>(first: Datum<T>, second: Datum<T>) -> Datum<T> {
+    if first.is_unknown() { second } else { first }
 }
 
 /// A name as people sort it: what is a number compares as one.
@@ -195,7 +239,7 @@ mod tests {
             .file("/sys/class/infiniband/mlx5_bond_0/node_type", "1: CA\n");
         let names: Vec<String> = Inventory::read(&node)
             .rdma
-            .into_present()
+            .ok()
             .unwrap()
             .into_iter()
             .map(|device| device.name)
@@ -207,6 +251,6 @@ mod tests {
     fn a_node_without_pci_has_no_gpus_and_no_topology() {
         let inventory = Inventory::read(&MemorySource::new());
         assert!(inventory.gpus.is_empty());
-        assert!(inventory.topology().is_none());
+        assert!(inventory.topology().is_err());
     }
 }

@@ -1,32 +1,32 @@
-//! What a node is made of: its PCI tree, its NUMA nodes, its RDMA devices, and how far apart they
-//! are.
+//! The hardware of a node: its PCI tree, NUMA nodes, GPUs and RDMA devices, and the distances
+//! between them.
 //!
-//! Nothing here judges and nothing here changes a node. All reading goes through one seam,
-//! [`Source`]: the running machine ([`ThisNode`]), a capture of one, a test's own
-//! ([`MemorySource`]). What is read is a [`Datum`]: a value, or the reason why there is none.
+//! This crate reads and computes. It never changes a node and gives no verdicts. It reads through
+//! one trait, [`Source`], which is implemented by the running machine ([`ThisNode`]), by a directory
+//! laid out like a node's root ([`LiveRoot`]), by an [`archive`] and by [`MemorySource`] for tests.
+//! Each fact is a [`Datum`]: a value, or the reason why the value is not known.
 //!
 //! - [`pci`] has the functions, their config space and capabilities, and the tree they form.
-//! - [`Inventory`] is what of a node matters to GPUDirect RDMA, in one reading.
+//! - [`Inventory`] is one reading of the devices that matter to GPUDirect RDMA.
 //! - [`NumaLayout`], [`RdmaDevice`] and [`Netdev`] are read from sysfs.
-//! - [`topology`] says how far apart two functions are in the words of nvidia-smi, NCCL and UCX,
-//!   over which ports, with what bandwidth and why.
-//! - [`collect`] reads all that matters of a node into an [`archive`], which answers as the node
-//!   did.
-//! - [`compare`] says what of several nodes differs that should be the same.
-//! - [`example`] is a node that does not exist: for looking around, and for tests.
-//! - [`import`] reads what other tools print: lspci, `nvidia-smi topo -m`, NCCL's topology files.
+//! - [`topology`] computes the distance of two functions in the terms of nvidia-smi, NCCL and UCX,
+//!   with the ports and the bandwidth of the path and the rule that decided.
+//! - [`collect`] records a node in an [`archive`], which answers every read as the node did.
+//! - [`compare`] reports differences between nodes of one cluster.
+//! - [`example`] is a fictional node for tests and demonstrations.
+//! - [`import`] reads the output of other tools: lspci, `nvidia-smi topo -m`, NCCL's topology files.
 //!
 //! ```
 //! use gdr_node::topology::{SmiClass, Topology};
 //! use gdr_node::{LiveRoot, NumaLayout, import::lspci, pci};
 //!
-//! // The running machine; `None` where it shows no PCI functions.
+//! // The running machine; `None` if its PCI functions cannot be listed.
 //! let source = LiveRoot::new();
-//! let tree = pci::read_functions(&source).into_present();
+//! let tree = pci::read_functions(&source).ok();
 //! let numa = NumaLayout::read(&source);
 //! # let _ = (tree, numa);
 //!
-//! // Another machine, by what lspci printed there.
+//! // Another machine, from the output of lspci.
 //! let tree = lspci::read(
 //!     "40:01.1 PCI bridge: Root port\n\tBus: primary=40, secondary=41, subordinate=41\n\
 //!      40:03.1 PCI bridge: Root port\n\tBus: primary=40, secondary=42, subordinate=42\n\
@@ -50,22 +50,28 @@ mod devices;
 pub mod example;
 pub mod import;
 mod inventory;
+mod live;
 mod numa;
 mod nvlink;
 pub mod pci;
 mod rdma;
 pub mod render;
 mod source;
-mod this_node;
 pub mod topology;
 
 pub use devices::{Device, DeviceKind, UnknownDevice, is_rdma_nic};
-pub use gdr_cuda::{Bdf, ParseBdfError};
+pub use gdr_pci::{Bdf, ParseBdfError};
 pub use inventory::{GpuDevice, GpuIndex, Inventory};
+pub use live::{LiveRoot, ThisNode};
 pub use numa::NumaLayout;
 pub use nvlink::NvLinks;
 pub use rdma::{Netdev, RdmaDevice, RdmaPort};
 pub use source::{
-    Datum, Errno, LiveRoot, MAX_ENTRIES, MAX_FILE, MemorySource, Source, virtual_path,
+    Absence, Datum, DatumExt, Errno, MAX_ENTRIES, MAX_FILE, MemorySource, Overlay, Source,
+    virtual_path,
 };
-pub use this_node::ThisNode;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

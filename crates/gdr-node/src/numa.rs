@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::pci::NumaNode;
-use crate::source::{Datum, Source};
+use crate::source::{Absence, Datum, Source};
 
 /// Where Linux describes the NUMA nodes.
 const NODES: &str = "/sys/devices/system/node";
 
-/// The most numbers that a list such as `0-63,128-191` may stand for.
+/// The most numbers in a list such as `0-63,128-191`.
 const MOST_NUMBERS: u32 = 1 << 16;
 
 /// The NUMA nodes of a node: which are online, how far apart, in which socket.
@@ -24,10 +24,10 @@ pub struct NumaLayout {
 }
 
 impl NumaLayout {
-    /// A layout of which nothing is known.
+    /// A layout without any facts.
     pub fn unknown() -> Self {
         Self {
-            online: Datum::NotCollected,
+            online: Err(Absence::NotCollected),
             distances: BTreeMap::new(),
             sockets: BTreeMap::new(),
         }
@@ -36,7 +36,7 @@ impl NumaLayout {
     /// A layout of which only the number of nodes is known, numbered from 0.
     pub fn of_nodes(count: u32) -> Self {
         Self {
-            online: Datum::Present((0..count.min(MOST_NUMBERS)).map(NumaNode).collect()),
+            online: Ok((0..count.min(MOST_NUMBERS)).map(NumaNode).collect()),
             ..Self::unknown()
         }
     }
@@ -45,14 +45,14 @@ impl NumaLayout {
     pub fn read(source: &impl Source) -> Self {
         let online = source
             .text(&format!("{NODES}/online"))
-            .and_then(|text| parse_list(&text).into())
+            .and_then(|text| parse_list(&text).ok_or(Absence::Missing))
             .map(|numbers| numbers.into_iter().map(NumaNode).collect::<Vec<_>>());
         let mut layout = Self {
             online,
             ..Self::unknown()
         };
-        for node in layout.online.present().cloned().unwrap_or_default() {
-            if let Datum::Present(text) = source.text(&format!("{NODES}/node{node}/distance")) {
+        for node in layout.online.as_ref().ok().cloned().unwrap_or_default() {
+            if let Ok(text) = source.text(&format!("{NODES}/node{node}/distance")) {
                 let distances = text.split_whitespace().map_while(|word| word.parse().ok());
                 layout.distances.insert(node, distances.collect());
             }
@@ -61,25 +61,25 @@ impl NumaLayout {
                 .and_then(|text| {
                     parse_list(&text)
                         .and_then(|cpus| cpus.first().copied())
-                        .into()
+                        .ok_or(Absence::Missing)
                 });
             let socket = first_cpu.and_then(|cpu| {
                 source
                     .text(&format!(
                         "/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"
                     ))
-                    .and_then(|text| text.parse().ok().into())
+                    .and_then(|text| text.parse().ok().ok_or(Absence::Missing))
             });
-            if let Datum::Present(socket) = socket {
+            if let Ok(socket) = socket {
                 layout.sockets.insert(node, socket);
             }
         }
         layout
     }
 
-    /// The one node, where there is but one.
+    /// The node, if there is exactly one.
     pub fn only_node(&self) -> Option<NumaNode> {
-        match self.online.present().map(Vec::as_slice) {
+        match self.online.as_ref().ok().map(Vec::as_slice) {
             Some([node]) => Some(*node),
             _ => None,
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn quadrants_of_one_socket_are_told_from_other_sockets() {
+    fn quadrants_of_one_socket_are_distinguished_from_other_sockets() {
         let mut node = MemorySource::new().file(&format!("{NODES}/online"), "0-2\n");
         for (number, socket, distances) in
             [(0, 0, "10 12 32"), (1, 0, "12 10 32"), (2, 1, "32 32 10")]

@@ -1,20 +1,20 @@
-//! NVLinks between GPUs, as NVIDIA's management library (NVML) tells of them: sysfs does not.
+//! NVLinks between GPUs, which NVIDIA's management library (NVML) reports and sysfs does not.
 
 use std::collections::BTreeMap;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 use serde::Deserialize;
 
-use crate::source::{Datum, Source, virtual_path};
+use crate::source::{Source, virtual_path};
 
-/// A bonded set of NVLinks between two GPUs, straight or over NVSwitches.
+/// A bonded set of NVLinks between two GPUs, direct or through NVSwitches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvLinks {
     /// The GPU of the lower address.
     pub a: Bdf,
     /// The other one.
     pub b: Bdf,
-    /// How many.
+    /// The number of links.
     pub count: u8,
 }
 
@@ -48,12 +48,12 @@ struct Remote {
     pci: Option<String>,
 }
 
-/// The NVLinks of a node; none where nothing tells of them.
+/// The NVLinks of a node; empty if NVML did not report them.
 ///
-/// Between two GPUs there are as many as lead from one to the other; where none does and both have
-/// links to switches, as many as the one with fewer has, which is how nvidia-smi counts them.
+/// The number between two GPUs is that of their direct links. Two GPUs without direct links that
+/// both have links to switches get the lesser number of those, as nvidia-smi counts.
 pub(crate) fn read(source: &dyn Source) -> Vec<NvLinks> {
-    let Datum::Present(text) = source.text(virtual_path::NVML_DEVICES) else {
+    let Ok(text) = source.text(virtual_path::NVML_DEVICES) else {
         return Vec::new();
     };
     let Ok(answer) = serde_json::from_str::<Answer>(&text) else {
@@ -62,7 +62,7 @@ pub(crate) fn read(source: &dyn Source) -> Vec<NvLinks> {
     between(&answer)
 }
 
-/// GPUs that are looked at; no machine has as many.
+/// The most GPUs that are read; machines have fewer.
 const MOST: usize = 64;
 
 fn between(answer: &Answer) -> Vec<NvLinks> {

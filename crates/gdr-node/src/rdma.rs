@@ -1,8 +1,8 @@
 //! RDMA devices and network interfaces, and the PCI functions they are.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
-use crate::source::{Datum, Source};
+use crate::source::{Absence, Datum, Source};
 
 /// One port of an RDMA device, as `/sys/class/infiniband/<device>/ports/<number>` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct RdmaPort {
 pub struct RdmaDevice {
     /// Its name: `mlx5_0`.
     pub name: String,
-    /// The PCI function it is; [`Datum::Missing`] for one made of software.
+    /// The PCI function it is; [`Absence::Missing`] for one made of software.
     pub function: Datum<Bdf>,
     /// The version of its firmware.
     pub firmware: Datum<String>,
@@ -39,7 +39,7 @@ pub struct RdmaDevice {
 pub struct Netdev {
     /// Its name: `ens1np0`.
     pub name: String,
-    /// The PCI function it is; [`Datum::Missing`] for one made of software.
+    /// The PCI function it is; [`Absence::Missing`] for one made of software.
     pub function: Datum<Bdf>,
     /// Its hardware address, as the kernel writes it.
     pub address: Datum<String>,
@@ -60,7 +60,7 @@ impl RdmaDevice {
                 let path = format!("{CLASS}/{name}");
                 let mut ports: Vec<RdmaPort> = source
                     .list(&format!("{path}/ports"))
-                    .into_present()
+                    .ok()
                     .unwrap_or_default()
                     .iter()
                     .filter_map(|number| number.parse().ok())
@@ -82,12 +82,12 @@ impl RdmaDevice {
     /// The interfaces that are the same hardware: on the same function, and where the function
     /// has more than one port, on one of this device's.
     pub fn netdevs<'a>(&self, all: &'a [Netdev]) -> Vec<&'a Netdev> {
-        let function = self.function.present();
+        let function = self.function.as_ref().ok();
         let same = |netdev: &&Netdev| {
             let port = |number: u32| self.ports.iter().any(|port| port.number == number + 1);
             function.is_some()
-                && netdev.function.present() == function
-                && (self.ports.is_empty() || netdev.port.present().is_none_or(|n| port(*n)))
+                && netdev.function.as_ref().ok() == function
+                && (self.ports.is_empty() || netdev.port.as_ref().ok().is_none_or(|n| port(*n)))
         };
         all.iter().filter(same).collect()
     }
@@ -124,8 +124,8 @@ impl Netdev {
                 Self {
                     function: function_of(source, &path),
                     address: text("address"),
-                    port: text("dev_port").and_then(|text| number(&text).into()),
-                    mtu: text("mtu").and_then(|text| number(&text).into()),
+                    port: text("dev_port").and_then(|text| number(&text).ok_or(Absence::Missing)),
+                    mtu: text("mtu").and_then(|text| number(&text).ok_or(Absence::Missing)),
                     state: text("operstate"),
                     name,
                 }
@@ -147,9 +147,11 @@ fn number(text: &str) -> Option<u32> {
 /// may itself be something below the function (an auxiliary or a virtio device).
 fn function_of(source: &impl Source, path: &str) -> Datum<Bdf> {
     source.link(&format!("{path}/device")).and_then(|_| {
-        source
-            .resolve(&format!("{path}/device"))
-            .and_then(|path| path.rsplit('/').find_map(|name| name.parse().ok()).into())
+        source.resolve(&format!("{path}/device")).and_then(|path| {
+            path.rsplit('/')
+                .find_map(|name| name.parse().ok())
+                .ok_or(Absence::Missing)
+        })
     })
 }
 
@@ -198,17 +200,11 @@ mod tests {
 
     #[test]
     fn an_rdma_device_its_interface_and_its_function_find_each_other() {
-        let devices = RdmaDevice::read_all(&node()).into_present().unwrap();
-        let netdevs = Netdev::read_all(&node()).into_present().unwrap();
+        let devices = RdmaDevice::read_all(&node()).unwrap();
+        let netdevs = Netdev::read_all(&node()).unwrap();
         assert_eq!(devices[0].name, "mlx5_1");
-        assert_eq!(
-            devices[0].function,
-            Datum::Present("41:00.1".parse().unwrap())
-        );
-        assert_eq!(
-            devices[0].ports[0].state,
-            Datum::Present("ACTIVE".to_owned())
-        );
+        assert_eq!(devices[0].function, Ok("41:00.1".parse().unwrap()));
+        assert_eq!(devices[0].ports[0].state, Ok("ACTIVE".to_owned()));
         let names: Vec<&str> = devices[0]
             .netdevs(&netdevs)
             .iter()
@@ -219,11 +215,11 @@ mod tests {
 
     #[test]
     fn devices_made_of_software_have_no_function() {
-        let devices = RdmaDevice::read_all(&node()).into_present().unwrap();
-        assert_eq!(devices[1].function, Datum::Missing);
-        let netdevs = Netdev::read_all(&node()).into_present().unwrap();
+        let devices = RdmaDevice::read_all(&node()).unwrap();
+        assert_eq!(devices[1].function, Err(Absence::Missing));
+        let netdevs = Netdev::read_all(&node()).unwrap();
         let lo = netdevs.iter().find(|netdev| netdev.name == "lo").unwrap();
-        assert_eq!(lo.function, Datum::Missing);
+        assert_eq!(lo.function, Err(Absence::Missing));
         assert!(devices[1].netdevs(&netdevs).is_empty());
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use gdr_node::pci::{self, Parent, Tree};
 use gdr_node::topology::{Place, SmiClass, Topology, UcxClass};
-use gdr_node::{Bdf, Datum, LiveRoot, Netdev, NumaLayout, RdmaDevice};
+use gdr_node::{Absence, Bdf, LiveRoot, Netdev, NumaLayout, RdmaDevice};
 use tempfile::TempDir;
 
 /// A capture, unpacked; `None` and a word about it where it or tar is not there.
@@ -57,7 +57,7 @@ fn bdf(text: &str) -> Bdf {
 }
 
 fn tree(root: &LiveRoot) -> Tree {
-    pci::read_functions(root).into_present().unwrap()
+    pci::read_functions(root).unwrap()
 }
 
 #[test]
@@ -77,14 +77,14 @@ fn a_node_of_137_functions_keeps_every_parent_that_its_buses_give() {
             function.bdf
         );
         assert!(
-            !function.acs.is_present(),
+            function.acs.is_err(),
             "64 bytes hold no ACS: {}",
             function.bdf
         );
     }
     let express = tree
         .functions()
-        .filter(|function| function.express == Datum::Denied)
+        .filter(|function| function.express == Err(Absence::Denied))
         .count();
     assert!(
         express > 0,
@@ -97,25 +97,25 @@ fn an_hca_its_interface_and_its_node_are_found() {
     let Some((_dir, root)) = hwloc("32em64t-2n8c+dax+nvme+mic+dimms") else {
         return;
     };
-    let devices = RdmaDevice::read_all(&root).into_present().unwrap();
-    let netdevs = Netdev::read_all(&root).into_present().unwrap();
+    let devices = RdmaDevice::read_all(&root).unwrap();
+    let netdevs = Netdev::read_all(&root).unwrap();
     let hca = devices
         .iter()
         .find(|device| device.name == "mlx4_0")
         .unwrap();
-    assert_eq!(hca.function, Datum::Present(bdf("82:00.0")));
+    assert_eq!(hca.function, Ok(bdf("82:00.0")));
     assert_eq!(hca.netdevs(&netdevs).len(), 1);
     assert_eq!(hca.netdevs(&netdevs)[0].name, "ib0");
     let software = devices
         .iter()
         .find(|device| device.name == "scif0")
         .unwrap();
-    assert!(!software.function.is_present());
+    assert!(software.function.is_err());
 
     let (tree, numa) = (tree(&root), NumaLayout::read(&root));
-    assert_eq!(numa.online.present().unwrap().len(), 2);
+    assert_eq!(numa.online.as_ref().unwrap().len(), 2);
     let ethernet = netdevs.iter().find(|netdev| netdev.name == "eth0").unwrap();
-    let ethernet = *ethernet.function.present().unwrap();
+    let ethernet = *ethernet.function.as_ref().unwrap();
     let relation = Topology::new(&tree, &numa)
         .relation(bdf("82:00.0"), ethernet)
         .unwrap();
@@ -170,16 +170,16 @@ fn the_ports_of_an_h100_node_say_their_state_and_rate() {
     )
     .unwrap();
     let devices = RdmaDevice::read_all(&LiveRoot::at(dir.path()))
-        .into_present()
+        .ok()
         .unwrap();
     assert!(devices.len() >= 9, "{devices:?}");
     let ndr = devices.iter().filter(|device| {
         device.ports.iter().any(|port| {
-            port.rate == Datum::Present("400 Gb/sec (4X NDR)".to_owned())
-                && port.state == Datum::Present("ACTIVE".to_owned())
-                && port.physical_state == Datum::Present("LinkUp".to_owned())
+            port.rate == Ok("400 Gb/sec (4X NDR)".to_owned())
+                && port.state == Ok("ACTIVE".to_owned())
+                && port.physical_state == Ok("LinkUp".to_owned())
         })
     });
     assert_eq!(ndr.count(), 8);
-    assert!(devices.iter().all(|device| device.firmware.is_present()));
+    assert!(devices.iter().all(|device| device.firmware.is_ok()));
 }

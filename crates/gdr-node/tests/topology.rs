@@ -7,7 +7,7 @@ use gdr_node::pci::{
 use gdr_node::topology::{
     Ancestor, NcclClass, NcclGraph, Note, Place, Relation, SmiClass, Topology, UcxClass,
 };
-use gdr_node::{Bdf, Datum, NumaLayout, import::nccl_xml};
+use gdr_node::{Absence, Bdf, Datum, NumaLayout, import::nccl_xml};
 
 fn bdf(text: &str) -> Bdf {
     text.parse().unwrap()
@@ -16,7 +16,7 @@ fn bdf(text: &str) -> Bdf {
 fn on_node(at: &str, class: u32, node: u32) -> Function {
     let mut function = Function::new(bdf(at));
     function.identity.class = Some(Class(class));
-    function.numa = Datum::Present(NumaNode(node));
+    function.numa = Ok(NumaNode(node));
     function
 }
 
@@ -44,8 +44,8 @@ fn with_link(mut function: Function, speed: LinkSpeed, width: u8) -> Function {
         speed,
         width: LinkWidth(width),
     };
-    function.link_capable = Datum::Present(link);
-    function.link = Datum::Present(Link {
+    function.link_capable = Ok(link);
+    function.link = Ok(Link {
         speed: LinkSpeed::GEN1,
         ..link
     });
@@ -182,7 +182,7 @@ fn two_functions_of_a_card_under_a_root_port_are_pix() {
 #[test]
 fn a_virtual_function_is_as_near_as_the_physical_one() {
     let mut virtual_function = nic("44:00.1", 0);
-    virtual_function.physical_function = Datum::Present(bdf("43:00.0"));
+    virtual_function.physical_function = Ok(bdf("43:00.0"));
     let tree = Tree::from_bus_numbers([
         bridge("40:01.1", 0x41, 0x4f, 0),
         bridge("41:00.0", 0x42, 0x4f, 0),
@@ -212,11 +212,11 @@ fn without_proximity(mut function: Function, numa: Datum<NumaNode>) -> Function 
 fn without_proximity_one_node_is_taken_and_of_several_none() {
     let tree = |numa: Datum<NumaNode>| {
         Tree::from_bus_numbers([
-            without_proximity(gpu("c1:00.0", 0), numa.clone()),
+            without_proximity(gpu("c1:00.0", 0), numa),
             without_proximity(nic("21:00.0", 0), numa),
         ])
     };
-    let missing = tree(Datum::Missing);
+    let missing = tree(Err(Absence::Missing));
     let one = between(&missing, &NumaLayout::of_nodes(1), "c1:00.0", "21:00.0");
     assert_eq!(one.smi, SmiClass::Node);
     assert!(one.notes.contains(&Note::NoProximity(bdf("c1:00.0"))));
@@ -224,7 +224,7 @@ fn without_proximity_one_node_is_taken_and_of_several_none() {
     assert_eq!(two.smi, SmiClass::Sys);
     // NCCL and UCX take devices without a node for neighbours.
     assert_eq!((two.nccl, two.ucx.class), (NcclClass::Phb, UcxClass::Node));
-    let unknown = tree(Datum::NotCollected);
+    let unknown = tree(Err(Absence::NotCollected));
     let unknown = between(&unknown, &NumaLayout::unknown(), "c1:00.0", "21:00.0");
     assert_eq!(unknown.smi, SmiClass::Sys);
     assert!(
@@ -264,7 +264,7 @@ fn quadrants_of_one_socket_carry_a_note() {
 }
 
 #[test]
-fn a_flat_bus_of_a_virtual_machine_is_told_as_such() {
+fn a_flat_bus_of_a_virtual_machine_is_shown_as_such() {
     let tree = Tree::from_bus_numbers([gpu("00:05.0", 0), nic("00:06.0", 0)]);
     let relation = between(&tree, &NumaLayout::of_nodes(1), "00:05.0", "00:06.0");
     assert_eq!(

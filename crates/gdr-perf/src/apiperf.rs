@@ -1,4 +1,4 @@
-//! What pinning, mapping and undoing both cost (`gdrcopy_apiperf`).
+//! The cost of pinning, mapping, unmapping and unpinning (`gdrcopy_apiperf`).
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -7,17 +7,17 @@ use std::time::Instant;
 use gdr_cuda::DeviceBuffer;
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::bench_target::BenchTarget;
+use crate::error::{Result, proceed};
+use crate::mapped_buffer::{BufferOptions, GPU_PAGE, whole_pages};
 use crate::report::{Schema, Subject};
-use crate::site::Site;
 use crate::sizes::powers_of_two;
 use crate::stats::{Bin, Samples, Summary, histogram};
-use crate::target::{GPU_PAGE, Memory};
 use crate::timer::nanoseconds;
 
 /// Bins of the histogram of pinning.
 const BINS: usize = 10;
-/// Calls behind each sample of [`Row::get_info`], which is shorter than a look at the clock.
+/// Calls in each sample of [`Row::get_info`]: one call is shorter than reading the clock.
 const INFO_BATCH: u32 = 100;
 
 /// What to measure.
@@ -26,19 +26,19 @@ pub struct Settings {
     /// The largest size, bytes; rounded up to whole GPU pages.
     pub largest: u64,
     /// How to allocate and map.
-    pub memory: Memory,
+    pub memory: BufferOptions,
     /// Rounds of each size.
     pub iterations: u32,
-    /// Rounds before those, not measured.
+    /// Rounds before the measured ones.
     pub warm_up: u32,
 }
 
 impl Default for Settings {
-    /// Those of `gdrcopy_apiperf`.
+    /// The defaults of `gdrcopy_apiperf`.
     fn default() -> Self {
         Self {
             largest: 16 << 20,
-            memory: Memory::default(),
+            memory: BufferOptions::default(),
             iterations: 100,
             warm_up: 10,
         }
@@ -60,7 +60,7 @@ pub enum Event<'a> {
     Measured(&'a Row),
 }
 
-/// One size.
+/// The durations for one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Bytes.
@@ -81,52 +81,39 @@ pub struct Row {
     pub pin_histogram: Vec<Bin>,
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.apiperf`.
     #[serde(flatten)]
     pub schema: Schema,
-    /// On what.
+    /// The machine.
     #[serde(flatten)]
     pub subject: Subject,
     /// Each size.
     pub rows: Vec<Row>,
 }
 
-/// Measures.
+/// Measures the durations of the calls.
 ///
 /// # Errors
-/// [`Error::Stopped`] and those of the layers below.
+/// [`crate::Error::Stopped`] and the errors of the layers below.
 pub fn run(
-    site: &Site,
+    target: &BenchTarget,
     settings: &Settings,
     observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> Result<Report> {
-    let mut tell = |event: Event<'_>| match observe(event) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Stopped),
-    };
-    let bytes = settings
-        .largest
-        .max(1)
-        .checked_next_multiple_of(GPU_PAGE)
-        .ok_or_else(|| {
-            Error::Settings(format!(
-                "{} bytes are more than there can be",
-                settings.largest
-            ))
-        })?;
-    let buffer = site.gpu().allocate(settings.memory.kind, bytes)?;
-    tell(Event::Allocated {
+    let bytes = whole_pages(settings.largest)?;
+    let buffer = target.gpu().allocate(settings.memory.kind, bytes)?;
+    proceed(observe(Event::Allocated {
         device_ptr: buffer.ptr().get(),
         bytes,
-    })?;
-    let subject = Subject::new(site, Some(&site.pin(buffer.ptr(), GPU_PAGE)?));
+    }))?;
+    let subject = Subject::new(target, Some(&target.pin(buffer.ptr(), GPU_PAGE)?));
     let mut rows = Vec::new();
     for size in powers_of_two(GPU_PAGE, bytes) {
-        let row = measure(site, settings, &buffer, size)?;
-        tell(Event::Measured(&row))?;
+        let row = measure(target, settings, &buffer, size)?;
+        proceed(observe(Event::Measured(&row)))?;
         rows.push(row);
     }
     Ok(Report {
@@ -146,12 +133,17 @@ struct Round {
     unpin: f64,
 }
 
-fn measure(site: &Site, settings: &Settings, buffer: &DeviceBuffer, size: u64) -> Result<Row> {
+fn measure(
+    target: &BenchTarget,
+    settings: &Settings,
+    buffer: &DeviceBuffer,
+    size: u64,
+) -> Result<Row> {
     for _ in 0..settings.warm_up {
-        round(site, settings, buffer, size)?;
+        round(target, settings, buffer, size)?;
     }
     let rounds = (0..settings.iterations)
-        .map(|_| round(site, settings, buffer, size))
+        .map(|_| round(target, settings, buffer, size))
         .collect::<Result<Vec<Round>>>()?;
     let summary = |part: fn(&Round) -> f64| -> Result<Summary> {
         let mut samples = Samples::new()?;
@@ -171,33 +163,35 @@ fn measure(site: &Site, settings: &Settings, buffer: &DeviceBuffer, size: u64) -
     })
 }
 
-fn round(site: &Site, settings: &Settings, buffer: &DeviceBuffer, size: u64) -> Result<Round> {
-    let start = Instant::now();
-    let pinned = site.pin(buffer.ptr(), size)?;
-    let pin = nanoseconds(start);
-
-    let start = Instant::now();
-    let mapping = pinned.map_with(settings.memory.mapping)?;
-    let map = nanoseconds(start);
-
-    let start = Instant::now();
-    for _ in 0..INFO_BATCH {
-        black_box(black_box(&pinned).info());
-    }
-    let get_info = nanoseconds(start) / f64::from(INFO_BATCH);
-
-    let start = Instant::now();
-    drop(mapping);
-    let unmap = nanoseconds(start);
-
-    let start = Instant::now();
-    drop(pinned);
-    let unpin = nanoseconds(start);
+fn round(
+    target: &BenchTarget,
+    settings: &Settings,
+    buffer: &DeviceBuffer,
+    size: u64,
+) -> Result<Round> {
+    let (pinned, pin) = timed(|| target.pin(buffer.ptr(), size));
+    let pinned = pinned?;
+    let (mapping, map) = timed(|| pinned.map_with(settings.memory.mapping));
+    let mapping = mapping?;
+    let ((), all_calls) = timed(|| {
+        for _ in 0..INFO_BATCH {
+            black_box(black_box(&pinned).info());
+        }
+    });
+    let ((), unmap) = timed(|| drop(mapping));
+    let ((), unpin) = timed(|| drop(pinned));
     Ok(Round {
         pin,
         map,
-        get_info,
+        get_info: all_calls / f64::from(INFO_BATCH),
         unmap,
         unpin,
     })
+}
+
+/// What `call` returns, and its duration in nanoseconds.
+fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let returned = call();
+    (returned, nanoseconds(start))
 }

@@ -4,12 +4,14 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 
-use crate::against::{self, Against, Comparison, Way};
-use crate::error::{Error, Result};
+use crate::baseline::{self, Baseline, Comparison};
+use crate::bench_target::BenchTarget;
+use crate::error::{Result, proceed};
+use crate::mapped_buffer::{
+    BufferOptions, CopyDirection, MappedBuffer, Release, Setup, check_sizes,
+};
 use crate::report::{Schema, Subject};
-use crate::site::Site;
 use crate::stats::Summary;
-use crate::target::{Memory, Setup, Target, check_sizes};
 use crate::timer::Batches;
 
 /// What to measure.
@@ -18,7 +20,7 @@ pub struct Settings {
     /// Bytes to allocate; rounded up to whole GPU pages.
     pub buffer: u64,
     /// How to allocate and map them.
-    pub memory: Memory,
+    pub memory: BufferOptions,
     /// Bytes of each copy.
     pub sizes: Vec<u64>,
     /// Where in the buffer copies start.
@@ -27,21 +29,21 @@ pub struct Settings {
     pub writes: u32,
     /// Copies from the GPU, each size.
     pub reads: u32,
-    /// What to compare with.
-    pub against: Against,
+    /// What to compare the copies with.
+    pub baseline: Baseline,
 }
 
 impl Default for Settings {
-    /// Those of `gdrcopy_copybw`.
+    /// The defaults of `gdrcopy_copybw`.
     fn default() -> Self {
         Self {
             buffer: 128 << 10,
-            memory: Memory::default(),
+            memory: BufferOptions::default(),
             sizes: vec![128 << 10],
             offset: 0,
             writes: 10_000,
             reads: 100,
-            against: Against::Nothing,
+            baseline: Baseline::None,
         }
     }
 }
@@ -56,103 +58,100 @@ pub enum Event<'a> {
     Begin {
         /// Bytes.
         size: u64,
-        /// Which way.
-        way: Way,
-        /// How often.
+        /// Where the bytes go.
+        direction: CopyDirection,
+        /// The number of copies.
         iterations: u32,
     },
-    /// They have ended.
+    /// Copies of a size have ended.
     Measured(&'a Rate),
     /// A size was compared.
     Compared(&'a Comparison),
     /// The buffer is about to be unmapped.
     Unmapping,
-    /// It is about to be unpinned.
+    /// The buffer is about to be unpinned.
     Unpinning,
 }
 
-/// How fast copies of one size go.
+/// The bandwidth of copies of one size.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rate {
     /// Bytes a copy.
     pub size: u64,
-    /// Which way.
-    pub way: Way,
-    /// Over all copies, in units of 2^20 bytes a second.
+    /// Where the bytes go.
+    #[serde(rename = "way")]
+    pub direction: CopyDirection,
+    /// The mean over all copies, in MiB/s.
     pub mib_per_s: f64,
     /// The duration of a copy.
     pub copy: Summary,
-    /// Copies behind each sample of it.
+    /// Copies in each sample.
     pub copies_per_sample: u32,
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.copybw`.
     #[serde(flatten)]
     pub schema: Schema,
-    /// On what.
+    /// The machine.
     #[serde(flatten)]
     pub subject: Subject,
     /// The buffer.
     pub setup: Setup,
     /// Where in it copies start.
     pub offset: u64,
-    /// Each size, each way.
+    /// Each size in each direction.
     pub rates: Vec<Rate>,
-    /// Against `cuMemcpy`, where that was asked for.
+    /// The comparison with `cuMemcpy`, where it was requested.
     pub against_cuda: Vec<Comparison>,
 }
 
-/// Measures, and checks that the bytes arrive.
+/// Measures the bandwidth, and checks that the bytes arrive.
 ///
 /// # Errors
-/// [`Error::Settings`], [`Error::WrongData`], [`Error::Stopped`], and those of the layers below.
+/// [`crate::Error::Settings`], [`crate::Error::WrongData`], [`crate::Error::Stopped`], and the errors of the layers below.
 pub fn run(
-    site: &Site,
+    target: &BenchTarget,
     settings: &Settings,
     observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> Result<Report> {
-    let mut tell = |event: Event<'_>| match observe(event) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Stopped),
-    };
     check_sizes(&settings.sizes, settings.offset, settings.buffer)?;
-    let mut target = Target::new(site, settings.memory, settings.buffer)?;
-    let setup = target.setup(settings.buffer);
-    tell(Event::Mapped(&setup))?;
-    let subject = Subject::new(site, Some(&target.pinned));
+    let mut mapped = MappedBuffer::new(target, settings.memory, settings.buffer)?;
+    let setup = mapped.setup(settings.buffer);
+    proceed(observe(Event::Mapped(&setup)))?;
+    let subject = Subject::new(target, Some(&mapped.pinned));
 
     let (offset, mut rates, mut against_cuda) = (settings.offset, Vec::new(), Vec::new());
     for &size in &settings.sizes {
-        for (way, iterations) in [
-            (Way::ToGpu, settings.writes),
-            (Way::FromGpu, settings.reads),
+        for (direction, iterations) in [
+            (CopyDirection::ToGpu, settings.writes),
+            (CopyDirection::FromGpu, settings.reads),
         ] {
             let batches = Batches::exactly(iterations);
-            tell(Event::Begin {
+            proceed(observe(Event::Begin {
                 size,
-                way,
+                direction,
                 iterations: batches.iterations(),
-            })?;
-            let rate = measure(&mut target, way, offset, size, batches)?;
-            tell(Event::Measured(&rate))?;
+            }))?;
+            let rate = measure(&mut mapped, direction, offset, size, batches)?;
+            proceed(observe(Event::Measured(&rate)))?;
             rates.push(rate);
-            if settings.against == Against::Cuda {
-                let comparison = against::compare(&mut target, way, offset, size, iterations)?;
-                tell(Event::Compared(&comparison))?;
+            if settings.baseline == Baseline::CuMemcpy {
+                let comparison =
+                    baseline::compare(&mut mapped, direction, offset, size, iterations)?;
+                proceed(observe(Event::Compared(&comparison)))?;
                 against_cuda.push(comparison);
             }
         }
     }
-    let Target {
-        mapping, pinned, ..
-    } = target;
-    tell(Event::Unmapping)?;
-    drop(mapping);
-    tell(Event::Unpinning)?;
-    drop(pinned);
+    mapped.release(|step| {
+        proceed(observe(match step {
+            Release::Unmap => Event::Unmapping,
+            Release::Unpin => Event::Unpinning,
+        }))
+    })?;
     Ok(Report {
         schema: Schema::first("gdr.copybw"),
         subject,
@@ -164,31 +163,27 @@ pub fn run(
 }
 
 fn measure(
-    target: &mut Target,
-    way: Way,
+    mapped: &mut MappedBuffer,
+    direction: CopyDirection,
     offset: u64,
     size: u64,
     batches: Batches,
 ) -> Result<Rate> {
     let len = size as usize;
-    target.prepare(way, offset, len)?;
-    let Target {
-        mapping,
-        source,
-        sink,
-        ..
-    } = target;
-    let samples = match way {
-        Way::ToGpu => batches.time(|| Ok(mapping.write_at(offset, &source[..len])?))?,
-        Way::FromGpu => batches.time(|| Ok(mapping.read_at(offset, &mut sink[..len])?))?,
-    };
-    target.check(&format!("copies of {size} bytes {way}"), way, offset, len)?;
+    mapped.prepare(direction, offset, len)?;
+    let samples = mapped.time(direction, offset, len, batches)?;
+    mapped.check(
+        &format!("copies of {size} bytes {direction}"),
+        direction,
+        offset,
+        len,
+    )?;
     let copy = samples.summary()?;
     // The mean over equal batches is the mean over all copies.
     let mib_per_s = size as f64 / f64::from(1 << 20) / (copy.mean_ns.max(0.001) / 1e9);
     Ok(Rate {
         size,
-        way,
+        direction,
         mib_per_s,
         copy,
         copies_per_sample: batches.per_sample(),

@@ -7,24 +7,26 @@ use gdr_copy::Caching;
 use gdr_cuda::Stream;
 use serde::Serialize;
 
-use crate::against::{self, Against, Comparison, Way};
-use crate::error::{Error, Result};
+use crate::baseline::{self, Baseline, Comparison};
+use crate::bench_target::BenchTarget;
+use crate::error::{Result, SettingsError, proceed};
+use crate::mapped_buffer::{
+    BufferOptions, CopyDirection, MappedBuffer, Release, Setup, check_sizes,
+};
 use crate::report::{Schema, Subject};
-use crate::site::Site;
 use crate::stats::{Samples, Summary};
-use crate::target::{Memory, Setup, Target, check_sizes};
 use crate::timer::{Batches, nanoseconds};
 
-/// How long the kernel that makes caches cold may take.
+/// The deadline of the kernel that invalidates the CPU's cache lines.
 const KERNEL_LIMIT: Duration = Duration::from_secs(20);
 
-/// Whether the CPU's cache holds the mapping's lines when a copy begins.
+/// The state of the CPU's cache at the beginning of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
-    /// As the copy before left it.
+    /// As the previous copy left it.
     #[default]
     Warm,
-    /// The GPU rewrote the memory before each copy; for cached mappings only.
+    /// The GPU writes the memory before each copy; for cached mappings only.
     Cold,
 }
 
@@ -34,22 +36,22 @@ pub struct Settings {
     /// Bytes to allocate; rounded up to whole GPU pages.
     pub buffer: u64,
     /// How to allocate and map them.
-    pub memory: Memory,
+    pub memory: BufferOptions,
     /// Bytes of each copy.
     pub sizes: Vec<u64>,
     /// Copies to the GPU, each size.
     pub writes: u32,
     /// Copies from the GPU, each size.
     pub reads: u32,
-    /// Which series to run, in this order.
+    /// The series to run, in order.
     pub series: Vec<Series>,
     /// The state of the CPU's cache.
     pub cache: Cache,
-    /// What to compare with, size by size, after the series.
-    pub against: Against,
+    /// What to compare the copies with, size by size, after the series.
+    pub baseline: Baseline,
 }
 
-/// A way to copy.
+/// A direction and a method of copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Series {
     /// `cuMemcpyHtoD` of page-locked memory.
@@ -67,9 +69,9 @@ pub enum Series {
 }
 
 impl Series {
-    /// Both ways through the mapping.
+    /// Both directions through the mapping.
     pub const MAPPING: [Self; 2] = [Self::ToMapping, Self::FromMapping];
-    /// Both ways by `cuMemcpy`.
+    /// Both directions by `cuMemcpy`.
     pub const CUDA: [Self; 2] = [Self::CudaToGpu, Self::CudaFromGpu];
 
     /// The name that `gdrcopy_copylat` prints.
@@ -82,11 +84,11 @@ impl Series {
         }
     }
 
-    /// Which way its bytes go.
-    pub const fn way(self) -> Way {
+    /// Where the bytes go.
+    pub const fn direction(self) -> CopyDirection {
         match self {
-            Self::CudaToGpu | Self::ToMapping => Way::ToGpu,
-            Self::CudaFromGpu | Self::FromMapping => Way::FromGpu,
+            Self::CudaToGpu | Self::ToMapping => CopyDirection::ToGpu,
+            Self::CudaFromGpu | Self::FromMapping => CopyDirection::FromGpu,
         }
     }
 }
@@ -99,115 +101,112 @@ pub enum Event<'a> {
     Mapped(&'a Setup),
     /// A series begins.
     Begin {
-        /// Which.
+        /// The series.
         series: Series,
         /// Copies of each size.
         iterations: u32,
     },
-    /// A size of it was measured.
+    /// One size of a series was measured.
     Measured(&'a Row),
     /// A size was compared.
     Compared(&'a Comparison),
     /// The buffer is about to be unmapped.
     Unmapping,
-    /// It is about to be unpinned.
+    /// The buffer is about to be unpinned.
     Unpinning,
 }
 
 /// One size of one series.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Row {
-    /// Which.
+    /// The series.
     pub series: Series,
     /// Bytes a copy.
     pub size: u64,
     /// The duration of a copy.
     pub copy: Summary,
-    /// Copies behind each sample of it.
+    /// Copies in each sample.
     pub copies_per_sample: u32,
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.copylat`.
     #[serde(flatten)]
     pub schema: Schema,
-    /// On what.
+    /// The machine.
     #[serde(flatten)]
     pub subject: Subject,
     /// The buffer.
     pub setup: Setup,
     /// Each series, each size.
     pub rows: Vec<Row>,
-    /// Against `cuMemcpy`, where that was asked for.
+    /// The comparison with `cuMemcpy`, where it was requested.
     pub against_cuda: Vec<Comparison>,
 }
 
-/// Measures, and checks that the bytes arrive.
+/// Measures the latency, and checks that the bytes arrive.
 ///
 /// # Errors
-/// [`Error::Settings`], [`Error::WrongData`], [`Error::Stopped`], and those of the layers below.
+/// [`crate::Error::Settings`], [`crate::Error::WrongData`], [`crate::Error::Stopped`], and the errors of the layers below.
 pub fn run(
-    site: &Site,
+    target: &BenchTarget,
     settings: &Settings,
     observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> Result<Report> {
-    let mut tell = |event: Event<'_>| match observe(event) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Stopped),
-    };
-    let mut target = Target::new(site, settings.memory, settings.buffer)?;
-    check_sizes(&settings.sizes, 0, target.buffer.len())?;
+    let mut mapped = MappedBuffer::new(target, settings.memory, settings.buffer)?;
+    check_sizes(&settings.sizes, 0, mapped.buffer.len())?;
     let cold = match settings.cache {
         Cache::Warm => None,
-        Cache::Cold if target.mapping.caching() == Caching::Cached => Some(site.gpu().stream()?),
+        Cache::Cold if mapped.mapping.caching() == Caching::Cached => Some(target.gpu().stream()?),
         Cache::Cold => {
-            return Err(Error::Settings(format!(
-                "a cold cache means nothing to a {} mapping: only cached ones have lines in it",
-                target.mapping.caching()
-            )));
+            return Err(SettingsError::ColdCache(mapped.mapping.caching()).into());
         }
     };
-    let setup = target.setup(settings.buffer);
-    tell(Event::Mapped(&setup))?;
-    let subject = Subject::new(site, Some(&target.pinned));
+    let setup = mapped.setup(settings.buffer);
+    proceed(observe(Event::Mapped(&setup)))?;
+    let subject = Subject::new(target, Some(&mapped.pinned));
 
-    let iterations = |way| match way {
-        Way::ToGpu => Batches::of(settings.writes),
-        Way::FromGpu => Batches::of(settings.reads),
+    let iterations = |direction| match direction {
+        CopyDirection::ToGpu => Batches::of(settings.writes),
+        CopyDirection::FromGpu => Batches::of(settings.reads),
     };
     let mut rows = Vec::new();
     for &series in &settings.series {
-        let batches = iterations(series.way());
-        tell(Event::Begin {
+        let batches = iterations(series.direction());
+        proceed(observe(Event::Begin {
             series,
             iterations: batches.iterations(),
-        })?;
+        }))?;
         for &size in &settings.sizes {
-            let row = measure(&mut target, series, size, batches, cold.as_ref())?;
-            tell(Event::Measured(&row))?;
+            let row = measure(&mut mapped, series, size, batches, cold.as_ref())?;
+            proceed(observe(Event::Measured(&row)))?;
             rows.push(row);
         }
     }
     let mut against_cuda = Vec::new();
-    if settings.against == Against::Cuda {
+    if settings.baseline == Baseline::CuMemcpy {
         for &size in &settings.sizes {
-            for way in [Way::ToGpu, Way::FromGpu] {
-                let comparison =
-                    against::compare(&mut target, way, 0, size, iterations(way).iterations())?;
-                tell(Event::Compared(&comparison))?;
+            for direction in [CopyDirection::ToGpu, CopyDirection::FromGpu] {
+                let comparison = baseline::compare(
+                    &mut mapped,
+                    direction,
+                    0,
+                    size,
+                    iterations(direction).iterations(),
+                )?;
+                proceed(observe(Event::Compared(&comparison)))?;
                 against_cuda.push(comparison);
             }
         }
     }
-    let Target {
-        mapping, pinned, ..
-    } = target;
-    tell(Event::Unmapping)?;
-    drop(mapping);
-    tell(Event::Unpinning)?;
-    drop(pinned);
+    mapped.release(|step| {
+        proceed(observe(match step {
+            Release::Unmap => Event::Unmapping,
+            Release::Unpin => Event::Unpinning,
+        }))
+    })?;
     Ok(Report {
         schema: Schema::first("gdr.copylat"),
         subject,
@@ -218,47 +217,40 @@ pub fn run(
 }
 
 fn measure(
-    target: &mut Target,
+    mapped: &mut MappedBuffer,
     series: Series,
     size: u64,
     batches: Batches,
     cold: Option<&Stream>,
 ) -> Result<Row> {
     let len = size as usize;
-    target.prepare(series.way(), 0, len)?;
-    let Target {
-        mapping,
-        buffer,
-        source,
-        sink,
-        ..
-    } = target;
-    let mut copy = || -> Result<()> {
-        match series {
-            Series::CudaToGpu => buffer.write(0, &source[..len])?,
-            Series::CudaFromGpu => buffer.read(0, &mut sink[..len])?,
-            Series::ToMapping => mapping.write_at(0, &source[..len])?,
-            Series::FromMapping => mapping.read_at(0, &mut sink[..len])?,
-        }
-        Ok(())
-    };
+    mapped.prepare(series.direction(), 0, len)?;
+    let direction = series.direction();
     let through_mapping = Series::MAPPING.contains(&series);
-    let (samples, copies_per_sample) = match cold.filter(|_| through_mapping) {
-        None => (batches.time(copy)?, batches.per_sample()),
-        Some(stream) => {
-            // Each copy by itself, for the GPU takes the lines away before every one of them.
+    let (samples, copies_per_sample) = match cold {
+        Some(stream) if through_mapping => {
+            // One copy a sample: the GPU invalidates the cache lines before each of them.
             let mut samples = Samples::new()?;
             for _ in 0..batches.iterations() {
-                stream.fill_pattern(buffer, 0, size.div_ceil(4), 1, KERNEL_LIMIT)?;
+                let words = size.div_ceil(4);
+                stream.fill_pattern(&mapped.buffer, 0, words, 1, KERNEL_LIMIT)?;
                 let start = Instant::now();
-                copy()?;
+                mapped.copy(direction, 0, len)?;
                 samples.record(nanoseconds(start));
             }
             (samples, 1)
         }
+        _ if through_mapping => (
+            mapped.time(direction, 0, len, batches)?,
+            batches.per_sample(),
+        ),
+        _ => (
+            mapped.time_cu_memcpy(direction, 0, len, batches)?,
+            batches.per_sample(),
+        ),
     };
     let what = format!("{} of {size} bytes", series.name());
-    target.check(&what, series.way(), 0, len)?;
+    mapped.check(&what, series.direction(), 0, len)?;
     Ok(Row {
         series,
         size,

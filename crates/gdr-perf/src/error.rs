@@ -1,6 +1,13 @@
-//! Why a measurement could not be taken.
+//! Errors of checks and measurements.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::time::Duration;
+
+use gdr_copy::Caching;
+use gdr_rdma::WcStatus;
+
+use crate::remedy::Remedy;
 
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -8,6 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a measurement could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum Error {
     /// The GPU driver refused.
     #[error(transparent)]
@@ -16,67 +24,266 @@ pub enum Error {
     #[error(transparent)]
     Copy(#[from] gdr_copy::Error),
     /// No backend maps GPU memory here.
-    #[error("{0}; staged transfers do without")]
+    #[error("{0}; staged transfers need no mapping")]
     NoMappings(String),
-    /// An RDMA device refused, or its peer.
+    /// An RDMA device or its peer refused.
     #[error(transparent)]
     Rdma(#[from] gdr_rdma::Error),
-    /// The program at the other end of a run in two processes.
+    /// The program at the other end of a run in two processes failed or broke the protocol.
     #[error("the peer {0}")]
-    Peer(String),
+    Peer(#[from] PeerError),
+    /// The name of the host has no known address.
+    #[error("the host {host} has no known address: {why}; give its address instead")]
+    Host { host: String, why: String },
+    /// The GPU has too little free memory.
+    #[error(
+        "the GPU does not have {bytes} bytes free: {source}; transfer less at a time, or end other \
+         programs that use its memory (nvidia-smi shows them)"
+    )]
+    GpuMemory { bytes: u64, source: gdr_cuda::Error },
     /// A request of a measurement failed.
-    #[error("{what} {why}; {remedy}")]
+    #[error("{operation} of {size} bytes {failure}")]
     Transfer {
-        /// Which.
-        what: String,
-        /// How it ended.
-        why: String,
-        /// What to do.
-        remedy: String,
+        operation: &'static str,
+        size: u64,
+        failure: TransferFailure,
     },
     /// The settings contradict each other.
-    #[error("{0}")]
-    Settings(String),
-    /// The bytes that came back are not those that were sent.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The bytes that were read are not those that were written.
     #[error(
         "{what}: byte {offset} is {found:#04x} instead of {expected:#04x}; the figures of this run \
-         are void, run `gdr sanity`"
+         are void: check the mapping first"
     )]
     WrongData {
-        /// What was compared.
         what: String,
-        /// The first byte that differs.
         offset: u64,
-        /// What it should have been.
         expected: u8,
-        /// What it was.
         found: u8,
     },
     /// The kernel did not answer.
     #[error("the kernel did not answer round {round} of {rounds} within {limit:?}; it was stopped")]
     NoAnswer {
-        /// The round, from 1.
         round: u32,
-        /// Rounds in all.
         rounds: u32,
-        /// How long was waited.
         limit: Duration,
     },
     /// The kernel saw a flag before the data that were written ahead of it.
     #[error(
-        "{mismatches} payload words were not the round's own when the flag had been seen; data \
-         and flag are out of order on this machine"
+        "{mismatches} payload words were not those of their round when the flag was seen; data and \
+         flag arrive out of order on this machine"
     )]
-    OutOfOrder {
-        /// Words that were stale or wrong, over all rounds.
-        mismatches: u64,
-    },
-    /// The observer asked to stop.
+    OutOfOrder { mismatches: u64 },
+    /// The observer stopped the run.
     #[error("stopped")]
     Stopped,
 }
 
-/// The first byte in which `found` differs from `expected`, as an error about `what`.
+impl Error {
+    /// What the caller can change, where the text of the error suggests it.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::GpuMemory { .. } => Some(Remedy::SmallerSize),
+            Self::WrongData { .. } => Some(Remedy::RunSanity),
+            Self::Transfer {
+                failure: TransferFailure::Deadline { .. },
+                ..
+            } => Some(Remedy::LongerTimeout),
+            Self::Settings(error) => error.remedy(),
+            _ => None,
+        }
+    }
+}
+
+/// How a request of a measurement failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields' names say what they hold")]
+pub enum TransferFailure {
+    /// It completed with an error.
+    #[error("completed with {name}: {status}; {advice}")]
+    Completion {
+        name: &'static str,
+        status: WcStatus,
+        advice: &'static str,
+    },
+    /// It did not complete in time.
+    #[error("did not complete within {limit:?}; allow a longer timeout")]
+    Deadline { limit: Duration },
+}
+
+/// What the program at the other end did, as the rest of a sentence about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields' names say what they hold")]
+pub enum PeerError {
+    /// It refused the run, in these words.
+    #[error("refused: it says {0}")]
+    Refused(String),
+    /// A message could not be encoded for it.
+    #[error("cannot be sent a message: {0}")]
+    Encode(serde_json::Error),
+    /// It sent bytes that are not a message of this protocol.
+    #[error(
+        "sent bytes that are not a loopback message: {0}; use the same version of gdr on both sides"
+    )]
+    Message(String),
+    /// It sent another message than the protocol has at this point.
+    #[error("sent `{0}` out of turn; use the same version of gdr on both sides")]
+    OutOfTurn(&'static str),
+    /// It speaks another version of the protocol.
+    #[error(
+        "speaks version {theirs} of the loopback protocol, this is version {ours}; use the same \
+         version of gdr on both sides"
+    )]
+    Version { theirs: u32, ours: u32 },
+    /// It asked for settings that this end refuses.
+    #[error("asked for settings that cannot be used: {0}")]
+    Settings(SettingsError),
+    /// Its messages disagree about its RDMA address.
+    #[error(
+        "is at {said} by one message and at {named} by another; use the same version of gdr on \
+         both sides"
+    )]
+    TwoAddresses { said: SocketAddr, named: SocketAddr },
+    /// It named an RDMA address of this end.
+    #[error("names this side's own RDMA address, {0}; give it another one")]
+    OwnAddress(SocketAddr),
+    /// It offered other memory than was requested.
+    #[error("offered other memory than was requested; use the same version of gdr on both sides")]
+    OtherMemory,
+    /// It named a path MTU that does not exist.
+    #[error("named a path MTU that does not exist ({0})")]
+    Mtu(u8),
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields' names say what they hold")]
+pub enum SettingsError {
+    /// More bytes than an address space has.
+    #[error("{bytes} bytes are too many for this process: give fewer")]
+    TooLarge { bytes: u64 },
+    /// No size to measure.
+    #[error("there is no size to measure: give a larger buffer")]
+    NoSize,
+    /// A size of 0 bytes.
+    #[error("0 bytes cannot be measured: give at least 1")]
+    EmptySize,
+    /// Copies beyond the buffer.
+    #[error("offset + copy size run past the end of the buffer: {size} bytes at {offset} of {len}")]
+    PastEnd { size: u64, offset: u64, len: u64 },
+    /// A cold cache for a mapping that the CPU does not cache.
+    #[error("a {0} mapping has no lines in the CPU's cache: only a cached one can be cold")]
+    ColdCache(Caching),
+    /// Too many round trips.
+    #[error("{0} round trips are too many")]
+    Rounds(u32),
+    /// A payload that is not a number of words.
+    #[error("the data size must be divisible by 4")]
+    Payload,
+    /// A kernel without blocks.
+    #[error("the kernel needs at least 1 block")]
+    NoBlocks,
+    /// A block with a number of threads that no GPU has.
+    #[error("a block has 1 to 1024 threads")]
+    Threads,
+    /// Fewer than one measurement.
+    #[error("nothing was measured: ask for at least 1 iteration")]
+    NoSamples,
+    /// A histogram that does not fit into memory.
+    #[error("the histogram of the samples cannot be allocated: {0}")]
+    Histogram(String),
+    /// Two buffers of different lengths.
+    #[error("{what}: {expected} bytes were compared with {found}")]
+    Lengths {
+        what: String,
+        expected: usize,
+        found: usize,
+    },
+    /// A check that does not exist.
+    #[error("there is no check `{name}`{}", suggestion(.nearest.as_deref()))]
+    NoSuchCheck {
+        name: String,
+        nearest: Option<String>,
+    },
+    /// A number of bytes that cannot be transferred.
+    #[error("{0} bytes cannot be transferred: give a multiple of 4 up to 1G")]
+    TransferSize(u64),
+    /// Fewer than one iteration.
+    #[error("0 iterations prove nothing: give at least 1")]
+    NoIterations,
+    /// A timeout of 0.
+    #[error("a step cannot end in 0 seconds: give at least 1")]
+    NoTimeout,
+    /// A kernel device at one end and a soft one at the other.
+    #[error(
+        "{verbs} is a kernel device and {soft} a soft device: name two of one kind, or use two \
+         processes"
+    )]
+    MixedProviders { verbs: String, soft: IpAddr },
+    /// A kernel device where the soft provider was chosen.
+    #[error(
+        "the soft provider has no device `{0}`: its devices are the addresses of this machine, \
+         such as 127.0.0.1"
+    )]
+    NotSoft(String),
+    /// A soft device where the verbs provider was chosen.
+    #[error("{0} is a soft device, and the verbs provider was chosen")]
+    NotVerbs(IpAddr),
+    /// A device that does not exist.
+    #[error("there is no device `{name}`: {source}")]
+    NoSuchDevice {
+        name: String,
+        source: Box<gdr_rdma::Error>,
+    },
+    /// An address of another host where a device of this host was expected.
+    #[error(
+        "{name} is {address}, which is not an address of this host: a device belongs to this host"
+    )]
+    OtherHost { name: String, address: IpAddr },
+    /// Every loopback address in use.
+    #[error("every loopback address that was tried is in use")]
+    LoopbackAddresses,
+    /// An unspecified address to listen on, and no device.
+    #[error("0.0.0.0 and :: do not say which address RDMA uses: name the device")]
+    UnspecifiedAddress,
+    /// A link-local address for a soft device.
+    #[error(
+        "{0} is a link-local address, which a soft device cannot have: give an IPv4 or a global \
+         IPv6 address of that interface (`ip address` lists them)"
+    )]
+    LinkLocal(Ipv6Addr),
+}
+
+impl SettingsError {
+    /// What the caller can change.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::NoSuchCheck { .. } => Some(Remedy::ListChecks),
+            Self::NotVerbs(_) | Self::NoSuchDevice { .. } => Some(Remedy::ListDevices),
+            Self::OtherHost { .. } => Some(Remedy::NamePeer),
+            Self::UnspecifiedAddress => Some(Remedy::NameReceiver),
+            _ => None,
+        }
+    }
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(": did you mean `{name}`?"))
+}
+
+/// Turns an observer's answer into a result: [`Error::Stopped`] on a break.
+pub(crate) fn proceed(flow: ControlFlow<()>) -> Result<()> {
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Stopped),
+    }
+}
+
+/// Fails with the first byte in which `found` differs from `expected`.
 pub(crate) fn compare(what: &str, expected: &[u8], found: &[u8]) -> Result<()> {
     if expected == found {
         return Ok(());
@@ -93,11 +300,12 @@ pub(crate) fn compare(what: &str, expected: &[u8], found: &[u8]) -> Result<()> {
             expected,
             found,
         },
-        None => Error::Settings(format!(
-            "{what}: {} bytes were compared with {}",
-            expected.len(),
-            found.len()
-        )),
+        None => SettingsError::Lengths {
+            what: what.to_owned(),
+            expected: expected.len(),
+            found: found.len(),
+        }
+        .into(),
     })
 }
 

@@ -1,14 +1,15 @@
-//! Measuring GPU memory mappings, and proving them sound.
+//! Measurements of GPU memory mappings and RDMA, and checks that prove them correct.
 //!
-//! - [`sanity`]: named checks that the memory behind a mapping is the memory that the GPU sees,
-//!   that it is refused where it must be, and that nothing is left behind.
-//! - [`loopback`]: RDMA into GPU memory, proved to have arrived.
-//! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: what GDRCopy's tools of these names
-//!   measure, as functions that return reports.
-//! - [`against`]: the same bytes by `cuMemcpy`, to compare with.
-//! - [`stats`], [`sizes`], [`timer`], [`report`], [`target`]: what they are made of.
+//! - [`sanity`]: named checks that a mapping shows the memory that the GPU sees, that invalid
+//!   requests are refused, and that nothing leaks.
+//! - [`loopback`]: RDMA into GPU memory, with a proof that the bytes arrived.
+//! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: the measurements of GDRCopy's tools
+//!   of the same names, as functions that return reports.
+//! - [`baseline`]: the same copies by `cuMemcpy`, as a baseline.
+//! - [`stats`], [`sizes`], [`timer`], [`report`], [`mapped_buffer`]: the parts they share.
 //!
-//! Nothing here prints or reads arguments. Every report says whether it was `simulated`.
+//! This crate prints nothing and has no command line. Every report has a `simulated` field. Errors
+//! name a [`Remedy`] where the caller can change something.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -16,16 +17,16 @@
 //!
 //! use gdr_copy::{BackendKind, Context};
 //! use gdr_cuda::{Gpu, Ordinal, SimDriver};
-//! use gdr_perf::{Site, sanity};
+//! use gdr_perf::{BenchTarget, sanity};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let driver = SimDriver::new(1);
 //! let gpu = Gpu::open(driver.clone(), Ordinal(0))?;
 //! let context = Context::builder().simulated(driver).backend(BackendKind::Sim).open()?;
-//! let site = Site::new(gpu, Arc::new(context));
+//! let target = BenchTarget::new(gpu, Arc::new(context));
 //!
 //! let checks = sanity::named(&["basic_cumemalloc"])?;
-//! let report = sanity::run(&site, &checks, &mut |_| ControlFlow::Continue(()))?;
+//! let report = sanity::run(&target, &checks, &mut |_| ControlFlow::Continue(()))?;
 //! assert_eq!(report.passed, 1);
 //! assert!(report.subject.simulated);
 //! # Ok(())
@@ -34,24 +35,31 @@
 
 #![deny(unsafe_code)]
 
-pub mod against;
 pub mod apiperf;
+pub mod baseline;
+mod bench_target;
 pub mod copybw;
 pub mod copylat;
 mod error;
 pub mod loopback;
+pub mod mapped_buffer;
 mod page_locked;
-mod patience;
+mod ping_pong;
+mod poll;
 pub mod pplat;
-mod rally;
+mod remedy;
 pub mod report;
 pub mod sanity;
-mod site;
 pub mod sizes;
 pub mod stats;
-pub mod target;
 pub mod timer;
 
-pub use error::{Error, Result};
-pub use rally::Place;
-pub use site::Site;
+pub use bench_target::BenchTarget;
+pub use error::{Error, PeerError, Result, SettingsError, TransferFailure};
+pub use ping_pong::MemoryLocation;
+pub use remedy::Remedy;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

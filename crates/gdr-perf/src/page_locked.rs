@@ -25,8 +25,8 @@ impl Deref for PageLocked {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the driver mapped `len` bytes there for as long as the buffer lives, and
-        // `zeroed` wrote them all. The buffer is owned here and its GPU address is given to
-        // nobody, so nothing writes to it while the slice lives but who borrows it exclusively.
+        // `zeroed` wrote them all. The buffer is owned here and its GPU address is not
+        // passed on, so only a holder of an exclusive borrow can write to it while the slice lives.
         unsafe { std::slice::from_raw_parts(self.0.cpu_ptr(), self.0.len()) }
     }
 }

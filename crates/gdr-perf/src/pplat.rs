@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use gdr_cuda::Direction;
 use serde::Serialize;
 
-use crate::error::{Error, Result};
-use crate::rally::{Court, Place, Rally};
+use crate::bench_target::BenchTarget;
+use crate::error::{Error, Result, SettingsError};
+use crate::mapped_buffer::BufferOptions;
+use crate::ping_pong::{Layout, MemoryLocation, PingPong};
 use crate::report::{Schema, Subject};
-use crate::site::Site;
 use crate::stats::{Samples, Summary};
-use crate::target::Memory;
 use crate::timer::{Batches, nanoseconds};
 
 /// Rounds before the measured ones: the kernel starts during them.
 const WARM_UP: u32 = 10;
 /// How long the kernel may take to end after its last answer.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// The most threads a block can have on any GPU that there is.
+/// The most threads that a block can have on any GPU.
 const MOST_THREADS: u32 = 1024;
 
 /// What to measure.
@@ -26,40 +26,40 @@ const MOST_THREADS: u32 = 1024;
 pub struct Settings {
     /// Round trips; rounded up to a multiple of 100 above that.
     pub iterations: u32,
-    /// How long one answer may take; `None` waits for ever.
+    /// The deadline of one answer; `None` waits forever.
     pub timeout: Option<Duration>,
     /// How to allocate and map GPU memory.
-    pub memory: Memory,
+    pub memory: BufferOptions,
     /// Bytes of payload a round, a multiple of 4; 0 for the flag alone.
     pub payload: u64,
     /// Who fills the payload.
     pub direction: Direction,
-    /// Blocks of the kernel; 1 without payload.
+    /// Kernel blocks; 1 without payload.
     pub blocks: u32,
     /// Threads of each block; 1 without payload.
     pub threads: u32,
-    /// Where the flag is that the CPU writes and the GPU polls.
-    pub gpu_flag: Place,
-    /// Where the flag is that the GPU writes and the CPU polls.
-    pub cpu_flag: Place,
-    /// Where the payload is.
-    pub data: Place,
+    /// The memory of the flag that the CPU writes and the GPU polls.
+    pub gpu_flag: MemoryLocation,
+    /// The memory of the flag that the GPU writes and the CPU polls.
+    pub cpu_flag: MemoryLocation,
+    /// The memory of the payload.
+    pub data: MemoryLocation,
 }
 
 impl Default for Settings {
-    /// Those of `gdrcopy_pplat`.
+    /// The defaults of `gdrcopy_pplat`.
     fn default() -> Self {
         Self {
             iterations: 1000,
             timeout: Some(Duration::from_secs(10)),
-            memory: Memory::default(),
+            memory: BufferOptions::default(),
             payload: 0,
             direction: Direction::CpuToGpu,
             blocks: 8,
             threads: 1024,
-            gpu_flag: Place::Gpu,
-            cpu_flag: Place::Host,
-            data: Place::Gpu,
+            gpu_flag: MemoryLocation::Gpu,
+            cpu_flag: MemoryLocation::Host,
+            data: MemoryLocation::Gpu,
         }
     }
 }
@@ -72,7 +72,7 @@ pub enum Event {
     Answered {
         /// Rounds so far, the warm-up included.
         round: u32,
-        /// Rounds in all.
+        /// All rounds.
         rounds: u32,
     },
 }
@@ -83,7 +83,7 @@ pub struct Report {
     /// `gdr.pplat`.
     #[serde(flatten)]
     pub schema: Schema,
-    /// On what.
+    /// The machine.
     #[serde(flatten)]
     pub subject: Subject,
     /// Round trips.
@@ -92,32 +92,32 @@ pub struct Report {
     pub payload: u64,
     /// `cpu-to-gpu` or `gpu-to-cpu`: who fills the payload.
     pub direction: &'static str,
-    /// Blocks of the kernel.
+    /// Kernel blocks.
     pub blocks: u32,
     /// Threads of each block.
     pub threads: u32,
-    /// Where the flag is that the CPU writes.
-    pub gpu_flag: Place,
-    /// Where the flag is that the GPU writes.
-    pub cpu_flag: Place,
-    /// Where the payload is.
-    pub data: Place,
+    /// The memory of the flag that the CPU writes.
+    pub gpu_flag: MemoryLocation,
+    /// The memory of the flag that the GPU writes.
+    pub cpu_flag: MemoryLocation,
+    /// The memory of the payload.
+    pub data: MemoryLocation,
     /// Means of batches, as `gdrcopy_pplat` gives them.
     pub batch: Summary,
-    /// Round trips behind each sample of `batch`.
+    /// Round trips in each sample of `batch`.
     pub rounds_per_batch: u32,
-    /// Single round trips, each with two looks at the clock in it (20 to 50 ns together).
+    /// Single round trips, each with two readings of the clock in it (20 to 50 ns together).
     pub round: Summary,
 }
 
-/// Measures, with the CPU's clock: from before the payload (or the flag) is written to after the
-/// answer (and the payload) is read.
+/// Measures with the CPU's clock, from before the payload (or the flag) is written until the answer
+/// (and the payload) is read.
 ///
 /// # Errors
-/// [`Error::Settings`], [`Error::NoAnswer`], [`Error::OutOfOrder`], [`Error::Stopped`], and those
-/// of the layers below. The kernel is ended in any case.
+/// [`Error::Settings`], [`Error::NoAnswer`], [`Error::OutOfOrder`], [`Error::Stopped`], and the
+/// errors of the layers below. The kernel is stopped in every case.
 pub fn run(
-    site: &Site,
+    target: &BenchTarget,
     settings: &Settings,
     observe: &mut dyn FnMut(Event) -> ControlFlow<()>,
 ) -> Result<Report> {
@@ -126,14 +126,14 @@ pub fn run(
     let iterations = batches.iterations();
     let rounds = iterations
         .checked_add(WARM_UP)
-        .ok_or_else(|| Error::Settings(format!("{iterations} round trips are too many")))?;
-    let scratch = site.gpu().allocate(settings.memory.kind, 4)?;
-    let subject = Subject::new(site, Some(&site.pin(scratch.ptr(), 4)?));
+        .ok_or(SettingsError::Rounds(iterations))?;
+    let scratch = target.gpu().allocate(settings.memory.kind, 4)?;
+    let subject = Subject::new(target, Some(&target.pin(scratch.ptr(), 4)?));
     drop(scratch);
 
-    let rally = Rally::start(
-        site,
-        Court {
+    let ping_pong = PingPong::start(
+        target,
+        Layout {
             rounds,
             ping: settings.gpu_flag,
             pong: settings.cpu_flag,
@@ -151,7 +151,7 @@ pub fn run(
     let mut in_batch = 0.0;
     let mut stale = 0;
     for round in 1..=rounds {
-        let ns = play(&rally, &settings, round, &mut payload, &mut stale)?;
+        let ns = play(&ping_pong, &settings, round, &mut payload, &mut stale)?;
         if round > WARM_UP {
             single.record(ns);
             in_batch += ns;
@@ -160,13 +160,13 @@ pub fn run(
                 in_batch = 0.0;
             }
         }
-        // Between rounds, where it costs none of them.
-        let told = observe(Event::Answered { round, rounds });
-        if told.is_break() {
+        // Between rounds, so that it does not add to their time.
+        let flow = observe(Event::Answered { round, rounds });
+        if flow.is_break() {
             return Err(Error::Stopped);
         }
     }
-    let mismatches = rally.finish(END_LIMIT)? + stale;
+    let mismatches = ping_pong.finish(END_LIMIT)? + stale;
     if mismatches > 0 {
         return Err(Error::OutOfOrder { mismatches });
     }
@@ -190,9 +190,10 @@ pub fn run(
     })
 }
 
-/// One round trip: its duration, nanoseconds. Making and checking the payload is not in it.
+/// Runs one round trip and returns its duration in nanoseconds, without the time to fill and check
+/// the payload.
 fn play(
-    rally: &Rally,
+    ping_pong: &PingPong,
     settings: &Settings,
     round: u32,
     payload: &mut [u8],
@@ -205,16 +206,16 @@ fn play(
                 .chunks_exact_mut(4)
                 .for_each(|chunk| chunk.copy_from_slice(&word));
             let start = Instant::now();
-            rally.write_payload(payload)?;
-            rally.ping(round)?;
-            rally.await_answer(round, settings.timeout)?;
+            ping_pong.write_payload(payload)?;
+            ping_pong.ping(round)?;
+            ping_pong.await_answer(round, settings.timeout)?;
             Ok(nanoseconds(start))
         }
         Direction::GpuToCpu => {
             let start = Instant::now();
-            rally.ping(round)?;
-            rally.await_answer(round, settings.timeout)?;
-            rally.read_payload(payload)?;
+            ping_pong.ping(round)?;
+            ping_pong.await_answer(round, settings.timeout)?;
+            ping_pong.read_payload(payload)?;
             let ns = nanoseconds(start);
             *stale += payload
                 .chunks_exact(4)
@@ -225,17 +226,16 @@ fn play(
     }
 }
 
-/// The settings that will be used, or what is wrong with them.
-fn checked(settings: &Settings) -> Result<Settings> {
-    let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+/// The settings that are used.
+fn checked(settings: &Settings) -> Result<Settings, SettingsError> {
     if !settings.payload.is_multiple_of(4) {
-        return wrong("the data size must be divisible by 4");
+        return Err(SettingsError::Payload);
     }
     if settings.blocks == 0 {
-        return wrong("there must be 1 block at least");
+        return Err(SettingsError::NoBlocks);
     }
     if settings.threads == 0 || settings.threads > MOST_THREADS {
-        return wrong("a block has 1 to 1024 threads");
+        return Err(SettingsError::Threads);
     }
     let mut settings = *settings;
     if settings.payload == 0 {

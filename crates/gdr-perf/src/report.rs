@@ -1,17 +1,16 @@
-//! What every report says of the machine it was made on.
+//! What every report contains about the machine.
 
 use std::fs;
 
 use gdr_copy::Pinned;
-use gdr_cuda::{DriverKind, Gpu};
+use gdr_cuda::DriverKind;
 use serde::{Deserialize, Serialize};
 
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
 
 /// The name and version of a report's layout: the first two fields of its JSON.
 ///
-/// The version grows when a field changes its meaning or goes away; new fields may appear
-/// without.
+/// The version is raised when a field changes its meaning or is removed, not when one is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Schema {
     /// e.g. `gdr.copylat`.
@@ -27,14 +26,14 @@ impl Schema {
     }
 }
 
-/// What a report is about.
+/// The machine and the mapping that a report is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// No hardware was involved: the figures say nothing of any GPU.
+    /// Whether the GPU was simulated; the figures then describe no hardware.
     pub simulated: bool,
     /// The backend, by the name that `GDR_BACKEND` takes; `none` where none works.
     pub backend: String,
-    /// How the memory was reached; absent where nothing could be pinned.
+    /// How the memory is mapped; `None` where nothing was pinned.
     pub route: Option<String>,
     /// The GPU's name.
     pub gpu: String,
@@ -47,27 +46,22 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Of `site`, where memory is reached as `pinned` is.
-    pub fn new(site: &Site, pinned: Option<&Pinned>) -> Self {
-        Self {
-            backend: site.context().backend().name().to_owned(),
-            route: pinned.map(|pinned| pinned.route().to_string()),
-            ..Self::without_backend(site.gpu())
-        }
-    }
-
-    /// Of `gpu`, whose memory no backend maps.
-    pub fn without_backend(gpu: &Gpu) -> Self {
-        let (info, driver) = (gpu.info(), gpu.driver());
+    /// Describes `target`, whose memory is mapped like `pinned`.
+    pub fn new(target: &BenchTarget, pinned: Option<&Pinned>) -> Self {
+        let (info, driver) = (target.gpu().info(), target.gpu().driver());
+        let backend = match target.context() {
+            Ok(context) => context.backend().name(),
+            Err(_) => "none",
+        };
         let simulated = driver.kind() == DriverKind::Simulated;
         Self {
             simulated,
-            backend: "none".to_owned(),
-            route: None,
+            backend: backend.to_owned(),
+            route: pinned.map(|pinned| pinned.route().to_string()),
             gpu: info.name.clone(),
             pci: info.bdf.to_string(),
             cuda: driver.cuda_version().to_string(),
-            // A simulated run owes nothing to a driver that happens to be loaded.
+            // A simulated GPU does not use the driver, even if one is loaded.
             driver: if simulated { None } else { driver_version() },
         }
     }

@@ -1,4 +1,4 @@
-//! Which sizes to measure.
+//! The sizes to measure.
 
 /// The powers of two from `first` (itself rounded up to one) up to and including `last`.
 pub fn powers_of_two(first: u64, last: u64) -> Vec<u64> {

@@ -3,7 +3,7 @@
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, SettingsError};
 
 /// Durations, kept as a histogram of 3 significant digits: quantiles are right to 0.1 %, the
 /// other figures exactly. Memory does not grow with their number.
@@ -43,19 +43,17 @@ pub struct Summary {
 
 const DIGITS: u8 = 3;
 const PS_PER_NS: f64 = 1000.0;
-/// The longest duration that is told from longer ones: 10 hours.
+/// The longest duration that is recorded as it is: 10 hours.
 const MOST_PS: u64 = 36_000_000_000_000_000;
 
 impl Samples {
     /// None yet.
     ///
     /// # Errors
-    /// [`Error::Settings`] when there is no memory for the histogram.
+    /// [`crate::Error::Settings`] when there is no memory for the histogram.
     pub fn new() -> Result<Self> {
-        let picoseconds =
-            Histogram::new_with_bounds(1, MOST_PS, DIGITS).map_err(|error: CreationError| {
-                Error::Settings(format!("no histogram can be made: {error}"))
-            })?;
+        let picoseconds = Histogram::new_with_bounds(1, MOST_PS, DIGITS)
+            .map_err(|error: CreationError| SettingsError::Histogram(error.to_string()))?;
         Ok(Self {
             picoseconds,
             mean: 0.0,
@@ -99,12 +97,10 @@ impl Samples {
     /// All figures.
     ///
     /// # Errors
-    /// [`Error::Settings`] when there are no samples.
+    /// [`crate::Error::Settings`] when there are no samples.
     pub fn summary(&self) -> Result<Summary> {
         if self.is_empty() {
-            return Err(Error::Settings(
-                "nothing was measured: ask for 1 iteration at least".into(),
-            ));
+            return Err(SettingsError::NoSamples.into());
         }
         let samples = self.len();
         Ok(Summary {

@@ -1,4 +1,4 @@
-//! Timing what may be shorter than a look at the clock.
+//! Timing of operations that may be shorter than reading the clock.
 
 use std::time::Instant;
 
@@ -8,9 +8,9 @@ use crate::stats::Samples;
 /// The most batches a measurement is split into, as GDRCopy's tools do.
 const MOST_BATCHES: u32 = 100;
 
-/// How a number of operations is timed: in batches, each between two looks at the clock, which
-/// cost some 20 to 50 ns. A sample is a batch's mean, so that its spread is less than that of
-/// single operations.
+/// The batches in which a number of operations is timed. The clock is read before and after each
+/// batch, which costs 20 to 50 ns; a sample is the mean of a batch, so that samples spread less
+/// than single operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
     batches: u32,
@@ -27,8 +27,8 @@ impl Batches {
         }
     }
 
-    /// For exactly `iterations` operations: in as many batches of one size as there can be up to
-    /// 100, which for a prime number above that is one.
+    /// For exactly `iterations` operations: up to 100 batches of equal size. A prime number above
+    /// 100 makes one batch.
     pub fn exactly(iterations: u32) -> Self {
         let divides = |batches: &u32| iterations.is_multiple_of(*batches);
         let batches = (1..=MOST_BATCHES)
@@ -42,20 +42,20 @@ impl Batches {
         }
     }
 
-    /// Operations in all.
+    /// The total number of operations.
     pub fn iterations(&self) -> u32 {
         self.batches.saturating_mul(self.per_batch)
     }
 
-    /// Operations behind each sample.
+    /// Operations in each sample.
     pub fn per_sample(&self) -> u32 {
         self.per_batch
     }
 
-    /// Runs `operation` as often as there are iterations.
+    /// Runs and times all operations.
     ///
     /// # Errors
-    /// Those of `operation`, at once.
+    /// The first error of `operation`, which ends the run.
     pub fn time(&self, mut operation: impl FnMut() -> Result<()>) -> Result<Samples> {
         let mut samples = Samples::new()?;
         for _ in 0..self.batches {

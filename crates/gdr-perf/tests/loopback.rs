@@ -11,13 +11,13 @@ use std::time::Duration;
 use gdr_copy::{BackendKind, Context};
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_perf::loopback::{
-    self, CauseKind, Destination, Event, Operation, Outcome, Patience, Place, Reach, Reached,
-    Report, Settings, SweepSettings, Verdict, Way,
+    self, CauseKind, Destination, Event, Operation, Outcome, PathKind, Report, Settings,
+    SweepSettings, Timeouts, TransferMode, TransferPreference, Verdict,
 };
-use gdr_perf::{Error, Site};
+use gdr_perf::{BenchTarget, Error};
 use gdr_rdma::{Device, Listener, Security, SharedKey};
 
-fn site() -> Site {
+fn target() -> BenchTarget {
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let context = Context::builder()
@@ -25,25 +25,20 @@ fn site() -> Site {
         .backend(BackendKind::Sim)
         .open()
         .unwrap();
-    Site::new(gpu, Arc::new(context))
+    BenchTarget::new(gpu, Arc::new(context))
 }
 
-fn place() -> Place {
-    site().into()
-}
-
-/// A place whose every mapping is of an allocation of its own.
-fn place_that_maps_other_memory() -> Place {
-    let site = site();
-    let gpu = site.gpu().clone();
+/// A target whose every mapping is of an allocation of its own.
+fn target_that_maps_other_memory() -> BenchTarget {
+    let target = target();
+    let gpu = target.gpu().clone();
     let decoys = std::sync::Mutex::new(Vec::new());
-    let site = site.with_pin(move |context, _, len| {
+    target.with_pin(move |context, _, len| {
         let decoy = gpu.allocate(MemoryKind::Plain, len).unwrap();
         let pinned = context.pin(decoy.ptr(), decoy.len());
         decoys.lock().unwrap().push(decoy);
         pinned
-    });
-    site.into()
+    })
 }
 
 fn settings(size: u64, iterations: u32) -> Settings {
@@ -54,9 +49,9 @@ fn settings(size: u64, iterations: u32) -> Settings {
     }
 }
 
-fn destination(reach: Reach) -> Destination {
+fn destination(transfer: TransferPreference) -> Destination {
     Destination {
-        reach,
+        transfer,
         ..Destination::default()
     }
 }
@@ -66,9 +61,9 @@ fn go_on(_: Event<'_>) -> ControlFlow<()> {
 }
 
 /// Both ends in this process, on free ports.
-fn run(place: &Place, destination: Destination, settings: &Settings) -> Report {
+fn run(target: &BenchTarget, destination: Destination, settings: &Settings) -> Report {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
-    loopback::run(place, &from, &to, destination, settings, &mut go_on).unwrap()
+    loopback::run(target, &from, &to, destination, settings, &mut go_on).unwrap()
 }
 
 fn assert_passed(report: &Report) {
@@ -82,13 +77,17 @@ fn assert_passed(report: &Report) {
 #[test]
 fn every_kind_of_memory_and_every_way_to_it_passes() {
     for memory in MemoryKind::DEVICE {
-        for reach in [Reach::Auto, Reach::Direct, Reach::Staged] {
-            let destination = Destination { memory, reach };
-            let report = run(&place(), destination, &settings(100_000, 3));
+        for transfer in [
+            TransferPreference::Auto,
+            TransferPreference::Direct,
+            TransferPreference::Staged,
+        ] {
+            let destination = Destination { memory, transfer };
+            let report = run(&target(), destination, &settings(100_000, 3));
             assert_passed(&report);
-            let expected = match reach {
-                Reach::Staged => Reached::Staged,
-                _ => Reached::Direct,
+            let expected = match transfer {
+                TransferPreference::Staged => TransferMode::Staged,
+                _ => TransferMode::Direct,
             };
             assert_eq!(report.memory.reached, expected);
             assert_eq!(report.last.unwrap().checks.mapping, Outcome::Equal);
@@ -97,16 +96,16 @@ fn every_kind_of_memory_and_every_way_to_it_passes() {
 }
 
 #[test]
-fn where_no_backend_works_it_is_staged_and_every_reason_told() {
+fn where_no_backend_works_it_is_staged_and_every_reason_is_reported() {
     let tried = vec![gdr_copy::Rejected {
         backend: BackendKind::Rm,
         reason: "the driver is unknown".into(),
     }];
     let error = gdr_copy::Error::NoBackend { tried };
-    let place = || Place::without_mappings(site().gpu().clone(), &error);
-    let report = run(&place(), Destination::default(), &settings(100_000, 2));
+    let target = || BenchTarget::without_mappings(target().gpu().clone(), &error);
+    let report = run(&target(), Destination::default(), &settings(100_000, 2));
     assert_passed(&report);
-    assert_eq!(report.memory.reached, Reached::Staged);
+    assert_eq!(report.memory.reached, TransferMode::Staged);
     assert_eq!(report.memory.subject.backend, "none");
     let why = &report.memory.why;
     assert!(why.contains("rm: the driver is unknown"), "{why}");
@@ -114,17 +113,17 @@ fn where_no_backend_works_it_is_staged_and_every_reason_told() {
     assert!(matches!(mapping, Outcome::NotDone { .. }), "{mapping:?}");
 
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
-    let (direct, settings) = (destination(Reach::Direct), settings(4096, 1));
-    let refused = loopback::run(&place(), &from, &to, direct, &settings, &mut go_on);
+    let (direct, settings) = (destination(TransferPreference::Direct), settings(4096, 1));
+    let refused = loopback::run(&target(), &from, &to, direct, &settings, &mut go_on);
     assert!(matches!(refused, Err(Error::NoMappings(_))), "{refused:?}");
 }
 
 #[test]
-fn a_sweep_has_a_row_for_each_operation_size_and_way() {
-    let refused = |site: Site| Place::from(site.with_pin(|c, ptr, _| c.pin(ptr, 0)));
-    let both = [Way::Host, Way::Direct, Way::Staged];
-    let staged = [Way::Host, Way::Staged];
-    for (place, ways) in [(place(), &both[..]), (refused(site()), &staged[..])] {
+fn a_sweep_has_a_row_for_each_operation_size_and_path() {
+    let refused = |target: BenchTarget| target.with_pin(|c, ptr, _| c.pin(ptr, 0));
+    let both = [PathKind::Host, PathKind::Direct, PathKind::Staged];
+    let staged = [PathKind::Host, PathKind::Staged];
+    for (target, kinds) in [(target(), &both[..]), (refused(target()), &staged[..])] {
         let (from, to) = loopback::open_both(None, None, 0).unwrap();
         let settings = SweepSettings {
             largest: 16,
@@ -132,15 +131,18 @@ fn a_sweep_has_a_row_for_each_operation_size_and_way() {
             ..SweepSettings::default()
         };
         let mut go_on = |_: loopback::SweepEvent<'_>| ControlFlow::Continue(());
-        let sweep = loopback::sweep(&place, &from, &to, &settings, &mut go_on).unwrap();
-        assert_eq!(sweep.direct_missing.is_none(), ways.contains(&Way::Direct));
-        let found = sweep.rows.iter().map(|r| (r.operation, r.size, r.way));
+        let sweep = loopback::sweep(&target, &from, &to, &settings, &mut go_on).unwrap();
+        assert_eq!(
+            sweep.direct_missing.is_none(),
+            kinds.contains(&PathKind::Direct)
+        );
+        let found = sweep.rows.iter().map(|r| (r.operation, r.size, r.kind));
         let expected = [Operation::Write, Operation::Read]
             .into_iter()
             .flat_map(|o| {
                 [4, 16]
                     .into_iter()
-                    .flat_map(move |size| ways.iter().map(move |way| (o, size, *way)))
+                    .flat_map(move |size| kinds.iter().map(move |way| (o, size, *way)))
             });
         assert!(found.eq(expected));
         assert!(
@@ -153,7 +155,7 @@ fn a_sweep_has_a_row_for_each_operation_size_and_way() {
 }
 
 #[test]
-fn a_sweep_stops_when_it_is_told_to_and_notices_memory_that_is_another() {
+fn a_sweep_stops_on_request_and_notices_memory_that_is_another() {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let settings = SweepSettings {
         largest: 4,
@@ -161,10 +163,10 @@ fn a_sweep_stops_when_it_is_told_to_and_notices_memory_that_is_another() {
         ..SweepSettings::default()
     };
     let mut stop = |_: loopback::SweepEvent<'_>| ControlFlow::Break(());
-    let stopped = loopback::sweep(&place(), &from, &to, &settings, &mut stop);
+    let stopped = loopback::sweep(&target(), &from, &to, &settings, &mut stop);
     assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
     let mut go_on = |_: loopback::SweepEvent<'_>| ControlFlow::Continue(());
-    let other = place_that_maps_other_memory();
+    let other = target_that_maps_other_memory();
     let wrong = loopback::sweep(&other, &from, &to, &settings, &mut go_on);
     assert!(matches!(wrong, Err(Error::WrongData { .. })), "{wrong:?}");
 }
@@ -172,15 +174,15 @@ fn a_sweep_stops_when_it_is_told_to_and_notices_memory_that_is_another() {
 #[test]
 fn sizes_from_a_word_to_many_messages_pass() {
     for size in [4, 4092, 4100, (32 << 20) + 4] {
-        assert_passed(&run(&place(), Destination::default(), &settings(size, 1)));
+        assert_passed(&run(&target(), Destination::default(), &settings(size, 1)));
     }
 }
 
 #[test]
 fn a_mapping_of_other_memory_fails_as_nothing_arrived() {
     let report = run(
-        &place_that_maps_other_memory(),
-        destination(Reach::Direct),
+        &target_that_maps_other_memory(),
+        destination(TransferPreference::Direct),
         &settings(65_536, 5),
     );
     assert_eq!(report.verdict, Verdict::Fail);
@@ -204,11 +206,15 @@ fn a_mapping_of_other_memory_fails_as_nothing_arrived() {
 }
 
 #[test]
-fn memory_that_cannot_be_mapped_is_staged_and_the_reason_told() {
-    let refuse = |site: Site| Place::from(site.with_pin(|context, ptr, _| context.pin(ptr, 0)));
-    let report = run(&refuse(site()), Destination::default(), &settings(4096, 1));
+fn memory_that_cannot_be_mapped_is_staged_and_the_reason_is_reported() {
+    let refuse = |target: BenchTarget| target.with_pin(|context, ptr, _| context.pin(ptr, 0));
+    let report = run(
+        &refuse(target()),
+        Destination::default(),
+        &settings(4096, 1),
+    );
     assert_passed(&report);
-    assert_eq!(report.memory.reached, Reached::Staged);
+    assert_eq!(report.memory.reached, TransferMode::Staged);
     assert!(
         report
             .memory
@@ -219,9 +225,9 @@ fn memory_that_cannot_be_mapped_is_staged_and_the_reason_told() {
     assert!(matches!(mapping, Outcome::NotDone { .. }), "{mapping:?}");
 
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
-    let direct = destination(Reach::Direct);
+    let direct = destination(TransferPreference::Direct);
     let settings = settings(4096, 1);
-    let refused = loopback::run(&refuse(site()), &from, &to, direct, &settings, &mut go_on);
+    let refused = loopback::run(&refuse(target()), &from, &to, direct, &settings, &mut go_on);
     assert!(matches!(refused, Err(Error::Copy(_))), "{refused:?}");
 }
 
@@ -230,7 +236,7 @@ fn a_run_that_is_stopped_is_undecided() {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let mut ended = 0;
     let report = loopback::run(
-        &place(),
+        &target(),
         &from,
         &to,
         Destination::default(),
@@ -251,7 +257,7 @@ fn a_run_that_is_stopped_is_undecided() {
 
 #[test]
 fn the_report_has_a_schema_and_says_simulated() {
-    let report = run(&place(), Destination::default(), &settings(4096, 1));
+    let report = run(&target(), Destination::default(), &settings(4096, 1));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["schema"], "gdr.loopback");
     assert_eq!(json["version"], 1);
@@ -273,24 +279,34 @@ fn two_ends(
     settings: &Settings,
     observe_sender: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> [Result<Report, Error>; 2] {
+    two_ends_within(Duration::from_secs(20), security, settings, observe_sender)
+}
+
+/// The same, with a receiver that waits so long for its peer.
+fn two_ends_within(
+    peer: Duration,
+    security: [Security; 2],
+    settings: &Settings,
+    observe_sender: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> [Result<Report, Error>; 2] {
     let listener = Listener::bind((LOCALHOST, 0).into()).unwrap();
     let address = listener.address().unwrap();
     let [servers, clients] = security;
     thread::scope(|scope| {
         let server = scope.spawn(move || {
             let device: Device = loopback::open_listener(LOCALHOST, None, 0).unwrap();
-            let patience = Patience {
-                peer: Duration::from_secs(20),
+            let timeouts = Timeouts {
+                peer,
                 step: Duration::from_secs(5),
             };
             let to = Destination::default();
             loopback::listen(
-                &place(),
+                &target(),
                 &device,
                 &listener,
                 &servers,
                 to,
-                patience,
+                timeouts,
                 &mut go_on,
             )
         });
@@ -317,7 +333,12 @@ fn two_ends_come_to_the_same_verdict() {
 #[test]
 fn a_sender_without_the_key_is_turned_away() {
     let key = Security::Key(SharedKey::new(*b"sixteen bytes or more").unwrap());
-    let ends = two_ends([key, Security::Loopback], &settings(4096, 1), &mut go_on);
+    let ends = two_ends_within(
+        Duration::from_secs(2),
+        [key, Security::Loopback],
+        &settings(4096, 1),
+        &mut go_on,
+    );
     for end in ends {
         assert!(matches!(end, Err(Error::Rdma(_))), "{end:?}");
     }
@@ -351,7 +372,7 @@ fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let odd = settings(7, 1);
     let refused = loopback::run(
-        &place(),
+        &target(),
         &from,
         &to,
         Destination::default(),

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use gdr_copy::{BackendKind, Context};
 use gdr_cuda::{Direction, Gpu, MemoryKind, Ordinal, SimDriver};
-use gdr_perf::against::{Against, Way};
+use gdr_perf::baseline::Baseline;
 use gdr_perf::copylat::{Cache, Series};
+use gdr_perf::mapped_buffer::{BufferOptions, CopyDirection};
 use gdr_perf::stats::Summary;
-use gdr_perf::target::Memory;
-use gdr_perf::{Error, Place, Site, apiperf, copybw, copylat, pplat};
+use gdr_perf::{BenchTarget, Error, MemoryLocation, apiperf, copybw, copylat, pplat};
 use serde_json::Value;
 
-fn site() -> Site {
+fn target() -> BenchTarget {
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let context = Context::builder()
@@ -23,7 +23,7 @@ fn site() -> Site {
         .backend(BackendKind::Sim)
         .open()
         .unwrap();
-    Site::new(gpu, Arc::new(context))
+    BenchTarget::new(gpu, Arc::new(context))
 }
 
 const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
@@ -72,14 +72,15 @@ fn bandwidth() -> copybw::Settings {
 
 #[test]
 fn copybw_measures_every_size_both_ways() {
-    let report = copybw::run(&site(), &bandwidth(), &mut |_| GO_ON).unwrap();
+    let report = copybw::run(&target(), &bandwidth(), &mut |_| GO_ON).unwrap();
     assert_header(&report, "gdr.copybw");
     let measured: Vec<_> = report
         .rates
         .iter()
-        .map(|rate| (rate.size, rate.way))
+        .map(|rate| (rate.size, rate.direction))
         .collect();
-    let expected = [1, 4096, 100_001].map(|size| [(size, Way::ToGpu), (size, Way::FromGpu)]);
+    let expected = [1, 4096, 100_001]
+        .map(|size| [(size, CopyDirection::ToGpu), (size, CopyDirection::FromGpu)]);
     assert_eq!(measured, expected.concat());
     for rate in &report.rates {
         assert_sane(&rate.copy);
@@ -92,10 +93,10 @@ fn copybw_measures_every_size_both_ways() {
 #[test]
 fn copies_are_compared_with_cuda_on_the_same_buffer() {
     let settings = copybw::Settings {
-        against: Against::Cuda,
+        baseline: Baseline::CuMemcpy,
         ..bandwidth()
     };
-    let report = copybw::run(&site(), &settings, &mut |_| GO_ON).unwrap();
+    let report = copybw::run(&target(), &settings, &mut |_| GO_ON).unwrap();
     assert_eq!(report.against_cuda.len(), 6);
     for comparison in &report.against_cuda {
         let rival = comparison
@@ -119,36 +120,36 @@ fn a_copy_past_the_end_of_the_buffer_is_refused() {
             offset,
             ..bandwidth()
         };
-        let refused = copybw::run(&site(), &settings, &mut |_| GO_ON);
+        let refused = copybw::run(&target(), &settings, &mut |_| GO_ON);
         assert!(matches!(refused, Err(Error::Settings(_))), "{refused:?}");
     }
 }
 
 #[test]
 fn figures_of_the_wrong_memory_are_void() {
-    let site = site();
-    let decoy = site.gpu().allocate(MemoryKind::Plain, 1 << 20).unwrap();
+    let target = target();
+    let decoy = target.gpu().allocate(MemoryKind::Plain, 1 << 20).unwrap();
     let ptr = decoy.ptr();
-    let site = site.with_pin(move |context, _, len| context.pin(ptr, len));
-    let void = copybw::run(&site, &bandwidth(), &mut |_| GO_ON);
+    let target = target.with_pin(move |context, _, len| context.pin(ptr, len));
+    let void = copybw::run(&target, &bandwidth(), &mut |_| GO_ON);
     assert!(matches!(void, Err(Error::WrongData { .. })), "{void:?}");
-    let void = copylat::run(&site, &latency(), &mut |_| GO_ON);
+    let void = copylat::run(&target, &latency(), &mut |_| GO_ON);
     assert!(matches!(void, Err(Error::WrongData { .. })), "{void:?}");
 }
 
 fn latency() -> copylat::Settings {
     copylat::Settings {
         buffer: 64 << 10,
-        memory: Memory {
+        memory: BufferOptions {
             kind: MemoryKind::VmmPosixFd,
-            ..Memory::default()
+            ..BufferOptions::default()
         },
         sizes: vec![1, 64, 4096, 65_536],
         writes: 100,
         reads: 50,
         series: Series::MAPPING.into(),
         cache: Cache::Warm,
-        against: Against::Nothing,
+        baseline: Baseline::None,
     }
 }
 
@@ -156,11 +157,11 @@ fn latency() -> copylat::Settings {
 fn copylat_measures_every_series_at_every_size() {
     let settings = copylat::Settings {
         series: [Series::CUDA, Series::MAPPING].concat(),
-        against: Against::Cuda,
+        baseline: Baseline::CuMemcpy,
         ..latency()
     };
     let mut seen = 0;
-    let report = copylat::run(&site(), &settings, &mut |event| {
+    let report = copylat::run(&target(), &settings, &mut |event| {
         seen += usize::from(matches!(event, copylat::Event::Measured(_)));
         ControlFlow::Continue(())
     })
@@ -178,7 +179,7 @@ fn reads_measured_alone_find_their_data() {
         ..latency()
     };
     assert_eq!(
-        copylat::run(&site(), &settings, &mut |_| GO_ON)
+        copylat::run(&target(), &settings, &mut |_| GO_ON)
             .unwrap()
             .rows
             .len(),
@@ -192,7 +193,7 @@ fn a_cold_cache_is_refused_where_the_mapping_is_not_cached() {
         cache: Cache::Cold,
         ..latency()
     };
-    let refused = copylat::run(&site(), &settings, &mut |_| GO_ON).unwrap_err();
+    let refused = copylat::run(&target(), &settings, &mut |_| GO_ON).unwrap_err();
     assert!(refused.to_string().contains("write-combined"), "{refused}");
 }
 
@@ -203,7 +204,7 @@ fn apiperf_measures_powers_of_two_from_a_gpu_page_on() {
         iterations: 20,
         ..apiperf::Settings::default()
     };
-    let report = apiperf::run(&site(), &settings, &mut |_| GO_ON).unwrap();
+    let report = apiperf::run(&target(), &settings, &mut |_| GO_ON).unwrap();
     assert_header(&report, "gdr.apiperf");
     let sizes: Vec<_> = report.rows.iter().map(|row| row.size >> 10).collect();
     assert_eq!(sizes, [64, 128, 256]);
@@ -241,14 +242,14 @@ fn round_trips(direction: Direction, payload: u64) -> pplat::Settings {
 fn pplat_plays_every_round_wherever_flags_and_data_are() {
     for direction in [Direction::CpuToGpu, Direction::GpuToCpu] {
         for payload in [0, 4096] {
-            for place in [Place::Gpu, Place::Host] {
+            for place in [MemoryLocation::Gpu, MemoryLocation::Host] {
                 let settings = pplat::Settings {
                     gpu_flag: place,
                     cpu_flag: place,
                     data: place,
                     ..round_trips(direction, payload)
                 };
-                let report = pplat::run(&site(), &settings, &mut |_| GO_ON).unwrap();
+                let report = pplat::run(&target(), &settings, &mut |_| GO_ON).unwrap();
                 assert_header(&report, "gdr.pplat");
                 assert_sane(&report.batch);
                 assert_sane(&report.round);
@@ -261,11 +262,11 @@ fn pplat_plays_every_round_wherever_flags_and_data_are() {
 }
 
 #[test]
-fn pplat_gives_up_on_a_kernel_that_never_hears_of_its_flag() {
-    let site = site();
-    let decoy = site.gpu().allocate(MemoryKind::Plain, 4096).unwrap();
+fn pplat_gives_up_on_a_kernel_that_never_sees_its_flag() {
+    let target = target();
+    let decoy = target.gpu().allocate(MemoryKind::Plain, 4096).unwrap();
     let ptr = decoy.ptr();
-    let deaf = site.with_pin(move |context, _, len| context.pin(ptr, len));
+    let deaf = target.with_pin(move |context, _, len| context.pin(ptr, len));
     let settings = pplat::Settings {
         timeout: Some(Duration::from_millis(50)),
         ..round_trips(Direction::CpuToGpu, 0)
@@ -293,30 +294,30 @@ fn pplat_refuses_what_no_kernel_can_do() {
             ..fine
         },
     ] {
-        let refused = pplat::run(&site(), &settings, &mut |_| GO_ON);
+        let refused = pplat::run(&target(), &settings, &mut |_| GO_ON);
         assert!(matches!(refused, Err(Error::Settings(_))), "{refused:?}");
     }
 }
 
 #[test]
 fn every_measurement_ends_when_its_observer_asks() {
-    let site = site();
+    let target = target();
     assert!(matches!(
-        copybw::run(&site, &bandwidth(), &mut |_| STOP),
+        copybw::run(&target, &bandwidth(), &mut |_| STOP),
         Err(Error::Stopped)
     ));
     assert!(matches!(
-        copylat::run(&site, &latency(), &mut |_| STOP),
+        copylat::run(&target, &latency(), &mut |_| STOP),
         Err(Error::Stopped)
     ));
     let settings = apiperf::Settings::default();
     assert!(matches!(
-        apiperf::run(&site, &settings, &mut |_| STOP),
+        apiperf::run(&target, &settings, &mut |_| STOP),
         Err(Error::Stopped)
     ));
     let settings = round_trips(Direction::CpuToGpu, 0);
     assert!(matches!(
-        pplat::run(&site, &settings, &mut |_| STOP),
+        pplat::run(&target, &settings, &mut |_| STOP),
         Err(Error::Stopped)
     ));
 }

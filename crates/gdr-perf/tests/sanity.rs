@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::{BackendKind, Context};
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
-use gdr_perf::sanity::{self, Check, Report, Verdict};
-use gdr_perf::{Error, Site};
+use gdr_perf::sanity::{self, Check, CheckResult, Report};
+use gdr_perf::{BenchTarget, Error};
 
 /// Checks count what the whole process holds, so only one run at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -17,7 +17,7 @@ fn alone() -> MutexGuard<'static, ()> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn site() -> Site {
+fn target() -> BenchTarget {
     let driver = SimDriver::new(2);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let context = Context::builder()
@@ -25,11 +25,11 @@ fn site() -> Site {
         .backend(BackendKind::Sim)
         .open()
         .unwrap();
-    Site::new(gpu, Arc::new(context))
+    BenchTarget::new(gpu, Arc::new(context))
 }
 
-fn run(site: &Site, checks: &[Check]) -> Report {
-    sanity::run(site, checks, &mut |_| ControlFlow::Continue(())).unwrap()
+fn run(target: &BenchTarget, checks: &[Check]) -> Report {
+    sanity::run(target, checks, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 #[test]
@@ -39,12 +39,12 @@ fn every_check_passes_on_the_simulated_gpu_or_says_why_it_cannot() {
         .into_iter()
         .filter(|c| !c.is_extended())
         .collect();
-    let report = run(&site(), &checks);
+    let report = run(&target(), &checks);
     for check in &report.checks {
         match &check.verdict {
-            Verdict::Passed => {}
-            Verdict::Failed(reason) => panic!("{}: {reason}", check.name),
-            Verdict::Waived(reason) => assert!(!reason.is_empty(), "{}", check.name),
+            CheckResult::Passed => {}
+            CheckResult::Failed(reason) => panic!("{}: {reason}", check.name),
+            CheckResult::Waived(reason) => assert!(!reason.is_empty(), "{}", check.name),
         }
     }
     assert!(report.subject.simulated);
@@ -69,15 +69,15 @@ fn data_checks() -> Vec<Check> {
 #[test]
 fn a_backend_that_maps_another_allocation_fails_every_check_of_data() {
     let _alone = alone();
-    let site = site();
-    let decoy = site.gpu().allocate(MemoryKind::Plain, 80 << 20).unwrap();
+    let target = target();
+    let decoy = target.gpu().allocate(MemoryKind::Plain, 80 << 20).unwrap();
     let decoy_ptr = decoy.ptr();
-    let site = site.with_pin(move |context, _, len| context.pin(decoy_ptr, len));
-    let report = run(&site, &data_checks());
+    let target = target.with_pin(move |context, _, len| context.pin(decoy_ptr, len));
+    let report = run(&target, &data_checks());
     let unmoved: Vec<_> = report
         .checks
         .iter()
-        .filter(|c| c.verdict == Verdict::Passed)
+        .filter(|c| c.verdict == CheckResult::Passed)
         .collect();
     assert!(unmoved.is_empty(), "{unmoved:#?}");
     assert!(report.failed > 20, "{report:#?}");
@@ -86,8 +86,8 @@ fn a_backend_that_maps_another_allocation_fails_every_check_of_data() {
 #[test]
 fn a_mapping_that_starts_four_bytes_late_is_caught() {
     let _alone = alone();
-    // The last bytes cannot be had four bytes later; the checks ask for them in vain, too.
-    let late = site().with_pin(|context, ptr, len| {
+    // The last bytes cannot be had four bytes later; the checks ask for them without success, too.
+    let late = target().with_pin(|context, ptr, len| {
         let late = ptr.checked_add(4).unwrap();
         context.pin(late, len - 4)
     });
@@ -103,8 +103,8 @@ fn a_mapping_that_starts_four_bytes_late_is_caught() {
 #[test]
 fn a_mapping_of_a_page_too_far_is_caught() {
     let _alone = alone();
-    let site = site();
-    let far = site.with_pin(|context, ptr, len| {
+    let target = target();
+    let far = target.with_pin(|context, ptr, len| {
         let page = 64 << 10;
         let far = ptr.checked_add(page).unwrap();
         // As far as the allocation allows; a backend that is off has room behind it.
@@ -126,7 +126,7 @@ fn a_mapping_of_a_page_too_far_is_caught() {
 #[test]
 fn descriptors_left_open_are_counted() {
     let _alone = alone();
-    let leaky = site().with_pin(|context, ptr, len| {
+    let leaky = target().with_pin(|context, ptr, len| {
         let pinned = context.pin(ptr, len)?;
         std::mem::forget(context.pin(ptr, len)?);
         Ok(pinned)
@@ -138,7 +138,7 @@ fn descriptors_left_open_are_counted() {
     let [check] = &report.checks[..] else {
         panic!("{report:#?}")
     };
-    let Verdict::Failed(reason) = &check.verdict else {
+    let CheckResult::Failed(reason) = &check.verdict else {
         panic!("{check:#?}")
     };
     assert!(reason.contains("descriptors"), "{reason}");
@@ -148,7 +148,7 @@ fn descriptors_left_open_are_counted() {
 fn memory_that_stays_held_is_counted() {
     let _alone = alone();
     // Two pins of one buffer are accepted where one was asked for, and one of them stays.
-    let leaky = site().with_pin(|context, ptr, len| {
+    let leaky = target().with_pin(|context, ptr, len| {
         let pinned = context.pin(ptr, len)?;
         std::mem::forget(pinned.map()?);
         context.pin(ptr, len)
@@ -163,11 +163,11 @@ fn memory_that_stays_held_is_counted() {
 #[test]
 fn a_panic_in_a_check_is_a_failure_with_its_words() {
     let _alone = alone();
-    let broken = site().with_pin(|_, _, _| panic!("no such thing"));
+    let broken = target().with_pin(|_, _, _| panic!("no such thing"));
     let report = run(&broken, &sanity::named(&["basic_cumemalloc"]).unwrap());
     assert_eq!(
         report.checks[0].verdict,
-        Verdict::Failed("panicked: no such thing".to_owned())
+        CheckResult::Failed("panicked: no such thing".to_owned())
     );
 }
 
@@ -176,7 +176,7 @@ fn a_run_ends_when_its_observer_asks() {
     let _alone = alone();
     let checks = sanity::named(&["refusal_zero_length", "refusal_backend_name"]).unwrap();
     let mut seen = 0;
-    let stopped = sanity::run(&site(), &checks, &mut |_| {
+    let stopped = sanity::run(&target(), &checks, &mut |_| {
         seen += 1;
         ControlFlow::Break(())
     });

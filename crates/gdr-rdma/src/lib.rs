@@ -1,22 +1,23 @@
 //! RDMA with libibverbs' vocabulary and semantics: into host memory, and into GPU memory.
 //!
 //! A [`Device`] makes [`ProtectionDomain`]s and [`CompletionQueue`]s; a domain registers
-//! [`Buffer`]s as [`MemoryRegion`]s and makes [`QueuePair`]s. A queue pair takes [`SendRequest`]s
-//! and [`RecvRequest`]s and tells their ends as [`Completion`]s. [`Session`] is how two programs
-//! tell each other what they need to connect.
+//! [`Buffer`]s as [`MemoryRegion`]s and makes [`QueuePair`]s. [`SendRequest`]s and
+//! [`RecvRequest`]s are posted to a queue pair, and their results are [`Completion`]s. Two programs
+//! exchange what they need to connect over a [`Session`].
 //!
 //! The *soft* provider needs no RDMA hardware, kernel module or privilege: it speaks RoCEv2 over a
-//! UDP socket of this process (`gdr-roce`), as network cards and Linux's rxe do, and stores what
-//! arrives straight into GPU memory through a `gdr-copy` mapping ([`Buffer::direct`]), or stages
-//! it through page-locked memory ([`Buffer::staged`]).
+//! UDP socket of this process (`gdr-roce`), as network cards and Linux's rxe do, and stores received
+//! bytes straight into GPU memory through a `gdr-copy` mapping ([`Buffer::direct`]), or stages
+//! them in page-locked memory ([`Buffer::staged`]).
 //!
-//! The *verbs* provider ([`Device::verbs`]) is devices of the kernel, through a libibverbs that is
-//! loaded at run time. GPU memory is registered with them by dma-buf, else by a peer-memory module,
-//! each way proved by a checked transfer; [`MemoryRegion::route`] and [`MemoryRegion::refusals`]
-//! say what came of it. [`Device::list_verbs`] and [`Device::list_soft`] list what there is.
+//! The *verbs* provider ([`Device::verbs`]) uses kernel devices through a libibverbs that is loaded
+//! at run time. GPU memory is registered with them by dma-buf, else by a peer-memory module, and
+//! each registration is verified by a transfer; [`MemoryRegion::route`] and
+//! [`MemoryRegion::rejected_methods`] return the result. [`Device::list_verbs`] and
+//! [`Device::list_soft`] list the devices of this host.
 //!
-//! This is no binding of libibverbs: there are no raw pointers, and no way to post memory that can
-//! go away. Requests hold their regions, regions their buffers, and everything its device.
+//! This is not a binding of libibverbs: there are no raw pointers, and memory of a posted request
+//! cannot be freed. Requests hold their regions, regions their buffers, and everything its device.
 //!
 //! ```
 //! use std::time::Duration;
@@ -45,7 +46,7 @@
 //!     &Buffer::host(1 << 20)?,
 //!     Access::LOCAL_WRITE | Access::REMOTE_WRITE,
 //! )?;
-//! source.buffer().copy_in(0, b"hello")?;
+//! source.buffer().write_at(0, b"hello")?;
 //! near.post_send(
 //!     SendRequest::write(WrId(1), target.remote().at(100)).segment(source.segment(0, 5)?),
 //! )?;
@@ -53,66 +54,95 @@
 //! assert_eq!((completion.id, completion.status), (WrId(1), WcStatus::Success));
 //!
 //! let mut seen = [0; 5];
-//! target.buffer().copy_out(100, &mut seen)?;
+//! target.buffer().read_at(100, &mut seen)?;
 //! assert_eq!(&seen, b"hello");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # What holds for the soft provider
+//! # Guarantees of the soft provider
 //!
-//! - **Order**: what a completion tells of is in memory when the completion is polled, on the
-//!   requester's side and the responder's; for GPU memory that means it has left the CPU
+//! - **Order**: the bytes that a completion reports are in memory when the completion is polled, on
+//!   the requester's side and the responder's; for GPU memory that means they have left the CPU
 //!   ([`Buffer::direct`]) or the copy engine ([`Buffer::staged`]), and a kernel launched
-//!   afterwards sees it. WRITEs of one queue pair are placed in order, each from low to high
-//!   addresses, but only host memory promises that order to who watches it.
+//!   afterwards sees them. WRITEs of one queue pair are placed in order, each from low to high
+//!   addresses, but only for host memory can a program rely on that order while it polls the memory.
 //! - **Integrity**: [`Device::integrity`]. Every packet's ICRC is checked before a byte is placed:
 //!   in full over IPv6; over IPv4, where a UDP socket hides a field that it covers, in full with
-//!   CAP_NET_RAW where there is no UDP checksum, else to 16 of its 32 bits. What is sent carries
-//!   it in full, and a UDP checksum.
-//! - **Trust**: as with all RoCE, whoever can send packets to the device with the peer's address,
-//!   and knows queue pair number, PSN and key, can write. Keys are 32 random bits.
-//! - **Death**: a peer that dies leaves [`WcStatus::RetryExceeded`] within timeout times retries.
-//! - **CPU**: the device's thread sleeps when nothing happens; [`SoftOptions::busy_poll`] says how
-//!   soon.
+//!   CAP_NET_RAW if there is no UDP checksum, else to 16 of its 32 bits. Packets are sent with the
+//!   full ICRC and a UDP checksum.
+//! - **Trust**: as with all RoCE, a sender that can forge the peer's address and port, and knows
+//!   queue pair number, PSN and key, can write. Keys are 32 random bits. Packets from other
+//!   addresses are dropped by the kernel (by the device for more than 16 peers), those from another
+//!   port by the device, unless the peer varies its port ([`SourcePort`]).
+//! - **Lost peers**: the requests to a peer that is gone complete with
+//!   [`WcStatus::RetryExceeded`] after timeout times retries, or after
+//!   [`ConnectionOptions::give_up_after`].
+//! - **Liveness**: no code of the program runs while the device is locked, nor does anything that
+//!   waits for the GPU's kernels. GPU memory whose last owner was a request is freed by a separate
+//!   thread.
+//! - **Fork**: in a child every operation fails ([`Error::ForkedChild`]) and changes nothing; this
+//!   holds for the verbs provider too.
+//! - **CPU**: the progress thread sleeps when it is idle; [`SoftOptions::busy_poll`] sets how soon.
 
+mod bounded_queue;
 mod buffer;
-mod completion;
+mod completion_queue;
 mod connect;
 mod deadline;
 mod device;
 mod error;
-mod event;
-mod lid;
-mod mailbox;
-mod number_map;
+mod gpu_registration;
+mod int_map;
+mod lock;
+mod memory_region;
+mod os;
+mod outstanding;
+mod process_bound;
+mod protection_domain;
+mod provider;
 mod queue_pair;
-mod random;
-mod region;
-mod request;
-mod ring;
-mod soft;
-mod verbs;
+mod reaper;
+mod registration;
+mod staging_ring;
+mod types;
+mod work_request;
 
-pub use buffer::{Buffer, BufferKind, LongReads};
-pub use completion::CompletionQueue;
-pub use connect::{Introduction, Listener, Security, Session, SharedKey};
+pub use buffer::{Buffer, BufferKind, CopyEngineThreshold};
+pub use completion_queue::CompletionQueue;
+pub use connect::{Listener, PeerInfo, Security, Session, SharedKey, Watch};
 pub use deadline::Deadline;
-pub use device::{Device, Integrity, Provider, SoftOptions};
-pub use error::{Error, HandshakeError, Result};
-pub use event::AsyncEvent;
+pub use device::Device;
+pub use error::{
+    Awaited, Error, FlushError, Foreign, HandshakeError, HandshakeStep, LoopbackError, Result,
+    TransferError, VerbsError,
+};
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, Mtu, PostError,
     Psn, Qpn, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, State, StateError, WcOpcode, WcStatus,
     WrId,
 };
-pub use lid::Lid;
-pub use queue_pair::{ConnectionOptions, Endpoint, PostRefusal, QueuePair, QueuePairOptions};
-pub use region::{MemoryRegion, ProtectionDomain, RemoteMemory, Segment};
-pub use request::{RecvRequest, SendRequest};
-pub use ring::{RingShape, StagingRing};
-pub use soft::{Counters, SoftAddress};
-pub use verbs::{
-    ChosenGid, DmaBufSupport, FlushPolicy, GidEntry, GidType, LinkLayer, Registration, Told,
-    VerbsDevice, VerbsError, VerbsGid, VerbsOptions, VerbsPort, choose_gid,
+pub use gdr_verbs_sys::{LoadError, NoDevice};
+pub use memory_region::{MemoryRegion, RemoteMemory, Segment};
+pub use os::disable_scatter_to_cqe;
+pub use protection_domain::ProtectionDomain;
+pub use provider::soft::SoftAddress;
+pub use provider::verbs::{
+    DeviceAttributes, DmaBufSupport, LinkLayer, VerbsDevice, VerbsGid, VerbsPort,
 };
+pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
+pub use staging_ring::{RingConfig, StagingRing};
+pub use types::{
+    AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
+    Integrity, Lid, PeerText, Provider, RegistrationMethod, SoftOptions, SourcePort, VerbsOptions,
+    choose_gid,
+};
+pub use work_request::{RecvRequest, SendRequest};
+
+#[cfg(doctest)]
+mod compile_fail;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

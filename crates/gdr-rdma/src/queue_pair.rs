@@ -1,21 +1,16 @@
 //! Queue pairs.
 
-use std::net::SocketAddr;
+use gdr_roce::{Access, Capabilities, Psn, Qpn, State};
+use smallvec::SmallVec;
 
-use gdr_roce::{
-    Access, AckTimeout, Capabilities, Mtu, Psn, Qpn, RetryCount, RnrRetry, RnrTimer, RtrAttributes,
-    RtsAttributes, State,
-};
-
-use crate::completion::{CompletionQueue, Entries};
-use crate::device::Engine;
-use crate::error::{Error, Result};
-use crate::lid::Lid;
-use crate::random;
-use crate::region::{ProtectionDomain, Segment};
-use crate::request::{RecvRequest, SendRequest};
-use crate::soft::{PairParts, Soft};
-use crate::verbs::Pair;
+use crate::completion_queue::CompletionQueue;
+use crate::error::{Error, Foreign, Result};
+use crate::memory_region::{MemoryRegion, Segment};
+use crate::os;
+use crate::protection_domain::ProtectionDomain;
+use crate::provider::{QueuePairInit, QueuePairOps};
+use crate::types::{ConnectionOptions, Endpoint};
+use crate::work_request::{RecvRequest, SendRequest};
 
 /// How to make a queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -28,8 +23,8 @@ pub struct QueuePairOptions {
 }
 
 impl QueuePairOptions {
-    /// With `queue` for the completions of both directions, 128 requests in each, 256 inline
-    /// bytes, and a peer that may write, read and do atomics where regions permit it.
+    /// Uses `queue` for the completions of sends and receives, 128 requests in each direction, 256
+    /// inline bytes, and lets the peer write, read and do atomics where regions permit it.
     pub fn new(queue: &CompletionQueue) -> Self {
         Self {
             send_queue: queue.clone(),
@@ -43,151 +38,74 @@ impl QueuePairOptions {
         }
     }
 
-    /// With another queue for the completions of receives.
+    /// Uses another queue for the completions of receives.
     pub fn recv_queue(mut self, queue: &CompletionQueue) -> Self {
         self.recv_queue = queue.clone();
         self
     }
 
-    /// Of another size.
+    /// Sets the sizes of the queues and of inline data.
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
         self.capabilities = capabilities;
         self
     }
 
-    /// With a peer that may do this at all.
+    /// Sets what the peer may do at most, whatever regions permit.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 }
 
-/// A list of requests that was posted in part.
+/// A list of requests was posted in part.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}; {posted} requests before it were posted")]
-pub struct PostRefusal {
-    /// How many were posted.
+pub struct BatchPostError {
+    /// How many requests were posted.
     pub posted: usize,
-    /// Why the next one was not.
+    /// Why the next one was refused.
     #[source]
     pub error: Error,
 }
 
-/// What a peer must know to connect to a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    /// Where its device receives.
-    pub address: SocketAddr,
-    /// The queue pair.
-    pub qpn: Qpn,
-    /// The first PSN it will send.
-    pub psn: Psn,
-    /// Where its port is in an InfiniBand subnet; `None` on Ethernet.
-    pub lid: Option<Lid>,
-}
-
-/// How a connection behaves (the rest of `struct ibv_qp_attr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct ConnectionOptions {
-    /// Payload of a packet; the same on both sides.
-    pub path_mtu: Mtu,
-    /// How long to wait for an answer before sending again.
-    pub timeout: AckTimeout,
-    /// How often, without progress in between.
-    pub retry_count: RetryCount,
-    /// How often when the peer has no receive posted.
-    pub rnr_retry: RnrRetry,
-    /// How long the peer is asked to wait when this side has none.
-    pub min_rnr_timer: RnrTimer,
-    /// READs and atomics this side may have outstanding; at most the peer's `max_dest_rd_atomic`.
-    pub max_rd_atomic: u8,
-    /// READs and atomics of the peer that this side takes.
-    pub max_dest_rd_atomic: u8,
-}
-
-impl ConnectionOptions {
-    /// perftest's values: a timeout of 67 ms, 7 retries, endless ones for a receiver that is not
-    /// ready (0.64 ms apart), 16 READs or atomics each way.
-    pub const fn new(path_mtu: Mtu) -> Self {
-        Self {
-            path_mtu,
-            timeout: AckTimeout::new(14),
-            retry_count: RetryCount::new(7),
-            rnr_retry: RnrRetry::FOREVER,
-            min_rnr_timer: RnrTimer::new(12),
-            max_rd_atomic: 16,
-            max_dest_rd_atomic: 16,
-        }
-    }
-}
-
-/// One end of a reliable connection (RC). Destroyed on drop: requests not yet complete are never
-/// told of, and the peer's fail once its retries are used up.
+/// One end of a reliable connection (RC). It is destroyed on drop: requests that are not complete
+/// get no completion, and the peer's fail once its retries are used up.
 #[derive(Debug)]
 pub struct QueuePair {
-    // The kernel's goes before what it was made from.
-    end: End,
+    // Field order is drop order: it is destroyed before what it was made from.
+    pair: Box<dyn QueuePairOps>,
     domain: ProtectionDomain,
     send_queue: CompletionQueue,
     recv_queue: CompletionQueue,
+    max_send_wr: u32,
     psn: Psn,
-}
-
-/// What carries it out.
-#[derive(Debug)]
-enum End {
-    /// The engine of this process, which knows it by its number.
-    Soft(Qpn),
-    /// A device of the kernel.
-    Verbs(Pair),
 }
 
 impl ProtectionDomain {
     /// Makes a queue pair (`ibv_create_qp`), in INIT: receives can be posted.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for completion queues of another device; [`Error::Os`],
-    /// [`Error::Verbs`].
+    /// [`Error::Foreign`] for completion queues of another device; [`Error::DeviceFailed`],
+    /// [`Error::ForkedChild`], [`Error::Os`], [`Error::Verbs`].
     pub fn queue_pair(&self, options: &QueuePairOptions) -> Result<QueuePair> {
+        self.device().check_process()?;
         let queues = [&options.send_queue, &options.recv_queue];
-        let foreign = || Error::Foreign {
-            what: "a completion queue",
-            owner: "device",
-        };
         if queues.iter().any(|q| !q.device().is_same(self.device())) {
-            return Err(foreign());
+            return Err(Error::Foreign(Foreign::CompletionQueue));
         }
-        let psn = Psn::new(random::number()?);
-        let end = match (
-            self.device().engine(),
-            self.of_kernel(),
-            queues.map(|q| q.entries()),
-        ) {
-            (Engine::Soft(soft), None, [Entries::Soft(sends), Entries::Soft(receives)]) => {
-                End::Soft(soft.create_pair(PairParts {
-                    domain: self.id(),
-                    capabilities: options.capabilities,
-                    access: options.access,
-                    send_completions: sends.clone(),
-                    recv_completions: receives.clone(),
-                })?)
-            }
-            (Engine::Verbs(_), Some(domain), [Entries::Verbs(sends), Entries::Verbs(receives)]) => {
-                End::Verbs(Pair::new(
-                    domain,
-                    [sends, receives],
-                    options.capabilities,
-                    options.access,
-                )?)
-            }
-            _ => return Err(foreign()),
+        let psn = Psn::new(os::random_number()?);
+        let init = QueuePairInit {
+            send_queue: options.send_queue.ops(),
+            recv_queue: options.recv_queue.ops(),
+            capabilities: options.capabilities,
+            access: options.access,
         };
         Ok(QueuePair {
-            end,
+            pair: self.ops().clone().create_queue_pair(&init)?,
             domain: self.clone(),
             send_queue: options.send_queue.clone(),
             recv_queue: options.recv_queue.clone(),
+            max_send_wr: options.capabilities.max_send_wr,
             psn,
         })
     }
@@ -196,19 +114,18 @@ impl ProtectionDomain {
 impl QueuePair {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        match &self.end {
-            End::Soft(qpn) => *qpn,
-            End::Verbs(pair) => pair.qpn(),
-        }
+        self.pair.qpn()
     }
 
-    /// What the peer must know.
+    /// What the peer must know to connect.
     pub fn endpoint(&self) -> Endpoint {
+        let device = self.domain.device();
         Endpoint {
-            address: self.domain.device().address(),
+            address: device.address(),
             qpn: self.qpn(),
             psn: self.psn,
-            lid: self.domain.device().lid(),
+            lid: device.lid(),
+            source_port: self.pair.source_port(),
         }
     }
 
@@ -217,42 +134,29 @@ impl QueuePair {
         &self.domain
     }
 
-    /// Where the ends of its sends are told.
+    /// The queue of the completions of its sends.
     pub fn send_queue(&self) -> &CompletionQueue {
         &self.send_queue
     }
 
-    /// Where the ends of its receives are told.
+    /// The queue of the completions of its receives.
     pub fn recv_queue(&self) -> &CompletionQueue {
         &self.recv_queue
     }
 
-    /// The engine of this process, where it is the one that carries this out.
-    fn soft(&self) -> Result<&Soft> {
-        match self.domain.device().engine() {
-            Engine::Soft(soft) => Ok(soft),
-            Engine::Verbs(_) => Err(Error::Foreign {
-                what: "the queue pair",
-                owner: "provider",
-            }),
-        }
-    }
-
-    /// Where it stands.
+    /// Its state.
     pub fn state(&self) -> State {
-        match &self.end {
-            End::Soft(qpn) => self
-                .soft()
-                .map_or(State::Error, |soft| soft.pair_state(*qpn)),
-            End::Verbs(pair) => pair.state(),
-        }
+        self.pair.state()
     }
 
-    /// From INIT to RTR: the peer's requests are served.
+    /// From INIT to RTR: requests of the peer are served. The soft provider accepts packets only
+    /// from the peer's address, and with [`SourcePort::OfAddress`](crate::SourcePort::OfAddress)
+    /// only from its port.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::AddressFamily`]; [`Error::Verbs`] where a device of the kernel
-    /// finds no way to the peer.
+    /// [`Error::State`], [`Error::AddressFamily`], [`Error::DeviceFailed`],
+    /// [`Error::ForkedChild`]; [`Error::Os`] if the kernel accepts no filter for the peer;
+    /// [`Error::Verbs`] if a kernel device finds no route to the peer.
     pub fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
         let (local, remote) = (self.domain.device().address().ip(), peer.address.ip());
         if local.is_ipv4() != remote.is_ipv4() {
@@ -261,41 +165,19 @@ impl QueuePair {
                 peer: remote,
             });
         }
-        let qpn = match &self.end {
-            End::Soft(qpn) => *qpn,
-            End::Verbs(pair) => return pair.to_rtr(peer, options),
-        };
-        let attributes = RtrAttributes {
-            dest_qpn: peer.qpn,
-            rq_psn: peer.psn,
-            path_mtu: options.path_mtu,
-            max_dest_rd_atomic: options.max_dest_rd_atomic,
-            min_rnr_timer: options.min_rnr_timer,
-        };
-        self.soft()?.pair_to_rtr(qpn, peer.address, &attributes)
+        self.pair.to_rtr(peer, options)
     }
 
     /// From RTR to RTS: requests can be posted.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::Verbs`].
+    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`], [`Error::Verbs`].
     pub fn to_rts(&self, options: &ConnectionOptions) -> Result<()> {
-        let qpn = match &self.end {
-            End::Soft(qpn) => *qpn,
-            End::Verbs(pair) => return pair.to_rts(self.psn, options),
-        };
-        let attributes = RtsAttributes {
-            sq_psn: self.psn,
-            timeout: options.timeout,
-            retry_count: options.retry_count,
-            rnr_retry: options.rnr_retry,
-            max_rd_atomic: options.max_rd_atomic,
-        };
-        self.soft()?.pair_to_rts(qpn, &attributes)
+        self.pair.to_rts(self.psn, options)
     }
 
-    /// From INIT to RTS. Requests of a side that is there first are sent again until the other is,
-    /// too.
+    /// From INIT to RTS. The side that connects first retransmits its requests until the other is
+    /// connected too.
     ///
     /// # Errors
     /// As [`QueuePair::to_rtr`].
@@ -304,75 +186,76 @@ impl QueuePair {
         self.to_rts(options)
     }
 
-    /// To ERR: all that is posted is flushed, with completions that say so.
+    /// To ERR: all posted requests are flushed, with completions of that status.
     pub fn to_error(&self) {
-        match (&self.end, self.soft()) {
-            (End::Verbs(pair), _) => pair.to_error(),
-            (End::Soft(qpn), Ok(soft)) => soft.pair_to_error(*qpn),
-            (End::Soft(_), Err(_)) => {}
-        }
+        self.pair.to_error();
     }
 
     /// Posts a request to the send queue (`ibv_post_send`). Its first packets leave within this
-    /// call. Where earlier ones of this queue pair are on their way, the soft provider may hold
-    /// back up to eight short requests, to send them together with the next post, poll or wait;
-    /// they leave a millisecond later at most, also if none of these comes.
+    /// call. While earlier requests of this queue pair are outstanding, the soft provider may defer
+    /// up to eight short requests, to send them together with the next post, poll or wait; they
+    /// leave a millisecond later at most, even if none of these follows.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; nothing was posted then.
+    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; the request was not posted.
     pub fn post_send(&self, request: SendRequest) -> Result<()> {
-        self.post_sends([request]).map_err(|refusal| refusal.error)
+        self.check_domain(request.segments().iter().map(Segment::region))?;
+        self.pair.post_sends(&mut [request]).1
     }
 
-    /// Posts several requests, in order; together they take fewer system calls, as short messages
+    /// Posts several requests, in order. Together they take fewer system calls, as short messages
     /// share them.
     ///
+    /// As many requests as the send queue holds, and one more, are taken from `requests` before the
+    /// first of them is posted: the iterator may use the device, its queues included, but must not
+    /// wait for the completion of a request that it has yielded in the same call.
+    ///
     /// # Errors
-    /// That of the first request that was refused, and how many before it were posted.
+    /// The error of the first request that was refused, and how many before it were posted.
     pub fn post_sends(
         &self,
         requests: impl IntoIterator<Item = SendRequest>,
-    ) -> std::result::Result<(), PostRefusal> {
-        let requests = requests.into_iter().map(|request| {
-            self.check(request.segments())?;
-            Ok(request)
-        });
-        let (posted, refusal) = match (&self.end, self.soft()) {
-            (End::Verbs(pair), _) => pair.post_sends(requests),
-            (End::Soft(qpn), Ok(soft)) => soft.post_sends(*qpn, requests),
-            (End::Soft(_), Err(error)) => (0, Err(error)),
-        };
-        refusal.map_err(|error| PostRefusal { posted, error })
+    ) -> std::result::Result<(), BatchPostError> {
+        let most = (self.max_send_wr as usize).saturating_add(1);
+        let mut requests = requests.into_iter();
+        let mut posted = 0;
+        loop {
+            // The iterator is code of the program: it runs while no lock is held.
+            let mut batch = SmallVec::<[SendRequest; 4]>::new();
+            let mut foreign = Ok(());
+            for request in requests.by_ref().take(most) {
+                foreign = self.check_domain(request.segments().iter().map(Segment::region));
+                if foreign.is_err() {
+                    break;
+                }
+                batch.push(request);
+            }
+            let (count, outcome) = self.pair.post_sends(&mut batch);
+            posted += count;
+            // More requests than the queue holds are posted only in ERR, where they are flushed at
+            // once.
+            if let Err(error) = outcome.and(foreign) {
+                return Err(BatchPostError { posted, error });
+            }
+            if count < most {
+                return Ok(());
+            }
+        }
     }
 
     /// Posts a receive (`ibv_post_recv`).
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; nothing was posted then.
+    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; the request was not posted.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
-        self.check(&request.segments)?;
-        match &self.end {
-            End::Soft(qpn) => self.soft()?.post_recv(*qpn, request),
-            End::Verbs(pair) => pair.post_recv(request),
-        }
+        self.check_domain(request.segments.iter().map(Segment::region))?;
+        self.pair.post_recv(request)
     }
 
-    fn check(&self, segments: &[Segment]) -> Result<()> {
-        let ours = |segment: &Segment| segment.region().is_of(&self.domain);
-        if segments.iter().all(ours) {
+    fn check_domain<'a>(&self, mut regions: impl Iterator<Item = &'a MemoryRegion>) -> Result<()> {
+        if regions.all(|region| region.domain() == self.domain.id()) {
             return Ok(());
         }
-        Err(Error::Foreign {
-            what: "a memory region",
-            owner: "protection domain",
-        })
-    }
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        if let (End::Soft(qpn), Ok(soft)) = (&self.end, self.soft()) {
-            soft.destroy_pair(*qpn);
-        }
+        Err(Error::Foreign(Foreign::MemoryRegion))
     }
 }

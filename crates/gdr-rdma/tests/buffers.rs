@@ -45,10 +45,10 @@ proptest! {
     ) {
         let buffer = buffer(kind);
         let mut model = vec![0; LEN];
-        buffer.copy_in(0, &model).unwrap();
+        buffer.write_at(0, &model).unwrap();
         for (offset, len, value) in copies {
             let bytes: Vec<u8> = (0..len).map(|i| value.wrapping_add(i as u8)).collect();
-            let copied = buffer.copy_in(offset as u64, &bytes);
+            let copied = buffer.write_at(offset as u64, &bytes);
             if offset + len <= LEN {
                 copied.unwrap();
                 model[offset..offset + len].copy_from_slice(&bytes);
@@ -59,7 +59,7 @@ proptest! {
         }
         let (from, to) = (look.0.min(look.1), look.0.max(look.1));
         let mut seen = vec![0xff; to - from];
-        buffer.copy_out(from as u64, &mut seen).unwrap();
+        buffer.read_at(from as u64, &mut seen).unwrap();
         prop_assert!(seen == model[from..to]);
         let word = from & !7;
         if word + 8 <= LEN {
@@ -75,8 +75,8 @@ proptest! {
     fn no_range_reaches_outside(kind in kinds(), offset: u64, len in 1..100_usize) {
         let buffer = buffer(kind);
         let offset = offset.max(LEN as u64 - len as u64 + 1);
-        let written = matches!(buffer.copy_in(offset, &vec![1; len]), Err(Error::OutOfRange { .. }));
-        let read = matches!(buffer.copy_out(offset, &mut vec![1; len]), Err(Error::OutOfRange { .. }));
+        let written = matches!(buffer.write_at(offset, &vec![1; len]), Err(Error::OutOfRange { .. }));
+        let read = matches!(buffer.read_at(offset, &mut vec![1; len]), Err(Error::OutOfRange { .. }));
         prop_assert!(written && read);
         let aligned = offset & !7;
         if aligned + 8 > LEN as u64 {
@@ -111,7 +111,7 @@ fn who_sees_the_last_byte_of_a_copy_sees_all_of_it() {
                 while writer.load_u8(0).unwrap() != 0 {
                     std::thread::yield_now();
                 }
-                writer.copy_in(0, &[round; PIECE]).unwrap();
+                writer.write_at(0, &[round; PIECE]).unwrap();
             }
         });
         for round in 1..=200_u8 {
@@ -119,9 +119,9 @@ fn who_sees_the_last_byte_of_a_copy_sees_all_of_it() {
                 std::thread::yield_now();
             }
             let mut seen = [0; PIECE];
-            buffer.copy_out(0, &mut seen).unwrap();
+            buffer.read_at(0, &mut seen).unwrap();
             assert!(seen == [round; PIECE]);
-            buffer.copy_in(0, &[0]).unwrap();
+            buffer.write_at(0, &[0]).unwrap();
         }
     });
 }
@@ -136,13 +136,13 @@ fn page_locked_memory_is_the_same_through_its_buffer_and_stays_as_long() {
         (BufferKind::Host, locked.len() as u64)
     );
     assert_eq!(buffer.address(), locked.cpu_ptr().addr() as u64);
-    buffer.copy_in(100, b"from the network").unwrap();
+    buffer.write_at(100, b"from the network").unwrap();
     let mut seen = [0; 16];
     locked.read(100, &mut seen).unwrap();
     assert_eq!(&seen, b"from the network");
     drop((locked, gpu));
-    buffer.copy_out(100, &mut seen).unwrap();
+    buffer.read_at(100, &mut seen).unwrap();
     assert_eq!(&seen, b"from the network");
-    let beyond = buffer.copy_in(buffer.len() - 1, &seen);
+    let beyond = buffer.write_at(buffer.len() - 1, &seen);
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
 }

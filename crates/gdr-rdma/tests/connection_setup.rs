@@ -7,13 +7,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
-    Access, Buffer, ConnectionOptions, Deadline, Device, Endpoint, Error, HandshakeError,
-    Introduction, Lid, Listener, Mtu, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey,
-    Security, SendRequest, Session, SharedKey, SoftOptions, WcStatus, WrId,
+    Access, Buffer, ConnectionOptions, Deadline, Device, Endpoint, Error, HandshakeError, Listener,
+    Mtu, PeerInfo, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey, Security, SendRequest,
+    Session, SharedKey, SoftOptions, SourcePort, WcStatus, WrId,
 };
 
 /// Nothing here takes a noticeable part of this; a test that hits it is stuck.
@@ -29,13 +30,14 @@ fn key(text: &str) -> Security {
     Security::Key(SharedKey::new(text).unwrap())
 }
 
-fn introduction(mtu: Mtu) -> Introduction {
-    Introduction {
+fn introduction(mtu: Mtu) -> PeerInfo {
+    PeerInfo {
         endpoint: Endpoint {
-            address: SocketAddr::from(([127, 0, 0, 9], 4791)),
-            qpn: Qpn::new(17),
+            address: SocketAddr::from(([127, 0, 0, 1], 4791)),
+            qpn: Qpn::new(16 + u32::from(mtu.code())),
             psn: Psn::new(0x00ab_cdef),
-            lid: Lid::new(9),
+            lid: None,
+            source_port: SourcePort::OfAddress,
         },
         path_mtu: mtu,
         regions: vec![RemoteMemory {
@@ -46,14 +48,34 @@ fn introduction(mtu: Mtu) -> Introduction {
     }
 }
 
-/// What both sides got out of a greeting: server, client.
+/// What both sides got out of a greeting: server, client. A client that fails does not end the
+/// server's wait; another one does, which the server takes.
 fn greet(server: &Security, client: &Security) -> [Result<Session>; 2] {
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();
+    let (sender, failures) = mpsc::channel();
     thread::scope(|scope| {
-        let server = scope.spawn(|| listener.accept(server, soon()));
+        let accepted = scope.spawn(|| {
+            let note = |_, error: &Error| sender.send(error.to_string()).unwrap();
+            listener.accept_noting(server, soon(), note)
+        });
         let client = Session::connect(address, client, soon());
-        [server.join().unwrap(), client]
+        if client.is_err() {
+            Session::connect(address, server, soon()).unwrap();
+        }
+        let accepted = accepted.join().unwrap().unwrap();
+        let accepted = match failures.try_recv() {
+            Err(_) => Ok(accepted),
+            // Which failure it was, is in the words.
+            Ok(failure) if failure.contains("does not know the shared key") => {
+                Err(HandshakeError::WrongKey.into())
+            }
+            Ok(failure) if failure.contains("has no shared key") => {
+                Err(HandshakeError::KeyMissing { theirs: false }.into())
+            }
+            Ok(failure) => panic!("{failure}"),
+        };
+        [accepted, client]
     })
 }
 
@@ -78,7 +100,7 @@ fn two_programs_meet_connect_and_move_bytes() {
         let buffer = Buffer::host(4096).unwrap();
         let region = domain.register(&buffer, Access::all()).unwrap();
         let path_mtu = device.path_mtu(session.peer().unwrap().ip()).unwrap();
-        let ours = Introduction {
+        let ours = PeerInfo {
             endpoint: pair.endpoint(),
             path_mtu,
             regions: vec![region.remote()],
@@ -95,7 +117,7 @@ fn two_programs_meet_connect_and_move_bytes() {
         } else {
             assert_eq!(session.receive(soon()).unwrap(), b"written");
             let mut seen = [0; 5];
-            buffer.copy_out(8, &mut seen).unwrap();
+            buffer.read_at(8, &mut seen).unwrap();
             assert_eq!(&seen, b"hello");
         }
         session.barrier(soon()).unwrap();
@@ -186,66 +208,166 @@ fn hello(version: u16, keyed: bool) -> Vec<u8> {
     bytes
 }
 
-/// How a server fares with a client that sends these bytes and then hangs up, or stays silent.
-fn server_against(bytes: &[u8], stays: bool, security: &Security, limit: Duration) -> Error {
-    let listener = Listener::bind(anywhere()).unwrap();
+/// Connects, sends these bytes and hangs up, or stays.
+fn stranger(listener: &Listener, bytes: &[u8], stays: Stays) -> Option<TcpStream> {
     let mut client = TcpStream::connect(listener.address().unwrap()).unwrap();
     client.write_all(bytes).unwrap();
-    let client = stays.then_some(client);
+    (stays == Stays::Yes).then_some(client)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    Yes,
+    No,
+}
+
+/// A limit that no step of a greeting comes near to, and that a test may wait for.
+const SHORT: Duration = Duration::from_millis(300);
+
+/// What a listener notes of such a stranger before it takes the peer that comes after it.
+fn noted(bytes: &[u8], stays: Stays, security: &Security) -> String {
+    let listener = Listener::bind(anywhere()).unwrap().greeting_limit(SHORT);
+    let address = listener.address().unwrap();
+    let client = stranger(&listener, bytes, stays);
+    let (sender, noted) = mpsc::channel();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let note = |_, error: &Error| sender.send(error.to_string()).unwrap();
+            listener.accept_noting(security, soon(), note)
+        });
+        let noted = noted.recv_timeout(Duration::from_secs(60)).unwrap();
+        let peer = Session::connect(address, security, soon()).unwrap();
+        let taken = server.join().unwrap().unwrap();
+        assert_eq!(taken.is_authenticated(), peer.is_authenticated());
+        assert_eq!(listener.failed(), 1);
+        drop(client);
+        noted
+    })
+}
+
+/// What comes of the introduction of a client that greets well, sends these bytes and hangs up, or
+/// stays.
+fn introduced(bytes: &[u8], stays: Stays, limit: Duration) -> Error {
+    let listener = Listener::bind(anywhere()).unwrap();
+    let mut all = hello(2, false);
+    all.extend(bytes);
+    let client = stranger(&listener, &all, stays);
+    let mut session = listener.accept(&Security::Loopback, soon()).unwrap();
     let deadline = Deadline::after(limit);
-    let error = listener
-        .accept(security, deadline)
-        .and_then(|mut session| session.introduce(&introduction(Mtu::B4096), deadline))
-        .unwrap_err();
+    let error = session.introduce(&introduction(Mtu::B4096), deadline);
     drop(client);
-    error
+    error.unwrap_err()
 }
 
 #[test]
-fn another_version_and_another_protocol_are_named() {
-    let security = Security::Loopback;
-    let limit = Duration::from_secs(60);
-    let version = server_against(&hello(7, false), true, &security, limit);
-    let expected = "speaks version 7 of the set-up, this is version 2";
-    assert!(version.to_string().contains(expected), "{version}");
+fn a_stranger_of_any_kind_ends_no_wait_for_a_peer_and_is_named() {
     let mut http = b"GET / HTTP/1.1\r\n".to_vec();
     http.resize(44, b' ');
-    let other = server_against(&http, true, &security, limit);
-    assert!(matches!(other, Error::Handshake(HandshakeError::Protocol)));
-}
-
-#[test]
-fn a_peer_that_vanishes_at_any_byte_is_noticed_at_once() {
-    let limit = Duration::from_secs(60);
-    for keyed in [false, true] {
-        let security = if keyed {
-            key("sixteen bytes ok")
-        } else {
-            Security::Loopback
-        };
-        let mut bytes = hello(2, keyed);
-        // Half an introduction, or half a proof.
-        bytes.extend([1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0]);
-        for cut in [0, 1, 8, 10, 43, 44, 45, 51, 52, 55] {
-            let start = Instant::now();
-            let error = server_against(&bytes[..cut], false, &security, limit);
-            assert!(
-                matches!(error, Error::Handshake(HandshakeError::Gone { .. })),
-                "{cut}: {error}"
-            );
-            assert!(start.elapsed() < limit / 2);
-        }
+    let mut wrong_proof = hello(2, true);
+    wrong_proof.extend([7; 32]);
+    let closed = "closed the connection during the peer's greeting";
+    let silent = "the peer's greeting did not happen";
+    let any = Security::Loopback;
+    let keyed = key("sixteen bytes ok");
+    for (security, bytes, stays, expected) in [
+        (&any, &b""[..], Stays::No, closed),
+        (&any, b"", Stays::Yes, silent),
+        (&any, &hello(2, false)[..43], Stays::Yes, silent),
+        (&any, &hello(2, false)[..43], Stays::No, closed),
+        (&any, &http, Stays::Yes, "does not speak"),
+        (&any, &hello(7, false), Stays::Yes, "speaks version 7"),
+        (&any, &hello(2, true), Stays::Yes, "asks for a shared key"),
+        (&keyed, b"", Stays::No, closed),
+        (&keyed, b"", Stays::Yes, silent),
+        (&keyed, &hello(2, false), Stays::Yes, "has no shared key"),
+        (&keyed, &hello(2, true), Stays::Yes, "the client's proof"),
+        (&keyed, &hello(2, true), Stays::No, "the client's proof"),
+        (&keyed, &wrong_proof, Stays::Yes, "does not know the shared"),
+        (&keyed, &wrong_proof, Stays::No, "does not know the shared"),
+    ] {
+        let noted = noted(bytes, stays, security);
+        assert!(noted.contains(expected), "{noted}, not {expected}");
     }
 }
 
 #[test]
-fn a_peer_that_falls_silent_at_any_byte_costs_the_deadline_and_no_more() {
-    let limit = Duration::from_millis(20);
-    let mut bytes = hello(2, false);
-    bytes.extend([1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0]);
-    for cut in [0, 1, 43, 44, 51, 55] {
+fn strangers_that_say_nothing_do_not_keep_a_peer_waiting() {
+    let security = key("sixteen bytes ok");
+    // Their time is longer than the test's: only making room gets rid of them.
+    let listener = Listener::bind(anywhere()).unwrap();
+    let listener = listener.greeting_limit(Duration::from_secs(600));
+    let address = listener.address().unwrap();
+    let silent: Vec<_> = (0..100)
+        .map(|_| stranger(&listener, b"", Stays::Yes))
+        .collect();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| listener.accept(&security, soon()));
+        Session::connect(address, &security, soon()).unwrap();
+        assert!(server.join().unwrap().unwrap().is_authenticated());
+    });
+    assert!(listener.failed() >= 100 - 32, "{}", listener.failed());
+    drop(silent);
+}
+
+#[test]
+fn where_only_strangers_came_the_deadline_says_how_many_and_why_the_last_failed() {
+    let listener = Listener::bind(anywhere()).unwrap().greeting_limit(SHORT);
+    for _ in 0..3 {
+        stranger(&listener, b"", Stays::No);
+    }
+    let outcome = listener.accept(&Security::Loopback, Deadline::after(SHORT));
+    let error = outcome.map(drop).unwrap_err();
+    assert!(matches!(&error, Error::NoPeer { failed: 3, .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("3 connections failed, the last from"),
+        "{text}"
+    );
+    assert!(text.contains("closed the connection"), "{text}");
+}
+
+#[test]
+fn peers_that_greet_at_the_same_time_are_taken_one_after_the_other() {
+    let security = key("sixteen bytes ok");
+    let listener = Listener::bind(anywhere()).unwrap();
+    let address = listener.address().unwrap();
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..20)
+            .map(|_| scope.spawn(|| Session::connect(address, &security, soon())))
+            .collect();
+        let taken: Vec<_> = (0..20)
+            .map(|_| listener.accept(&security, soon()).unwrap())
+            .collect();
+        for client in clients {
+            assert!(client.join().unwrap().unwrap().is_authenticated());
+        }
+        assert_eq!((taken.len(), listener.failed()), (20, 0));
+    });
+}
+
+#[test]
+fn a_peer_that_vanishes_during_its_introduction_is_noticed_at_once() {
+    let limit = Duration::from_secs(60);
+    // Half an introduction.
+    let bytes = [1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0];
+    for cut in [0, 1, 7, 8, 11] {
         let start = Instant::now();
-        let error = server_against(&bytes[..cut], true, &Security::Loopback, limit);
+        let error = introduced(&bytes[..cut], Stays::No, limit);
+        assert!(
+            matches!(error, Error::Handshake(HandshakeError::Gone { .. })),
+            "{cut}: {error}"
+        );
+        assert!(start.elapsed() < limit / 2);
+    }
+}
+
+#[test]
+fn a_peer_that_falls_silent_during_its_introduction_costs_the_deadline_and_no_more() {
+    let limit = Duration::from_millis(20);
+    let bytes = [1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0];
+    for cut in [0, 7, 11] {
+        let start = Instant::now();
+        let error = introduced(&bytes[..cut], Stays::Yes, limit);
         assert!(matches!(error, Error::Deadline { .. }), "{cut}: {error}");
         assert!(start.elapsed() >= limit);
         assert!(start.elapsed() < Duration::from_secs(30));
@@ -253,38 +375,146 @@ fn a_peer_that_falls_silent_at_any_byte_costs_the_deadline_and_no_more() {
 }
 
 #[test]
-fn a_peer_that_sends_a_byte_at_a_time_does_not_stretch_the_deadline() {
+fn a_message_that_trickles_in_does_not_extend_the_deadline() {
     let listener = Listener::bind(anywhere()).unwrap();
-    let mut client = TcpStream::connect(listener.address().unwrap()).unwrap();
-    let limit = Duration::from_millis(50);
+    let mut client = stranger(&listener, &hello(2, false), Stays::Yes).unwrap();
+    let mut session = listener.accept(&Security::Loopback, soon()).unwrap();
+    // As long as messages may be: it does not end before the test does.
+    client.write_all(&[3, 0, 0, 0, 0, 0, 1, 0]).unwrap();
+    let (done, stop) = mpsc::channel();
     thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            let start = Instant::now();
-            let outcome = listener.accept(&Security::Loopback, Deadline::after(limit));
-            (outcome.map(drop), start.elapsed())
-        });
-        // Each byte alone comes well within any limit for one read.
-        for byte in hello(2, false).iter().take(40) {
-            if server.is_finished() || client.write_all(&[*byte]).is_err() {
-                break;
+        let trickling = scope.spawn(move || {
+            let end = soon();
+            while stop.recv_timeout(Duration::from_millis(5))
+                == Err(mpsc::RecvTimeoutError::Timeout)
+            {
+                if end.has_passed() || client.write_all(&[0]).is_err() {
+                    return false;
+                }
             }
-            thread::sleep(Duration::from_millis(5));
-        }
-        let (outcome, elapsed) = server.join().unwrap();
+            true
+        });
+        let outcome = session.receive(Deadline::after(Duration::from_millis(100)));
         assert!(
             matches!(outcome, Err(Error::Deadline { .. })),
             "{outcome:?}"
         );
-        assert!(elapsed < Duration::from_secs(30));
+        done.send(()).unwrap();
+        assert!(trickling.join().unwrap(), "it was still trickling");
     });
+}
+
+/// A session whose server introduces itself thus: how the client takes it, and what the server
+/// receives then.
+fn misled(security: &Security, address: SocketAddr) -> [Result<()>; 2] {
+    let [mut server, mut client] = greeted(security);
+    let mut named = introduction(Mtu::B1024);
+    named.endpoint.address = address;
+    named.endpoint.qpn = Qpn::new(7);
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            server.introduce(&named, soon()).unwrap();
+            server.barrier(soon())
+        });
+        let outcome = client.introduce(&introduction(Mtu::B1024), soon());
+        if outcome.is_ok() {
+            client.barrier(soon()).unwrap();
+        }
+        [outcome.map(drop), server.join().unwrap()]
+    })
+}
+
+#[test]
+fn a_peer_without_a_key_that_names_another_host_is_refused_and_gets_the_reason() {
+    for address in [
+        "127.0.0.99:4791",
+        "127.0.0.99:53",
+        "10.9.8.7:4791",
+        "[2001:db8::1]:4791",
+        "127.0.0.1:53",
+    ] {
+        let [ours, theirs] = misled(&Security::Insecure, address.parse().unwrap());
+        let ours = ours.unwrap_err();
+        assert!(
+            matches!(
+                ours,
+                Error::Handshake(
+                    HandshakeError::OtherAddress { .. } | HandshakeError::NotAnAddress { .. }
+                )
+            ),
+            "{address}: {ours}"
+        );
+        match theirs.unwrap_err() {
+            Error::Handshake(HandshakeError::Refused(why)) => {
+                assert!(why.as_str().contains(address), "{why}");
+            }
+            other => panic!("{address}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_proved_a_key_may_have_several_addresses_and_no_broadcast() {
+    let security = key("sixteen bytes ok");
+    let [ours, theirs] = misled(&security, "127.0.0.99:4791".parse().unwrap());
+    ours.unwrap();
+    theirs.unwrap();
+    // The broadcast address of the loopback network.
+    let [ours, theirs] = misled(&security, "127.255.255.255:4791".parse().unwrap());
+    let ours = ours.unwrap_err();
+    let what = "a broadcast address";
+    assert!(
+        matches!(&ours, Error::Handshake(HandshakeError::NotAnAddress { what: it, .. }) if *it == what),
+        "{ours}"
+    );
+    assert!(theirs.unwrap_err().to_string().contains(what));
+}
+
+#[test]
+fn a_connection_comes_from_the_address_that_is_asked_for() {
+    let listener = Listener::bind(anywhere()).unwrap();
+    let address = listener.address().unwrap();
+    let from = "127.0.0.7".parse().unwrap();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| listener.accept(&Security::Loopback, soon()));
+        Session::connect_from(from, address, &Security::Loopback, soon()).unwrap();
+        assert_eq!(server.join().unwrap().unwrap().peer().unwrap().ip(), from);
+    });
+    let nowhere = "192.0.2.1".parse().unwrap();
+    let outcome = Session::connect_from(nowhere, address, &Security::Loopback, soon());
+    assert!(matches!(outcome, Err(Error::AddressNotLocal { .. })));
+    drop(listener);
+    let outcome = Session::connect_from(from, address, &Security::Loopback, soon());
+    assert!(matches!(outcome, Err(Error::Connect { .. })));
+}
+
+#[test]
+fn a_watch_sees_a_message_and_the_end_of_the_connection() {
+    let [mut server, client] = greeted(&Security::Loopback);
+    let watch = client.watch().unwrap();
+    assert!(!watch.is_due());
+    let due = || {
+        let end = soon();
+        while !watch.is_due() {
+            assert!(!end.has_passed());
+            thread::yield_now();
+        }
+    };
+    server.refuse("no more", soon()).unwrap();
+    due();
+    let mut client = client;
+    let error = client.receive(soon()).unwrap_err().to_string();
+    assert!(error.contains("refused: it says \"no more\""), "{error}");
+    assert!(!watch.is_due());
+    drop(server);
+    due();
 }
 
 #[test]
 fn an_announced_length_beyond_all_messages_is_refused_before_it_is_awaited() {
-    let mut bytes = hello(2, false);
-    bytes.extend([1, 0, 0, 0]);
+    let mut bytes = vec![1, 0, 0, 0];
     bytes.extend(u32::MAX.to_le_bytes());
-    let error = server_against(&bytes, true, &Security::Loopback, Duration::from_secs(60));
+    let error = introduced(&bytes, Stays::Yes, Duration::from_secs(60));
     assert!(matches!(
         error,
         Error::Handshake(HandshakeError::TooLong { .. })
@@ -313,11 +543,11 @@ fn a_peer_that_returns_our_own_proof_is_not_believed() {
 }
 
 #[test]
-fn nobody_comes_nobody_listens() {
+fn without_a_peer_both_ends_give_up() {
     let listener = Listener::bind(anywhere()).unwrap();
     let deadline = Deadline::after(Duration::from_millis(10));
-    let nobody = listener.accept(&Security::Loopback, deadline);
-    assert!(matches!(nobody, Err(Error::Deadline { .. })));
+    let accepted = listener.accept(&Security::Loopback, deadline);
+    assert!(matches!(accepted, Err(Error::Deadline { .. })));
     let address = listener.address().unwrap();
     drop(listener);
     let refused = Session::connect(address, &Security::Loopback, soon());
@@ -326,7 +556,7 @@ fn nobody_comes_nobody_listens() {
 
 #[test]
 fn without_a_key_only_loopback_peers_are_taken() {
-    // The way this machine would take to the outside; a connected UDP socket sends nothing.
+    // The address of this machine on its default route; a connected UDP socket sends nothing.
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let own = probe
         .connect("192.0.2.1:9")
@@ -341,10 +571,22 @@ fn without_a_key_only_loopback_peers_are_taken() {
     let client = Session::connect(address, &Security::Loopback, soon());
     assert!(matches!(handshake(client), HandshakeError::KeyNeeded(ip) if ip == own));
     let server = listener.accept(&Security::Loopback, soon());
-    assert!(matches!(handshake(server), HandshakeError::KeyNeeded(_)));
+    assert!(matches!(server, Err(Error::ListenNeedsKey { address: it }) if it == address));
     thread::scope(|scope| {
         let server = scope.spawn(|| listener.accept(&key("sixteen bytes ok"), soon()));
         Session::connect(address, &key("sixteen bytes ok"), soon()).unwrap();
         server.join().unwrap().unwrap();
     });
+    // At every address, only those that come to a loopback one are taken.
+    let everywhere = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
+    let port = everywhere.address().unwrap().port();
+    let outside = TcpStream::connect((own, port)).unwrap();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| everywhere.accept(&Security::Loopback, soon()));
+        let inside = SocketAddr::from(([127, 0, 0, 1], port));
+        Session::connect(inside, &Security::Loopback, soon()).unwrap();
+        server.join().unwrap().unwrap();
+    });
+    assert_eq!(everywhere.failed(), 1);
+    drop(outside);
 }

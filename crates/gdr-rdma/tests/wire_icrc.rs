@@ -18,7 +18,7 @@ use std::thread;
 
 use gdr_rdma::{
     Access, AckTimeout, Buffer, ConnectionOptions, Device, Endpoint, Mtu, Psn, Qpn,
-    QueuePairOptions, Remote, Rkey, SendRequest, WrId,
+    QueuePairOptions, Remote, Rkey, SendRequest, SourcePort, WrId,
 };
 use gdr_roce::wire::icrc::{self, Ip, Path};
 use gdr_roce::wire::{Opcode, Packet};
@@ -130,9 +130,10 @@ fn scenario() {
         qpn: Qpn::new(99),
         psn: Psn::new(7),
         lid: None,
+        source_port: SourcePort::Any,
     };
     let mut options = ConnectionOptions::new(Mtu::B1024);
-    // Nobody answers, and nothing is to be sent twice.
+    // There is no peer that answers, and nothing is to be sent twice.
     options.timeout = AckTimeout::NEVER;
     pair.connect(&peer, &options).unwrap();
     let source = domain

@@ -1,36 +1,36 @@
-//! What became of a request, and of the queue pair.
+//! Completions of requests, and events of queue pairs.
 
 use std::fmt;
 
-use crate::key::{Immediate, Qpn, WrId};
+use crate::ids::{Immediate, Qpn, WrId};
 
-/// How a request ended, in the words of `enum ibv_wc_status`.
+/// The result of a request, as in `enum ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WcStatus {
-    /// Done.
+    /// The request was executed.
     Success,
-    /// `LOC_LEN_ERR`: a message was longer than the receive's segments.
+    /// `LOC_LEN_ERR`: the message is longer than the segments of the receive.
     LocalLength,
-    /// `LOC_PROT_ERR`: one of this side's segments is not in registered memory.
+    /// `LOC_PROT_ERR`: a local segment is not in registered memory.
     LocalProtection,
-    /// `WR_FLUSH_ERR`: not done, since the queue pair had failed before.
+    /// `WR_FLUSH_ERR`: not executed, because the queue pair had failed before.
     WrFlushed,
-    /// `BAD_RESP_ERR`: the peer answered what was not asked.
+    /// `BAD_RESP_ERR`: the response does not match the request.
     BadResponse,
-    /// `REM_INV_REQ_ERR`: the peer found the request invalid: too long for its receive, an
-    /// operation it does not allow, an atomic on an odd address.
+    /// `REM_INV_REQ_ERR`: the request is invalid for the peer: longer than the receive, an
+    /// operation that is not allowed, or an atomic at an unaligned address.
     RemoteInvalidRequest,
-    /// `REM_ACCESS_ERR`: the peer's memory may not be accessed so.
+    /// `REM_ACCESS_ERR`: wrong key, range or permission for the memory of the peer.
     RemoteAccess,
-    /// `REM_OP_ERR`: the peer could not do it, for reasons of its own.
+    /// `REM_OP_ERR`: the peer could not execute the request.
     RemoteOperation,
-    /// `RETRY_EXC_ERR`: the peer did not answer.
+    /// `RETRY_EXC_ERR`: the peer did not respond.
     RetryExceeded,
-    /// `RNR_RETRY_EXC_ERR`: the peer had no receive for the message.
+    /// `RNR_RETRY_EXC_ERR`: the peer had no receive posted for the message.
     RnrRetryExceeded,
-    /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and others that a device of the kernel gives: it could not
-    /// do its part. gdr's own engine never does.
+    /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and other errors of a hardware or kernel device. The
+    /// [`QueuePair`](crate::QueuePair) of this crate does not return it.
     LocalOperation,
 }
 
@@ -45,67 +45,68 @@ impl fmt::Display for WcStatus {
             Self::RemoteInvalidRequest => "remote invalid request: the peer does not allow it",
             Self::RemoteAccess => "remote access error: wrong key, range or permission",
             Self::RemoteOperation => "remote operation error: the peer failed",
-            Self::RetryExceeded => "retries exceeded: the peer does not answer",
+            Self::RetryExceeded => "retries exceeded: the peer does not respond",
             Self::RnrRetryExceeded => "receiver not ready: the peer posted no receive",
             Self::LocalOperation => "local operation error: the device failed",
         })
     }
 }
 
-/// What a completion is about, in the words of `enum ibv_wc_opcode`.
+/// The operation of a completion, as in `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)] // The names say it all.
+#[allow(missing_docs, reason = "the names say it")]
 pub enum WcOpcode {
     Send,
     Write,
     Read,
     FetchAdd,
     CompareSwap,
-    /// A receive took a SEND; also of a receive that failed.
+    /// A receive that a SEND has filled, or a receive that failed.
     Recv,
-    /// A receive was taken by a WRITE with an immediate: the bytes are where the peer chose.
+    /// A receive that a WRITE with immediate has consumed. Its segments are unchanged.
     RecvWriteImmediate,
 }
 
 impl WcOpcode {
-    /// Whether it is about the receive queue.
+    /// Whether the request was on the receive queue.
     pub const fn is_receive(self) -> bool {
         matches!(self, Self::Recv | Self::RecvWriteImmediate)
     }
 }
 
-/// The end of a request. Requests of one queue end in the order in which they were posted.
+/// The completion of a request. The requests of one queue complete in the order of posting.
 ///
-/// Success of a SEND or WRITE says that the peer acknowledged every byte of it, of a READ or
-/// atomic that the answer is in this side's memory, of a receive that the message is.
+/// Success of a SEND or WRITE means that the peer has acknowledged all of it, success of a READ or
+/// atomic that the result is in local memory, and success of a receive that the message is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
-    /// The request's.
+    /// The identifier of the request.
     pub id: WrId,
-    /// How it ended. Of one that failed, only `id`, `status`, `qpn` and the queue are meaningful.
+    /// The result. If it is not success, only `id`, `status`, `qpn` and the queue are valid.
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
-    /// How many bytes were sent, read, received or (for an immediate) written by the peer.
+    /// Number of bytes sent, read or received, or written by the peer for a WRITE with immediate.
     pub byte_len: u32,
-    /// What came with the message.
+    /// The immediate data of the received message.
     pub immediate: Option<Immediate>,
-    /// Whether the sender asked for the receiver to be woken.
+    /// Whether the sender set [`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED).
     pub solicited: bool,
-    /// Whose request.
+    /// The queue pair of the request.
     pub qpn: Qpn,
 }
 
-/// Something that happened to the queue pair itself, in the words of `enum ibv_event_type`.
+/// An asynchronous event of a queue pair, as in `enum ibv_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// `COMM_EST`: the first packet came while still in RTR.
+    /// `COMM_EST`: the first packet arrived in RTR.
     CommunicationEstablished,
     /// `QP_REQ_ERR`: the peer sent an invalid request; the queue pair is in ERR.
     InvalidRequest,
-    /// `QP_ACCESS_ERR`: the peer's request may not access that memory; the queue pair is in ERR.
+    /// `QP_ACCESS_ERR`: the peer sent a request with a wrong key, range or permission; the queue
+    /// pair is in ERR.
     AccessViolation,
-    /// `QP_FATAL`: this side could not do its part; the queue pair is in ERR.
+    /// `QP_FATAL`: this side could not execute a request; the queue pair is in ERR.
     Fatal,
 }

@@ -1,45 +1,41 @@
-//! What can go wrong before a packet is sent.
+//! Errors of calls to a queue pair.
 
-use crate::queue_pair::State;
+use crate::attributes::State;
 
-/// Why a request was not taken. Nothing was queued.
+/// Why a request was not posted. The queue is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The queue pair is not yet connected.
+    /// The queue pair is not connected.
     #[error("post: the queue pair is in {0:?}; connect it first")]
     State(State),
-    /// The queue holds as many requests as it was made for.
-    #[error("post: the queue is full at {0} requests; poll completions, or make it larger")]
+    /// The queue has reached its size in [`Capabilities`](crate::Capabilities).
+    #[error("post: the queue is full at {0} requests; poll completions, or create it larger")]
     Full(u32),
-    /// More bytes than a message can have.
+    /// The message is longer than [`MAX_MESSAGE`](crate::MAX_MESSAGE).
     #[error("post: a message of {0} bytes is too long; split it ({max} at most)", max = crate::MAX_MESSAGE)]
     TooLong(u64),
-    /// More inline bytes than the queue was made for.
+    /// There are more inline bytes than
+    /// [`max_inline`](crate::Capabilities::max_inline).
     #[error("post: {len} inline bytes are more than {max}; use segments")]
-    InlineTooLong {
-        /// How many were given.
-        len: usize,
-        /// How many are possible.
-        max: u32,
-    },
-    /// READ and atomics fill memory, inline bytes are none.
-    #[error("post: an answer cannot go to inline bytes; use segments")]
-    InlineAnswer,
-    /// An atomic's answer has eight bytes.
-    #[error("post: an atomic answers eight bytes, the segments hold {0}; give it eight")]
+    #[allow(missing_docs, reason = "the names say it")]
+    InlineTooLong { len: usize, max: u32 },
+    /// READ and atomic requests need a buffer to write to; inline data is not allowed.
+    #[error("post: a READ or atomic cannot store its result in inline data; use segments")]
+    InlineResponse,
+    /// The segments of an atomic request are not eight bytes long.
+    #[error("post: an atomic returns 8 bytes, but the segments have {0}; post 8 bytes")]
     AtomicLength(u64),
-    /// The queue pair was connected with no READs or atomics allowed.
+    /// The queue pair is connected with a `max_rd_atomic` of 0.
     #[error("post: no READ or atomic may be outstanding; connect with max_rd_atomic above zero")]
     NoReads,
 }
 
-/// Why a queue pair did not change its state.
+/// The queue pair cannot change from one state to the other; it stays in `from`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("modify queue pair: {from:?} does not lead to {to:?}; go RESET, INIT, RTR, RTS")]
+#[error("modify queue pair: {from:?} cannot change to {to:?}; the order is RESET, INIT, RTR, RTS")]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct StateError {
-    /// The state it is in, still.
     pub from: State,
-    /// The state that was asked for.
     pub to: State,
 }

@@ -1,9 +1,9 @@
-//! Memory regions on the heap.
+//! Memory regions in heap memory.
 
-use crate::key::{Key, Lkey, Rkey};
+use crate::ids::{Key, Lkey, Rkey};
 use crate::memory::{Access, AccessError, AtomicOp, Extent, Memory};
 
-/// A protection domain of plain byte vectors: for tests, examples and simulations.
+/// A protection domain of byte vectors, for tests, examples and simulations.
 #[derive(Debug, Default)]
 pub struct HeapMemory {
     regions: Vec<Region>,
@@ -16,19 +16,20 @@ struct Region {
     bytes: Option<Vec<u8>>,
 }
 
-/// Keys are indexes, made a little less easy to guess by accident.
+/// A key is the index of its region plus one of these bases, so that a key of the wrong kind or a
+/// small number is not valid.
 const LOCAL: u32 = 0x1000_0000;
 const REMOTE: u32 = 0x2000_0000;
 
 impl HeapMemory {
-    /// No regions.
+    /// Creates a protection domain without regions.
     pub const fn new() -> Self {
         Self {
             regions: Vec::new(),
         }
     }
 
-    /// Makes `bytes` a region that begins at address `base`.
+    /// Registers `bytes` as a region at address `base`.
     pub fn register(&mut self, base: u64, bytes: Vec<u8>, access: Access) -> (Lkey, Rkey) {
         let index = self.regions.len() as u32;
         self.regions.push(Region {
@@ -39,13 +40,14 @@ impl HeapMemory {
         (Lkey(LOCAL + index), Rkey(REMOTE + index))
     }
 
-    /// Takes the region away; its keys are never valid again. `None` when it was gone already.
+    /// Deregisters the region and returns its bytes, or `None` if the key is not valid. A key is not
+    /// used again.
     pub fn deregister(&mut self, lkey: Lkey) -> Option<Vec<u8>> {
         let region = self.regions.get_mut(lkey.0.checked_sub(LOCAL)? as usize)?;
         region.bytes.take()
     }
 
-    /// A region's bytes.
+    /// The bytes of a region.
     pub fn bytes(&self, lkey: Lkey) -> Option<&[u8]> {
         self.regions
             .get(lkey.0.checked_sub(LOCAL)? as usize)?
@@ -53,7 +55,7 @@ impl HeapMemory {
             .as_deref()
     }
 
-    /// A region's bytes, to change them.
+    /// The bytes of a region, mutably.
     pub fn bytes_mut(&mut self, lkey: Lkey) -> Option<&mut [u8]> {
         self.regions
             .get_mut(lkey.0.checked_sub(LOCAL)? as usize)?
@@ -61,7 +63,8 @@ impl HeapMemory {
             .as_deref_mut()
     }
 
-    /// The region of `key` and the range in it, when all of it is there and `access` permitted.
+    /// The index of the region of `key`, and the range in its bytes. Fails if the range is not inside
+    /// the region or if the region does not permit `access`.
     fn find(
         &self,
         key: Key,

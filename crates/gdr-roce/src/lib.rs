@@ -1,23 +1,22 @@
-//! RoCEv2 reliable connections in user space, sans-IO: what an RDMA network card does, as a state
-//! machine.
+//! RoCEv2 reliable connections in user space, sans-IO: the protocol engine of an RDMA network card
+//! as a state machine.
 //!
-//! Fully deterministic: no sockets, no threads, no clock, no unsafe code. Packets and the time go
-//! in; packets, deadlines, completions and memory accesses come out. What is not here: UDP (the
-//! `gdr-rdma` crate's soft provider), connection management, datagram and unreliable services,
-//! shared receive queues, congestion control.
+//! It is fully deterministic and has no sockets, threads, clock or unsafe code. Packets and the time
+//! go in; packets, deadlines, completions and memory accesses come out. It does not implement UDP
+//! (see the soft provider of the `gdr-rdma` crate), connection management, datagram and unreliable
+//! services, shared receive queues, or congestion control.
 //!
-//! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ, atomics, with
-//!   segmentation, acknowledgement, retry and refusal as the specification has them.
-//! - [`Memory`] is where bytes come from and go to: the owner of the regions implements it. A key,
-//!   range or permission that is wrong never leads to a byte being moved. [`HeapMemory`] is a
-//!   simple one.
-//! - [`wire`] reads and writes packets, and computes their ICRC.
+//! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with
+//!   segmentation, acknowledgements, retries and NAKs as specified.
+//! - [`Memory`] is the interface to memory regions, which their owner implements. With a wrong key,
+//!   range or permission no byte is copied. [`HeapMemory`] is a simple implementation.
+//! - [`wire`] parses and emits packets, and computes their ICRC.
 //!
 //! ```
 //! use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 //! use gdr_roce::{
 //!     Access, AckTimeout, Capabilities, Data, HeapMemory, Mtu, Operation, Psn, Qpn, QueuePair,
-//!     Remote, RetryCount, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Segment, SendFlags,
+//!     Remote, RetryCount, RetryLimit, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Segment, SendFlags,
 //!     SendRequest, Time, WcStatus, WrId,
 //! };
 //!
@@ -35,7 +34,7 @@
 //!     qp.to_rts(&RtsAttributes {
 //!         sq_psn: Psn::new(0),
 //!         timeout: AckTimeout::new(14),
-//!         retry_count: RetryCount::new(7),
+//!         retry_limit: RetryLimit::Count(RetryCount::new(7)),
 //!         rnr_retry: RnrRetry::FOREVER,
 //!         max_rd_atomic: 4,
 //!     })?;
@@ -44,61 +43,67 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (a, b) = (Qpn::new(17), Qpn::new(18));
-//! let (mut near, mut far) = (connected(a, b)?, connected(b, a)?);
+//! let (mut local, mut peer) = (connected(a, b)?, connected(b, a)?);
 //!
-//! let (mut here, mut there) = (HeapMemory::new(), HeapMemory::new());
-//! let (source, _) = here.register(0x1000, b"written from afar".to_vec(), Access::empty());
-//! let (target, rkey) = there.register(0x2000, vec![0; 64], Access::REMOTE_WRITE);
+//! let (mut local_memory, mut peer_memory) = (HeapMemory::new(), HeapMemory::new());
+//! let (source, _) = local_memory.register(0x1000, b"written by the peer".to_vec(), Access::empty());
+//! let (target, rkey) = peer_memory.register(0x2000, vec![0; 64], Access::REMOTE_WRITE);
 //!
-//! near.post_send(&SendRequest {
+//! local.post_send(&SendRequest {
 //!     id: WrId(1),
 //!     operation: Operation::Write {
 //!         remote: Remote { rkey, addr: 0x2000 },
 //!         immediate: None,
 //!     },
-//!     data: Data::Segments(&[Segment { lkey: source, addr: 0x1000, len: 17 }]),
+//!     data: Data::Segments(&[Segment { lkey: source, addr: 0x1000, len: 19 }]),
 //!     flags: SendFlags::SIGNALLED,
 //! })?;
 //!
-//! // The network: a vector that forgets nothing. Real ones need `wire::icrc`, too.
+//! // A network without losses. A real one needs `wire::icrc`, too.
 //! let now = Time::EPOCH;
-//! let mut wire = vec![0; MAX_DATAGRAM];
-//! while let Some(len) = near.poll_transmit(now, &mut here, &mut wire) {
-//!     far.receive(now, &Packet::new(&wire[..len])?, &mut there);
+//! let mut datagram = vec![0; MAX_DATAGRAM];
+//! while let Some(len) = local.poll_transmit(now, &mut local_memory, &mut datagram) {
+//!     peer.receive(now, &Packet::new(&datagram[..len])?, &mut peer_memory);
 //! }
-//! while let Some(len) = far.poll_transmit(now, &mut there, &mut wire) {
-//!     near.receive(now, &Packet::new(&wire[..len])?, &mut here);
+//! while let Some(len) = peer.poll_transmit(now, &mut peer_memory, &mut datagram) {
+//!     local.receive(now, &Packet::new(&datagram[..len])?, &mut local_memory);
 //! }
 //!
-//! let done = near.poll_completion().ok_or("not acknowledged")?;
+//! let done = local.poll_completion().ok_or("not acknowledged")?;
 //! assert_eq!((done.id, done.status), (WrId(1), WcStatus::Success));
-//! assert!(there.bytes(target).is_some_and(|bytes| bytes.starts_with(b"written from afar")));
+//! assert!(peer_memory.bytes(target).is_some_and(|bytes| bytes.starts_with(b"written by the peer")));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! - A request that completes with success was done, once, wholly; see [`Completion`].
-//! - Requests of one queue end in the order in which they were posted.
-//! - A packet that is repeated, late or out of turn changes nothing. Atomics that are repeated
-//!   are answered from memory of the first time.
-//! - After a failure the queue pair is in ERR, everything posted ends with
-//!   [`WcStatus::WrFlushed`], and the peer was told why.
-//! - Bytes of a request that *failed* may have been placed, in part: nothing is undone.
-//! - Memory is bounded: a peer cannot make a queue pair store more than a small multiple of what
-//!   it was connected with.
+//! - A request that completes with success was executed exactly once and completely; see
+//!   [`Completion`].
+//! - The requests of one queue complete in the order of posting.
+//! - A duplicate, late or out-of-order packet changes no memory. The response to a duplicate atomic
+//!   has the original value of its first execution.
+//! - After a failure the queue pair is in ERR, and all posted requests complete with
+//!   [`WcStatus::WrFlushed`]. The response to an invalid request is a NAK with the reason, after the
+//!   responses to the requests before it; the queue pair changes to ERR when that NAK is sent.
+//! - In ERR nothing is sent, and memory is neither read nor written.
+//! - The response to a READ is repeated only while the READ is among the latest
+//!   `max_dest_rd_atomic` READs, and only for the range of the first request.
+//! - A request that *failed* may have placed some of its bytes: they are not restored.
+//! - Memory use is bounded: a peer cannot make a queue pair store more than a small multiple of its
+//!   [`Capabilities`] and [`RtrAttributes`].
 //!
-//! Rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes
+//! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes
 //! A16 and A17 (RoCE).
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod completion;
+mod connection;
 mod error;
 mod heap;
-mod key;
-mod link;
+mod ids;
 mod memory;
 mod mtu;
 mod psn;
@@ -106,21 +111,32 @@ mod queue_pair;
 mod request;
 mod requester;
 mod responder;
-mod scatter;
+mod sge;
+mod statistics;
 mod timer;
 pub mod wire;
 
+pub use attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
 pub use completion::{Completion, Event, WcOpcode, WcStatus};
 pub use error::{PostError, StateError};
 pub use heap::HeapMemory;
-pub use key::{Immediate, Key, Lkey, PartitionKey, Qpn, Rkey, WrId};
+pub use ids::{Immediate, Key, Lkey, PartitionKey, Qpn, Rkey, WrId};
 pub use memory::{Access, AccessError, AtomicOp, Extent, Memory};
 pub use mtu::Mtu;
 pub use psn::{Msn, PSN_WINDOW, Psn};
-pub use queue_pair::{Capabilities, Pace, QueuePair, RtrAttributes, RtsAttributes, State};
+pub use queue_pair::QueuePair;
 pub use request::{Data, Operation, RecvRequest, Remote, Segment, SendFlags, SendRequest};
-pub use timer::{AckTimeout, RetryCount, RnrRetry, RnrTimer, Time};
+pub use statistics::Statistics;
+pub use timer::{AckTimeout, RetryCount, RetryLimit, RnrRetry, RnrTimer, Time};
 
-/// The longest message, in bytes. The specification allows twice as much, which at the smallest
-/// MTU is more packets than a PSN can tell apart.
+/// The maximum length of a message in bytes. The specification allows twice as much, but with the
+/// smallest MTU that is more packets than [`PSN_WINDOW`] allows.
 pub const MAX_MESSAGE: u32 = 1 << 30;
+
+#[cfg(doctest)]
+mod compile_fail;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,12 +1,12 @@
-//! Memory as the engine sees it: a trait that checks and moves.
+//! The interface to memory regions.
 
-use crate::key::Key;
+use crate::ids::Key;
 
 bitflags::bitflags! {
-    /// What may be done to a memory region, or through a queue pair.
+    /// Access rights of a memory region or a queue pair, as in `enum ibv_access_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Access: u8 {
-        /// This side's receives and READ responses may be placed. Reading locally is always allowed.
+        /// Local requests may write: receives, READs and atomics. They may always read.
         const LOCAL_WRITE = 1;
         /// The peer may WRITE.
         const REMOTE_WRITE = 1 << 1;
@@ -17,34 +17,27 @@ bitflags::bitflags! {
     }
 }
 
-/// Bytes by address and number, as a work request or a packet names them. Not checked.
+/// A range of addresses from a work request or a packet. It is not checked and may overflow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Extent {
     /// Address of the first byte.
     pub addr: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// An atomic operation on eight bytes in the host's byte order, aligned to eight.
+/// An atomic operation on an aligned 64-bit number in host byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum AtomicOp {
-    /// Adds, wrapping.
-    FetchAdd {
-        /// What is added.
-        add: u64,
-    },
-    /// Replaces the value by `swap` when it is `compare`.
-    CompareSwap {
-        /// What is expected.
-        compare: u64,
-        /// What replaces it.
-        swap: u64,
-    },
+    /// Adds `add`, wrapping around.
+    FetchAdd { add: u64 },
+    /// Replaces the value by `swap` if it equals `compare`.
+    CompareSwap { compare: u64, swap: u64 },
 }
 
 impl AtomicOp {
-    /// The new value where `old` stands.
+    /// The new value, given the old one.
     pub const fn apply(self, old: u64) -> u64 {
         match self {
             Self::FetchAdd { add } => old.wrapping_add(add),
@@ -59,44 +52,42 @@ impl AtomicOp {
     }
 }
 
-/// Why memory was not accessed.
+/// Why an access to memory failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// No region of the queue pair's protection domain has this key.
+    /// The key belongs to no region of the protection domain of the queue pair.
     #[error("no memory region has this key; register it in the queue pair's protection domain")]
     UnknownKey,
-    /// The range leaves its region.
-    #[error("the range leaves its memory region; register more, or ask for less")]
+    /// The range is not inside the region.
+    #[error("the range is not inside its memory region; register more, or access less")]
     OutOfRange,
-    /// The region does not permit this.
+    /// The region does not permit the access.
     #[error("the memory region does not permit this access; register it with that permission")]
     Permission,
-    /// The memory itself failed: a device that went away, a copy that went wrong.
-    #[error("the memory cannot be accessed any more; its device may be gone")]
+    /// The memory cannot be accessed: its device has failed or was removed.
+    #[error("the memory cannot be accessed any more; check its device")]
     Failed,
 }
 
-/// The memory regions of one protection domain: where the bytes come from and go to.
+/// The memory regions of the protection domain that a queue pair belongs to. A key of another
+/// domain is an [`UnknownKey`](AccessError::UnknownKey).
 ///
-/// One value stands for the protection domain that the queue pair belongs to: a key of another
-/// domain is an unknown one.
-///
-/// The engine calls [`check`](Self::check) for the whole of a message's range before it moves
-/// its first byte, and moves packet by packet. A region may go away in between, so
+/// A queue pair calls [`check`](Self::check) for the whole range of a message before it copies the
+/// first byte, and then copies packet by packet. A region may be deregistered in between, so
 /// [`read`](Self::read), [`write`](Self::write) and [`atomic`](Self::atomic) must check their own
-/// range, too, and must refuse a range that is not wholly inside: no call may move part of it.
+/// range as well. They must copy all of a range or return an error.
 ///
-/// One call moves at most one packet's payload, 4096 bytes. A range of zero bytes is never asked for.
+/// One call copies at most the payload of one packet, 4096 bytes. The range is never empty.
 pub trait Memory {
-    /// Whether `extent` lies in the region of `key` and all of `access` is permitted.
+    /// Checks that `extent` is inside the region of `key` and that the region permits `access`.
     ///
     /// # Errors
     ///
-    /// The first thing that stands against it. `extent` comes from outside: its end may overflow.
+    /// Any [`AccessError`]. `extent` is untrusted: its end may overflow.
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError>;
 
-    /// Copies `out.len()` bytes from `addr` on.
+    /// Copies the bytes at `addr` to `out`.
     ///
     /// # Errors
     ///
@@ -111,7 +102,7 @@ pub trait Memory {
     /// for a [`Key::Local`].
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError>;
 
-    /// Applies `op` at `addr`, a multiple of eight, and tells the value before.
+    /// Applies `op` at `addr`, a multiple of eight, and returns the original value.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! The path MTU: how much payload a packet carries.
+//! The path MTU: the maximum payload of a packet.
 
 use std::fmt;
 
-/// The path MTU, in bytes of payload: headers come on top.
+/// The path MTU: the maximum payload of a packet in bytes, without headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[allow(missing_docs)] // The names say it all.
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Mtu {
     B256,
     B512,
@@ -14,7 +14,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All of them, smallest first.
+    /// All path MTUs in ascending order.
     pub const ALL: [Self; 5] = [
         Self::B256,
         Self::B512,
@@ -23,27 +23,27 @@ impl Mtu {
         Self::B4096,
     ];
 
-    /// Bytes of payload.
+    /// The number of bytes.
     pub const fn bytes(self) -> usize {
         256 << self as usize
     }
 
-    /// The largest that needs at most `bytes` of payload a packet.
+    /// The largest path MTU of at most `bytes`.
     pub fn at_most(bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
     }
 
-    /// The number of `enum ibv_mtu`: 1 for 256 bytes to 5 for 4096.
+    /// The value of `enum ibv_mtu`: 1 for 256 bytes to 5 for 4096.
     pub const fn code(self) -> u8 {
         self as u8 + 1
     }
 
-    /// The MTU of a number of `enum ibv_mtu`.
+    /// The path MTU of a value of `enum ibv_mtu`.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// How many packets carry `len` bytes; an empty message takes one.
+    /// The number of packets for a message of `len` bytes. An empty message takes one.
     pub const fn packets(self, len: u32) -> u32 {
         if len == 0 {
             1
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_takes_a_packet_and_a_full_one_no_more() {
+    fn an_empty_message_takes_one_packet_and_so_does_a_full_one() {
         assert_eq!(
             [0, 1, 256, 257].map(|len| Mtu::B256.packets(len)),
             [1, 1, 1, 2]

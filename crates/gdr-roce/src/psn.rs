@@ -1,18 +1,18 @@
-//! Numbers of packets and messages: 24 bits, wrapping.
+//! Sequence numbers of packets and messages: 24 bits, wrapping around.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 const MASK: u32 = 0x00ff_ffff;
 
-/// How many packets apart two PSNs may be and still be told apart: half of the number space.
-/// A packet up to this far behind is a duplicate, anything else is ahead.
+/// Half of the PSN space. A packet up to this many PSNs behind the expected one is a duplicate; any
+/// other packet is ahead of it.
 pub const PSN_WINDOW: u32 = 1 << 23;
 
 /// A packet sequence number.
 ///
-/// There is no order on a circle, so `Psn` is not `Ord`; [`compare`](Self::compare) orders two
-/// numbers that are less than [`PSN_WINDOW`] apart.
+/// PSNs wrap around and have no total order, so `Psn` is not `Ord`. [`compare`](Self::compare)
+/// orders two PSNs that are less than [`PSN_WINDOW`] apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
@@ -27,24 +27,24 @@ impl Psn {
         self.0
     }
 
-    /// The number `packets` further on, around the circle.
+    /// The PSN `packets` after this one.
     #[must_use]
     pub const fn wrapping_add(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
     }
 
-    /// The number `packets` back, around the circle.
+    /// The PSN `packets` before this one.
     #[must_use]
     pub const fn wrapping_sub(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_sub(packets))
     }
 
-    /// How many packets further on than `start` this is, going forward: below 2^24.
+    /// The number of packets from `start` forward to this PSN, below 2^24.
     pub const fn distance_from(self, start: Self) -> u32 {
         self.0.wrapping_sub(start.0) & MASK
     }
 
-    /// Whether this lies before (`Less`), at or after `other`, the shorter way round.
+    /// Whether this PSN is before (`Less`), equal to or after `other`, in the shorter direction.
     pub const fn compare(self, other: Self) -> Ordering {
         match self.distance_from(other) {
             0 => Ordering::Equal,
@@ -60,7 +60,7 @@ impl fmt::Debug for Psn {
     }
 }
 
-/// A message sequence number: how many messages a responder has completed, modulo 2^24.
+/// A message sequence number: the number of messages that a responder has completed, modulo 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Msn(u32);
 

@@ -1,77 +1,77 @@
-//! What a program posts.
+//! Work requests.
 
-use crate::key::{Immediate, Lkey, Rkey, WrId};
+use crate::ids::{Immediate, Lkey, Rkey, WrId};
 use crate::memory::AtomicOp;
 
-/// A piece of this side's memory.
+/// A range of local memory, as `struct ibv_sge`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Segment {
-    /// The region's key.
+    /// The key of the memory region.
     pub lkey: Lkey,
     /// Address of the first byte.
     pub addr: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// A place in the peer's memory.
+/// An address in the memory of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Remote {
-    /// The region's key, as the peer told it.
+    /// The remote key that the peer has published.
     pub rkey: Rkey,
-    /// Address of the first byte, in the peer's terms.
+    /// Address of the first byte, in the address space of the peer.
     pub addr: u64,
 }
 
-/// What to do.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
-    /// A message into the peer's next receive.
+    /// Sends a message to the next receive of the peer.
     Send {
-        /// Arrives in the receive's completion.
+        /// Delivered in the completion of the receive.
         immediate: Option<Immediate>,
     },
-    /// Bytes into the peer's memory. With an immediate it takes one of the peer's receives.
+    /// Writes to the memory of the peer. With immediate data it consumes a receive of the peer.
     Write {
-        /// Where to.
+        /// The destination.
         remote: Remote,
-        /// Arrives in the receive's completion.
+        /// Delivered in the completion of the receive.
         immediate: Option<Immediate>,
     },
-    /// Bytes from the peer's memory into this side's segments.
+    /// Reads from the memory of the peer into the segments.
     Read {
-        /// Where from.
+        /// The source.
         remote: Remote,
     },
-    /// An atomic operation on eight bytes of the peer; the value before goes to this side's
-    /// segments, in this host's byte order.
+    /// Executes an atomic operation on eight bytes in the memory of the peer, and stores the
+    /// original value in the segments in host byte order.
     Atomic {
-        /// Where, a multiple of eight.
+        /// The address, a multiple of eight.
         remote: Remote,
-        /// What.
+        /// The operation.
         op: AtomicOp,
     },
 }
 
-/// The bytes of a request.
+/// The local data of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Data<'a> {
-    /// In registered memory, in this order. They must stay as they are until the completion.
+    /// Ranges of registered memory. Their contents must not change before the completion.
     Segments(&'a [Segment]),
-    /// Copied now, for SEND and WRITE of at most [`max_inline`](crate::Capabilities::max_inline)
-    /// bytes.
+    /// Bytes that are copied when the request is posted, for a SEND or WRITE of at most
+    /// [`max_inline`](crate::Capabilities::max_inline) bytes.
     Inline(&'a [u8]),
 }
 
 bitflags::bitflags! {
-    /// How a request is treated.
+    /// Flags of a request, as in `enum ibv_send_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct SendFlags: u8 {
-        /// Success gives a completion. Failure always does.
+        /// Generates a completion on success. A failure always does.
         const SIGNALLED = 1;
-        /// Waits until all earlier READs and atomics of this queue pair are complete.
+        /// Starts after all earlier READs and atomics of the queue pair are complete.
         const FENCE = 1 << 1;
-        /// The peer's completion is marked solicited: it may wake a sleeping program.
+        /// Marks the completion of the peer as solicited, which may wake a waiting thread.
         const SOLICITED = 1 << 2;
     }
 }
@@ -79,21 +79,21 @@ bitflags::bitflags! {
 /// A request for the send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendRequest<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub id: WrId,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// With which bytes: the source of SEND and WRITE, the destination of READ and atomics.
+    /// The source of a SEND or WRITE, the destination of a READ or atomic.
     pub data: Data<'a>,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
 }
 
-/// A request for the receive queue: where the next message goes.
+/// A request for the receive queue: the buffer of the next message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecvRequest<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub id: WrId,
-    /// Filled in this order.
+    /// Ranges of registered memory, filled in order.
     pub segments: &'a [Segment],
 }

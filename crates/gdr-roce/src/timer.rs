@@ -1,30 +1,29 @@
-//! Time, and the three timers of a reliable connection.
+//! Time, timeouts and retry limits.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// A moment, as the time since an epoch that the caller picks and keeps.
+/// A point in time, as the duration since an epoch that the caller chooses.
 ///
-/// This crate never asks the operating system; the caller says what time it is. Time must not
-/// run backwards.
+/// This crate does not read a clock: the caller passes the time, which must not decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Time(Duration);
 
 impl Time {
-    /// The epoch itself.
+    /// The epoch.
     pub const EPOCH: Self = Self(Duration::ZERO);
 
-    /// The moment this long after the epoch.
+    /// The point in time `elapsed` after the epoch.
     pub const fn since_epoch(elapsed: Duration) -> Self {
         Self(elapsed)
     }
 
-    /// How long after the epoch this is.
+    /// The duration since the epoch.
     pub const fn elapsed(self) -> Duration {
         self.0
     }
 
-    /// How long after `earlier` this is; zero when it is not.
+    /// The duration since `earlier`, or zero if `earlier` is later than this.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -38,13 +37,13 @@ impl Add<Duration> for Time {
     }
 }
 
-/// How long a requester waits for an answer: 4.096 us x 2^n, n from 1 to 31 (IBTA 9.7.6.1.3).
-/// 0 means for ever.
+/// How long a requester waits for a response: 4.096 us x 2^n for n from 1 to 31, without limit for 0
+/// (IBTA 9.7.6.1.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AckTimeout(u8);
 
 impl AckTimeout {
-    /// No timer: a lost packet may hang the connection.
+    /// No timeout: the connection may hang after a packet loss.
     pub const NEVER: Self = Self(0);
 
     /// The low five bits of `exponent`.
@@ -57,7 +56,7 @@ impl AckTimeout {
         self.0
     }
 
-    /// The wait; `None` means for ever.
+    /// The timeout, or `None` if there is none.
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
             0 => None,
@@ -66,13 +65,13 @@ impl AckTimeout {
     }
 }
 
-/// How long a receiver that has no buffer asks the sender to wait: a code of five bits (IBTA
-/// table "Encoding for RNR NAK timer field").
+/// How long the requester must wait after an RNR NAK: a code of five bits (IBTA table "Encoding for
+/// RNR NAK timer field").
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RnrTimer(u8);
 
 impl RnrTimer {
-    /// In units of 10 us, by code. Code 0 is the longest.
+    /// The wait by code, in units of 10 us. Code 0 is the longest.
     const TENS_OF_MICROS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -88,14 +87,13 @@ impl RnrTimer {
         self.0
     }
 
-    /// The wait: 10 us to 655.36 ms.
+    /// The wait, 10 us to 655.36 ms.
     pub const fn duration(self) -> Duration {
         Duration::from_micros(Self::TENS_OF_MICROS[self.0 as usize] as u64 * 10)
     }
 }
 
-/// How often a request is sent again, without progress in between, before the connection is
-/// given up: 0 to 7.
+/// The number of retries without progress before the connection fails, 0 to 7.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RetryCount(u8);
 
@@ -105,26 +103,44 @@ impl RetryCount {
         Self(if times > 7 { 7 } else { times })
     }
 
-    /// How often, 0 to 7.
+    /// The number of retries, 0 to 7.
     pub const fn get(self) -> u8 {
         self.0
     }
 }
 
-/// How often a request is sent again to a receiver that had no buffer: 0 to 6, or for ever.
+/// When a requester without responses fails the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RetryLimit {
+    /// After this many retries without progress, each after one [`AckTimeout`], as specified in
+    /// IBTA 9.9.2.4.1.
+    Count(RetryCount),
+    /// After this time without progress. The wait between retries doubles from the [`AckTimeout`]
+    /// up to [`MAX_BACKOFF`](Self::MAX_BACKOFF), so that few packets are sent during an outage.
+    /// With [`AckTimeout::NEVER`] the connection does not fail.
+    NoProgressFor(Duration),
+}
+
+impl RetryLimit {
+    /// The longest wait between two retries of [`NoProgressFor`](Self::NoProgressFor), unless the
+    /// [`AckTimeout`] is longer. A connection resumes within this time after an outage.
+    pub const MAX_BACKOFF: Duration = Duration::from_millis(500);
+}
+
+/// The number of retries after RNR NAKs: 0 to 6, or unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RnrRetry(u8);
 
 impl RnrRetry {
-    /// Until the receiver has a buffer: the code 7.
+    /// Unlimited retries, code 7.
     pub const FOREVER: Self = Self(7);
 
-    /// The code: 0 to 6 times, 7 and above for ever.
+    /// The retry limit of a code: 0 to 6 retries, unlimited for 7 and above.
     pub const fn new(code: u8) -> Self {
         Self(if code > 7 { 7 } else { code })
     }
 
-    /// How often; `None` means for ever.
+    /// The number of retries, or `None` if it is unlimited.
     pub const fn times(self) -> Option<u8> {
         if self.0 == 7 { None } else { Some(self.0) }
     }
@@ -135,13 +151,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_timer_doubles_with_each_exponent() {
+    fn the_ack_timeout_doubles_with_each_exponent() {
         assert_eq!(AckTimeout::NEVER.duration(), None);
         assert_eq!(
             AckTimeout::new(1).duration(),
             Some(Duration::from_nanos(8192))
         );
-        // perftest's and most programs' default, about 67 ms.
+        // The default of perftest and most programs, about 67 ms.
         assert_eq!(
             AckTimeout::new(14).duration(),
             Some(Duration::from_nanos(67_108_864))
@@ -153,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn receiver_not_ready_waits_follow_the_table() {
+    fn rnr_waits_follow_the_table() {
         let micros = [
             (0, 655_360),
             (1, 10),
@@ -176,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn seven_receiver_retries_are_endless() {
+    fn rnr_retry_code_seven_is_unlimited() {
         assert_eq!(RnrRetry::new(7), RnrRetry::FOREVER);
         assert_eq!(RnrRetry::FOREVER.times(), None);
         assert_eq!(RnrRetry::new(6).times(), Some(6));

@@ -1,4 +1,4 @@
-//! Every operation between two queue pairs on a network without faults, and every way to fail.
+//! Every operation and every failure between two queue pairs, on a network without faults.
 
 mod fixture;
 
@@ -10,7 +10,7 @@ use gdr_roce::{
 
 const LEN: usize = 64 << 10;
 
-fn usual() -> Pair {
+fn connected_pair() -> Pair {
     pair(&Settings::default(), LEN, Access::all())
 }
 
@@ -37,7 +37,7 @@ impl Pair {
             .expect("registered")
     }
 
-    /// Posts on side 0.
+    /// Posts a send on side 0.
     fn send(&mut self, id: u64, operation: Operation, segments: &[Segment]) {
         self.send_with(
             id,
@@ -57,7 +57,7 @@ impl Pair {
         self.net.sides[0].qp.post_send(&request).expect("room");
     }
 
-    /// Posts on side 1.
+    /// Posts a receive on side 1.
     fn receive(&mut self, id: u64, segments: &[Segment]) {
         let request = RecvRequest {
             id: WrId(id),
@@ -66,7 +66,7 @@ impl Pair {
         self.net.sides[1].qp.post_recv(&request).expect("room");
     }
 
-    /// What each request of a side came to.
+    /// The identifier and status of each completion of a side.
     fn statuses(&mut self, side: usize) -> Vec<(u64, WcStatus)> {
         self.net
             .completions(side)
@@ -76,7 +76,7 @@ impl Pair {
     }
 }
 
-/// Bytes that tell their place.
+/// Bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8 | 2).collect()
 }
@@ -84,7 +84,7 @@ fn pattern(len: usize) -> Vec<u8> {
 #[test]
 fn a_write_places_its_bytes_and_no_others() {
     for len in [0, 1, 1023, 1024, 1025, 3000, 5120] {
-        let mut pair = usual();
+        let mut pair = connected_pair();
         pair.bytes(0)[..len].copy_from_slice(&pattern(len));
         let write = Operation::Write {
             remote: pair.remote(1, 100),
@@ -109,7 +109,7 @@ fn a_write_places_its_bytes_and_no_others() {
 
 #[test]
 fn a_send_fills_the_receives_segments_in_order() {
-    let mut pair = usual();
+    let mut pair = connected_pair();
     pair.bytes(0)[..2500].copy_from_slice(&pattern(2500));
     let into = [
         pair.segment(1, 0, 10),
@@ -139,8 +139,8 @@ fn a_send_fills_the_receives_segments_in_order() {
 }
 
 #[test]
-fn a_write_with_immediate_takes_a_receive_and_leaves_its_memory_alone() {
-    let mut pair = usual();
+fn a_write_with_immediate_consumes_a_receive_without_writing_its_segments() {
+    let mut pair = connected_pair();
     let into = pair.segment(1, 0, 64);
     pair.receive(1, &[into]);
     let write = Operation::Write {
@@ -161,9 +161,9 @@ fn a_write_with_immediate_takes_a_receive_and_leaves_its_memory_alone() {
 }
 
 #[test]
-fn a_read_brings_the_peers_bytes() {
+fn a_read_copies_the_bytes_of_the_peer() {
     for len in [0, 1, 1024, 1025, 60_000] {
-        let mut pair = usual();
+        let mut pair = connected_pair();
         pair.bytes(1)[..len].copy_from_slice(&pattern(len));
         let read = Operation::Read {
             remote: pair.remote(1, 0),
@@ -182,8 +182,8 @@ fn a_read_brings_the_peers_bytes() {
 }
 
 #[test]
-fn atomics_answer_the_value_before() {
-    let mut pair = usual();
+fn atomics_return_the_original_value() {
+    let mut pair = connected_pair();
     pair.bytes(1)[16..24].copy_from_slice(&40u64.to_ne_bytes());
     let remote = pair.remote(1, 16);
     let ops = [
@@ -216,19 +216,19 @@ fn atomics_answer_the_value_before() {
             WcOpcode::CompareSwap
         ]
     );
-    let answers: Vec<_> = pair.bytes(0)[..24]
+    let originals: Vec<_> = pair.bytes(0)[..24]
         .as_chunks()
         .0
         .iter()
         .map(|b| u64::from_ne_bytes(*b))
         .collect();
-    assert_eq!(answers, [40, 42, 42]);
+    assert_eq!(originals, [40, 42, 42]);
     assert_eq!(pair.bytes(1)[16..24], 5u64.to_ne_bytes());
 }
 
 #[test]
-fn inline_bytes_are_taken_when_posted() {
-    let mut pair = usual();
+fn inline_bytes_are_copied_when_the_request_is_posted() {
+    let mut pair = connected_pair();
     let mut bytes = *b"hello";
     let write = Operation::Write {
         remote: pair.remote(1, 0),
@@ -243,7 +243,7 @@ fn inline_bytes_are_taken_when_posted() {
 
 #[test]
 fn a_fenced_send_waits_for_the_read_before_it() {
-    let mut pair = usual();
+    let mut pair = connected_pair();
     let read = Operation::Read {
         remote: pair.remote(1, 0),
     };
@@ -263,13 +263,13 @@ fn a_fenced_send_waits_for_the_read_before_it() {
     assert_eq!(
         pair.bytes(1)[100..104],
         [1; 4],
-        "what the READ brought, not what was there"
+        "the bytes that the READ has stored"
     );
 }
 
 #[test]
 fn a_send_without_a_receive_waits_until_one_is_posted() {
-    let mut pair = usual();
+    let mut pair = connected_pair();
     let segment = pair.segment(0, 0, 2000);
     pair.send(1, Operation::Send { immediate: None }, &[segment]);
     for _ in 0..100 {
@@ -284,7 +284,7 @@ fn a_send_without_a_receive_waits_until_one_is_posted() {
 }
 
 #[test]
-fn a_send_to_a_peer_that_never_receives_ends() {
+fn a_send_to_a_peer_that_never_posts_a_receive_fails() {
     let settings = Settings {
         rnr_retry: RnrRetry::new(3),
         ..Settings::default()
@@ -300,8 +300,8 @@ fn a_send_to_a_peer_that_never_receives_ends() {
 }
 
 #[test]
-fn a_peer_that_is_gone_costs_all_retries_and_then_the_connection() {
-    let mut pair = usual();
+fn a_connection_to_a_dead_peer_fails_after_all_retries() {
+    let mut pair = connected_pair();
     pair.net.faults.lose = 10_000;
     let into = pair.segment(0, 0, 8);
     for id in 0..3 {
@@ -317,15 +317,19 @@ fn a_peer_that_is_gone_costs_all_retries_and_then_the_connection() {
         (1, WcStatus::WrFlushed),
         (2, WcStatus::WrFlushed),
     ];
-    assert_eq!(pair.statuses(0), expected, "failures are always told");
-    // Eight times three packets, each time after 4.096 us x 2^8.
+    assert_eq!(
+        pair.statuses(0),
+        expected,
+        "a failure gives a completion without the signalled flag"
+    );
+    // Three packets, sent eight times at an interval of 4.096 us x 2^8.
     assert_eq!(pair.net.packets, 24);
     assert_eq!(pair.net.now.elapsed().as_nanos(), 8 * (4096 << 8));
 }
 
 #[test]
-fn a_message_longer_than_its_receive_ends_both_sides() {
-    let mut pair = usual();
+fn a_message_longer_than_its_receive_fails_both_sides() {
+    let mut pair = connected_pair();
     let (from, into) = (pair.segment(0, 0, 3000), pair.segment(1, 0, 2999));
     pair.receive(1, &[into]);
     pair.receive(2, &[into]);
@@ -344,8 +348,8 @@ fn a_message_longer_than_its_receive_ends_both_sides() {
 }
 
 #[test]
-fn a_segment_outside_registered_memory_fails_after_those_before_it() {
-    let mut pair = usual();
+fn a_send_outside_registered_memory_fails_after_the_requests_before_it() {
+    let mut pair = connected_pair();
     let write = Operation::Write {
         remote: pair.remote(1, 0),
         immediate: None,
@@ -365,8 +369,8 @@ fn a_segment_outside_registered_memory_fails_after_those_before_it() {
 }
 
 #[test]
-fn memory_that_goes_away_under_a_read_ends_the_connection() {
-    let mut pair = usual();
+fn memory_that_is_deregistered_during_a_read_fails_the_connection() {
+    let mut pair = connected_pair();
     let read = Operation::Read {
         remote: pair.remote(1, 0),
     };
@@ -391,7 +395,7 @@ fn memory_that_goes_away_under_a_read_ends_the_connection() {
 
 #[test]
 fn a_receive_outside_registered_memory_fails_on_both_sides() {
-    let mut pair = usual();
+    let mut pair = connected_pair();
     let from = pair.segment(0, 0, 10);
     let into = [pair.segment(1, 0, 10), pair.segment(1, LEN as u64, 10)];
     pair.receive(1, &into);
@@ -402,12 +406,12 @@ fn a_receive_outside_registered_memory_fails_on_both_sides() {
     assert_eq!(pair.net.sides[1].qp.poll_event(), Some(Event::Fatal));
     assert!(
         pair.bytes(1).iter().all(|byte| *byte == 1),
-        "not even into the good segment"
+        "not even in the valid segment"
     );
 }
 
 #[test]
-fn a_queue_pair_goes_through_its_states_in_order() {
+fn a_queue_pair_changes_its_states_in_order() {
     let settings = Settings::default();
     let mut qp = QueuePair::new(Qpn::new(3), settings.caps);
     assert_eq!(qp.state(), State::Reset);
@@ -423,7 +427,7 @@ fn a_queue_pair_goes_through_its_states_in_order() {
     };
     assert_eq!(qp.post_recv(&recv), Err(PostError::State(State::Reset)));
     qp.to_error();
-    assert_eq!(qp.state(), State::Reset, "nothing to fail yet");
+    assert_eq!(qp.state(), State::Reset, "RESET does not change to ERR");
     qp.to_init(Access::empty()).expect("from RESET");
     assert!(qp.to_init(Access::empty()).is_err());
     assert_eq!(qp.post_send(&send), Err(PostError::State(State::Init)));
@@ -438,14 +442,21 @@ fn a_queue_pair_goes_through_its_states_in_order() {
         qp.poll_completion().map(|done| (done.id, done.status)),
         Some((WrId(2), WcStatus::WrFlushed))
     );
+    qp.post_recv(&recv).expect("to be flushed");
     qp.to_reset();
     assert_eq!(qp.state(), State::Reset);
+    assert_eq!(
+        qp.poll_completion().map(|done| (done.id, done.status)),
+        Some((WrId(1), WcStatus::WrFlushed)),
+        "what was there before RESET stays"
+    );
+    assert_eq!(qp.poll_completion(), None);
     qp.to_init(Access::empty()).expect("from RESET");
 }
 
 #[test]
-fn requests_that_cannot_be_are_not_taken() {
-    let mut pair = usual();
+fn invalid_requests_are_not_posted() {
+    let mut pair = connected_pair();
     let remote = pair.remote(1, 0);
     let atomic = Operation::Atomic {
         remote,
@@ -472,11 +483,11 @@ fn requests_that_cannot_be_are_not_taken() {
     );
     assert_eq!(
         post(Operation::Read { remote }, Data::Inline(b"")),
-        Err(PostError::InlineAnswer)
+        Err(PostError::InlineResponse)
     );
     let long = [0; 257];
-    let refused = PostError::InlineTooLong { len: 257, max: 256 };
-    assert_eq!(post(write, Data::Inline(&long)), Err(refused));
+    let too_long = PostError::InlineTooLong { len: 257, max: 256 };
+    assert_eq!(post(write, Data::Inline(&long)), Err(too_long));
     assert_eq!(
         post(write, Data::Segments(&[huge])),
         Err(PostError::TooLong(u32::MAX.into()))
@@ -488,4 +499,37 @@ fn requests_that_cannot_be_are_not_taken() {
         post(write, Data::Segments(&[four])),
         Err(PostError::Full(64))
     );
+}
+
+#[test]
+fn in_err_every_request_is_flushed_even_without_a_connection_before() {
+    let settings = Settings::default();
+    let mut qp = QueuePair::new(Qpn::new(5), settings.caps);
+    qp.to_init(Access::all()).expect("from RESET");
+    qp.to_error();
+    let segments = [Segment {
+        lkey: gdr_roce::Lkey(1),
+        addr: BASE,
+        len: 8,
+    }];
+    let remote = Remote {
+        rkey: gdr_roce::Rkey(1),
+        addr: BASE,
+    };
+    let op = AtomicOp::FetchAdd { add: 1 };
+    for operation in [
+        Operation::Send { immediate: None },
+        Operation::Read { remote },
+        Operation::Atomic { remote, op },
+    ] {
+        let request = SendRequest {
+            id: WrId(1),
+            operation,
+            data: Data::Segments(&segments),
+            flags: SendFlags::empty(),
+        };
+        qp.post_send(&request).expect("flushed");
+        let done = qp.poll_completion().expect("completed immediately");
+        assert_eq!(done.status, WcStatus::WrFlushed);
+    }
 }

@@ -4,7 +4,7 @@
 // Do not edit. Made by:
 //     cargo xtask bindings --rdma-core 65.0 --headers FOLDER
 
-use super::foreign::*;
+use super::opaque::*;
 
 pub type __u16 = ::core::ffi::c_ushort;
 pub type __u32 = ::core::ffi::c_uint;
@@ -1346,6 +1346,14 @@ impl ibv_query_qp_data_in_order_caps {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_query_qp_data_in_order_caps(pub ::core::ffi::c_uint);
+impl ibv_fork_status {
+    pub const IBV_FORK_DISABLED: ibv_fork_status = ibv_fork_status(0);
+    pub const IBV_FORK_ENABLED: ibv_fork_status = ibv_fork_status(1);
+    pub const IBV_FORK_UNNEEDED: ibv_fork_status = ibv_fork_status(2);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_fork_status(pub ::core::ffi::c_uint);
 impl ibv_qp_state {
     pub const IBV_QPS_RESET: ibv_qp_state = ibv_qp_state(0);
     pub const IBV_QPS_INIT: ibv_qp_state = ibv_qp_state(1);

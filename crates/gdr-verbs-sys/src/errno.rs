@@ -1,13 +1,13 @@
-//! Error numbers, by name.
+//! Error numbers and their names.
 
 use std::fmt;
 use std::io;
 
-/// An `errno` as a verb left it. Numbers that this library does not know are data like any other.
+/// The `errno` of a verb. Numbers without a name here are valid, too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
-/// Declares the numbers that verbs and drivers are known to give.
+/// Declares the error numbers of verbs and drivers.
 macro_rules! errnos {
     ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
         impl Errno {
@@ -16,7 +16,7 @@ macro_rules! errnos {
                 pub const $name: Self = Self($value);
             )*
 
-            /// The number's name, where this library knows it.
+            /// The name of the number, if this crate knows it.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -28,55 +28,55 @@ macro_rules! errnos {
 }
 
 errnos! {
-    /// A privilege is missing.
+    /// The process lacks a privilege.
     EPERM = libc::EPERM;
-    /// No such thing; from polling: no completion is there.
+    /// Not found; from polling: the queue is empty.
     ENOENT = libc::ENOENT;
-    /// A signal came first.
+    /// Interrupted by a signal.
     EINTR = libc::EINTR;
     /// The device failed.
     EIO = libc::EIO;
-    /// No file is behind the descriptor. From registering a dma-buf with descriptor -1: the whole
-    /// path is supported.
+    /// The file descriptor is invalid. From the registration of a dma-buf with descriptor -1: library,
+    /// kernel and driver support dma-buf.
     EBADF = libc::EBADF;
-    /// Nothing is there now, and the descriptor does not wait.
+    /// A non-blocking call would have to wait.
     EAGAIN = libc::EAGAIN;
     /// Too little memory, or the limit of locked memory (`ulimit -l`).
     ENOMEM = libc::ENOMEM;
-    /// The device file may not be opened.
+    /// The device file cannot be opened for lack of permission.
     EACCES = libc::EACCES;
-    /// The memory cannot be pinned as the CPU's; for GPU memory: no peer-memory client claims it.
+    /// The memory cannot be pinned; for GPU memory: no peer-memory client supports it.
     EFAULT = libc::EFAULT;
-    /// Still in use: something that was made from it was not destroyed.
+    /// Objects that depend on this one exist.
     EBUSY = libc::EBUSY;
-    /// The device is gone.
+    /// The device was removed.
     ENODEV = libc::ENODEV;
-    /// A value, a combination or an alignment that is not allowed.
+    /// A value, a combination or an alignment is invalid.
     EINVAL = libc::EINVAL;
-    /// The other end's address does not resolve.
+    /// The address of the peer does not resolve.
     EHOSTUNREACH = libc::EHOSTUNREACH;
-    /// No route leads to the other end.
+    /// There is no route to the peer.
     ENETUNREACH = libc::ENETUNREACH;
     /// Out of range.
     ERANGE = libc::ERANGE;
-    /// No room is left.
+    /// No space is left.
     ENOSPC = libc::ENOSPC;
-    /// The kernel lacks the call; from the list of devices: it has no user-space verbs.
+    /// The kernel lacks the call; from `ibv_get_device_list`: it has no user-space verbs.
     ENOSYS = libc::ENOSYS;
-    /// Larger than the place for it.
+    /// The value is too large for its type.
     EOVERFLOW = libc::EOVERFLOW;
-    /// Kernel, driver or library are too old for the verb.
+    /// Kernel, driver or library is too old for the verb.
     EPROTONOSUPPORT = libc::EPROTONOSUPPORT;
-    /// Not offered by this device or its driver.
+    /// Not supported by the device or its driver.
     EOPNOTSUPP = libc::EOPNOTSUPP;
-    /// The device did not answer in time.
+    /// The device did not respond in time.
     ETIMEDOUT = libc::ETIMEDOUT;
-    /// The kernel's own `ENOTSUPP`, which leaks out of some drivers: not supported.
+    /// Not supported: the internal `ENOTSUPP` of the kernel, which some drivers return.
     ENOTSUPP = 524;
 }
 
 impl Errno {
-    /// What the last C call of this thread left.
+    /// The `errno` of this thread.
     pub(crate) fn last() -> Self {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_shows_its_name_and_an_unknown_one_itself() {
+    fn a_number_is_displayed_with_its_name_if_it_has_one() {
         assert_eq!(Errno::EFAULT.to_string(), "EFAULT (14)");
         assert_eq!(Errno(524).to_string(), "ENOTSUPP (524)");
         assert_eq!(Errno(9999).to_string(), "errno 9999");

@@ -1,65 +1,60 @@
-//! What can go wrong between this process and libibverbs.
+//! Errors of loading libibverbs and of its functions.
 
 use std::path::PathBuf;
 
 use crate::errno::Errno;
 
-/// Why there is no RDMA to be had through libibverbs.
+/// Why libibverbs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The library is not on this machine, or not on the loader's path.
+    /// The library is not installed, or not in the search path of the loader.
     #[error(
-        "libibverbs cannot be loaded from {}: {reason}; install rdma-core's library (the package \
-         libibverbs1 or libibverbs), or name its file in GDR_LIBIBVERBS",
+        "libibverbs cannot be loaded from {}: {reason}; install it (package libibverbs1 or \
+         libibverbs), or set GDR_LIBIBVERBS to its path",
         library.display()
     )]
-    Library {
-        /// The file that was asked for.
-        library: PathBuf,
-        /// The loader's own words.
-        reason: String,
-    },
+    #[allow(missing_docs, reason = "the names say it")]
+    Library { library: PathBuf, reason: String },
     /// The library lacks a function that every release of rdma-core has.
     #[error(
         "{} has no function {symbol}: it is not libibverbs, or older than rdma-core; install \
-         rdma-core's, or name its file in GDR_LIBIBVERBS",
+         rdma-core, or set GDR_LIBIBVERBS to the path of its library",
         library.display()
     )]
+    #[allow(missing_docs, reason = "the names say it")]
     Symbol {
-        /// The file that was loaded.
         library: PathBuf,
-        /// The function's name.
         symbol: &'static str,
     },
-    /// The library works and shows no device.
-    #[error("libibverbs shows no RDMA device: {0}")]
+    /// The library is loaded, but has no device.
+    #[error("libibverbs finds no RDMA device: {0}")]
     NoDevice(NoDevice),
 }
 
-/// Why libibverbs shows no device.
+/// Why libibverbs has no device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDevice {
-    /// The kernel has user-space verbs, and nothing that offers them.
+    /// The kernel has user-space verbs, but no device with them.
     #[error(
-        "its list is empty; load the network adapter's RDMA driver, or make a software device: \
+        "its list is empty; load the RDMA driver of the network adapter, or create a software device: \
          rdma link add rxe0 type rxe netdev eth0"
     )]
     Empty,
-    /// The kernel has no user-space verbs at all (`ENOSYS`).
+    /// The kernel has no user-space verbs (`ENOSYS`).
     #[error(
-        "the kernel has no user-space verbs; load them (modprobe ib_uverbs), or in a container \
-         pass /dev/infiniband and /sys/class/infiniband_verbs in"
+        "the kernel has no user-space verbs; load them (modprobe ib_uverbs), or pass \
+         /dev/infiniband and /sys/class/infiniband_verbs to the container"
     )]
     NoUverbs,
-    /// The list cannot be made.
+    /// `ibv_get_device_list` fails for another reason.
     #[error("ibv_get_device_list fails: {0}")]
     List(Errno),
 }
 
 impl NoDevice {
-    /// What `ibv_get_device_list` meant by failing with this number.
+    /// The meaning of an error of `ibv_get_device_list`.
     pub(crate) fn from_errno(errno: Errno) -> Self {
         match errno {
             Errno::ENOSYS => Self::NoUverbs,
@@ -68,38 +63,30 @@ impl NoDevice {
     }
 }
 
-/// Why a verb did nothing.
+/// The error of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbError {
-    /// The loaded libibverbs is from before this function.
+    /// The loaded libibverbs is too old for this function.
     #[error("{verb}: the loaded libibverbs does not have it; install a newer rdma-core")]
-    NotInLibrary {
-        /// The function's name in C.
-        verb: &'static str,
-    },
-    /// The device's provider (its user-space driver) does not have this function, or not for an
-    /// object made with these flags.
+    #[allow(missing_docs, reason = "the names say it")]
+    NotInLibrary { verb: &'static str },
+    /// The provider of the device (its user-space driver) does not have this function, or not for an
+    /// object with these flags.
     #[error(
-        "{verb}: the device's provider does not offer it, or the object was made without the flag \
-         that enables it; use the plain verb, or another device"
+        "{verb}: the provider of the device does not support it, or the object was created without \
+         the flag for it; use the basic verb, or another device"
     )]
-    NotInProvider {
-        /// The function's name in C.
-        verb: &'static str,
-    },
-    /// The call was made and failed.
+    #[allow(missing_docs, reason = "the names say it")]
+    NotInProvider { verb: &'static str },
+    /// The call failed.
     #[error("{verb} fails: {errno}")]
-    Failed {
-        /// The function's name in C.
-        verb: &'static str,
-        /// What it left.
-        errno: Errno,
-    },
+    #[allow(missing_docs, reason = "the names say it")]
+    Failed { verb: &'static str, errno: Errno },
 }
 
 impl VerbError {
-    /// The function's name in C.
+    /// The name of the function in C.
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::NotInLibrary { verb }
@@ -108,7 +95,7 @@ impl VerbError {
         }
     }
 
-    /// The error as a number; what was never called counts as `EOPNOTSUPP`, as in C.
+    /// The error number. A function that was not called gives `EOPNOTSUPP`, as in C.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NotInLibrary { .. } | Self::NotInProvider { .. } => Errno::EOPNOTSUPP,
@@ -122,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verb_that_is_not_there_counts_as_not_supported() {
+    fn a_missing_verb_gives_eopnotsupp() {
         let error = VerbError::NotInProvider { verb: "ibv_x" };
         assert_eq!((error.verb(), error.errno()), ("ibv_x", Errno::EOPNOTSUPP));
     }

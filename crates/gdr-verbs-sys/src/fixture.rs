@@ -1,4 +1,4 @@
-//! A provider and a library made by hand, for the tests of the inline verbs.
+//! A provider and a library with functions of a test.
 
 use std::ffi::c_void;
 use std::mem;
@@ -7,18 +7,18 @@ use std::ptr::{self, NonNull};
 
 use crate::bindings::{ibv_context, verbs_context};
 use crate::library::Verbs;
-use crate::table::Table;
+use crate::symbols::Symbols;
 
-/// A context such as a provider makes, with nothing in it but what a test puts there.
+/// A context as from a provider, with the operations that a test sets.
 pub(crate) struct Provider {
     context: *mut verbs_context,
 }
 
 impl Provider {
-    /// A provider with the functions that `fill` sets, as large as the header's.
+    /// A provider with the operations that `fill` sets, and with the size of the header.
     pub(crate) fn new(fill: impl FnOnce(&mut verbs_context)) -> Self {
-        // SAFETY: numbers, pointers and functions that may be null, and a mutex nobody locks: all
-        // of them may be zero.
+        // SAFETY: the fields are numbers, nullable pointers and functions, and a mutex that is not
+        // locked, so all of them may be zero.
         let mut context: Box<verbs_context> = Box::new(unsafe { mem::zeroed() });
         context.sz = size_of::<verbs_context>();
         context.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
@@ -29,29 +29,29 @@ impl Provider {
     }
 
     pub(crate) fn context(&self) -> *mut ibv_context {
-        // SAFETY: the context is there as long as this.
+        // SAFETY: the context lives as long as `self`.
         unsafe { &raw mut (*self.context).context }
     }
 }
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        // SAFETY: it was made from a box, and is given back once.
+        // SAFETY: the pointer is from `Box::into_raw`, and is freed once.
         drop(unsafe { Box::from_raw(self.context) });
     }
 }
 
-/// What no test calls: there is nobody to answer for the arguments' types.
+/// Stands for the functions that a test does not call. Their arguments are unknown, so it aborts.
 extern "C" fn unexpected() {
     process::abort();
 }
 
-/// A library whose functions are those of `functions`; the rest exist and may not be called,
-/// except for those in `missing`.
+/// A library with the given functions. The others abort when they are called; those in `missing` do
+/// not exist.
 ///
 /// # Safety
 ///
-/// Each address is of a function with the type of the one that it stands for.
+/// Each address is that of a function with the type of the one that it replaces.
 pub(crate) unsafe fn library(
     functions: &[(&str, *const ())],
     missing: &[&str],
@@ -64,7 +64,7 @@ pub(crate) unsafe fn library(
         let address = given.map_or(unexpected as *const (), |(_, address)| *address);
         NonNull::new(address.cast::<c_void>().cast_mut())
     };
-    // SAFETY: the caller answers for the functions given; the others end the process before they
-    // look at an argument.
-    unsafe { Table::fill(find) }.map(Verbs::of)
+    // SAFETY: the given functions have the right types by contract; the others abort without using
+    // an argument.
+    unsafe { Symbols::fill(find) }.map(Verbs::of)
 }

@@ -1,4 +1,4 @@
-//! Loading libibverbs, and the devices that it shows.
+//! Loading of libibverbs, and its list of devices.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString, c_int, c_void};
@@ -10,38 +10,78 @@ use std::sync::{Mutex, OnceLock};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::bindings::ibv_device;
+use crate::bindings::{ibv_device, ibv_fork_status};
 use crate::error::{LoadError, NoDevice};
 use crate::mlx5::Mlx5;
-use crate::table::Table;
+use crate::symbols::Symbols;
 
-/// The library's name, of which every release of rdma-core keeps the interface.
+/// The name of the library, whose ABI is the same in every release of rdma-core.
 pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 
-/// The variable of the environment that names another file.
+/// The environment variable with the path of another library.
 const OVERRIDE: &str = "GDR_LIBIBVERBS";
+
+/// The file to load.
+#[derive(Debug, PartialEq, Eq)]
+struct LibraryFile {
+    path: OsString,
+    /// The override is set, but ignored because of raised privileges.
+    override_ignored: bool,
+}
+
+/// Whether the process has privileges that its caller lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Privileges {
+    /// Those of its caller.
+    Inherited,
+    /// More, by setuid, setgid or file capabilities. The environment is that of the caller, who must
+    /// not choose which code runs.
+    Raised,
+}
+
+impl Privileges {
+    fn of_process() -> Self {
+        // SAFETY: the call only reads the auxiliary vector of this process.
+        match unsafe { libc::getauxval(libc::AT_SECURE) } {
+            0 => Self::Inherited,
+            _ => Self::Raised,
+        }
+    }
+}
+
+impl LibraryFile {
+    fn new(named: Option<OsString>, privileges: Privileges) -> Self {
+        let named = named.filter(|file| !file.is_empty());
+        let override_ignored = named.is_some() && privileges == Privileges::Raised;
+        Self {
+            path: named
+                .filter(|_| !override_ignored)
+                .unwrap_or_else(|| OsString::from(LIBRARY)),
+            override_ignored,
+        }
+    }
+}
 
 /// A loaded libibverbs.
 ///
-/// It is never unloaded: it starts providers (libraries of its own), and contexts hold pointers
-/// into them.
+/// It is never unloaded: it loads providers, which are libraries themselves, and contexts have
+/// pointers into them.
 #[derive(Debug)]
 pub struct Verbs {
-    table: Table,
+    symbols: Symbols,
     library: PathBuf,
     mlx5: OnceLock<Option<Mlx5>>,
 }
 
 impl Verbs {
-    /// The library, once it shows at least one device.
+    /// Returns the library if it has at least one device.
     ///
-    /// It is loaded once and then given again; the devices are listed each time, for they come
-    /// and go.
+    /// The library is loaded once. The devices are listed in every call, because they may change.
     ///
     /// # Errors
     ///
     /// [`LoadError::Library`] and [`LoadError::Symbol`] as [`Verbs::library`];
-    /// [`LoadError::NoDevice`] where the list is empty or the kernel has no user-space verbs.
+    /// [`LoadError::NoDevice`] if the list is empty or the kernel has no user-space verbs.
     pub fn load() -> Result<&'static Self, LoadError> {
         let verbs = Self::library()?;
         if verbs.devices()?.is_empty() {
@@ -50,30 +90,50 @@ impl Verbs {
         Ok(verbs)
     }
 
-    /// The library, whether or not there is a device: `libibverbs.so.1`, or the file that the
-    /// environment's `GDR_LIBIBVERBS` names. A failure is not remembered.
+    /// Returns the library, with or without devices: `libibverbs.so.1`, or the file in the environment
+    /// variable `GDR_LIBIBVERBS`. After a failure the next call tries again.
+    ///
+    /// A process with more privileges than its caller (setuid, setgid, file capabilities;
+    /// `AT_SECURE` of `getauxval(3)`) ignores the variable, because the caller must not choose which
+    /// code runs with these privileges.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Library`] where there is no such library, [`LoadError::Symbol`] where it is
-    /// not libibverbs.
+    /// [`LoadError::Library`] if the library is not found, [`LoadError::Symbol`] if it is not
+    /// libibverbs.
     pub fn library() -> Result<&'static Self, LoadError> {
         static LOADED: Mutex<Option<&'static Verbs>> = Mutex::new(None);
         let mut loaded = LOADED.lock().unwrap_or_else(|error| error.into_inner());
         if let Some(verbs) = *loaded {
             return Ok(verbs);
         }
-        let file = env::var_os(OVERRIDE)
-            .filter(|file| !file.is_empty())
-            .unwrap_or_else(|| OsString::from(LIBRARY));
-        // SAFETY: libibverbs is made to be opened at run time; who sets the override answers for
-        // that library.
-        let verbs = unsafe { Self::open(&file) }?;
+        let file = LibraryFile::new(env::var_os(OVERRIDE), Privileges::of_process());
+        if file.override_ignored {
+            tracing::warn!(
+                "{OVERRIDE} is ignored: this process has more privileges than its caller"
+            );
+        }
+        // SAFETY: libibverbs can be loaded at run time. The override is used only if the owner of the
+        // environment could run the same code without this process.
+        let verbs = unsafe { Self::open(&file.path) }.map_err(|error| match error {
+            LoadError::Library { library, reason } if file.override_ignored => LoadError::Library {
+                library,
+                reason: format!(
+                    "{reason} ({OVERRIDE} is ignored in a process with more privileges than its \
+                     caller)"
+                ),
+            },
+            error => error,
+        })?;
         Ok(loaded.insert(verbs))
     }
 
-    /// Loads libibverbs from this file, or by this name from the loader's path. Each call makes
-    /// another table, which stays for the life of the process.
+    /// Loads libibverbs from this path, or by this name from the search path of the loader. Each call
+    /// allocates another `Verbs`, which lives as long as the process.
+    ///
+    /// Memory that is registered afterwards is protected from copy-on-write after a `fork`
+    /// (`ibv_fork_init`), unless the kernel does so itself (Linux 5.12 and later) or the process has
+    /// registered memory before.
     ///
     /// # Errors
     ///
@@ -81,46 +141,64 @@ impl Verbs {
     ///
     /// # Safety
     ///
-    /// The file, if it is a library at all, is libibverbs or acts as it does: its initializers
-    /// run, and functions with libibverbs' names have libibverbs' types and meaning.
+    /// If the file is a library, it is libibverbs or behaves like it: its initializers are safe to
+    /// run, and functions with the names of libibverbs have the types and meaning of libibverbs.
     pub unsafe fn open(file: impl AsRef<OsStr>) -> Result<&'static Self, LoadError> {
         let file = file.as_ref();
-        // SAFETY: the caller answers for what the library does when it is loaded.
+        // SAFETY: the library is safe to load by contract.
         let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| LoadError::Library {
             library: file.into(),
             reason: reason(&error),
         })?;
-        // SAFETY: these are the addresses in the library, which the caller answers for and which
-        // is never unloaded (below).
-        let table = unsafe { Table::fill(|name| find(&library, name)) };
-        // Even what turned out not to be libibverbs stays: it may have started threads.
+        // SAFETY: the addresses are those of the library, which has the right functions by contract
+        // and is never unloaded (below).
+        let symbols = unsafe { Symbols::fill(|name| find(&library, name)) };
+        // A library that is not libibverbs is not unloaded either: it may have started threads.
         mem::forget(library);
-        let table = table.map_err(|symbol| LoadError::Symbol {
+        let symbols = symbols.map_err(|symbol| LoadError::Symbol {
             library: file.into(),
             symbol,
         })?;
-        Ok(Box::leak(Box::new(Self {
-            table,
+        let verbs: &'static Self = Box::leak(Box::new(Self {
+            symbols,
             library: file.into(),
             mlx5: OnceLock::new(),
-        })))
+        }));
+        verbs.protect_from_fork();
+        Ok(verbs)
     }
 
-    /// The file that was asked for.
+    /// Before Linux 5.12 the first write after a fork moves a registered page of the parent, while the
+    /// device continues to use the old page.
+    fn protect_from_fork(&self) {
+        // SAFETY: the call has no requirements.
+        let status = unsafe { self.ibv_is_fork_initialized() };
+        // An older library lacks this function; it has no protection before ibv_fork_init.
+        let status = status.unwrap_or(ibv_fork_status::IBV_FORK_DISABLED);
+        if status != ibv_fork_status::IBV_FORK_DISABLED {
+            return;
+        }
+        // SAFETY: the call has no requirements, and only fails if memory is registered already.
+        if let Err(error) = unsafe { self.ibv_fork_init() } {
+            tracing::debug!(%error, "registered memory is not protected from fork");
+        }
+    }
+
+    /// The path or name that the library was loaded from.
     pub fn file(&self) -> &Path {
         &self.library
     }
 
-    /// The devices that are there now.
+    /// Lists the current devices.
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoDevice`] where the kernel has no user-space verbs or the list cannot be
-    /// made. An empty list is none.
+    /// [`LoadError::NoDevice`] if the kernel has no user-space verbs or the call fails. An empty list
+    /// is not an error.
     pub fn devices(&self) -> Result<Devices<'_>, LoadError> {
         let mut count: c_int = 0;
-        // SAFETY: a place for the number; the list is freed once, by its owner.
+        // SAFETY: the pointer is writable; the list is freed once, by `Devices`.
         match unsafe { self.ibv_get_device_list(&mut count) } {
             Ok(list) => Ok(Devices {
                 verbs: self,
@@ -135,30 +213,30 @@ impl Verbs {
         &self.mlx5
     }
 
-    pub(crate) fn table(&self) -> &Table {
-        &self.table
+    pub(crate) fn symbols(&self) -> &Symbols {
+        &self.symbols
     }
 
     #[cfg(test)]
-    pub(crate) fn of(table: Table) -> Self {
+    pub(crate) fn of(symbols: Symbols) -> Self {
         Self {
-            table,
-            library: PathBuf::from("a table made by hand"),
+            symbols,
+            library: PathBuf::from("test"),
             mlx5: OnceLock::new(),
         }
     }
 }
 
-/// The default version of the function: libibverbs also keeps the versions of 2005, under the same
-/// names, which `dlsym` passes over.
+/// The default version of a function. libibverbs also has the versions of 2005 with the same names,
+/// which `dlsym` does not return.
 fn find(library: &Library, name: &str) -> Option<NonNull<c_void>> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the symbol is only taken as an address here.
+    // SAFETY: the symbol is only used as an address here.
     let symbol = unsafe { library.get::<*mut c_void>(name.as_c_str()) }.ok()?;
     NonNull::new(symbol.as_raw_ptr())
 }
 
-/// The loader's own words (`dlerror`), which libloading keeps as the source of its error.
+/// The message of the loader (`dlerror`), which libloading stores as the source of its error.
 fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -166,7 +244,7 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
-/// The devices that were there when they were listed, which are freed with this unless opened.
+/// A list of devices. Dropping it frees the devices that are not open.
 #[derive(Debug)]
 pub struct Devices<'a> {
     verbs: &'a Verbs,
@@ -175,27 +253,95 @@ pub struct Devices<'a> {
 }
 
 impl Devices<'_> {
-    /// How many there are.
+    /// The number of devices.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Each of them, for [`Verbs::ibv_open_device`] and what else takes one; gone with this list.
+    /// The devices, for [`Verbs::ibv_open_device`] and other calls. They are valid as long as the
+    /// list.
     pub fn as_slice(&self) -> &[*mut ibv_device] {
-        // SAFETY: the library gave this many pointers, and they stay until the list is freed.
+        // SAFETY: the library returned this many pointers, which are valid until the list is freed.
         unsafe { slice::from_raw_parts(self.list.as_ptr(), self.count) }
     }
 }
 
 impl Drop for Devices<'_> {
     fn drop(&mut self) {
-        // SAFETY: the list is the library's and is freed here only; who keeps a device's pointer
-        // beyond it answers for that.
+        // SAFETY: the list is from the library and is freed only here. By the contracts of the calls
+        // that take a device, its pointer is not used afterwards.
         unsafe { self.verbs.ibv_free_device_list(self.list.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn a_process_with_raised_privileges_loads_no_library_that_its_caller_names() {
+        let choose = |named: &str, privileges| {
+            let file = LibraryFile::new(Some(named.into()), privileges);
+            (file.path, file.override_ignored)
+        };
+        let default = || OsString::from(LIBRARY);
+        assert_eq!(
+            choose("/tmp/other.so", Privileges::Inherited),
+            ("/tmp/other.so".into(), false)
+        );
+        assert_eq!(
+            choose("/tmp/other.so", Privileges::Raised),
+            (default(), true)
+        );
+        assert_eq!(choose("", Privileges::Raised), (default(), false));
+        let unset = LibraryFile::new(None, Privileges::Raised);
+        assert_eq!((unset.path, unset.override_ignored), (default(), false));
+    }
+
+    static STATUS: AtomicU32 = AtomicU32::new(0);
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn is_fork_initialized() -> ibv_fork_status {
+        ibv_fork_status(STATUS.load(Ordering::Relaxed))
+    }
+
+    extern "C" fn fork_init() -> c_int {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // The result after the first registration, which is not an error.
+        libc::EINVAL
+    }
+
+    #[test]
+    fn memory_is_protected_from_fork_unless_it_is_protected_already() {
+        let functions: [(&str, *const ()); 2] = [
+            ("ibv_is_fork_initialized", is_fork_initialized as *const ()),
+            ("ibv_fork_init", fork_init as *const ()),
+        ];
+        // SAFETY: the functions have the types of those that they replace.
+        let library = |missing: &[&str]| unsafe { fixture::library(&functions, missing) };
+        let verbs = library(&[]).unwrap();
+        for (status, calls) in [
+            (ibv_fork_status::IBV_FORK_DISABLED, 1),
+            (ibv_fork_status::IBV_FORK_ENABLED, 0),
+            (ibv_fork_status::IBV_FORK_UNNEEDED, 0),
+        ] {
+            STATUS.store(status.0, Ordering::Relaxed);
+            CALLS.store(0, Ordering::Relaxed);
+            verbs.protect_from_fork();
+            assert_eq!(CALLS.load(Ordering::Relaxed), calls, "{status}");
+        }
+        library(&["ibv_is_fork_initialized"])
+            .unwrap()
+            .protect_from_fork();
+        assert_eq!(CALLS.load(Ordering::Relaxed), 1, "an older library");
     }
 }

@@ -1,9 +1,8 @@
-//! What libmlx5 alone offers, for NVIDIA's (Mellanox') adapters: queue pairs whose small messages
-//! do not go through completions.
+//! The extension of libmlx5 for adapters of NVIDIA (Mellanox) that disables "scatter to CQE".
 //!
-//! libmlx5 lets the device put payloads of up to 64 bytes into the completion and copies them to
-//! where they belong by the CPU ("scatter to CQE"), for receives as well as for answers to reads
-//! and atomics. For GPU memory that is a store to an address that the CPU does not have.
+//! With "scatter to CQE" the device writes payloads of up to 64 bytes to the completion, for receives
+//! and for responses to READs and atomics, and libmlx5 copies them to their destination by CPU. For
+//! GPU memory that is a store to an address that the CPU cannot access.
 
 use std::ffi::CString;
 use std::mem;
@@ -11,12 +10,13 @@ use std::ptr::NonNull;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::answer::pointer;
 use crate::bindings::*;
 use crate::error::VerbError;
 use crate::library::{LIBRARY, Verbs};
+use crate::ret::pointer;
 
-/// The library's name; where libibverbs was named as a file, it is looked for beside it.
+/// The name of the library. If libibverbs was loaded from a path, libmlx5 is loaded from the same
+/// folder.
 const LIBMLX5: &str = "libmlx5.so.1";
 
 /// `MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS` (infiniband/mlx5dv.h).
@@ -32,8 +32,8 @@ struct Dc {
     dct_access_key: u64,
 }
 
-/// `struct mlx5dv_qp_init_attr` (infiniband/mlx5dv.h), which is the same in every release since
-/// rdma-core 30; earlier ones end before `send_ops_flags`.
+/// `struct mlx5dv_qp_init_attr` (infiniband/mlx5dv.h) of every release since rdma-core 30. In earlier
+/// ones it ends before `send_ops_flags`.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct InitAttr {
@@ -51,7 +51,7 @@ type CreateQp = unsafe extern "C" fn(
     mlx5: *mut InitAttr,
 ) -> *mut ibv_qp;
 
-/// The functions, which stay valid for the life of the process.
+/// The functions of libmlx5, which are valid for the life of the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mlx5 {
     is_supported: IsSupported,
@@ -59,20 +59,20 @@ pub(crate) struct Mlx5 {
 }
 
 impl Mlx5 {
-    /// The functions, where the library has them.
+    /// The functions of the library, if it has them.
     ///
     /// # Safety
     ///
-    /// The library is libmlx5 or acts as it does, and is never unloaded.
+    /// The library is libmlx5 or behaves like it, and is never unloaded.
     unsafe fn of(library: &Library) -> Option<Self> {
         let find = |name: &str| {
             let name = CString::new(name).ok()?;
-            // SAFETY: the symbol is only taken as an address here.
+            // SAFETY: the symbol is only used as an address here.
             let symbol = unsafe { library.get::<*mut std::ffi::c_void>(name.as_c_str()) }.ok()?;
             NonNull::new(symbol.as_raw_ptr())
         };
         let (is_supported, create_qp) = (find("mlx5dv_is_supported")?, find("mlx5dv_create_qp")?);
-        // SAFETY: the addresses are of functions with these types, as the caller answers for.
+        // SAFETY: by contract the addresses are those of functions with these types.
         Some(unsafe {
             Self {
                 is_supported: mem::transmute::<*mut std::ffi::c_void, IsSupported>(
@@ -83,7 +83,7 @@ impl Mlx5 {
         })
     }
 
-    /// The functions of the library that belongs to this libibverbs.
+    /// The functions of the libmlx5 that belongs to this libibverbs.
     fn load(verbs: &Verbs) -> Option<Self> {
         let libibverbs = verbs.file();
         let beside = match libibverbs.as_os_str() == LIBRARY {
@@ -91,13 +91,14 @@ impl Mlx5 {
             false => libibverbs.with_file_name(LIBMLX5),
         };
         for file in [libibverbs, &beside] {
-            // SAFETY: the first is loaded already; the second is libmlx5, which is made to be
-            // loaded by libibverbs in the same way.
+            // SAFETY: the first is loaded already. The second is libmlx5, which libibverbs loads in
+            // the same way.
             let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
             let Ok(library) = library else {
                 continue;
             };
-            // SAFETY: functions with these names are libmlx5's, and the library stays (below).
+            // SAFETY: functions with these names are those of libmlx5; the library is not unloaded
+            // (below).
             let found = unsafe { Self::of(&library) };
             mem::forget(library);
             if found.is_some() {
@@ -109,9 +110,8 @@ impl Mlx5 {
 }
 
 impl Verbs {
-    /// Makes a queue pair as [`Verbs::ibv_create_qp_ex`] does, of which small messages do not go
-    /// through completions, where that is anything to ask for: on devices of libmlx5. `None`
-    /// where the device is no such one, or libmlx5 is not to be had; then nothing was made.
+    /// Creates a queue pair as [`Verbs::ibv_create_qp_ex`] does, without "scatter to CQE". Returns
+    /// `None`, without creating a queue pair, if libmlx5 is not found or does not support the device.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Verbs {
         attr: &mut ibv_qp_init_attr_ex,
     ) -> Option<Result<NonNull<ibv_qp>, VerbError>> {
         let mlx5 = (*self.mlx5().get_or_init(|| Mlx5::load(self)))?;
-        // SAFETY: the context is open, and its device there.
+        // SAFETY: the context is open, so its device is valid.
         if !unsafe { (mlx5.is_supported)((*context).device) } {
             return None;
         }
@@ -135,8 +135,8 @@ impl Verbs {
             create_flags: DISABLE_SCATTER_TO_CQE,
             ..InitAttr::default()
         };
-        // SAFETY: the attributes are as the caller answers for; of the others only those are read
-        // that their mask names.
+        // SAFETY: the attributes are valid by contract; of the others libmlx5 reads only
+        // those that the mask selects.
         let made = unsafe { (mlx5.create_qp)(context, attr, &mut flags) };
         Some(pointer("mlx5dv_create_qp", made))
     }

@@ -1,23 +1,23 @@
-//! What devices and ports say of themselves.
+//! Queries of devices and ports.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
 
-use crate::answer::status;
 use crate::bindings::*;
 use crate::errno::Errno;
 use crate::error::VerbError;
-use crate::extension::provided;
 use crate::library::Verbs;
+use crate::provider_ops::provider_op;
+use crate::ret::status;
 
 impl Verbs {
-    /// The port's attributes (`ibv_query_port` in C). Providers without the new form leave what
-    /// came later than `flags` at 0: `port_cap_flags2` and `active_speed_ex`.
+    /// The attributes of the port (`ibv_query_port` in C). Providers without the new form leave the
+    /// fields after `flags` at 0: `port_cap_flags2` and `active_speed_ex`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a port that the device does not have; ports count from 1.
+    /// `EINVAL` for a port that the device does not have. The first port is 1.
     ///
     /// # Safety
     ///
@@ -28,24 +28,24 @@ impl Verbs {
         port: u8,
     ) -> Result<ibv_port_attr, VerbError> {
         let mut attr = ibv_port_attr::default();
-        // SAFETY: the context is open; the field's type is its own.
-        match unsafe { provided!(context, query_port) } {
+        // SAFETY: the context is open; the macro takes the type from the field.
+        match unsafe { provider_op!(context, query_port) } {
             Some(query_port) => {
-                // SAFETY: the provider writes at most as many bytes as it is told there are.
-                let answer = unsafe { query_port(context, port, &mut attr, size_of_val(&attr)) };
-                status("ibv_query_port", answer)?;
+                // SAFETY: the provider writes at most as many bytes as the size argument.
+                let ret = unsafe { query_port(context, port, &mut attr, size_of_val(&attr)) };
+                status("ibv_query_port", ret)?;
             }
             None => {
                 let attr = ptr::from_mut(&mut attr).cast();
-                // SAFETY: the old form's structure is the beginning of the new one's.
+                // SAFETY: the structure begins with the fields of the original one.
                 unsafe { self.ibv_query_port(context, port, attr) }?;
             }
         }
         Ok(attr)
     }
 
-    /// The device's limits and capabilities. Providers without the new form give `orig_attr`
-    /// alone and leave the rest at 0, which means "not said" rather than "cannot".
+    /// The limits and capabilities of the device. Providers without the new form set `orig_attr` only
+    /// and leave the rest at 0, which then means "unknown".
     ///
     /// # Errors
     ///
@@ -60,13 +60,13 @@ impl Verbs {
     ) -> Result<ibv_device_attr_ex, VerbError> {
         let verb = "ibv_query_device_ex";
         let mut attr = ibv_device_attr_ex::default();
-        // SAFETY: the context is open; the field's type is its own.
-        if let Some(query_device_ex) = unsafe { provided!(context, query_device_ex) } {
-            // SAFETY: the input may be null; the provider writes at most as many bytes as it is
-            // told there are.
-            let answer =
+        // SAFETY: the context is open; the macro takes the type from the field.
+        if let Some(query_device_ex) = unsafe { provider_op!(context, query_device_ex) } {
+            // SAFETY: the input may be null; the provider writes at most as many bytes as the size
+            // argument.
+            let ret =
                 unsafe { query_device_ex(context, ptr::null(), &mut attr, size_of_val(&attr)) };
-            match status(verb, answer) {
+            match status(verb, ret) {
                 Ok(()) => return Ok(attr),
                 Err(error) if !matches!(error.errno(), Errno::EOPNOTSUPP | Errno::ENOSYS) => {
                     return Err(error);
@@ -79,13 +79,13 @@ impl Verbs {
         Ok(attr)
     }
 
-    /// One entry of a port's GID table, with its type and network interface (`ibv_query_gid_ex`
+    /// One entry of the GID table of a port, with its type and network interface (`ibv_query_gid_ex`
     /// in C).
     ///
     /// # Errors
     ///
-    /// [`VerbError::NotInLibrary`] before rdma-core 32; `ENODATA` for an empty entry; `EINVAL` for
-    /// an index or a port that is not there.
+    /// [`VerbError::NotInLibrary`] before rdma-core 32; `ENODATA` for an empty entry; `EINVAL` for an
+    /// invalid index or port.
     ///
     /// # Safety
     ///
@@ -98,17 +98,17 @@ impl Verbs {
     ) -> Result<ibv_gid_entry, VerbError> {
         let mut entry = ibv_gid_entry::default();
         let size = size_of_val(&entry);
-        // SAFETY: the library writes at most as many bytes as it is told there are.
+        // SAFETY: the library writes at most as many bytes as the size argument.
         unsafe { self._ibv_query_gid_ex(context, port, index, &mut entry, 0, size) }?;
         Ok(entry)
     }
 
-    /// All entries in use of the GID tables of all ports (`ibv_query_gid_table` in C): those that
-    /// were written, at the beginning of `entries`.
+    /// The used entries of the GID tables of all ports (`ibv_query_gid_table` in C). They are written
+    /// to the start of `entries`.
     ///
     /// # Errors
     ///
-    /// [`VerbError::NotInLibrary`] before rdma-core 32; `EINVAL` where `entries` is too short.
+    /// [`VerbError::NotInLibrary`] before rdma-core 32; `EINVAL` if `entries` is too short.
     ///
     /// # Safety
     ///
@@ -118,24 +118,24 @@ impl Verbs {
         context: *mut ibv_context,
         entries: &'a mut [MaybeUninit<ibv_gid_entry>],
     ) -> Result<&'a mut [ibv_gid_entry], VerbError> {
-        // The kernel writes whole entries; zeros keep even a library that does less harmless.
+        // The kernel writes whole entries. With zeros even a library that does not is harmless.
         entries.fill(MaybeUninit::zeroed());
         let (first, room) = (entries.as_mut_ptr().cast::<ibv_gid_entry>(), entries.len());
         let size = size_of::<ibv_gid_entry>();
-        // SAFETY: there is room for this many entries of this size.
+        // SAFETY: `entries` has room for this many entries of this size.
         let count = unsafe { self._ibv_query_gid_table(context, first, room, 0, size) }?;
-        // SAFETY: all of them were set above, and any bytes are a GID entry; the borrow is that of
-        // `entries`.
+        // SAFETY: all entries are initialized above, any bytes are a valid GID entry, and the borrow
+        // is that of `entries`.
         Ok(unsafe { slice::from_raw_parts_mut(first, count.min(room)) })
     }
 }
 
-/// The device's clock, in its own ticks (`device_attr_ex.hca_core_clock` per millisecond), as
+/// Reads the clock of the device, in ticks (`device_attr_ex.hca_core_clock` per millisecond), to
 /// `raw_clock`.
 ///
 /// # Errors
 ///
-/// [`VerbError::NotInProvider`] where the device has no clock to read.
+/// [`VerbError::NotInProvider`] if the provider cannot read a clock.
 ///
 /// # Safety
 ///
@@ -145,10 +145,10 @@ pub unsafe fn ibv_query_rt_values_ex(
     values: &mut ibv_values_ex,
 ) -> Result<(), VerbError> {
     let verb = "ibv_query_rt_values_ex";
-    // SAFETY: the context is open; the field's type is its own.
-    let query = unsafe { provided!(context, query_rt_values) };
+    // SAFETY: the context is open; the macro takes the type from the field.
+    let query = unsafe { provider_op!(context, query_rt_values) };
     let query = query.ok_or(VerbError::NotInProvider { verb })?;
-    // SAFETY: the values are readable and writable; which of them are wanted stands in them.
+    // SAFETY: the values are readable and writable, and their mask selects the fields.
     status(verb, unsafe { query(context, values) })
 }
 
@@ -156,7 +156,7 @@ pub unsafe fn ibv_query_rt_values_ex(
 mod tests {
     use super::*;
     use crate::fixture::{Provider, library};
-    use crate::foreign::_compat_ibv_port_attr;
+    use crate::opaque::_compat_ibv_port_attr;
 
     unsafe extern "C" fn new_port(
         _: *mut ibv_context,
@@ -168,7 +168,7 @@ mod tests {
         if port != 1 {
             return libc::EINVAL;
         }
-        // SAFETY: the caller gives a place.
+        // SAFETY: the caller passes a writable pointer.
         unsafe { (*attr).active_speed_ex = 512 };
         0
     }
@@ -178,7 +178,7 @@ mod tests {
         _: u8,
         attr: *mut _compat_ibv_port_attr,
     ) -> i32 {
-        // SAFETY: the caller gives a place; `state` comes first in the old form too.
+        // SAFETY: the caller passes a writable pointer; `state` is the first field in both forms.
         unsafe {
             attr.cast::<ibv_port_state>()
                 .write(ibv_port_state::IBV_PORT_ACTIVE)
@@ -187,7 +187,7 @@ mod tests {
     }
 
     unsafe extern "C" fn plain_device(_: *mut ibv_context, attr: *mut ibv_device_attr) -> i32 {
-        // SAFETY: the caller gives a place.
+        // SAFETY: the caller passes a writable pointer.
         unsafe { (*attr).max_qp = 7 };
         0
     }
@@ -199,7 +199,7 @@ mod tests {
         _: usize,
     ) -> i32 {
         assert!(input.is_null());
-        // SAFETY: the caller gives a place.
+        // SAFETY: the caller passes a writable pointer.
         unsafe { (*attr).hca_core_clock = 1_000_000 };
         0
     }
@@ -210,7 +210,7 @@ mod tests {
         attr: *mut ibv_device_attr_ex,
         _: usize,
     ) -> i32 {
-        // SAFETY: the caller gives a place.
+        // SAFETY: the caller passes a writable pointer.
         unsafe { (*attr).hca_core_clock = 1 };
         ERRNO
     }
@@ -226,7 +226,7 @@ mod tests {
         if room < 2 {
             return -(libc::EINVAL as isize);
         }
-        // SAFETY: the caller gives this much room.
+        // SAFETY: the caller passes room for this many entries.
         unsafe { (*entries.add(1)).gid_index = 3 };
         2
     }
@@ -237,43 +237,43 @@ mod tests {
             ("ibv_query_device", plain_device as *const ()),
             ("_ibv_query_gid_table", two_gids as *const ()),
         ];
-        // SAFETY: each has the type of the one that it stands for.
+        // SAFETY: each has the type of the function that it replaces.
         unsafe { library(&functions, &["_ibv_query_gid_ex"]) }.unwrap()
     }
 
     fn device(provider: &Provider) -> Result<ibv_device_attr_ex, VerbError> {
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         unsafe { verbs().ibv_query_device_ex(provider.context()) }
     }
 
     #[test]
-    fn a_port_is_asked_for_in_the_new_form_where_there_is_one() {
+    fn a_port_is_queried_in_the_new_form_if_the_provider_has_it() {
         let provider = Provider::new(|context| context.query_port = Some(new_port));
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         let port = unsafe { verbs().query_port(provider.context(), 1) }.unwrap();
         assert_eq!(port.active_speed_ex, 512);
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         let error = unsafe { verbs().query_port(provider.context(), 9) }.unwrap_err();
         assert_eq!(error.to_string(), "ibv_query_port fails: EINVAL (22)");
     }
 
     #[test]
-    fn a_port_in_the_old_form_has_zeros_for_what_came_later() {
+    fn a_port_in_the_old_form_has_zeros_in_the_newer_fields() {
         let provider = Provider::new(|_| {});
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         let port = unsafe { verbs().query_port(provider.context(), 1) }.unwrap();
         assert_eq!(port.state, ibv_port_state::IBV_PORT_ACTIVE);
         assert_eq!((port.port_cap_flags2, port.active_speed_ex), (0, 0));
     }
 
     #[test]
-    fn a_device_is_asked_for_in_the_new_form_where_there_is_one() {
+    fn a_device_is_queried_in_the_new_form_if_the_provider_has_it() {
         let provider = Provider::new(|context| context.query_device_ex = Some(full_device));
         assert_eq!(device(&provider).unwrap().hca_core_clock, 1_000_000);
     }
 
     #[test]
-    fn a_device_that_lacks_or_refuses_the_new_form_is_asked_for_in_the_old_one() {
+    fn a_device_without_the_new_form_is_queried_in_the_old_one() {
         let lacking = Provider::new(|_| {});
         let refusing = Provider::new(|context| {
             context.query_device_ex = Some(refusing_device::<{ libc::EOPNOTSUPP }>);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_fails_is_not_asked_again() {
+    fn a_device_that_fails_is_not_queried_again() {
         let provider = Provider::new(|context| {
             context.query_device_ex = Some(refusing_device::<{ libc::EIO }>);
         });
@@ -296,28 +296,28 @@ mod tests {
     }
 
     #[test]
-    fn the_gid_table_gives_as_many_entries_as_the_library_wrote() {
+    fn the_gid_table_has_as_many_entries_as_the_library_wrote() {
         let provider = Provider::new(|_| {});
         let (verbs, context) = (verbs(), provider.context());
         let mut entries = [MaybeUninit::uninit(); 4];
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         let table = unsafe { verbs.query_gid_table(context, &mut entries) }.unwrap();
         assert_eq!((table.len(), table[1].gid_index), (2, 3));
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         let error = unsafe { verbs.query_gid_table(context, &mut entries[..1]) }.err();
         assert_eq!(error.map(|error| error.errno()), Some(Errno::EINVAL));
     }
 
     #[test]
-    fn what_the_library_lacks_is_said_by_name() {
+    fn an_error_names_the_missing_function() {
         let provider = Provider::new(|_| {});
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         let error = unsafe { verbs().query_gid(provider.context(), 1, 0) }.err();
         let verb = "_ibv_query_gid_ex";
         assert_eq!(error, Some(VerbError::NotInLibrary { verb }));
 
         let mut values = ibv_values_ex::default();
-        // SAFETY: the context is there.
+        // SAFETY: the context is valid.
         let error = unsafe { ibv_query_rt_values_ex(provider.context(), &mut values) };
         let verb = "ibv_query_rt_values_ex";
         assert_eq!(error, Err(VerbError::NotInProvider { verb }));

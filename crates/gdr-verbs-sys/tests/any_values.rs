@@ -1,4 +1,4 @@
-//! Whatever a device, a kernel or a later release says, it is data: no value makes anything panic.
+//! Values from a device, a kernel or a later release are data: none causes a panic.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -69,17 +69,17 @@ fn device() -> impl Strategy<Value = DeviceSpec> {
 
 const CASES: u32 = 64;
 
-/// Opens the only device there is.
+/// Opens the only device.
 fn open(verbs: &Verbs) -> *mut ibv_context {
     let devices = verbs.devices().unwrap();
-    // SAFETY: the list is there, and with it the device.
+    // SAFETY: the list and its devices are alive.
     unsafe { verbs.ibv_open_device(devices.as_slice()[0]) }
         .unwrap()
         .as_ptr()
 }
 
 #[test]
-fn a_device_that_says_anything_is_read_as_it_says() {
+fn every_value_of_a_device_is_returned_unchanged() {
     let fake = Fake::load();
     let verbs = fake.verbs();
     proptest!(ProptestConfig::with_cases(CASES), |(spec in device())| {
@@ -111,13 +111,13 @@ fn a_device_that_says_anything_is_read_as_it_says() {
             verbs.ibv_close_device(context).unwrap();
         }
         let device = spec.name.clone();
-        fake.tell(&Request::Remove { device });
+        fake.request(&Request::Remove { device });
     });
     fake.assert_clean();
 }
 
 #[test]
-fn a_verb_that_leaves_any_number_is_an_error_with_that_number() {
+fn every_errno_of_a_verb_is_returned_unchanged() {
     let fake = Fake::load();
     fake.add(DeviceSpec::default());
     let verbs = fake.verbs();
@@ -125,12 +125,12 @@ fn a_verb_that_leaves_any_number_is_an_error_with_that_number() {
     proptest!(ProptestConfig::with_cases(CASES), |(errno in 1..i32::MAX)| {
         let device = "mlx5_0".to_owned();
         let (verb, times) = ("ibv_alloc_pd".to_owned(), 1);
-        fake.tell(&Request::Refuse { device, verb, errno, times });
+        fake.request(&Request::Refuse { device, verb, errno, times });
         // SAFETY: the context is open.
         let error = unsafe { verbs.ibv_alloc_pd(context) }.unwrap_err();
         prop_assert_eq!(error.errno(), Errno(errno));
         prop_assert!(error.to_string().starts_with("ibv_alloc_pd fails: "), "{}", error);
     });
-    // SAFETY: nothing else uses it.
+    // SAFETY: the context is open and unused.
     unsafe { verbs.ibv_close_device(context) }.unwrap();
 }

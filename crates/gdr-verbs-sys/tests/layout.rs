@@ -1,7 +1,7 @@
-//! The declarations against the header that this machine has, as its C compiler reads it.
+//! Compares the declarations with the installed header by the C compiler.
 //!
-//! Any release will do: what is compared here is what all of them share. The declarations' own
-//! assertions compare the rest with the header that they were made from.
+//! Any release is accepted: the test compares only what all releases share. The assertions in the
+//! declarations compare the rest with the header that they were generated from.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use gdr_verbs_sys::*;
 
-/// Assertions in C that the fields are where they are here, and as large.
+/// Assertions in C that the fields have the same offsets and sizes.
 macro_rules! places {
     ($source:ident, $($type:ident { $($field:ident)* })*) => {$($(
         assert_equal(
@@ -31,7 +31,7 @@ macro_rules! sizes {
     )*};
 }
 
-/// The extension grows at its beginning: places count from its end.
+/// The extension grows at its beginning, so offsets count from its end.
 macro_rules! places_from_the_end {
     ($source:ident, $($field:ident)*) => {$(
         assert_equal(
@@ -57,10 +57,10 @@ fn assert_equal(source: &mut String, expression: &str, value: u64) {
         source,
         "_Static_assert({expression} == {value}ull, \"{expression}\");"
     )
-    .expect("a string takes any text");
+    .expect("writing to a string succeeds");
 }
 
-/// Whether the C compiler takes this, and what it says.
+/// Whether the C compiler accepts the source, and its messages.
 fn compile(source: &str) -> std::io::Result<(bool, String)> {
     let mut compiler = Command::new("cc")
         .args(["-x", "c", "-fsyntax-only", "-"])

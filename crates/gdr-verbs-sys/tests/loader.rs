@@ -1,11 +1,11 @@
-//! What is said where libibverbs, a function of it, or a device is missing.
+//! The errors for a missing libibverbs, a missing function of it, and a missing device.
 
 use std::fs;
 use std::path::PathBuf;
 
 use gdr_verbs_sys::{LoadError, NoDevice, Verbs};
 
-/// A library that is certainly here and is not libibverbs: the C library.
+/// A library that exists and is not libibverbs: the C library.
 fn other_library() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs is mounted");
     let mut files = maps
@@ -20,8 +20,8 @@ fn other_library() -> PathBuf {
 }
 
 #[test]
-fn a_library_that_is_missing_is_named_with_the_loaders_words() {
-    // SAFETY: there is no such library.
+fn the_error_of_a_missing_library_has_its_path_and_the_reason() {
+    // SAFETY: the library does not exist.
     let error = unsafe { Verbs::open("/nonexistent/libibverbs.so.1") }.unwrap_err();
     let LoadError::Library { library, reason } = &error else {
         panic!("{error}");
@@ -32,17 +32,17 @@ fn a_library_that_is_missing_is_named_with_the_loaders_words() {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_not_loaded() {
+fn a_file_that_is_not_a_library_is_not_loaded() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    // SAFETY: it is no library.
+    // SAFETY: the file is not a library, so no code of it runs.
     let error = unsafe { Verbs::open(file) }.unwrap_err();
     assert!(matches!(error, LoadError::Library { .. }), "{error}");
 }
 
 #[test]
-fn a_library_without_verbs_is_told_by_the_function_it_lacks() {
+fn the_error_of_a_library_without_verbs_has_the_missing_function() {
     let file = other_library();
-    // SAFETY: this process has it loaded already, and it has none of the functions' names.
+    // SAFETY: this process has loaded it already, and it defines none of the functions.
     let error = unsafe { Verbs::open(&file) }.unwrap_err();
     let LoadError::Symbol { library, symbol } = &error else {
         panic!("{error}");
@@ -51,18 +51,18 @@ fn a_library_without_verbs_is_told_by_the_function_it_lacks() {
 }
 
 #[test]
-fn reasons_for_having_no_device_are_told_apart() {
+fn each_reason_for_a_missing_device_has_its_own_text() {
     let text = |reason| LoadError::NoDevice(reason).to_string();
     assert!(text(NoDevice::Empty).contains("list is empty"));
     assert!(text(NoDevice::NoUverbs).contains("modprobe ib_uverbs"));
 }
 
 #[test]
-fn a_library_that_is_there_lists_its_devices() {
+fn an_installed_library_lists_its_devices() {
     let verbs = match Verbs::library() {
         Ok(verbs) => verbs,
         Err(LoadError::Library { library, reason }) => {
-            eprintln!("SKIPPED: {} is not here: {reason}", library.display());
+            eprintln!("SKIPPED: {} is not installed: {reason}", library.display());
             return;
         }
         Err(error) => panic!("{error}"),

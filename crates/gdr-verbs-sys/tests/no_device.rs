@@ -1,4 +1,4 @@
-//! What a process sees whose environment names a library, alone in its process for that.
+//! The library of the environment, in a separate process.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -11,7 +11,7 @@ use fake_ibverbs::{DeviceSpec, Fake, Request};
 use gdr_verbs_sys::{LoadError, NoDevice, Verbs};
 
 #[test]
-fn the_environments_library_is_loaded_and_a_list_that_becomes_empty_is_an_error() {
+fn the_library_of_the_environment_is_loaded_and_a_list_that_becomes_empty_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("devices.json");
     fs::write(
@@ -19,7 +19,7 @@ fn the_environments_library_is_loaded_and_a_list_that_becomes_empty_is_an_error(
         r#"[{"name": "rxe0"}, {"name": "siw0", "node_type": 4}]"#,
     )
     .unwrap();
-    // SAFETY: this test is the only one of its process, whose other thread waits for it.
+    // SAFETY: this process has one test, whose other thread waits for it.
     unsafe {
         env::set_var("GDR_LIBIBVERBS", Fake::library());
         env::set_var("FAKE_IBVERBS", &list);
@@ -31,7 +31,7 @@ fn the_environments_library_is_loaded_and_a_list_that_becomes_empty_is_an_error(
     let fake = Fake::of_process();
     for name in ["rxe0", "siw0"] {
         let device = name.to_owned();
-        fake.tell(&Request::Remove { device });
+        fake.request(&Request::Remove { device });
     }
     let error = Verbs::load().unwrap_err();
     assert_eq!(error, LoadError::NoDevice(NoDevice::Empty));

@@ -1,4 +1,4 @@
-//! What the C interface costs on top of the copy routines.
+//! The cost of the C interface over the copy routines.
 //!
 //! ```text
 //! GDR_BACKEND=sim cargo run --release -p gdrapi --example overhead
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Copies of several sizes go through `gdr_copy_to_mapping` and `gdr_copy_from_mapping` of the
-//! shared library LIBRARY (as a C program calls them; the functions linked into this program
-//! where it is left out or `-`) and through `gdr_copy::cpu` directly, by turns; the figures are
-//! medians over the turns. Without an address, memory is allocated from the first GPU, or is the
+//! shared library LIBRARY (as a C program calls them; if it is omitted or `-`, the functions linked into
+//! this program) and through `gdr_copy::cpu` directly, in turns; the figures are medians over the
+//! turns. Without an address, memory is allocated from the first GPU, or is the
 //! simulated buffer.
 
 use std::error::Error;
@@ -106,7 +106,7 @@ fn check(call: &str, answer: c_int) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Nanoseconds of one `work`, over enough of them to be told.
+/// Nanoseconds of one `work`, measured over many.
 fn time(mut work: impl FnMut()) -> f64 {
     let mut rounds = 16u32;
     loop {
@@ -178,7 +178,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         caching.name(),
         if simulated { ", simulated" } else { "" }
     );
-    // A refused call would be fast, and wrong.
+    // A refused call would be measured as a fast one.
     // SAFETY: 8 bytes on both sides.
     unsafe {
         let mut word = 0u64.to_ne_bytes();

@@ -1,8 +1,8 @@
 /*
  * gdrapi.h: GPU memory as CPU memory, through the C interface of GDRCopy 2.6.
  *
- * Pin a range of GPU memory, map it, then store to and load from it like any other memory, or
- * use the two copy functions, which know how to drive a write-combined PCIe window.
+ * Pin a range of GPU memory and map it. Then access it by loads and stores, or by the two copy
+ * functions, which are optimized for write-combined mappings over PCIe.
  *
  *     gdr_t g = gdr_open();
  *     gdr_mh_t mh;
@@ -14,16 +14,17 @@
  *     gdr_unpin_buffer(g, mh);
  *     gdr_close(g);
  *
- * Functions that return int return 0, or a positive errno value. A handle that is null, was
- * closed or unpinned, or never was one gives EINVAL. Everything may be called from any thread at
- * any time. A child made by fork() inherits neither handles nor mappings: it gets EINVAL for
- * them and may call gdr_open() itself.
+ * Functions that return int return 0 or a positive errno value. A handle that is null, closed,
+ * unpinned or invalid returns EINVAL. Every function may be called from any thread at any time, the
+ * two copies in signal handlers too. A handler may leave a copy by siglongjmp. A child made by
+ * fork() inherits neither handles nor mappings: they return EINVAL there, and the child may call
+ * gdr_open() itself.
  *
  * Environment:
  *   GDRCOPY_ENABLE_LOGGING    set to anything: log to stderr
  *   GDRCOPY_LOG_LEVEL         1 debug, 2 info, 3 warnings, 4 errors (the default)
- *   GDRCOPY_USE_DMABUF_MMAP   1: use the dmabuf backend or none
- *   GDR_BACKEND               gdrdrv, dmabuf, rm or sim: use this backend or none
+ *   GDRCOPY_USE_DMABUF_MMAP   1: use the dmabuf backend and no other
+ *   GDR_BACKEND               gdrdrv, dmabuf, rm or sim: use this backend and no other
  *   GDR_COPY                  name of the copy routine to use
  *   GDR_SIM_BYTES             size of the simulated buffer of GDR_BACKEND=sim (64 MiB)
  */
@@ -62,12 +63,12 @@ extern "C" {
 struct gdr;
 typedef struct gdr *gdr_t;
 
-/* A pinned buffer. h is 0 for none. */
+/* The handle of a pinned buffer. h is never 0. */
 typedef struct gdr_mh_s {
     unsigned long h;
 } gdr_mh_t;
 
-/* Opens the library. NULL when no backend works here (the log says why, errno the kind). */
+/* Opens the library. NULL and errno when no backend works; the log has the reasons. */
 gdr_t gdr_open(void);
 
 /* Unmaps and unpins everything of g, then closes it. */
@@ -75,10 +76,11 @@ int gdr_close(gdr_t g);
 
 /*
  * Pins size bytes of GPU memory at addr, widened to whole GPU pages. Any address can be pinned;
- * only one that is a multiple of GPU_PAGE_SIZE can be mapped. The tokens must both be 0.
+ * only one that is a multiple of GPU_PAGE_SIZE can be mapped. The tokens are ignored; with a gdrdrv
+ * module before 2.5 both must be 0.
  *
- * EINVAL: no GPU memory, managed memory, freed, past its allocation, size 0. ENOMEM: the GPU's
- * PCIe window is full, or too many pins.
+ * EINVAL: not GPU memory, managed or freed memory, a range past its allocation, size 0. ENOMEM: the
+ * GPU's BAR1 is full, or too many pins.
  */
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t p2p_token,
                    uint32_t va_space, gdr_mh_t *handle);
@@ -95,7 +97,7 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
 /* Unmaps and unpins. */
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
 
-/* *flag = 1 when the memory was freed under a pin that is not persistent, else 0. */
+/* *flag = 1 when the memory of a pin that is not persistent was freed, else 0. */
 int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag);
 
 typedef enum gdr_mapping_type {
@@ -107,8 +109,8 @@ typedef enum gdr_mapping_type {
 } gdr_mapping_type_t;
 
 /*
- * What is pinned. va and mapped_size cover whole pages, so va may lie below the address that was
- * pinned: the mapping shows it at offset addr - va.
+ * What is pinned. va and mapped_size are whole pages, so va may be below the pinned address, which
+ * is at offset addr - va of the mapping.
  */
 typedef struct gdr_info_v2 {
     uint64_t va;
@@ -125,15 +127,15 @@ typedef gdr_info_v2_t gdr_info_t;
 int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *info);
 
 /*
- * The function named gdr_get_info fills in the structure without mapping_type (40 bytes) and
- * serves programs built before 2.4. Source that says gdr_get_info means the newer one.
+ * The symbol gdr_get_info is for programs built before 2.4: it fills in the structure without
+ * mapping_type (40 bytes). In source code gdr_get_info is gdr_get_info_v2.
  */
 #define gdr_get_info gdr_get_info_v2
 
 /*
  * Maps the first size bytes from info.va on, rounded up to host pages. A handle has one mapping
  * at a time: EAGAIN. EINVAL: the pinned address is not a multiple of GPU_PAGE_SIZE, or size is 0
- * or more than was pinned.
+ * or larger than the pin.
  */
 int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size);
 
@@ -144,16 +146,16 @@ typedef enum gdr_map_flags {
     GDR_MAP_FLAG_REQ_DEVICE_MAPPING = 3
 } gdr_map_flags_t;
 
-/* As gdr_map, asking for a mapping type. EOPNOTSUPP: this memory is not mapped in that way. */
+/* As gdr_map, with a requested mapping type. EOPNOTSUPP: not supported for this memory. */
 int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **ptr_va, size_t size, int flags);
 
-/* Unmaps. va is what gdr_map gave, size what it was given. Waits for copies under way. */
+/* Unmaps. va is the address from gdr_map, size its argument. Waits for copies in progress. */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
 
 /*
- * Copies to GPU memory. map_d_ptr points into the mapping of handle; EINVAL when the bytes leave
- * it. On return the stores have left the CPU in address order; a kernel launched later sees
- * them, one that runs already sees them soon if it polls with volatile loads.
+ * Copies to GPU memory. map_d_ptr points into the mapping of handle; EINVAL when the range is not
+ * inside it. On return the stores have left the CPU in address order; a kernel launched later sees
+ * them, a running kernel sees them soon if it polls with volatile loads.
  */
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size);
 
@@ -163,7 +165,7 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 /* The version of this library: 2, 6. */
 void gdr_runtime_get_version(int *major, int *minor);
 
-/* The version of the gdrdrv module in use; 2, 6 where another backend is. */
+/* The version of the gdrdrv module; 2, 6 with another backend. */
 int gdr_driver_get_version(gdr_t g, int *major, int *minor);
 
 typedef enum gdr_attr {
@@ -173,7 +175,7 @@ typedef enum gdr_attr {
     GDR_ATTR_MAX
 } gdr_attr_t;
 
-/* Asks about the backend. EINVAL and *v = 0 for an attribute that does not exist. */
+/* An attribute of the backend. EINVAL and *v = 0 for an unknown attribute. */
 int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v);
 
 /* A name for people: "None", "Write Combining", "Caching", "Device". */

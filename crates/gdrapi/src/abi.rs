@@ -1,6 +1,6 @@
 //! The types and numbers of `gdrapi.h`, byte for byte those of GDRCopy 2.6.
 //!
-//! `include/gdrapi.h` says the same in C; the tests compare the two.
+//! `include/gdrapi.h` declares the same in C; the tests compare the two.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::mem::{align_of, offset_of};
@@ -20,13 +20,13 @@ pub const GDR_PIN_FLAG_DEFAULT: u32 = 0;
 /// Pins for a mapping over PCIe, also where a coherent link exists.
 pub const GDR_PIN_FLAG_FORCE_PCIE: u32 = 1;
 
-/// Takes the mapping that the backend makes by itself.
+/// Requests the default mapping of the backend.
 pub const GDR_MAP_FLAG_DEFAULT: c_int = 0;
-/// Asks for a write-combined mapping.
+/// Requests a write-combined mapping.
 pub const GDR_MAP_FLAG_REQ_WC_MAPPING: c_int = 1;
-/// Asks for a cached mapping.
+/// Requests a cached mapping.
 pub const GDR_MAP_FLAG_REQ_CACHE_MAPPING: c_int = 2;
-/// Asks for a device mapping.
+/// Requests a device mapping.
 pub const GDR_MAP_FLAG_REQ_DEVICE_MAPPING: c_int = 3;
 
 /// Not mapped.
@@ -45,10 +45,10 @@ pub const GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE: c_uint = 2;
 /// Attribute: mappings are mmaps of a dma-buf.
 pub const GDR_ATTR_USING_DMA_BUF_MMAP: c_uint = 3;
 
-/// What a `gdr_t` points to. Nothing but `fd` is promised.
+/// The object of a `gdr_t`. Only `fd` is part of the interface.
 ///
-/// Programs exist that read `fd` through their own copy of GDRCopy's private header and copy its
-/// 48 bytes, so the descriptor is real and the object is larger than that.
+/// Some programs read `fd` through their own copy of GDRCopy's private header, or copy its 48 bytes.
+/// So the descriptor is valid, and the object is larger than 48 bytes.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Gdr {
@@ -66,11 +66,11 @@ impl Gdr {
     }
 }
 
-/// An open library: what [`crate::gdr_open`] returns.
+/// An open library, which [`crate::gdr_open`] returns.
 #[allow(non_camel_case_types)]
 pub type gdr_t = *mut Gdr;
 
-/// A pinned buffer, by value. Zero is never a valid one.
+/// The handle of a pinned buffer. Zero is never valid.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -79,7 +79,7 @@ pub struct gdr_mh_t {
     pub h: c_ulong,
 }
 
-/// What [`crate::gdr_get_info`] fills in: the structure before version 2.4.
+/// The output of [`crate::gdr_get_info`]: the structure before version 2.4.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub struct gdr_info_v1_t {
     pub bits: u32,
 }
 
-/// What [`crate::gdr_get_info_v2`] fills in.
+/// The output of [`crate::gdr_get_info_v2`].
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,8 +124,8 @@ pub const INFO_MAPPED: u32 = 1 << 0;
 /// Bit of `bits` in both info structures: the mapping is write-combined.
 pub const INFO_WC_MAPPING: u32 = 1 << 1;
 
-// The bit-fields above are the two lowest bits of an `unsigned` on every ABI that an NVIDIA
-// driver exists for; all of them are little-endian.
+// The bit-fields of C are the two lowest bits of an `unsigned` on every ABI of the NVIDIA driver; all
+// of them are little-endian.
 const _: () = assert!(cfg!(target_endian = "little") && size_of::<c_ulong>() == 8);
 
 const _: () = {

@@ -1,4 +1,4 @@
-//! What failed, as the one number that C callers get.
+//! Errors and their errno values.
 
 use std::ffi::c_int;
 use std::io;
@@ -12,40 +12,36 @@ pub(crate) enum Failure {
     /// An argument is wrong.
     #[error("{0}")]
     Argument(&'static str),
-    /// The pinned address cannot be mapped by GDRCopy's rules.
+    /// GDRCopy does not allow the pinned address to be mapped.
     #[error(
         "the pinned address {0:#x} is not a multiple of 64 KiB, so it cannot be mapped; pin a \
          range that starts at a GPU page (round the address down, or allocate 64 KiB more)"
     )]
     NotAtGpuPage(u64),
-    /// The handle has a mapping.
+    /// The handle is mapped.
     #[error("the handle is mapped already; unmap it first")]
     AlreadyMapped,
     /// Every slot is in use.
     #[error("{0} buffers are pinned, and there are no more handles; unpin some")]
     TooManyPins(usize),
-    /// Signal handlers that copy have interrupted each other too deeply.
-    #[error("a signal handler copies while four copies of the same thread are in progress")]
-    Busy,
-    /// Below this interface.
+    /// An error of gdr-copy.
     #[error(transparent)]
     Copy(#[from] Error),
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{call} failed: {source}")]
     Os {
-        /// The call.
         call: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
 }
 
-/// A null handle, one that is stale, or one that never was.
-pub(crate) const NO_LIBRARY: Failure =
-    Failure::Argument("the gdr_t is not open in this process: null, closed, forked or never was");
-/// A null handle, one that is stale, one of another `gdr_t`, or one that never was.
+/// A null, stale or invalid `gdr_t`.
+pub(crate) const NO_LIBRARY: Failure = Failure::Argument(
+    "the gdr_t is not open in this process: null, closed, of a parent process, or invalid",
+);
+/// A null, stale or invalid handle, or one of another `gdr_t`.
 pub(crate) const NO_HANDLE: Failure = Failure::Argument(
-    "the handle is no pinned buffer of this gdr_t: null, unpinned, forked or never was",
+    "the handle is not a pinned buffer of this gdr_t: null, unpinned, of a parent process, or invalid",
 );
 
 impl Failure {
@@ -56,11 +52,11 @@ impl Failure {
         }
     }
 
-    /// The positive errno value of this failure.
+    /// The positive errno value of this error.
     pub(crate) fn errno(&self) -> c_int {
         match self {
             Self::Argument(_) | Self::NotAtGpuPage(_) => libc::EINVAL,
-            Self::AlreadyMapped | Self::Busy => libc::EAGAIN,
+            Self::AlreadyMapped => libc::EAGAIN,
             Self::TooManyPins(_) => libc::ENOMEM,
             Self::Copy(error) => errno_of_copy(error),
             Self::Os { source, .. } => errno_of_os(source),
@@ -73,7 +69,7 @@ const NV_ERR_INSUFFICIENT_RESOURCES: u32 = 0x1a;
 const NV_ERR_INSUFFICIENT_PERMISSIONS: u32 = 0x1b;
 const NV_ERR_NO_MEMORY: u32 = 0x51;
 
-/// As `gdrdrv` answers in the same situation, where it knows the situation.
+/// The errno value of `gdrdrv` for the same error, where it has one.
 fn errno_of_copy(error: &Error) -> c_int {
     match error {
         Error::NoBackend { .. } | Error::BackendUnavailable { .. } => libc::ENODEV,
@@ -101,7 +97,7 @@ fn errno_of_copy(error: &Error) -> c_int {
         Error::AlreadyMapped => libc::EAGAIN,
         Error::ModuleVersion { .. } => libc::EPROTONOSUPPORT,
         Error::DmaBufMmap { .. } => libc::ENODEV,
-        // Whatever comes to be.
+        // Variants that are newer than this function.
         _ => libc::EIO,
     }
 }
@@ -186,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_up_is_enomem() {
+    fn an_exhausted_resource_is_enomem() {
         let gpu = gdr_cuda::Bdf {
             domain: 0,
             bus: 1,
@@ -207,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_platform_does_not_do_is_eopnotsupp() {
+    fn what_the_platform_does_not_support_is_eopnotsupp() {
         let caching = Error::Caching {
             wanted: Caching::Cached,
             offered: Caching::WriteCombined,
@@ -217,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_own_errno_is_passed_on() {
+    fn an_errno_of_the_system_is_passed_on() {
         for number in [libc::EACCES, libc::ENOENT, libc::EMFILE] {
             let source = io::Error::from_raw_os_error(number);
             assert_eq!(
@@ -247,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_unforeseen_is_eio() {
+    fn any_other_error_is_eio() {
         let (call, result) = ("cuCtxSynchronize", CuResult(719));
         assert_eq!(errno(gdr_cuda::Error::Call { call, result }), libc::EIO);
     }

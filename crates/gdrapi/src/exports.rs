@@ -1,12 +1,12 @@
 //! The exported functions.
 //!
-//! Each is the C function of the same name in `gdrapi.h`, which says what it does. Answers are 0
-//! or a positive errno value.
+//! Each is the C function of the same name, which `gdrapi.h` documents. They return 0 or a positive
+//! errno value.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 
-use gdr_copy::{Bus, Caching, Extent, PinOptions};
+use gdr_copy::{Bus, Caching, PinGranularity, PinOptions};
 use gdr_cuda::DevicePtr;
 
 use crate::abi::{
@@ -16,19 +16,21 @@ use crate::abi::{
     GDR_PIN_FLAG_DEFAULT, GDR_PIN_FLAG_FORCE_PCIE, INFO_MAPPED, INFO_WC_MAPPING, gdr_info_v1_t,
     gdr_info_v2_t, gdr_mh_t, gdr_t,
 };
-use crate::boundary::{answer, value};
+use crate::copy_error::{CopyError, Direction};
 use crate::errno::Failure;
-use crate::mapped::{self, Refused};
+use crate::ffi_guard::{guarded, guarded_value};
+use crate::mapping_table::{self, Destination, Source};
 use crate::pin::{Description, requested_caching};
 use crate::process::Process;
+use crate::stack::Depth;
 
 const NULL_OUTPUT: Failure = Failure::Argument("an output pointer is null");
 
-/// Writes to a caller's output.
+/// Writes to an output of the caller.
 ///
 /// # Safety
 /// `output` is null or valid for writing a `T`.
-unsafe fn give<T>(output: *mut T, value: T) -> Result<(), Failure> {
+unsafe fn write_output<T>(output: *mut T, value: T) -> Result<(), Failure> {
     if output.is_null() {
         return Err(NULL_OUTPUT);
     }
@@ -45,11 +47,11 @@ fn refuse_null<T>(output: *mut T) -> Result<(), Failure> {
     }
 }
 
-/// Opens the library; null when no backend works here, with `errno` set.
+/// Opens the library. Null where no backend works, with `errno` set.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdr_open() -> gdr_t {
     crate::log::install();
-    value("gdr_open", Process::open).unwrap_or_else(|errno| {
+    guarded_value("gdr_open", Process::open).unwrap_or_else(|errno| {
         // SAFETY: the address of this thread's errno.
         unsafe { *libc::__errno_location() = errno };
         ptr::null_mut()
@@ -59,10 +61,11 @@ pub extern "C" fn gdr_open() -> gdr_t {
 /// Unmaps and unpins everything of `g` and closes it.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdr_close(g: gdr_t) -> c_int {
-    answer("gdr_close", || Process::current()?.close(g))
+    let here = Depth::here();
+    guarded("gdr_close", || Process::current()?.close(g, here))
 }
 
-/// Pins GPU memory. Both tokens must be 0.
+/// Pins GPU memory. The tokens are ignored; with a `gdrdrv` module before 2.5 they must be 0.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -75,15 +78,25 @@ pub unsafe extern "C" fn gdr_pin_buffer(
     va_space: u32,
     handle: *mut gdr_mh_t,
 ) -> c_int {
-    answer("gdr_pin_buffer", || {
+    guarded("gdr_pin_buffer", || {
         if (p2p_token, va_space) != (0, 0) {
-            return Err(Failure::Argument(
-                "P2P tokens are obsolete and mean nothing to persistent mappings; pass 0, 0",
-            ));
+            refuse_tokens(Process::current()?.library(g)?.context.attributes().module)?;
         }
         // SAFETY: the caller's promise about `handle`.
         unsafe { pin(g, addr, size, GDR_PIN_FLAG_DEFAULT, handle) }
     })
+}
+
+/// GDRCopy passes P2P tokens only to modules before 2.5, where they choose a kind of pin that this
+/// library does not make. Newer modules and all other backends have no tokens.
+fn refuse_tokens(module: Option<(u16, u16)>) -> Result<(), Failure> {
+    match module {
+        Some(version) if version < (2, 5) => Err(Failure::Argument(
+            "P2P tokens are not supported with a gdrdrv module before 2.5: pass 0, 0, or load a \
+             newer module",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Pins GPU memory, with flags.
@@ -99,7 +112,7 @@ pub unsafe extern "C" fn gdr_pin_buffer_v2(
     handle: *mut gdr_mh_t,
 ) -> c_int {
     // SAFETY: the caller's promise about `handle`.
-    answer("gdr_pin_buffer_v2", || unsafe {
+    guarded("gdr_pin_buffer_v2", || unsafe {
         pin(g, addr, size, flags, handle)
     })
 }
@@ -119,31 +132,34 @@ unsafe fn pin(
         GDR_PIN_FLAG_FORCE_PCIE => Bus::Pcie,
         _ => {
             return Err(Failure::Argument(
-                "the pin flags are none of GDR_PIN_FLAG_*",
+                "the pin flags are not one of GDR_PIN_FLAG_*",
             ));
         }
     };
     let process = Process::current()?;
     let library = process.library(g)?;
-    // As `gdrdrv` does, which looks at GPU pages only: callers that round to them rely on it.
-    let options = PinOptions::default().bus(bus).extent(Extent::GpuPages);
+    // As `gdrdrv`, which checks GPU pages only: callers that round to them rely on it.
+    let options = PinOptions::new()
+        .with_bus(bus)
+        .with_granularity(PinGranularity::GpuPages);
     let pinned = library
         .context
         .pin_with(DevicePtr::new(addr), size as u64, options)?;
     let h = process.add(g, &library, pinned)?;
     // SAFETY: the caller's promise.
-    unsafe { give(handle, gdr_mh_t { h }) }
+    unsafe { write_output(handle, gdr_mh_t { h }) }
 }
 
 /// Unmaps and unpins.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdr_unpin_buffer(g: gdr_t, handle: gdr_mh_t) -> c_int {
-    answer("gdr_unpin_buffer", || {
-        Process::current()?.unpin(g, handle.h)
+    let here = Depth::here();
+    guarded("gdr_unpin_buffer", || {
+        Process::current()?.unpin(g, handle.h, here)
     })
 }
 
-/// Whether the memory was freed under the pin.
+/// Whether the memory was freed while it was pinned.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -153,10 +169,10 @@ pub unsafe extern "C" fn gdr_get_callback_flag(
     handle: gdr_mh_t,
     flag: *mut c_int,
 ) -> c_int {
-    answer("gdr_get_callback_flag", || {
+    guarded("gdr_get_callback_flag", || {
         let invalidated = Process::current()?.buffer(g, handle.h)?.invalidated()?;
         // SAFETY: the caller's promise.
-        unsafe { give(flag, c_int::from(invalidated)) }
+        unsafe { write_output(flag, c_int::from(invalidated)) }
     })
 }
 
@@ -195,7 +211,7 @@ pub unsafe extern "C" fn gdr_get_info(
     handle: gdr_mh_t,
     info: *mut gdr_info_v1_t,
 ) -> c_int {
-    answer("gdr_get_info", || {
+    guarded("gdr_get_info", || {
         let now = describe(g, handle)?;
         let old = gdr_info_v1_t {
             va: now.va,
@@ -206,7 +222,7 @@ pub unsafe extern "C" fn gdr_get_info(
             bits: now.bits,
         };
         // SAFETY: the caller's promise.
-        unsafe { give(info, old) }
+        unsafe { write_output(info, old) }
     })
 }
 
@@ -221,8 +237,8 @@ pub unsafe extern "C" fn gdr_get_info_v2(
     info: *mut gdr_info_v2_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    answer("gdr_get_info_v2", || unsafe {
-        give(info, describe(g, handle)?)
+    guarded("gdr_get_info_v2", || unsafe {
+        write_output(info, describe(g, handle)?)
     })
 }
 
@@ -238,7 +254,7 @@ pub unsafe extern "C" fn gdr_map(
     size: usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    answer("gdr_map", || unsafe {
+    guarded("gdr_map", || unsafe {
         map(g, handle, va, size, GDR_MAP_FLAG_DEFAULT)
     })
 }
@@ -256,7 +272,7 @@ pub unsafe extern "C" fn gdr_map_v2(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    answer("gdr_map_v2", || unsafe {
+    guarded("gdr_map_v2", || unsafe {
         map(g, handle, ptr_va, size, flags)
     })
 }
@@ -275,26 +291,26 @@ unsafe fn map(
     let process = Process::current()?;
     let start = process
         .buffer(g, handle.h)?
-        .map(process.mapped(), size, caching)?;
+        .map(process.mappings(), size, caching)?;
     // SAFETY: the caller's promise.
-    unsafe { give(va, ptr::with_exposed_provenance_mut(start)) }
+    unsafe { write_output(va, ptr::with_exposed_provenance_mut(start)) }
 }
 
-/// Ends a mapping. `va` is compared, not followed.
+/// Unmaps. `va` is compared, not dereferenced.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdr_unmap(g: gdr_t, handle: gdr_mh_t, va: *mut c_void, size: usize) -> c_int {
-    answer("gdr_unmap", || {
+    let here = Depth::here();
+    guarded("gdr_unmap", || {
         let process = Process::current()?;
         process
             .buffer(g, handle.h)?
-            .unmap(process.mapped(), va.addr(), size)
+            .unmap(process.mappings(), here, va.addr(), size)
     })
 }
 
 /// Copies to GPU memory.
 ///
-/// The two copies do not go through `answer`: nothing on their way panics, is a cancellation
-/// point, or logs, unless they refuse.
+/// The two copies do not use `guarded`: they neither panic nor contain a cancellation point.
 ///
 /// # Safety
 /// `h_ptr` is null or valid for reading `size` bytes that do not lie in the mapping.
@@ -306,9 +322,9 @@ pub unsafe extern "C" fn gdr_copy_to_mapping(
     size: usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    match unsafe { mapped::copy_to(handle.h, map_d_ptr.addr(), h_ptr.cast(), size) } {
+    match unsafe { mapping_table::copy(handle.h, map_d_ptr.addr(), Source(h_ptr.cast()), size) } {
         Ok(()) => 0,
-        Err(why) => refused(TO, why),
+        Err(why) => refused(Direction::To, why),
     }
 }
 
@@ -324,47 +340,37 @@ pub unsafe extern "C" fn gdr_copy_from_mapping(
     size: usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    match unsafe { mapped::copy_from(handle.h, h_ptr.cast(), map_d_ptr.addr(), size) } {
+    match unsafe {
+        mapping_table::copy(handle.h, map_d_ptr.addr(), Destination(h_ptr.cast()), size)
+    } {
         Ok(()) => 0,
-        Err(why) => refused(FROM, why),
+        Err(why) => refused(Direction::From, why),
     }
 }
 
-const TO: &str = "gdr_copy_to_mapping";
-const FROM: &str = "gdr_copy_from_mapping";
-
+/// Neither allocates nor takes a lock, and is not a cancellation point: signal handlers copy, too, and
+/// may have interrupted `malloc`.
 #[cold]
 #[inline(never)]
-fn refused(call: &'static str, why: Refused) -> c_int {
-    answer(call, || Err(why.into()))
+fn refused(direction: Direction, why: CopyError) -> c_int {
+    crate::log::error_from_a_copy(why.line(direction));
+    why.errno()
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::NoHandle => crate::errno::NO_HANDLE,
-            Refused::NotMapped => Self::Argument("the handle is not mapped"),
-            Refused::OutsideMapping => Self::Argument("the bytes lie outside of the mapping"),
-            Refused::NullHost => Self::Argument("the host pointer is null"),
-            Refused::TooDeep => Self::Busy,
-        }
-    }
-}
-
-/// The version of this library. A null pointer is passed over.
+/// The version of this library. Null pointers are ignored.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_runtime_get_version(major: *mut c_int, minor: *mut c_int) {
-    // SAFETY: the caller's promise. There is no way to report a null pointer.
-    let _ = unsafe { give(major, GDR_API_MAJOR_VERSION) };
+    // SAFETY: the caller's promise. A null pointer cannot be reported.
+    let _ = unsafe { write_output(major, GDR_API_MAJOR_VERSION) };
     // SAFETY: as above.
-    let _ = unsafe { give(minor, GDR_API_MINOR_VERSION) };
+    let _ = unsafe { write_output(minor, GDR_API_MINOR_VERSION) };
 }
 
-/// The version of the `gdrdrv` module; this library's own where there is none, because callers
-/// refuse to go on without one.
+/// The version of the `gdrdrv` module; with other backends the version of this library, because
+/// callers fail without one.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -374,7 +380,7 @@ pub unsafe extern "C" fn gdr_driver_get_version(
     major: *mut c_int,
     minor: *mut c_int,
 ) -> c_int {
-    answer("gdr_driver_get_version", || {
+    guarded("gdr_driver_get_version", || {
         refuse_null(major)?;
         refuse_null(minor)?;
         let module = Process::current()?.library(g)?.context.attributes().module;
@@ -384,8 +390,8 @@ pub unsafe extern "C" fn gdr_driver_get_version(
         );
         // SAFETY: the caller's promise.
         unsafe {
-            give(major, of_major)?;
-            give(minor, of_minor)
+            write_output(major, of_major)?;
+            write_output(minor, of_minor)
         }
     })
 }
@@ -396,18 +402,18 @@ pub unsafe extern "C" fn gdr_driver_get_version(
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gdr_get_attribute(g: gdr_t, attr: c_uint, v: *mut c_int) -> c_int {
-    answer("gdr_get_attribute", || {
-        // SAFETY: the caller's promise. 0 is what a caller finds that does not look at the answer.
-        unsafe { give(v, 0)? };
+    guarded("gdr_get_attribute", || {
+        // SAFETY: the caller's promise. 0 is for callers that ignore the returned errno.
+        unsafe { write_output(v, 0)? };
         let attributes = Process::current()?.library(g)?.context.attributes();
         let yes = match attr {
             GDR_ATTR_USE_PERSISTENT_MAPPING => attributes.persistent,
             GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE => attributes.force_pcie,
             GDR_ATTR_USING_DMA_BUF_MMAP => attributes.dma_buf_mmap,
-            _ => return Err(Failure::Argument("there is no such attribute")),
+            _ => return Err(Failure::Argument("the attribute is unknown")),
         };
         // SAFETY: the caller's promise.
-        unsafe { give(v, c_int::from(yes)) }
+        unsafe { write_output(v, c_int::from(yes)) }
     })
 }
 
@@ -420,15 +426,37 @@ pub unsafe extern "C" fn gdr_get_mapping_type_string(
     mapping_type: c_uint,
     pstr: *mut *const c_char,
 ) -> c_int {
-    answer("gdr_get_mapping_type_string", || {
+    guarded("gdr_get_mapping_type_string", || {
         let name: &'static CStr = match mapping_type {
             GDR_MAPPING_TYPE_NONE => c"None",
             GDR_MAPPING_TYPE_WC => c"Write Combining",
             GDR_MAPPING_TYPE_CACHING => c"Caching",
             GDR_MAPPING_TYPE_DEVICE => c"Device",
-            _ => return Err(Failure::Argument("there is no such mapping type")),
+            _ => return Err(Failure::Argument("the mapping type is unknown")),
         };
         // SAFETY: the caller's promise.
-        unsafe { give(pstr, name.as_ptr()) }
+        unsafe { write_output(pstr, name.as_ptr()) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p2p_tokens_are_refused_with_modules_before_2_5_and_ignored_elsewhere() {
+        assert!(refuse_tokens(None).is_ok());
+        for (version, accepted) in [
+            ((2, 0), false),
+            ((2, 4), false),
+            ((2, 5), true),
+            ((3, 0), true),
+        ] {
+            assert_eq!(
+                refuse_tokens(Some(version)).is_ok(),
+                accepted,
+                "{version:?}"
+            );
+        }
+    }
 }

@@ -1,29 +1,32 @@
 //! GDRCopy's C interface over [`gdr_copy`]: a drop-in `libgdrapi.so.2`.
 //!
 //! Programs built for GDRCopy 2.x run with this library unchanged: the same symbols, structures,
-//! values, errno answers and environment variables. `include/gdrapi.h` is the documentation of
-//! the functions; [`abi`] has the types for Rust. What is different is underneath: with the stock
-//! driver no kernel module is needed, and nothing a caller passes can crash the library.
+//! values, errno values and environment variables. `include/gdrapi.h` documents the functions;
+//! [`abi`] has the types for Rust. The implementation differs: with the stock driver no kernel module
+//! is required, and no argument crashes the library.
 //!
 //! # Handles
 //!
 //! - A `gdr_t` is the address of an object of 128 bytes whose first field is a real descriptor,
-//!   because programs exist that look. Whether it is valid is decided by a table of those that are
-//!   open; nothing is read through it. Addresses of closed ones rest (1024 closes) before they are
-//!   used again.
-//! - A `gdr_mh_t` is a slot number and a generation, written as an address in a reserved, readable
-//!   stretch of address space. A stale handle is known as such for two million pins at least.
-//! - A null, closed, unpinned, doubled or invented handle gives `EINVAL`, as does one of another
-//!   `gdr_t` or of the process that forked this one.
+//!   because some programs read it. A table of the open ones decides whether it is valid; the library
+//!   does not dereference it. The address of a closed one is reused only after 1024 further closes.
+//! - A `gdr_mh_t` is a slot number and a generation, encoded as an address in a reserved, readable
+//!   address range. A stale handle is recognized for two million pins at least.
+//! - A null, closed, unpinned or invalid handle returns `EINVAL`, as does one of another `gdr_t` or of
+//!   the parent process.
 //!
 //! # Threads, forks, signals
 //!
-//! Every function may be called from every thread at every time. Copies take no lock: each
-//! announces its mapping in a hazard pointer, and whoever unmaps waits for the copies that use
-//! that mapping, and for no others. (A copy that does not end within 20 s, or was left by
-//! `siglongjmp`, keeps its mapping until later; nothing hangs.) A forked child starts from nothing. Copies may be made in
-//! signal handlers, once the thread has made one outside. The library stays loaded after
-//! `dlclose`.
+//! Every function may be called from every thread at any time. Copies take no lock: each announces its
+//! mapping in a hazard pointer, and an unmapping thread waits for the copies that use that mapping
+//! only. (If a copy does not end within 20 s, the mapping is unmapped later; no call hangs.) A forked
+//! child starts with empty state. The library stays loaded after `dlclose`.
+//!
+//! Signal handlers may copy, on the alternate stack too, once the thread has made a copy outside of
+//! one; a refused copy neither allocates nor takes a lock. A handler may leave a copy by
+//! `siglongjmp`, any number of times. A copy that was left counts as ended when its thread next
+//! copies or unmaps from the same function or from a caller of it; until then an unmapping in
+//! another thread waits for it, 20 s at most.
 //!
 //! # Simulation
 //!
@@ -31,18 +34,21 @@
 //! `GDR_SIM_BYTES` bytes (64 MiB) at address 0x6000000000000 ([`SIMULATED_BUFFER`]).
 
 pub mod abi;
-mod boundary;
+mod copy_error;
 mod errno;
 mod exports;
+mod ffi_guard;
 mod handle;
-mod hazard;
+mod hazard_pointer;
 mod log;
-mod mapped;
-mod own_record;
+mod mapping_table;
 mod pin;
+mod primitives;
 mod process;
 mod registry;
 mod simulated;
+mod stack;
+mod tls;
 
 pub use exports::{
     gdr_close, gdr_copy_from_mapping, gdr_copy_to_mapping, gdr_driver_get_version,

@@ -1,17 +1,19 @@
-//! Logging as GDRCopy does it: to stderr, when the environment asks.
+//! Logging as in GDRCopy: to stderr, when the environment enables it.
 //!
-//! The crates below speak `tracing`; this is the one subscriber of the shared library. Without
-//! `GDRCOPY_ENABLE_LOGGING` there is none, and an event costs one load.
+//! The crates below log by `tracing`; this is the subscriber of the shared library. Without
+//! `GDRCOPY_ENABLE_LOGGING` it is not installed, and an event costs one load. Copies do not use it,
+//! because signal handlers copy, too, and formatting an event allocates.
 
 use std::fmt::{self, Write as _};
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Installs the subscriber where `GDRCOPY_ENABLE_LOGGING` is set. Only the first call counts.
+/// Installs the subscriber where `GDRCOPY_ENABLE_LOGGING` is set. Later calls do nothing.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -20,10 +22,35 @@ pub(crate) fn install() {
         }
         let text = std::env::var_os("GDRCOPY_LOG_LEVEL");
         let filter = threshold(text.as_ref().and_then(|text| text.to_str()));
-        // Fails only where a program that links the rlib has a subscriber already, and that one
-        // is to be left alone.
-        let _ = tracing::subscriber::set_global_default(Stderr { filter });
+        // Fails only in a program that links the rlib and has a subscriber already, which stays.
+        if tracing::subscriber::set_global_default(Stderr { filter }).is_ok() {
+            ERRORS.store(filter >= LevelFilter::ERROR, Ordering::Relaxed);
+        }
     });
+}
+
+/// Whether errors are written to stderr.
+static ERRORS: AtomicBool = AtomicBool::new(false);
+
+/// Writes the whole line of an error. Signal handlers may call it: it makes one system call, which is
+/// not a cancellation point, and restores `errno`.
+#[cold]
+pub(crate) fn error_from_a_copy(line: &'static str) {
+    if !ERRORS.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: the pointer and length are those of a string; `errno` is this thread's.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        libc::syscall(
+            libc::SYS_write,
+            libc::STDERR_FILENO,
+            line.as_ptr(),
+            line.len(),
+        );
+        *errno = before;
+    }
 }
 
 /// 1 and below: everything. 2 info, 3 warnings, 4 errors, 5 and above: nothing. Errors alone
@@ -67,7 +94,7 @@ impl Subscriber for Stderr {
         write_line(&line(event));
     }
 
-    // Spans are not enabled, so none of these is called for one of ours.
+    // Spans are not enabled, so these are not called for spans of this library.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }
@@ -107,10 +134,10 @@ impl Visit for Line {
     }
 }
 
-/// Writes with one system call and without the lock of `std::io::stderr`: lines of several
-/// threads do not mix, and a forked child cannot hang on a lock that the parent held.
+/// Writes by one system call and without the lock of `std::io::stderr`: lines of several threads do
+/// not mix, and a forked child does not wait for a lock of its parent.
 fn write_line(line: &str) {
-    // SAFETY: the pointer and length are those of a string. Nobody can be told of a failure.
+    // SAFETY: the pointer and length are those of a string. An error cannot be reported.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 

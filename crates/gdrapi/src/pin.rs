@@ -1,4 +1,4 @@
-//! One pinned buffer and its mapping.
+//! Pinned buffers and their mappings.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,39 +10,40 @@ use crate::abi::{
     GDR_MAP_FLAG_REQ_WC_MAPPING, GPU_PAGE_SIZE,
 };
 use crate::errno::{Failure, NO_HANDLE};
-use crate::mapped::{Mapped, Window};
+use crate::mapping_table::{MappingTable, PublishedMapping};
+use crate::stack::Depth;
 
 /// A pinned buffer, until it is released.
 #[derive(Debug)]
 pub(crate) struct PinnedBuffer {
     handle: u64,
     slot: usize,
-    held: Mutex<Option<Held>>,
+    state: Mutex<Option<PinState>>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct PinState {
     pinned: Pinned,
-    mapping: Option<Mapping>,
+    mapping: Option<MappedRange>,
 }
 
-/// What callers have been told about a mapping; the mapping itself is with [`Mapped`].
+/// The address, length and kind of a mapping; the mapping itself is in the [`MappingTable`].
 #[derive(Clone, Copy, Debug)]
-struct Mapping {
+struct MappedRange {
     start: usize,
     len: usize,
     caching: Caching,
 }
 
-/// What there is to know about a pinned buffer.
+/// Information about a pinned buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Description {
     pub(crate) pages: PinInfo,
-    /// How it is mapped, if it is.
+    /// The kind of its mapping, if it is mapped.
     pub(crate) mapped: Option<Caching>,
 }
 
-/// The kind of mapping that the flags of `gdr_map_v2` ask for.
+/// The kind of mapping that the flags of `gdr_map_v2` request.
 pub(crate) fn requested_caching(flags: c_int) -> Result<Option<Caching>, Failure> {
     Ok(match flags {
         GDR_MAP_FLAG_DEFAULT => None,
@@ -51,7 +52,7 @@ pub(crate) fn requested_caching(flags: c_int) -> Result<Option<Caching>, Failure
         GDR_MAP_FLAG_REQ_DEVICE_MAPPING => Some(Caching::Device),
         _ => {
             return Err(Failure::Argument(
-                "the map flags are none of GDR_MAP_FLAG_*",
+                "the map flags are not one of GDR_MAP_FLAG_*",
             ));
         }
     })
@@ -62,101 +63,111 @@ impl PinnedBuffer {
         Self {
             handle,
             slot,
-            held: Mutex::new(Some(Held {
+            state: Mutex::new(Some(PinState {
                 pinned,
                 mapping: None,
             })),
         }
     }
 
-    /// Calls on one handle wait for each other; copies take no lock.
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        // A panic in a holder leaves either a mapping or none, both of which are whole.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Serializes calls with one handle; copies take no lock.
+    fn lock(&self) -> MutexGuard<'_, Option<PinState>> {
+        // The state is valid after a panic in a thread that had it locked: mapped or not mapped.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn describe(&self) -> Result<Description, Failure> {
-        let held = self.held();
-        let held = held.as_ref().ok_or(NO_HANDLE)?;
-        let mapped = held.mapping.map(|mapping| mapping.caching);
+        let state = self.lock();
+        let state = state.as_ref().ok_or(NO_HANDLE)?;
+        let mapped = state.mapping.map(|mapping| mapping.caching);
         Ok(Description {
-            pages: held.pinned.info(),
+            pages: state.pinned.info(),
             mapped,
         })
     }
 
     pub(crate) fn invalidated(&self) -> Result<bool, Failure> {
         Ok(self
-            .held()
+            .lock()
             .as_ref()
             .ok_or(NO_HANDLE)?
             .pinned
             .invalidated()?)
     }
 
-    /// Maps the first `size` bytes of the pinned pages; the answer is where.
+    /// Maps the first `size` bytes of the pinned pages and returns the address.
     pub(crate) fn map(
         &self,
-        mapped: &Mapped,
+        table: &MappingTable,
         size: usize,
         caching: Option<Caching>,
     ) -> Result<usize, Failure> {
-        let mut held = self.held();
-        let held = held.as_mut().ok_or(NO_HANDLE)?;
-        if held.mapping.is_some() {
+        let mut state = self.lock();
+        let state = state.as_mut().ok_or(NO_HANDLE)?;
+        if state.mapping.is_some() {
             return Err(Failure::AlreadyMapped);
         }
-        let ptr = held.pinned.ptr();
+        let ptr = state.pinned.ptr();
         if !ptr.get().is_multiple_of(GPU_PAGE_SIZE) {
             return Err(Failure::NotAtGpuPage(ptr.get()));
         }
-        let mut options = MapOptions::default().len(size as u64);
+        let mut options = MapOptions::new().with_len(size as u64);
         if let Some(caching) = caching {
-            options = options.caching(caching);
+            options = options.with_caching(caching);
         }
-        let window = Box::new(Window::new(self.handle, held.pinned.map_with(options)?));
-        let start = window.start();
-        held.mapping = Some(Mapping {
+        let mapping = Box::new(PublishedMapping::new(
+            self.handle,
+            state.pinned.map_with(options)?,
+        ));
+        let start = mapping.start();
+        state.mapping = Some(MappedRange {
             start,
-            len: window.len(),
-            caching: window.caching(),
+            len: mapping.len(),
+            caching: mapping.caching(),
         });
-        mapped.publish(self.slot, window);
+        table.publish(self.slot, mapping);
         Ok(start)
     }
 
-    /// Ends the mapping at `start`. Waits for copies under way.
-    pub(crate) fn unmap(&self, mapped: &Mapped, start: usize, size: usize) -> Result<(), Failure> {
-        let mut held = self.held();
-        let mapping = &mut held.as_mut().ok_or(NO_HANDLE)?.mapping;
-        let Mapping {
+    /// Unmaps the mapping at `start`, for a call into the library at depth `here`. Waits for copies in
+    /// progress.
+    pub(crate) fn unmap(
+        &self,
+        table: &MappingTable,
+        here: Depth,
+        start: usize,
+        size: usize,
+    ) -> Result<(), Failure> {
+        let mut state = self.lock();
+        let mapping = &mut state.as_mut().ok_or(NO_HANDLE)?.mapping;
+        let MappedRange {
             start: expected,
             len,
             ..
         } = (*mapping).ok_or(Failure::Argument("the handle is not mapped"))?;
         if start != expected {
             return Err(Failure::Argument(
-                "that is not the address which gdr_map returned",
+                "the address is not the one that gdr_map returned",
             ));
         }
         if size == 0 || size > len {
             return Err(Failure::Argument(
-                "the size is 0 or more than what was mapped",
+                "the size is 0 or larger than the mapping",
             ));
         }
         *mapping = None;
-        mapped.unpublish(self.slot);
+        table.unpublish(self.slot, here);
         Ok(())
     }
 
-    /// Unmaps and unpins. Every other call that still holds this finds it gone.
-    pub(crate) fn release(&self, mapped: &Mapped) {
-        let mut held = self.held();
-        if let Some(held) = held.take() {
-            if held.mapping.is_some() {
-                mapped.unpublish(self.slot);
+    /// Unmaps and unpins. Later calls with this buffer fail.
+    pub(crate) fn release(&self, table: &MappingTable, here: Depth) {
+        let mut state = self.lock();
+        if let Some(state) = state.take() {
+            if state.mapping.is_some() {
+                table.unpublish(self.slot, here);
             }
-            drop(held.pinned);
+            drop(state.pinned);
         }
     }
 }

@@ -1,43 +1,43 @@
-//! Everything the library knows, once for each process.
+//! The state of the library, one for each process.
 //!
-//! A forked child inherits a copy of the parent's memory, and nothing in it is of use: mappings
-//! are not inherited, the driver ties its objects to the parent, and a lock may be held by a
-//! thread that the child does not have. So the state is stamped with its process (copies, which
-//! have no time to look at the stamp, find no table of mappings in a child). A child never
-//! touches the parent's, and its first `gdr_open` starts with a state of its own, at other
-//! addresses: no handle of the parent can be one of the child's.
+//! A forked child inherits a copy of the parent's memory but cannot use it: mappings are not
+//! inherited, the driver binds its objects to the parent, and a lock may be locked by a thread that
+//! does not exist in the child. So the state contains its process (copies do not check it: a child
+//! has no table of mappings). A child never accesses the parent's state; its first `gdr_open` makes a
+//! new one at other addresses, so no handle of the parent is valid in the child.
 
 use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gdr_copy::{BackendKind, Context, Origin};
+use gdr_copy::{BackendKind, Context, ProcessId};
 use rustix::event::EventfdFlags;
 
 use crate::abi::gdr_t;
 use crate::errno::{Failure, NO_LIBRARY};
 use crate::handle::HandleSpace;
-use crate::hazard;
-use crate::mapped::Mapped;
+use crate::mapping_table::MappingTable;
 use crate::pin::PinnedBuffer;
 use crate::registry::{Library, Registry, Removed};
 use crate::simulated::Simulation;
+use crate::stack::Depth;
+use crate::tls::RECORDS;
 
 /// The state of one process.
 #[derive(Debug)]
 pub(crate) struct Process {
-    origin: Origin,
-    mapped: Mapped,
+    origin: ProcessId,
+    mappings: MappingTable,
     registry: Mutex<Registry>,
     simulation: Mutex<Option<Simulation>>,
 }
 
-/// Null until the first `gdr_open`. What it points to is never freed.
+/// Null until the first `gdr_open`. Never freed.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 impl Process {
-    /// The state, also when it is that of a parent. For copies, which check that themselves.
+    /// The state, which may be that of a parent.
     #[inline(always)]
     pub(crate) fn any() -> Option<&'static Self> {
         // SAFETY: null, or from `Box::into_raw` and never freed; published complete by a
@@ -45,53 +45,64 @@ impl Process {
         unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The state of this process; none before its first `gdr_open`.
+    /// The state of this process; an error before its first `gdr_open`.
     pub(crate) fn current() -> Result<&'static Self, Failure> {
         Self::any()
             .filter(|process| process.origin.is_current())
             .ok_or(NO_LIBRARY)
     }
 
-    /// The state of this process, made where there is none.
+    /// The state of this process, made where it does not exist.
     fn current_or_new() -> Result<&'static Self, Failure> {
         let found = PROCESS.load(Ordering::Acquire);
         if let Ok(process) = Self::current() {
             return Ok(process);
         }
-        // Of threads that race here all but one drop what they made. What belonged to a parent
-        // stays as it is, untouched.
-        let made = Box::into_raw(Box::new(Self::new()?));
+        // The state of a parent is not changed.
+        Self::new()?.publish(found)
+    }
+
+    /// Makes this the state of the process, if the state is still `found`. Of threads that race here,
+    /// all but one release the state that they made.
+    fn publish(self, found: *mut Self) -> Result<&'static Self, Failure> {
+        let made = Box::into_raw(Box::new(self));
         match PROCESS.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: just made and never freed from here on.
             Ok(_) => Ok(unsafe { &*made }),
             Err(_) => {
-                // SAFETY: from `Box::into_raw` above, and nobody has seen it.
-                drop(unsafe { Box::from_raw(made) });
+                // SAFETY: from `Box::into_raw` above, and no other thread has seen it.
+                let unused = *unsafe { Box::from_raw(made) };
+                unused.mappings.release();
+                let registry = unused.registry.into_inner();
+                registry.unwrap_or_else(PoisonError::into_inner).release();
                 Self::current()
             }
         }
     }
 
     fn new() -> Result<Self, Failure> {
-        hazard::register();
+        if !RECORDS.register() {
+            tracing::info!("membarrier is not available: every copy runs a fence");
+        }
         let space =
             HandleSpace::reserve().map_err(|e| Failure::os("reserving address space", e))?;
-        let mapped = Mapped::new().map_err(|e| Failure::os("mmap of the table of mappings", e))?;
+        let mappings =
+            MappingTable::new().map_err(|e| Failure::os("mmap of the table of mappings", e))?;
         Ok(Self {
-            origin: Origin::current(),
-            mapped,
+            origin: ProcessId::current(),
+            mappings,
             registry: Mutex::new(Registry::new(space)),
             simulation: Mutex::new(None),
         })
     }
 
-    pub(crate) fn mapped(&self) -> &Mapped {
-        &self.mapped
+    pub(crate) fn mappings(&self) -> &MappingTable {
+        &self.mappings
     }
 
-    /// Held for look-ups only, never while something is pinned, mapped or waited for.
+    /// Locked for look-ups only, never while memory is pinned or mapped, or while a thread waits.
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        // No operation of the registry panics half-way.
+        // No operation of the registry panics before it is complete.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,7 +119,7 @@ impl Process {
             builder = builder.simulated(process.simulated_driver()?);
         }
         let context = builder.open()?;
-        process.mapped.activate();
+        process.mappings.activate();
         Ok(process.registry().open(context, placeholder_fd()?))
     }
 
@@ -124,9 +135,9 @@ impl Process {
     }
 
     /// `gdr_close`.
-    pub(crate) fn close(&self, g: gdr_t) -> Result<(), Failure> {
+    pub(crate) fn close(&self, g: gdr_t, here: Depth) -> Result<(), Failure> {
         let removed = self.registry().close(g)?;
-        self.release(removed);
+        self.release(removed, here);
         Ok(())
     }
 
@@ -138,8 +149,8 @@ impl Process {
         self.registry().buffer(g, handle)
     }
 
-    /// Gives a handle to what was pinned through `library`. When that was closed meanwhile,
-    /// nothing stays pinned.
+    /// Makes a handle for memory that was pinned through `library`. If that was closed meanwhile, the
+    /// memory is unpinned.
     pub(crate) fn add(
         &self,
         g: gdr_t,
@@ -152,15 +163,15 @@ impl Process {
     }
 
     /// `gdr_unpin_buffer`.
-    pub(crate) fn unpin(&self, g: gdr_t, handle: u64) -> Result<(), Failure> {
+    pub(crate) fn unpin(&self, g: gdr_t, handle: u64, here: Depth) -> Result<(), Failure> {
         let removed = self.registry().remove(g, handle)?;
-        self.release(removed);
+        self.release(removed, here);
         Ok(())
     }
 
-    fn release(&self, removed: Removed) {
+    fn release(&self, removed: Removed, here: Depth) {
         for (_, buffer) in &removed.buffers {
-            buffer.release(&self.mapped);
+            buffer.release(&self.mappings, here);
         }
         self.registry()
             .recycle(removed.buffers.into_iter().map(|(slot, _)| slot));
@@ -172,8 +183,35 @@ fn asked_for(name: &str) -> Option<String> {
     Some(std::env::var_os(name)?.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
-/// What `gdr_t`'s first field names: a descriptor that callers can pass on, and that gives nobody
-/// access to anything.
+/// The descriptor in the first field of a `gdr_t`: it is valid, but gives no access to anything.
 fn placeholder_fd() -> Result<OwnedFd, Failure> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Failure::os("eventfd", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of address space of this process.
+    fn address_space() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+        pages * rustix::param::page_size() as u64
+    }
+
+    #[test]
+    fn the_loser_of_a_race_for_the_first_open_releases_its_address_space() {
+        let winner = Process::current_or_new().unwrap();
+        let before = address_space();
+        let lost = 20;
+        for _ in 0..lost {
+            // Like a thread that found no state.
+            let found = Process::new().unwrap().publish(ptr::null_mut()).unwrap();
+            assert!(ptr::eq(found, winner));
+        }
+        // Each reserves 4 GiB, unless a limit forbids that. Other tests run at the same time, and two
+        // of them reserve as much once.
+        let grown = address_space().saturating_sub(before);
+        assert!(grown < lost / 2 * (4 << 30), "{grown} bytes");
+    }
 }

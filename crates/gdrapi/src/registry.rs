@@ -1,4 +1,4 @@
-//! Which libraries are open and which buffers are pinned: what makes a handle valid.
+//! The open libraries and the pinned buffers, which decide whether a handle is valid.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,15 +12,15 @@ use crate::errno::{Failure, NO_HANDLE, NO_LIBRARY};
 use crate::handle::{HandleSpace, SLOTS, SlotId, SlotTable};
 use crate::pin::PinnedBuffer;
 
-/// Closed objects whose addresses rest before the oldest is used for another `gdr_open`. Until
-/// then a `gdr_t` that was closed is known as such.
-const REST: usize = 1024;
+/// The number of closed objects before the oldest address is reused for a `gdr_open`. Until then a
+/// closed `gdr_t` is recognized.
+const QUARANTINE: usize = 1024;
 
-/// One `gdr_open`, by a number that is never used again.
+/// The number of a `gdr_open`, which is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenId(u64);
 
-/// What a valid `gdr_t` gives access to.
+/// The library of a valid `gdr_t`.
 #[derive(Clone, Debug)]
 pub(crate) struct Library {
     pub(crate) id: OpenId,
@@ -31,11 +31,11 @@ pub(crate) struct Library {
 struct Open {
     library: Library,
     pins: BTreeSet<SlotId>,
-    /// Open for as long as the object names it.
+    /// Open as long as the object contains its number.
     _fd: OwnedFd,
 }
 
-/// A pinned buffer and whose it is.
+/// A pinned buffer and its owner.
 #[derive(Debug)]
 struct Entry {
     owner: OpenId,
@@ -54,7 +54,7 @@ pub(crate) struct Registry {
     last_id: u64,
 }
 
-/// Pinned buffers that no handle names any more, to be released outside of the registry's lock.
+/// Pinned buffers without a handle, to be released while the registry is not locked.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Removed {
@@ -62,6 +62,13 @@ pub(crate) struct Removed {
 }
 
 impl Registry {
+    /// Releases the address space of a registry that never made a handle.
+    pub(crate) fn release(self) {
+        debug_assert!(self.last_id == 0);
+        // SAFETY: no handle of this space exists, so the space is not read.
+        unsafe { self.space.release() };
+    }
+
     pub(crate) fn new(space: HandleSpace) -> Self {
         Self {
             space,
@@ -72,17 +79,17 @@ impl Registry {
         }
     }
 
-    /// Makes a `gdr_t` for `context`, whose object shows `fd`.
+    /// Makes a `gdr_t` for `context`, whose object contains `fd`.
     pub(crate) fn open(&mut self, context: Context, fd: OwnedFd) -> gdr_t {
-        let rested = (self.closed.len() > REST)
+        let reused = (self.closed.len() > QUARANTINE)
             .then(|| self.closed.pop_front())
             .flatten();
-        let object = match rested {
+        let object = match reused {
             Some(address) => ptr::with_exposed_provenance_mut(address),
             None => Box::into_raw(Box::new(Gdr::new(-1))),
         };
-        // SAFETY: a leaked box of our own, which no other open library uses. Callers may read it
-        // (they should not), and one that does so with a closed `gdr_t` gets what it gets.
+        // SAFETY: a leaked box of this library, which no other open library uses. A caller that reads
+        // it (which the interface does not allow) may race with this write.
         unsafe { object.write(Gdr::new(fd.as_raw_fd())) };
         self.last_id += 1;
         let library = Library {
@@ -98,7 +105,7 @@ impl Registry {
         object
     }
 
-    /// The library that `g` stands for. `g` is compared, never followed.
+    /// The library of `g`. `g` is compared, never dereferenced.
     pub(crate) fn library(&self, g: gdr_t) -> Result<Library, Failure> {
         self.opens
             .get(&g.addr())
@@ -106,14 +113,14 @@ impl Registry {
             .ok_or(NO_LIBRARY)
     }
 
-    /// Gives a handle to what `make` makes of it.
+    /// Makes a handle for the buffer that `make` returns.
     pub(crate) fn add(
         &mut self,
         g: gdr_t,
         owner: OpenId,
         make: impl FnOnce(u64, usize) -> PinnedBuffer,
     ) -> Result<u64, Failure> {
-        // Meanwhile the library may have been closed, and the address even opened anew.
+        // The library may have been closed meanwhile, and its address reused by another `gdr_open`.
         let open = self
             .opens
             .get_mut(&g.addr())
@@ -131,7 +138,7 @@ impl Registry {
         Ok(space.handle(id))
     }
 
-    /// The pinned buffer of `g` that `handle` stands for.
+    /// The pinned buffer of `handle`, which belongs to `g`.
     pub(crate) fn buffer(&self, g: gdr_t, handle: u64) -> Result<Arc<PinnedBuffer>, Failure> {
         let owner = self.opens.get(&g.addr()).ok_or(NO_LIBRARY)?.library.id;
         let id = self.space.slot(handle).ok_or(NO_HANDLE)?;
@@ -143,8 +150,7 @@ impl Registry {
         Ok(entry.buffer.clone())
     }
 
-    /// Makes `handle` invalid. What it stood for is released by the caller, who then calls
-    /// [`Registry::recycle`].
+    /// Makes `handle` invalid. The caller releases its buffer and then calls [`Registry::recycle`].
     pub(crate) fn remove(&mut self, g: gdr_t, handle: u64) -> Result<Removed, Failure> {
         let open = self.opens.get_mut(&g.addr()).ok_or(NO_LIBRARY)?;
         let id = self.space.slot(handle).ok_or(NO_HANDLE)?;
@@ -160,7 +166,7 @@ impl Registry {
     /// Makes `g` and all its handles invalid; as [`Registry::remove`].
     pub(crate) fn close(&mut self, g: gdr_t) -> Result<Removed, Failure> {
         let open = self.opens.remove(&g.addr()).ok_or(NO_LIBRARY)?;
-        // SAFETY: the object of an open library, a leaked box of our own.
+        // SAFETY: the object of an open library, a leaked box of this library.
         unsafe { g.write(Gdr::new(-1)) };
         self.closed.push_back(g.addr());
         let take = |id| Some((id, self.pins.take(id)?.buffer));
@@ -169,8 +175,8 @@ impl Registry {
         })
     }
 
-    /// Lets slots be used again, once what they held is released: a slot's next owner must find
-    /// no mapping there.
+    /// Makes slots available again after their buffers were released: the next buffer of a slot must
+    /// not find a mapping there.
     pub(crate) fn recycle(&mut self, slots: impl IntoIterator<Item = SlotId>) {
         for slot in slots {
             self.pins.free(slot);

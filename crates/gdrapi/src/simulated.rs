@@ -6,18 +6,17 @@ use gdr_cuda::{DeviceBuffer, DevicePtr, Gpu, MemoryKind, Ordinal, SimDriver};
 
 use crate::errno::Failure;
 
-/// Where the simulated buffer starts, in every process: the first address of the first simulated
-/// GPU.
+/// The address of the simulated buffer in every process: the first of the first simulated GPU.
 pub const SIMULATED_BUFFER: DevicePtr = DevicePtr::new(6 << 48);
 
-/// Its size where `GDR_SIM_BYTES` does not say otherwise.
+/// Its default size; `GDR_SIM_BYTES` sets another.
 const DEFAULT_BYTES: u64 = 64 << 20;
 
-/// A simulated GPU with one buffer, there as long as the process.
+/// A simulated GPU with one buffer, which exist as long as the process.
 #[derive(Debug)]
 pub(crate) struct Simulation {
     driver: Arc<SimDriver>,
-    #[allow(dead_code, reason = "kept, so that the memory stays")]
+    #[allow(dead_code, reason = "keeps the memory allocated")]
     buffer: DeviceBuffer,
 }
 
@@ -47,7 +46,7 @@ impl Simulation {
     }
 }
 
-/// Less than a GPU page could share its page with another allocation.
+/// At least a GPU page: a smaller buffer could share its page with another allocation.
 fn size(text: &str) -> Option<u64> {
     text.trim()
         .parse()
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_simulated_buffer_is_where_it_is_documented_to_be() {
+    fn the_simulated_buffer_is_at_its_documented_address() {
         let simulation = Simulation::of(1 << 20).unwrap();
         assert_eq!(simulation.buffer.ptr(), SIMULATED_BUFFER);
         assert!(

@@ -18,6 +18,11 @@ fn the_header_is_c99_and_its_types_have_the_layout_of_gdrcopy() {
 }
 
 #[test]
+fn the_second_header_names_the_cpu_as_programs_of_gdrcopy_expect() {
+    c_program_succeeds("config.c", "c99");
+}
+
+#[test]
 fn the_header_is_cpp11_too() {
     let Some(cxx) = compiler("CXX", "c++") else {
         eprintln!("SKIPPED c++: no C++ compiler");
@@ -53,7 +58,7 @@ fn copies_race_with_unmapping_unpinning_and_closing() {
 }
 
 #[test]
-fn a_forked_child_has_none_of_the_handles_and_starts_anew() {
+fn a_forked_child_has_no_handles_and_may_open_the_library() {
     c_program_succeeds("forked.c", "gnu11");
 }
 
@@ -68,7 +73,47 @@ fn signal_handlers_may_copy_and_may_leave_a_copy() {
 }
 
 #[test]
-fn the_log_is_silent_unless_asked_for_and_then_says_what_is_wrong() {
+fn copies_may_be_left_by_siglongjmp_any_number_of_times_and_unmapping_then_unmaps() {
+    c_program_succeeds("jumps.c", "gnu11");
+}
+
+/// The log that `source` leaves when errors are logged.
+fn log_of(source: &str) -> String {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let program = compile(&cc, "gnu11", source, folder.path());
+    let output = run(&program, folder.path(), &[("GDRCOPY_ENABLE_LOGGING", "1")]);
+    assert_success(source, &output);
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_refused_copy_in_a_signal_handler_is_logged_and_allocates_nothing() {
+    let log = log_of("refused_in_handlers.c");
+    for reason in [
+        "gdr_copy_to_mapping: the handle is not a pinned buffer",
+        "gdr_copy_from_mapping: the handle is not a pinned buffer",
+        "gdr_copy_to_mapping: the handle is not mapped",
+        "gdr_copy_to_mapping: the bytes are outside of the mapping",
+        "gdr_copy_to_mapping: the host pointer is null",
+    ] {
+        assert!(log.contains(&format!("ERR:  {reason}")), "{reason}");
+    }
+}
+
+#[test]
+fn a_thread_that_is_cancelled_in_the_library_ends_after_the_call_without_a_lock() {
+    // Logging makes every refusal a cancellation point.
+    assert!(log_of("cancelled.c").contains("ERR:  gdr_unmap: "));
+}
+
+#[test]
+fn p2p_tokens_are_ignored_where_mappings_are_persistent() {
+    c_program_succeeds("tokens.c", "gnu11");
+}
+
+#[test]
+fn the_log_is_empty_unless_enabled_and_then_has_the_reasons() {
     let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
     let folder = installed();
     let program = compile(&cc, "gnu11", "bad.c", folder.path());
@@ -93,7 +138,7 @@ fn the_log_is_silent_unless_asked_for_and_then_says_what_is_wrong() {
 }
 
 #[test]
-fn opening_without_a_gpu_fails_and_the_log_tells_every_reason() {
+fn opening_without_a_gpu_fails_and_the_log_has_every_reason() {
     let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
     let folder = installed();
     let program = compile(&cc, "gnu11", "opens.c", folder.path());

@@ -1,5 +1,5 @@
-//! Random sequences of calls with random arguments, right and wrong: every answer is an errno
-//! value that fits, and nothing crashes.
+//! Random sequences of calls with random arguments, valid and invalid: every call returns an expected
+//! errno value, and none crashes.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -8,7 +8,7 @@ use gdrapi::abi::{Gdr, gdr_info_v1_t, gdr_info_v2_t, gdr_mh_t, gdr_t};
 use gdrapi::*;
 use proptest::prelude::*;
 
-/// A number that is interesting in some place.
+/// A number that is an edge case of some argument.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         9 => (0..4u64).prop_map(|page| page * 65536),
@@ -20,12 +20,12 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Whether an argument is what a caller should pass, or any number.
+/// Whether an argument is valid, or any number.
 fn sensible() -> impl Strategy<Value = bool> {
     prop::bool::weighted(0.85)
 }
 
-/// The number of a function in [`Returned::make`]: rarely one that ends much.
+/// The number of a function in [`Returned::make`]: rarely one that closes or opens.
 fn function() -> impl Strategy<Value = u8> {
     prop_oneof![
         1 => 0..2u8,
@@ -66,16 +66,16 @@ fn call() -> impl Strategy<Value = Call> {
     })
 }
 
-/// A handle that was returned, perhaps stale by now.
+/// A handle that was returned, and may be stale.
 #[derive(Clone, Copy)]
 struct Pin {
     library: gdr_t,
     handle: gdr_mh_t,
-    /// Where it was mapped last.
+    /// The address of its last mapping.
     mapping: *mut c_void,
 }
 
-/// Everything that calls have returned, stale or not.
+/// The results of all calls, stale or not.
 #[derive(Default)]
 struct Returned {
     libraries: Vec<gdr_t>,
@@ -83,7 +83,7 @@ struct Returned {
 }
 
 impl Returned {
-    /// Makes the call. `host` has room for the largest mapping and what lies round it.
+    /// Makes the call. `host` is larger than the largest mapping.
     fn make(&mut self, call: &Call, host: &mut [u8]) -> c_int {
         let [a, b, c] = call.numbers;
         let at = self.pins.len().checked_sub(1 + call.handle);
@@ -114,7 +114,7 @@ impl Returned {
         let (mut info, mut old) = (gdr_info_v2_t::default(), gdr_info_v1_t::default());
         let (mut mapped, mut one, mut two, mut name) = (ptr::null_mut(), 0, 0, ptr::null());
         let host = host.as_mut_ptr().cast::<c_void>();
-        // SAFETY: outputs are valid. A copy that is not refused lies in a mapping, and none is
+        // SAFETY: outputs are valid. A copy that is not refused is inside a mapping, and no mapping is
         // larger than `host`.
         let answer = unsafe {
             match call.function {
@@ -195,7 +195,7 @@ proptest! {
 fn start_simulation() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the only test of this binary, and so the only thread that looks at variables.
+        // SAFETY: the only test of this binary, and so the only thread that reads variables.
         unsafe {
             std::env::set_var("GDR_BACKEND", "sim");
             std::env::set_var("GDR_SIM_BYTES", "1048576");

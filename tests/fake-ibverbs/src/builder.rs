@@ -1,4 +1,4 @@
-//! Queue pairs whose requests are built by functions.
+//! Posting to extended queue pairs.
 
 use std::ffi::{c_int, c_void};
 
@@ -6,12 +6,12 @@ use gdr_verbs_sys::{
     __be32, ibv_data_buf, ibv_qp_create_send_ops_flags as Operations, ibv_qp_ex, ibv_sge,
 };
 
-use crate::answer::{plain, status};
-use crate::post::{Data, Operation, Send, Target, copy_inline};
+use crate::post::copy_inline;
+use crate::ret::{plain, status};
+use crate::state::{Data, LibraryState, Operation, Send, Target};
 use crate::wire;
-use crate::world::World;
 
-/// Gives a queue pair the functions that its flags ask for.
+/// Sets the functions of a queue pair according to its flags.
 pub(crate) fn fill(object: &mut ibv_qp_ex, operations: u64) {
     let has = |flag: Operations| operations & u64::from(flag.0) != 0;
     object.wr_start = Some(wr_start);
@@ -44,35 +44,35 @@ pub(crate) fn fill(object: &mut ibv_qp_ex, operations: u64) {
     }
 }
 
-/// What is done with the requests being built; being built, they must have been begun.
-fn with_batch(verb: &str, qp: *mut ibv_qp_ex, work: impl FnOnce(&mut World, u32)) {
-    plain((), |world| {
-        let Ok((number, _)) = world.pair(verb, qp.addr()) else {
+/// Runs `work` if a batch is started, else records a violation.
+fn with_batch(verb: &str, qp: *mut ibv_qp_ex, work: impl FnOnce(&mut LibraryState, u32)) {
+    plain((), |library| {
+        let Ok((number, _)) = library.pair(verb, qp.addr()) else {
             return;
         };
-        if world
+        if library
             .pairs
             .get(&number)
             .is_none_or(|pair| pair.batch.is_none())
         {
-            world.violation(verb, "ibv_wr_start was not called before");
+            library.violation(verb, "ibv_wr_start was not called before");
             return;
         }
-        work(world, number);
+        work(library, number);
     });
 }
 
-/// Begins one request.
+/// Adds a request to the batch.
 ///
 /// # Safety
 ///
 /// `qp` is a queue pair of this library.
 unsafe fn add(verb: &str, qp: *mut ibv_qp_ex, operation: Operation) {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let (id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    with_batch(verb, qp, |world, number| {
+    with_batch(verb, qp, |library, number| {
         let send = Send::new(id, flags, operation, Data::Segments(Vec::new()));
-        let batch = world
+        let batch = library
             .pairs
             .get_mut(&number)
             .and_then(|pair| pair.batch.as_mut());
@@ -82,38 +82,38 @@ unsafe fn add(verb: &str, qp: *mut ibv_qp_ex, operation: Operation) {
     });
 }
 
-/// Gives the last request its data.
-fn set(verb: &str, qp: *mut ibv_qp_ex, data: impl FnOnce(&mut World) -> Data) {
-    with_batch(verb, qp, |world, number| {
-        let data = data(world);
-        let batch = world
+/// Sets the data of the last request.
+fn set(verb: &str, qp: *mut ibv_qp_ex, data: impl FnOnce(&mut LibraryState) -> Data) {
+    with_batch(verb, qp, |library, number| {
+        let data = data(library);
+        let batch = library
             .pairs
             .get_mut(&number)
             .and_then(|pair| pair.batch.as_mut());
         match batch.and_then(|batch| batch.last_mut()) {
             Some(send) => send.data = data,
-            None => world.violation(verb, "there is no request to give data to"),
+            None => library.violation(verb, "there is no request to give data to"),
         }
     });
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     let verb = "ibv_wr_start";
-    plain((), |world| {
-        let Ok((number, _)) = world.pair(verb, qp.addr()) else {
+    plain((), |library| {
+        let Ok((number, _)) = library.pair(verb, qp.addr()) else {
             return;
         };
-        let pair = world.pairs.get_mut(&number);
+        let pair = library.pairs.get_mut(&number);
         let before = pair.and_then(|pair| pair.batch.replace(Vec::new()));
         if before.is_some() {
-            world.violation(verb, "requests are being built already");
+            library.violation(verb, "requests are being built already");
         }
     });
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    with_batch("ibv_wr_abort", qp, |world, number| {
-        if let Some(pair) = world.pairs.get_mut(&number) {
+    with_batch("ibv_wr_abort", qp, |library, number| {
+        if let Some(pair) = library.pairs.get_mut(&number) {
             pair.batch = None;
         }
     });
@@ -121,49 +121,49 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let verb = "ibv_wr_complete";
-    status(|world| {
-        let (number, _) = world.pair(verb, qp.addr())?;
-        let pair = world.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
+    status(|library| {
+        let (number, _) = library.pair(verb, qp.addr())?;
+        let pair = library.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
         let Some(batch) = pair.batch.take() else {
-            world.violation(verb, "ibv_wr_start was not called before");
+            library.violation(verb, "ibv_wr_start was not called before");
             return Err(libc::EINVAL);
         };
         if !pair.has_room(batch.len() as u64) {
             return Err(libc::ENOMEM);
         }
         for send in batch {
-            world.enqueue(verb, number, send)?;
+            library.enqueue(verb, number, send)?;
         }
-        wire::advance(world);
+        wire::advance(library);
         Ok(())
     })
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: as the caller answers for, here and below.
+    // SAFETY: the contract of this function.
     unsafe { add("ibv_wr_send", qp, Operation::Send(None)) };
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: __be32) {
-    // SAFETY: the caller's.
+    // SAFETY: the contract of this function.
     unsafe { add("ibv_wr_send_imm", qp, Operation::Send(Some(imm))) };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     let operation = Operation::Write(Target { addr, rkey }, None);
-    // SAFETY: the caller's.
+    // SAFETY: the contract of this function.
     unsafe { add("ibv_wr_rdma_write", qp, operation) };
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: __be32) {
     let operation = Operation::Write(Target { addr, rkey }, Some(imm));
-    // SAFETY: the caller's.
+    // SAFETY: the contract of this function.
     unsafe { add("ibv_wr_rdma_write_imm", qp, operation) };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     let operation = Operation::Read(Target { addr, rkey });
-    // SAFETY: the caller's.
+    // SAFETY: the contract of this function.
     unsafe { add("ibv_wr_rdma_read", qp, operation) };
 }
 
@@ -175,13 +175,13 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     swap: u64,
 ) {
     let operation = Operation::Swap(Target { addr, rkey }, compare, swap);
-    // SAFETY: the caller's.
+    // SAFETY: the contract of this function.
     unsafe { add("ibv_wr_atomic_cmp_swp", qp, operation) };
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: u64) {
     let operation = Operation::Add(Target { addr, rkey }, value);
-    // SAFETY: the caller's.
+    // SAFETY: the contract of this function.
     unsafe { add("ibv_wr_atomic_fetch_add", qp, operation) };
 }
 
@@ -191,7 +191,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: there are this many entries, as the caller answers for.
+    // SAFETY: there are this many entries by contract.
     let segments = (0..count).map(|i| unsafe { list.add(i).read() }).collect();
     set("ibv_wr_set_sge_list", qp, |_| Data::Segments(segments));
 }
@@ -199,9 +199,9 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, len: usize) {
     let verb = "ibv_wr_set_inline_data";
     let piece = (addr.expose_provenance() as u64, len);
-    // SAFETY: the bytes are readable, as the caller answers for.
-    set(verb, qp, |world| unsafe {
-        copy_inline(world, verb, &[piece])
+    // SAFETY: the bytes are readable by contract.
+    set(verb, qp, |library| unsafe {
+        copy_inline(library, verb, &[piece])
     });
 }
 
@@ -211,13 +211,13 @@ unsafe extern "C" fn wr_set_inline_data_list(
     list: *const ibv_data_buf,
 ) {
     let verb = "ibv_wr_set_inline_data_list";
-    // SAFETY: there are this many pieces, as the caller answers for.
+    // SAFETY: there are this many pieces by contract.
     let pieces = (0..count).map(|i| unsafe { list.add(i).read() });
     let pieces: Vec<_> = pieces
         .map(|it| (it.addr.expose_provenance() as u64, it.length))
         .collect();
-    // SAFETY: the bytes are readable, as the caller answers for.
-    set(verb, qp, |world| unsafe {
-        copy_inline(world, verb, &pieces)
+    // SAFETY: the bytes are readable by contract.
+    set(verb, qp, |library| unsafe {
+        copy_inline(library, verb, &pieces)
     });
 }

@@ -1,4 +1,4 @@
-//! Channels of completion events.
+//! Completion channels.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
@@ -7,17 +7,17 @@ use std::os::fd::AsRawFd as _;
 
 use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
 
-use crate::answer::{plain, pointer, set_errno, status};
-use crate::event::{self, Subject};
-use crate::handle::Handle;
-use crate::world::Channel;
+use crate::c_abi::{Handle, set_errno};
+use crate::event;
+use crate::ret::{plain, pointer, status};
+use crate::state::{Channel, Subject};
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     let verb = "ibv_create_comp_channel";
-    pointer(|world| {
-        let id = world.device_of(verb, context)?;
-        world.begin(verb, id, "")?;
+    pointer(|library| {
+        let id = library.device_of(verb, context)?;
+        library.begin(verb, id, "")?;
         let pipe = io::pipe().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
         // SAFETY: a pointer and numbers.
         let object: Handle<ibv_comp_channel> = unsafe { Handle::zeroed() };
@@ -27,9 +27,9 @@ extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
             fd,
             refcnt,
         };
-        // SAFETY: the object is new: nobody else has its address.
+        // SAFETY: the object is new, and its address is not known elsewhere.
         unsafe { *object.as_ptr() = channel };
-        world.channels.insert(
+        library.channels.insert(
             object.address(),
             Channel {
                 device: id,
@@ -44,22 +44,22 @@ extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     let verb = "ibv_destroy_comp_channel";
-    status(|world| {
+    status(|library| {
         let address = channel.addr();
-        let Some(found) = world.channels.get(&address) else {
-            world.violation(verb, "the channel is none, or was destroyed");
+        let Some(found) = library.channels.get(&address) else {
+            library.violation(verb, "the channel does not exist or was destroyed");
             return Err(libc::EINVAL);
         };
         let id = found.device;
-        world.note(verb, id, "")?;
-        if world
+        library.note(verb, id, "")?;
+        if library
             .queues
             .values()
             .any(|queue| queue.channel == Some(address))
         {
             return Err(libc::EBUSY);
         }
-        world.channels.remove(&address);
+        library.channels.remove(&address);
         Ok(())
     })
 }
@@ -74,11 +74,14 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let address = channel.addr();
-    let fd = plain(None, |world| {
-        let channel = world.channels.get(&address);
+    let fd = plain(None, |library| {
+        let channel = library.channels.get(&address);
         let fd = channel.map(|channel| channel.pipe.0.as_raw_fd());
         if fd.is_none() {
-            world.violation("ibv_get_cq_event", "the channel is none, or was destroyed");
+            library.violation(
+                "ibv_get_cq_event",
+                "the channel does not exist or was destroyed",
+            );
         }
         fd
     });
@@ -86,25 +89,25 @@ unsafe extern "C" fn ibv_get_cq_event(
         set_errno(libc::EINVAL);
         return -1;
     };
-    // Without the lock: this may wait.
+    // Without the lock, because this may wait.
     if !event::take_token(fd) {
         return -1;
     }
-    let taken = plain(None, |world| {
-        let queue = world.channels.get_mut(&address)?.events.pop_front()?;
-        *world
+    let taken = plain(None, |library| {
+        let queue = library.channels.get_mut(&address)?.events.pop_front()?;
+        *library
             .unacknowledged
             .entry(Subject::Completions(queue))
             .or_default() += 1;
-        world.queues.get(&queue).map(|queue| queue.object)
+        library.queues.get(&queue).map(|queue| queue.object)
     });
     let Some(object) = taken else {
-        // It was about a queue that is gone.
+        // The queue of the event is destroyed.
         set_errno(libc::EAGAIN);
         return -1;
     };
     let object = object.as_ptr();
-    // SAFETY: this function's contract; the object is there for ever.
+    // SAFETY: the contract of this function; the object is never freed.
     unsafe {
         cq.write(object.cast());
         cq_context.write((*object).cq_context);
@@ -114,7 +117,7 @@ unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
-    plain((), |world| {
-        event::acknowledge_completions(world, cq.addr(), events as usize);
+    plain((), |library| {
+        event::acknowledge_completions(library, cq.addr(), events as usize);
     });
 }

@@ -1,4 +1,4 @@
-//! A test's hand on the library.
+//! The control of the library by a test.
 
 use std::ffi::c_void;
 use std::fs;
@@ -9,14 +9,15 @@ use gdr_verbs_sys::Verbs;
 use libloading::os::unix::Library;
 use tempfile::TempDir;
 
-use crate::control::{Call, Control, Live, Reply, Report, Request};
+use crate::control::{Control, Reply, Request};
+use crate::report::{Call, Live, Report};
 use crate::spec::DeviceSpec;
 
 const NAME: &str = "libfake_ibverbs.so";
 
-/// A loaded library, usually a copy with a world of its own.
+/// A loaded library, usually a copy with its own state.
 ///
-/// Everything here panics when it fails: a test that cannot be arranged is a test that failed.
+/// All methods panic on failure, because a test without its set-up has failed.
 #[derive(Debug)]
 pub struct Fake {
     path: PathBuf,
@@ -26,34 +27,34 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// The library as it was built: what a program under test, told so by `GDR_LIBIBVERBS`, loads.
+    /// The path of the built library, for `GDR_LIBIBVERBS` of a program under test.
     pub fn library() -> PathBuf {
         let test = std::env::current_exe().expect("a running program has a path");
-        // Cargo builds all kinds of a library before the tests that depend on it, next to them.
+        // Cargo builds all crate types of a library before the tests that depend on it, in one folder.
         let library = test.with_file_name(NAME);
         assert!(library.exists(), "{} was not built", library.display());
         library
     }
 
-    /// The library as it was built, which is one for the whole process: what this process loads
-    /// itself when `GDR_LIBIBVERBS` names [`Fake::library`].
+    /// The built library, which all threads of the process share. This process loads it if
+    /// `GDR_LIBIBVERBS` is [`Fake::library`].
     pub fn of_process() -> Self {
         Self::open(Self::library(), None)
     }
 
-    /// A library that shows no device yet.
+    /// Loads a copy of the library without devices.
     pub fn load() -> Self {
         Self::without(&[])
     }
 
-    /// As [`Fake::load`], of a release that has no functions of these names.
+    /// As [`Fake::load`], without the functions with these names.
     pub fn without(functions: &[&str]) -> Self {
         let folder = Self::folder(functions);
         Self::open(folder.path().join(NAME), Some(folder))
     }
 
     fn open(path: PathBuf, folder: Option<TempDir>) -> Self {
-        // SAFETY: the fake acts as libibverbs does.
+        // SAFETY: the fake behaves like libibverbs.
         let verbs = unsafe { Verbs::open(&path) }.expect("the fake is loaded");
         // SAFETY: its initializers have run already.
         let library = unsafe { Library::new(&path) }.expect("the fake is loaded");
@@ -65,8 +66,8 @@ impl Fake {
         }
     }
 
-    /// A folder with a copy of the library, which has no functions of these names. A copy is
-    /// another library to the loader, with other variables.
+    /// A folder with a copy of the library, without the functions with these names. The loader treats
+    /// a copy as another library, with its own variables.
     pub fn folder(without: &[&str]) -> TempDir {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut library = fs::read(Self::library()).expect("the fake is readable");
@@ -77,42 +78,42 @@ impl Fake {
         folder
     }
 
-    /// Where it is.
+    /// The path of the library.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its functions.
+    /// The functions of the library.
     pub fn verbs(&self) -> &'static Verbs {
         self.verbs
     }
 
-    /// There is a device more.
+    /// Adds a device.
     pub fn add(&self, device: DeviceSpec) {
-        self.tell(&Request::Add(device));
+        self.request(&Request::Add(device));
     }
 
-    /// Does what the request says.
-    pub fn tell(&self, request: &Request) -> Report {
+    /// Executes a request.
+    pub fn request(&self, request: &Request) -> Report {
         let request = serde_json::to_vec(request).expect("requests are JSON");
         let mut reply = Vec::<u8>::new();
         // SAFETY: the function has this type in every copy.
         let control = unsafe { self.library.get::<Control>(b"fake_ibverbs_control") };
         let control = control.expect("the fake has a control");
         let user = (&raw mut reply).cast::<c_void>();
-        // SAFETY: the request is readable, and `take` takes the place that it is given.
+        // SAFETY: the request is readable, and `take` accepts the pointer.
         unsafe { control(request.as_ptr(), request.len(), take as Reply, user) };
         let report: Report = serde_json::from_slice(&reply).expect("reports are JSON");
         assert_eq!(report.error, None);
         report
     }
 
-    /// What the library has seen.
+    /// The report of the library.
     pub fn report(&self) -> Report {
-        self.tell(&Request::Report)
+        self.request(&Request::Report)
     }
 
-    /// What is alive on a device.
+    /// The live objects of a device.
     pub fn live(&self, device: &str) -> Live {
         self.report().live.get(device).copied().unwrap_or_default()
     }
@@ -124,7 +125,7 @@ impl Fake {
         calls
     }
 
-    /// Nothing was done that no program may do, and nothing is left over.
+    /// Asserts that the program has not violated the API and that no object is alive.
     pub fn assert_clean(&self) {
         let report = self.report();
         assert_eq!(report.violations, Vec::<String>::new());
@@ -134,15 +135,15 @@ impl Fake {
     }
 }
 
-/// Takes the report's text.
+/// Receives the text of the report.
 unsafe extern "C" fn take(user: *mut c_void, text: *const u8, len: usize) {
-    // SAFETY: the text is there.
+    // SAFETY: the text is readable.
     let text = unsafe { slice::from_raw_parts(text, len) };
-    // SAFETY: this is the place that `tell` gave, which waits for it.
+    // SAFETY: this is the pointer from `Fake::request`, which waits for this call.
     unsafe { (*user.cast::<Vec<u8>>()).extend_from_slice(text) };
 }
 
-/// Gives the symbol another name of the same length: it is not found by its own any more.
+/// Renames the symbol to a name of the same length, so that the loader does not find it.
 fn rename(library: &mut [u8], name: &str) {
     let wanted = format!("\0{name}\0").into_bytes();
     let mut at = 0;

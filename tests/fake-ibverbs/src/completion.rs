@@ -1,4 +1,4 @@
-//! Completion queues, plain and extended.
+//! Completion queues, basic and extended.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
@@ -6,81 +6,20 @@ use std::io::Write as _;
 
 use gdr_verbs_sys::{
     __be32, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
-    ibv_create_cq_wc_flags, ibv_event_type, ibv_poll_cq_attr, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
-    ibv_wc_status,
+    ibv_create_cq_wc_flags, ibv_event_type, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 
-use crate::answer::{Outcome, number, plain, pointer, status};
-use crate::event::{self, Subject};
-use crate::handle::Handle;
+use crate::c_abi::{Handle, Outcome};
+use crate::event;
+use crate::ret::{number, plain, pointer, status};
+use crate::state::{Armed, Entry, LibraryState, Queue, Subject};
 use crate::wire;
-use crate::world::{DeviceId, World};
 
-/// What the flags of `ibv_create_cq_ex` may ask for.
+/// The supported flags of `ibv_create_cq_ex`.
 const KNOWN_FLAGS: u64 = 0xfff;
 
-/// How a request ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) wr_id: u64,
-    pub(crate) status: ibv_wc_status,
-    pub(crate) opcode: ibv_wc_opcode,
-    pub(crate) vendor_err: u32,
-    pub(crate) byte_len: u32,
-    pub(crate) immediate: Option<__be32>,
-    pub(crate) pair: u32,
-    pub(crate) solicited: bool,
-    /// Up to which request polling this frees the send queue; none for receives.
-    pub(crate) frees: Option<u64>,
-}
-
-impl Entry {
-    fn flags(&self) -> c_uint {
-        self.immediate
-            .map_or(0, |_| ibv_wc_flags::IBV_WC_WITH_IMM.0)
-    }
-
-    fn plain(&self) -> ibv_wc {
-        let mut wc = ibv_wc {
-            wr_id: self.wr_id,
-            status: self.status,
-            opcode: self.opcode,
-            vendor_err: self.vendor_err,
-            byte_len: self.byte_len,
-            qp_num: self.pair,
-            wc_flags: self.flags(),
-            ..Default::default()
-        };
-        wc.__bindgen_anon_1.imm_data = self.immediate.unwrap_or(0);
-        wc
-    }
-}
-
-/// Which completions make an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Armed {
-    No,
-    Any,
-    Solicited,
-}
-
-pub(crate) struct Queue {
-    pub(crate) device: DeviceId,
-    pub(crate) context: usize,
-    pub(crate) object: Handle<ibv_cq_ex>,
-    extended: bool,
-    capacity: usize,
-    entries: VecDeque<Entry>,
-    pub(crate) channel: Option<usize>,
-    armed: Armed,
-    lost: bool,
-    polling: bool,
-    /// What the functions of an extended queue read.
-    current: Option<Entry>,
-}
-
-impl World {
-    /// Adds a completion to a queue, with what follows from that.
+impl LibraryState {
+    /// Adds a completion to a queue, and raises its events.
     pub(crate) fn complete(&mut self, queue: usize, entry: Entry) {
         let Some(found) = self.queues.get_mut(&queue) else {
             return;
@@ -97,12 +36,12 @@ impl World {
         }
         found.entries.push_back(entry);
         let failed = entry.status != ibv_wc_status::IBV_WC_SUCCESS;
-        let tells = match found.armed {
+        let notifies = match found.armed {
             Armed::No => false,
             Armed::Any => true,
             Armed::Solicited => entry.solicited || failed,
         };
-        if !tells {
+        if !notifies {
             return;
         }
         found.armed = Armed::No;
@@ -111,12 +50,12 @@ impl World {
             .and_then(|channel| self.channels.get_mut(&channel));
         if let Some(channel) = channel {
             channel.events.push_back(queue);
-            // A pipe takes tens of thousands of bytes before it is full.
+            // A pipe has room for tens of thousands of bytes.
             let _ = channel.pipe.1.write(&[0]);
         }
     }
 
-    /// Takes a queue's next completion; what it frees is free then.
+    /// Removes the next completion from a queue, and frees its requests.
     fn take(&mut self, queue: usize) -> Outcome<Option<Entry>> {
         wire::advance(self);
         let found = self.queues.get_mut(&queue).ok_or(libc::EINVAL)?;
@@ -129,7 +68,7 @@ impl World {
         Ok(Some(entry))
     }
 
-    /// Forgets the completions of a queue pair that is no more.
+    /// Removes the completions of a destroyed queue pair.
     pub(crate) fn forget_completions(&mut self, pair: u32) {
         for queue in self.queues.values_mut() {
             queue.entries.retain(|entry| entry.pair != pair);
@@ -154,14 +93,14 @@ impl World {
         }
         let channel = (!wanted.channel.is_null()).then(|| wanted.channel.addr());
         if channel.is_some_and(|channel| !self.channels.contains_key(&channel)) {
-            self.violation(verb, "the channel is none, or was destroyed");
+            self.violation(verb, "the channel does not exist or was destroyed");
             return Err(libc::EINVAL);
         }
-        // SAFETY: numbers, pointers and functions that may be null, and a mutex nobody locks.
+        // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
         let handle: Handle<ibv_cq_ex> = unsafe { Handle::zeroed() };
-        // As mlx5: a power of two, less one.
+        // As mlx5: a power of two minus one.
         let capacity = (cqe as usize + 1).next_power_of_two() - 1;
-        // SAFETY: the object is new: nobody else has its address.
+        // SAFETY: the object is new, and its address is not known elsewhere.
         let object = unsafe { &mut *handle.as_ptr() };
         object.context = context;
         object.channel = wanted.channel;
@@ -190,7 +129,7 @@ impl World {
     }
 }
 
-/// Gives an extended queue the functions that its flags ask for.
+/// Sets the functions of an extended queue according to its flags.
 fn fill(queue: &mut ibv_cq_ex, flags: u64) {
     let has = |flag: ibv_create_cq_wc_flags| flags & u64::from(flag.0) != 0;
     queue.start_poll = Some(start_poll);
@@ -228,8 +167,8 @@ extern "C" fn ibv_create_cq(
         comp_vector: comp_vector as u32,
         ..Default::default()
     };
-    pointer(|world| {
-        let queue = world.create_queue("ibv_create_cq", context, &wanted, false)?;
+    pointer(|library| {
+        let queue = library.create_queue("ibv_create_cq", context, &wanted, false)?;
         Ok(queue.as_ptr().cast())
     })
 }
@@ -241,10 +180,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let wanted = unsafe { attr.read() };
-    pointer(|world| {
-        let queue = world.create_queue("ibv_create_cq_ex", context, &wanted, true)?;
+    pointer(|library| {
+        let queue = library.create_queue("ibv_create_cq_ex", context, &wanted, true)?;
         Ok(queue.as_ptr())
     })
 }
@@ -252,16 +191,16 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 #[unsafe(no_mangle)]
 extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     let verb = "ibv_resize_cq";
-    status(|world| {
-        let id = world.queue(verb, cq.addr())?;
-        world.begin(verb, id, format_args!("{cqe} entries"))?;
-        let queue = world.queues.get_mut(&cq.addr()).ok_or(libc::EINVAL)?;
+    status(|library| {
+        let id = library.queue(verb, cq.addr())?;
+        library.begin(verb, id, format_args!("{cqe} entries"))?;
+        let queue = library.queues.get_mut(&cq.addr()).ok_or(libc::EINVAL)?;
         let wanted = usize::try_from(cqe).map_err(|_| libc::EINVAL)?;
         if wanted < queue.entries.len() || wanted == 0 {
             return Err(libc::EINVAL);
         }
         queue.capacity = (wanted + 1).next_power_of_two() - 1;
-        // SAFETY: the object is there for ever, and its number is read by nobody meanwhile.
+        // SAFETY: the object is never freed, and the program does not read its size during the call.
         unsafe { (*queue.object.as_ptr()).cqe = queue.capacity as c_int };
         Ok(())
     })
@@ -273,47 +212,50 @@ extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     let address = cq.addr();
     event::wait_for_acknowledgement(verb, Subject::Queue(address));
     event::wait_for_acknowledgement(verb, Subject::Completions(address));
-    status(|world| {
-        let id = world.queue(verb, address)?;
-        world.note(verb, id, "")?;
-        if world
+    status(|library| {
+        let id = library.queue(verb, address)?;
+        library.note(verb, id, "")?;
+        if library
             .pairs
             .values()
             .any(|pair| pair.send_cq == address || pair.recv_cq == address)
         {
             return Err(libc::EBUSY);
         }
-        for channel in world.channels.values_mut() {
+        for channel in library.channels.values_mut() {
             channel.events.retain(|queue| *queue != address);
         }
-        world.forget_events(Subject::Queue(address));
-        world.unacknowledged.remove(&Subject::Completions(address));
-        world.queues.remove(&address);
+        library.forget_events(Subject::Queue(address));
+        library
+            .unacknowledged
+            .remove(&Subject::Completions(address));
+        library.queues.remove(&address);
         Ok(())
     })
 }
 
 /// # Safety
 ///
-/// There is room for `room` completions at `wc`.
+/// `wc` has room for `room` completions.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
     let verb = "ibv_poll_cq";
-    number(|world| {
+    number(|library| {
         let address = cq.addr();
-        world.queue(verb, address)?;
-        if world
+        let id = library.queue(verb, address)?;
+        library.check_refusals(verb, id)?;
+        if library
             .queues
             .get(&address)
             .is_some_and(|queue| queue.polling)
         {
-            world.violation(verb, "the queue is between ibv_start_poll and ibv_end_poll");
+            library.violation(verb, "the queue is between ibv_start_poll and ibv_end_poll");
             return Err(libc::EINVAL);
         }
         let mut taken = 0;
         while taken < room {
-            match world.take(address) {
+            match library.take(address) {
                 Ok(Some(entry)) => {
-                    // SAFETY: there is room for it.
+                    // SAFETY: `wc` has room for it.
                     unsafe { wc.add(taken as usize).write(entry.plain()) };
                     taken += 1;
                 }
@@ -327,9 +269,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     let verb = "ibv_req_notify_cq";
-    status(|world| {
-        world.queue(verb, cq.addr())?;
-        let queue = world.queues.get_mut(&cq.addr()).ok_or(libc::EINVAL)?;
+    status(|library| {
+        library.queue(verb, cq.addr())?;
+        let queue = library.queues.get_mut(&cq.addr()).ok_or(libc::EINVAL)?;
         queue.armed = match solicited_only {
             0 => Armed::Any,
             _ if queue.armed == Armed::Any => Armed::Any,
@@ -339,21 +281,21 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// Makes the next completion the current one.
-fn go_on(world: &mut World, verb: &str, cq: *mut ibv_cq_ex, first: bool) -> Outcome<()> {
+/// Advances to the next completion.
+fn go_on(library: &mut LibraryState, verb: &str, cq: *mut ibv_cq_ex, first: bool) -> Outcome<()> {
     let address = cq.addr();
-    world.queue(verb, address)?;
-    let queue = world.queues.get_mut(&address).ok_or(libc::EINVAL)?;
+    library.queue(verb, address)?;
+    let queue = library.queues.get_mut(&address).ok_or(libc::EINVAL)?;
     if queue.polling == first || !queue.extended {
-        world.violation(verb, "polling is not where this belongs");
+        library.violation(verb, "the call is not allowed in this state of polling");
         return Err(libc::EINVAL);
     }
-    let entry = world.take(address)?.ok_or(libc::ENOENT)?;
-    let queue = world.queues.get_mut(&address).ok_or(libc::EINVAL)?;
+    let entry = library.take(address)?.ok_or(libc::ENOENT)?;
+    let queue = library.queues.get_mut(&address).ok_or(libc::EINVAL)?;
     queue.polling = true;
     queue.current = Some(entry);
     let object = queue.object.as_ptr();
-    // SAFETY: the object is there for ever; who polls it is the only one to read these.
+    // SAFETY: the object is never freed; and only the polling thread reads these fields.
     unsafe {
         (*object).wr_id = entry.wr_id;
         (*object).status = entry.status;
@@ -362,30 +304,35 @@ fn go_on(world: &mut World, verb: &str, cq: *mut ibv_cq_ex, first: bool) -> Outc
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> c_int {
-    status(|world| go_on(world, "ibv_start_poll", cq, true))
+    let verb = "ibv_start_poll";
+    status(|library| {
+        let id = library.queue(verb, cq.addr())?;
+        library.check_refusals(verb, id)?;
+        go_on(library, verb, cq, true)
+    })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    status(|world| go_on(world, "ibv_next_poll", cq, false))
+    status(|library| go_on(library, "ibv_next_poll", cq, false))
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    plain((), |world| {
-        let queue = world.queues.get_mut(&cq.addr());
+    plain((), |library| {
+        let queue = library.queues.get_mut(&cq.addr());
         let was = queue.is_some_and(|queue| std::mem::replace(&mut queue.polling, false));
         if !was {
-            world.violation("ibv_end_poll", "nobody polls the queue");
+            library.violation("ibv_end_poll", "polling was not started");
         }
     });
 }
 
 /// Reads the current completion.
 fn read<T>(cq: *mut ibv_cq_ex, otherwise: T, read: impl FnOnce(&Entry) -> T) -> T {
-    plain(None, |world| {
-        let queue = world.queues.get(&cq.addr()).filter(|queue| queue.polling);
+    plain(None, |library| {
+        let queue = library.queues.get(&cq.addr()).filter(|queue| queue.polling);
         let entry = queue.and_then(|queue| queue.current);
         if entry.is_none() {
-            world.violation("ibv_wc_read", "there is no current completion");
+            library.violation("ibv_wc_read", "there is no current completion");
         }
         entry.as_ref().map(read)
     })

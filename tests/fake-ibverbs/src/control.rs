@@ -1,177 +1,131 @@
-//! What a test tells the library, and what it is told.
+//! Requests of a test to the library.
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{self, AssertUnwindSafe};
 use std::slice;
 
+use gdr_verbs_sys::{ibv_event_type, ibv_port_state};
 use serde::{Deserialize, Serialize};
 
+use crate::pair;
 use crate::spec::{DeviceSpec, GpuPath};
+use crate::state::{DeviceId, LibraryState, Pair, Subject, lock_state};
 use crate::wire;
-use crate::world::{World, world};
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Element {
-    /// A port, or the device (0).
+    /// A port, or the device if 0.
     Port(u8),
     /// The queue pair with this number.
     Pair(u32),
 }
 
-/// What the library is told.
+/// A request to the library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// There is a device more.
+    /// Adds a device.
     Add(DeviceSpec),
-    /// The device is gone: it is not listed, and its verbs fail with `EIO`.
+    /// Removes a device: it is not listed, and its verbs fail with `EIO`.
     Remove {
-        /// Its name.
+        /// The name of the device.
         device: String,
     },
-    /// Listing devices fails from now on.
+    /// Makes the list of devices fail from now on.
     RefuseList {
-        /// With this.
+        /// The error number.
         errno: i32,
     },
-    /// A verb fails.
+    /// Makes a verb fail.
     Refuse {
-        /// Where.
+        /// The name of the device.
         device: String,
-        /// Which, as in [`DeviceSpec::refusals`].
+        /// The verb, as in [`DeviceSpec::refusals`].
         verb: String,
-        /// With this.
+        /// The error number.
         errno: i32,
-        /// How often.
+        /// How many times it fails.
         times: u32,
     },
-    /// GPU memory is treated otherwise from now on.
+    /// Changes the treatment of GPU memory.
     DmaBuf {
-        /// Where.
+        /// The name of the device.
         device: String,
-        /// How.
+        /// The new treatment.
         path: GpuPath,
     },
-    /// A port changes its state, with the event that says so.
+    /// Changes the state of a port, and raises its event.
     Port {
-        /// Where.
+        /// The name of the device.
         device: String,
-        /// Which.
+        /// The name of the device.
         port: u8,
-        /// `ibv_port_state`.
+        /// The `ibv_port_state`.
         state: u32,
     },
-    /// The device fails, with the event that says so; its queue pairs are in ERR.
+    /// Fails a device: raises its event, and changes its queue pairs to ERR.
     Fatal {
-        /// Which.
+        /// The name of the device.
         device: String,
     },
-    /// Transfers that begin at the device wait, or do so no more.
+    /// Holds or releases the transfers that start at the device.
     Hold {
-        /// Which.
+        /// The name of the device.
         device: String,
-        /// Whether they wait.
+        /// Whether they are held.
         held: bool,
     },
-    /// The next transfer that begins at the device ends thus, with no byte moved.
+    /// Makes calls that destroy a queue pair of the device block after it is destroyed, or ends
+    /// that.
+    Detain {
+        /// The name of the device.
+        device: String,
+        /// Whether they are held.
+        detained: bool,
+    },
+    /// Completes the next transfer that starts at the device with a status, without copying bytes.
     EndNext {
-        /// Which.
+        /// The name of the device.
         device: String,
         /// `ibv_wc_status`, or any number.
         status: u32,
-        /// The vendor's number.
+        /// The vendor error.
         vendor_err: u32,
     },
-    /// An event.
+    /// Raises an event.
     Raise {
-        /// Where.
+        /// The name of the device.
         device: String,
         /// `ibv_event_type`, or any number.
         event: u32,
-        /// About what.
+        /// The subject of the event.
         element: Element,
     },
-    /// These device addresses are GPU memory, which a peer-memory module can claim.
+    /// Declares device addresses as GPU memory, which a peer-memory module can support.
     GpuMemory {
-        /// Where it begins.
+        /// The first address.
         base: u64,
-        /// Bytes.
+        /// The length in bytes.
         size: u64,
         /// A descriptor of this process for the memory; it is duplicated.
         fd: i32,
     },
-    /// Nothing: only the report is wanted.
+    /// Only returns the report.
     Report,
 }
 
-/// A verb that was called. Polling is not noted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
-    /// Which.
-    pub verb: String,
-    /// On which device; empty for the library's own.
-    pub device: String,
-    /// With what.
-    pub detail: String,
-    /// What came of it: 0 or an `errno`.
-    pub errno: i32,
-}
-
-/// What is alive on a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Live {
-    /// Open contexts.
-    pub contexts: usize,
-    /// Protection domains.
-    pub domains: usize,
-    /// Memory regions.
-    pub regions: usize,
-    /// Channels of completion events.
-    pub channels: usize,
-    /// Completion queues.
-    pub queues: usize,
-    /// Queue pairs.
-    pub pairs: usize,
-}
-
-impl Live {
-    /// Nothing at all.
-    pub const NOTHING: Self = Self {
-        contexts: 0,
-        domains: 0,
-        regions: 0,
-        channels: 0,
-        queues: 0,
-        pairs: 0,
-    };
-}
-
-/// What the library has seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Why the request was not done, if it was not.
-    pub error: Option<String>,
-    /// What is alive, by device.
-    pub live: BTreeMap<String, Live>,
-    /// Every call, in order.
-    pub calls: Vec<Call>,
-    /// What no program may do and this one did.
-    pub violations: Vec<String>,
-}
-
-/// Takes what the library has to say.
+/// The callback that receives the report.
 pub(crate) type Reply = unsafe extern "C" fn(user: *mut c_void, text: *const u8, len: usize);
 
-/// The control's type.
+/// The type of [`fake_ibverbs_control`].
 pub(crate) type Control =
     unsafe extern "C" fn(request: *const u8, len: usize, reply: Reply, user: *mut c_void);
 
-/// Does what the request, JSON of [`Request`], says and replies with JSON of [`Report`].
+/// Executes a [`Request`] in JSON, and passes a [`Report`] in JSON to `reply`.
 ///
 /// # Safety
 ///
-/// `len` bytes at `request` are readable; `reply` takes `user` and text.
+/// `len` bytes at `request` are readable; `reply` accepts `user` and text.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fake_ibverbs_control(
     request: *const u8,
@@ -179,79 +133,126 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_control(
     reply: Reply,
     user: *mut c_void,
 ) {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let request = unsafe { slice::from_raw_parts(request, len) };
     let text = panic::catch_unwind(AssertUnwindSafe(|| {
-        let mut world = world();
+        let mut library = lock_state();
         let outcome = serde_json::from_slice(request)
             .map_err(|error| error.to_string())
-            .and_then(|request| perform(&mut world, request));
-        wire::advance(&mut world);
-        let mut report = world.report();
+            .and_then(|request| perform(&mut library, request));
+        wire::advance(&mut library);
+        let mut report = library.report();
         report.error = outcome.err();
         serde_json::to_vec(&report).unwrap_or_default()
     }));
     let text = text.unwrap_or_default();
-    // SAFETY: the function and its argument belong together, and the text is there.
+    // SAFETY: the function accepts this argument by contract, and the text is readable.
     unsafe { reply(user, text.as_ptr(), text.len()) };
 }
 
-fn perform(world: &mut World, request: Request) -> Result<(), String> {
+fn perform(library: &mut LibraryState, request: Request) -> Result<(), String> {
     match request {
-        Request::Add(spec) => world.add_device(spec),
+        Request::Add(spec) => library.add_device(spec),
         Request::Remove { device } => {
-            let id = world.named(&device)?;
-            world.devices[id].gone = true;
-            world.fail_device(id);
+            let id = library.named(&device)?;
+            library.devices[id].gone = true;
+            library.fail_device(id);
         }
-        Request::RefuseList { errno } => world.list_errno = errno,
+        Request::RefuseList { errno } => library.list_errno = errno,
         Request::Refuse {
             device,
             verb,
             errno,
             times,
         } => {
-            let id = world.named(&device)?;
-            world.devices[id].refuse(verb, errno, times);
+            let id = library.named(&device)?;
+            library.devices[id].refuse(verb, errno, times);
         }
         Request::DmaBuf { device, path } => {
-            let id = world.named(&device)?;
-            world.devices[id].spec.dma_buf = path;
+            let id = library.named(&device)?;
+            library.devices[id].spec.dma_buf = path;
         }
         Request::Port {
             device,
             port,
             state,
         } => {
-            let id = world.named(&device)?;
-            world.set_port(id, port, state)?;
+            let id = library.named(&device)?;
+            library.set_port(id, port, state)?;
         }
         Request::Fatal { device } => {
-            let id = world.named(&device)?;
-            world.fail_device(id);
+            let id = library.named(&device)?;
+            library.fail_device(id);
         }
         Request::Hold { device, held } => {
-            let id = world.named(&device)?;
-            world.devices[id].held = held;
+            let id = library.named(&device)?;
+            library.devices[id].held = held;
+        }
+        Request::Detain { device, detained } => {
+            let id = library.named(&device)?;
+            library.devices[id].detains = detained;
+            pair::RELEASED.notify_all();
         }
         Request::EndNext {
             device,
             status,
             vendor_err,
         } => {
-            let id = world.named(&device)?;
-            world.devices[id].endings.push_back((status, vendor_err));
+            let id = library.named(&device)?;
+            library.devices[id].endings.push_back((status, vendor_err));
         }
         Request::Raise {
             device,
             event,
             element,
         } => {
-            let id = world.named(&device)?;
-            world.raise_named(id, event, element)?;
+            let id = library.named(&device)?;
+            library.raise_named(id, event, element)?;
         }
-        Request::GpuMemory { base, size, fd } => world.add_gpu_memory(base, size, fd)?,
+        Request::GpuMemory { base, size, fd } => library.add_gpu_memory(base, size, fd)?,
         Request::Report => {}
     }
     Ok(())
+}
+
+impl LibraryState {
+    fn set_port(&mut self, id: DeviceId, port: u8, state: u32) -> Result<(), String> {
+        let index = usize::from(port).checked_sub(1);
+        let ports = &mut self.devices[id].spec.ports;
+        let Some(spec) = index.and_then(|index| ports.get_mut(index)) else {
+            return Err(format!("there is no port {port}"));
+        };
+        spec.state = state;
+        let event = match ibv_port_state(state) {
+            ibv_port_state::IBV_PORT_ACTIVE => ibv_event_type::IBV_EVENT_PORT_ACTIVE,
+            _ => ibv_event_type::IBV_EVENT_PORT_ERR,
+        };
+        self.raise(id, event.0, Subject::Port(port));
+        Ok(())
+    }
+
+    /// Fails the device, and raises an event.
+    fn fail_device(&mut self, id: DeviceId) {
+        self.devices[id].fatal = true;
+        let of_device = |(number, pair): (&u32, &Pair)| (pair.device == id).then_some(*number);
+        let pairs: Vec<u32> = self.pairs.iter().filter_map(of_device).collect();
+        for pair in pairs {
+            self.break_pair(pair);
+        }
+        let event = ibv_event_type::IBV_EVENT_DEVICE_FATAL;
+        self.raise(id, event.0, Subject::Port(0));
+    }
+
+    fn raise_named(&mut self, id: DeviceId, event: u32, element: Element) -> Result<(), String> {
+        let subject = match element {
+            Element::Port(port) => Subject::Port(port),
+            Element::Pair(number) => {
+                let pair = self.pairs.get(&number);
+                let pair = pair.ok_or_else(|| format!("there is no queue pair {number}"))?;
+                Subject::Pair(pair.object.address())
+            }
+        };
+        self.raise(id, event, subject);
+        Ok(())
+    }
 }

@@ -1,7 +1,7 @@
-//! Memory that a device would reach by itself.
+//! Access to memory that a real device would access by DMA.
 //!
-//! The program may touch the same bytes at any time, as it may under a real device: no reference
-//! to them is ever made, and they move by volatile accesses.
+//! The program may access the same bytes at any time, as with a real device. This module creates no
+//! references to them, and copies them by volatile accesses.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -29,19 +29,18 @@ pub(crate) fn page_size() -> usize {
     usize::try_from(size).unwrap_or(4096)
 }
 
-/// A mapping of a descriptor's memory, as a device's is: it lasts whatever becomes of the
-/// descriptor.
+/// A mapping of the memory of a descriptor. Like the mapping of a device, it remains valid after the
+/// descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     address: usize,
     len: usize,
-    /// Where in it the wanted bytes begin.
+    /// Offset of the first byte in the mapping.
     skip: usize,
 }
 
 impl Mapping {
-    /// `len` bytes of the file from `offset` on, which need not begin a page; the `errno` where
-    /// that cannot be.
+    /// Maps `len` bytes of the file at `offset`, which need not be a multiple of the page size.
     pub(crate) fn new(fd: c_int, offset: u64, len: usize) -> Result<Self, c_int> {
         let page = page_size() as u64;
         let skip = (offset % page) as usize;
@@ -58,7 +57,7 @@ impl Mapping {
             return Err(libc::EINVAL);
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice takes nobody's memory.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -79,7 +78,7 @@ impl Mapping {
         })
     }
 
-    /// Where the wanted bytes begin.
+    /// The address of the first byte.
     pub(crate) fn start(&self) -> usize {
         self.address + self.skip
     }
@@ -88,8 +87,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let base = ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: this is the mapping that `new` made; regions are looked up, and nothing keeps an
-        // address in it while the world is unlocked.
+        // SAFETY: this is the mapping of `new`. Regions are looked up in each call, and no address in
+        // them is kept while the state is unlocked.
         unsafe { libc::munmap(base, self.len) };
     }
 }
@@ -124,7 +123,7 @@ pub(crate) unsafe fn store(address: usize, bytes: &[u8]) {
     }
 }
 
-/// Copies what is at an address into all of `bytes`.
+/// Copies the bytes at an address to `bytes`.
 ///
 /// # Safety
 ///
@@ -150,7 +149,7 @@ pub(crate) unsafe fn load(address: usize, bytes: &mut [u8]) {
     }
 }
 
-/// Changes the word at an address to what `change` makes of it; what it was comes back.
+/// Replaces the word at an address by the result of `change`, and returns the original.
 ///
 /// # Safety
 ///

@@ -8,37 +8,23 @@ use std::time::{Duration, Instant};
 
 use gdr_verbs_sys::{ibv_async_event, ibv_context, ibv_cq, ibv_event_type, ibv_qp};
 
-use crate::answer::{plain, set_errno};
-use crate::world::{DeviceId, World, world};
-
-/// What an event is about: a port (0: the device), or an object by its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Subject {
-    Port(u8),
-    Queue(usize),
-    Pair(usize),
-    /// Completion events of a queue.
-    Completions(usize),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
-    kind: u32,
-    subject: Subject,
-}
+use crate::c_abi::set_errno;
+use crate::ret::plain;
+use crate::state::{DeviceId, Event, LibraryState, Subject, lock_state};
 
 /// Notified when events are acknowledged.
 static ACKNOWLEDGED: Condvar = Condvar::new();
 
-/// How long destroying an object waits for its events to be acknowledged. libibverbs has no limit.
+/// How long the destruction of an object waits for the acknowledgement of its events. libibverbs has
+/// no limit.
 const LIMIT: Duration = Duration::from_secs(5);
 
-impl World {
-    /// Tells every context of the device.
+impl LibraryState {
+    /// Adds an event to every context of the device.
     pub(crate) fn raise(&mut self, id: DeviceId, kind: u32, subject: Subject) {
         for context in self.contexts.values_mut().filter(|it| it.device == id) {
             context.events.push_back(Event { kind, subject });
-            // A pipe takes tens of thousands of bytes before it is full.
+            // A pipe has room for tens of thousands of bytes.
             let _ = context.pipe.1.write(&[0]);
         }
     }
@@ -46,15 +32,15 @@ impl World {
     fn acknowledge(&mut self, verb: &str, subject: Subject, events: usize) {
         let waiting = self.unacknowledged.entry(subject).or_default();
         if *waiting < events {
-            let said = format!("acknowledges {events} events of which {waiting} were taken");
-            self.violation(verb, said);
+            let what = format!("acknowledges {events} events, but only {waiting} were returned");
+            self.violation(verb, what);
         } else {
             *waiting -= events;
         }
         ACKNOWLEDGED.notify_all();
     }
 
-    /// Forgets events of an object that is no more.
+    /// Removes the events of a destroyed object.
     pub(crate) fn forget_events(&mut self, subject: Subject) {
         for context in self.contexts.values_mut() {
             context.events.retain(|event| event.subject != subject);
@@ -63,12 +49,12 @@ impl World {
     }
 }
 
-/// Waits until the object's events are acknowledged, as destroying it does. To wait for ever is
-/// what the real library does; here it is noted.
+/// Waits until the events of the object are acknowledged, as its destruction does. The real library
+/// may wait without a limit; here a timeout is recorded as a violation.
 pub(crate) fn wait_for_acknowledgement(verb: &str, subject: Subject) {
     let until = Instant::now() + LIMIT;
-    let mut world = world();
-    while let Some(count) = world
+    let mut library = lock_state();
+    while let Some(count) = library
         .unacknowledged
         .get(&subject)
         .copied()
@@ -76,19 +62,20 @@ pub(crate) fn wait_for_acknowledgement(verb: &str, subject: Subject) {
     {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let said = format!("{count} events were not acknowledged: libibverbs waits for ever");
-            world.violation(verb, said);
+            let what =
+                format!("{count} events were not acknowledged: libibverbs waits without a limit");
+            library.violation(verb, what);
             return;
         }
-        let waited = ACKNOWLEDGED.wait_timeout(world, left);
-        world = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let waited = ACKNOWLEDGED.wait_timeout(library, left);
+        library = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
-/// Takes the byte that says that there is an event, waiting for it where the descriptor does.
+/// Reads the byte of an event, and waits for it if the descriptor is blocking.
 pub(crate) fn take_token(fd: c_int) -> bool {
     let mut token = 0_u8;
-    // SAFETY: a place for one byte.
+    // SAFETY: the buffer has room for one byte.
     let read = unsafe { libc::read(fd, (&raw mut token).cast(), 1) };
     read == 1
 }
@@ -102,64 +89,64 @@ unsafe extern "C" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     let verb = "ibv_get_async_event";
-    let fd = plain(None, |world| {
-        world.device_of(verb, context).ok()?;
-        let context = world.contexts.get(&context.addr())?;
+    let fd = plain(None, |library| {
+        library.device_of(verb, context).ok()?;
+        let context = library.contexts.get(&context.addr())?;
         Some(context.pipe.0.as_raw_fd())
     });
     let Some(fd) = fd else {
         set_errno(libc::EINVAL);
         return -1;
     };
-    // Without the lock: this may wait.
+    // Without the lock, because this may wait.
     if !take_token(fd) {
         return -1;
     }
-    let taken = plain(None, |world| {
-        let taken = world
+    let taken = plain(None, |library| {
+        let taken = library
             .contexts
             .get_mut(&context.addr())?
             .events
             .pop_front()?;
-        *world.unacknowledged.entry(taken.subject).or_default() += 1;
+        *library.unacknowledged.entry(taken.subject).or_default() += 1;
         Some(taken)
     });
     let Some(taken) = taken else {
-        // It was about an object that is gone.
+        // The object of the event is destroyed.
         set_errno(libc::EAGAIN);
         return -1;
     };
-    let mut told = ibv_async_event {
+    let mut returned = ibv_async_event {
         event_type: ibv_event_type(taken.kind),
         ..Default::default()
     };
     match taken.subject {
-        Subject::Port(port) => told.element.port_num = c_int::from(port),
+        Subject::Port(port) => returned.element.port_num = c_int::from(port),
         Subject::Queue(queue) | Subject::Completions(queue) => {
-            told.element.cq = std::ptr::with_exposed_provenance_mut::<ibv_cq>(queue);
+            returned.element.cq = std::ptr::with_exposed_provenance_mut::<ibv_cq>(queue);
         }
         Subject::Pair(pair) => {
-            told.element.qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair);
+            returned.element.qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair);
         }
     }
-    // SAFETY: this function's contract.
-    unsafe { event.write(told) };
+    // SAFETY: the contract of this function.
+    unsafe { event.write(returned) };
     0
 }
 
 /// # Safety
 ///
-/// `event` is readable, and as it was given.
+/// `event` is readable and unchanged since it was returned.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let event = unsafe { event.read() };
-    // SAFETY: all of the union's members are numbers or addresses, set as the event was given.
+    // SAFETY: all of the union's members are numbers or addresses, set when the event was returned.
     let (address, port) = unsafe { (event.element.qp.addr(), event.element.port_num) };
-    plain((), |world| {
-        let subject = if world.queues.contains_key(&address) {
+    plain((), |library| {
+        let subject = if library.queues.contains_key(&address) {
             Subject::Queue(address)
-        } else if world
+        } else if library
             .pairs
             .values()
             .any(|pair| pair.object.address() == address)
@@ -168,11 +155,11 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
         } else {
             Subject::Port(u8::try_from(port).unwrap_or(u8::MAX))
         };
-        world.acknowledge("ibv_ack_async_event", subject, 1);
+        library.acknowledge("ibv_ack_async_event", subject, 1);
     });
 }
 
 /// Acknowledges completion events of a queue.
-pub(crate) fn acknowledge_completions(world: &mut World, queue: usize, events: usize) {
-    world.acknowledge("ibv_ack_cq_events", Subject::Completions(queue), events);
+pub(crate) fn acknowledge_completions(library: &mut LibraryState, queue: usize, events: usize) {
+    library.acknowledge("ibv_ack_cq_events", Subject::Completions(queue), events);
 }

@@ -1,24 +1,24 @@
-//! A libibverbs whose devices are what a test says they are.
+//! A libibverbs with simulated devices, which a test configures.
 //!
-//! The shared library exports the functions that `gdr-verbs-sys` loads, makes contexts with the
-//! functions behind the inline verbs, and moves real bytes between queue pairs of one process: to
-//! and from host memory, and memory that is registered by descriptor as a dma-buf is (a memfd will
-//! do) or claimed by a stand-in for a peer-memory module. It is as strict as mlx5 with what it is
-//! given, and answers with the same numbers.
+//! The shared library exports the functions that `gdr-verbs-sys` loads, creates contexts with the
+//! operations of the inline verbs, and copies bytes between queue pairs of one process. It supports
+//! host memory, memory that is registered by descriptor like a dma-buf (a memfd works), and memory
+//! of a simulated peer-memory module. It checks arguments as strictly as mlx5, and returns the same
+//! error numbers.
 //!
-//! [`Fake`] is a test's hand on it. Each [`Fake`] is a copy of the library of its own, with no
-//! device in it until [`Fake::add`] is told a [`DeviceSpec`]. What happens afterwards can be
-//! arranged too (ports go down, transfers stall, verbs fail, events come); what was called, what
-//! is still alive and what was done wrong is in the [`Report`].
+//! A test controls the library by [`Fake`]. Each [`Fake`] is a separate copy of the library, without
+//! devices until [`Fake::add`] adds a [`DeviceSpec`]. Requests simulate ports that go down, stalled
+//! transfers, failing verbs and events. The [`Report`] has all calls, live objects and violations of
+//! the API.
 //!
-//! A process that cannot be told anything, such as a command under test, finds its devices as a
-//! JSON list of [`DeviceSpec`] in the file that the environment's `FAKE_IBVERBS` names.
+//! A process that a test cannot control, such as a command under test, reads its devices from the
+//! file in the environment variable `FAKE_IBVERBS`, a JSON list of [`DeviceSpec`].
 //!
-//! What it does not do: unreliable or datagram queue pairs, shared receive queues, memory windows,
-//! multicast. Packets do not exist: a message moves as a whole or not at all.
+//! Not supported are unreliable or datagram queue pairs, shared receive queues, memory windows and
+//! multicast. There are no packets: a message is copied as a whole or not at all.
 
-mod answer;
 mod builder;
+mod c_abi;
 mod channel;
 mod client;
 mod completion;
@@ -26,18 +26,19 @@ mod control;
 mod device;
 mod dma;
 mod event;
-mod handle;
 mod mlx5;
 mod pair;
 mod post;
-mod provider;
 mod query;
 mod region;
+mod report;
+mod ret;
 mod spec;
+mod state;
 mod transfer;
 mod wire;
-mod world;
 
 pub use client::Fake;
-pub use control::{Call, Element, Live, Report, Request};
+pub use control::{Element, Request};
+pub use report::{Call, Live, Report};
 pub use spec::{DeviceSpec, GidSpec, GpuPath, PortSpec};

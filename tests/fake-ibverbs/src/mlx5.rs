@@ -1,21 +1,21 @@
-//! What libmlx5 offers beside libibverbs.
+//! The functions of libmlx5.
 
 use gdr_verbs_sys::{ibv_context, ibv_device, ibv_qp, ibv_qp_init_attr_ex};
 
-use crate::answer::{plain, pointer};
+use crate::ret::{plain, pointer};
 
-/// libmlx5's `struct mlx5dv_qp_init_attr`, as far as it is looked at.
+/// `struct mlx5dv_qp_init_attr`, as far as it is used.
 #[repr(C)]
 struct Mlx5Attr {
     comp_mask: u64,
     create_flags: u32,
 }
 
-/// libmlx5's function: here every device that scatters is one of mlx5.
+/// Every device with "scatter to CQE" is a device of mlx5.
 #[unsafe(no_mangle)]
 extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
-    plain(false, |world| {
-        let mut devices = world.devices.iter();
+    plain(false, |library| {
+        let mut devices = library.devices.iter();
         devices.any(|it| it.object.as_ptr() == device && it.spec.scatter_to_cqe)
     })
 }
@@ -29,9 +29,9 @@ unsafe extern "C" fn mlx5dv_create_qp(
     attr: *mut ibv_qp_init_attr_ex,
     mlx5: *mut Mlx5Attr,
 ) -> *mut ibv_qp {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let (wanted, flags) = unsafe { (&mut *attr, &*mlx5) };
     // MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS, MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE.
     let without = flags.comp_mask & 1 != 0 && flags.create_flags & (1 << 3) != 0;
-    pointer(|world| world.create_pair_ex("mlx5dv_create_qp", context, wanted, !without))
+    pointer(|library| library.create_pair_ex("mlx5dv_create_qp", context, wanted, !without))
 }

@@ -2,89 +2,27 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::time::Instant;
+use std::sync::{Condvar, PoisonError};
+use std::time::{Duration, Instant};
 
 use gdr_verbs_sys::{
-    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state as State,
-    ibv_qp_type, ibv_sge, ibv_wc_opcode, ibv_wc_status,
+    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state as State,
+    ibv_qp_type, ibv_wc_opcode, ibv_wc_status,
 };
 
-use crate::answer::{Outcome, pointer, status};
 use crate::builder;
-use crate::completion::Entry;
-use crate::event::{self, Subject};
-use crate::handle::Handle;
-use crate::post::{Data, Send};
+use crate::c_abi::{Handle, Outcome};
+use crate::event;
+use crate::ret::{pointer, status};
+use crate::state::{DeviceId, Entry, LibraryState, Pair, Subject, lock_state};
 use crate::wire;
-use crate::world::{DeviceId, World};
 
-/// Most bytes that a request carries itself, as mlx5 has it.
+/// Maximum number of inline bytes, as in mlx5.
 const MAX_INLINE: u32 = 828;
 
-/// A posted receive.
-#[derive(Clone, Debug)]
-pub(crate) struct Receive {
-    pub(crate) id: u64,
-    pub(crate) segments: Vec<ibv_sge>,
-}
-
-pub(crate) struct Pair {
-    pub(crate) device: DeviceId,
-    pub(crate) domain: usize,
-    pub(crate) object: Handle<ibv_qp_ex>,
-    pub(crate) number: u32,
-    pub(crate) send_cq: usize,
-    pub(crate) recv_cq: usize,
-    pub(crate) cap: ibv_qp_cap,
-    pub(crate) signal_all: bool,
-    /// Whether small messages go through completions.
-    pub(crate) scatters: bool,
-    pub(crate) extended: bool,
-    pub(crate) state: State,
-    pub(crate) attr: ibv_qp_attr,
-    pub(crate) sends: VecDeque<Send>,
-    pub(crate) receives: VecDeque<Receive>,
-    /// Requests being built.
-    pub(crate) batch: Option<Vec<Send>>,
-    /// How many requests were posted, and how many of them are known to have ended.
-    pub(crate) posted: u64,
-    freed: u64,
-    /// Since when the first request gets no answer, or the peer has no receive for it.
-    pub(crate) silent_since: Option<Instant>,
-    pub(crate) unready_since: Option<Instant>,
-}
-
-impl Pair {
-    /// Requests up to this one have ended, and the program knows.
-    pub(crate) fn free(&mut self, upto: u64) {
-        self.freed = self.freed.max(upto);
-    }
-
-    pub(crate) fn has_room(&self, more: u64) -> bool {
-        self.posted - self.freed + more <= u64::from(self.cap.max_send_wr)
-    }
-
-    /// Whether something posted names the region with this key.
-    pub(crate) fn uses(&self, key: u32) -> bool {
-        let names = |segments: &[ibv_sge]| segments.iter().any(|segment| segment.lkey == key);
-        let send = |send: &Send| match &send.data {
-            Data::Segments(segments) => names(segments),
-            Data::Inline(_) => false,
-        };
-        self.sends.iter().any(send) || self.receives.iter().any(|it| names(&it.segments))
-    }
-
-    fn set_state(&mut self, state: State) {
-        self.state = state;
-        self.attr.qp_state = state;
-        // SAFETY: the object is there for ever; programs read its state between calls at most.
-        unsafe { (*self.object.as_ptr()).qp_base.state = state };
-    }
-}
-
-impl World {
-    /// To ERR: everything posted is flushed.
+impl LibraryState {
+    /// Changes the state to ERR, and flushes all posted requests.
     pub(crate) fn break_pair(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return;
@@ -96,7 +34,7 @@ impl World {
         self.flush(number);
     }
 
-    /// Ends everything posted to a queue pair that is in ERR.
+    /// Flushes all posted requests of a queue pair in ERR.
     pub(crate) fn flush(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return;
@@ -144,7 +82,7 @@ impl World {
         for queue in [attr.send_cq, attr.recv_cq] {
             let of_queue = self.queue(verb, queue.addr())?;
             if of_queue != id {
-                self.violation(verb, "a completion queue is another device's");
+                self.violation(verb, "a completion queue belongs to another device");
                 return Err(libc::EINVAL);
             }
         }
@@ -161,11 +99,11 @@ impl World {
         }
         let switched_off = std::env::var_os("MLX5_SCATTER_TO_CQE").is_some_and(|it| it == "0");
         let scatters = spec.scatter_to_cqe && may_scatter && !switched_off;
-        // SAFETY: numbers, pointers and functions that may be null, and a mutex nobody locks.
+        // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
         let handle: Handle<ibv_qp_ex> = unsafe { Handle::zeroed() };
-        // SAFETY: the object is new: nobody else has its address.
+        // SAFETY: the object is new, and its address is not known elsewhere.
         let object = unsafe { &mut *handle.as_ptr() };
-        let number = self.number();
+        let number = self.pair_number(id);
         object.qp_base.context = std::ptr::with_exposed_provenance_mut(context);
         if let Some(context) = self.contexts.get(&context) {
             object.qp_base.context = context.as_ptr();
@@ -213,7 +151,7 @@ impl World {
 /// `attr` is readable and writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let plain = unsafe { &mut *attr };
     let mut wanted = ibv_qp_init_attr_ex {
         qp_context: plain.qp_context,
@@ -226,8 +164,8 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
         pd,
         ..Default::default()
     };
-    pointer(|world| {
-        let pair = world.create_pair("ibv_create_qp", &mut wanted, None, true)?;
+    pointer(|library| {
+        let pair = library.create_pair("ibv_create_qp", &mut wanted, None, true)?;
         plain.cap = wanted.cap;
         Ok(pair.as_ptr().cast())
     })
@@ -240,12 +178,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let wanted = unsafe { &mut *attr };
-    pointer(|world| world.create_pair_ex("ibv_create_qp_ex", context, wanted, true))
+    pointer(|library| library.create_pair_ex("ibv_create_qp_ex", context, wanted, true))
 }
 
-impl World {
+impl LibraryState {
     pub(crate) fn create_pair_ex(
         &mut self,
         verb: &str,
@@ -269,9 +207,9 @@ impl World {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    pointer(|world| {
-        let (number, _) = world.pair("ibv_qp_to_qp_ex", qp.addr())?;
-        let pair = world.pairs.get(&number).filter(|pair| pair.extended);
+    pointer(|library| {
+        let (number, _) = library.pair("ibv_qp_to_qp_ex", qp.addr())?;
+        let pair = library.pairs.get(&number).filter(|pair| pair.extended);
         pair.map(|pair| pair.object.as_ptr())
             .ok_or(libc::EOPNOTSUPP)
     })
@@ -282,19 +220,46 @@ extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let verb = "ibv_destroy_qp";
     let address = qp.addr();
     event::wait_for_acknowledgement(verb, Subject::Pair(address));
-    status(|world| {
-        let (number, id) = world.pair(verb, address)?;
-        world.note(verb, id, "")?;
-        world.forget_completions(number);
-        world.forget_events(Subject::Pair(address));
-        world.pairs.remove(&number);
-        wire::advance(world);
+    let mut device = None;
+    let answer = status(|library| {
+        let (number, id) = library.pair(verb, address)?;
+        library.note(verb, id, "")?;
+        if !library.devices[id].spec.keeps_completions {
+            library.forget_completions(number);
+        }
+        library.forget_events(Subject::Pair(address));
+        library.pairs.remove(&number);
+        wire::advance(library);
+        device = Some(id);
         Ok(())
-    })
+    });
+    if let Some(id) = device {
+        wait_for_release(id);
+    }
+    answer
 }
 
-/// What a change of state must say, and may say, besides the state: for RC, as the kernel's table
-/// has it (`qp_state_table`).
+/// Notified when blocked calls that destroyed queue pairs may continue.
+pub(crate) static RELEASED: Condvar = Condvar::new();
+
+/// The maximum time that they block.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn wait_for_release(id: DeviceId) {
+    let until = Instant::now() + LIMIT;
+    let mut library = lock_state();
+    while library.devices[id].detains {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        let waited = RELEASED.wait_timeout(library, left);
+        library = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// The required and the optional attributes of a state change of an RC queue pair, as in the kernel
+/// (`qp_state_table`).
 fn attributes(from: State, to: State) -> Option<(Mask, Mask)> {
     let access = Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PKEY_INDEX;
     Some(match (from, to) {
@@ -330,8 +295,8 @@ fn attributes(from: State, to: State) -> Option<(Mask, Mask)> {
     })
 }
 
-impl World {
-    /// Whether the way that a connection is to take is there.
+impl LibraryState {
+    /// Whether the path of a connection exists.
     fn check_path(&self, pair: &Pair, attr: &ibv_qp_attr) -> Outcome<()> {
         let port = self.devices[pair.device]
             .port(pair.attr.port_num)
@@ -360,14 +325,14 @@ impl World {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     let verb = "ibv_modify_qp";
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let attr = unsafe { attr.read() };
     let mask = Mask(mask as u32);
-    status(|world| {
-        let (number, id) = world.pair(verb, qp.addr())?;
+    status(|library| {
+        let (number, id) = library.pair(verb, qp.addr())?;
         let to = match mask.contains(Mask::IBV_QP_STATE) {
             true => attr.qp_state,
-            false => world.pairs[&number].state,
+            false => library.pairs[&number].state,
         };
         let name = to
             .name()
@@ -375,34 +340,34 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
             .unwrap_or("?");
         let detail = format!("to {name}, mask {:#x}", mask.0);
         if matches!(to, State::IBV_QPS_RESET | State::IBV_QPS_ERR) {
-            world.note(verb, id, detail)?;
+            library.note(verb, id, detail)?;
         } else {
-            world.begin(verb, id, detail)?;
+            library.begin(verb, id, detail)?;
         }
-        world.check_refusals(&format!("{verb} {name}"), id)?;
-        let pair = &world.pairs[&number];
+        library.check_refusals(&format!("{verb} {name}"), id)?;
+        let pair = &library.pairs[&number];
         let (must, may) = attributes(pair.state, to).ok_or(libc::EINVAL)?;
-        let said = Mask(mask.0 & !Mask::IBV_QP_STATE.0);
-        if !said.contains(must) || !(must | may).contains(said) {
+        let given = Mask(mask.0 & !Mask::IBV_QP_STATE.0);
+        if !given.contains(must) || !(must | may).contains(given) {
             return Err(libc::EINVAL);
         }
-        if said.contains(Mask::IBV_QP_PORT) && world.devices[id].port(attr.port_num).is_none() {
+        if given.contains(Mask::IBV_QP_PORT) && library.devices[id].port(attr.port_num).is_none() {
             return Err(libc::EINVAL);
         }
         if to == State::IBV_QPS_RTR {
-            world.check_path(pair, &attr)?;
+            library.check_path(pair, &attr)?;
         }
-        let reads = world.devices[id].spec.max_reads;
-        if i32::from(attr.max_rd_atomic) > reads && said.contains(Mask::IBV_QP_MAX_QP_RD_ATOMIC)
+        let reads = library.devices[id].spec.max_reads;
+        if i32::from(attr.max_rd_atomic) > reads && given.contains(Mask::IBV_QP_MAX_QP_RD_ATOMIC)
             || i32::from(attr.max_dest_rd_atomic) > reads
-                && said.contains(Mask::IBV_QP_MAX_DEST_RD_ATOMIC)
+                && given.contains(Mask::IBV_QP_MAX_DEST_RD_ATOMIC)
         {
             return Err(libc::EINVAL);
         }
         if to == State::IBV_QPS_ERR {
-            world.break_pair(number);
-        } else if let Some(pair) = world.pairs.get_mut(&number) {
-            keep(&mut pair.attr, &attr, said);
+            library.break_pair(number);
+        } else if let Some(pair) = library.pairs.get_mut(&number) {
+            keep(&mut pair.attr, &attr, given);
             pair.set_state(to);
             if to == State::IBV_QPS_RESET {
                 pair.sends.clear();
@@ -412,12 +377,12 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
                 pair.unready_since = None;
             }
         }
-        wire::advance(world);
+        wire::advance(library);
         Ok(())
     })
 }
 
-/// Takes over what the mask names.
+/// Copies the attributes in the mask.
 fn keep(kept: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) {
     macro_rules! keep {
         ($($flag:ident: $($field:ident)+;)*) => {$(
@@ -455,11 +420,11 @@ unsafe extern "C" fn ibv_query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     let verb = "ibv_query_qp";
-    status(|world| {
-        let (number, id) = world.pair(verb, qp.addr())?;
-        world.begin(verb, id, "")?;
-        let pair = &world.pairs[&number];
-        let told = ibv_qp_attr {
+    status(|library| {
+        let (number, id) = library.pair(verb, qp.addr())?;
+        library.begin(verb, id, "")?;
+        let pair = &library.pairs[&number];
+        let current = ibv_qp_attr {
             cur_qp_state: pair.state,
             cap: pair.cap,
             ..pair.attr
@@ -473,9 +438,9 @@ unsafe extern "C" fn ibv_query_qp(
             sq_sig_all: c_int::from(pair.signal_all),
             ..Default::default()
         };
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of this function.
         unsafe {
-            attr.write(told);
+            attr.write(current);
             init_attr.write(made);
         }
         Ok(())

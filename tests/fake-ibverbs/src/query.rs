@@ -1,4 +1,4 @@
-//! What devices and ports say of themselves.
+//! Queries of devices and ports.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,10 +9,10 @@ use gdr_verbs_sys::{
     ibv_port_state, ibv_qp, ibv_query_device_ex_input, ibv_values_ex, ibv_wr_opcode,
 };
 
-use crate::answer::{Outcome, count, number, status};
-use crate::device::put_text;
+use crate::c_abi::Outcome;
+use crate::ret::{count, number, status};
 use crate::spec::{DeviceSpec, GidSpec, PortSpec};
-use crate::world::World;
+use crate::state::{LibraryState, put_text};
 
 fn limits(spec: &DeviceSpec) -> ibv_device_attr {
     let mut attr = ibv_device_attr {
@@ -52,11 +52,11 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     let verb = "ibv_query_device";
-    status(|world| {
-        let id = world.device_of(verb, context)?;
-        world.begin(verb, id, "")?;
-        // SAFETY: this function's contract.
-        unsafe { attr.write(limits(&world.devices[id].spec)) };
+    status(|library| {
+        let id = library.device_of(verb, context)?;
+        library.begin(verb, id, "")?;
+        // SAFETY: the contract of this function.
+        unsafe { attr.write(limits(&library.devices[id].spec)) };
         Ok(())
     })
 }
@@ -71,10 +71,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     let verb = "ibv_query_device_ex";
-    status(|world| {
-        let id = world.device_of(verb, context)?;
-        world.begin(verb, id, "")?;
-        let spec = &world.devices[id].spec;
+    status(|library| {
+        let id = library.device_of(verb, context)?;
+        library.begin(verb, id, "")?;
+        let spec = &library.devices[id].spec;
         let mut full = ibv_device_attr_ex {
             orig_attr: limits(spec),
             hca_core_clock: 1_000_000,
@@ -90,14 +90,14 @@ pub(crate) unsafe extern "C" fn query_device_ex(
                 | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ;
             full.odp_caps.per_transport_caps.rc_odp_caps = all.0;
         }
-        // SAFETY: this function's contract; all of the structure is initialized, for it began as
+        // SAFETY: the contract of this function; all of the structure is initialized, for it began as
         // zeros.
         unsafe { put_part(&full, attr, size) };
         Ok(())
     })
 }
 
-/// Writes as much of `whole` as there is room for.
+/// Writes as much of `whole` as fits.
 ///
 /// # Safety
 ///
@@ -126,7 +126,7 @@ fn port_attributes(spec: &PortSpec) -> ibv_port_attr {
     }
 }
 
-impl World {
+impl LibraryState {
     fn port_spec(&mut self, verb: &str, context: *mut ibv_context, port: u32) -> Outcome<PortSpec> {
         let id = self.device_of(verb, context)?;
         self.begin(verb, id, format_args!("port {port}"))?;
@@ -144,11 +144,11 @@ pub(crate) unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    status(|world| {
-        let spec = world.port_spec("ibv_query_port", context, u32::from(port))?;
+    status(|library| {
+        let spec = library.port_spec("ibv_query_port", context, u32::from(port))?;
         let mut full = port_attributes(&spec);
         full.active_speed_ex = u32::from(spec.speed);
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of this function.
         unsafe { put_part(&full, attr, size) };
         Ok(())
     })
@@ -163,10 +163,10 @@ unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut c_void,
 ) -> c_int {
-    status(|world| {
-        let spec = world.port_spec("ibv_query_port", context, u32::from(port))?;
+    status(|library| {
+        let spec = library.port_spec("ibv_query_port", context, u32::from(port))?;
         let size = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of this function.
         unsafe { put_part(&port_attributes(&spec), attr.cast(), size) };
         Ok(())
     })
@@ -181,8 +181,8 @@ unsafe extern "C" fn ibv_query_port_speed(
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    status(|world| {
-        let spec = world.port_spec("ibv_query_port_speed", context, port)?;
+    status(|library| {
+        let spec = library.port_spec("ibv_query_port_speed", context, port)?;
         let lanes = match spec.width {
             2 => 4,
             4 => 8,
@@ -191,7 +191,7 @@ unsafe extern "C" fn ibv_query_port_speed(
             _ => 1,
         };
         let lane = if spec.speed == 128 { 1000 } else { 250 };
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of this function.
         unsafe { speed.write(lane * lanes) };
         Ok(())
     })
@@ -207,15 +207,15 @@ unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    status(|world| {
-        let spec = world.port_spec("ibv_query_gid", context, u32::from(port))?;
+    status(|library| {
+        let spec = library.port_spec("ibv_query_gid", context, u32::from(port))?;
         let index = u32::try_from(index).map_err(|_| libc::EINVAL)?;
         if index >= spec.gid_table {
             return Err(libc::EINVAL);
         }
         let entry = spec.gids.iter().find(|entry| entry.index == index);
         let raw = entry.map_or([0; 16], |entry| entry.gid);
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of this function.
         unsafe { gid.write(ibv_gid { raw }) };
         Ok(())
     })
@@ -243,14 +243,14 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     _: u32,
     size: usize,
 ) -> c_int {
-    status(|world| {
-        let spec = world.port_spec("ibv_query_gid_ex", context, port)?;
+    status(|library| {
+        let spec = library.port_spec("ibv_query_gid_ex", context, port)?;
         if index >= spec.gid_table {
             return Err(libc::EINVAL);
         }
         let found = spec.gids.iter().find(|entry| entry.index == index);
         let found = found.ok_or(libc::ENODATA)?;
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of this function.
         unsafe { put_part(&gid_entry(port, found), entry, size) };
         Ok(())
     })
@@ -268,10 +268,10 @@ unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> isize {
     let verb = "ibv_query_gid_table";
-    count(|world| {
-        let id = world.device_of(verb, context)?;
-        world.begin(verb, id, "")?;
-        let ports = (1..).zip(&world.devices[id].spec.ports);
+    count(|library| {
+        let id = library.device_of(verb, context)?;
+        library.begin(verb, id, "")?;
+        let ports = (1..).zip(&library.devices[id].spec.ports);
         let all = ports.flat_map(|(port, spec)| spec.gids.iter().map(move |gid| (port, gid)));
         let mut written = 0;
         for (port, gid) in all {
@@ -302,12 +302,12 @@ unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut __be16,
 ) -> c_int {
-    status(|world| {
-        world.port_spec("ibv_query_pkey", context, u32::from(port))?;
+    status(|library| {
+        library.port_spec("ibv_query_pkey", context, u32::from(port))?;
         if index != 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: this function's contract.
+        // SAFETY: the contract of this function.
         unsafe { pkey.write(0xffff) };
         Ok(())
     })
@@ -321,9 +321,9 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     values: *mut ibv_values_ex,
 ) -> c_int {
     let verb = "ibv_query_rt_values_ex";
-    status(|world| {
-        let id = world.device_of(verb, context)?;
-        world.begin(verb, id, "")?;
+    status(|library| {
+        let id = library.device_of(verb, context)?;
+        library.begin(verb, id, "")?;
         // SAFETY: a place for the time, in the caller's structure.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut (*values).raw_clock) };
         Ok(())
@@ -333,9 +333,9 @@ pub(crate) unsafe extern "C" fn query_rt_values(
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, _: ibv_wr_opcode, _: u32) -> c_int {
     let verb = "ibv_query_qp_data_in_order";
-    number(|world| {
-        let (_, id) = world.pair(verb, qp.addr())?;
-        world.begin(verb, id, "")?;
+    number(|library| {
+        let (_, id) = library.pair(verb, qp.addr())?;
+        library.begin(verb, id, "")?;
         Ok(0)
     })
 }

@@ -1,4 +1,4 @@
-//! Registered memory.
+//! Registration of memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -8,100 +8,20 @@ use gdr_verbs_sys::{
     ibv_pd, ibv_sge,
 };
 
-use crate::answer::{Outcome, pointer, status};
+use crate::c_abi::{Handle, Outcome};
 use crate::dma::{self, Mapping};
-use crate::handle::Handle;
+use crate::ret::{pointer, status};
 use crate::spec::GpuPath;
-use crate::world::{DeviceId, World};
+use crate::state::{Backing, DeviceId, File, GpuMemory, LibraryState, Region};
 
-/// The access flags that a dma-buf may be registered with (`man ibv_reg_mr`).
+/// The access flags that are allowed for a dma-buf (`man ibv_reg_mr`).
 const DMA_BUF_ACCESS: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
     | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
 
-/// GPU memory that a peer-memory module can claim.
-pub(crate) struct GpuMemory {
-    base: u64,
-    size: u64,
-    fd: c_int,
-}
-
-/// Where the bytes are.
-enum Backing {
-    /// Where the program's pointer says.
-    Host,
-    /// In memory of which the program has no address.
-    Gpu { mapping: Mapping, path: GpuPath },
-}
-
-/// A file, however many descriptors it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct File {
-    fd: c_int,
-    device: u64,
-    inode: u64,
-}
-
-impl File {
-    fn of(fd: c_int) -> Option<Self> {
-        // SAFETY: a place of the right type, which may be all zeros.
-        let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: a writable place.
-        let answer = unsafe { libc::fstat(fd, &mut status) };
-        (answer == 0).then_some(Self {
-            fd,
-            device: status.st_dev,
-            inode: status.st_ino,
-        })
-    }
-}
-
-pub(crate) struct Region {
-    pub(crate) device: DeviceId,
-    pub(crate) domain: usize,
-    object: Handle<ibv_mr>,
-    iova: u64,
-    len: usize,
-    /// Where the program's own bytes are; of no meaning for GPU memory.
-    address: usize,
-    access: u32,
-    backing: Backing,
-    /// What the dma-buf's descriptor was.
-    file: Option<File>,
-}
-
-/// What a region lets a request have.
-pub(crate) struct Place {
-    pub(crate) address: usize,
-    /// How GPU memory is reached, where this is some.
-    pub(crate) gpu: Option<GpuPath>,
-}
-
-impl Region {
-    /// Where `len` bytes at `addr` are, if they are in the region.
-    pub(crate) fn place(&self, addr: u64, len: usize) -> Option<Place> {
-        let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
-        if offset.checked_add(len)? > self.len {
-            return None;
-        }
-        let (start, gpu) = match &self.backing {
-            Backing::Host => (self.address, None),
-            Backing::Gpu { mapping, path } => (mapping.start(), Some(*path)),
-        };
-        Some(Place {
-            address: start + offset,
-            gpu,
-        })
-    }
-
-    pub(crate) fn permits(&self, wanted: ibv_access_flags) -> bool {
-        self.access & wanted.0 == wanted.0
-    }
-}
-
-/// What is to be registered.
+/// The parameters of a registration.
 struct Wanted {
     verb: &'static str,
     pd: *mut ibv_pd,
@@ -111,13 +31,13 @@ struct Wanted {
     access: u32,
 }
 
-impl World {
-    /// Makes device addresses known as GPU memory.
+impl LibraryState {
+    /// Declares device addresses as GPU memory.
     pub(crate) fn add_gpu_memory(&mut self, base: u64, size: u64, fd: c_int) -> Result<(), String> {
         // SAFETY: the kernel checks the descriptor.
         let fd = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         if fd < 0 {
-            return Err("the descriptor of GPU memory is none".to_owned());
+            return Err("the descriptor of GPU memory is invalid".to_owned());
         }
         self.gpu_memory.push(GpuMemory { base, size, fd });
         Ok(())
@@ -133,7 +53,7 @@ impl World {
         // SAFETY: pointers and numbers.
         let object: Handle<ibv_mr> = unsafe { Handle::zeroed() };
         let (handle, key) = (self.number(), self.number());
-        // SAFETY: the object is new: nobody else has its address. The domain's is there for ever.
+        // SAFETY: the object is new, and its address is not known elsewhere. Domains are never freed.
         unsafe {
             *object.as_ptr() = ibv_mr {
                 context: (*wanted.pd).context,
@@ -219,8 +139,8 @@ impl World {
         self.begin(wanted.verb, id, detail)?;
         let path = self.devices[id].spec.dma_buf;
         if let GpuPath::Refuses(errno) = path {
-            // What cannot be done at all is refused before anything is looked at; the rest is
-            // about memory, which a probe without a descriptor has none of.
+            // A missing feature is refused before the descriptor is checked, so that a probe with an
+            // invalid descriptor detects it.
             let unsupported = matches!(errno, libc::EOPNOTSUPP | libc::EPROTONOSUPPORT);
             if unsupported || fd >= 0 {
                 return Err(errno);
@@ -258,8 +178,8 @@ extern "C" fn ibv_reg_mr(
     len: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    pointer(|world| {
-        world.register(&Wanted {
+    pointer(|library| {
+        library.register(&Wanted {
             verb: "ibv_reg_mr",
             pd,
             address: address.expose_provenance(),
@@ -278,8 +198,8 @@ extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    pointer(|world| {
-        world.register(&Wanted {
+    pointer(|library| {
+        library.register(&Wanted {
             verb: "ibv_reg_mr_iova2",
             pd,
             address: address.expose_provenance(),
@@ -299,7 +219,7 @@ extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    pointer(|world| {
+    pointer(|library| {
         let wanted = Wanted {
             verb: "ibv_reg_dmabuf_mr",
             pd,
@@ -308,7 +228,7 @@ extern "C" fn ibv_reg_dmabuf_mr(
             iova,
             access: access as u32,
         };
-        world.register_dma_buf(&wanted, fd, offset)
+        library.register_dma_buf(&wanted, fd, offset)
     })
 }
 
@@ -317,7 +237,7 @@ extern "C" fn ibv_reg_dmabuf_mr(
 /// `attr` is readable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
-    // SAFETY: this function's contract.
+    // SAFETY: the contract of this function.
     let attr = unsafe { attr.read() };
     let has = |mask: ibv_mr_init_attr_mask| attr.comp_mask & u64::from(mask.0) != 0;
     let address = match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_ADDR) {
@@ -337,9 +257,9 @@ unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr)
         access: attr.access as u32,
     };
     pointer(
-        |world| match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD) {
-            true => world.register_dma_buf(&wanted, attr.fd, attr.fd_offset),
-            false => world.register(&wanted),
+        |library| match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD) {
+            true => library.register_dma_buf(&wanted, attr.fd, attr.fd_offset),
+            false => library.register(&wanted),
         },
     )
 }
@@ -347,13 +267,13 @@ unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr)
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let verb = "ibv_dereg_mr";
-    status(|world| {
-        let found = world
+    status(|library| {
+        let found = library
             .regions
             .iter()
             .find(|(_, region)| region.object.as_ptr() == mr);
         let Some((key, region)) = found else {
-            world.violation(verb, "the region is none, or was ended before");
+            library.violation(verb, "the region does not exist or was deregistered before");
             return Err(libc::EINVAL);
         };
         let (key, id) = (*key, region.device);
@@ -363,21 +283,21 @@ extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         };
         let open = region.file.map(|file| File::of(file.fd) == Some(file));
         let (what, len) = (region.iova, region.len);
-        world.note(
+        library.note(
             verb,
             id,
             format!("{what:#x} {len} bytes, descriptor open: {open:?}"),
         )?;
         if !kept {
-            world.violation(
+            library.violation(
                 verb,
                 format_args!("the memory at {what:#x} was unmapped before"),
             );
         }
-        if world.pairs.values().any(|pair| pair.uses(key)) {
-            world.violation(verb, "requests that are posted name the region");
+        if library.pairs.values().any(|pair| pair.uses(key)) {
+            library.violation(verb, "posted requests use the region");
         }
-        world.regions.remove(&key);
+        library.regions.remove(&key);
         Ok(())
     })
 }
@@ -393,13 +313,13 @@ pub(crate) unsafe extern "C" fn advise_mr(
     count: u32,
 ) -> c_int {
     let verb = "ibv_advise_mr";
-    status(|world| {
-        let (id, _) = world.domain(verb, pd)?;
-        world.begin(verb, id, format!("{advice}, {count} ranges"))?;
+    status(|library| {
+        let (id, _) = library.domain(verb, pd)?;
+        library.begin(verb, id, format!("{advice}, {count} ranges"))?;
         for i in 0..count as usize {
-            // SAFETY: this function's contract.
+            // SAFETY: the contract of this function.
             let range = unsafe { ranges.add(i).read() };
-            let region = world.regions.get(&range.lkey).ok_or(libc::EINVAL)?;
+            let region = library.regions.get(&range.lkey).ok_or(libc::EINVAL)?;
             region
                 .place(range.addr, range.length as usize)
                 .ok_or(libc::EINVAL)?;

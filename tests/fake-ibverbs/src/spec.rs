@@ -1,34 +1,34 @@
-//! What a device is like.
+//! The properties of a simulated device.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-/// What becomes of GPU memory on one of the ways to it.
+/// The treatment of GPU memory by one registration method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuPath {
-    /// It is registered and reached.
+    /// The registration and transfers succeed.
     Works,
-    /// Registering fails with this `errno`.
+    /// The registration fails with this `errno`.
     Refuses(i32),
-    /// It is registered, transfers succeed, and no byte moves.
+    /// The registration and transfers succeed, but no byte is copied.
     LosesBytes,
-    /// It is registered and transfers end with this `ibv_wc_status`.
+    /// The registration succeeds, and transfers complete with this `ibv_wc_status`.
     Fails(u32),
 }
 
-/// One entry of a port's GID table.
+/// An entry of the GID table of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GidSpec {
-    /// Where in the table.
+    /// The index in the table.
     pub index: u32,
     /// The GID.
     pub gid: [u8; 16],
     /// `ibv_gid_type`, or any number.
     pub kind: u32,
-    /// The network interface's index.
+    /// The index of the network interface.
     pub interface: u32,
 }
 
@@ -48,19 +48,19 @@ pub struct PortSpec {
     pub active_mtu: u32,
     /// The LID, on InfiniBand.
     pub lid: u16,
-    /// The subnet manager's LID.
+    /// The LID of the subnet manager.
     pub sm_lid: u16,
-    /// Lanes: 1, 2, 4, 8 and 16 for 1, 4, 8, 12 and 2 of them.
+    /// The code of the width: 1, 2, 4, 8 and 16 for 1, 4, 8, 12 and 2 lanes.
     pub width: u8,
-    /// Speed of a lane; 128 is 100 Gbit/s.
+    /// The code of the speed of a lane; 128 is 100 Gbit/s.
     pub speed: u8,
     /// Length of the GID table.
     pub gid_table: u32,
-    /// Its entries in use.
+    /// The used entries of the GID table.
     pub gids: Vec<GidSpec>,
 }
 
-/// The link-local GID that belongs to a number.
+/// A link-local GID made from a number.
 fn link_local(number: u8) -> [u8; 16] {
     let mut gid = [0; 16];
     gid[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -69,7 +69,7 @@ fn link_local(number: u8) -> [u8; 16] {
 }
 
 impl PortSpec {
-    /// A RoCE port in use: link-local and IPv4 GIDs, each in RoCE v1 and v2, as mlx5 lists them.
+    /// An active RoCE port: link-local and IPv4 GIDs, each in RoCE v1 and v2, as mlx5 lists them.
     pub fn ethernet(address: Ipv4Addr) -> Self {
         let number = address.octets()[3];
         let mapped = address.to_ipv6_mapped().octets();
@@ -91,7 +91,7 @@ impl PortSpec {
         }
     }
 
-    /// An InfiniBand port in use.
+    /// An active InfiniBand port.
     pub fn infiniband(lid: u16) -> Self {
         let gid = GidSpec {
             index: 0,
@@ -132,7 +132,7 @@ impl Default for PortSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceSpec {
-    /// Its name in the kernel.
+    /// The kernel name.
     pub name: String,
     /// `ibv_node_type`, or any number.
     pub node_type: i32,
@@ -140,47 +140,51 @@ pub struct DeviceSpec {
     pub transport: i32,
     /// The node GUID, as a number.
     pub guid: u64,
-    /// The vendor's number.
+    /// The vendor ID.
     pub vendor_id: u32,
-    /// The vendor's number for the model.
+    /// The part ID of the vendor.
     pub vendor_part_id: u32,
-    /// The firmware's version.
+    /// The firmware version.
     pub firmware: String,
-    /// Its folder in sysfs.
+    /// The folder in sysfs.
     pub sysfs: String,
     /// `ibv_atomic_cap`, or any number.
     pub atomics: u32,
-    /// Largest number of requests in a queue.
+    /// Maximum number of requests in a queue.
     pub max_requests: i32,
-    /// Largest number of READs and atomics that a peer may have outstanding.
+    /// Maximum number of READs and atomics that a peer may have outstanding.
     pub max_reads: i32,
-    /// Its ports, from number 1 on.
+    /// The ports, from number 1 on.
     pub ports: Vec<PortSpec>,
-    /// GPU memory by dma-buf.
+    /// The treatment of GPU memory by dma-buf.
     pub dma_buf: GpuPath,
-    /// GPU memory by a peer-memory module.
+    /// The treatment of GPU memory by a peer-memory module.
     pub peer_memory: GpuPath,
-    /// How many bytes of host memory may be registered.
+    /// Maximum number of registered bytes of host memory.
     pub locked_memory: Option<u64>,
-    /// Whether it registers on demand.
+    /// Whether it supports on-demand paging.
     pub on_demand: bool,
     /// Whether it has extended completion queues.
     pub extended_queues: bool,
-    /// Whether it has queue pairs whose requests are built by functions.
+    /// Whether it has extended queue pairs.
     pub extended_requests: bool,
     /// Whether it has `ibv_query_device_ex` and the new form of `ibv_query_port`.
     pub extended_queries: bool,
-    /// Whether it puts small messages into completions, from where the library copies them, by
-    /// the CPU, to where they belong: mlx5's "scatter to CQE", as the environment's
-    /// `MLX5_SCATTER_TO_CQE=0` switches it off.
+    /// Whether small messages are written to the completion, from which the library copies them by
+    /// CPU ("scatter to CQE" of mlx5). The environment variable `MLX5_SCATTER_TO_CQE=0` disables
+    /// it.
     pub scatter_to_cqe: bool,
-    /// Verbs that fail always, with their `errno`; `ibv_modify_qp` can be told by the state that
-    /// it goes to: `ibv_modify_qp RTR`.
+    /// Whether a new queue pair gets the lowest free number, as from firmware.
+    pub reuses_numbers: bool,
+    /// Whether the completions of a destroyed queue pair stay in their queue, as with rxe.
+    pub keeps_completions: bool,
+    /// Verbs that always fail, with their `errno`. The name of `ibv_modify_qp` may have the new state:
+    /// `ibv_modify_qp RTR`.
     pub refusals: BTreeMap<String, i32>,
 }
 
 impl DeviceSpec {
-    /// A ConnectX-7 with one RoCE port that has this address and everything works on.
+    /// A ConnectX-7 with one RoCE port of this address, on which everything works.
     pub fn roce(name: &str, address: Ipv4Addr) -> Self {
         Self {
             name: name.to_owned(),
@@ -198,7 +202,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Like a kernel with Linux's rxe and an old library: nothing extended, no GPU memory.
+    /// Like Linux rxe with an old library: no extended objects, no GPU memory.
     pub fn rxe(name: &str, address: Ipv4Addr) -> Self {
         Self {
             vendor_id: 0xff_ffff,
@@ -238,6 +242,8 @@ impl Default for DeviceSpec {
             extended_requests: true,
             extended_queries: true,
             scatter_to_cqe: true,
+            reuses_numbers: false,
+            keeps_completions: false,
             refusals: BTreeMap::new(),
         }
     }

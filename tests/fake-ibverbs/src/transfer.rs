@@ -1,40 +1,36 @@
-//! One request, from one queue pair to the other.
+//! The execution of a request between two queue pairs.
 
 use gdr_verbs_sys::{
     __be32, IBV_LINK_LAYER_INFINIBAND, ibv_access_flags as Access, ibv_event_type,
     ibv_qp_state as State, ibv_sge, ibv_wc_opcode, ibv_wc_status as Status,
 };
 
-use crate::completion::Entry;
 use crate::dma;
-use crate::event::Subject;
-use crate::pair::{Pair, Receive};
-use crate::post::{Data, Operation, Send, Target};
 use crate::spec::GpuPath;
-use crate::world::World;
+use crate::state::{Data, Entry, LibraryState, Operation, Pair, Receive, Send, Subject, Target};
 
-/// Largest message that travels in a completion: half of mlx5's entry of 64 bytes.
+/// Maximum length of a message in a completion: half of the 64-byte entry of mlx5.
 const SCATTERED: usize = 32;
 
-/// What became of the first request of a send queue.
+/// The progress of the first request of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It has ended.
+    /// The request is complete.
     Ended,
-    /// The device keeps it.
-    Held,
-    /// Nobody answers.
+    /// The device does not start the request yet.
+    Outstanding,
+    /// The peer does not respond.
     Silent,
-    /// The peer has no receive.
+    /// The peer has no receive posted.
     Unready,
 }
 
-/// Who is to blame, and how each side sees it.
+/// A failure of a request, as each side sees it.
 struct Failure {
     local: Status,
-    /// What the peer's receive ends with.
+    /// The status of the receive of the peer.
     remote: Option<Status>,
-    /// What the peer's queue pair tells as an event.
+    /// The event of the queue pair of the peer.
     event: Option<ibv_event_type>,
 }
 
@@ -72,7 +68,7 @@ impl Range {
         self.gpu == Some(GpuPath::LosesBytes)
     }
 
-    /// The status that transfers to or from it end with, where they do not succeed.
+    /// The status of transfers to or from it, if they fail.
     fn ending(&self) -> Option<Status> {
         match self.gpu {
             Some(GpuPath::Fails(status)) => Some(Status(status)),
@@ -81,8 +77,8 @@ impl Range {
     }
 }
 
-impl World {
-    /// The peer of a queue pair, where both know each other and the way is open.
+impl LibraryState {
+    /// The peer of a queue pair, if both are connected to each other and their ports are up.
     pub(crate) fn peer(&self, pair: &Pair) -> Option<u32> {
         let peer = self.pairs.get(&pair.attr.dest_qp_num)?;
         let (near, far) = (&self.devices[pair.device], &self.devices[peer.device]);
@@ -95,14 +91,14 @@ impl World {
         let route = &pair.attr.ah_attr;
         // SAFETY: any bytes are a GID.
         let gid = unsafe { route.grh.dgid.raw };
-        // On InfiniBand the LID leads there, whatever the GID says.
+        // On InfiniBand the LID determines the port, not the GID.
         let infiniband = port.link_layer == IBV_LINK_LAYER_INFINIBAND;
         let found = match route.is_global {
             0 => infiniband,
             _ => port.gids.iter().any(|entry| entry.gid == gid),
         };
         let right = found && (!infiniband || route.dlid == port.lid);
-        // Both sides count packets from where the other was told.
+        // The first PSNs of both sides must match.
         let counted = peer.attr.rq_psn == pair.attr.sq_psn;
         (right && counted).then_some(peer.number)
     }
@@ -121,7 +117,7 @@ impl World {
         }
         let place = region.place(addr, len)?;
         if place.gpu.is_none() && !dma::is_mapped(place.address, len) {
-            self.violation("a transfer", "the memory of a region was unmapped under it");
+            self.violation("a transfer", "the memory of a region is unmapped");
             return None;
         }
         Some(Range {
@@ -131,7 +127,7 @@ impl World {
         })
     }
 
-    /// The ranges of a list of segments; none where one is not allowed.
+    /// The ranges of a list of segments, or `None` if the access to one is not allowed.
     fn ranges(
         &mut self,
         domain: usize,
@@ -142,7 +138,7 @@ impl World {
         segments.iter().map(range).collect()
     }
 
-    /// What the request sends.
+    /// The bytes that the request sends.
     fn gather(&mut self, domain: usize, data: &Data) -> Result<Vec<u8>, Failure> {
         let segments = match data {
             Data::Inline(bytes) => return Ok(bytes.clone()),
@@ -153,7 +149,7 @@ impl World {
         load(&ranges).map_err(Failure::local)
     }
 
-    /// The peer's memory that a request names.
+    /// The memory of the peer that a request accesses.
     fn target(&mut self, peer: u32, target: Target, len: usize, access: Access) -> Option<Range> {
         let pair = &self.pairs[&peer];
         if pair.attr.qp_access_flags & access.0 != access.0 {
@@ -162,8 +158,8 @@ impl World {
         self.range(pair.domain, target.rkey, target.addr, len, access)
     }
 
-    /// Puts bytes where a request or receive wants them. mlx5's library does so by the CPU for
-    /// small ones, where nothing keeps it from doing so.
+    /// Stores bytes in the memory of a request or receive. For small messages libmlx5 does so by
+    /// CPU, unless "scatter to CQE" is disabled.
     fn scatter(&mut self, number: u32, segments: &[ibv_sge], bytes: &[u8]) -> Result<(), Status> {
         let pair = &self.pairs[&number];
         let (domain, scatters) = (pair.domain, pair.scatters);
@@ -176,13 +172,13 @@ impl World {
             .iter()
             .any(|range| range.gpu.is_some() && range.len > 0);
         if scatters && touches_gpu && bytes.len() <= SCATTERED {
-            let said = "libmlx5 copies small messages to GPU pointers by the CPU, and crashes";
-            self.violation("scatter to CQE", said);
+            let what = "libmlx5 copies small messages to GPU pointers by the CPU, and crashes";
+            self.violation("scatter to CQE", what);
         }
         store(&ranges, bytes)
     }
 
-    /// Ends the first request of a queue pair, well or not.
+    /// Completes the first request of a queue pair with any status.
     fn end(&mut self, number: u32, send: &Send, outcome: Result<usize, Failure>) {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return;
@@ -225,7 +221,7 @@ impl World {
         }
     }
 
-    /// The peer's queue pair is in ERR, and says why.
+    /// Changes the queue pair of the peer to ERR, and raises its event.
     fn blame(&mut self, peer: u32, event: ibv_event_type) {
         let Some(pair) = self.pairs.get(&peer) else {
             return;
@@ -265,7 +261,7 @@ impl World {
         self.complete(queue, entry);
     }
 
-    /// Ends the first request with a status, without any other effect on the peer.
+    /// Completes the first request with a status, without an effect on the peer.
     pub(crate) fn end_first(&mut self, number: u32, status: Status) {
         let first = self
             .pairs
@@ -276,18 +272,18 @@ impl World {
         }
     }
 
-    /// Tries to perform the first request of a queue pair that has one.
+    /// Tries to execute the first request of a queue pair.
     pub(crate) fn perform(&mut self, number: u32, send: &Send) -> Step {
         let pair = &self.pairs[&number];
         let (id, port) = (pair.device, pair.attr.port_num);
         if self.devices[id].held && self.devices[id].port_is_up(port) {
-            return Step::Held;
+            return Step::Outstanding;
         }
         let Some(peer) = self.peer(pair) else {
             return Step::Silent;
         };
         if let Some((status, vendor_err)) = self.devices[id].endings.pop_front() {
-            tell_vendor(self, number, send, Status(status), vendor_err);
+            complete_with(self, number, send, Status(status), vendor_err);
             return Step::Ended;
         }
         let needs_receive = matches!(
@@ -372,7 +368,7 @@ impl World {
         }
     }
 
-    /// Puts an answer where its request wants it.
+    /// Stores a response in the memory of its request.
     fn give_back(&mut self, number: u32, send: &Send, bytes: &[u8]) -> Result<usize, Failure> {
         let Data::Segments(segments) = &send.data else {
             return Err(Failure::local(Status::IBV_WC_LOC_QP_OP_ERR));
@@ -407,9 +403,15 @@ impl World {
     }
 }
 
-/// The request ends as it was told to, with the vendor's number.
-fn tell_vendor(world: &mut World, number: u32, send: &Send, status: Status, vendor_err: u32) {
-    let Some(pair) = world.pairs.get_mut(&number) else {
+/// Completes the request with the configured status and vendor error.
+fn complete_with(
+    library: &mut LibraryState,
+    number: u32,
+    send: &Send,
+    status: Status,
+    vendor_err: u32,
+) {
+    let Some(pair) = library.pairs.get_mut(&number) else {
         return;
     };
     pair.sends.pop_front();
@@ -427,9 +429,9 @@ fn tell_vendor(world: &mut World, number: u32, send: &Send, status: Status, vend
         solicited: false,
         frees: Some(send.count),
     };
-    world.complete(queue, entry);
+    library.complete(queue, entry);
     if status != Status::IBV_WC_SUCCESS {
-        world.break_pair(number);
+        library.break_pair(number);
     }
 }
 

@@ -1,29 +1,26 @@
-//! The soft provider against the kernel's rxe in one guest: each with itself in one host, and each
-//! with the other over a wire. `cargo xtask vm --bench` runs it.
-#![allow(
-    clippy::unwrap_used,
-    reason = "what fails here is the guest, and there is nothing to clean up"
-)]
+//! The soft provider and rxe in one guest: each with itself on one host, and each with the other over
+//! the network. `cargo xtask vm --bench` runs it.
+#![allow(clippy::unwrap_used, reason = "a failure aborts the benchmark")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{Deadline, Device, Mtu, SoftOptions};
-use gdr_vm_tests::kernel::{self, Backing, KernelEnd};
-use gdr_vm_tests::own::OwnEnd;
-use gdr_vm_tests::{End, Outcome, Settings, Work, soft};
+use gdr_vm_tests::gdr_endpoint::GdrEndpoint;
+use gdr_vm_tests::rxe_endpoint::{self, Backing, RxeEndpoint};
+use gdr_vm_tests::{Endpoint, Settings, Status, Work, near};
 
 const MEMORY: usize = 4 << 20;
-/// 64 KiB, as many outstanding as perftest has by half.
+/// 64 KiB.
 const LEN: u32 = 64 << 10;
 const OUTSTANDING: u64 = 64;
 const MESSAGES: u64 = 400;
 const SHORT: u32 = 2;
 const ROUND_TRIPS: usize = 500;
-/// Whoever waits polls, as with rxe: under translation even a round trip takes longer than the
-/// usual 50 us, after which the soft provider sleeps.
-const AWAKE: Duration = Duration::from_millis(5);
-/// Of each measurement, in turns, so that what else the machine does meets all alike.
+/// Polls while it waits, as with rxe. Under TCG a round trip takes longer than the default of 50 us,
+/// after which the soft provider sleeps.
+const BUSY_POLL: Duration = Duration::from_millis(5);
+/// Rounds of measurements, which alternate, so that other load affects all subjects alike.
 const ROUNDS: usize = 7;
 
 fn main() {
@@ -31,14 +28,18 @@ fn main() {
         println!("SKIPPED: runs in the VM: cargo xtask vm --bench");
         return;
     };
-    let rxe = kernel::Device::open("rxe0").unwrap();
-    let device = |ip| soft::device_with(SoftOptions::new(ip).busy_poll(AWAKE)).unwrap();
-    let [near, neighbour, beside] = [soft::V4, soft::LOOPBACK, soft::SECOND_LOOPBACK].map(device);
+    let rxe = rxe_endpoint::Device::open("rxe0").unwrap();
+    let device = |ip| near::device_with(SoftOptions::new(ip).busy_poll(BUSY_POLL)).unwrap();
+    let [near, neighbour, beside] = [near::V4, near::LOOPBACK, near::SECOND_LOOPBACK].map(device);
     let mut subjects = [
-        Subject::new("soft with itself", soft_end(&neighbour), soft_end(&beside)),
-        Subject::new("rxe with itself", rxe_end(&rxe), rxe_end(&rxe)),
-        Subject::new("soft asks rxe", soft_end(&near), rxe_end(&rxe)),
-        Subject::new("rxe asks soft", rxe_end(&rxe), soft_end(&near)),
+        Subject::new(
+            "soft with itself",
+            soft_endpoint(&neighbour),
+            soft_endpoint(&beside),
+        ),
+        Subject::new("rxe with itself", rxe_endpoint(&rxe), rxe_endpoint(&rxe)),
+        Subject::new("soft to rxe", soft_endpoint(&near), rxe_endpoint(&rxe)),
+        Subject::new("rxe to soft", rxe_endpoint(&rxe), soft_endpoint(&near)),
     ];
     for _ in 0..ROUNDS {
         for subject in &mut subjects {
@@ -51,7 +52,7 @@ fn main() {
     let sooner = rxe.latency().as_secs_f64() / soft.latency().as_secs_f64();
     println!("soft against rxe, each with itself:");
     println!("  {faster:.2} times the bandwidth of 64 KiB WRITEs");
-    println!("  {sooner:.2} times as fast from posting a 2 B WRITE to its completion");
+    println!("  {sooner:.2} times as fast from the post of a 2 B WRITE to its completion");
     println!("medians of {ROUNDS} rounds, path MTU 4096, host memory:");
     for subject in &subjects {
         println!(
@@ -62,39 +63,43 @@ fn main() {
         );
     }
     if accelerator == "tcg" {
-        println!("under TCG: QEMU translated every instruction, so only ratios mean anything");
+        println!("under TCG QEMU translates every instruction, so only the ratios are meaningful");
     }
 }
 
-fn soft_end(device: &Device) -> Box<dyn End> {
-    Box::new(OwnEnd::new(device, MEMORY).unwrap())
+fn soft_endpoint(device: &Device) -> Box<dyn Endpoint> {
+    Box::new(GdrEndpoint::new(device, MEMORY).unwrap())
 }
 
-fn rxe_end(device: &Arc<kernel::Device>) -> Box<dyn End> {
-    let end = KernelEnd::new(device, kernel::V4, Backing::Anonymous, MEMORY);
+fn rxe_endpoint(device: &Arc<rxe_endpoint::Device>) -> Box<dyn Endpoint> {
+    let end = RxeEndpoint::new(device, rxe_endpoint::V4, Backing::Anonymous, MEMORY);
     Box::new(end.unwrap())
 }
 
-/// Two connected sides and what was measured of them.
+/// Two connected endpoints and their measurements.
 struct Subject {
     name: &'static str,
-    asks: Box<dyn End>,
-    /// Answers as long as it lives.
-    _answers: Box<dyn End>,
-    /// Bytes a second.
+    requester: Box<dyn Endpoint>,
+    /// Responds as long as it lives.
+    _responder: Box<dyn Endpoint>,
+    /// In bytes per second.
     bandwidths: Vec<f64>,
     latencies: Vec<Duration>,
 }
 
 impl Subject {
-    fn new(name: &'static str, mut asks: Box<dyn End>, mut answers: Box<dyn End>) -> Self {
+    fn new(
+        name: &'static str,
+        mut requester: Box<dyn Endpoint>,
+        mut responder: Box<dyn Endpoint>,
+    ) -> Self {
         let settings = Settings::new(Mtu::B4096);
-        asks.connect(&answers.peer(), &settings);
-        answers.connect(&asks.peer(), &settings);
+        requester.connect(&responder.peer(), &settings);
+        responder.connect(&requester.peer(), &settings);
         Self {
             name,
-            asks,
-            _answers: answers,
+            requester,
+            _responder: responder,
             bandwidths: Vec::new(),
             latencies: Vec::new(),
         }
@@ -108,13 +113,13 @@ impl Subject {
             remote: at,
             immediate: None,
         };
-        self.asks.post(id, write);
+        self.requester.post(id, write);
     }
 
     fn done(&self) {
         let deadline = Deadline::after(Duration::from_secs(60));
-        let done = self.asks.wait(deadline).expect("a completion");
-        assert_eq!(done.outcome, Outcome::Success, "{}", self.name);
+        let done = self.requester.wait(deadline).expect("a completion");
+        assert_eq!(done.status, Status::Success, "{}", self.name);
     }
 
     fn measure(&mut self) {

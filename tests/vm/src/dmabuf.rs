@@ -1,4 +1,4 @@
-//! DMA buffers without a GPU: pages of a memfd, by the kernel's udmabuf.
+//! DMA buffers without a GPU: pages of a memfd, by `/dev/udmabuf`.
 
 use std::fs::File;
 use std::io;
@@ -21,14 +21,14 @@ const CLOEXEC: u32 = 1;
 /// `UDMABUF_CREATE`: `_IOW('u', 0x42, struct udmabuf_create)`.
 const CREATE: libc::Ioctl = 0x4018_7542;
 
-/// A DMA buffer of `len` bytes, whole pages.
+/// A DMA buffer of `len` bytes, a multiple of the page size.
 ///
 /// # Errors
-/// Where the kernel has no udmabuf or refuses.
+/// If the kernel has no udmabuf, or the call fails.
 pub fn new(len: u64) -> anyhow::Result<OwnedFd> {
     let memfd = memfd_create("gdr-vm", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memfd, len)?;
-    // Pages that are lent must not go away.
+    // udmabuf requires a memfd that cannot shrink.
     fcntl_add_seals(&memfd, SealFlags::SHRINK)?;
     let device = File::options()
         .read(true)
@@ -46,6 +46,6 @@ pub fn new(len: u64) -> anyhow::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error()).context("UDMABUF_CREATE");
     }
-    // SAFETY: the kernel has just made it for this process, and nobody else knows of it.
+    // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

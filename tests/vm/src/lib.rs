@@ -1,19 +1,17 @@
-//! Two hosts in one guest, for tests of RDMA between them: *near*, a network namespace of its own
-//! where the soft provider runs, and the guest's first network, where the kernel's rxe answers.
-//! `cargo xtask vm` boots the guest and runs the tests; nothing here works anywhere else.
+//! Tests of RDMA between two hosts in one guest: the network namespace *near*, in which the soft
+//! provider runs, and the initial network namespace with the rxe device (Linux's RoCE in software).
+//! `cargo xtask vm` boots the guest and runs the tests; they work only there.
 //!
-//! [`End`] is one side of a connection, whoever provides it, so that each test is written once and
+//! [`Endpoint`] is one side of a connection with any provider, so that each test is written once and
 //! runs in both roles.
 
 pub mod dmabuf;
-mod end;
-pub mod kernel;
-pub mod link;
+mod endpoint;
+pub mod gdr_endpoint;
 mod memory;
-pub mod namespace;
-pub mod own;
-pub mod soft;
+pub mod near;
+pub mod netem;
+pub mod rxe_endpoint;
 pub mod trace;
-pub mod verbs;
 
-pub use end::{Done, End, Outcome, Peer, Settings, Work};
+pub use endpoint::{Completion, Endpoint, Peer, Settings, Status, Work};

@@ -1,4 +1,4 @@
-//! Memory for the kernel's devices.
+//! Memory for rxe endpoints.
 
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
@@ -7,12 +7,12 @@ use anyhow::Context;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// What memory is made of before it is registered.
+/// The kind of memory to register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Pages of this process.
+    /// Private anonymous memory.
     Anonymous,
-    /// A file in memory, shared.
+    /// A shared mapping of a memfd.
     Memfd,
 }
 
@@ -31,15 +31,15 @@ impl Memory {
             return Self::map(&file, len);
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever there is room, touches no other.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
         Self::at_start(start.cast(), len)
     }
 
-    /// A file, shared.
+    /// A shared mapping of a file.
     pub(crate) fn map(file: &OwnedFd, len: usize) -> anyhow::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above.
+        // SAFETY: as in `new`.
         let start = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
         Self::at_start(start.cast(), len)
     }
@@ -57,7 +57,7 @@ impl Memory {
         self.len
     }
 
-    /// The place of `len` bytes at `offset`, which must be there.
+    /// The address of `len` bytes at `offset`. Panics if they are not in the mapping.
     pub(crate) fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let offset = usize::try_from(offset).expect("in range");
         assert!(offset <= self.len && len <= self.len - offset, "in range");
@@ -68,7 +68,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and its registration has ended.
+        // SAFETY: the mapping is owned by `self`, and is deregistered.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
             eprintln!("munmap: {error}");
         }

@@ -1,4 +1,4 @@
-//! The last packets on the wire, for a look at a failed test.
+//! A trace of the last packets of a failed test.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,16 +13,16 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
 
-use crate::namespace::in_near;
+use crate::near::in_near;
 
-/// How many are kept.
+/// Maximum number of packets in the trace.
 const KEPT: usize = 300;
-/// `ETH_P_ALL`, in network order: every packet, in both directions.
+/// `ETH_P_ALL` in network byte order: all packets in both directions.
 const EVERY_PACKET: u32 = (3_u16.to_be()) as u32;
 const UDP: u8 = 17;
 
-/// Records what the near host sends and receives, and prints the last of it when it is dropped by
-/// a test that fails. What one segmented send holds appears as one packet.
+/// Records the packets of the near host. A failed test prints the last ones when it drops this. A
+/// segmented send (GSO) is recorded as one packet.
 #[derive(Debug)]
 pub struct Trace {
     stop: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins.
+    /// Starts to record.
     pub fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -58,11 +58,11 @@ impl Drop for Trace {
     }
 }
 
-/// A packet's time, source and first bytes behind UDP's header.
+/// The time, the source and the first bytes after the UDP header of a packet.
 #[derive(Debug)]
 struct Seen {
     at: Duration,
-    /// Last byte of the source's address: 1 is near, 2 is far.
+    /// The last byte of the source address: 1 for near, 2 for far.
     from: u8,
     len: usize,
     head: [u8; 28],
@@ -71,10 +71,10 @@ struct Seen {
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let psn = u32::from_be_bytes([0, self.head[9], self.head[10], self.head[11]]);
-        let asks = if self.head[8] & 0x80 == 0 { ' ' } else { 'A' };
+        let ack_request = if self.head[8] & 0x80 == 0 { ' ' } else { 'A' };
         write!(
             f,
-            "{:10.3} ms from {} opcode {:#04x} PSN {psn:8} {asks} {:5} bytes, then",
+            "{:10.3} ms from {} opcode {:#04x} PSN {psn:8} {ack_request} {:5} bytes, then",
             self.at.as_secs_f64() * 1e3,
             self.from,
             self.head[0],
@@ -91,7 +91,7 @@ fn record(stop: &AtomicBool) -> anyhow::Result<VecDeque<Seen>> {
     let protocol = NonZeroU32::new(EVERY_PACKET).map(Protocol::from_raw);
     let (family, kind) = (AddressFamily::PACKET, SocketType::DGRAM);
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC, protocol).context("AF_PACKET")?;
-    // Often enough to see that it is to stop.
+    // The interval at which `stop` is checked.
     set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(20)))?;
     let mut seen = VecDeque::with_capacity(KEPT);
     let mut bytes = [0; 128];

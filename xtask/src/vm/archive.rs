@@ -1,5 +1,5 @@
-//! Archives as the kernel unpacks them into its first root folder: cpio, "newc" with no checksum
-//! (Documentation/driver-api/early-userspace/buffer-format.rst of Linux).
+//! Archives for the kernel's initramfs: cpio, format "newc" without a checksum
+//! (Linux, Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,14 +15,14 @@ const FILE: u32 = 0o100_644;
 const PROGRAM: u32 = 0o100_755;
 const CHARACTERS: u32 = 0o020_600;
 
-/// What a file may do.
+/// Whether a file is executable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Data,
     Program,
 }
 
-/// An archive being written. Everything in it is root's.
+/// A writer of an archive. Root owns every entry.
 pub(crate) struct Archive<W> {
     out: W,
     written: usize,
@@ -40,7 +40,7 @@ impl<W: Write> Archive<W> {
         }
     }
 
-    /// A folder, and those above it.
+    /// Adds a folder and its parents.
     pub(crate) fn folder(&mut self, path: &str) -> io::Result<()> {
         if let Some((above, _)) = path.rsplit_once('/') {
             self.folder(above)?;
@@ -52,7 +52,7 @@ impl<W: Write> Archive<W> {
     }
 
     pub(crate) fn file(&mut self, path: &str, kind: Kind, contents: &[u8]) -> io::Result<()> {
-        self.above(path)?;
+        self.parents(path)?;
         let mode = match kind {
             Kind::Data => FILE,
             Kind::Program => PROGRAM,
@@ -61,23 +61,23 @@ impl<W: Write> Archive<W> {
     }
 
     pub(crate) fn link(&mut self, path: &str, to: &str) -> io::Result<()> {
-        self.above(path)?;
+        self.parents(path)?;
         self.entry(path, LINK, (0, 0), to.as_bytes())
     }
 
     pub(crate) fn character_device(&mut self, path: &str, number: (u32, u32)) -> io::Result<()> {
-        self.above(path)?;
+        self.parents(path)?;
         self.entry(path, CHARACTERS, number, &[])
     }
 
-    /// A copy of what is at `from`, a file or a link.
+    /// Adds a copy of a file or of a symbolic link.
     pub(crate) fn copy(&mut self, path: &str, kind: Kind, from: &Path) -> anyhow::Result<()> {
         let at = || from.display().to_string();
         let found = fs::symlink_metadata(from).with_context(at)?;
         if found.is_symlink() {
             let to = fs::read_link(from).with_context(at)?;
             let Some(to) = to.to_str() else {
-                bail!("{}: leads to a name that is not UTF-8", at());
+                bail!("{}: the link's target is not UTF-8", at());
             };
             self.link(path, to)?;
         } else {
@@ -86,14 +86,14 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Ends the archive. The kernel takes several, one behind another.
+    /// Ends the archive. The kernel accepts several, one after another.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.entry("TRAILER!!!", 0, (0, 0), &[])?;
         self.pad(512)?;
         Ok(self.out)
     }
 
-    fn above(&mut self, path: &str) -> io::Result<()> {
+    fn parents(&mut self, path: &str) -> io::Result<()> {
         match path.rsplit_once('/') {
             Some((above, _)) => self.folder(above),
             None => Ok(()),
@@ -143,7 +143,7 @@ impl<W: Write> Archive<W> {
 mod tests {
     use super::*;
 
-    /// Names and contents, read back by the format's rules.
+    /// Parses names, modes and contents.
     fn entries(bytes: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let (mut at, mut found) = (0, Vec::new());
         loop {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_is_found_with_every_folder_once() {
+    fn entries_are_read_back_and_every_folder_is_there_once() {
         let mut archive = Archive::new(Vec::new());
         archive.file("usr/bin/a", Kind::Program, b"abc").unwrap();
         archive.file("usr/bin/b", Kind::Data, b"").unwrap();

@@ -1,4 +1,4 @@
-//! What the guest is made of: QEMU, a kernel and its first root folder, from Debian's packages.
+//! The parts of the guest: QEMU, a kernel and its initramfs, from Debian's packages.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use super::archive::{Archive, Kind};
-use super::machine::{Qemu, works};
-use super::{Unavailable, modules, packages};
+use super::qemu::{Qemu, works};
+use super::{modules, packages};
+use crate::results::Unavailable;
 use crate::workspace::target;
 
 const INIT: &str = include_str!("init.sh");
 
-/// The first of these that apt knows. 6.12 is the kernel of Debian 13 and, as an addition, of 12;
+/// The first of these that apt has is used. 6.12 is the kernel of Debian 13 and a backport in 12;
 /// the "cloud" kernels have no rxe.
 const KERNELS: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
 
-/// `crc32_generic` is what rxe asks the kernel's crypto for, by a name that no module carries.
+/// rxe needs `crc32_generic`, but requests it under the name of the algorithm, so it is not among
+/// rxe's dependencies.
 const MODULES: [&str; 10] = [
     "crc32_generic",
     "crc32_pclmul",
@@ -31,7 +33,7 @@ const MODULES: [&str; 10] = [
     "udmabuf",
 ];
 
-/// What runs in the guest beside the tests.
+/// Packages for the guest.
 const GUEST_PACKAGES: [&str; 4] = [
     "busybox-static",
     "iproute2",
@@ -45,24 +47,24 @@ const QEMU_PACKAGES: [&str; 4] = [
     "seabios",
 ];
 
-/// The archive of the guest's root folder.
+/// The file name of the initramfs without the programs to run.
 const BASE: &str = "base.cpio";
 
-/// Where libraries are in Debian's packages, before and after its merge of `/usr`.
+/// Folders of libraries in Debian's packages, after and before the merge of `/usr`.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
-/// Where programs are.
+/// Folders of programs.
 const PROGRAMS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 
-/// A kernel and the files for its first root folder, ready to be booted.
+/// A kernel and its initramfs.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) kernel: PathBuf,
-    /// The archive of the root folder, without the programs to run.
+    /// The initramfs without the programs to run.
     pub(crate) base: PathBuf,
     pub(crate) version: String,
 }
 
-/// Where everything that was fetched is kept: `GDR_VM_CACHE`, else the user's cache folder, else
+/// Returns the folder for downloads: `GDR_VM_CACHE`, else the user's cache folder, else one in
 /// cargo's target folder.
 pub(crate) fn cache() -> PathBuf {
     let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -78,7 +80,13 @@ pub(crate) fn cache() -> PathBuf {
     }
 }
 
-/// QEMU: the installed one, else one from Debian's packages.
+/// Returns the folder for the files of one run. Cargo builds the guest's programs into `vm` beside
+/// it.
+pub(crate) fn run_folder() -> PathBuf {
+    target().join("vm-run")
+}
+
+/// Finds QEMU: the installed one, else one from Debian's packages.
 pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
     let installed = Qemu {
         program: "qemu-system-x86_64".into(),
@@ -93,7 +101,7 @@ pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
     }
     let root = once(&cache.join("qemu"), &format!("{QEMU_PACKAGES:?}"), |root| {
         let mut names = packages::with_libraries(&QEMU_PACKAGES)?;
-        // The host's loader goes with the host's own.
+        // The host's dynamic loader needs the host's libc.
         names.retain(|name| name != "libc6");
         packages::unpack(&names, root)
     })?;
@@ -108,7 +116,7 @@ pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
     Ok(unpacked)
 }
 
-/// The kernel and the archive of its root folder.
+/// Returns the kernel and its initramfs.
 pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
     let recipe = format!("{KERNELS:?} {GUEST_PACKAGES:?}");
     let root = once(&cache.join("guest"), &recipe, |root| {
@@ -125,7 +133,7 @@ pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
             Some((path, version))
         })
         .with_context(|| format!("{}: no vmlinuz", boot.display()))?;
-    // Another script or list makes another archive.
+    // A changed script or list needs a new archive.
     let recipe = format!("{version}\n{MODULES:?}\n{INIT}");
     let folder = once(&cache.join("base"), &recipe, |folder| {
         write_base(&root, &version, &folder.join(BASE))
@@ -147,10 +155,11 @@ fn kernel_package() -> anyhow::Result<String> {
         }
     }
     let names = KERNELS.join(" or ");
-    Err(Unavailable::new(format!("apt knows no {names} (as root: apt-get update)")).into())
+    Err(Unavailable::new(format!("apt has no {names} (as root: apt-get update)")).into())
 }
 
-/// Fills `folder` by `make` unless that was done, by this recipe; half-made ones are never seen.
+/// Fills `folder` by `make` unless it was filled by the same recipe. It appears by a rename, so it
+/// is never incomplete.
 fn once(
     folder: &Path,
     recipe: &str,
@@ -245,7 +254,7 @@ fn libraries<W: Write>(archive: &mut Archive<W>, folder: &Path, path: &str) -> a
     Ok(())
 }
 
-/// Writes what `base` holds, the programs, and the script that runs them.
+/// Writes the initramfs: `base`, the programs, and the script that runs them.
 pub(crate) fn initrd(
     base: &Path,
     programs: &[(&str, &Path)],
@@ -263,7 +272,7 @@ pub(crate) fn initrd(
     Ok(())
 }
 
-/// The first of `folders` below `root` that has `name` as a file of its own.
+/// Finds the regular file `name` in the first of `folders` below `root` that has it.
 fn found(root: &Path, folders: &[&str], name: &str) -> anyhow::Result<PathBuf> {
     folders
         .iter()

@@ -1,6 +1,6 @@
 #!/usr/bin/busybox sh
-# The first process of the test guest. The kernel's words go to the first serial line; what is
-# printed here goes to the second, where the host reads it.
+# The init process of the test guest. The kernel's console is the first serial line. The output of
+# this script goes to the second, which the host reads.
 PATH=/usr/sbin:/usr/bin
 HOME=/root
 export PATH HOME
@@ -17,23 +17,23 @@ exec </dev/null >/dev/ttyS1 2>&1
 busybox stty raw 115200 </dev/ttyS1
 echo "gdr-vm: up"
 
-# Ends the guest, with a reason where there is one.
+# Prints a message and ends the guest.
 finish() {
     echo "gdr-vm: $1"
-    # What is in the serial line's buffer is lost when the power goes.
+    # Power-off discards the serial line's buffer.
     busybox sync
     busybox sleep 0.2
     busybox poweroff -f
 }
 must() { "$@" || finish "cannot: $*"; }
 
-# Some are for CPUs that this one is not; what is needed shows below.
+# Modules for other CPUs fail to load. A module that is missing makes a command below fail.
 while read -r module; do
     busybox insmod "/modules/$module.ko"
 done </modules/order
 
-# Two hosts on one wire: "near" is a network of its own for the soft provider, the first network
-# has the kernel's rxe. rxe answers in the first network only, and both need UDP port 4791.
+# Two hosts on one link: the network namespace "near" for the soft provider, and the initial one
+# for rxe. rxe works in the initial namespace only, and both need UDP port 4791.
 # 4200 bytes carry RoCE's largest path MTU of 4096.
 must /usr/bin/ip link set lo up
 must /usr/bin/ip netns add near
@@ -46,7 +46,7 @@ must /usr/bin/ip -n near addr add 10.78.0.1/24 dev near0
 must /usr/bin/ip -n near addr add fd78::1/64 dev near0 nodad
 must /usr/bin/ip -n near link set near0 up
 must /usr/bin/rdma link add rxe0 type rxe netdev far0
-# A fresh interface takes a moment until neighbours find each other.
+# Neighbour discovery takes a moment on a new interface.
 for host in 10.78.0.1 fd78::1; do
     for attempt in 1 2 3 4 5 6 7 8 9 10; do
         busybox ping -c 1 -W 1 "$host" >/dev/null && break

@@ -1,14 +1,14 @@
-//! `cargo xtask vm`: the tests that need the kernel's own RDMA, in a virtual machine.
+//! `cargo xtask vm`: runs the tests that need the kernel's RDMA stack in a virtual machine.
 //!
-//! One boot of Debian's kernel runs them all. QEMU, the kernel and what runs beside the tests come
-//! from Debian's packages, unpacked into a folder of the user's and kept there.
+//! One boot of Debian's kernel runs all of them. QEMU, the kernel and the programs beside the tests
+//! come from Debian's packages, which are unpacked into a cache folder of the user.
 
 mod archive;
 mod guest;
-mod machine;
 mod modules;
 mod packages;
 mod programs;
+mod qemu;
 
 use std::fs::{self, File};
 use std::process::ExitCode;
@@ -19,21 +19,19 @@ use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 
 use self::guest::Guest;
-use self::machine::{Accelerator, Boot, KVM_START_LIMIT, Machine, Qemu, START_LIMIT, Silence};
 use self::programs::Program;
-use crate::ledger::{Ledger, Outcome};
-use crate::test::test_line;
-use crate::workspace::target;
+use self::qemu::{Accelerator, Boot, KVM_START_LIMIT, Machine, NoLine, Qemu, START_LIMIT};
+use crate::results::{Outcome, Results, Unavailable, test_line};
 
-/// What to run in the guest.
+/// Which tests to run in the guest, and for how long.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Only tests whose names contain one of these.
+    /// Run only tests whose names contain one of these.
     filters: Vec<String>,
     /// Measure the soft provider against the kernel's rxe instead of testing.
     #[arg(long)]
     bench: bool,
-    /// Seconds after which the guest is stopped, whatever it does.
+    /// Seconds after which the guest is stopped.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     timeout: u64,
 }
@@ -49,41 +47,22 @@ impl Options {
     }
 }
 
-/// Something that this machine lacks, so that there can be no guest: no fault of what is tested.
-#[derive(Debug)]
-pub(crate) struct Unavailable(String);
-
-impl Unavailable {
-    pub(crate) fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
-}
-
-impl std::fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unavailable {}
-
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let mut ledger = Ledger::default();
-    record(&mut ledger, options);
-    Ok(ledger.close())
+    let mut results = Results::default();
+    record(&mut results, options);
+    Ok(results.close())
 }
 
-/// Runs everything in one guest and enters each test into the ledger; where there can be no
-/// guest, each as skipped.
-pub(crate) fn record(ledger: &mut Ledger, options: &Options) {
+/// Runs the tests in one guest and records the outcome of each. Without a guest each is skipped.
+pub(crate) fn record(results: &mut Results, options: &Options) {
     println!("\n== tests in the VM");
-    if let Err(error) = boot_and_run(ledger, options) {
+    if let Err(error) = boot_and_run(results, options) {
         eprintln!("{error:#}");
-        ledger.record("the VM (see above)", Outcome::Failed);
+        results.record("the VM (see above)", Outcome::Failed);
     }
 }
 
-fn boot_and_run(ledger: &mut Ledger, options: &Options) -> anyhow::Result<()> {
+fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> {
     let program = if options.bench {
         programs::benchmark()?
     } else {
@@ -92,42 +71,43 @@ fn boot_and_run(ledger: &mut Ledger, options: &Options) -> anyhow::Result<()> {
     let (qemu, guest) = match prepare() {
         Ok(parts) => parts,
         Err(error) => match error.downcast::<Unavailable>() {
-            Ok(Unavailable(reason)) => {
-                println!("NO VM, so its tests do not run: {reason}");
+            Ok(unavailable) => {
+                let reason = unavailable.to_string();
+                println!("no VM, so its tests do not run: {reason}");
                 for name in program.list(&options.filters)? {
                     let reason = format!("no VM: {reason}");
-                    ledger.record(&name, Outcome::Skipped { reason });
+                    results.record(&name, Outcome::Skipped { reason });
                 }
                 return Ok(());
             }
             Err(error) => return Err(error),
         },
     };
-    // One guest at a time in this folder; the next one waits.
-    let folder = folder();
+    // One guest at a time uses this folder; another process waits here.
+    let folder = guest::run_folder();
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let turn = File::create(folder.join("lock"))?;
-    flock(&turn, FlockOperation::LockExclusive)?;
+    let lock = File::create(folder.join("lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
     let limit = Duration::from_secs(options.timeout);
     let (machine, accelerator) = start(&qemu, &guest, &program, options)?;
     println!(
-        "Linux {} by {}",
+        "Linux {} under {}",
         guest.version,
         match accelerator {
             Accelerator::Kvm => "KVM",
             Accelerator::Tcg => "TCG (every instruction is translated: slow)",
         }
     );
-    let followed = follow(&machine, ledger, Instant::now() + limit);
+    let followed = follow(&machine, results, Instant::now() + limit);
     if followed.is_err() {
         print_console()?;
     }
     followed
 }
 
-/// What the kernel said last.
+/// Prints the end of the kernel's console.
 fn print_console() -> anyhow::Result<()> {
-    let console = folder().join("console");
+    let console = guest::run_folder().join("console");
     let text = fs::read(&console).with_context(|| console.display().to_string())?;
     eprintln!("the guest's console ({}) ends with", console.display());
     let text = String::from_utf8_lossy(&text);
@@ -138,10 +118,10 @@ fn print_console() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fetches and makes what is missing; one process at a time.
+/// Fetches and makes the parts that are missing, one process at a time.
 fn prepare() -> anyhow::Result<(Qemu, Guest)> {
     if std::env::consts::ARCH != "x86_64" {
-        return Err(Unavailable::new("the guest is an x86-64 one").into());
+        return Err(Unavailable::new("the guest needs an x86-64 host").into());
     }
     let cache = guest::cache();
     fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
@@ -150,25 +130,20 @@ fn prepare() -> anyhow::Result<(Qemu, Guest)> {
     Ok((guest::qemu(&cache)?, guest::guest(&cache)?))
 }
 
-/// Where this run's own files are; `vm` is where cargo puts what it builds for the guest.
-fn folder() -> std::path::PathBuf {
-    target().join("vm-run")
-}
-
-/// Boots until the guest has said its first word: by KVM where that works, else by TCG.
+/// Boots the guest until its first line: under KVM if that works, else under TCG.
 fn start(
     qemu: &Qemu,
     guest: &Guest,
     program: &Program,
     options: &Options,
 ) -> anyhow::Result<(Machine, Accelerator)> {
-    let folder = folder();
+    let folder = guest::run_folder();
     let try_kvm = File::options()
         .read(true)
         .write(true)
         .open("/dev/kvm")
         .is_ok();
-    // What cannot run this kernel by KVM cannot next time either.
+    // A host whose KVM cannot run this kernel is not tried again.
     let no_kvm = guest::cache().join("kvm-does-not-work");
     let kvm = (try_kvm && !no_kvm.exists()).then_some((Accelerator::Kvm, KVM_START_LIMIT));
     for (accelerator, limit) in kvm.into_iter().chain([(Accelerator::Tcg, START_LIMIT)]) {
@@ -183,50 +158,52 @@ fn start(
         };
         let log = folder.join("qemu.log");
         let machine = Machine::start(qemu, accelerator, &boot, &log)?;
-        match first_word(&machine, Instant::now() + limit) {
+        match wait_until_up(&machine, Instant::now() + limit) {
             Ok(()) => return Ok((machine, accelerator)),
-            Err(silence) if accelerator == Accelerator::Kvm => {
-                println!("KVM cannot run the guest ({silence:?}); from now on by TCG");
+            Err(reason) if accelerator == Accelerator::Kvm => {
+                println!("KVM cannot run the guest ({reason:?}); TCG is used from now on");
                 fs::write(&no_kvm, "")?;
             }
-            Err(silence) => {
-                let said = fs::read_to_string(&log).unwrap_or_default();
-                bail!("the guest does not start ({silence:?}); QEMU says: {said}");
+            Err(reason) => {
+                let log = fs::read_to_string(&log).unwrap_or_default();
+                bail!("the guest does not start ({reason:?}); QEMU prints: {log}");
             }
         }
     }
-    bail!("no accelerator is left")
+    bail!("no accelerator can run the guest")
 }
 
-fn first_word(machine: &Machine, deadline: Instant) -> Result<(), Silence> {
+fn wait_until_up(machine: &Machine, deadline: Instant) -> Result<(), NoLine> {
     while machine.line(deadline)? != "gdr-vm: up" {}
     Ok(())
 }
 
-/// Prints what the guest prints and enters its tests, until it says that it is done.
-fn follow(machine: &Machine, ledger: &mut Ledger, deadline: Instant) -> anyhow::Result<()> {
+/// Prints the guest's lines and records its tests until its last line.
+fn follow(machine: &Machine, results: &mut Results, deadline: Instant) -> anyhow::Result<()> {
     let mut failed = false;
     let mut exit = None;
     loop {
-        let line = machine.line(deadline).map_err(|silence| match silence {
-            Silence::Ended => anyhow::anyhow!("the guest ended before its tests did"),
-            Silence::Deadline => anyhow::anyhow!("the guest was stopped: its time is over"),
+        let line = machine.line(deadline).map_err(|reason| match reason {
+            NoLine::Ended => anyhow::anyhow!("the guest ended before its tests did"),
+            NoLine::Deadline => {
+                anyhow::anyhow!("the guest was stopped: it exceeded its time limit")
+            }
         })?;
         match line.strip_prefix("gdr-vm: ") {
             Some("done") => break,
-            Some(said) => {
+            Some(message) => {
                 println!("{line}");
-                if let Some(code) = said.strip_prefix("exit ") {
+                if let Some(code) = message.strip_prefix("exit ") {
                     exit = Some(code.to_owned());
-                } else if said.starts_with("cannot: ") {
-                    bail!("the guest {said}");
+                } else if message.starts_with("cannot: ") {
+                    bail!("the guest {message}");
                 }
             }
             None => println!("{line}"),
         }
         if let Some((name, outcome)) = test_line(&line) {
             failed |= outcome == Outcome::Failed;
-            ledger.record(name, outcome);
+            results.record(name, outcome);
         }
     }
     match exit.as_deref() {

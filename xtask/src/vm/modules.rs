@@ -1,4 +1,4 @@
-//! Kernel modules, and which of them must be loaded before which.
+//! Kernel modules in the order of their dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// A module as the kernel takes it.
+/// A module, decompressed.
 pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) contents: Vec<u8>,
 }
 
-/// The modules in `folder` that `wanted` names and those they need, in the order in which they
-/// can be loaded. Names that are no module are left out: they may be built in.
+/// Returns the modules in `folder` that `wanted` names, with their dependencies, in an order in
+/// which they can be loaded. Names without a module are left out: they may be built in.
 pub(crate) fn with_dependencies(
     folder: &Path,
     wanted: &[&str],
@@ -59,7 +59,7 @@ impl Loader<'_> {
     }
 }
 
-/// All modules below `folder`, by the name that the kernel knows them under.
+/// Finds all modules below `folder`, by the kernel's name for them.
 fn find(folder: &Path, files: &mut BTreeMap<String, PathBuf>) -> anyhow::Result<()> {
     let at = || folder.display().to_string();
     for entry in fs::read_dir(folder).with_context(at)? {
@@ -99,7 +99,7 @@ fn read(file: &Path, unpacker: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// What a module says that it needs: `depends=NAME,NAME` in its section of NUL-ended strings.
+/// Returns a module's dependencies: `depends=NAME,NAME` in its section of NUL-terminated strings.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_modules_needs_are_read_from_its_strings() {
+    fn dependencies_are_read_from_the_modules_strings() {
         let module = b"\x7fELF..\0license=GPL\0depends=ib_core,ib_uverbs\0name=x\0";
         assert_eq!(dependencies(module), ["ib_core", "ib_uverbs"]);
         assert!(dependencies(b"..\0depends=\0name=y\0").is_empty());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_needs_comes_before_it_and_once() {
+    fn dependencies_come_before_the_module_and_once() {
         let folder = std::env::temp_dir().join(format!("gdr-modules-{}", std::process::id()));
         let net = folder.join("kernel/net");
         fs::create_dir_all(&net).unwrap();

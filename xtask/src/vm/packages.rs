@@ -1,5 +1,5 @@
-//! Debian packages, fetched by `apt-get download` and unpacked into a folder: nothing is
-//! installed, and no privilege is needed.
+//! Debian packages, fetched by `apt-get download` and unpacked into a folder. Nothing is installed,
+//! and no privileges are needed.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::Unavailable;
+use crate::results::Unavailable;
 
-/// No more than this is fetched at once. The kernel's package has 107 MB, everything else below 40.
+/// The limit of one download. The kernel's package has 107 MB, all others together below 40.
 const MOST_BYTES: u64 = 400 << 20;
-/// How the names of libraries' packages begin.
+/// Prefixes of the names of library packages.
 const LIBRARIES: [&str; 2] = ["lib", "zlib"];
-/// apt's own limits, in seconds and attempts.
+/// Time limits and attempts of apt.
 const LIMITS: [&str; 8] = [
     "-o",
     "Acquire::http::Timeout=30",
@@ -21,12 +21,12 @@ const LIMITS: [&str; 8] = [
     "Acquire::https::Timeout=30",
     "-o",
     "Acquire::Retries=2",
-    // The folder is this user's, not apt's own user's.
+    // apt's sandbox user cannot write to this folder.
     "-o",
     "APT::Sandbox::User=root",
 ];
 
-/// One package as apt's signed lists name it.
+/// A package in apt's signed lists.
 #[derive(Debug, PartialEq, Eq)]
 struct Source {
     file: String,
@@ -39,7 +39,7 @@ pub(crate) fn unpack(names: &[String], root: &Path) -> anyhow::Result<()> {
     let sources = sources(names)?;
     let total: u64 = sources.iter().map(|source| source.bytes).sum();
     if total > MOST_BYTES {
-        bail!("{total} bytes of packages are more than the {MOST_BYTES} that are fetched at most");
+        bail!("the packages have {total} bytes; at most {MOST_BYTES} are fetched");
     }
     println!(
         "fetching {} packages, {} MB",
@@ -82,7 +82,7 @@ pub(crate) fn unpack(names: &[String], root: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())
 }
 
-/// Those of `names` and the libraries that they need, and those need, and so on.
+/// Returns `names` and all libraries that they depend on.
 pub(crate) fn with_libraries(names: &[&str]) -> anyhow::Result<Vec<String>> {
     let output = apt_cache(
         &[
@@ -102,9 +102,9 @@ pub(crate) fn with_libraries(names: &[&str]) -> anyhow::Result<Vec<String>> {
 
 fn select_libraries(names: &[&str], depends: &str) -> Vec<String> {
     let mut selected: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    // What is reached through no library and no name is of no use to a program: debconf and its
-    // like. apt prints a package at the margin and what it needs behind that, so one pass over
-    // the packages in the order of discovery is repeated until nothing is new.
+    // Other dependencies, such as debconf, are not needed to run a program. apt prints each package
+    // without indentation and its dependencies below it, in the order of discovery, so the pass is
+    // repeated until it finds no new package.
     loop {
         let before = selected.len();
         let mut wanted = false;
@@ -126,8 +126,7 @@ fn select_libraries(names: &[&str], depends: &str) -> Vec<String> {
     }
 }
 
-/// The package that a package without files of its own stands for: the newest kernel behind
-/// `linux-image-amd64`.
+/// Returns the package behind a metapackage: the newest kernel for `linux-image-amd64`.
 pub(crate) fn behind(name: &str, prefix: &str) -> anyhow::Result<Option<String>> {
     let output = apt_cache(&["depends", "--important"], &[name])?;
     Ok(output
@@ -137,8 +136,8 @@ pub(crate) fn behind(name: &str, prefix: &str) -> anyhow::Result<Option<String>>
         .map(str::to_owned))
 }
 
-/// Whether apt can fetch this package. Where its lists do not have it, and this user may, they are
-/// fetched first: images of containers come without lists.
+/// Whether apt can fetch a package. If its lists lack the package and the user is root, the lists
+/// are fetched first: container images come without them.
 pub(crate) fn exists(name: &str) -> anyhow::Result<bool> {
     if is_listed(name)? {
         return Ok(true);
@@ -170,7 +169,9 @@ fn apt_cache(arguments: &[&str], names: &[&str]) -> anyhow::Result<String> {
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()
-        .map_err(|_| Unavailable::new("no apt here: the guest is made from Debian's packages"))?;
+        .map_err(|_| {
+            Unavailable::new("apt is not installed: the guest is made from Debian's packages")
+        })?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -201,7 +202,7 @@ fn source(line: &str) -> Option<Source> {
     let mut fields = line.split(' ').skip(1);
     let file = fields.next()?.to_owned();
     let bytes = fields.next()?.parse().ok()?;
-    // Without a checksum apt would take whatever it is given.
+    // Without a checksum apt accepts any file.
     fields.next()?.strip_prefix("SHA256:")?;
     Some(Source { file, bytes })
 }
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn apts_lines_are_understood_and_none_without_a_checksum_is() {
+    fn lines_of_apt_are_parsed_and_those_without_a_checksum_refused() {
         let line = "'http://deb.debian.org/a.deb' a_1%3a7.2_amd64.deb 928188 SHA256:00ff";
         let expected = Source {
             file: "a_1%3a7.2_amd64.deb".to_owned(),
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_followed_and_nothing_else_is() {
+    fn only_dependencies_on_libraries_are_followed() {
         let depends = "\
 iproute2
  |Depends: debconf

@@ -1,4 +1,4 @@
-//! What runs in the guest.
+//! The programs that run in the guest.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,23 +8,24 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
+use super::guest;
 use crate::workspace::cargo;
 
 const PACKAGE: &str = "gdr-vm-tests";
-/// The profile it is built with, see the workspace's `Cargo.toml`.
+/// The profile of the build, see the workspace's `Cargo.toml`.
 const PROFILE: &str = "vm";
 
-/// The program that runs, built, and what else it finds beside it.
+/// A program, built, and the `gdr` command that it may run.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: String,
     file: PathBuf,
     is_benchmark: bool,
-    /// Where `gdr` is, for tests that run it as people do.
+    /// The `gdr` command, for tests of it.
     gdr: Option<PathBuf>,
 }
 
-/// One line of what cargo says of its work.
+/// A line of cargo's JSON messages.
 #[derive(Deserialize)]
 struct Message {
     target: Option<Target>,
@@ -36,18 +37,18 @@ struct Target {
     name: String,
 }
 
-/// The program of all tests.
+/// Builds the program of all tests.
 pub(crate) fn tests() -> anyhow::Result<Program> {
     Ok(Program {
         name: "rxe".to_owned(),
         file: build(PACKAGE, PROFILE, ["--test", "rxe"])?,
         is_benchmark: false,
-        // As `cargo xtask test` has built it before.
+        // In the profile in which `cargo xtask test` has built it already.
         gdr: Some(stripped(build("gdr-cli", "dev", ["--bin", "gdr"])?)?),
     })
 }
 
-/// The program that measures.
+/// Builds the benchmark.
 pub(crate) fn benchmark() -> anyhow::Result<Program> {
     let name = "against_rxe";
     Ok(Program {
@@ -58,7 +59,7 @@ pub(crate) fn benchmark() -> anyhow::Result<Program> {
     })
 }
 
-/// Builds one target of a package; where it is.
+/// Builds one target of a package and returns its path.
 fn build(package: &str, profile: &str, [kind, name]: [&str; 2]) -> anyhow::Result<PathBuf> {
     let output = cargo(&[
         "build",
@@ -87,10 +88,9 @@ fn build(package: &str, profile: &str, [kind, name]: [&str; 2]) -> anyhow::Resul
         .with_context(|| format!("cargo built no {name}"))
 }
 
-/// A copy without what only debuggers read, which is most of it; the same where there is no
-/// `strip`.
+/// Returns a copy without debug information, or the program itself if `strip` fails.
 fn stripped(program: PathBuf) -> anyhow::Result<PathBuf> {
-    let folder = super::folder();
+    let folder = guest::run_folder();
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let copy = folder.join("gdr");
     let done = Command::new("strip")
@@ -102,7 +102,7 @@ fn stripped(program: PathBuf) -> anyhow::Result<PathBuf> {
 }
 
 impl Program {
-    /// What the guest finds in `/gdr`, by name.
+    /// The files for the guest's `/gdr`, by name.
     pub(crate) fn files(&self) -> Vec<(&str, &Path)> {
         let gdr = self.gdr.as_deref().map(|gdr| ("gdr", gdr));
         [(&*self.name, &*self.file)]
@@ -111,7 +111,7 @@ impl Program {
             .collect()
     }
 
-    /// The names of its tests, for a ledger of what did not run.
+    /// Lists the names of its tests.
     pub(crate) fn list(&self, filters: &[String]) -> anyhow::Result<Vec<String>> {
         if self.is_benchmark {
             return Ok(vec![self.name.clone()]);
@@ -133,7 +133,7 @@ impl Program {
         let mut script = format!("export GDR_VM={accelerator} RUST_BACKTRACE=1\n");
         let _ = write!(script, "/gdr/{}", self.name);
         if !self.is_benchmark {
-            // They share devices and networks, whose state they change.
+            // The tests share devices and networks and change their state.
             script += " --include-ignored --test-threads=1 --color=never";
         }
         for filter in filters {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guests_script_quotes_what_it_is_given() {
+    fn the_guests_script_quotes_filters() {
         let program = Program {
             name: "rxe".to_owned(),
             file: PathBuf::new(),

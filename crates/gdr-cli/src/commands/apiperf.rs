@@ -1,17 +1,19 @@
 //! `gdr apiperf`: GDRCopy's `gdrcopy_apiperf`.
 
-use std::ops::ControlFlow;
-
 use anyhow::Result;
-use gdr_perf::apiperf::{self, Event, Row, Settings};
+use gdr_perf::apiperf::{self, Event, Report, Row, Settings};
+use gdr_perf::mapped_buffer::GPU_PAGE;
+use gdr_perf::sizes::powers_of_two;
 
-use super::memory::{MemoryOptions, introduce};
-use crate::args::Global;
+use super::gdrcopy_common::{MemoryOptions, Text, introduce};
+use super::measurement::Measurement;
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::machine::Machine;
-use crate::numbers::{count, size};
-use crate::output::{Output, flow};
-use crate::progress::Progress;
+use crate::figures::{Cell, Column, FigureOptions, Figures, SIMULATED};
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::output::Output;
+use crate::units::{count, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +24,7 @@ Examples:
 /// Measure what pinning, mapping, unmapping and unpinning cost (gdrcopy_apiperf)
 ///
 /// Times are means; --json has medians and percentiles too. get_info is timed 100 calls at a
-/// time, because one is shorter than a look at the clock.
+/// time, because a single call is shorter than reading the clock.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -34,12 +36,18 @@ pub(crate) struct Options {
     #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "100")]
     iterations: u32,
 
-    /// Rounds before those, not measured
+    /// Rounds before the measured ones
     #[arg(short, long, value_name = "N", default_value_t = 10)]
     warm_up: u32,
 
     #[command(flatten)]
     memory: MemoryOptions,
+
+    #[command(flatten)]
+    figures: FigureOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
@@ -49,27 +57,60 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         iterations: options.iterations,
         warm_up: options.warm_up,
     };
-    let machine = Machine::open(global)?;
+    let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
+    let lines = Text::of(global, options.figures);
+    introduce(&gpu, lines, output)?;
+    let sizes = powers_of_two(GPU_PAGE, settings.largest.max(GPU_PAGE));
+    let mut measurement = Measurement::start(global, sizes.len())?;
+    let result = apiperf::run(&gpu.target, &settings, &mut |event| {
+        if let Event::Measured(row) = &event {
+            measurement.end(row);
+            measurement.begin(format_args!("{} bytes", row.size));
+        }
+        measurement.flow(match lines.has_lines() {
+            false => Ok(()),
+            true => show(&event, output),
+        })
+    });
+    let report = measurement.finish(result)?;
     if global.json {
-        let progress = Progress::on_stderr();
-        let mut done = 0;
-        let report = apiperf::run(&machine.site, &settings, &mut |event| {
-            if let Event::Measured(row) = event {
-                done += 1;
-                progress.at(done, done, &format!("{} bytes", row.size));
-            }
-            ControlFlow::Continue(())
-        })?;
-        drop(progress);
         output.json(&report)?;
         return Ok(Exit::Fine);
     }
-    introduce(&machine, global, output)?;
-    apiperf::run(&machine.site, &settings, &mut |event| {
-        flow(show(&event, output))
-    })?;
-    output.line("closing gdrdrv")?;
+    if lines.has_lines() {
+        output.line("closing gdrdrv")?;
+    }
+    if lines.has_figures() {
+        let figures = Figures::new(options.figures, &[&COLUMNS]);
+        figures.write(report.rows.iter().map(|row| cells(row, &report)), output)?;
+    }
     Ok(Exit::Fine)
+}
+
+/// Medians and 99th percentiles, in microseconds.
+const COLUMNS: [Column; 12] = [
+    Column::new("bytes", "size", 10),
+    Column::new("pin us", "pin_median_us", 10),
+    Column::new("map us", "map_median_us", 10),
+    Column::new("get_info us", "get_info_median_us", 12),
+    Column::new("unmap us", "unmap_median_us", 10),
+    Column::new("unpin us", "unpin_median_us", 10),
+    Column::wide("pin p99", "pin_p99_us", 10),
+    Column::wide("map p99", "map_p99_us", 10),
+    Column::wide("get_info p99", "get_info_p99_us", 12),
+    Column::wide("unmap p99", "unmap_p99_us", 10),
+    Column::wide("unpin p99", "unpin_p99_us", 10),
+    SIMULATED,
+];
+
+fn cells(row: &Row, report: &Report) -> Vec<Cell> {
+    let parts = [&row.pin, &row.map, &row.get_info, &row.unmap, &row.unpin];
+    let us = |ns: f64| Cell::Figure(ns / 1000.0);
+    let mut cells = vec![Cell::Count(row.size)];
+    cells.extend(parts.map(|part| us(part.median_ns)));
+    cells.extend(parts.map(|part| us(part.p99_ns)));
+    cells.push(Cell::text(report.subject.simulated));
+    cells
 }
 
 /// The lines of GDRCopy's tool, in its order.

@@ -1,8 +1,8 @@
-//! `gdr collect`: all that matters of this node, in one file.
+//! `gdr collect`: the facts about this node in one file.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,11 +15,12 @@ use gdr_node::{Inventory, LiveRoot, Source, example, render};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
-use crate::args::Global;
+use crate::document::Utc;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
-use crate::live;
+use crate::global::Global;
+use crate::host_source;
 use crate::output::Output;
-use crate::progress::Progress;
+use crate::progress::{Progress, print_to_stderr};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,11 +29,11 @@ Examples:
   ssh node sudo gdr collect -o - > node.tar.gz
   gdr doctor --from node.tar.gz         what the doctor says of it, anywhere";
 
-/// Write all that matters of this node into one file
+/// Write the facts about this node into one file
 ///
-/// Reads and changes nothing, and takes seconds. The file says of everything whether it was read,
-/// is not there, or was denied, so that `--from FILE` judges the node elsewhere as it would be
-/// judged here. Root sees more: PCI registers beyond the first 64 bytes, and the kernel log.
+/// Only reads, and takes seconds. The file records for every path whether it was read, does not exist
+/// or was denied, so that `--from FILE` gives the same diagnosis elsewhere. Root can read more: PCI
+/// registers beyond the first 64 bytes, and the kernel log.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -44,12 +45,12 @@ pub(crate) struct Options {
     #[arg(short, long)]
     force: bool,
 
-    /// Put pseudonyms in place of host and user names, MAC and IP addresses, GIDs, GUIDs, UUIDs
-    /// and serial numbers
+    /// Replace host and user names, MAC and IP addresses, GIDs, GUIDs, UUIDs and serial numbers by
+    /// pseudonyms
     #[arg(long)]
     redact: bool,
 
-    /// Collect from a directory that is laid out like a node's root
+    /// Collect from a directory with the layout of a node's root
     #[arg(long, value_name = "DIR")]
     from_root: Option<PathBuf>,
 
@@ -58,7 +59,7 @@ pub(crate) struct Options {
     example: bool,
 }
 
-/// What was written, and what is not in it.
+/// What was written, and what is missing.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
@@ -99,7 +100,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
 
     let file = match &options.output {
         Some(_) if to_stdout => {
-            // Past what takes colors out of texts, and would bytes out of this.
+            // Not through the stream that strips colors: it would change the archive.
             let mut stdout = std::io::stdout().lock();
             stdout
                 .write_all(&bytes)
@@ -111,7 +112,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         None => Some(default_name(archive.origin()).into()),
     };
     if let Some(path) = &file {
-        save(path, &bytes, options.force)?;
+        let owner = Owner::of(|name| std::env::var(name).ok());
+        save(path, &bytes, options.force, owner)?;
     }
     let (files, content_bytes) = archive.files();
     let report = Report {
@@ -128,9 +130,9 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if global.json {
         output.json(&report)?;
     } else if to_stdout {
-        // Standard output is the archive.
+        // Standard output has the archive.
         for line in lines(&report) {
-            anstream::eprintln!("{line}");
+            print_to_stderr(line);
         }
     } else {
         for line in lines(&report) {
@@ -144,7 +146,7 @@ fn collect(options: &Options) -> Result<Archive> {
     let source: Box<dyn Source> = match &options.from_root {
         _ if options.example => Box::new(example::node()),
         Some(directory) => Box::new(LiveRoot::at(directory)),
-        None => Box::new(live::this_node()),
+        None => Box::new(host_source::this_node()),
     };
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -153,36 +155,66 @@ fn collect(options: &Options) -> Result<Archive> {
     let recorder = Recorder::new(source.as_ref());
     let progress = Progress::on_stderr();
     read_all(&recorder, |at| progress.at(at.done, at.total, at.step));
-    // Whatever is asked to judge the node is in the archive, so that it is judged alike.
+    // Run the diagnosis, so that everything it reads is in the archive.
     let inventory = Inventory::read(&recorder);
     diagnose(&Context::new(&recorder, &inventory), &Selection::all());
     PeerMemory::read(&recorder);
-    render::matrix(&recorder, &inventory, render::Vocabulary::default());
+    render::matrix(
+        &recorder,
+        &inventory,
+        render::Vocabulary::default(),
+        render::Paint::Plain,
+    );
     render::nccl_xml(&recorder, &inventory);
     let origin = Origin::of(&recorder, env!("CARGO_PKG_VERSION"), now);
     Ok(recorder.finish(origin))
 }
 
-/// Who runs this, by the names that may be in logs and paths.
+/// The user's names, which may occur in logs and paths.
 fn users() -> Vec<String> {
     let names = ["USER", "LOGNAME", "SUDO_USER"].map(|name| std::env::var(name).ok());
     names.into_iter().flatten().collect()
 }
 
-/// Writes a file that only its owner may read: the kernel's log is in it. One that is there is
-/// replaced in one step, so that a link in its place leads nowhere.
-fn save(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
+/// The owner of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    user: u32,
+    group: u32,
+}
+
+impl Owner {
+    /// The user who runs `sudo`, by its environment variables.
+    fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let id = |name| variable(name)?.parse().ok();
+        Some(Self {
+            user: id("SUDO_UID")?,
+            group: id("SUDO_GID")?,
+        })
+    }
+}
+
+/// Writes a file that only its owner may read, because it contains the kernel log. Under `sudo` the
+/// owner is the calling user. An existing file is replaced by a rename, which follows no link.
+fn save(path: &Path, bytes: &[u8], force: bool, owner: Option<Owner>) -> Result<()> {
     let fresh = |path: &Path| {
         let mut open = OpenOptions::new();
         let mut file = open.write(true).create_new(true).mode(0o600).open(path)?;
+        if let Some(owner) = owner {
+            // Best effort: only root can change the owner.
+            let _ = fchown(&file, Some(owner.user), Some(owner.group));
+        }
         file.write_all(bytes).inspect_err(|_| {
-            // Half an archive is none; that it stays is no worse than that it could not be written.
+            // Best effort: remove the partial archive. The write error is the one to report.
             let _ = std::fs::remove_file(path);
         })
     };
     let is_special = |about: std::fs::Metadata| !about.is_file() && !about.is_symlink();
     if force && path.symlink_metadata().is_ok_and(is_special) {
-        anyhow::bail!("{}: this is no file that could be replaced", path.display());
+        anyhow::bail!(
+            "{}: this is not a regular file, so it is not replaced",
+            path.display()
+        );
     }
     let written = if force {
         let mut beside = path.as_os_str().to_owned();
@@ -190,7 +222,7 @@ fn save(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
         let beside = PathBuf::from(beside);
         let replaced = fresh(&beside).and_then(|()| std::fs::rename(&beside, path));
         if replaced.is_err() {
-            // What is left of the attempt; there may be nothing.
+            // Best effort: remove the temporary file.
             let _ = std::fs::remove_file(&beside);
         }
         replaced
@@ -221,34 +253,24 @@ fn default_name(origin: &Origin) -> String {
 
 /// A time, as `20261121T014000Z`.
 fn utc(seconds: u64) -> String {
-    let (day, second) = (seconds / 86_400, seconds % 86_400);
-    // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days; from March
-    // on, so that the day that may not be is the last.
-    let day = day + 719_468;
-    let (era, of_era) = (day / 146_097, day % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let (day, month) = (
-        of_year - (153 * month + 2) / 5 + 1,
-        if month < 10 { month + 3 } else { month - 9 },
-    );
-    let year = year + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z",
-        second / 3600,
-        second / 60 % 60,
-        second % 60
-    )
+    let Utc {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    } = Utc::of(seconds);
+    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
-/// How many functions show only the 64 bytes that everybody may read.
+/// How many functions show only the 64 bytes that every user may read.
 fn short_config_spaces(archive: &Archive) -> usize {
     const DEVICES: &str = "/sys/bus/pci/devices";
-    let names = archive.list(DEVICES).into_present().unwrap_or_default();
+    let names = archive.list(DEVICES).ok().unwrap_or_default();
     let is_short = |name: &&String| {
         let config = archive.read(&format!("{DEVICES}/{name}/config"));
-        config.present().is_some_and(|bytes| bytes.len() <= 64)
+        config.as_ref().ok().is_some_and(|bytes| bytes.len() <= 64)
     };
     names.iter().filter(is_short).count()
 }
@@ -275,7 +297,7 @@ fn lines(report: &Report<'_>) -> Vec<String> {
             report.short_config_spaces
         ));
     }
-    // More would say no more.
+    // A few examples are enough.
     const SHOWN: usize = 6;
     for path in report.denied.iter().take(SHOWN) {
         lines.push(format!("denied: {}", what(path)));
@@ -293,7 +315,7 @@ fn lines(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// What a path is, for those who do not know it.
+/// A description of a path.
 fn what(path: &str) -> &str {
     match path {
         "/@kmsg" => "the kernel log (/dev/kmsg)",
@@ -310,6 +332,33 @@ mod tests {
         assert_eq!(utc(0), "19700101T000000Z");
         assert_eq!(utc(951_827_696), "20000229T123456Z");
         assert_eq!(utc(1_795_225_199), "20261121T013959Z");
+    }
+
+    #[test]
+    fn who_called_sudo_can_read_the_file_and_no_one_else() {
+        use std::os::unix::fs::MetadataExt as _;
+
+        let sudo = |name: &str| match name {
+            "SUDO_UID" => Some("65534".to_owned()),
+            "SUDO_GID" => Some("65533".to_owned()),
+            _ => None,
+        };
+        let owner = Owner::of(sudo).unwrap();
+        assert_eq!((owner.user, owner.group), (65534, 65533));
+        assert_eq!(Owner::of(|_| None), None);
+        assert_eq!(Owner::of(|_| Some("root".to_owned())), None);
+
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.tar.gz");
+        let is_root = directory.path().metadata().unwrap().uid() == 0;
+        for force in [false, true] {
+            save(&path, b"x", force, Some(owner)).unwrap();
+            let about = path.metadata().unwrap();
+            assert_eq!(about.mode() & 0o777, 0o600);
+            if is_root {
+                assert_eq!((about.uid(), about.gid()), (65534, 65533));
+            }
+        }
     }
 
     #[test]

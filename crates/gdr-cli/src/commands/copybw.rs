@@ -1,23 +1,25 @@
 //! `gdr copybw`: GDRCopy's `gdrcopy_copybw`.
 
-use std::ops::ControlFlow;
-
 use anyhow::Result;
-use gdr_perf::against::Way;
-use gdr_perf::copybw::{self, Event, Settings};
+use gdr_perf::copybw::{self, Event, Rate, Report, Settings};
+use gdr_perf::mapped_buffer::CopyDirection;
 use gdr_perf::sizes::below_power_of_two;
 
-use super::memory::{MemoryOptions, Rival, introduce, show_comparison, show_mapping};
-use crate::args::Global;
+use super::gdrcopy_common::{MemoryOptions, Rival, Text, introduce, show_comparison, show_mapping};
+use super::measurement::Measurement;
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::machine::Machine;
-use crate::numbers::{count, six_digits, size};
-use crate::output::{Output, flow};
-use crate::progress::Progress;
+use crate::figures::{
+    Cell, Column, DURATION, FigureOptions, Figures, RATE, SIMULATED, duration, rate,
+};
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::output::Output;
+use crate::units::{count, six_digits, size};
 
 const EXAMPLES: &str = "\
 Examples:
-  gdr copybw                          128 KiB copies both ways
+  gdr copybw                          128 KiB copies in both directions
   gdr copybw -l -s 16M                sizes from 1 byte to 8 MiB
   gdr copybw -l --against cuda        the same by cuMemcpy, and the ratio
   gdr copybw -a cuMemCreate --json    on VMM memory, for a program";
@@ -53,9 +55,15 @@ pub(crate) struct Options {
     #[command(flatten)]
     memory: MemoryOptions,
 
-    /// Compare with another way to copy, in the same run: up to 1 GiB or 100 copies of each size
+    /// Compare with another copy method in the same run: up to 1 GiB or 100 copies of each size
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Rival>,
+
+    #[command(flatten)]
+    figures: FigureOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
 }
 
 impl Options {
@@ -73,42 +81,67 @@ impl Options {
             offset: self.offset,
             writes: self.writes,
             reads: self.reads,
-            against: Rival::against(self.against),
+            baseline: Rival::baseline(self.against),
         }
     }
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let settings = options.settings();
-    let machine = Machine::open(global)?;
-    if global.json {
-        let progress = Progress::on_stderr();
-        let (mut done, total) = (0, 2 * settings.sizes.len());
-        let report = copybw::run(&machine.site, &settings, &mut |event| {
-            if let Event::Begin { size, way, .. } = event {
-                progress.at(done, total, &format!("{size} bytes {way}"));
-                done += 1;
+    let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
+    let lines = Text::of(global, options.figures);
+    introduce(&gpu, lines, output)?;
+    let mut measurement = Measurement::start(global, 2 * settings.sizes.len())?;
+    let result = copybw::run(&gpu.target, &settings, &mut |event| {
+        match &event {
+            Event::Begin {
+                size, direction, ..
+            } => {
+                measurement.begin(format_args!("{size} bytes {direction}"));
             }
-            ControlFlow::Continue(())
-        })?;
-        drop(progress);
+            Event::Measured(rate) => measurement.end(rate),
+            _ => {}
+        }
+        measurement.flow(match lines.has_lines() {
+            false => Ok(()),
+            true => show(options, &event, output),
+        })
+    });
+    let report = measurement.finish(result)?;
+    if global.json {
         output.json(&report)?;
         return Ok(Exit::Fine);
     }
-    introduce(&machine, global, output)?;
-    let report = copybw::run(&machine.site, &settings, &mut |event| {
-        flow(show(options, &event, output))
-    })?;
-    output.line("closing gdrdrv")?;
-    show_comparison(&report.against_cuda, output)?;
+    if lines.has_lines() {
+        output.line("closing gdrdrv")?;
+        show_comparison(&report.against_cuda, output)?;
+    }
+    if lines.has_figures() {
+        let figures = Figures::new(options.figures, &[&ROW, &DURATION, &RATE, &[SIMULATED]]);
+        figures.write(report.rates.iter().map(|row| cells(row, &report)), output)?;
+    }
     Ok(Exit::Fine)
+}
+
+const ROW: [Column; 2] = [
+    Column::new("bytes", "size", 10),
+    Column::new("way", "way", 8),
+];
+
+fn cells(row: &Rate, report: &Report) -> Vec<Cell> {
+    let mut cells = vec![Cell::Count(row.size), Cell::text(row.direction)];
+    cells.extend(duration(&row.copy));
+    // Units of 2^20 bytes are GDRCopy's.
+    cells.extend(rate(row.size, row.mib_per_s * f64::from(1 << 20) / 1e9));
+    cells.push(Cell::text(report.subject.simulated));
+    cells
 }
 
 /// The lines of GDRCopy's tool, in its order.
 fn show(options: &Options, event: &Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
-    let name = |way: &Way| match way {
-        Way::ToGpu => ("writing", "write"),
-        Way::FromGpu => ("reading", "read"),
+    let name = |direction: &CopyDirection| match direction {
+        CopyDirection::ToGpu => ("writing", "write"),
+        CopyDirection::FromGpu => ("reading", "read"),
     };
     match event {
         Event::Mapped(setup) => {
@@ -121,16 +154,16 @@ fn show(options: &Options, event: &Event<'_>, output: &mut Output) -> gdr_perf::
         }
         Event::Begin {
             size,
-            way,
+            direction,
             iterations,
         } => output.line(format_args!(
             "{} test, size={size} offset={} num_iters={iterations}",
-            name(way).0,
+            name(direction).0,
             options.offset
         )),
         Event::Measured(rate) => output.line(format_args!(
             "{} BW: {}MB/s",
-            name(&rate.way).1,
+            name(&rate.direction).1,
             six_digits(rate.mib_per_s)
         )),
         Event::Unmapping => output.line("unmapping buffer"),

@@ -1,24 +1,27 @@
 //! `gdr copylat`: GDRCopy's `gdrcopy_copylat`.
 
-use std::ops::ControlFlow;
-
 use anyhow::Result;
-use gdr_perf::copylat::{self, Cache, Event, Series, Settings};
+use gdr_perf::copylat::{self, Cache, Event, Report, Row, Series, Settings};
+use gdr_perf::mapped_buffer::{GPU_PAGE, Setup};
 use gdr_perf::sizes::powers_of_two;
-use gdr_perf::target::{GPU_PAGE, Setup};
 use gdr_perf::timer::Batches;
 
-use super::memory::{MemoryOptions, Rival, introduce, show_comparison, show_mapping};
-use crate::args::Global;
+use super::gdrcopy_common::{MemoryOptions, Rival, Text, introduce, show_comparison, show_mapping};
+use super::measurement::Measurement;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
-use crate::machine::Machine;
-use crate::numbers::{count, size};
-use crate::output::{Output, flow};
-use crate::progress::Progress;
+use crate::figures::{
+    Cell, Column, DURATION, FigureOptions, Figures, RATE, SIMULATED, duration, rate,
+};
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::output::Output;
+use crate::progress::print_to_stderr;
+use crate::units::{count, size};
 
 const EXAMPLES: &str = "\
 Examples:
-  gdr copylat                         sizes from 1 byte to 16 MiB, both ways
+  gdr copylat                         sizes from 1 byte to 16 MiB, both directions
   gdr copylat -s 64K -c               small sizes, and cuMemcpy's own tables
   gdr copylat -s 1M --against cuda    with the ratio to cuMemcpy
   gdr copylat --json                  for a program";
@@ -48,13 +51,19 @@ pub(crate) struct Options {
     #[command(flatten)]
     memory: MemoryOptions,
 
-    /// Let the GPU take the lines out of the CPU's cache before each copy (cached mappings only)
+    /// Let the GPU invalidate the CPU's cache lines before each copy (cached mappings only)
     #[arg(short = 'C', long)]
     cold_cache: bool,
 
-    /// Compare with another way to copy, in the same run: up to 1 GiB or 100 copies of each size
+    /// Compare with another copy method in the same run: up to 1 GiB or 100 copies of each size
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Rival>,
+
+    #[command(flatten)]
+    figures: FigureOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
 }
 
 impl Options {
@@ -78,7 +87,7 @@ impl Options {
             } else {
                 Cache::Warm
             },
-            against: Rival::against(self.against),
+            baseline: Rival::baseline(self.against),
         })
     }
 }
@@ -91,47 +100,71 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     ] {
         let used = Batches::of(asked).iterations();
         if used != asked {
-            anstream::eprintln!(
+            print_to_stderr(format_args!(
                 "WARNING: {name} is not a multiple of 100. Increasing {name} from {asked} to {used}."
-            );
+            ));
         }
     }
-    let machine = Machine::open(global)?;
-    if global.json {
-        let progress = Progress::on_stderr();
-        let (mut done, total) = (0, settings.series.len() * settings.sizes.len());
-        let report = copylat::run(&machine.site, &settings, &mut |event| {
-            if let Event::Measured(row) = event {
-                done += 1;
-                progress.at(done, total, row.series.name());
-            }
-            ControlFlow::Continue(())
-        })?;
-        drop(progress);
-        output.json(&report)?;
-        return Ok(Exit::Fine);
-    }
-    introduce(&machine, global, output)?;
-    let mut text = Text {
+    let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
+    let lines = Text::of(global, options.figures);
+    introduce(&gpu, lines, output)?;
+    let total = settings.series.len() * settings.sizes.len();
+    let mut measurement = Measurement::start(global, total)?;
+    let mut text = ToolText {
         options,
         setup: None,
     };
-    let report = copylat::run(&machine.site, &settings, &mut |event| {
-        flow(text.show(&event, output))
-    })?;
-    output.line("closing gdrdrv")?;
-    show_comparison(&report.against_cuda, output)?;
+    let result = copylat::run(&gpu.target, &settings, &mut |event| {
+        if let Event::Measured(row) = &event {
+            measurement.end(row);
+            measurement.begin(row.series.name());
+        }
+        measurement.flow(match lines.has_lines() {
+            false => Ok(()),
+            true => text.show(&event, output),
+        })
+    });
+    let report = measurement.finish(result)?;
+    if global.json {
+        output.json(&report)?;
+        return Ok(Exit::Fine);
+    }
+    if lines.has_lines() {
+        output.line("closing gdrdrv")?;
+        show_comparison(&report.against_cuda, output)?;
+    }
+    if lines.has_figures() {
+        let figures = Figures::new(options.figures, &[&ROW, &DURATION, &RATE, &[SIMULATED]]);
+        figures.write(report.rows.iter().map(|row| cells(row, &report)), output)?;
+    }
     Ok(Exit::Fine)
 }
 
+const ROW: [Column; 2] = [
+    Column::new("copy", "series", 21),
+    Column::new("bytes", "size", 10),
+];
+
+fn cells(row: &Row, report: &Report) -> Vec<Cell> {
+    let mut cells = vec![Cell::text(row.series.name()), Cell::Count(row.size)];
+    cells.extend(duration(&row.copy));
+    // Bytes a nanosecond.
+    cells.extend(rate(
+        row.size,
+        row.size as f64 / row.copy.mean_ns.max(0.001),
+    ));
+    cells.push(Cell::text(report.subject.simulated));
+    cells
+}
+
 /// The lines of GDRCopy's tool, in its order: the mapping is described after cuMemcpy's tables.
-struct Text<'a> {
+struct ToolText<'a> {
     options: &'a Options,
-    /// Of the mapping that is still to be described.
+    /// The mapping, until it is printed.
     setup: Option<Setup>,
 }
 
-impl Text<'_> {
+impl ToolText<'_> {
     fn show(&mut self, event: &Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
         match event {
             Event::Mapped(setup) => {
@@ -174,8 +207,8 @@ impl Text<'_> {
         ))?;
         if series == Series::ToMapping {
             output.line(
-                "WARNING: This is the time until the stores have left the CPU, not until the GPU \
-                 sees them; see pplat for that.",
+                "WARNING: This is the time until the stores left the CPU, not until the GPU sees \
+                 them; see pplat.",
             )?;
         }
         let tabs = if through_mapping { "\t\t\t" } else { "\t\t" };

@@ -1,4 +1,4 @@
-//! `gdr devices`: the RDMA devices of this machine, and how each would reach GPU memory.
+//! `gdr devices`: the RDMA devices of this machine, and how each would register GPU memory.
 
 use std::fmt;
 
@@ -9,27 +9,27 @@ use gdr_cuda::{Cuda, DeviceInfo, Driver};
 use gdr_doctor::peermem::{PeerMemory, Standing};
 use gdr_perf::report::Schema;
 use gdr_rdma::{
-    Device, DmaBufSupport, LinkLayer, SoftAddress, Told, VerbsDevice, VerbsOptions, VerbsPort,
+    Device, DeviceAttributes, DmaBufSupport, LinkLayer, LoadError, NoDevice, RegistrationMethod,
+    SoftAddress, VerbsDevice, VerbsOptions, VerbsPort,
 };
-use gdr_verbs_sys::{LoadError, NoDevice};
 use owo_colors::OwoColorize;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::live;
+use crate::global::Global;
+use crate::host_source;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
-  gdr devices            what `gdr loopback --from` and `--to` can name
+  gdr devices            the names for `gdr loopback --from` and `--to`
   gdr devices --json     for a program";
 
-/// List the RDMA devices: ports, links, GIDs, and how each would reach GPU memory
+/// List the RDMA devices: ports, links, GIDs, and how each would register GPU memory
 ///
-/// Devices of the kernel come from libibverbs, with the GID that gdr takes and why, and whether
-/// GPU memory would be registered by dma-buf, by a peer-memory module, or not at all. The soft
-/// provider has a device at every address of this machine.
+/// Kernel devices come from libibverbs, with the GID that gdr uses and why, and whether GPU memory
+/// would be registered by dma-buf, by a peer-memory module, or not at all. The soft provider has a
+/// device at every address of this machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {}
@@ -42,21 +42,21 @@ struct Report {
     soft: Vec<SoftDevice>,
 }
 
-/// What libibverbs shows.
+/// The kernel devices.
 #[derive(Serialize)]
 struct Verbs {
     /// `ok`, `no_library`, `no_symbol`, `no_device`.
     status: &'static str,
-    /// Why there is none, and what to do.
+    /// Why there is no device, and what to do.
     error: Option<String>,
     devices: Vec<Kernel>,
 }
 
-/// A device of the kernel.
+/// A kernel device.
 #[derive(Serialize)]
 struct Kernel {
     name: String,
-    /// Why it cannot be asked.
+    /// Why it cannot be queried.
     error: Option<String>,
     firmware: Option<String>,
     on_demand_paging: Option<bool>,
@@ -74,9 +74,9 @@ struct Port {
     active_mtu: Option<u32>,
     lid: Option<u16>,
     gids: Vec<Gid>,
-    /// The index of the GID that is taken.
+    /// The index of the GID that is used.
     gid: Option<u32>,
-    /// Why that one, or why none.
+    /// Why that GID is used, or why no GID can be.
     gid_because: String,
 }
 
@@ -90,30 +90,49 @@ struct Gid {
     netdev: Option<String>,
 }
 
-/// How GPU memory would be registered.
+/// The expected registration of GPU memory.
 #[derive(Serialize)]
 struct GpuMemory {
-    route: Route,
+    route: Expected,
     because: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Route {
-    DmaBuf,
-    PeerMemory,
+/// How a device is expected to reach GPU memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// It accesses GPU memory itself, which is registered by this method.
+    Registered(RegistrationMethod),
+    /// Through host memory.
     Staged,
+    /// The machine does not say.
     Unknown,
 }
 
-impl fmt::Display for Route {
+impl Expected {
+    /// The value in JSON.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Registered(RegistrationMethod::DmaBuf) => "dma-buf",
+            Self::Registered(RegistrationMethod::PeerMemory) => "peer-memory",
+            Self::Staged => "staged",
+            Self::Registered(_) | Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Serialize for Expected {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::DmaBuf => "dma-buf",
-            Self::PeerMemory => "peer memory",
-            Self::Staged => "staged through host memory",
-            Self::Unknown => "not known",
-        })
+        match self {
+            Self::Registered(method) => method.fmt(f),
+            Self::Staged => f.pad("staged through host memory"),
+            Self::Unknown => f.pad("not known"),
+        }
     }
 }
 
@@ -128,7 +147,7 @@ struct SoftDevice {
 
 pub(crate) fn run(global: &Global, _: &Options, output: &mut Output) -> Result<Exit> {
     let gpu = Gpu::of_this_machine();
-    let peer = PeerMemory::read(&live::this_node());
+    let peer = PeerMemory::read(&host_source::this_node());
     let (verbs, exit) = match Device::list_verbs(&VerbsOptions::new()) {
         Ok(devices) => of_kernel(&devices, &gpu, &peer),
         Err(error) => absent(error)?,
@@ -164,8 +183,8 @@ fn of_kernel(devices: &[VerbsDevice], gpu: &Gpu, peer: &PeerMemory) -> (Verbs, E
     (verbs, exit)
 }
 
-/// That there is none is no fault: the soft provider works without. A library that is not
-/// libibverbs is one.
+/// A missing libibverbs is not an error: the soft provider does not need it. Another library in its
+/// place is a warning.
 fn absent(error: gdr_rdma::Error) -> Result<(Verbs, Exit)> {
     let gdr_rdma::Error::Verbs(gdr_rdma::VerbsError::Load(load)) = &error else {
         return Err(error.into());
@@ -187,14 +206,14 @@ fn absent(error: gdr_rdma::Error) -> Result<(Verbs, Exit)> {
 impl Kernel {
     fn of(device: &VerbsDevice, gpu: &Gpu, peer: &PeerMemory) -> Self {
         let name = device.name.clone();
-        match &device.told {
-            Ok(told) => Self {
+        match &device.attributes {
+            Ok(attributes) => Self {
                 name,
                 error: None,
-                firmware: Some(told.firmware.clone()).filter(|firmware| !firmware.is_empty()),
-                on_demand_paging: Some(told.on_demand_paging),
-                ports: told.ports.iter().map(Port::of).collect(),
-                gpu_memory: Some(registration(told, gpu, peer)),
+                firmware: Some(attributes.firmware.clone()).filter(|firmware| !firmware.is_empty()),
+                on_demand_paging: Some(attributes.on_demand_paging),
+                ports: attributes.ports.iter().map(Port::of).collect(),
+                gpu_memory: Some(registration(attributes, gpu, peer)),
             },
             Err(error) => Self {
                 name,
@@ -248,11 +267,11 @@ impl SoftDevice {
     }
 }
 
-/// The GPUs' side.
+/// The GPU that would be registered.
 enum Gpu {
-    /// The first one stands for all.
+    /// The first GPU; the others are taken to be alike.
     There(Box<DeviceInfo>),
-    /// Why not.
+    /// Why no GPU is known.
     Absent(String),
 }
 
@@ -268,15 +287,15 @@ impl Gpu {
     }
 }
 
-/// What registering GPU memory with a device would use. Nothing is registered to find out: the
-/// way between the two may still not allow it.
-fn registration(told: &Told, gpu: &Gpu, peer: &PeerMemory) -> GpuMemory {
+/// The registration method that is expected to work. Nothing is registered: the PCI path between the
+/// two may still prevent it.
+fn registration(attributes: &DeviceAttributes, gpu: &Gpu, peer: &PeerMemory) -> GpuMemory {
     let (exports, gpu) = match gpu {
         Gpu::There(info) if info.dma_buf => (true, format!("{} exports dma-bufs", info.name)),
         Gpu::There(info) => (false, format!("{} exports no dma-buf", info.name)),
         Gpu::Absent(why) => (false, format!("there is no GPU here: {why}")),
     };
-    let nic = match &told.dma_buf {
+    let nic = match &attributes.dma_buf {
         DmaBufSupport::Supported => "the device imports dma-bufs".to_owned(),
         DmaBufSupport::Unsupported(why) => format!("the device imports no dma-buf: {why}"),
         DmaBufSupport::Unknown(why) => {
@@ -284,18 +303,20 @@ fn registration(told: &Told, gpu: &Gpu, peer: &PeerMemory) -> GpuMemory {
         }
         other => format!("{other:?}"),
     };
-    let imports = told.dma_buf == DmaBufSupport::Supported;
+    let imports = attributes.dma_buf == DmaBufSupport::Supported;
     if exports && imports {
         return GpuMemory {
-            route: Route::DmaBuf,
+            route: Expected::Registered(RegistrationMethod::DmaBuf),
             because: format!("{gpu}, {nic}"),
         };
     }
     let route = match peer.standing {
-        Standing::Active | Standing::Loaded => Route::PeerMemory,
-        Standing::Unknown => Route::Unknown,
-        _ if matches!(told.dma_buf, DmaBufSupport::Unknown(_)) && exports => Route::Unknown,
-        _ => Route::Staged,
+        Standing::Active | Standing::Loaded => Expected::Registered(RegistrationMethod::PeerMemory),
+        Standing::Unknown => Expected::Unknown,
+        _ if matches!(attributes.dma_buf, DmaBufSupport::Unknown(_)) && exports => {
+            Expected::Unknown
+        }
+        _ => Expected::Staged,
     };
     GpuMemory {
         route,
@@ -305,10 +326,8 @@ fn registration(told: &Told, gpu: &Gpu, peer: &PeerMemory) -> GpuMemory {
 
 fn show(report: &Report, output: &mut Output) -> Result<()> {
     if let Some(error) = &report.verbs.error {
-        output.line(format_args!(
-            "{} {error}",
-            "No RDMA device of the kernel:".bold()
-        ))?;
+        let heading = "No kernel RDMA device:".bold();
+        output.paragraph("", "  ", &format!("{heading} {error}"))?;
     }
     for device in &report.verbs.devices {
         show_kernel(device, output)?;
@@ -339,7 +358,7 @@ fn show_kernel(device: &Kernel, output: &mut Output) -> Result<()> {
     let name = device.name.as_str();
     output.line(format_args!("{}{firmware}", name.bold()))?;
     if let Some(error) = &device.error {
-        output.line(format_args!("  cannot be asked: {error}"))?;
+        output.paragraph("  ", "    ", &format!("cannot be queried: {error}"))?;
     }
     for port in &device.ports {
         let lid = port
@@ -370,16 +389,15 @@ fn show_kernel(device: &Kernel, output: &mut Output) -> Result<()> {
             }
             output.line(&table)?;
         }
-        output.line(match port.gid {
-            Some(_) => format!("  takes {}", port.gid_because),
-            None => format!("  takes none: {}", port.gid_because),
-        })?;
+        let choice = match port.gid {
+            Some(_) => format!("uses {}", port.gid_because),
+            None => format!("uses no GID: {}", port.gid_because),
+        };
+        output.paragraph("  ", "    ", &choice)?;
     }
     if let Some(gpu) = &device.gpu_memory {
-        output.line(format_args!(
-            "  GPU memory: {} ({})",
-            gpu.route, gpu.because
-        ))?;
+        let text = format!("GPU memory: {} ({})", gpu.route, gpu.because);
+        output.paragraph("  ", "    ", &text)?;
     }
     Ok(())
 }

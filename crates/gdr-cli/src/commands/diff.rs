@@ -1,18 +1,17 @@
-//! `gdr diff`: what differs between two nodes that should be alike.
+//! `gdr diff`: the differences between two nodes that should be alike.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use comfy_table::presets::NOTHING;
-use comfy_table::{ContentArrangement, Table};
-use gdr_node::Datum;
 use gdr_node::compare::{Area, Difference, Facts, differences};
+use gdr_node::{Absence, Datum, DatumExt};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
-use crate::args::Global;
+use super::sheet::{Layout, Sheet};
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::node::Named;
+use crate::global::Global;
+use crate::node_args::Named;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -21,21 +20,24 @@ Examples:
   gdr diff yesterday.tar.gz         this node, now and then
   gdr fleet *.tar.gz                many nodes at once";
 
-/// Say what differs between two nodes that should be alike
+/// Show the differences between two nodes that should be alike
 ///
 /// Compares firmware, kernel, modules and their parameters, GPUs, NICs, the PCI ports between
-/// them, distances, limits and libraries. Names, addresses and counters are not compared. Ends
-/// with 1 where something differs.
+/// them, distances, limits and libraries. Names, addresses and counters are not compared. Exits
+/// with 1 if they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// Archive of `gdr collect`, or a directory laid out like a node's root
+    /// Archive of `gdr collect`, or a directory with the layout of a node's root
     #[arg(value_name = "A")]
     first: PathBuf,
 
-    /// The other one [default: this node]
+    /// The other node [default: this node]
     #[arg(value_name = "B")]
     second: Option<PathBuf>,
+
+    #[command(flatten)]
+    layout: Layout,
 }
 
 #[derive(Debug, Serialize)]
@@ -49,7 +51,7 @@ struct Report {
     unknown: Vec<Row>,
 }
 
-/// A fact of both nodes. `null` is what a node has not.
+/// A fact about both nodes. `null` is a fact that a node does not have.
 #[derive(Debug, Serialize)]
 struct Row {
     area: Area,
@@ -60,11 +62,13 @@ struct Row {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
-    let first = Named::open(&options.first)?;
-    let second = match &options.second {
+    options.layout.check(global)?;
+    let mut first = Named::open(&options.first)?;
+    let mut second = match &options.second {
         Some(path) => Named::open(path)?,
         None => Named::this(),
     };
+    tell_apart(&mut first, &mut second, options);
     let found = differences(
         &Facts::read(first.source.as_ref()),
         &Facts::read(second.source.as_ref()),
@@ -85,29 +89,30 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         })?;
         return Ok(exit);
     }
-    if !found.differ.is_empty() {
-        let mut table = Table::new();
-        table
-            .load_style(NOTHING)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_header(["", "", first.name.as_str(), second.name.as_str()]);
+    if !found.differ.is_empty() || options.layout.is_csv() {
+        let heads = [printable(&first.name), printable(&second.name)];
+        let mut sheet = Sheet::new(&["area", "fact", &heads[0], &heads[1]]).keep_whole(&[0]);
         let mut area = None;
         for difference in &found.differ {
             let key = &difference.key;
-            let title = if area == Some(key.area) {
-                String::new()
-            } else {
-                key.area.to_string()
-            };
+            // Every line of CSV is complete.
+            let is_new = area != Some(key.area) || options.layout.is_csv();
             area = Some(key.area);
-            table.add_row([
-                title,
+            sheet.row(vec![
+                if is_new {
+                    key.area.to_string()
+                } else {
+                    String::new()
+                },
                 printable(&key.to_string()),
                 shown(&difference.first),
                 shown(&difference.second),
             ]);
         }
-        output.line(table.trim_fmt())?;
+        sheet.show(options.layout, output)?;
+        if options.layout.is_csv() {
+            return Ok(exit);
+        }
         output.line("")?;
     }
     output.line(format_args!(
@@ -117,11 +122,31 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     ))?;
     if !found.unknown.is_empty() {
         output.line(format_args!(
-            "{} more are not known of both; collected as root they may be (--json lists them)",
+            "{} more are not known for both; collect as root to compare them (--json lists them)",
             found.unknown.len()
         ))?;
     }
     Ok(exit)
+}
+
+/// Adds the file names to the names of two captures of one host.
+fn tell_apart(first: &mut Named, second: &mut Named, options: &Options) {
+    if first.name != second.name {
+        return;
+    }
+    let with = |name: &str, path: &Option<PathBuf>| match path {
+        Some(path) if path.display().to_string() != *name => {
+            format!("{name} ({})", path.display())
+        }
+        Some(_) => name.to_owned(),
+        None => format!("{name} (now)"),
+    };
+    first.name = with(&first.name, &Some(options.first.clone()));
+    second.name = with(&second.name, &options.second);
+    if first.name == second.name {
+        first.name.push_str(" (A)");
+        second.name.push_str(" (B)");
+    }
 }
 
 fn row(difference: &Difference) -> Row {
@@ -137,20 +162,21 @@ fn row(difference: &Difference) -> Row {
 
 fn known(value: &Datum<String>) -> Option<String> {
     match value {
-        Datum::Missing => None,
-        value => Some(value.to_string()),
+        Err(Absence::Missing) => None,
+        value => Some(value.shown().to_string()),
     }
 }
 
 /// A value in a table.
 pub(super) fn shown(value: &Datum<String>) -> String {
     match value {
-        Datum::Missing => "-".to_owned(),
-        value => printable(&value.to_string()),
+        Err(Absence::Missing) => "none".to_owned(),
+        Ok(text) if text.is_empty() => "empty".to_owned(),
+        value => printable(&value.shown().to_string()),
     }
 }
 
-/// A text of an archive, which anybody may have made, without what moves a terminal's cursor.
+/// A text from an untrusted archive, without terminal control characters.
 pub(super) fn printable(text: &str) -> String {
     let replace = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().map(replace).collect()
@@ -162,8 +188,37 @@ mod tests {
 
     #[test]
     fn nothing_of_an_archive_reaches_the_terminal_as_a_command() {
-        let value = Datum::Present("\x1b[2J2.3.1\nx".to_owned());
+        let value = Ok("\x1b[2J2.3.1\nx".to_owned());
         assert_eq!(shown(&value), "\u{fffd}[2J2.3.1\u{fffd}x");
-        assert_eq!(shown(&Datum::Missing), "-");
+        assert_eq!(shown(&Err(Absence::Missing)), "none");
+        assert_eq!(shown(&Ok(String::new())), "empty");
+    }
+
+    #[test]
+    fn two_captures_of_one_host_have_heads_of_their_own() {
+        let named = |name: &str| Named {
+            name: name.to_owned(),
+            source: Box::new(gdr_node::MemorySource::new()),
+        };
+        let heads = |second: Option<&str>| {
+            let (mut a, mut b) = (named("node17"), named("node17"));
+            let options = Options {
+                first: "old.tar.gz".into(),
+                second: second.map(PathBuf::from),
+                layout: Layout::default(),
+            };
+            tell_apart(&mut a, &mut b, &options);
+            (a.name, b.name)
+        };
+        let of = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            heads(Some("new.tar.gz")),
+            of("node17 (old.tar.gz)", "node17 (new.tar.gz)")
+        );
+        assert_eq!(heads(None), of("node17 (old.tar.gz)", "node17 (now)"));
+        assert_eq!(
+            heads(Some("old.tar.gz")),
+            of("node17 (old.tar.gz) (A)", "node17 (old.tar.gz) (B)")
+        );
     }
 }

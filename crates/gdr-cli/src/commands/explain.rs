@@ -1,48 +1,54 @@
-//! `gdr explain`: what an error text most likely means.
+//! `gdr explain`: the likely cause of an error text.
 
-use std::io::{self, IsTerminal, Read};
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use gdr_doctor::explain::{Confirmation, Explanation, Strength, causes, explain};
-use gdr_doctor::{Context, Selection, diagnose};
+use gdr_doctor::explain::{
+    self, Answer, Cause, Confirmation, Connection, Direction, Explanation, GpuDirect, InUse, Kind,
+    Strength, Transport, causes,
+};
+use gdr_doctor::{CheckId, Context, Selection, diagnose};
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
-use crate::node::Which;
-use crate::output::Output;
+use crate::global::Global;
+use crate::node_args::Which;
+use crate::output::{Output, WIDTH};
 
 const EXAMPLES: &str = "\
 Examples:
   gdr explain \"could not insert 'nvidia_peermem': Invalid argument\"
-  gdr explain < nccl.log           a whole log
+  gdr explain nccl.log             a whole log, of any length
+  kubectl logs trainer-0 | gdr explain
   dmesg | gdr explain
   gdr explain --list               every cause that is known";
 
-/// The longest text that is read, in bytes.
-const MAX_TEXT: u64 = 256 << 20;
-
-/// Causes shown of a log that speaks of many.
+/// The most causes shown for one log.
 const SHOWN: usize = 5;
+/// Connections without GPUDirect RDMA that are shown.
+const CONNECTIONS: usize = 8;
 
-/// Say what an error text, or a whole log, most likely means for GPUDirect RDMA
+/// Explain what an error text or a log most likely means for GPUDirect RDMA
 ///
-/// Ranks the root causes that the text speaks of, with what to do about each, and says of each
-/// whether this node confirms it. Ends with 3 where it knows none.
+/// Ranks the root causes that the text suggests, with what to do about each, and checks whether this
+/// node confirms it. A log of NCCL, UCX, NVSHMEM or perftest also shows whether GPUDirect RDMA is in
+/// use, and which ranks do not use it. Exits with 3 if no cause is known.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// The text; without one, standard input
+    /// The text, or the name of a file with it; without one, standard input
     #[arg(value_name = "TEXT")]
     text: Vec<String>,
 
-    /// Do not look at this node
+    /// Do not check this node
     #[arg(long)]
     offline: bool,
 
-    /// List every cause that is known
+    /// List every known cause
     #[arg(long, conflicts_with_all = ["text", "offline"])]
     list: bool,
 
@@ -54,6 +60,7 @@ pub(crate) struct Options {
 struct Report<'a> {
     #[serde(flatten)]
     schema: Schema,
+    gpudirect: &'a GpuDirect,
     causes: Vec<Item<'a>>,
 }
 
@@ -62,16 +69,23 @@ struct Item<'a> {
     #[serde(flatten)]
     explanation: &'a Explanation,
     strength: Strength,
-    /// Absent where the node was not looked at.
+    /// Absent if the node was not checked.
     confirmation: Option<Confirmation>,
+}
+
+#[derive(Serialize)]
+struct Known {
+    #[serde(flatten)]
+    schema: Schema,
+    causes: Vec<&'static Cause>,
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if options.list {
-        return list(output);
+        return list(global, output);
     }
-    let text = text(options)?;
-    let found = explain(&text);
+    let answer = answer(options)?;
+    let found = &answer.causes;
     let node = if options.offline || found.is_empty() {
         None
     } else {
@@ -79,7 +93,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     let diagnosis = node.as_ref().map(|node| {
         let context = Context::new(node.source.as_ref(), &node.inventory);
-        let checks = found.iter().flat_map(|it| it.cause.checks).copied();
+        let checks = found
+            .iter()
+            .flat_map(|it| it.cause.checks)
+            .map(|id| CheckId(id));
         diagnose(&context, &Selection::all().only(checks))
     });
     let items: Vec<Item<'_>> = found
@@ -92,7 +109,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
                 .map(|diagnosis| explanation.confirm(diagnosis)),
         })
         .collect();
-    let exit = if items.is_empty() {
+    let gpudirect = &answer.gpudirect;
+    let exit = if items.is_empty() && gpudirect.in_use == InUse::Unknown {
         Exit::Undecided
     } else {
         Exit::Fine
@@ -100,13 +118,15 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if global.json {
         output.json(&Report {
             schema: Schema::first("gdr.explain"),
+            gpudirect,
             causes: items,
         })?;
         return Ok(exit);
     }
-    if items.is_empty() {
+    show_use(gpudirect, output)?;
+    if exit == Exit::Undecided {
         output.line(
-            "Nothing here is known to stand for a fault of GPUDirect RDMA.\n\
+            "This text has no known cause of a GPUDirect RDMA fault.\n\
              `gdr doctor` judges the node itself; `gdr explain --list` names what is known.",
         )?;
     }
@@ -114,22 +134,29 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         show(place + 1, item, output)?;
     }
     if items.len() > SHOWN {
-        output.line(format_args!(
-            "{} more: {}",
-            items.len() - SHOWN,
-            items[SHOWN..]
-                .iter()
-                .map(|item| item.explanation.cause.id)
-                .collect::<Vec<_>>()
-                .join(", ")
-        ))?;
+        let more: Vec<&str> = items[SHOWN..]
+            .iter()
+            .map(|item| item.explanation.cause.id)
+            .collect();
+        wrapped(
+            "",
+            &format!("{} more: {}", more.len(), more.join(", ")),
+            output,
+        )?;
     }
     Ok(exit)
 }
 
-fn text(options: &Options) -> Result<String> {
+fn answer(options: &Options) -> Result<Answer> {
+    if let [name] = options.text.as_slice()
+        && Path::new(name).is_file()
+    {
+        let file = File::open(name).with_context(|| format!("{name} cannot be read"))?;
+        return explain::read(file).with_context(|| format!("{name} cannot be read"));
+    }
     if !options.text.is_empty() {
-        return Ok(options.text.join(" "));
+        let text = options.text.join(" ");
+        return Ok(explain::read(text.as_bytes())?);
     }
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -138,30 +165,136 @@ fn text(options: &Options) -> Result<String> {
         )
         .into());
     }
-    let mut bytes = Vec::new();
-    stdin
-        .lock()
-        .take(MAX_TEXT)
-        .read_to_end(&mut bytes)
-        .context("standard input cannot be read")?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    explain::read(stdin.lock()).context("standard input cannot be read")
+}
+
+/// Shows whether GPUDirect RDMA is in use, and what does not use it.
+fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
+    let connections = &gpudirect.connections;
+    let headline = match gpudirect.in_use {
+        InUse::Unknown => return Ok(()),
+        InUse::Yes => "GPUDirect RDMA is in use".green().bold().to_string(),
+        InUse::Partly => "GPUDirect RDMA is in use in part"
+            .yellow()
+            .bold()
+            .to_string(),
+        InUse::No => "GPUDirect RDMA is not in use".red().bold().to_string(),
+        InUse::Usable => "GPUDirect RDMA is usable".green().bold().to_string(),
+        InUse::SameNode => "No data leaves the node".bold().to_string(),
+    };
+    let staged = connections.host_memory + connections.socket;
+    let meaning = match gpudirect.in_use {
+        InUse::Yes if connections.gpudirect > 0 => format!(
+            "all {} connections between nodes that the log shows use it",
+            connections.gpudirect
+        ),
+        InUse::Yes => "data went between NIC and GPU memory".to_owned(),
+        InUse::Partly | InUse::No => format!(
+            "of {} connections between nodes {} use it, {} go through host memory (NET without \
+             /GDRDMA), {} over TCP sockets",
+            connections.gpudirect + staged,
+            connections.gpudirect,
+            connections.host_memory,
+            connections.socket
+        ),
+        InUse::Usable => "the library found that NIC and GPU support it; which path data takes \
+                          this log does not show"
+            .to_owned(),
+        InUse::SameNode | InUse::Unknown => format!(
+            "all {} connections use NVLink, PCIe or shared memory of one node (P2P, SHM); whether \
+             GPUDirect RDMA works shows a job over several nodes",
+            connections.same_node
+        ),
+    };
+    wrapped("", &format!("{headline}: {meaning}."), output)?;
+    if !gpudirect.ranks_without.is_empty() {
+        wrapped(
+            "   ",
+            &format!("Ranks without it: {}", short(&gpudirect.ranks_without)),
+            output,
+        )?;
+    }
+    for connection in gpudirect.without.iter().take(CONNECTIONS) {
+        output.line(format_args!("   {}", connection_text(connection)))?;
+    }
+    if gpudirect.without.len() > CONNECTIONS || gpudirect.more_without {
+        let more = gpudirect.without.len().saturating_sub(CONNECTIONS);
+        let least = if gpudirect.more_without {
+            "at least "
+        } else {
+            ""
+        };
+        output.line(format_args!("   and {least}{more} more connections"))?;
+    }
+    if gpudirect.receives_only {
+        wrapped(
+            "   ",
+            "All that is received uses it and nothing that is sent does: NCCL does not read from \
+             GPU memory here (GPUs before Ampere without NVLink, or NCCL_NET_GDR_READ=0).",
+            output,
+        )?;
+    }
+    for evidence in &gpudirect.evidence {
+        quoted(evidence.line, &evidence.text, output)?;
+    }
+    output.line("")?;
+    Ok(())
+}
+
+fn connection_text(connection: &Connection) -> String {
+    let Connection { from, to, .. } = connection;
+    let end = match connection.direction {
+        Some(Direction::Send) => "sends",
+        Some(Direction::Receive) => "receives",
+        None => "transfers",
+    };
+    let path = match connection.transport {
+        Transport::Socket => "over TCP sockets",
+        Transport::HostMemory => "through host memory",
+        Transport::GpuDirect => "by GPUDirect RDMA",
+        Transport::SameNode => "within the node",
+    };
+    format!("rank {from} to rank {to}: {end} {path}")
+}
+
+/// The beginning of a list.
+fn short(list: &str) -> String {
+    let mut shown: String = list.chars().take(3 * WIDTH).collect();
+    if shown.len() < list.len() {
+        shown.truncate(shown.rfind(',').unwrap_or(shown.len()));
+        shown.push_str(", ... (all of them in --json)");
+    }
+    shown.replace(',', ", ").replace(",  ", ", ")
+}
+
+/// Writes a line of the text.
+fn quoted(number: usize, text: &str, output: &mut Output) -> Result<()> {
+    wrapped("   ", &format!("line {number}: {}", text.dimmed()), output)
+}
+
+/// Writes text in lines of at most [`WIDTH`] characters, each after `indent`.
+fn wrapped(indent: &str, text: &str, output: &mut Output) -> Result<()> {
+    Ok(output.paragraph(indent, indent, text)?)
 }
 
 fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
     let explanation = item.explanation;
     let cause = explanation.cause;
-    let sure = match item.strength {
-        Strength::Sure => "fits nothing else",
-        Strength::Likely => "likely",
-        Strength::Weak => "possible",
+    let sure = match (cause.kind, item.strength) {
+        (Kind::Harmless, _) => "harmless",
+        (Kind::Consequence, _) => "follows from another error",
+        (Kind::Fault, Strength::Sure) => "fits nothing else",
+        (Kind::Fault, Strength::Likely) => "likely",
+        (Kind::Fault, Strength::Weak) => "possible",
     };
-    output.line(format_args!(
-        "{place}. {}  ({}, {sure})",
-        cause.title.bold(),
-        cause.id
-    ))?;
+    let title = cause.title.bold();
+    wrapped(
+        "",
+        &format!("{place}. {title}  ({}, {sure})", cause.id),
+        output,
+    )?;
     for it in &explanation.matches {
-        output.line(format_args!("   line {}: {}", it.line, it.text.dimmed()))?;
+        quoted(it.line, &it.text, output)?;
     }
     if explanation.lines > explanation.matches.len() {
         output.line(format_args!(
@@ -169,25 +302,34 @@ fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
             explanation.lines - explanation.matches.len()
         ))?;
     }
-    output.line(format_args!("   {}", cause.why))?;
+    for detail in &explanation.details {
+        wrapped("   ", detail, output)?;
+    }
+    wrapped("   ", cause.why, output)?;
     match &item.confirmation {
-        Some(Confirmation::Confirmed { check, summary }) => output.line(format_args!(
-            "   {} {check}: {summary}",
-            "this node confirms it:".red().bold()
-        ))?,
-        Some(Confirmation::Refuted) => output.line(format_args!(
-            "   {} {} found nothing wrong here; look at the other end, or at another cause",
-            "this node does not confirm it:".green(),
-            named(cause.checks)
-        ))?,
-        Some(Confirmation::Open) if !cause.checks.is_empty() => output.line(format_args!(
-            "   this node cannot tell; where the error came up, run gdr doctor --only {}",
-            named(cause.checks)
-        ))?,
+        Some(Confirmation::Confirmed { check, summary }) => {
+            let confirmed = "this node confirms it:".red().bold().to_string();
+            wrapped("   ", &format!("{confirmed} {check}: {summary}"), output)?;
+        }
+        Some(Confirmation::Refuted) => {
+            let refuted = "this node does not confirm it:".green().to_string();
+            let text = format!(
+                "{refuted} {} found nothing wrong here; look at the other end, or at another cause",
+                cause.checks.join(",")
+            );
+            wrapped("   ", &text, output)?;
+        }
+        Some(Confirmation::Open) if !cause.checks.is_empty() => {
+            let text = format!(
+                "this node cannot tell; where the error came up, run gdr doctor --only {}",
+                cause.checks.join(",")
+            );
+            wrapped("   ", &text, output)?;
+        }
         _ => {}
     }
     for remedy in cause.remedies {
-        output.line(format_args!("   - {}", remedy.what))?;
+        wrapped("   ", &format!("- {}", remedy.what), output)?;
         if let Some(command) = remedy.command {
             output.line(format_args!("       {command}"))?;
         }
@@ -196,13 +338,16 @@ fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-fn named(checks: &[gdr_doctor::CheckId]) -> String {
-    let names: Vec<&str> = checks.iter().map(|check| check.0).collect();
-    names.join(",")
-}
-
-fn list(output: &mut Output) -> Result<Exit> {
+fn list(global: &Global, output: &mut Output) -> Result<Exit> {
+    if global.json {
+        output.json(&Known {
+            schema: Schema::first("gdr.explain.causes"),
+            causes: causes().collect(),
+        })?;
+        return Ok(Exit::Fine);
+    }
     for cause in causes() {
+        // One line for each cause, so that the list can be searched.
         output.line(format_args!("{:<26} {}", cause.id, cause.title))?;
     }
     Ok(Exit::Fine)

@@ -1,20 +1,20 @@
-//! `gdr fix`: mends what `gdr doctor` found.
+//! `gdr fix`: repairs what `gdr doctor` found.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use gdr_doctor::remedy::{Done, Journal, LiveHands, Plan, Undone, apply, script, undo};
-use gdr_doctor::{CheckId, Context, Selection, diagnose};
+use gdr_doctor::fix::{Done, Journal, LiveSystem, Plan, Step, Undone, apply, script, undo};
+use gdr_doctor::{CheckId, Context, Selection, Verdict, diagnose};
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::doctor::checks;
-use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
-use crate::node::Which;
+use crate::global::Global;
+use crate::node_args::Which;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -25,43 +25,43 @@ Examples:
   sudo gdr fix --apply      do it, after a yes
   sudo gdr fix --undo       take back what was done";
 
-/// Where the journal is, unless `--journal` says otherwise.
+/// The default of `--journal`.
 pub(super) const JOURNAL: &str = "/var/lib/gdr/fix.journal";
 
-/// Mend what the doctor found: as a script to read, or at once with a journal
+/// Repair what the doctor found: as a script to read, or at once with a journal
 ///
 /// Without `--apply` nothing is changed: the output is a commented shell script with its undo
-/// lines. What may be done is little: ACS redirect bits on the path, the Maximum Read Request
-/// Size, loading modules now and at boot, drop-ins for limits, the rescan of a NIC that no driver
-/// holds, MTUs. Never firmware.
+/// lines. Only these repairs are made: ACS redirect bits on the path, the Maximum Read Request
+/// Size, loading modules now and at boot, drop-ins for limits, the rescan of a NIC without a
+/// driver, MTUs. Firmware is never changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// Mend only what these checks found
+    /// Repair only what these checks found
     #[arg(value_name = "ID", conflicts_with = "undo")]
     ids: Vec<String>,
 
     #[command(flatten)]
     which: Which,
 
-    /// Do it; asks first
+    /// Apply the repairs, after a confirmation
     #[arg(long, conflicts_with = "undo")]
     apply: bool,
 
-    /// Take back everything that the journal says was done
+    /// Undo everything in the journal
     #[arg(long)]
     undo: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 
-    /// Where the journal is
+    /// File of the journal
     #[arg(long, value_name = "FILE", default_value = JOURNAL)]
     journal: PathBuf,
 }
 
-/// What came of one step: of the two texts one is absent.
+/// The result of one step: one of the two texts is set.
 #[derive(Serialize)]
 struct Outcome {
     action: String,
@@ -77,6 +77,35 @@ struct Report {
     script: Option<String>,
     /// What was done or undone.
     outcomes: Vec<Outcome>,
+    /// Findings that need a person.
+    left: Vec<Left>,
+}
+
+/// A finding that gdr cannot repair.
+#[derive(Serialize)]
+struct Left {
+    check: CheckId,
+    verdict: Verdict,
+    subject: String,
+    summary: String,
+    /// What a person can do, the best first.
+    advice: Vec<String>,
+}
+
+impl Left {
+    fn new(step: &Step) -> Self {
+        let advice = step.others.iter().map(|fix| {
+            let actions: Vec<String> = fix.actions.iter().map(ToString::to_string).collect();
+            format!("{}: {}", fix.title, actions.join("; "))
+        });
+        Self {
+            check: step.check,
+            verdict: step.verdict,
+            subject: step.subject.to_string(),
+            summary: step.summary.clone(),
+            advice: advice.collect(),
+        }
+    }
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
@@ -92,6 +121,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
                 schema: Schema::first("gdr.fix"),
                 script: Some(script),
                 outcomes: Vec::new(),
+                left: plan.left().map(Left::new).collect(),
             })?;
         } else {
             output.bytes(script.as_bytes())?;
@@ -100,22 +130,28 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     }
     if options.which.is_elsewhere() {
         return Err(UsageError(
-            "--apply mends the node it runs on: leave out what names another".to_owned(),
+            "--apply repairs this node: leave out the options that name another".to_owned(),
         )
         .into());
     }
     let actions: Vec<_> = plan.actions().collect();
+    let left: Vec<Left> = plan.left().map(Left::new).collect();
     if actions.is_empty() {
-        return finish(global, Vec::new(), "There is nothing to do.", output);
+        let last = if left.is_empty() {
+            "There is nothing to do."
+        } else {
+            "There is nothing that gdr can repair."
+        };
+        return finish(global, Vec::new(), left, last, output);
     }
     root()?;
     let shown: Vec<String> = actions.iter().map(|action| action.to_string()).collect();
     consent(options, "This will be done:", &shown)?;
     let mut journal = Journal::open(&options.journal)?;
-    let mut hands = LiveHands::new();
+    let mut system = LiveSystem::new();
     let outcomes = actions
         .into_iter()
-        .map(|action| match apply(action, &mut hands, &mut journal) {
+        .map(|action| match apply(action, &mut system, &mut journal) {
             Ok(Done::Changed(what) | Done::Already(what)) => Outcome {
                 action: action.to_string(),
                 done: Some(what),
@@ -128,37 +164,45 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             },
         })
         .collect();
-    finish(
-        global,
-        outcomes,
-        "`gdr fix --undo` takes it back; `gdr doctor` judges anew.",
-        output,
-    )
+    let last = "`gdr fix --undo` reverts it; run `gdr doctor` to check the node again.";
+    finish(global, outcomes, left, last, output)
 }
 
 fn plan(options: &Options, ids: &[CheckId]) -> Result<Plan> {
     let node = options.which.open()?;
     let context = Context::new(node.source.as_ref(), &node.inventory);
-    // All checks run, so that a symptom is not mended in place of its cause.
+    // All checks run, so that a symptom is not repaired instead of its cause.
     Ok(Plan::new(&diagnose(&context, &Selection::all()), ids))
 }
 
 fn take_back(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if !options.journal.exists() {
-        return finish(global, Vec::new(), "There is nothing to take back.", output);
+        return finish(
+            global,
+            Vec::new(),
+            Vec::new(),
+            "There is nothing to undo.",
+            output,
+        );
     }
     root()?;
     let mut journal = Journal::open(&options.journal)?;
     let standing = journal.standing();
     if standing.is_empty() {
-        return finish(global, Vec::new(), "There is nothing to take back.", output);
+        return finish(
+            global,
+            Vec::new(),
+            Vec::new(),
+            "There is nothing to undo.",
+            output,
+        );
     }
     let shown: Vec<String> = standing
         .iter()
         .map(|(_, change)| change.to_string())
         .collect();
     consent(options, "This will be taken back:", &shown)?;
-    let outcomes = undo(&mut LiveHands::new(), &mut journal)
+    let outcomes = undo(&mut LiveSystem::new(), &mut journal)
         .into_iter()
         .zip(shown)
         .map(|(outcome, action)| match outcome {
@@ -174,21 +218,29 @@ fn take_back(global: &Global, options: &Options, output: &mut Output) -> Result<
             },
         })
         .collect();
-    finish(global, outcomes, "", output)
+    finish(global, outcomes, Vec::new(), "", output)
 }
 
 fn finish(
     global: &Global,
     outcomes: Vec<Outcome>,
+    left: Vec<Left>,
     last: &str,
     output: &mut Output,
 ) -> Result<Exit> {
     let failed = outcomes.iter().any(|outcome| outcome.error.is_some());
+    let exit = match left.iter().map(|left| left.verdict).max() {
+        _ if failed => Exit::Failure,
+        Some(Verdict::Fail) => Exit::Failure,
+        Some(_) => Exit::Warning,
+        None => Exit::Fine,
+    };
     if global.json {
         output.json(&Report {
             schema: Schema::first("gdr.fix"),
             script: None,
             outcomes,
+            left,
         })?;
     } else {
         for outcome in &outcomes {
@@ -203,13 +255,27 @@ fn finish(
         if !last.is_empty() {
             output.line(last)?;
         }
+        if !left.is_empty() {
+            output.line(
+                "\nTo do by hand, because gdr fix changes no firmware, hardware or boot settings:",
+            )?;
+        }
+        for left in &left {
+            output.line(format_args!(
+                "{} {}: {} ({})",
+                left.verdict, left.subject, left.summary, left.check
+            ))?;
+            for advice in &left.advice {
+                output.line(format_args!("  {advice}"))?;
+            }
+        }
     }
-    Ok(if failed { Exit::Failure } else { Exit::Fine })
+    Ok(exit)
 }
 
-/// Refuses all but root.
+/// Fails unless the user is root.
 pub(super) fn root() -> Result<()> {
-    // The effective user's number is the second word of the line.
+    // The second number of the line is the effective user ID.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status
         .lines()
@@ -227,7 +293,10 @@ fn consent(options: &Options, title: &str, what: &[String]) -> Result<()> {
     }
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        return Err(UsageError("nobody is there to say yes: say it with --yes".to_owned()).into());
+        return Err(UsageError(
+            "standard input is not a terminal to confirm at: confirm with --yes".to_owned(),
+        )
+        .into());
     }
     let mut stderr = io::stderr().lock();
     writeln!(stderr, "{title}")?;

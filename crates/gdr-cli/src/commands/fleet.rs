@@ -1,19 +1,18 @@
-//! `gdr fleet`: which of many nodes differ from most of them, and in what.
+//! `gdr fleet`: the nodes that differ from the majority, and their differences.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use comfy_table::presets::NOTHING;
-use comfy_table::{ContentArrangement, Table};
 use gdr_node::Datum;
 use gdr_node::compare::{Area, Facts, Outliers, outliers, suspects};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
 use super::diff::{printable, shown};
-use crate::args::Global;
+use super::sheet::{Layout, Sheet};
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::node::Named;
+use crate::global::Global;
+use crate::node_args::Named;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -22,17 +21,20 @@ Examples:
   gdr fleet --json *.tar.gz   the same for a program
   gdr diff a.tar.gz b.tar.gz  two of them in full";
 
-/// Say which nodes of a fleet differ from most of them, and in what
+/// Show which nodes of a fleet differ from the majority, and how
 ///
-/// Takes archives of `gdr collect`. For every fact, what more than half of the nodes have is the
-/// usual, and the others are outliers. A fact that is not known of a node is no vote. Ends with 1
-/// where there are outliers.
+/// Compares archives of `gdr collect`. For every fact, the value of more than half of the nodes is
+/// the usual one, and the other nodes are outliers. A node without the fact does not count. Exits
+/// with 1 if there are outliers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// Archives, or directories laid out like a node's root
+    /// Archives, or directories with the layout of a node's root
     #[arg(value_name = "ARCHIVE", required = true, num_args = 2..)]
     archives: Vec<PathBuf>,
+
+    #[command(flatten)]
+    layout: Layout,
 }
 
 #[derive(Debug, Serialize)]
@@ -43,8 +45,8 @@ struct Report<'a> {
     outliers: Vec<Row<'a>>,
 }
 
-/// A fact on which the nodes do not agree. `null` is what a node has not; without `usual_count`
-/// nothing is usual.
+/// A fact that differs between nodes. `null` is a fact that a node does not have; without
+/// `usual_count` no value is usual.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     area: Area,
@@ -62,11 +64,12 @@ struct Other<'a> {
     nodes: Vec<&'a str>,
 }
 
-/// How many names a cell of the table holds.
+/// The most names in a cell of the table.
 const MOST_NAMES: usize = 4;
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
-    // One archive in memory at a time.
+    options.layout.check(global)?;
+    // Only one archive is in memory at a time.
     let mut names = Vec::new();
     let mut fleet = Vec::new();
     for path in &options.archives {
@@ -89,7 +92,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         })?;
         return Ok(exit);
     }
-    if found.is_empty() {
+    if found.is_empty() && !options.layout.is_csv() {
         let alike = format!(
             "{} nodes, all alike in every fact that is known",
             names.len()
@@ -97,17 +100,14 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         output.line(alike)?;
         return Ok(exit);
     }
-    let mut table = Table::new();
-    table
-        .load_style(NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(["", "", "usual", "outliers"]);
+    let mut sheet = Sheet::new(&["area", "fact", "usual", "outliers"]).keep_whole(&[0]);
     let mut area = None;
     for outliers in &found {
-        let title = if area == Some(outliers.key.area) {
-            String::new()
-        } else {
+        let is_new = area != Some(outliers.key.area) || options.layout.is_csv();
+        let title = if is_new {
             outliers.key.area.to_string()
+        } else {
+            String::new()
         };
         area = Some(outliers.key.area);
         let usual = match &outliers.usual {
@@ -122,12 +122,17 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         let others: Vec<String> = outliers
             .others
             .iter()
-            .map(|(value, places)| format!("{}: {}", shown(value), some(places, &names)))
+            .map(|(value, places)| {
+                format!("{}: {}", shown(value), printable(&some(places, &names)))
+            })
             .collect();
         let key = printable(&outliers.key.to_string());
-        table.add_row([title, key, usual, others.join("; ")]);
+        sheet.row(vec![title, key, usual, others.join("; ")]);
     }
-    output.line(table.trim_fmt())?;
+    sheet.show(options.layout, output)?;
+    if options.layout.is_csv() {
+        return Ok(exit);
+    }
     output.line("")?;
     let suspects = suspects(&found);
     let worst: Vec<String> = suspects
@@ -148,8 +153,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     Ok(exit)
 }
 
-/// The names of the nodes, or the names of their files where two nodes call themselves the same,
-/// as redacted ones all do.
+/// The names of the nodes, or of their files if two nodes have the same name, as redacted ones do.
 fn distinct(names: Vec<String>, files: &[PathBuf]) -> Vec<String> {
     let same = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
     if !names.iter().any(same) {
@@ -175,7 +179,7 @@ fn some(places: &[usize], names: &[String]) -> String {
 
 fn row<'a>(outliers: &'a Outliers, names: &'a [String]) -> Row<'a> {
     fn known(value: &Datum<String>) -> Option<&str> {
-        value.present().map(String::as_str)
+        value.as_ref().ok().map(String::as_str)
     }
     Row {
         area: outliers.key.area,
@@ -200,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_of_the_same_name_are_told_apart_by_their_files() {
+    fn nodes_of_the_same_name_are_distinguished_by_their_files() {
         let files = [PathBuf::from("a.tar.gz"), PathBuf::from("b.tar.gz")];
         let of = |names: [&str; 2]| distinct(names.map(str::to_owned).to_vec(), &files);
         assert_eq!(of(["x", "y"]), ["x", "y"]);

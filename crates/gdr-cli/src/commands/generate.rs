@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
-use clap::CommandFactory;
+use clap::builder::PossibleValuesParser;
+use clap::{Command, ValueHint};
 use clap_complete::Shell;
+use gdr_perf::sanity;
 
-use crate::args::Args;
 use crate::exit::Exit;
 use crate::output::Output;
 
 /// Print the completion script of a shell
 ///
-/// For bash: gdr completions bash > ~/.local/share/bash-completion/completions/gdr
+/// It completes gdr and GDRCopy's tools under their own names. For bash: gdr completions bash >
+/// ~/.local/share/bash-completion/completions/gdr
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionsOptions {
     /// The shell
@@ -21,28 +22,89 @@ pub(crate) struct CompletionsOptions {
 }
 
 /// Write the manual pages into a directory
+///
+/// To read one: gdr man /tmp/gdr && man -l /tmp/gdr/gdr-doctor.1
 #[derive(Debug, clap::Args)]
-#[command(hide = true)]
 pub(crate) struct ManOptions {
     /// Where to
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
 }
 
 pub(crate) fn completions(
     options: &CompletionsOptions,
+    programs: Vec<(Command, &str)>,
     output: &mut Output,
 ) -> anyhow::Result<Exit> {
-    let mut script = Vec::new();
-    clap_complete::generate(options.shell, &mut Args::command(), "gdr", &mut script);
-    output.bytes(&script)?;
+    let mut names = Vec::new();
+    for (command, name) in programs {
+        let mut script = Vec::new();
+        clap_complete::generate(options.shell, &mut with_values(command), name, &mut script);
+        names.push(String::from_utf8(script)?);
+    }
+    // PowerShell takes these lines at the top of a script only.
+    for script in names.iter_mut().skip(1) {
+        let lines = script.lines();
+        let kept = lines.filter(|line| !line.starts_with("using namespace"));
+        *script = kept.flat_map(|line| [line, "\n"]).collect();
+    }
+    output.bytes(names.concat().as_bytes())?;
     Ok(Exit::Fine)
 }
 
-pub(crate) fn man(options: &ManOptions) -> anyhow::Result<Exit> {
-    let directory = &options.directory;
-    std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Args::command(), directory))
-        .with_context(|| format!("manual pages cannot be written to {}", directory.display()))?;
-    Ok(Exit::Fine)
+/// The command with the possible values of arguments that are names. Parsing does not use them: the
+/// commands reject unknown names with better errors.
+fn with_values(command: Command) -> Command {
+    let checks: Vec<_> = gdr_doctor::all()
+        .map(|check| check.id.to_string())
+        .collect();
+    let tests: Vec<_> = sanity::all()
+        .iter()
+        .map(|check| check.name().to_owned())
+        .collect();
+    let values = [
+        ("backend", BACKENDS.map(str::to_owned).to_vec()),
+        ("tests", tests),
+        ("only", checks.clone()),
+        ("skip", checks.clone()),
+        ("ids", checks),
+        ("to", devices()),
+    ];
+    complete(command, &values)
+}
+
+/// What `--backend` takes.
+const BACKENDS: [&str; 5] = ["auto", "gdrdrv", "dmabuf", "rm", "sim"];
+
+/// The RDMA devices of this machine, and the addresses that every machine has.
+fn devices() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/class/infiniband");
+    let names = entries.into_iter().flatten().flatten();
+    let mut names: Vec<_> = names
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort_unstable();
+    names.extend(["127.0.0.1", "127.0.0.2"].map(str::to_owned));
+    names
+}
+
+/// Gives these values to the arguments of these names, in a command and those below it.
+fn complete(mut command: Command, values: &[(&str, Vec<String>)]) -> Command {
+    for (name, values) in values {
+        let known = command
+            .get_arguments()
+            .any(|argument| argument.get_id() == name);
+        if known {
+            command = command.mut_arg(name, |argument| {
+                argument.value_parser(PossibleValuesParser::new(values.clone()))
+            });
+        }
+    }
+    let below = command
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned());
+    for name in below.collect::<Vec<_>>() {
+        command = command.mut_subcommand(name, |sub| complete(sub, values));
+    }
+    command
 }

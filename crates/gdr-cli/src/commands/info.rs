@@ -1,4 +1,4 @@
-//! `gdr info`: what can be mapped here, and how.
+//! `gdr info`: the kinds of GPU memory that can be mapped here, and how.
 
 use std::fs;
 
@@ -12,9 +12,10 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::say_simulated;
-use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::machine::Machine;
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -23,23 +24,26 @@ Examples:
   gdr info --backend rm     what this backend would do
   gdr info --json           for a program";
 
-/// Bytes of the scratch buffers whose routes are tried.
+/// Bytes of the buffers that are mapped to try a route.
 const SCRATCH: u64 = 64 << 10;
 
-/// Show what can be mapped on this machine, and how
+/// Show which GPU memory can be mapped on this machine, and how
 ///
-/// Allocates a small buffer of every kind of GPU memory and pins it, so the routes are not what
-/// should work but what does. Ends with a warning where one is refused.
+/// Allocates a small buffer of every kind of GPU memory, and pins and maps it: the routes shown are
+/// tried, not guessed. Exits with 1 if a kind cannot be mapped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
-pub(crate) struct Options {}
+pub(crate) struct Options {
+    #[command(flatten)]
+    gpu: GpuOptions,
+}
 
 #[derive(Serialize)]
 struct Info {
     #[serde(flatten)]
     schema: Schema,
     simulated: bool,
-    /// Why no hardware is involved, where that is so.
+    /// Why the GPU is simulated.
     simulated_because: Option<String>,
     backend: &'static str,
     backend_because: String,
@@ -67,57 +71,57 @@ struct Card {
     name: String,
     pci: String,
     memory_bytes: u64,
-    /// Where the backend or sysfs tells.
+    /// From the backend or sysfs.
     bar1_bytes: Option<u64>,
-    /// Where the backend tells.
+    /// From the backend.
     bar1_free_bytes: Option<u64>,
     compute_capability: String,
     gpudirect_rdma: bool,
     dma_buf: bool,
-    /// For whom writes of other devices are in order.
+    /// The scope in which writes of other devices are ordered.
     rdma_writes_in_order: String,
     /// Whether the driver flushes such writes.
     rdma_writes_flushed_by_driver: bool,
 }
 
-/// A kind of memory and how it is reached: one of the two is absent.
+/// A kind of memory: either its route or the reason of its refusal.
 #[derive(Serialize)]
 struct Kind {
     memory: &'static str,
     route: Option<String>,
     refused: Option<String>,
-    /// Every route of the backend to this kind of memory.
-    routes: Vec<Way>,
+    /// Every route of the backend for this kind of memory.
+    routes: Vec<RouteState>,
 }
 
 #[derive(Serialize)]
-struct Way {
+struct RouteState {
     route: String,
-    /// Why it is closed; absent where it is open.
+    /// Why it cannot be used; `null` for a usable route.
     closed: Option<String>,
 }
 
-pub(crate) fn run(global: &Global, _: &Options, output: &mut Output) -> Result<Exit> {
-    let machine = Machine::open(global)?;
-    let info = gather(&machine);
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
+    let info = gather(&gpu)?;
     if global.json {
         output.json(&info)?;
     } else {
-        say_simulated(&machine, output)?;
+        say_simulated(&gpu, output)?;
         show(&info, output)?;
     }
     let refused = info.routes.iter().any(|kind| kind.route.is_none());
     Ok(if refused { Exit::Warning } else { Exit::Fine })
 }
 
-fn gather(machine: &Machine) -> Info {
-    let context = machine.site.context();
+fn gather(gpu: &GpuContext) -> Result<Info> {
+    let context = gpu.target.context()?;
     let choice = context.choice();
     let routine = cpu::choice();
-    Info {
+    Ok(Info {
         schema: Schema::first("gdr.info"),
-        simulated: machine.simulated.is_some(),
-        simulated_because: machine.simulated.clone(),
+        simulated: gpu.simulated.is_some(),
+        simulated_because: gpu.simulated.clone(),
         backend: choice.backend.name(),
         backend_because: choice.reason.clone(),
         rejected: choice
@@ -129,26 +133,30 @@ fn gather(machine: &Machine) -> Info {
             })
             .collect(),
         persistent: context.attributes().persistent,
-        cuda: machine.site.gpu().driver().cuda_version().to_string(),
+        cuda: gpu.target.gpu().driver().cuda_version().to_string(),
         driver: driver_version(),
-        gpus: machine.gpus.iter().map(|gpu| card(gpu, machine)).collect(),
+        gpus: gpu
+            .gpus
+            .iter()
+            .map(|card| describe_card(card, gpu))
+            .collect(),
         copy_routine: routine.routine.name(),
         copy_routine_because: routine.reason.to_string(),
         copy_routines: Routine::supported()
             .iter()
             .map(|routine| routine.name())
             .collect(),
-        routes: MemoryKind::DEVICE.map(|kind| route(machine, kind)).into(),
-    }
+        routes: MemoryKind::DEVICE.map(|kind| route(gpu, kind)).into(),
+    })
 }
 
-fn card(gpu: &Gpu, machine: &Machine) -> Card {
-    let info = gpu.info();
-    let bar1 = machine.site.context().bar1(info.ordinal).ok().flatten();
-    // A simulated GPU's address may be that of something else in this machine.
+fn describe_card(card: &Gpu, gpu: &GpuContext) -> Card {
+    let info = card.info();
+    let bar1 = gpu.target.context().ok();
+    let bar1 = bar1.and_then(|context| context.bar1(info.ordinal).ok().flatten());
+    // The address of a simulated GPU may belong to another device of this machine.
     let in_sysfs = || {
-        machine
-            .simulated
+        gpu.simulated
             .is_none()
             .then(|| bar1_size(info.bdf))
             .flatten()
@@ -175,8 +183,8 @@ fn bar1_size(bdf: Bdf) -> Option<u64> {
     second_bar(&fs::read_to_string(format!("/sys/bus/pci/devices/{bdf}/resource")).ok()?)
 }
 
-/// The size of the second BAR in the text of a `resource` file: a line of start, end and flags
-/// for each, and an empty one after a BAR of 64 bits.
+/// The size of the second BAR in the text of a `resource` file, which has a line of start, end and
+/// flags for each BAR, and an empty line after a BAR of 64 bits.
 fn second_bar(text: &str) -> Option<u64> {
     let size = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -187,17 +195,17 @@ fn second_bar(text: &str) -> Option<u64> {
     text.lines().filter_map(size).nth(1)
 }
 
-/// Reaches a scratch buffer of this kind, up to its mapping.
-fn route(machine: &Machine, kind: MemoryKind) -> Kind {
+/// Allocates, pins and maps a buffer of this kind.
+fn route(gpu: &GpuContext, kind: MemoryKind) -> Kind {
     let mut routes = Vec::new();
     let mut reach = || -> Result<String> {
-        let buffer = machine.site.gpu().allocate(kind, SCRATCH)?;
-        let ways = machine.site.context().routes(buffer.ptr(), buffer.len())?;
-        routes.extend(ways.into_iter().map(|way| Way {
-            route: way.route.to_string(),
-            closed: way.refusal,
+        let buffer = gpu.target.gpu().allocate(kind, SCRATCH)?;
+        let routes_found = gpu.target.context()?.routes(buffer.ptr(), buffer.len())?;
+        routes.extend(routes_found.into_iter().map(|report| RouteState {
+            route: report.route.to_string(),
+            closed: report.refusal,
         }));
-        let pinned = machine.site.pin(buffer.ptr(), buffer.len())?;
+        let pinned = gpu.target.pin(buffer.ptr(), buffer.len())?;
         let mapping = pinned.map()?;
         Ok(format!("{}, {} mapping", pinned.route(), mapping.caching()))
     };
@@ -220,10 +228,8 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
         info.backend_because
     ))?;
     for rejected in &info.rejected {
-        output.line(format_args!(
-            "    not {}: {}",
-            rejected.backend, rejected.reason
-        ))?;
+        let rejected = format!("not {}: {}", rejected.backend, rejected.reason);
+        output.paragraph("    ", "      ", &rejected)?;
     }
     let ends = if info.persistent {
         "when unmapped"
@@ -231,12 +237,13 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
         "when the memory is freed"
     };
     output.line(format_args!("mappings end: {ends}"))?;
-    output.line(format_args!(
-        "copy routine: {} ({}); supported: {}",
+    let routines = format!(
+        "{} ({}); supported: {}",
         info.copy_routine,
         info.copy_routine_because,
         info.copy_routines.join(", ")
-    ))?;
+    );
+    output.paragraph("copy routine: ", "    ", &routines)?;
     output.line(format_args!("CUDA: {}", info.cuda))?;
     output.line(format_args!(
         "NVIDIA driver: {}",
@@ -269,11 +276,11 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
         let others = kind
             .routes
             .iter()
-            .filter(|way| !route.starts_with(&way.route));
+            .filter(|other| !route.starts_with(&other.route));
         let others: Vec<_> = others
-            .map(|way| match &way.closed {
-                None => format!("{}: open", way.route),
-                Some(reason) => format!("{}: {reason}", way.route),
+            .map(|other| match &other.closed {
+                None => format!("{}: open", other.route),
+                Some(reason) => format!("{}: {reason}", other.route),
             })
             .collect();
         routes.add_row([kind.memory.to_owned(), route, others.join("\n")]);
@@ -289,7 +296,7 @@ fn table<const N: usize>(titles: [&str; N]) -> Table {
     table
 }
 
-/// A size as people say it, where it is known.
+/// A size with its unit; a dash if it is unknown.
 fn bytes(size: Option<u64>) -> String {
     match size {
         None => "unknown".to_owned(),

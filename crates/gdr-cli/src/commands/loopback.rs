@@ -1,74 +1,81 @@
-//! `gdr loopback`: RDMA into GPU memory, proved.
+//! `gdr loopback`: a transfer into GPU memory by RDMA, and its proof.
 
-mod lines;
+mod nearest;
 mod table;
+mod text;
 
-use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::ValueEnum;
-use gdr_cuda::{Cuda, Gpu, MemoryKind, Ordinal};
+use gdr_cuda::MemoryKind;
+use gdr_perf::BenchTarget;
 use gdr_perf::loopback::{
-    self, Chosen, Destination, DeviceName, Ends, Event, Patience, Place, Reach, Report, Settings,
-    Step, SweepEvent, SweepSettings, Verdict, Wish,
+    self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, InvalidDeviceName,
+    ProviderPreference, Report, Settings, Step, SweepEvent, SweepSettings, Timeouts,
+    TransferPreference, Verdict,
 };
-use gdr_rdma::{Listener, Security, SharedKey};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use gdr_rdma::{Device, Listener, Security, SharedKey};
 
-use crate::args::Global;
+use super::say_simulated;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
-use crate::machine::Machine;
-use crate::numbers::{count, size};
+use crate::figures::FigureOptions;
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::host_source;
+use crate::interrupt::{self, FirstSignal};
 use crate::output::{Output, flow};
 use crate::progress::Progress;
-use lines::Lines;
+use crate::remedy;
+use crate::units::{count, size};
 use table::Table;
+use text::Lines;
 
-/// RoCE's UDP port, and the TCP port of the set-up unless said otherwise.
+/// The UDP port of RoCEv2.
 const PORT: u16 = 4791;
 
 const EXAMPLES: &str = "\
 Examples:
   gdr loopback                              prove RDMA into GPU memory, within this machine
   gdr loopback --size 64M --staged          through host memory and the copy engine instead
-  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; the same twice: in itself
-  gdr loopback --sweep --size 1G            measure direct against staged, 4 bytes to 1 GiB
+  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; one name twice: within it
+  gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
   gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
   gdr loopback --connect 10.0.0.1 --key-file key    on the other one
-  gdr loopback --backend sim --json         without a GPU, for a program";
+  gdr loopback --simulate --json            without a GPU, for a program";
 
-/// Move bytes by RDMA from one device into GPU memory, and prove that they arrived
+/// Transfer bytes by RDMA into GPU memory, and prove that they arrived
 ///
 /// Each iteration fills GPU memory with one pattern by a kernel, writes another by RDMA, waits for
-/// the completions of both ends, and looks at the memory by a kernel, by a copy to the host and
-/// through a CPU mapping; then it reads it back by RDMA. PASS means that all of them found the
-/// bytes that were sent; FAIL comes with the likely cause.
+/// the completions of both ends, and compares the memory by a kernel, by a copy to the host and
+/// through a CPU mapping; then it reads the memory back by RDMA. PASS means that every comparison
+/// found the sent bytes; FAIL comes with the likely cause.
 ///
-/// A device is one of the kernel's (mlx5_0, or with its port mlx5_0:2), or an address of this
-/// machine: gdr speaks RoCEv2 over UDP itself. `gdr devices` lists both.
+/// A device is a kernel device (mlx5_0, or with its port mlx5_0:2), or an address of this machine
+/// (or the name of an interface, or of the machine), where gdr itself speaks RoCEv2 over UDP.
+/// `gdr devices` lists both.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// Device whose host memory the bytes come from [default: the same as --to, or 127.0.0.2]
-    #[arg(long, value_name = "DEV", conflicts_with = "listen")]
+    /// Device that sends, from host memory [default: the same as --to, or 127.0.0.2]
+    #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "listen")]
     from: Option<DeviceName>,
 
-    /// Device that puts them into GPU memory [default: the first that is active, or 127.0.0.1]
-    #[arg(long, value_name = "DEV", conflicts_with = "connect")]
+    /// Device that receives, into GPU memory [default: the active one nearest to the GPU, or
+    /// 127.0.0.1]
+    #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "connect")]
     to: Option<DeviceName>,
 
-    /// UDP port of soft devices; other than 4791 for gdr's own peers only
+    /// UDP port of soft devices; only peers that run gdr accept another port than 4791
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
-    /// What moves the bytes
+    /// RDMA provider
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
     provider: Provider,
 
@@ -77,8 +84,8 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
 
-    /// Iterations, each with patterns of its own [default: 10]; the most rounds a latency is taken
-    /// from with --sweep [default: 2000]
+    /// Iterations, each with its own patterns [default: 10]; the most rounds of a latency with
+    /// --sweep [default: 2000]
     #[arg(short, long, value_name = "N", value_parser = count)]
     iterations: Option<u32>,
 
@@ -87,15 +94,15 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["listen", "connect", "pattern"])]
     sweep: bool,
 
-    /// What the patterns are made from
+    /// Seed of the patterns
     #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
     pattern: u32,
 
-    /// Reach GPU memory through a CPU mapping (soft) or by its registration (verbs), or fail
+    /// Transfer through a CPU mapping (soft) or a registration (verbs) of GPU memory, or fail
     #[arg(long, conflicts_with_all = ["staged", "connect"])]
     direct: bool,
 
-    /// Reach GPU memory through host memory and the GPU's copy engine
+    /// Transfer through host memory and the GPU's copy engine
     #[arg(long, conflicts_with = "connect")]
     staged: bool,
 
@@ -113,35 +120,46 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
     timeout: u32,
 
-    /// Own the GPU memory, and let one peer connect here by TCP
-    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address, conflicts_with = "connect")]
-    listen: Option<SocketAddr>,
+    /// Own the GPU memory, and accept one peer by TCP at this address
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "connect")]
+    listen: Option<HostPort>,
 
     /// Write into the GPU memory of the peer that listens there
-    #[arg(long, value_name = "ADDR[:PORT]", value_parser = address)]
-    connect: Option<SocketAddr>,
+    #[arg(
+        long,
+        value_name = "HOST[:PORT]",
+        conflicts_with_all = ["gpu", "require_gpu"]
+    )]
+    connect: Option<HostPort>,
 
     /// Seconds to wait for a peer to connect
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "listen")]
     wait: u32,
 
-    /// File with a key that both ends know, 16 bytes or more; needed off this machine
+    /// File of mode 600 with a key that both ends know, 16 bytes or more; needed for addresses
+    /// other than loopback ones
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     key_file: Option<PathBuf>,
 
-    /// Take any peer: for networks that keep strangers out themselves
+    /// Accept any peer without a key: for isolated networks
     #[arg(long)]
     insecure: bool,
+
+    #[command(flatten)]
+    figures: FigureOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
 }
 
-/// What moves the bytes.
+/// The provider.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Provider {
-    /// The kernel's devices where one can be used, else soft
+    /// Verbs if a kernel device can be used, else soft
     Auto,
     /// RoCEv2 in user space, over UDP
     Soft,
-    /// Devices of the kernel, through libibverbs
+    /// Kernel devices, through libibverbs
     Verbs,
 }
 
@@ -162,16 +180,17 @@ enum Allocator {
 }
 
 impl Options {
-    fn ends(&self) -> Ends {
-        Ends {
+    fn pair(&self) -> DevicePair {
+        DevicePair {
             from: self.from.clone(),
             to: self.to.clone(),
             port: self.port,
-            wish: match self.provider {
-                Provider::Auto => Wish::Auto,
-                Provider::Soft => Wish::Soft,
-                Provider::Verbs => Wish::Verbs,
+            preference: match self.provider {
+                Provider::Auto => ProviderPreference::Auto,
+                Provider::Soft => ProviderPreference::Soft,
+                Provider::Verbs => ProviderPreference::Verbs,
             },
+            nearest: Vec::new(),
         }
     }
 
@@ -187,12 +206,12 @@ impl Options {
 
     fn sweep_settings(&self) -> SweepSettings {
         let default = SweepSettings::default();
-        let Destination { memory, reach } = self.destination();
+        let Destination { memory, transfer } = self.destination();
         SweepSettings {
             largest: self.size.unwrap_or(default.largest),
             rounds: self.iterations.unwrap_or(default.rounds),
             memory,
-            reach,
+            transfer,
             timeout: seconds(self.timeout),
         }
     }
@@ -205,93 +224,105 @@ impl Options {
                 Allocator::Vmm => MemoryKind::Vmm,
                 Allocator::Pool => MemoryKind::Pool,
             },
-            reach: match (self.direct, self.staged) {
-                (true, _) => Reach::Direct,
-                (_, true) => Reach::Staged,
-                _ => Reach::Auto,
+            transfer: match (self.direct, self.staged) {
+                (true, _) => TransferPreference::Direct,
+                (_, true) => TransferPreference::Staged,
+                _ => TransferPreference::Auto,
             },
+        }
+    }
+
+    /// Whether a machine without a GPU simulates one. A named kernel device is real hardware, about
+    /// which a simulated GPU proves nothing.
+    fn without_gpu(&self) -> WithoutGpu {
+        let devices = [&self.from, &self.to];
+        let is_real = matches!(self.provider, Provider::Verbs)
+            || devices
+                .into_iter()
+                .flatten()
+                .any(|device| matches!(device, DeviceName::Verbs(_)));
+        match is_real {
+            true => WithoutGpu::Fails,
+            false => WithoutGpu::Simulates,
         }
     }
 
     fn security(&self) -> Result<Security> {
         match &self.key_file {
-            Some(path) => Ok(Security::Key(key(path)?)),
+            Some(path) => Ok(Security::Key(SharedKey::read(path)?)),
             None if self.insecure => Ok(Security::Insecure),
             None => Ok(Security::Loopback),
         }
     }
 }
 
-/// The GPU that the bytes go to.
-struct Where {
-    place: Place,
-    /// Why no hardware is involved, where that is so.
-    simulated: Option<String>,
+fn device_name(text: &str) -> Result<DeviceName, String> {
+    text.parse()
+        .map_err(|error: InvalidDeviceName| format!("{error}; `gdr devices` lists them"))
 }
 
-impl Where {
-    /// As [`Machine::open`]. A GPU that no backend maps will do, where none was asked for by name:
-    /// staged, the bytes reach it all the same.
-    fn open(global: &Global, options: &Options) -> Result<Self> {
-        let error = match Machine::open(global) {
-            Ok(machine) => {
-                return Ok(Self {
-                    place: machine.site.into(),
-                    simulated: machine.simulated,
-                });
-            }
-            Err(error) if options.direct => return Err(error),
-            Err(error) => error,
-        };
-        match error.downcast_ref::<gdr_copy::Error>() {
-            Some(none @ gdr_copy::Error::NoBackend { .. }) => {
-                let gpu = Gpu::open(Cuda::load()?, Ordinal(global.gpu))?;
-                Ok(Self {
-                    place: Place::without_mappings(gpu, none),
-                    simulated: None,
-                })
-            }
-            _ => Err(error),
+/// Opens the GPU that the bytes go to.
+///
+/// Without a GPU it is simulated, unless the options ask for real hardware. A GPU whose memory no
+/// backend maps is accepted where the options name no backend: a staged transfer reaches it too.
+fn open_gpu(options: &Options) -> Result<GpuContext> {
+    let error = match GpuContext::open(&options.gpu, options.without_gpu()) {
+        Err(error) if !options.direct => error,
+        opened => return opened,
+    };
+    match error.downcast_ref::<gdr_copy::Error>() {
+        Some(none @ gdr_copy::Error::NoBackend { .. }) => {
+            GpuContext::without_mappings(&options.gpu, none)
         }
-    }
-
-    fn say_simulated(&self, output: &mut Output) -> gdr_perf::Result<()> {
-        match &self.simulated {
-            Some(reason) => output.line(format_args!("simulated: {reason}")),
-            None => Ok(()),
-        }
+        _ => Err(error),
     }
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let alone = options.listen.is_none() && options.connect.is_none();
     if alone && (options.key_file.is_some() || options.insecure) {
-        let what = "--key-file and --insecure are about a peer: use --listen or --connect";
+        let what = "--key-file and --insecure need a peer: use --listen or --connect";
         return Err(UsageError(what.into()).into());
     }
-    if !matches!(options.provider, Provider::Soft) {
-        keep_the_library_from_gpu_memory();
+    if options.figures.is_given() && !options.sweep {
+        return Err(UsageError("--wide and --csv apply to the tables of --sweep".into()).into());
     }
-    let ends = options.ends();
-    let chosen = ends.choose()?;
-    let site = match options.connect {
-        None => Some(Where::open(global, options)?),
+    if !matches!(options.provider, Provider::Soft) {
+        // Nothing has started a thread yet.
+        gdr_rdma::disable_scatter_to_cqe();
+    }
+    let peer = Addresses::of(options)?;
+    let mut pair = options.pair().settle()?;
+    pair.choose()?;
+    let gpu = match options.connect {
+        None => Some(open_gpu(options)?),
         Some(_) => None,
     };
-    if let (Some(site), true) = (&site, options.sweep) {
-        return sweep(global, site, options, &chosen, output);
+    if let Some(gpu) = &gpu
+        && gpu.simulated.is_none()
+    {
+        pair.nearest = nearest::to(gpu.target.gpu(), &host_source::this_node());
+    }
+    let chosen = pair.choose()?;
+    let devices = Devices { pair, chosen };
+    if let (Some(gpu), true) = (&gpu, options.sweep) {
+        return sweep(global, gpu, options, &devices, output);
     }
     let mut lines = Lines::new(global, options.settings().iterations);
-    if let (Some(site), false) = (&site, global.json) {
-        site.say_simulated(output)?;
+    if let (Some(gpu), false) = (&gpu, global.json) {
+        say_simulated(gpu, output)?;
         lines.simulation_is_known();
     }
     if !global.json {
-        let Chosen { provider, why } = &chosen;
-        output.line(format_args!("provider  {provider}: {why}"))?;
+        let Chosen { provider, why, .. } = &devices.chosen;
+        output.paragraph("provider  ", "          ", &format!("{provider}: {why}"))?;
     }
-    // A wait for the peer cannot be given up in order: a signal ends the process then.
-    let stop = on_signals(!alone)?;
+    // A wait for the peer cannot be interrupted, so with a peer a signal ends the process.
+    let stop = interrupt::flag(if alone {
+        FirstSignal::RequestsStop
+    } else {
+        FirstSignal::Terminates
+    })?;
     let progress = Progress::on_stderr();
     let mut observe = |event: Event<'_>| {
         if alone && stop.load(Ordering::Relaxed) {
@@ -302,15 +333,19 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         }
         flow(lines.event(&event, output))
     };
-    let report = match (site, options.connect) {
-        (Some(site), _) => match options.listen {
-            Some(address) => listen(&site.place, options, &chosen, address, &mut observe)?,
-            None => within(&site.place, options, &chosen, &mut observe)?,
-        },
-        (None, Some(address)) => connect(options, &chosen, address, &mut observe)?,
+    let mut report = match (gpu, peer) {
+        (Some(gpu), Some(addresses)) => {
+            listen(&gpu.target, options, &devices, &addresses, &mut observe)?
+        }
+        (Some(gpu), None) => within(&gpu.target, options, &devices, &mut observe)?,
+        (None, Some(addresses)) => connect(options, &devices, &addresses, &mut observe)?,
         (None, None) => return Err(UsageError("there is nothing to do".into()).into()),
     };
     drop(progress);
+    if let Some(cause) = &mut report.cause {
+        let text = std::mem::take(&mut cause.remedy);
+        cause.remedy = remedy::with_options(text, cause.kind.remedies());
+    }
     if global.json {
         output.json(&report)?;
     } else {
@@ -323,24 +358,26 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     })
 }
 
-/// Measures, both ends in this process.
+/// Measures, with both ends in this process.
 fn sweep(
     global: &Global,
-    site: &Where,
+    gpu: &GpuContext,
     options: &Options,
-    chosen: &Chosen,
+    devices: &Devices,
     output: &mut Output,
 ) -> Result<Exit> {
     let settings = options.sweep_settings();
-    let (from, to) = options.ends().both(chosen)?;
-    if !global.json {
-        site.say_simulated(output)?;
+    let (from, to) = devices.pair.both(&devices.chosen)?;
+    match &gpu.simulated {
+        Some(reason) if options.figures.csv => Output::simulated_aside(reason),
+        _ if global.json => {}
+        _ => say_simulated(gpu, output)?,
     }
-    let stop = on_signals(false)?;
+    let stop = interrupt::flag(FirstSignal::RequestsStop)?;
     let progress = Progress::on_stderr();
     let (mut done, total) = (0, 2 * settings.sizes().count());
-    let mut table = Table::default();
-    let measured = loopback::sweep(&site.place, &from, &to, &settings, &mut |event| {
+    let mut table = Table::new(options.figures);
+    let measured = loopback::sweep(&gpu.target, &from, &to, &settings, &mut |event| {
         if stop.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
@@ -365,18 +402,87 @@ fn sweep(
 
 type Observe<'a> = &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>;
 
+/// The named devices and the chosen provider.
+struct Devices {
+    pair: DevicePair,
+    chosen: Chosen,
+}
+
+/// The TCP addresses of the connection setup, and which peers are accepted.
+struct Addresses {
+    all: Vec<SocketAddr>,
+    security: Security,
+}
+
+impl Addresses {
+    /// The addresses of a run in two processes. Fails if no peer could be accepted there.
+    fn of(options: &Options) -> Result<Option<Self>> {
+        let Some(host) = options.listen.as_ref().or(options.connect.as_ref()) else {
+            return Ok(None);
+        };
+        let security = options.security()?;
+        let all = host.resolve(seconds(options.timeout))?;
+        let far = |address: &&SocketAddr| {
+            let ip = address.ip().to_canonical();
+            !ip.is_loopback() && (options.connect.is_some() || !ip.is_unspecified())
+        };
+        if let (Security::Loopback, Some(address)) = (&security, all.iter().find(far)) {
+            return Err(UsageError(format!(
+                "{} is not a loopback address, so both ends need a shared key: give --key-file FILE \
+                 on both, or --insecure on an isolated network",
+                address.ip()
+            ))
+            .into());
+        }
+        Ok(Some(Self { all, security }))
+    }
+
+    /// Calls `attempt` for each address up to the first that can be used.
+    fn first<T>(&self, mut attempt: impl FnMut(SocketAddr) -> Result<T>) -> Result<T> {
+        let mut refusal = None;
+        for address in &self.all {
+            match attempt(*address) {
+                Err(error) if is_of_address(&error) => {
+                    refusal.get_or_insert(error);
+                }
+                outcome => return outcome,
+            }
+        }
+        Err(refusal.unwrap_or_else(|| anyhow::anyhow!("the host has no address")))
+    }
+}
+
+/// Whether another address of the same host may work.
+fn is_of_address(error: &anyhow::Error) -> bool {
+    use gdr_rdma::{Awaited, Error, HandshakeStep};
+    let error = match error.downcast_ref::<gdr_perf::Error>() {
+        Some(gdr_perf::Error::Rdma(error)) => Some(error),
+        _ => error.downcast_ref::<Error>(),
+    };
+    matches!(
+        error,
+        Some(
+            Error::Connect { .. }
+                | Error::NoRoute { .. }
+                | Error::AddressNotLocal { .. }
+                | Error::AddressFamily { .. }
+                | Error::Deadline(Awaited::Handshake(HandshakeStep::Connect))
+        )
+    )
+}
+
 /// Both ends in this process.
 fn within(
-    place: &Place,
+    target: &BenchTarget,
     options: &Options,
-    chosen: &Chosen,
+    devices: &Devices,
     observe: Observe<'_>,
 ) -> Result<Report> {
-    let (from, to) = options.ends().both(chosen)?;
+    let (from, to) = devices.pair.both(&devices.chosen)?;
     let destination = options.destination();
     let settings = options.settings();
     Ok(loopback::run(
-        place,
+        target,
         &from,
         &to,
         destination,
@@ -386,68 +492,66 @@ fn within(
 }
 
 fn listen(
-    place: &Place,
+    target: &BenchTarget,
     options: &Options,
-    chosen: &Chosen,
-    address: SocketAddr,
+    devices: &Devices,
+    addresses: &Addresses,
     observe: Observe<'_>,
 ) -> Result<Report> {
-    let security = options.security()?;
-    let device = options.ends().listener(chosen, address.ip())?;
-    let listener = Listener::bind(address)?;
-    let patience = Patience {
+    let (device, listener) = addresses.first(|address| {
+        let device = devices.pair.listener(&devices.chosen, address.ip())?;
+        let listener = Listener::bind(address)?;
+        check_listener(&device, address, &addresses.security)?;
+        Ok((device, listener))
+    })?;
+    let timeouts = Timeouts {
         peer: seconds(options.wait),
         step: seconds(options.timeout),
     };
     Ok(loopback::listen(
-        place,
+        target,
         &device,
         &listener,
-        &security,
+        &addresses.security,
         options.destination(),
-        patience,
+        timeouts,
         observe,
     )?)
 }
 
+/// Refuses a device that no peer would accept: without a key, one at another address than TCP's.
+fn check_listener(device: &Device, address: SocketAddr, security: &Security) -> Result<()> {
+    let (rdma, tcp) = (device.address().ip(), address.ip().to_canonical());
+    let keyed = matches!(security, Security::Key(_));
+    // On InfiniBand no IP address leads to the device.
+    if keyed || tcp.is_unspecified() || rdma == tcp || device.lid().is_some() {
+        return Ok(());
+    }
+    Err(UsageError(format!(
+        "{} is at {rdma}, and without a shared key a peer that connects to {tcp} accepts \
+         RDMA only there: give --key-file FILE on both sides, or --listen {rdma}",
+        device.name()
+    ))
+    .into())
+}
+
 fn connect(
     options: &Options,
-    chosen: &Chosen,
-    address: SocketAddr,
+    devices: &Devices,
+    addresses: &Addresses,
     observe: Observe<'_>,
 ) -> Result<Report> {
-    let security = options.security()?;
-    let device = options.ends().connector(chosen, address.ip())?;
     let settings = options.settings();
-    Ok(loopback::connect(
-        &device, address, &security, &settings, observe,
-    )?)
-}
-
-/// Switches mlx5's "scatter to CQE" off for this process: payloads of up to 64 bytes would come
-/// inside a completion, and the library would copy them by CPU to where they belong, which crashes
-/// for GPU memory (rdma-core, providers/mlx5/qp.c). Who has set the variable keeps the choice.
-fn keep_the_library_from_gpu_memory() {
-    const VARIABLE: &str = "MLX5_SCATTER_TO_CQE";
-    if std::env::var_os(VARIABLE).is_none() {
-        // SAFETY: this runs before CUDA, libibverbs or gdr have started any thread, so that nobody
-        // reads the environment at the same time.
-        unsafe { std::env::set_var(VARIABLE, "0") };
-    }
-}
-
-/// A flag that the first SIGINT or SIGTERM sets and the second ends the process by; the first
-/// already where `at_once`.
-fn on_signals(at_once: bool) -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(at_once));
-    for signal in [SIGINT, SIGTERM] {
-        let status = i32::from(Exit::Undecided.code());
-        // In this order: a signal sees the flag as those before it left it.
-        flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("signals cannot be handled")?;
-    }
-    Ok(stop)
+    addresses.first(|address| {
+        let device = devices.pair.connector(&devices.chosen, address.ip())?;
+        Ok(loopback::connect(
+            &device,
+            address,
+            &addresses.security,
+            &settings,
+            observe,
+        )?)
+    })
 }
 
 const fn seconds(count: u32) -> Duration {
@@ -458,37 +562,7 @@ fn name(step: Step) -> &'static str {
     match step {
         Step::Fill => "filling GPU memory",
         Step::Write => "RDMA WRITE",
-        Step::Verify => "looking at GPU memory",
+        Step::Verify => "comparing GPU memory",
         Step::Read => "RDMA READ",
-    }
-}
-
-/// The key in a file, without the end of its last line.
-fn key(path: &Path) -> Result<SharedKey> {
-    let what = || format!("the key file {}", path.display());
-    let bytes = fs::read(path).with_context(what)?;
-    SharedKey::new(bytes.trim_ascii_end()).with_context(what)
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let with_port = text.parse::<SocketAddr>();
-    with_port
-        .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)))
-        .map_err(|_| {
-            format!("`{text}` is no address: give it as 10.0.0.1, 10.0.0.1:4791 or [fe80::1]:4791")
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_has_a_port_or_the_usual_one() {
-        assert_eq!(address("10.0.0.1"), Ok(([10, 0, 0, 1], PORT).into()));
-        assert_eq!(address("10.0.0.1:5"), Ok(([10, 0, 0, 1], 5).into()));
-        assert_eq!(address("[::1]:5").unwrap().port(), 5);
-        assert_eq!(address("::1").unwrap().port(), PORT);
-        address("gpu-node").unwrap_err();
     }
 }

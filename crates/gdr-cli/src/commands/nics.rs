@@ -1,32 +1,44 @@
-//! `gdr nics`: which MAC address, interface, RDMA device, PCI function and GPU belong together.
+//! `gdr nics`: each NIC's MAC address, interface, RDMA device, PCI function and nearest GPU.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{ContentArrangement, Table};
-use gdr_node::{Bdf, Datum, Inventory, Netdev, RdmaDevice, RdmaPort, Source};
+use gdr_node::pci::Function;
+use gdr_node::topology::SmiClass;
+use gdr_node::{Bdf, Datum, DatumExt, Inventory, Netdev, RdmaDevice, RdmaPort, Source};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
-use crate::args::Global;
+use super::diff::printable;
+use super::sheet::{Layout, Sheet};
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::node::Which;
+use crate::global::Global;
+use crate::node_args::Which;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
-  gdr nics               which MAC, interface, RDMA device, slot and GPU belong together
+  gdr nics               which interface, RDMA device, slot and GPU belong together
+  gdr nics --wide        with MAC address, slot, driver and firmware
+  gdr nics --csv         for a spreadsheet
   gdr nics --json        for a program
   gdr nics --from node.tar.gz";
 
-/// List the NICs: MAC, interface, RDMA device and port, PCI function, slot, link, nearest GPU
+/// The most GPUs that are named as the nearest to one NIC.
+const MOST_NEAREST: usize = 16;
+
+/// List the NICs: interface, RDMA device and port, PCI function, link, nearest GPU
 ///
-/// What takes `ip`, `ethtool`, `ibdev2netdev`, `lspci` and a matrix to put together. Interfaces
-/// that are no PCI function are left out.
+/// Combines the output of `ip`, `ethtool`, `ibdev2netdev`, `lspci` and a distance matrix. Leaves out
+/// interfaces that are not PCI functions, and virtual functions without an interface.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
+
+    #[command(flatten)]
+    layout: Layout,
 }
 
 #[derive(Serialize)]
@@ -34,33 +46,41 @@ struct Report {
     #[serde(flatten)]
     schema: Schema,
     nics: Vec<Nic>,
+    /// Virtual functions that have neither an interface nor an RDMA device here.
+    virtual_functions_left_out: usize,
 }
 
-/// A NIC's port. What is not known is absent.
-#[derive(Debug, Serialize)]
+/// A NIC's port. Unknown values are `null`.
+#[derive(Debug, Default, Serialize)]
 struct Nic {
     mac: Option<String>,
     netdev: Option<String>,
     rdma: Option<String>,
     port: Option<u32>,
     pci: String,
+    model: Option<String>,
     numa: Option<u32>,
     slot: Option<String>,
     driver: Option<String>,
     firmware: Option<String>,
     link_layer: Option<String>,
     state: Option<String>,
+    /// In the kernel's format: `400 Gb/sec (4X NDR)`.
     rate: Option<String>,
+    rate_bits_per_second: Option<u64>,
     mtu: Option<u32>,
-    /// The nearest ones.
-    gpu: Option<String>,
+    /// The first 16 of the nearest GPUs.
+    gpu: Vec<String>,
+    gpu_left_out: usize,
     gpu_class: Option<String>,
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    options.layout.check(global)?;
     let node = options.which.open()?;
-    let nics = rows(node.source.as_ref(), &node.inventory);
-    let exit = if nics.is_empty() && node.inventory.rdma.is_unknown() {
+    let (nics, left_out) = Rows::new(node.source.as_ref(), &node.inventory).all();
+    let unknown = node.inventory.rdma.is_unknown() || node.inventory.tree.is_unknown();
+    let exit = if nics.is_empty() && unknown {
         Exit::Undecided
     } else {
         Exit::Fine
@@ -69,164 +89,247 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         output.json(&Report {
             schema: Schema::first("gdr.nics"),
             nics,
+            virtual_functions_left_out: left_out,
         })?;
         return Ok(exit);
     }
-    if nics.is_empty() {
-        output.line("There is no NIC that is a PCI function.")?;
-        return Ok(exit);
+    if nics.is_empty() && !options.layout.is_csv() {
+        match &node.inventory.tree {
+            Ok(_) => output.line("None of the PCI functions is a NIC.")?,
+            Err(absence) => output.line(format_args!("The PCI functions are {absence}."))?,
+        }
+    } else {
+        sheet(&nics, options.layout.is_whole()).show(options.layout, output)?;
     }
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header([
-        "MAC", "netdev", "RDMA", "PCI", "NUMA", "slot", "driver", "firmware", "link", "GPU",
-    ]);
-    for nic in &nics {
-        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
-        let rdma = match (&nic.rdma, nic.port) {
-            (Some(name), Some(port)) => format!("{name}/{port}"),
-            (name, _) => text(name),
-        };
-        let link: Vec<String> = [&nic.link_layer, &nic.state, &nic.rate]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect();
-        let gpu = match (&nic.gpu, &nic.gpu_class) {
-            (Some(gpu), Some(class)) => format!("{gpu} ({class})"),
-            _ => "-".to_owned(),
-        };
-        table.add_row([
-            text(&nic.mac),
-            text(&nic.netdev),
-            rdma,
-            nic.pci.clone(),
-            nic.numa.map_or_else(|| "-".to_owned(), |n| n.to_string()),
-            text(&nic.slot),
-            text(&nic.driver),
-            text(&nic.firmware),
-            if link.is_empty() {
-                "-".to_owned()
-            } else {
-                link.join(" ")
-            },
-            gpu,
-        ]);
+    if left_out > 0 && !options.layout.is_csv() {
+        output.line(format_args!(
+            "\nleft out: {left_out} virtual functions without an interface"
+        ))?;
     }
-    output.line(&table)?;
     Ok(exit)
 }
 
-fn rows(source: &dyn Source, inventory: &Inventory) -> Vec<Nic> {
-    let netdevs: &[Netdev] = inventory.netdevs.present().map_or(&[], Vec::as_slice);
-    let mut rows = Vec::new();
-    let mut seen: Vec<&str> = Vec::new();
-    for (device, bdf) in inventory.rdma_functions() {
-        let own = device.netdevs(netdevs);
-        seen.extend(own.iter().map(|netdev| netdev.name.as_str()));
-        if device.ports.is_empty() {
-            rows.push(row(source, inventory, bdf, Some(device), None, None));
+fn sheet(nics: &[Nic], whole: bool) -> Sheet {
+    let text = |value: &Option<String>| value.as_deref().map(printable).unwrap_or_default();
+    let number = |value: Option<u32>| value.map(|n| n.to_string()).unwrap_or_default();
+    let rdma = |nic: &Nic| match (&nic.rdma, nic.port) {
+        (Some(name), Some(port)) => printable(&format!("{name}/{port}")),
+        (name, _) => text(name),
+    };
+    let link = |nic: &Nic| {
+        let words = [&nic.link_layer, &nic.state, &nic.rate].map(text);
+        let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        words.join(" ")
+    };
+    let gpu = |nic: &Nic| match &nic.gpu_class {
+        Some(class) => {
+            let more = match nic.gpu_left_out {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("{}{more} ({class})", nic.gpu.join(", "))
         }
-        for port in &device.ports {
-            // Interfaces count ports from 0, RDMA devices from 1.
-            let netdev = own.iter().find(|netdev| {
-                (netdev.port.present()).is_none_or(|number| number + 1 == port.number)
-            });
-            rows.push(row(
-                source,
-                inventory,
-                bdf,
-                Some(device),
-                Some(port),
-                netdev.copied(),
-            ));
+        None => String::new(),
+    };
+    let mut sheet = if whole {
+        Sheet::new(&[
+            "RDMA", "netdev", "PCI", "NUMA", "link", "GPU", "model", "MAC", "MTU", "slot",
+            "driver", "firmware",
+        ])
+    } else {
+        Sheet::new(&["RDMA", "netdev", "PCI", "NUMA", "link", "GPU", "model"])
+            .keep_whole(&[0, 1, 2, 3])
+    };
+    for nic in nics {
+        let mut cells = vec![
+            rdma(nic),
+            text(&nic.netdev),
+            nic.pci.clone(),
+            number(nic.numa),
+            link(nic),
+            gpu(nic),
+            text(&nic.model),
+        ];
+        if whole {
+            cells.extend([
+                nic.mac.as_deref().map(short_address).unwrap_or_default(),
+                number(nic.mtu),
+                text(&nic.slot),
+                text(&nic.driver),
+                text(&nic.firmware),
+            ]);
         }
+        sheet.row(cells);
     }
-    for netdev in netdevs {
-        if let Some(bdf) = netdev.function.present()
-            && !seen.contains(&netdev.name.as_str())
-        {
-            rows.push(row(source, inventory, *bdf, None, None, Some(netdev)));
-        }
-    }
-    if rows.is_empty() {
-        for nic in inventory.nics() {
-            rows.push(row(source, inventory, nic.bdf, None, None, None));
-        }
-    }
-    rows
+    sheet
 }
 
-fn row(
-    source: &dyn Source,
-    inventory: &Inventory,
-    bdf: Bdf,
-    rdma: Option<&RdmaDevice>,
-    port: Option<&RdmaPort>,
-    netdev: Option<&Netdev>,
-) -> Nic {
-    let function = inventory.function(bdf);
-    let (gpu, gpu_class) = nearest_gpus(inventory, bdf);
-    let state = port
-        .map(|port| &port.state)
-        .or_else(|| Some(&netdev?.state));
-    Nic {
-        mac: netdev.and_then(|netdev| known(&netdev.address)),
-        netdev: netdev.map(|netdev| netdev.name.clone()),
-        rdma: rdma.map(|device| device.name.clone()),
-        port: port.map(|port| port.number),
-        pci: bdf.to_string(),
-        numa: function.and_then(|function| function.numa.present().map(|node| node.0)),
-        slot: slot(source, bdf),
-        driver: function.and_then(|function| known(&function.driver)),
-        firmware: rdma.and_then(|device| known(&device.firmware)),
-        link_layer: port.and_then(|port| known(&port.link_layer)),
-        state: state.and_then(known),
-        rate: port.and_then(|port| known(&port.rate)),
-        mtu: netdev.and_then(|netdev| netdev.mtu.present().copied()),
-        gpu,
-        gpu_class,
+/// A hardware address. Of the 20 bytes of IP over InfiniBand only the last eight, which name the port.
+fn short_address(address: &str) -> String {
+    let bytes: Vec<&str> = address.split(':').collect();
+    match bytes.len() {
+        20 => format!("..:{}", printable(&bytes[12..].join(":"))),
+        _ => printable(address),
     }
+}
+
+/// The facts that the rows are made from.
+struct Rows<'a> {
+    inventory: &'a Inventory,
+    slots: BTreeMap<String, String>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(source: &dyn Source, inventory: &'a Inventory) -> Self {
+        // `/sys/bus/pci/slots/*/address` has the address without the function.
+        const SLOTS: &str = "/sys/bus/pci/slots";
+        let names = source.list(SLOTS).ok().unwrap_or_default();
+        let slot = |slot: String| {
+            let address = source.text(&format!("{SLOTS}/{slot}/address"));
+            Some((address.ok()?, slot))
+        };
+        Self {
+            inventory,
+            slots: names.into_iter().filter_map(slot).collect(),
+        }
+    }
+
+    /// A row for each port, and the number of virtual functions without one.
+    fn all(&self) -> (Vec<Nic>, usize) {
+        let netdevs: &[Netdev] = self
+            .inventory
+            .netdevs
+            .as_ref()
+            .ok()
+            .map_or(&[], Vec::as_slice);
+        let mut rows = Vec::new();
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        let mut places: Vec<Bdf> = Vec::new();
+        let mut put = |bdf: Bdf, nic: Nic| {
+            places.push(bdf);
+            rows.push(nic);
+        };
+        for (device, bdf) in self.inventory.rdma_functions() {
+            let own = device.netdevs(netdevs);
+            seen.extend(own.iter().map(|netdev| netdev.name.as_str()));
+            if device.ports.is_empty() {
+                put(bdf, self.row(bdf, Some(device), None, own.first().copied()));
+            }
+            for port in &device.ports {
+                // Interfaces count ports from 0, RDMA devices from 1.
+                let netdev = own.iter().find(|netdev| {
+                    (netdev.port.as_ref().ok()).is_none_or(|number| number + 1 == port.number)
+                });
+                put(
+                    bdf,
+                    self.row(bdf, Some(device), Some(port), netdev.copied()),
+                );
+            }
+        }
+        for netdev in netdevs {
+            if let Some(bdf) = netdev.function.as_ref().ok()
+                && !seen.contains(netdev.name.as_str())
+            {
+                put(*bdf, self.row(*bdf, None, None, Some(netdev)));
+            }
+        }
+        let known: BTreeSet<Bdf> = places.iter().copied().collect();
+        let mut left_out = 0;
+        let functions = self.inventory.tree.as_ref().ok();
+        let functions = functions.into_iter().flat_map(|tree| tree.functions());
+        for function in functions.filter(|function| function.identity.is_network()) {
+            if known.contains(&function.bdf) {
+                continue;
+            }
+            if is_virtual(function) {
+                left_out += 1;
+            } else {
+                places.push(function.bdf);
+                rows.push(self.row(function.bdf, None, None, None));
+            }
+        }
+        self.add_gpus(&mut rows, &places);
+        (rows, left_out)
+    }
+
+    fn row(
+        &self,
+        bdf: Bdf,
+        rdma: Option<&RdmaDevice>,
+        port: Option<&RdmaPort>,
+        netdev: Option<&Netdev>,
+    ) -> Nic {
+        let function = self.inventory.function(bdf);
+        let state = port
+            .map(|port| &port.state)
+            .or_else(|| Some(&netdev?.state));
+        let rate = port.and_then(|port| known(&port.rate));
+        let device = bdf.to_string();
+        let device = device
+            .rsplit_once('.')
+            .map_or(&*device, |(device, _)| device);
+        Nic {
+            mac: netdev.and_then(|netdev| known(&netdev.address)),
+            netdev: netdev.map(|netdev| netdev.name.clone()),
+            rdma: rdma.map(|device| device.name.clone()),
+            port: port.map(|port| port.number),
+            pci: bdf.to_string(),
+            model: function.and_then(|function| {
+                let name = function.identity.name.clone();
+                name.or_else(|| function.identity.model().map(str::to_owned))
+            }),
+            numa: function.and_then(|function| function.numa.as_ref().ok().map(|node| node.0)),
+            slot: self.slots.get(device).cloned(),
+            driver: function.and_then(|function| known(&function.driver)),
+            firmware: rdma.and_then(|device| known(&device.firmware)),
+            link_layer: port.and_then(|port| known(&port.link_layer)),
+            state: state.and_then(known),
+            rate_bits_per_second: rate.as_deref().and_then(bits_per_second),
+            rate,
+            mtu: netdev.and_then(|netdev| netdev.mtu.as_ref().ok().copied()),
+            ..Nic::default()
+        }
+    }
+
+    /// Adds the nearest GPUs to the rows with these indices.
+    fn add_gpus(&self, rows: &mut [Nic], places: &[Bdf]) {
+        let Ok(topology) = self.inventory.topology() else {
+            return;
+        };
+        let gpus = &self.inventory.gpus;
+        let all = gpus.iter().map(|gpu| gpu.bdf).chain(places.iter().copied());
+        let distances = topology.distances(all);
+        for (row, nic) in rows.iter_mut().zip(gpus.len()..) {
+            let class = |gpu: usize| distances.smi(gpu, nic);
+            let best: Option<SmiClass> = (0..gpus.len()).filter_map(class).min();
+            let mut nearest = (0..gpus.len()).filter(|gpu| best.is_some() && class(*gpu) == best);
+            row.gpu = (nearest.by_ref().take(MOST_NEAREST))
+                .map(|gpu| gpus[gpu].index.to_string())
+                .collect();
+            row.gpu_left_out = nearest.count();
+            row.gpu_class = best.map(|class| class.to_string());
+        }
+    }
+}
+
+/// Whether a function is virtual, by sysfs or by its name in lspci.
+fn is_virtual(function: &Function) -> bool {
+    let name = function.identity.name.as_deref().unwrap_or_default();
+    function.is_virtual() || name.contains("Virtual Function")
+}
+
+/// Parses a rate in the kernel's format: `400 Gb/sec (4X NDR)`.
+fn bits_per_second(rate: &str) -> Option<u64> {
+    let (number, unit) = rate.split_once(' ')?;
+    let number: f64 = number
+        .parse()
+        .ok()
+        .filter(|n: &f64| (0.0..1e6).contains(n))?;
+    unit.starts_with("Gb/sec").then_some((number * 1e9) as u64)
 }
 
 fn known(datum: &Datum<String>) -> Option<String> {
-    datum.present().filter(|text| !text.is_empty()).cloned()
-}
-
-/// The slot that firmware names for a device: `/sys/bus/pci/slots/*/address` has it without the
-/// function.
-fn slot(source: &dyn Source, bdf: Bdf) -> Option<String> {
-    let device = bdf.to_string();
-    let device = device.rsplit_once('.')?.0;
-    let slots = source.list("/sys/bus/pci/slots").into_present()?;
-    slots.into_iter().find(|slot| {
-        source
-            .text(&format!("/sys/bus/pci/slots/{slot}/address"))
-            .into_present()
-            .is_some_and(|address| address == device)
-    })
-}
-
-/// The GPUs that are nearest to a NIC, and how near.
-fn nearest_gpus(inventory: &Inventory, nic: Bdf) -> (Option<String>, Option<String>) {
-    let Some(topology) = inventory.topology() else {
-        return (None, None);
-    };
-    let classes: Vec<_> = inventory
-        .gpus
-        .iter()
-        .filter_map(|gpu| Some((topology.relation(gpu.bdf, nic).ok()?.smi, gpu)))
-        .collect();
-    let Some(best) = classes.iter().map(|(class, _)| *class).min() else {
-        return (None, None);
-    };
-    let names: Vec<String> = classes
-        .iter()
-        .filter(|(class, _)| *class == best)
-        .map(|(_, gpu)| gpu.index.to_string())
-        .collect();
-    (Some(names.join(", ")), Some(best.to_string()))
+    datum.as_ref().ok().filter(|text| !text.is_empty()).cloned()
 }
 
 #[cfg(test)]
@@ -238,7 +341,7 @@ mod tests {
     #[test]
     fn every_port_has_one_line_with_its_gpu() {
         let node = example::node();
-        let rows = rows(&node, &Inventory::read(&node));
+        let (rows, _) = rows(&node);
         let of = |name: &str| {
             let found: Vec<&Nic> = rows
                 .iter()
@@ -249,8 +352,62 @@ mod tests {
         };
         let nic = of("mlx5_1");
         assert_eq!(nic.pci, example::NICS[1]);
-        assert_eq!(nic.gpu.as_deref(), Some("GPU0, GPU1"));
+        assert_eq!(nic.gpu, ["GPU0", "GPU1"]);
         assert_eq!(nic.gpu_class.as_deref(), Some("PIX"));
+        assert!(
+            nic.rate_bits_per_second
+                .is_some_and(|rate| rate >= 100_000_000_000)
+        );
         assert!(of("mlx5_0").mac.is_some());
+    }
+
+    #[test]
+    fn the_table_of_a_node_fits_100_columns_and_is_plain_text() {
+        let (nics, _) = rows(&example::node());
+        for line in sheet(&nics, false).lines(100) {
+            assert!(line.len() <= 100 && line.is_ascii(), "{line}");
+            assert!(!line.contains(" - "), "{line}");
+        }
+        let text = sheet(&nics, false).lines(100).join("\n");
+        for nic in &nics {
+            assert!(text.contains(&nic.pci), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_ip_over_infiniband_is_shortened_to_its_port() {
+        let long = "00:00:10:49:fe:80:00:00:00:00:00:00:b8:ce:f6:03:00:d4:6e:5a";
+        assert_eq!(short_address(long), "..:b8:ce:f6:03:00:d4:6e:5a");
+        assert_eq!(short_address("b8:ce:f6:d4:6e:5a"), "b8:ce:f6:d4:6e:5a");
+        assert_eq!(
+            bits_per_second("400 Gb/sec (4X NDR)"),
+            Some(400_000_000_000)
+        );
+        assert_eq!(bits_per_second("fast"), None);
+    }
+
+    #[test]
+    fn every_network_function_is_a_nic_whatever_its_maker_and_whatever_was_collected() {
+        let listing = "\
+00:00.0 Host bridge: Intel Corporation Device 1
+00:05.0 Ethernet controller [0200]: Intel Corporation E810-C [8086:1592]
+00:06.0 Ethernet controller [0200]: Broadcom BCM57508 [14e4:1750]
+00:07.0 Ethernet controller [0200]: Mellanox ConnectX Virtual Function [15b3:101e]
+";
+        let tree = gdr_node::import::lspci::read(listing).unwrap().into_tree();
+        let inventory = Inventory::of_tree(Ok(tree), gdr_node::NumaLayout::of_nodes(1));
+        let source = gdr_node::MemorySource::partial();
+        let (rows, left_out) = Rows::new(&source, &inventory).all();
+        assert_eq!((rows.len(), left_out), (2, 1));
+        assert!(
+            rows[0]
+                .model
+                .as_deref()
+                .is_some_and(|model| model.contains("E810"))
+        );
+    }
+
+    fn rows(node: &gdr_node::MemorySource) -> (Vec<Nic>, usize) {
+        Rows::new(node, &Inventory::read(node)).all()
     }
 }

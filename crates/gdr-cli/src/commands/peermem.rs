@@ -1,22 +1,22 @@
-//! `gdr peermem`: the peer-memory module, as a service.
+//! `gdr peermem`: the peer-memory kernel module.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
 use gdr_doctor::Action;
+use gdr_doctor::fix::{Done, Journal, LiveSystem, System, apply};
 use gdr_doctor::peermem::{DROP_IN, DmaBuf, MODULE, OLD_MODULE, PeerMemory, Standing};
-use gdr_doctor::remedy::{Done, Hands, Journal, LiveHands, apply};
-use gdr_node::Datum;
+use gdr_node::{Absence, DatumExt};
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::fix::{JOURNAL, root};
-use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::live;
-use crate::node::Which;
+use crate::global::Global;
+use crate::host_source;
+use crate::node_args::Which;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -26,10 +26,10 @@ Examples:
   sudo gdr peermem enable    load it now and at boot
   sudo gdr peermem disable   no longer at boot";
 
-/// See and manage the kernel module that lets RDMA NICs register GPU memory
+/// Show and manage the kernel module that lets RDMA NICs register GPU memory
 ///
-/// nvidia_peermem today, nv_peer_mem of old. Where it cannot work, says why and whether dma-buf
-/// does.
+/// The module is nvidia_peermem, formerly nv_peer_mem. If it cannot work, shows why, and whether
+/// dma-buf can be used instead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -39,7 +39,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Say how things stand: 0 where it works, 1 where dma-buf has to, 2 where neither does
+    /// Show the state: exit status 0 if it works, 1 if dma-buf can replace it, 2 if neither works
     Status {
         #[command(flatten)]
         which: Which,
@@ -50,7 +50,7 @@ enum What {
     Unload,
     /// Load the module now and at every boot
     Enable,
-    /// Do not load the module at boot any more
+    /// Stop loading the module at boot
     Disable,
 }
 
@@ -72,10 +72,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         What::Enable => act(&[PeerMemory::enable(), PeerMemory::load()], output)?,
         What::Unload => {
             root()?;
-            let mut hands = LiveHands::new();
+            let mut system = LiveSystem::new();
             for module in [MODULE, OLD_MODULE] {
-                if hands.exists(&format!("/sys/module/{module}")) {
-                    hands.unload_module(module).map_err(|error| {
+                if system.exists(&format!("/sys/module/{module}")) {
+                    system.unload_module(module).map_err(|error| {
                         anyhow::anyhow!(
                             "{module} cannot be unloaded: {error}; end the jobs that have GPU \
                              memory registered"
@@ -87,26 +87,26 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         }
         What::Disable => {
             root()?;
-            let mut hands = LiveHands::new();
-            if hands.exists(DROP_IN) {
-                hands.remove(DROP_IN)?;
+            let mut system = LiveSystem::new();
+            if system.exists(DROP_IN) {
+                system.remove(DROP_IN)?;
                 output.line(format_args!("{DROP_IN} is gone"))?;
             }
         }
     }
-    status(global, PeerMemory::read(&live::this_node()), output)
+    status(global, PeerMemory::read(&host_source::this_node()), output)
 }
 
 fn act(actions: &[Action], output: &mut Output) -> Result<()> {
     root()?;
-    let peer = PeerMemory::read(&live::this_node());
+    let peer = PeerMemory::read(&host_source::this_node());
     if matches!(peer.standing, Standing::Impossible | Standing::Conflict) {
         anyhow::bail!("{MODULE} cannot be loaded: {}", peer.because);
     }
     let mut journal = Journal::open(&PathBuf::from(JOURNAL))?;
-    let mut hands = LiveHands::new();
+    let mut system = LiveSystem::new();
     for action in actions {
-        match apply(action, &mut hands, &mut journal)? {
+        match apply(action, &mut system, &mut journal)? {
             Done::Changed(what) | Done::Already(what) => output.line(what)?,
         }
     }
@@ -136,20 +136,20 @@ fn status(global: &Global, peer: PeerMemory, output: &mut Output) -> Result<Exit
     if let Some(version) = &peer.version {
         output.line(format_args!("version: {version}"))?;
     }
-    output.line(format_args!("NVIDIA driver: {}", peer.driver))?;
+    output.line(format_args!("NVIDIA driver: {}", peer.driver.shown()))?;
     output.line(match &peer.at_boot {
-        Datum::Present(path) => format!("at boot: loaded by {path}"),
-        Datum::Missing => "at boot: not loaded; `gdr peermem enable` changes that".to_owned(),
-        unknown => format!("at boot: {unknown}"),
+        Ok(path) => format!("at boot: loaded by {path}"),
+        Err(Absence::Missing) => {
+            "at boot: not loaded; `gdr peermem enable` changes that".to_owned()
+        }
+        Err(absence) => format!("at boot: {absence}"),
     })?;
     let dma_buf = match peer.dma_buf {
-        DmaBuf::Ready => "the GPU's side can; `gdr devices` says whether a NIC can",
+        DmaBuf::Ready => "the GPU supports it; `gdr devices` shows whether a NIC does",
         DmaBuf::No => "no",
         DmaBuf::Unknown => "not known",
     };
-    output.line(format_args!(
-        "dma-buf instead: {dma_buf} ({})",
-        peer.dma_buf_because
-    ))?;
+    let text = format!("{dma_buf} ({})", peer.dma_buf_because);
+    output.paragraph("dma-buf instead: ", "    ", &text)?;
     Ok(exit)
 }

@@ -1,22 +1,24 @@
 //! `gdr pplat`: GDRCopy's `gdrcopy_pplat`.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
 use gdr_cuda::Direction;
-use gdr_perf::Place;
-use gdr_perf::pplat::{self, Event, Settings};
+use gdr_perf::MemoryLocation;
+use gdr_perf::pplat::{self, Event, Report, Settings};
 use gdr_perf::timer::Batches;
 
-use super::memory::{MemoryOptions, introduce};
-use crate::args::Global;
+use super::gdrcopy_common::{MemoryOptions, Text, introduce};
+use super::measurement::Measurement;
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::machine::Machine;
-use crate::numbers::{count, six_digits, size};
+use crate::figures::{Cell, Column, DURATION, FigureOptions, Figures, SIMULATED, duration};
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
-use crate::progress::Progress;
+use crate::progress::print_to_stderr;
+use crate::units::{count, six_digits, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,8 +29,8 @@ Examples:
 
 /// Measure round trips between the CPU and a running kernel (gdrcopy_pplat)
 ///
-/// The CPU's clock measures, in either mode, from before the CPU writes to after it has read.
-/// Making and checking the data is not in it.
+/// The CPU's clock measures from before the CPU writes until it has read, in either mode. Filling and
+/// checking the data is not included.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -36,7 +38,7 @@ pub(crate) struct Options {
     #[arg(short = 't', long, value_name = "N", value_parser = count, default_value = "1000")]
     iterations: u32,
 
-    /// Seconds that one answer may take; 0 waits for ever
+    /// Seconds that one answer may take; 0 waits forever
     #[arg(short = 'u', long, value_name = "SECONDS", default_value_t = 10)]
     timeout: u64,
 
@@ -47,7 +49,7 @@ pub(crate) struct Options {
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "0")]
     payload: u64,
 
-    /// Blocks of the kernel; 1 without data
+    /// Kernel blocks; 1 without data
     #[arg(short = 'B', long, value_name = "N", value_parser = count, default_value = "8")]
     blocks: u32,
 
@@ -59,17 +61,23 @@ pub(crate) struct Options {
     #[arg(short, long, value_enum, value_name = "MODE", default_value_t = Mode::CpuProduces)]
     mode: Mode,
 
-    /// Where the flag is that the CPU writes
+    /// Memory of the flag that the CPU writes
     #[arg(short = 'G', long, value_enum, value_name = "PLACE", default_value_t = Location::Gpumem)]
     gpu_flag: Location,
 
-    /// Where the flag is that the GPU writes
+    /// Memory of the flag that the GPU writes
     #[arg(short = 'C', long, value_enum, value_name = "PLACE", default_value_t = Location::Hostmem)]
     cpu_flag: Location,
 
-    /// Where the data are
+    /// Memory of the data
     #[arg(short = 'D', long, value_enum, value_name = "PLACE", default_value_t = Location::Gpumem)]
     data: Location,
+
+    #[command(flatten)]
+    figures: FigureOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
 }
 
 /// Who fills the data.
@@ -83,14 +91,14 @@ enum Mode {
     GpuProduces,
 }
 
-/// Where memory is.
+/// GPU or host memory.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Location {
     Gpumem,
     Hostmem,
 }
 
-impl From<Location> for Place {
+impl From<Location> for MemoryLocation {
     fn from(location: Location) -> Self {
         match location {
             Location::Gpumem => Self::Gpu,
@@ -123,30 +131,36 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let settings = options.settings();
     let used = Batches::of(settings.iterations).iterations();
     if used != settings.iterations {
-        anstream::eprintln!(
+        print_to_stderr(format_args!(
             "WARNING: num_iters is not a multiple of 100. Increasing num_iters from {} to {used}.",
             settings.iterations
-        );
+        ));
     }
-    let machine = Machine::open(global)?;
-    if !global.json {
-        introduce(&machine, global, output)?;
+    let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
+    let lines = Text::of(global, options.figures);
+    introduce(&gpu, lines, output)?;
+    if lines.has_lines() {
         describe(options, &settings, used, output)?;
     }
-    let progress = Progress::on_stderr();
-    let report = pplat::run(&machine.site, &settings, &mut |event| {
+    let mut measurement = Measurement::start(global, used as usize)?;
+    let result = pplat::run(&gpu.target, &settings, &mut |event| {
         match event {
             // Rarely, so that a terminal does not come between the round trips.
             Event::Answered { round, rounds } if round.is_multiple_of(1000) => {
-                progress.at(round as usize, rounds as usize, "round trips");
+                measurement.reached(round as usize, rounds as usize, "round trips");
             }
             _ => {}
         }
-        ControlFlow::Continue(())
-    })?;
-    drop(progress);
+        measurement.flow(Ok(()))
+    });
+    let report = measurement.finish(result)?;
     if global.json {
         output.json(&report)?;
+        return Ok(Exit::Fine);
+    }
+    let figures = Figures::new(options.figures, &[&ROW, &DURATION, &[SIMULATED]]);
+    if lines == Text::Csv {
+        figures.write([cells(&report)], output)?;
         return Ok(Exit::Fine);
     }
     output.line(format_args!(
@@ -163,7 +177,23 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         six_digits(single.p99_ns / 1000.0),
         six_digits(single.max_ns / 1000.0)
     ))?;
+    if options.figures.is_given() {
+        figures.write([cells(&report)], output)?;
+    }
     Ok(Exit::Fine)
+}
+
+const ROW: [Column; 2] = [
+    Column::new("bytes", "payload", 10),
+    Column::new("direction", "direction", 10),
+];
+
+/// Of single round trips.
+fn cells(report: &Report) -> Vec<Cell> {
+    let mut cells = vec![Cell::Count(report.payload), Cell::text(report.direction)];
+    cells.extend(duration(&report.round));
+    cells.push(Cell::text(report.subject.simulated));
+    cells
 }
 
 /// What will be measured, with the lines of GDRCopy's tool that scripts can know.
@@ -205,12 +235,12 @@ fn describe(
     output.line(match (settings.direction, payload) {
         (_, 0) => "Each round: the CPU stores gpu_flag, the GPU sees it and stores cpu_flag, the CPU sees that.",
         (Direction::CpuToGpu, _) => {
-            "Each round: the CPU writes the data and gpu_flag, the GPU sees the flag, checks the \
+            "Each round: the CPU writes the data and gpu_flag, the GPU sees the flag,\nchecks the \
              data and stores cpu_flag, the CPU sees that."
         }
         (Direction::GpuToCpu, _) => {
-            "Each round: the CPU stores gpu_flag, the GPU sees it, writes the data and cpu_flag, \
-             the CPU sees the flag and reads the data."
+            "Each round: the CPU stores gpu_flag, the GPU sees it, writes the data and \
+             cpu_flag,\nthe CPU sees the flag and reads the data."
         }
     })?;
     output.line("CPU does the time measurement.\n")

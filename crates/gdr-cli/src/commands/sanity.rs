@@ -1,30 +1,31 @@
 //! `gdr sanity`: GDRCopy's `gdrcopy_sanity`.
 
-use std::ops::ControlFlow;
-
 use anyhow::Result;
-use gdr_perf::sanity::{self, Check, Event, Report, Verdict};
+use gdr_perf::report::Schema;
+use gdr_perf::sanity::{self, Check, CheckResult, Event, Report};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
+use super::measurement::Measurement;
 use super::{describe, say_simulated};
-use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit};
-use crate::machine::Machine;
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
-use crate::progress::Progress;
+use crate::progress::{Progress, print_to_stderr};
 
 const EXAMPLES: &str = "\
 Examples:
   gdr sanity                            check everything
-  gdr sanity -v -t data_small_sizes     one check, telling how it goes
+  gdr sanity -v -t data_small_sizes     one check, step by step
   gdr sanity -e --gpu 1                 the long checks too, on the second GPU
-  gdr sanity --backend sim --json       without a GPU, for a program";
+  gdr sanity --simulate --json          without a GPU, for a program";
 
-/// Check that mapped GPU memory is what it claims to be (gdrcopy_sanity)
+/// Check that mappings of GPU memory are correct (gdrcopy_sanity)
 ///
-/// Each check passes, fails with what was wrong, or is waived with the reason that it cannot say
-/// anything on this machine. A waived check is no failure.
+/// Each check passes, fails with a reason, or is waived with the reason why it cannot run on this
+/// machine. A waived check is not a failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -43,6 +44,9 @@ pub(crate) struct Options {
     /// Run the extended checks too
     #[arg(short, long)]
     extended: bool,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
@@ -56,9 +60,9 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     } else {
         sanity::named(&options.tests)?
     };
-    let machine = Machine::open(global)?;
+    let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
     if !global.json {
-        say_simulated(&machine, output)?;
+        say_simulated(&gpu, output)?;
     }
     let verbose = global.verbose > 0;
     let progress = if verbose {
@@ -66,24 +70,31 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     } else {
         Progress::on_stderr()
     };
-    let report = sanity::run(&machine.site, &checks, &mut |event| {
+    let mut measurement = Measurement::with(global, checks.len(), progress)?;
+    let result = sanity::run(&gpu.target, &checks, &mut |event| {
         match event {
-            Event::Running {
-                index,
-                total,
-                check,
-            } => {
-                progress.at(index, total, check.name());
+            Event::Running { check, .. } => {
+                measurement.begin(check.name());
                 if verbose {
-                    anstream::eprintln!("&&&& RUNNING {}", check.name());
+                    print_to_stderr(format_args!("&&&& RUNNING {}", check.name()));
                 }
             }
-            Event::Ended { check, verdict } if verbose => tell(check, verdict),
+            Event::FinishedCheck { check, verdict } => {
+                let (check, proves) = (check.name(), check.proves());
+                measurement.end(&Checked {
+                    check,
+                    proves,
+                    verdict,
+                });
+                if verbose {
+                    tell(check, verdict);
+                }
+            }
             _ => {}
         }
-        ControlFlow::Continue(())
-    })?;
-    drop(progress);
+        measurement.flow(Ok(()))
+    });
+    let report = measurement.finish(result)?;
 
     if global.json {
         output.json(&report)?;
@@ -93,26 +104,43 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if report.failed == 0 {
         return Ok(Exit::Fine);
     }
-    // Scripts of GDRCopy's users look for this line; the status is our own exit status.
-    anstream::eprintln!("Error: Encountered an error or a test failure with status=2");
+    // Scripts search for GDRCopy's line; the status is gdr's exit status.
+    print_to_stderr(format_args!(
+        "Error: Encountered an error or a test failure with status=2"
+    ));
     Ok(Exit::Failure)
 }
 
-/// In the words of NVIDIA's test logs.
-fn tell(check: &Check, verdict: &Verdict) {
-    let name = check.name();
+/// A check before the run was stopped, in the layout of a whole run.
+#[derive(Serialize)]
+struct Checked<'a> {
+    #[serde(rename = "name")]
+    check: &'a str,
+    proves: &'a str,
+    #[serde(flatten)]
+    verdict: &'a CheckResult,
+}
+
+/// In the format of NVIDIA's test logs.
+fn tell(name: &str, verdict: &CheckResult) {
     match verdict {
-        Verdict::Passed => anstream::eprintln!("&&&& {} {name}", "PASSED".green()),
-        Verdict::Failed(reason) => {
-            anstream::eprintln!("{name}: {reason}\n&&&& {} {name}", "FAILED".red().bold());
+        CheckResult::Passed => print_to_stderr(format_args!("&&&& {} {name}", "PASSED".green())),
+        CheckResult::Failed(reason) => {
+            print_to_stderr(format_args!(
+                "{name}: {reason}\n&&&& {} {name}",
+                "FAILED".red().bold()
+            ));
         }
-        Verdict::Waived(reason) => {
-            anstream::eprintln!("{name}: {reason}\n&&&& {} {name}", "WAIVED".yellow());
+        CheckResult::Waived(reason) => {
+            print_to_stderr(format_args!(
+                "{name}: {reason}\n&&&& {} {name}",
+                "WAIVED".yellow()
+            ));
         }
     }
 }
 
-/// What GDRCopy prints, and then the reasons and what was checked.
+/// Prints GDRCopy's summary, then the reasons and the GPU.
 fn summarize(report: &Report, output: &mut Output) -> gdr_perf::Result<()> {
     let Report {
         total,
@@ -124,14 +152,14 @@ fn summarize(report: &Report, output: &mut Output) -> gdr_perf::Result<()> {
     output.line(format_args!(
         "Total: {total}, Passed: {passed}, Failed: {failed}, Waived: {waived}"
     ))?;
-    let of = |wanted: fn(&Verdict) -> bool| {
+    let of = |wanted: fn(&CheckResult) -> bool| {
         report
             .checks
             .iter()
             .filter(move |check| wanted(&check.verdict))
     };
-    let failed: Vec<_> = of(|verdict| matches!(verdict, Verdict::Failed(_))).collect();
-    let waived: Vec<_> = of(|verdict| matches!(verdict, Verdict::Waived(_))).collect();
+    let failed: Vec<_> = of(|verdict| matches!(verdict, CheckResult::Failed(_))).collect();
+    let waived: Vec<_> = of(|verdict| matches!(verdict, CheckResult::Waived(_))).collect();
     for (title, checks) in [("failed", &failed), ("waived", &waived)] {
         if !checks.is_empty() {
             output.line(format_args!("\nList of {title} tests:"))?;
@@ -145,17 +173,31 @@ fn summarize(report: &Report, output: &mut Output) -> gdr_perf::Result<()> {
     }
     for check in failed.iter().chain(&waived) {
         match &check.verdict {
-            Verdict::Passed => {}
-            Verdict::Failed(reason) => {
-                output.line(format_args!("    {}: {}", check.name, reason.red()))?;
+            CheckResult::Passed => {}
+            CheckResult::Failed(reason) => {
+                output.paragraph(
+                    "    ",
+                    "      ",
+                    &format!("{}: {}", check.name, reason.red()),
+                )?;
             }
-            Verdict::Waived(reason) => output.line(format_args!("    {}: {reason}", check.name))?,
+            CheckResult::Waived(reason) => {
+                output.paragraph("    ", "      ", &format!("{}: {reason}", check.name))?
+            }
         }
     }
     output.line(format_args!("\n{}", describe(&report.subject)))
 }
 
-/// A check, for those who list them by a program.
+/// The list of checks as JSON.
+#[derive(Serialize)]
+struct List<'a> {
+    #[serde(flatten)]
+    schema: Schema,
+    checks: Vec<Listed<'a>>,
+}
+
+/// A check in the list.
 #[derive(Serialize)]
 struct Listed<'a> {
     name: &'a str,
@@ -171,7 +213,10 @@ fn list(global: &Global, output: &mut Output) -> gdr_perf::Result<()> {
             proves: check.proves(),
             extended: check.is_extended(),
         });
-        return output.json(&listed.collect::<Vec<_>>());
+        return output.json(&List {
+            schema: Schema::first("gdr.sanity.list"),
+            checks: listed.collect(),
+        });
     }
     let mut section = |title: &str, extended: bool| {
         output.line(format_args!("List of all available {title}:"))?;

@@ -1,20 +1,22 @@
-//! `gdr topo`: how far apart GPUs and NICs are, and why.
+//! `gdr topo`: the distances between GPUs and NICs, and the reasons.
 
 mod check;
+mod distances;
 mod report;
 mod why;
-mod words;
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Subcommand, ValueEnum};
 use gdr_node::render::{self, Vocabulary};
 
-use crate::args::Global;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
-use crate::node::{Known, Node, Which};
+use crate::global::Global;
+use crate::node_args::{Known, Node, Which};
 use crate::output::Output;
+use distances::Distances;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,14 +24,14 @@ Examples:
   gdr topo --as nccl                  the same in NCCL's words
   gdr topo --format tree              host bridges, switches, links
   gdr topo --format svg > node.svg    a picture
-  gdr topo why GPU0 mlx5_3            the way between the two, hop by hop
+  gdr topo why GPU0 mlx5_3            the path between the two, hop by hop
   gdr topo --from lspci.txt           another node, by `lspci -vvv` of it
   gdr topo check --from lspci.txt --matrix topo.txt";
 
 /// Show how far apart GPUs and NICs are, and why
 ///
-/// Needs neither NVIDIA's driver nor privileges. NVLinks are shown where NVIDIA's management
-/// library tells of them, for sysfs does not. Root also sees the ACS bits of ports on the way.
+/// Needs neither NVIDIA's driver nor privileges. NVLinks need NVIDIA's management library, because
+/// sysfs does not have them. Root can also read the ACS bits of ports on the path.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
@@ -42,27 +44,27 @@ pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 
-    /// Whose words to use: those of nvidia-smi unless the capture is NCCL's
+    /// Names of distances: those of nvidia-smi, unless the capture is NCCL's
     #[arg(long = "as", value_enum, value_name = "TOOL")]
     words: Option<Tool>,
 
-    /// How to show it
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Matrix)]
     format: Format,
 }
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Say how far apart two devices are, hop by hop, and why
+    /// Show the distance of two devices, hop by hop, and its reason
     Why {
         /// A device: GPU0, mlx5_3, NIC3 or a PCI address
         a: String,
-        /// Another
+        /// The other device
         b: String,
         #[command(flatten)]
         which: Which,
     },
-    /// Compare with a matrix that nvidia-smi printed: 0 where every cell is equal, else 2
+    /// Compare with a matrix of nvidia-smi: exit status 0 if every cell is equal, else 2
     Check {
         /// The output of `nvidia-smi topo -m`
         #[arg(long, value_name = "FILE")]
@@ -91,11 +93,11 @@ impl Tool {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A line and a column a device
+    /// A row and a column for each device
     Matrix,
     /// NUMA nodes, host bridges, switches, devices
     Tree,
-    /// For programs
+    /// JSON for programs
     Json,
     /// For Graphviz
     Dot,
@@ -115,13 +117,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let node = match options.which.look()? {
         Known::Node(node) => node,
         Known::Devices(inventory) => Node::of_devices(inventory),
-        Known::Matrices(matrices) => {
-            let words = matrices.iter().map(words::Words::of_matrix);
-            return distances(global, options, words, output);
-        }
-        Known::Nccl(topology) => {
-            let words = words::Words::of_nccl(&topology);
-            return distances(global, options, [words], output);
+        Known::Distances(matrices, nccl) => {
+            return distances(global, options, &Distances::new(&matrices, &nccl), output);
         }
     };
     let inventory = &node.inventory;
@@ -135,40 +132,93 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             output.json(&report::Report::new(inventory))?;
             return Ok(report::exit(inventory));
         }
-        Format::Tree => render::tree(inventory),
+        Format::Tree => lines_of(&render::tree(inventory)),
         Format::Dot => render::dot(inventory),
-        Format::Svg => render::svg(inventory),
+        Format::Svg => render::svg_titled(inventory, &options.which.title(&node)),
         Format::NcclXml => render::nccl_xml(node.source.as_ref(), inventory),
         Format::Matrix => {
             let vocabulary = asked.unwrap_or_default();
-            let mut text = render::matrix(node.source.as_ref(), inventory, vocabulary);
-            text.push_str(&report::advice(inventory));
-            text
+            match render::nothing(inventory) {
+                Some(words) => words,
+                None => {
+                    let source = node.source.as_ref();
+                    let mut text = render::matrix(source, inventory, vocabulary, paint());
+                    text.push_str(&report::advice(inventory));
+                    text
+                }
+            }
         }
     };
     output.bytes(text.as_bytes())?;
     Ok(report::exit(inventory))
 }
 
-/// Shows captures that have distances only.
+/// The lines of a tree, in ASCII unless standard output is a terminal with a UTF-8 locale.
+fn lines_of(tree: &str) -> String {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let is_utf8 = locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    });
+    if is_utf8 && std::io::stdout().is_terminal() {
+        tree.to_owned()
+    } else {
+        ascii(tree)
+    }
+}
+
+/// The lines of a tree as `lspci -t` draws them.
+fn ascii(tree: &str) -> String {
+    tree.replace('├', "+")
+        .replace('└', "\\")
+        .replace('│', "|")
+        .replace('─', "-")
+}
+
+/// Colors, if standard output shows them.
+fn paint() -> render::Paint {
+    match anstream::AutoStream::choice(&std::io::stdout()) {
+        anstream::ColorChoice::Never => render::Paint::Plain,
+        _ => render::Paint::Terminal,
+    }
+}
+
+/// Shows captures with distances only.
 fn distances(
     global: &Global,
     options: &Options,
-    captures: impl IntoIterator<Item = words::Words>,
+    found: &Distances,
     output: &mut Output,
 ) -> Result<Exit> {
     if !matches!(options.format, Format::Matrix | Format::Json) {
         return Err(UsageError(
-            "the capture has distances only, of which there is no picture; pass a PCI tree, as \
+            "the capture has only distances, which cannot be drawn; pass a PCI tree, as \
              `lspci -D -nn -vvv` prints it"
                 .to_owned(),
         )
         .into());
     }
+    found.check(options.words.map(Tool::vocabulary))?;
     let json = global.json || options.format == Format::Json;
-    for words in captures {
-        words.check(options.words.map(Tool::vocabulary))?;
-        words.show(json, output)?;
+    found.show(json, paint(), output)
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{Inventory, example};
+
+    use super::*;
+
+    #[test]
+    fn a_tree_can_be_drawn_in_ascii() {
+        let tree = render::tree(&Inventory::read(&example::node()));
+        let plain = ascii(&tree);
+        assert!(
+            plain.is_ascii() && plain.contains("+- ") && plain.contains("\\- "),
+            "{plain}"
+        );
+        assert_eq!(plain.lines().count(), tree.lines().count());
     }
-    Ok(Exit::Fine)
 }

@@ -82,7 +82,7 @@ fn devices_are_listed_with_ports_gids_and_the_way_to_gpu_memory() {
     );
     assert!(text.contains("│ * 3"), "{text}");
     assert!(
-        text.contains("takes GID 3 (10.0.0.1): the first routable RoCE v2 GID of an IPv4"),
+        text.contains("uses GID 3 (10.0.0.1): the first routable RoCE v2 GID of an IPv4"),
         "{text}"
     );
     assert!(text.contains("soft-127.0.0.1"), "{text}");
@@ -105,9 +105,9 @@ fn a_port_without_gid_and_a_device_that_does_not_open_say_why() {
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     let text = stdout(&output);
     assert!(text.contains("port 1: DOWN"), "{text}");
-    assert!(text.contains("takes none: no GID that routes"), "{text}");
+    assert!(text.contains("uses no GID: no GID that routes"), "{text}");
     assert!(
-        text.contains("cannot be asked: ibv_open_device fails: EACCES"),
+        text.contains("cannot be queried: ibv_open_device fails: EACCES"),
         "{text}"
     );
 }
@@ -117,7 +117,11 @@ fn without_rdma_core_the_soft_devices_remain_and_it_says_what_to_install() {
     let output = with_library("/no/such/libibverbs.so.1", &["devices"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(text.contains("install rdma-core's library"), "{text}");
+    let running = text.replace("\n  ", " ");
+    assert!(
+        running.contains("install it (package libibverbs1"),
+        "{text}"
+    );
     assert!(text.contains("soft-127.0.0.1"), "{text}");
     let report = json(&with_library("/no/such/lib", &["devices", "--json"]));
     assert_eq!(report["verbs"]["status"], "no_library");

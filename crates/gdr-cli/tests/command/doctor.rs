@@ -24,9 +24,15 @@ fn a_node_without_gpus_gets_a_report_and_no_error() {
 fn the_example_is_labelled_and_is_the_same_every_time() {
     let text = stdout(&doctor("--example"));
     assert!(text.starts_with("This is the example node"), "{text}");
-    let first = stdout(&doctor("--example --json"));
-    assert_eq!(first, stdout(&doctor("--example --json")));
-    let report: Value = serde_json::from_str(&first).unwrap();
+    let report = || {
+        let mut report: Value = serde_json::from_str(&stdout(&doctor("--example --json"))).unwrap();
+        // The time is that of the run.
+        assert!(report["time"].take().is_string(), "{report}");
+        report
+    };
+    let first = report();
+    assert_eq!(first, report());
+    let report = first;
     assert_eq!(report["schema"], "gdr.doctor");
     assert_eq!(report["host"], "example-node");
 }
@@ -66,9 +72,158 @@ fn a_pair_that_is_not_there_is_named_with_those_that_are() {
     assert_eq!(code(&output), 64);
     let said = stderr(&output);
     assert!(
-        said.contains("there is no GPU `GPU9`: there are GPU0, GPU1"),
+        said.contains("there is no device `GPU9`: there are GPU0, GPU1"),
         "{said}"
     );
+}
+
+#[test]
+fn a_pair_may_be_named_in_either_order_and_a_good_one_gets_a_yes() {
+    for pair in [
+        "GPU0,mlx5_1",
+        "mlx5_1,gpu0",
+        "0000:19:00.0,18:00.0",
+        "NIC1,GPU0",
+    ] {
+        let output = doctor(&format!("--example --pair {pair}"));
+        assert_eq!(code(&output), 0, "{pair}: {}", stderr(&output));
+        let text = stdout(&output);
+        assert!(
+            text.contains("Yes: nothing is wrong between GPU0 and mlx5_1."),
+            "{pair}: {text}"
+        );
+    }
+    let output = doctor("--example --pair GPU4,GPU5");
+    assert_eq!(code(&output), 64);
+    let said = stderr(&output);
+    assert!(said.contains("GPU4 and GPU5 are both GPUs"), "{said}");
+    assert!(said.contains("gdr topo why GPU4 GPU5"), "{said}");
+}
+
+#[test]
+fn a_far_nic_that_was_asked_about_is_not_called_the_nearest() {
+    let output = doctor("--example --pair GPU0,mlx5_3");
+    let text = stdout(&output);
+    assert_eq!(code(&output), 1, "{text}");
+    assert!(!text.contains("nearest NIC is"), "{text}");
+    assert!(
+        text.contains("nearer NICs: mlx5_1 at PIX, mlx5_2 at PIX"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_prologue_that_needs_a_gpu_ends_with_2_and_a_reason_where_none_is_usable() {
+    let output = doctor("--example --pair GPU0,mlx5_1 --require-gpu");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let dir = tempfile::tempdir().unwrap();
+    let listing = dir.path().join("lspci.txt");
+    std::fs::write(&listing, "00:00.0 Host bridge: Intel Corporation X\n").unwrap();
+    let from = listing.to_str().unwrap();
+    let output = doctor(&format!("--from {from} --only gpu.class --require-gpu"));
+    assert_eq!(code(&output), 2, "{}", stdout(&output));
+    let said = stderr(&output);
+    assert!(
+        said.contains("no GPU is usable: there is no NVIDIA GPU"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_no_failure_of_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = dir.path().join("words.txt");
+    std::fs::write(&words, "hello\n").unwrap();
+    for path in [words.as_path(), dir.path().join("nothing").as_path()] {
+        let output = doctor(&format!("--json --from {}", path.display()));
+        assert_eq!(code(&output), 66, "{}", stderr(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["error"]["name"], "input");
+        assert_eq!(report["exit"], 66);
+    }
+}
+
+#[test]
+fn evidence_of_a_listing_names_the_listing_and_no_path_of_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let listing = dir.path().join("lspci.txt");
+    let text = "00:00.0 Host bridge: Intel Corporation X\n\
+                41:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)\n\
+                \tStatus: Cap+\n\tKernel driver in use: nouveau\n";
+    std::fs::write(&listing, text).unwrap();
+    let output = doctor(&format!("-v --from {}", listing.display()));
+    let text = stdout(&output);
+    assert!(
+        text.contains("lspci.txt: driver of 0000:41:00.0: nouveau"),
+        "{text}"
+    );
+    assert!(!text.contains("/sys/bus/pci"), "{text}");
+}
+
+#[test]
+fn text_reports_fit_100_columns_but_for_commands_and_explain_their_marks() {
+    let text = stdout(&doctor("--example -v"));
+    for line in text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("$ "))
+    {
+        let is_one_word = line.split_whitespace().count() < 3;
+        assert!(line.chars().count() <= 100 || is_one_word, "{line}");
+    }
+    assert!(
+        text.contains("[x] failure  [!] warning  [?] not known"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_matrix_and_an_nccl_dump_get_a_verdict_on_what_they_show() {
+    let dir = tempfile::tempdir().unwrap();
+    let matrix = dir.path().join("topo.txt");
+    std::fs::write(&matrix, "\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n").unwrap();
+    let output = doctor(&format!("--from {}", matrix.display()));
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("Nothing wrong was found: 1 finding is fine"),
+        "{text}"
+    );
+    assert!(!text.contains("works here"), "{text}");
+    let nccl = dir.path().join("nccl.xml");
+    std::fs::write(
+        &nccl,
+        "<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:13:00.0\" class=\"0x020700\" \
+         link_speed=\"32 GT/s\" link_width=\"16\"><nic><net name=\"mlx5_0\" dev=\"0\" \
+         speed=\"400000\" gdr=\"0\"/></nic></pci></cpu></system>",
+    )
+    .unwrap();
+    let output = doctor(&format!("--from {}", nccl.display()));
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("GPUDirect RDMA is off"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn json_has_every_key_once() {
+    for line in ["peermem status --example --json", "doctor --example --json"] {
+        let text = stdout(&gdr(line.split_whitespace()));
+        let mut open: Vec<Vec<String>> = Vec::new();
+        for line in text.lines().map(str::trim) {
+            if let Some((key, _)) = line.split_once("\": ") {
+                let keys = open.last_mut().unwrap();
+                assert!(!keys.contains(&key.to_owned()), "{key} is there twice");
+                keys.push(key.to_owned());
+            }
+            if line.ends_with('{') {
+                open.push(Vec::new());
+            } else if line.starts_with('}') {
+                open.pop();
+            }
+        }
+    }
 }
 
 #[test]
@@ -89,25 +244,133 @@ fn a_log_on_standard_input_is_explained() {
     assert_eq!(report["causes"][0]["matches"][0]["line"], 3);
 }
 
+/// What `gdr explain` makes of a log on standard input.
+fn explained(arguments: &[&str], log: &str) -> std::process::Output {
+    let mut child = Process::new(cargo_bin!("gdr"))
+        .args(["explain", "--offline"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(log.as_bytes()).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_healthy_log_is_answered_with_yes_and_ends_with_0() {
+    let log = "\
+n0:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
+n0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+";
+    let output = explained(&[], log);
+    assert_eq!(code(&output), 0);
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("GPUDirect RDMA is in use: all 1 "),
+        "{text}"
+    );
+    assert!(text.contains("   line 2: n0:1:2"), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+    let report: Value = serde_json::from_slice(&explained(&["--json"], log).stdout).unwrap();
+    assert_eq!(report["gpudirect"]["in_use"], "yes");
+    assert_eq!(report["causes"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_mixed_log_names_the_ranks_without_gpudirect() {
+    let log = "\
+Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/1
+";
+    let output = explained(&[], log);
+    assert_eq!(code(&output), 0);
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("GPUDirect RDMA is in use in part: of 2 "),
+        "{text}"
+    );
+    assert!(text.contains("Ranks without it: 1\n"), "{text}");
+    assert!(
+        text.contains("rank 1 to rank 9: sends through host memory"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_log_is_read_by_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nccl.log");
+    std::fs::write(
+        &path,
+        "NCCL WARN Call to ibv_modify_qp failed with error No such device\n",
+    )
+    .unwrap();
+    let output = gdr(["explain", "--offline", path.to_str().unwrap()]);
+    assert_eq!(code(&output), 0);
+    assert!(
+        stdout(&output).contains("gid-other-namespace"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn every_cause_is_listed_in_a_document() {
+    let output = gdr(["explain", "--list", "--json"]);
+    assert_eq!(code(&output), 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["schema"], "gdr.explain.causes");
+    assert_eq!(report["version"], 1);
+    let causes = report["causes"].as_array().unwrap();
+    assert_eq!(
+        causes.len(),
+        stdout(&gdr(["explain", "--list"])).lines().count()
+    );
+    assert!(
+        causes
+            .iter()
+            .all(|cause| cause["remedies"].as_array().is_some())
+    );
+}
+
+#[test]
+fn the_help_of_explain_has_the_undecided_status() {
+    let help = stdout(&gdr(["explain", "--help"]));
+    assert!(help.contains("3   no cause is known"), "{help}");
+}
+
 #[test]
 fn a_text_that_means_nothing_is_undecided() {
     let output = gdr(["explain", "the weather is fine"]);
     assert_eq!(code(&output), 3);
-    assert!(stdout(&output).contains("Nothing here is known"));
+    assert!(stdout(&output).contains("This text has no known cause"));
 }
 
 #[test]
-fn a_dry_run_is_a_script_and_another_node_is_never_mended() {
+fn a_dry_run_prints_a_script_and_another_node_is_never_changed() {
     let output = gdr(["fix", "--example"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).starts_with("#!/bin/sh\n# What gdr fix would do on example-node."));
     let output = gdr(["fix", "--example", "--apply", "--yes"]);
     assert_eq!(code(&output), 64);
+    let output = gdr(["fix", "--example", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let left = report["left"].as_array().unwrap();
+    assert!(
+        left.iter().any(|it| it["check"] == "link.width"),
+        "{left:?}"
+    );
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal");
     let output = gdr(["fix", "--undo", "--journal", journal.to_str().unwrap()]);
     assert_eq!(code(&output), 0);
-    assert_eq!(stdout(&output), "There is nothing to take back.\n");
+    assert_eq!(stdout(&output), "There is nothing to undo.\n");
 }
 
 #[test]

@@ -7,12 +7,31 @@ use regex::Regex;
 
 use super::{assert_lines, clean, code, fine, simulated, stderr, stdout};
 
+/// What `gdrcopy_NAME` prints on the simulated GPU; the line begins with the name.
+fn tool(line: &str) -> String {
+    let (name, options) = line.split_once(' ').unwrap_or((line, ""));
+    let directory = tempfile::tempdir().unwrap();
+    let tool = directory.path().join(format!("gdrcopy_{name}"));
+    symlink(cargo_bin!("gdr"), &tool).unwrap();
+    let mut command = clean(Command::new(&tool));
+    let output = command
+        .arg("--simulate")
+        .args(options.split_whitespace())
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{line}: {}", stderr(&output));
+    stdout(&output)
+}
+
 const INTRODUCTION: [&str; 4] = [
-    "simulated: asked for by name",
+    "SIMULATED: --simulate was given",
     "GPU id:0; name: .+; Bus id: [0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}",
     "GPU id:1; name: .+; Bus id: [0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}",
     "selecting device 0",
 ];
+
+/// The last line of every simulated run.
+const END: &str = "SIMULATED: no GPU was used: this result describes no hardware";
 
 const MAPPING: [&str; 7] = [
     "map_d_ptr: 0x[0-9a-f]+",
@@ -26,7 +45,7 @@ const MAPPING: [&str; 7] = [
 
 #[test]
 fn copybw_prints_the_lines_of_gdrcopys() {
-    let text = fine("copybw -s 4096 -c 1000 -o 64 -w 50 -r 7 -a cuMemCreate");
+    let text = tool("copybw -s 4096 -c 1000 -o 64 -w 50 -r 7 -a cuMemCreate");
     let about = [
         "testing size: 4096",
         "rounded size: 65536",
@@ -45,7 +64,7 @@ fn copybw_prints_the_lines_of_gdrcopys() {
     ];
     assert_lines(
         &text,
-        &[&INTRODUCTION[..], &about, &MAPPING, &copies].concat(),
+        &[&INTRODUCTION[..], &about, &MAPPING, &copies, &[END]].concat(),
     );
 }
 
@@ -61,7 +80,7 @@ fn copybw_sweeps_powers_of_two_below_its_bound() {
 
 #[test]
 fn copylat_prints_the_lines_of_gdrcopys() {
-    let text = fine("copylat -s 64K -w 100 -r 100 -c");
+    let text = tool("copylat -s 64K -w 100 -r 100 -c");
     let head = |name: &str| format!("{name} num iters for each size: 100");
     let sizes: Vec<_> = (0..=16).map(|shift| 1 << shift).collect();
     let rows = |name: &str| {
@@ -107,6 +126,7 @@ fn copylat_prints_the_lines_of_gdrcopys() {
         "unmapping buffer",
         "unpinning buffer",
         "closing gdrdrv",
+        END,
     ]));
     let expected: Vec<_> = expected.iter().map(String::as_str).collect();
     assert_lines(&text, &expected);
@@ -127,7 +147,7 @@ fn copylat_says_when_it_rounds_iterations_up() {
 
 #[test]
 fn apiperf_prints_the_lines_of_gdrcopys() {
-    let text = fine("apiperf -s 128K -n 10 -w 1");
+    let text = tool("apiperf -s 128K -n 10 -w 1");
     let number = r"\d+\.\d{6}";
     let bin = format!(r"\[{number}\t-\t{number}\]\t\d+");
     let size = |bytes: u32| {
@@ -147,7 +167,7 @@ fn apiperf_prints_the_lines_of_gdrcopys() {
     ]);
     expected.extend(size(65_536));
     expected.extend(size(131_072));
-    expected.push("closing gdrdrv".to_owned());
+    expected.extend(["closing gdrdrv", END].map(str::to_owned));
     let expected: Vec<_> = expected.iter().map(String::as_str).collect();
     assert_lines(&text, &expected);
 }
@@ -207,4 +227,112 @@ fn gdrcopys_names_are_its_tools() {
             stdout(&output)
         );
     }
+}
+
+#[test]
+fn gdr_itself_adds_a_table_of_figures_to_the_lines() {
+    for (line, titles) in [
+        (
+            "copybw -s 4K -w 10 -r 10",
+            "bytes way median us p99 us GB/s Gb/s Mop/s",
+        ),
+        (
+            "copylat -s 64K -w 10 -r 10",
+            "copy bytes median us p99 us GB/s Gb/s Mop/s",
+        ),
+        (
+            "apiperf -s 64K -n 5",
+            "bytes pin us map us get_info us unmap us unpin us",
+        ),
+    ] {
+        let text = fine(line);
+        let (_, table) = text.split_once("closing gdrdrv\n\n").unwrap();
+        let head = table.lines().next().unwrap();
+        assert_eq!(
+            head.split_whitespace().collect::<Vec<_>>().join(" "),
+            titles
+        );
+        let fits = text.lines().all(|line| line.chars().count() <= 100);
+        assert!(fits, "{text}");
+        let (_, wide) = fine(&format!("{line} --wide"))
+            .split_once("closing gdrdrv\n\n")
+            .map(|(lines, table)| (lines.len(), table.lines().next().unwrap().len()))
+            .unwrap();
+        assert!(wide > head.len(), "{line}");
+        assert!(!tool(line).contains(head), "{line}");
+    }
+}
+
+#[test]
+fn csv_is_nothing_but_rows_of_one_length_that_say_simulated() {
+    for line in [
+        "copybw -s 4K -w 10 -r 10",
+        "copylat -s 64K -w 10 -r 10",
+        "apiperf -s 128K -n 5",
+        "pplat -t 100",
+        "loopback --port 14841 --sweep --size 16 --iterations 10",
+    ] {
+        let text = fine(&format!("{line} --csv"));
+        let rows: Vec<Vec<_>> = text.lines().map(|line| line.split(',').collect()).collect();
+        assert!(rows.len() > 1, "{line}: {text}");
+        assert!(
+            rows.iter().all(|row| row.len() == rows[0].len()),
+            "{line}: {text}"
+        );
+        assert_eq!(rows[0].last(), Some(&"simulated"), "{line}");
+        assert!(
+            rows[1..].iter().all(|row| row.last() == Some(&"true")),
+            "{line}: {text}"
+        );
+        let output = simulated(&format!("{line} --csv"));
+        assert!(stderr(&output).contains("SIMULATED: "), "{line}");
+        assert_eq!(
+            code(&simulated(&format!("{line} --csv --json"))),
+            64,
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_tools_name_is_in_its_usage_and_version() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |name: &str, option: &str| {
+        let tool = directory.path().join(name);
+        if !tool.exists() {
+            symlink(cargo_bin!("gdr"), &tool).unwrap();
+        }
+        clean(Command::new(&tool)).arg(option).output().unwrap()
+    };
+    for name in [
+        "gdrcopy_sanity",
+        "gdrcopy_copybw",
+        "gdrcopy_copylat",
+        "gdrcopy_apiperf",
+        "gdrcopy_pplat",
+    ] {
+        let help = stdout(&run(name, "--help"));
+        assert!(
+            help.contains(&format!("\nUsage: {name} [OPTIONS]\n")),
+            "{help}"
+        );
+        assert!(help.contains(&format!("Examples:\n  {name}")), "{help}");
+        let version = stdout(&run(name, "--version"));
+        let expected = format!("{name} (gdr) {}", env!("CARGO_PKG_VERSION"));
+        assert!(version.starts_with(&expected), "{version}");
+        let wrong = run(name, "--frobnicate");
+        assert_eq!(code(&wrong), 64);
+        assert!(
+            stderr(&wrong).contains(&format!("Usage: {name} [OPTIONS]")),
+            "{}",
+            stderr(&wrong)
+        );
+    }
+    let unknown = run("gdrcopy_foo", "--help");
+    assert_eq!(code(&unknown), 64);
+    let words = stderr(&unknown);
+    assert!(
+        words.contains("gdrcopy_foo") && words.contains("gdrcopy_pplat"),
+        "{words}"
+    );
 }

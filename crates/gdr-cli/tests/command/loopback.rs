@@ -5,21 +5,24 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use super::*;
 
+/// The line before the last, which says that it was simulated.
+fn verdict(text: &str) -> &str {
+    text.lines().nth_back(1).unwrap()
+}
+
 #[test]
-fn it_passes_and_says_simulated_first() {
+fn it_passes_and_says_what_arrived() {
     let text = fine("loopback --port 14791 --size 64K --iterations 3");
-    let first = text.lines().next().unwrap();
-    assert_eq!(first, "simulated: asked for by name");
     assert!(text.contains("reached   direct: "), "{text}");
     assert!(text.contains("integrity "), "{text}");
     assert!(
-        text.contains("(simulated GPU: says nothing of hardware)"),
+        text.contains("(simulated GPU: describes no hardware)"),
         "{text}"
     );
-    let last = text.lines().last().unwrap();
+    let verdict = verdict(&text);
     assert!(
-        last.starts_with("PASS: 3 of 3 times, 65536 bytes arrived in simulated GPU memory"),
-        "{last}"
+        verdict.starts_with("PASS: 3 of 3 times, 65536 bytes arrived in simulated GPU memory"),
+        "{verdict}"
     );
 }
 
@@ -46,16 +49,28 @@ fn its_report_says_what_was_proved_and_on_what() {
 fn a_sweep_measures_each_way_by_size() {
     let sweep = "loopback --sweep --size 16 --iterations 20";
     let text = fine(&format!("{sweep} --port 14799"));
-    assert_eq!(text.lines().next(), Some("simulated: asked for by name"));
-    for line in ["RDMA WRITE: microseconds", "RDMA READ: microseconds"] {
+    assert_eq!(text.lines().next(), Some("SIMULATED: --simulate was given"));
+    for line in ["RDMA WRITE: from post", "RDMA READ: from post"] {
         assert!(text.contains(line), "{text}");
     }
-    assert!(text.contains("says nothing of hardware"), "{text}");
+    let tables = text
+        .lines()
+        .skip_while(|line| !line.starts_with("RDMA WRITE"));
+    for line in tables {
+        assert!(line.chars().count() <= 100, "{line}");
+        assert!(
+            !line
+                .split_whitespace()
+                .any(|word| word == "0.000" || word == "0"),
+            "{line}"
+        );
+    }
+    assert!(text.contains("describes no hardware"), "{text}");
 
     let report = json(&format!("{sweep} --port 14800 --staged"));
     assert_eq!(report["schema"], "gdr.loopback.sweep");
     assert_eq!(report["simulated"], true);
-    assert_eq!(report["direct_missing"], "asked for");
+    assert_eq!(report["direct_missing"], "requested");
     let rows = report["rows"].as_array().unwrap();
     let of = |operation: &str, way: &str, size: u64| {
         let row = rows
@@ -83,13 +98,17 @@ fn devices_that_cannot_be_used_are_named() {
     assert!(stderr(&output).contains("no interface of this host has this address"));
 
     let taken = std::net::UdpSocket::bind("127.0.0.1:14795").unwrap();
-    let output = simulated("loopback --port 14795");
+    let output = simulated("loopback --port 14795 --to 127.0.0.1");
     assert_eq!(code(&output), 2);
     assert!(
         stderr(&output).contains("the port is in use"),
         "{}",
         stderr(&output)
     );
+    // Without a name another loopback address is taken.
+    let text = fine("loopback --port 14795 --size 4K --iterations 1");
+    assert!(text.contains("PASS: "), "{text}");
+    assert!(!text.contains("127.0.0.1:14795"), "{text}");
     drop(taken);
 }
 
@@ -103,7 +122,10 @@ fn options_that_make_no_sense_together_end_with_64() {
         "loopback --listen 127.0.0.1 --connect 127.0.0.1",
         "loopback --listen 0.0.0.0 --insecure",
         "loopback --connect 127.0.0.1 --staged",
-        "loopback --connect nowhere",
+        "loopback --connect fe80::1",
+        "loopback --listen [fe80::1%lo]:4791",
+        "loopback --connect a/b",
+        "loopback --listen 127.0.0.1 --to 127.0.0.5",
         "loopback --sweep --connect 127.0.0.1",
         "loopback --sweep --listen 127.0.0.1",
     ] {
@@ -116,8 +138,21 @@ fn options_that_make_no_sense_together_end_with_64() {
 fn errors_are_named_for_programs_too() {
     let taken = std::net::UdpSocket::bind("127.0.0.1:14801").unwrap();
     let listening = std::net::TcpListener::bind("127.0.0.1:14802").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let with = |name: &str, text: &str, mode| {
+        let file = key_file(&folder, name, text, mode);
+        format!("loopback --connect 127.0.0.1 --key-file {file}")
+    };
+    let short = with("short", "too short", 0o600);
+    let readable = with("readable", "sixteen bytes or more", 0o640);
+    let writable = with("writable", "sixteen bytes or more", 0o602);
     for (line, name, status, words) in [
-        ("loopback --port 14801", "port_in_use", 2, "is in use"),
+        (
+            "loopback --port 14801 --to 127.0.0.1",
+            "port_in_use",
+            2,
+            "is in use",
+        ),
         (
             "loopback --from 192.0.2.1",
             "address_not_local",
@@ -128,7 +163,7 @@ fn errors_are_named_for_programs_too() {
             "loopback --listen 127.0.0.1:14802 --port 0",
             "listen_port_in_use",
             2,
-            "give another",
+            "use another one",
         ),
         (
             "loopback --listen 127.0.0.1:0 --port 0 --wait 1",
@@ -144,15 +179,36 @@ fn errors_are_named_for_programs_too() {
         ),
         (
             "loopback --connect 127.0.0.1 --key-file /no/such",
-            "io",
+            "key_file",
             2,
             "/no/such",
         ),
         (
             "loopback --connect 127.0.0.1 --key-file /dev/null",
-            "key_too_short",
+            "key_file",
             2,
-            "at least 16",
+            "not a regular file",
+        ),
+        (&short, "key_too_short", 2, "at least 16"),
+        (&readable, "key_file", 2, "chmod 600"),
+        (&writable, "key_file", 2, "chmod 600"),
+        (
+            "loopback --connect nowhere.invalid --insecure",
+            "host",
+            2,
+            "nowhere.invalid",
+        ),
+        (
+            "loopback --listen 10.255.255.1",
+            "usage",
+            64,
+            "--key-file FILE on both, or --insecure",
+        ),
+        (
+            "loopback --connect 10.255.255.1",
+            "usage",
+            64,
+            "--key-file FILE on both, or --insecure",
         ),
         ("loopback --size 7", "settings", 64, "a multiple of 4"),
         ("loopback --insecure", "usage", 64, "--listen or --connect"),
@@ -182,6 +238,15 @@ fn errors_are_named_for_programs_too() {
     drop((taken, listening));
 }
 
+/// A file of this mode; where it is.
+fn key_file(folder: &tempfile::TempDir, name: &str, text: &str, mode: u32) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path.display().to_string()
+}
+
 /// A process of its own, killed when the test ends.
 struct Running(Child);
 
@@ -197,7 +262,7 @@ impl Running {
     fn start(line: &str) -> (Self, BufReader<ChildStdout>) {
         let mut child = Command::new(cargo_bin!("gdr"))
             .args(line.split_whitespace())
-            .args(["--backend", "sim"])
+            .arg("--simulate")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -251,12 +316,15 @@ fn ctrl_c_ends_a_run_between_two_steps_and_says_so() {
     interrupt(&running);
     let (code, text) = running.end(stdout);
     assert_eq!(code, 3, "{text}");
-    let last = text.lines().last().unwrap();
-    assert!(last.starts_with("UNDECIDED: stopped after "), "{last}");
+    let verdict = verdict(&text);
+    assert!(
+        verdict.starts_with("UNDECIDED: stopped after "),
+        "{verdict}"
+    );
 }
 
 #[test]
-fn ctrl_c_ends_either_of_two_processes_and_the_other_is_told() {
+fn ctrl_c_ends_either_of_two_processes_and_the_other_is_informed() {
     for (port, victim) in [(14804, 0), (14805, 1)] {
         let [mut listener, mut connector] = two(port, 1_000_000);
         read_until(&mut listener.1, "iteration 3 of");
@@ -287,13 +355,12 @@ fn ctrl_c_ends_a_wait_for_a_peer() {
 fn ends_with_different_keys_name_the_key() {
     let directory = tempfile::tempdir().unwrap();
     let key = |name: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, format!("{name}: sixteen bytes or more\n")).unwrap();
-        path.display().to_string()
+        let text = format!("{name}: sixteen bytes or more\n");
+        key_file(&directory, name, &text, 0o600)
     };
     let (here, there) = (key("here"), key("there"));
     let (listener, mut stdout) = Running::start(&format!(
-        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --json"
+        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --wait 5 --json"
     ));
     // With --json, that it listens is on standard error: connecting is tried until it does.
     let fault = loop {
@@ -310,8 +377,10 @@ fn ends_with_different_keys_name_the_key() {
     stdout.read_to_string(&mut text).unwrap();
     let theirs: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(listener.end(stdout).0, 2);
+    // The listener went on waiting for one that knows it.
+    assert_eq!(theirs["error"]["name"], "no_peer", "{theirs}");
+    assert_eq!(fault["error"]["name"], "handshake_wrong_key", "{fault}");
     for fault in [fault, theirs] {
-        assert_eq!(fault["error"]["name"], "handshake_wrong_key", "{fault}");
         let message = fault["error"]["message"].as_str().unwrap();
         assert!(
             message.contains("give both sides the same one"),
@@ -321,14 +390,39 @@ fn ends_with_different_keys_name_the_key() {
 }
 
 #[test]
-fn a_peer_that_speaks_something_else_is_named() {
-    let (listener, mut stdout) =
-        Running::start("loopback --listen 127.0.0.1:14808 --port 14808 --timeout 2");
+fn strangers_do_not_end_the_wait_for_the_peer_and_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = key_file(&directory, "key", "sixteen bytes or more", 0o600);
+    let options = format!("127.0.0.1:14808 --port 14808 --key-file {key} --size 4K");
+    let options = options.as_str();
+    let line = format!("loopback --listen {options}").replace(" --size 4K", "");
+    let (listener, mut stdout) = Running::start(&line);
     read_until(&mut stdout, "listening on ");
-    let mut peer = std::net::TcpStream::connect("127.0.0.1:14808").unwrap();
+    let connect = || std::net::TcpStream::connect("127.0.0.1:14808").unwrap();
+    // A port scan, a web browser, and one that says nothing.
+    drop(connect());
     let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(40));
-    std::io::Write::write_all(&mut peer, request.as_bytes()).unwrap();
-    assert_eq!(listener.end(stdout).0, 2);
+    std::io::Write::write_all(&mut connect(), request.as_bytes()).unwrap();
+    let silent = connect();
+    let text = fine(&format!("loopback --connect {options}"));
+    assert!(text.contains("PASS: "), "{text}");
+    let (code, text) = listener.end(stdout);
+    assert_eq!(code, 0, "{text}");
+    assert!(
+        text.contains("knows the key; 2 other connections were not from a peer"),
+        "{text}"
+    );
+    drop(silent);
+}
+
+#[test]
+fn ends_find_each_other_by_host_name() {
+    let (listener, mut stdout) =
+        Running::start("loopback --listen localhost:14810 --port 14810 --to lo");
+    read_until(&mut stdout, "listening on ");
+    let text = fine("loopback --connect localhost:14810 --port 14810 --size 4K --iterations 1");
+    assert!(text.contains("PASS: "), "{text}");
+    assert_eq!(listener.end(stdout).0, 0);
 }
 
 #[test]
@@ -337,7 +431,7 @@ fn no_locked_memory_is_needed() {
     let output = Command::new("sh")
         .args([
             "-c",
-            "ulimit -l 0 && exec \"$0\" loopback --port 14809 --backend sim",
+            "ulimit -l 0 && exec \"$0\" loopback --port 14809 --simulate",
             &gdr,
         ])
         .output()
@@ -372,4 +466,52 @@ fn either_process_fails_by_its_deadline_when_the_other_is_killed() {
         assert!(text.contains("FAIL: "), "{text}");
         assert!(!text.contains("PASS"), "{text}");
     }
+}
+
+#[test]
+fn a_port_that_is_not_for_this_user_is_named_with_its_reason() {
+    let first = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+    let first: u16 = std::fs::read_to_string(first)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    // The copy lies where every user can run it.
+    let directory = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir()
+        .unwrap();
+    let program = directory.path().join("gdr");
+    std::fs::copy(cargo_bin!("gdr"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+        ])
+        .arg(&program)
+        .args(["loopback", "--simulate", "--port", "80", "--json"]);
+    let Ok(output) = command.output() else {
+        return;
+    };
+    let is_root = std::fs::metadata("/proc/self").unwrap();
+    if first <= 80 || std::os::unix::fs::MetadataExt::uid(&is_root) != 0 {
+        return;
+    }
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let words = stderr(&output);
+    assert!(words.contains(":80 failed: Permission denied"), "{words}");
+    assert!(words.contains("CAP_NET_BIND_SERVICE"), "{words}");
+    let fault: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(fault["error"]["name"], "port_denied");
+}
+
+#[test]
+fn the_simulated_gpu_has_room_for_every_size_that_is_offered() {
+    let info = json("info");
+    // A destination of 1 GiB with its guards, and a sweep's direct and staged ones.
+    let bytes = info["gpus"][0]["memory_bytes"].as_u64().unwrap();
+    assert!(bytes >= 4 << 30, "{bytes}");
 }

@@ -42,7 +42,7 @@ fn other_tools_words_and_every_format_are_there() {
 }
 
 #[test]
-fn the_way_between_two_devices_is_told_hop_by_hop() {
+fn the_way_between_two_devices_is_shown_hop_by_hop() {
     let text = stdout(&topo("why --example GPU3 mlx5_4"));
     assert!(text.starts_with("GPU3 - mlx5_4: PIX\n"), "{text}");
     assert!(
@@ -167,7 +167,7 @@ fn a_capture_may_come_on_standard_input() {
     assert_eq!(stdout(&whole), stdout(&named));
 
     let refused = piped(&["nics", "--from", "-"], b"hello\n");
-    assert_eq!(code(&refused), 2);
+    assert_eq!(code(&refused), 66);
     assert!(
         stderr(&refused).contains("no other capture"),
         "{}",
@@ -182,7 +182,7 @@ fn captures_without_what_is_asked_for_say_so() {
     for (line, status, word) in [
         ("--as nccl", 64, "words of nvidia-smi only"),
         ("--format svg", 64, "lspci -D -nn -vvv"),
-        ("check --matrix /dev/null", 2, "no PCI tree"),
+        ("check --matrix /dev/null", 66, "no PCI tree"),
         ("why GPU0 mlx5_9", 64, "there are GPU0"),
     ] {
         let output = topo(&format!("{line} --from {matrix}"));
@@ -208,7 +208,11 @@ fn garbage_is_refused_with_its_name_and_a_reason() {
         let file = file(content);
         let path = file.path().to_str().unwrap();
         let output = topo(&format!("--from {path}"));
-        assert_eq!((code(&output), stdout(&output).as_str()), (2, ""), "{word}");
+        assert_eq!(
+            (code(&output), stdout(&output).as_str()),
+            (66, ""),
+            "{word}"
+        );
         let said = stderr(&output);
         assert!(said.contains(path) && said.contains(word), "{said}");
     }
@@ -221,7 +225,7 @@ fn a_directory_that_is_no_root_is_named_and_not_judged() {
         let output = gdr([command, "--from", dir.path().to_str().unwrap()]);
         assert_eq!(code(&output), 64, "{command}");
         assert!(
-            stderr(&output).contains("is no root of a node"),
+            stderr(&output).contains("is neither the root of a node"),
             "{}",
             stderr(&output)
         );

@@ -1,4 +1,4 @@
-//! `gdr loopback` between devices of the kernel, whose libibverbs is a stand-in.
+//! `gdr loopback` between kernel devices, with a fake libibverbs.
 
 use std::net::Ipv4Addr;
 use std::process::Output;
@@ -18,7 +18,7 @@ fn device(name: &str, number: u8) -> DeviceSpec {
 
 /// `gdr loopback` on the simulated GPU, where libibverbs shows these devices.
 fn loopback(devices: &[DeviceSpec], line: &str) -> Output {
-    let line = format!("loopback --backend sim --size 100000 --iterations 3 {line}");
+    let line = format!("loopback --simulate --size 100000 --iterations 3 {line}");
     with(devices, &line.split_whitespace().collect::<Vec<_>>())
 }
 
@@ -41,8 +41,8 @@ fn two_nics_two_ports_and_one_nic_in_loopback_pass() {
     assert_eq!(report["reached"], "device");
     assert_eq!(
         report["why"],
-        "registered by dma-buf, proved by a checked transfer; no flush: CUDA says that such \
-         writes are in order for every GPU"
+        "registered by dma-buf, verified by a transfer; no flush: CUDA reports that such writes are \
+         ordered for every GPU"
     );
 
     let ports = [1, 2].map(|number| PortSpec::ethernet(Ipv4Addr::new(10, 0, 1, number)));
@@ -64,16 +64,19 @@ fn an_active_device_is_taken_unless_the_soft_provider_is_asked_for() {
     let output = loopback(&devices, "");
     let text = stdout(&output);
     assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
-    assert_eq!(text.lines().next(), Some("simulated: asked for by name"));
+    assert_eq!(text.lines().next(), Some("SIMULATED: --simulate was given"));
     assert!(
-        text.contains("provider  verbs (a device of the kernel): mlx5_0 port 1 is active"),
+        text.contains("provider  verbs (a kernel device): mlx5_0 port 1 is active"),
         "{text}"
     );
     assert!(
         text.contains("reached   direct: the device writes GPU memory itself (registered by"),
         "{text}"
     );
-    assert!(text.lines().last().unwrap().starts_with("PASS: "), "{text}");
+    assert!(
+        text.lines().nth_back(1).unwrap().starts_with("PASS: "),
+        "{text}"
+    );
     let soft = report(&devices, "--provider soft --port 14811");
     assert_eq!(soft["path"]["to"]["device"], "soft-127.0.0.1:14811");
 }
@@ -86,7 +89,7 @@ fn without_a_usable_device_it_is_soft_and_says_why() {
     let text = stdout(&output);
     assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
     assert!(
-        text.contains("no RDMA device of the kernel can be used: mlx5_0 port 1 is DOWN"),
+        text.contains("no kernel RDMA device can be used: mlx5_0 port 1 is DOWN"),
         "{text}"
     );
     let output = loopback(&[down], "--provider verbs");
@@ -99,15 +102,15 @@ fn without_a_usable_device_it_is_soft_and_says_why() {
 }
 
 #[test]
-fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal_told() {
+fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal() {
     let refusing = DeviceSpec {
         dma_buf: GpuPath::Refuses(EOPNOTSUPP),
         peer_memory: GpuPath::Refuses(EFAULT),
         ..device("mlx5_0", 1)
     };
-    let told = report(std::slice::from_ref(&refusing), "--provider verbs");
-    assert_eq!(told["reached"], "staged");
-    let refusals = told["refusals"].as_array().unwrap();
+    let staged = report(std::slice::from_ref(&refusing), "--provider verbs");
+    assert_eq!(staged["reached"], "staged");
+    let refusals = staged["refusals"].as_array().unwrap();
     assert_eq!(refusals.len(), 2, "{refusals:?}");
     assert!(refusals[0].as_str().unwrap().starts_with("dma-buf: "));
     assert!(refusals[1].as_str().unwrap().contains("nvidia_peermem"));
@@ -115,7 +118,7 @@ fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal_told() {
         std::slice::from_ref(&refusing),
         "--provider verbs",
     ));
-    assert!(text.contains("refused before: dma-buf: "), "{text}");
+    assert!(text.contains("rejected before: dma-buf: "), "{text}");
 
     let output = loopback(&[refusing], "--provider verbs --direct");
     assert_eq!(code(&output), 2);
@@ -127,7 +130,7 @@ fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal_told() {
     let staged = report(&[device("mlx5_0", 1)], "--provider verbs --staged");
     assert_eq!(
         (&staged["reached"], &staged["why"]),
-        (&"staged".into(), &"asked for".into())
+        (&"staged".into(), &"requested".into())
     );
 }
 
@@ -137,9 +140,9 @@ fn a_device_that_loses_bytes_to_gpu_memory_is_found_out_and_staged() {
         dma_buf: GpuPath::LosesBytes,
         ..device("mlx5_0", 1)
     };
-    let told = report(&[lossy], "--provider verbs");
-    assert_eq!(told["reached"], "staged");
-    let refusal = told["refusals"][0].as_str().unwrap();
+    let staged = report(&[lossy], "--provider verbs");
+    assert_eq!(staged["reached"], "staged");
+    let refusal = staged["refusals"][0].as_str().unwrap();
     assert!(refusal.contains("without moving the bytes"), "{refusal}");
 }
 
@@ -149,8 +152,8 @@ fn infiniband_ports_reach_each_other_by_lid() {
         DeviceSpec::infiniband("mlx5_0", 5),
         DeviceSpec::infiniband("mlx5_1", 6),
     ];
-    let told = report(&devices, "--from mlx5_0 --to mlx5_1");
-    assert_eq!(told["reached"], "device");
+    let staged = report(&devices, "--from mlx5_0 --to mlx5_1");
+    assert_eq!(staged["reached"], "device");
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn devices_that_are_not_there_are_named() {
 
 /// A sweep to 4 MiB with few rounds.
 fn sweep(devices: &[DeviceSpec], line: &str) -> Value {
-    let line = format!("loopback --backend sim --sweep --size 4M --iterations 5 --json {line}");
+    let line = format!("loopback --simulate --sweep --size 4M --iterations 5 --json {line}");
     let output = with(devices, &line.split_whitespace().collect::<Vec<_>>());
     assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
     serde_json::from_str(&stdout(&output)).unwrap()
@@ -212,7 +215,7 @@ fn a_sweep_says_why_nothing_is_direct() {
     let measured = sweep(&[refusing], "--from mlx5_0 --to mlx5_0");
     let why = measured["direct_missing"].as_str().unwrap();
     assert!(
-        why.contains("dma-buf") && why.contains("peer memory"),
+        why.contains("dma-buf") && why.contains("peer-memory module"),
         "{why}"
     );
     let staged = ["write host", "write staged", "read host", "read staged"];

@@ -1,6 +1,8 @@
-//! The seam between pinning and the ways to do it.
+//! The trait of the backends, which pin and map GPU memory.
 
 pub(crate) mod dmabuf;
+#[cfg(test)]
+pub(crate) mod fake;
 pub(crate) mod gdrdrv;
 pub(crate) mod range;
 pub(crate) mod rm;
@@ -10,17 +12,18 @@ use std::fmt::Debug;
 
 use gdr_cuda::{DevicePtr, Ordinal};
 
-use crate::choice::BackendKind;
-use crate::context::Attributes;
+use crate::backend_kind::BackendKind;
+use crate::bar_mapping::BarMapping;
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::pinned::{Bar1, Bus, PinOptions, Route, RouteReport};
-use crate::window::Window;
+use crate::options::{Bus, PinOptions};
+use crate::report::Attributes;
+use crate::report::{Bar1, Route, RouteReport};
 
 /// GPU pages as GDRCopy counts them: the unit in which GPU memory is pinned.
 pub(crate) const GPU_PAGE: u64 = 64 << 10;
 
-/// A range as the caller asked for it: at least one byte, and its end is an address.
+/// The range that a caller asks for: at least one byte, and its end is an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PinRequest {
     pub(crate) ptr: DevicePtr,
@@ -46,29 +49,29 @@ impl PinRequest {
     }
 
     pub(crate) fn forces_pcie(&self) -> bool {
-        self.options.bus == Bus::Pcie
+        self.options.bus() == Bus::Pcie
     }
 }
 
-/// A way to pin and map GPU memory.
+/// A backend: it pins and maps GPU memory.
 pub(crate) trait Backend: Send + Sync + Debug {
     fn kind(&self) -> BackendKind;
 
-    /// Why this backend, when it was the first that works.
+    /// Why this backend was chosen, where it was the first that works.
     fn reason(&self) -> String;
 
-    /// Takes hold of the range. Does not map it yet.
+    /// Pins the range. Does not map it yet.
     fn pin(&self, request: &PinRequest) -> Result<Box<dyn Pin>>;
 
     fn attributes(&self) -> Attributes;
 
-    /// How full a GPU's PCIe window is, where the backend can tell.
+    /// Size and free space of a GPU's BAR1, where the backend can read them.
     fn bar1(&self, _device: Ordinal) -> Result<Option<Bar1>> {
         Ok(None)
     }
 
-    /// Every route to a range, with the reason where it is closed. A backend with one route tries
-    /// it.
+    /// Every route to a range, with the reason where it does not reach it. By default the only
+    /// route is tried.
     fn routes(&self, request: &PinRequest) -> Result<Vec<RouteReport>> {
         let route = self.pin(request)?.route();
         Ok(vec![RouteReport {
@@ -78,12 +81,12 @@ pub(crate) trait Backend: Send + Sync + Debug {
     }
 }
 
-/// A range that is held; released on drop.
+/// A pinned range; released on drop.
 pub(crate) trait Pin: Send + Sync + Debug {
-    /// Where the held pages start. At or below the address that was pinned.
+    /// Where the pinned pages start, at or below the address that was pinned.
     fn va(&self) -> DevicePtr;
 
-    /// Bytes held from [`Pin::va`] on.
+    /// Bytes pinned from [`Pin::va`] on.
     fn len(&self) -> u64;
 
     /// Unit of [`Pin::va`] and [`Pin::len`], bytes.
@@ -93,17 +96,17 @@ pub(crate) trait Pin: Send + Sync + Debug {
 
     fn route(&self) -> Route;
 
-    /// Whether the memory was freed under the pin.
+    /// Whether the memory was freed while it was pinned.
     fn invalidated(&self) -> Result<bool> {
         Ok(false)
     }
 
     /// Maps the first `len` bytes from [`Pin::va`] on; `len` is a multiple of the host page and
     /// no more than [`Pin::len`].
-    fn map(&self, len: u64, caching: Option<Caching>) -> Result<Window>;
+    fn map(&self, len: u64, caching: Option<Caching>) -> Result<BarMapping>;
 }
 
-/// Refuses a kind of mapping other than the one there is.
+/// Refuses every kind of mapping but the one that is offered.
 pub(crate) fn only(
     backend: BackendKind,
     offered: Caching,
@@ -128,7 +131,7 @@ mod tests {
         let request = |ptr, len| PinRequest {
             ptr: DevicePtr::new(ptr),
             len,
-            options: PinOptions::default(),
+            options: PinOptions::new(),
         };
         assert_eq!(
             request(0x2_0000, 1).pages(),

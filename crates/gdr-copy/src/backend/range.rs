@@ -1,10 +1,10 @@
-//! What every backend checks before it holds a range.
+//! The checks of a range before it is pinned, common to all backends.
 
-use gdr_cuda::{DevicePtr, Driver, PointerInfo, PointerKind};
+use gdr_cuda::{DevicePtr, PointerInfo, PointerKind};
 
 use super::{GPU_PAGE, PinRequest};
 use crate::error::{Error, Result};
-use crate::pinned::Extent;
+use crate::options::PinGranularity;
 
 /// The part of a request that lies in an allocation, and the allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,26 +18,29 @@ pub(crate) struct Located {
 /// Accesses": at least 256 bytes).
 const SMALL_STEP: u64 = 256;
 
-/// Finds the allocation that `request` lies in.
+/// Queries the driver about an address: [`gdr_cuda::Driver::pointer_info`].
+pub(crate) type LookUp<'a> = &'a dyn Fn(DevicePtr) -> gdr_cuda::Result<PointerInfo>;
+
+/// Finds the allocation of `request`.
 ///
-/// Refuses what has no lasting place on a GPU (managed and host memory, freed and unknown
-/// addresses) and what runs past its allocation. Counted in GPU pages, a range may begin before
-/// its allocation and end after it, in pages that the allocation has a part of.
-pub(crate) fn locate(driver: &dyn Driver, request: &PinRequest) -> Result<Located> {
-    let refusal = match at(driver, request, request.ptr) {
+/// Refuses memory that does not stay on a GPU (managed and host memory, freed and unknown
+/// addresses) and ranges that end after their allocation. In GPU pages, a range may begin before its
+/// allocation and end after it, in pages that contain a part of the allocation.
+pub(crate) fn locate(look: LookUp<'_>, request: &PinRequest) -> Result<Located> {
+    let refusal = match at(look, request, request.ptr) {
         Ok(located) => return Ok(located),
         Err(refusal) => refusal,
     };
-    if request.options.extent == Extent::Bytes || !may_begin_later(&refusal) {
+    if request.options.granularity() == PinGranularity::Bytes || !may_begin_later(&refusal) {
         return Err(refusal);
     }
     let first_page_ends = request.ptr.align_down(GPU_PAGE).get() + GPU_PAGE;
     let last = first_page_ends.min(request.ptr.get() + request.len);
     let mut next = (request.ptr.get() + 1).next_multiple_of(SMALL_STEP);
     while next < last {
-        match at(driver, request, DevicePtr::new(next)) {
+        match at(look, request, DevicePtr::new(next)) {
             Ok(located) => return Ok(located),
-            // Behind this one there may be another.
+            // Another allocation may follow.
             Err(Error::PastAllocation { base, size, .. }) => {
                 let end = base.get().saturating_add(size).max(next + 1);
                 next = end.checked_next_multiple_of(SMALL_STEP).unwrap_or(last);
@@ -48,8 +51,8 @@ pub(crate) fn locate(driver: &dyn Driver, request: &PinRequest) -> Result<Locate
     Err(refusal)
 }
 
-/// Whether the range might begin before its allocation: nothing is allocated where it begins, or
-/// something shorter.
+/// Whether the range may begin before its allocation: its first address is unallocated, or in
+/// another, shorter allocation.
 fn may_begin_later(refusal: &Error) -> bool {
     matches!(
         refusal,
@@ -57,9 +60,9 @@ fn may_begin_later(refusal: &Error) -> bool {
     )
 }
 
-/// The part of `request` from `ptr` on, if all of it lies in the allocation at `ptr`.
-fn at(driver: &dyn Driver, request: &PinRequest, ptr: DevicePtr) -> Result<Located> {
-    let info = driver.pointer_info(ptr)?;
+/// The part of `request` from `ptr` on, if the allocation at `ptr` contains all of it.
+fn at(look: LookUp<'_>, request: &PinRequest, ptr: DevicePtr) -> Result<Located> {
+    let info = look(ptr)?;
     if info.kind != PointerKind::Device {
         return Err(Error::NotDeviceMemory {
             ptr,
@@ -68,9 +71,9 @@ fn at(driver: &dyn Driver, request: &PinRequest, ptr: DevicePtr) -> Result<Locat
     }
     let len = request.ptr.get() + request.len - ptr.get();
     let remaining = info.remaining(ptr);
-    let allowed = match request.options.extent {
-        Extent::Bytes => remaining,
-        Extent::GpuPages => {
+    let allowed = match request.options.granularity() {
+        PinGranularity::Bytes => remaining,
+        PinGranularity::GpuPages => {
             let end = ptr.get().saturating_add(remaining);
             end.checked_next_multiple_of(GPU_PAGE).unwrap_or(end) - ptr.get()
         }
@@ -92,23 +95,27 @@ fn at(driver: &dyn Driver, request: &PinRequest, ptr: DevicePtr) -> Result<Locat
 
 #[cfg(test)]
 mod tests {
-    use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+    use gdr_cuda::{Driver, Gpu, MemoryKind, Ordinal, SimDriver};
 
     use super::*;
-    use crate::pinned::PinOptions;
+    use crate::options::PinOptions;
 
-    fn request(ptr: u64, len: u64, extent: Extent) -> PinRequest {
-        let options = PinOptions::default().extent(extent);
+    fn look(driver: &SimDriver) -> impl Fn(DevicePtr) -> gdr_cuda::Result<PointerInfo> + '_ {
+        |ptr| driver.pointer_info(ptr)
+    }
+
+    fn request(ptr: u64, len: u64, granularity: PinGranularity) -> PinRequest {
+        let options = PinOptions::new().with_granularity(granularity);
         PinRequest::new(DevicePtr::new(ptr), len, options).unwrap()
     }
 
     #[test]
-    fn counted_in_bytes_a_range_ends_where_its_allocation_does() {
+    fn in_bytes_a_range_ends_with_its_allocation() {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let buffer = gpu.allocate(MemoryKind::Plain, 5000).unwrap();
         let at = buffer.ptr().get();
-        let find = |ptr, len| locate(&*driver, &request(ptr, len, Extent::Bytes));
+        let find = |ptr, len| locate(&look(&driver), &request(ptr, len, PinGranularity::Bytes));
         assert_eq!(find(at, 5000).unwrap().len, 5000);
         assert_eq!(find(at + 4999, 1).unwrap().len, 1);
         assert!(matches!(
@@ -118,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn counted_in_pages_a_range_may_round_to_the_pages_of_its_allocation() {
+    fn in_pages_a_range_may_be_rounded_to_the_pages_of_its_allocation() {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-        // Three small neighbours in one page; the first is freed.
+        // Three small allocations in one page; the first is freed.
         let first = gpu.allocate(MemoryKind::Plain, 512).unwrap();
         let second = gpu.allocate(MemoryKind::Plain, 512).unwrap();
         let third = gpu.allocate(MemoryKind::Plain, 5000).unwrap();
@@ -129,24 +136,31 @@ mod tests {
         assert!(page.is_multiple_of(GPU_PAGE) && third.ptr().get() < page + GPU_PAGE);
         drop(first);
 
-        let find = |ptr, len| locate(&*driver, &request(ptr, len, Extent::GpuPages));
+        let find = |ptr, len| locate(&look(&driver), &request(ptr, len, PinGranularity::GpuPages));
         let whole = find(page, GPU_PAGE).unwrap();
         assert_eq!((whole.ptr, whole.info.base), (second.ptr(), second.ptr()));
         let tail = find(third.ptr().get(), page + GPU_PAGE - third.ptr().get()).unwrap();
         assert_eq!((tail.ptr, tail.len), (third.ptr(), 5000));
         assert!(matches!(find(page, GPU_PAGE + 1), Err(Error::Gpu(_))));
-        assert!(locate(&*driver, &request(page, GPU_PAGE, Extent::Bytes)).is_err());
+        assert!(
+            locate(
+                &look(&driver),
+                &request(page, GPU_PAGE, PinGranularity::Bytes)
+            )
+            .is_err()
+        );
     }
 
     #[test]
-    fn memory_that_moves_or_is_the_hosts_is_refused_by_kind() {
+    fn managed_and_host_memory_are_refused_by_kind() {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let managed = gpu.allocate(MemoryKind::Managed, 4096).unwrap();
         let host = gpu.allocate_host(4096).unwrap();
         for ptr in [managed.ptr(), host.gpu_ptr()] {
-            for extent in [Extent::Bytes, Extent::GpuPages] {
-                let refusal = locate(&*driver, &request(ptr.get(), 8, extent)).unwrap_err();
+            for granularity in [PinGranularity::Bytes, PinGranularity::GpuPages] {
+                let refusal =
+                    locate(&look(&driver), &request(ptr.get(), 8, granularity)).unwrap_err();
                 assert!(
                     matches!(refusal, Error::NotDeviceMemory { .. }),
                     "{refusal}"

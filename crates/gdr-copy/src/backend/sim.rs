@@ -1,20 +1,20 @@
-//! The simulated GPU: a window is a mapping of the allocation's memfd.
+//! The simulated GPU: mmap of the allocation's memfd.
 //!
-//! Its mappings are reported as write-combined, as those of a real GPU on x86, so that the same
-//! copy routines run; the memory itself is ordinary.
+//! Mappings are reported as write-combined, like those of a real GPU on x86, so the same copy
+//! routines run; the memory itself is ordinary.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use gdr_cuda::{DevicePtr, SimDriver};
+use gdr_cuda::{DevicePtr, Driver, SimDriver};
 
 use super::{Backend, Pin, PinRequest, only, range};
-use crate::choice::BackendKind;
-use crate::context::Attributes;
+use crate::backend_kind::BackendKind;
+use crate::bar_mapping::{BarMapping, FdRange};
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::pinned::Route;
-use crate::window::{Stretch, Window};
+use crate::report::Attributes;
+use crate::report::Route;
 
 #[derive(Debug)]
 pub(crate) struct SimBackend {
@@ -43,7 +43,7 @@ impl Backend for SimBackend {
                 reason: "the simulated GPU has no PCIe path to choose",
             });
         }
-        range::locate(&*self.driver, request)?;
+        range::locate(&|ptr| self.driver.pointer_info(ptr), request)?;
         let share = self.driver.share(request.ptr)?;
         let (va, len) = request.pages();
         Ok(Box::new(SimPin {
@@ -85,10 +85,10 @@ impl Pin for SimPin {
         Route::Simulated
     }
 
-    fn map(&self, len: u64, caching: Option<Caching>) -> Result<Window> {
+    fn map(&self, len: u64, caching: Option<Caching>) -> Result<BarMapping> {
         let caching = only(BackendKind::Sim, Caching::WriteCombined, caching)?;
-        Window::map(
-            &[Stretch {
+        BarMapping::map(
+            &[FdRange {
                 fd: self.fd.as_fd(),
                 offset: self.offset,
                 len,

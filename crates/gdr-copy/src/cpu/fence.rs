@@ -16,26 +16,37 @@
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use core::arch::asm;
 
+/// The barrier instruction of that name. Tests read which ones were executed.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! barrier {
+    ($instruction:literal) => {{
+        super::trace::step!($instruction);
+        // SAFETY: a barrier instruction reads and writes no register and no memory.
+        unsafe { asm!($instruction, options(nostack, preserves_flags)) };
+    }};
+}
+
+/// The barrier of the language, on other CPUs.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn barrier() {
+    super::trace::step!("fence");
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+}
+
 /// Window stores before it become visible before any store after it.
 ///
-/// On x86-64 `sfence` also empties the write-combining buffers, so that the stores are on their way
+/// On x86-64 `sfence` also empties the write-combining buffers, so that the stores are in flight
 /// to the GPU when the next store leaves the CPU (Intel SDM volume 3, "Buffering of Write Combining
 /// Memory Locations"). It says nothing about loads. On aarch64 `dsb st` waits until earlier stores
 /// to Normal non-cacheable and Device memory are complete; a `dmb` would order them only.
 #[inline(always)]
 pub fn store_fence() {
-    // SAFETY: a barrier instruction reads and writes no register and no memory.
     #[cfg(target_arch = "x86_64")]
-    unsafe {
-        asm!("sfence", options(nostack, preserves_flags));
-    }
-    // SAFETY: a barrier instruction reads and writes no register and no memory.
+    barrier!("sfence");
     #[cfg(target_arch = "aarch64")]
-    unsafe {
-        asm!("dsb st", options(nostack, preserves_flags));
-    }
+    barrier!("dsb st");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    barrier();
 }
 
 /// Loads after it are performed after the loads before it.
@@ -44,18 +55,12 @@ pub fn store_fence() {
 /// allows speculative reads), but never answers them from a buffer of older data.
 #[inline(always)]
 pub fn load_fence() {
-    // SAFETY: a barrier instruction reads and writes no register and no memory.
     #[cfg(target_arch = "x86_64")]
-    unsafe {
-        asm!("lfence", options(nostack, preserves_flags));
-    }
-    // SAFETY: a barrier instruction reads and writes no register and no memory.
+    barrier!("lfence");
     #[cfg(target_arch = "aarch64")]
-    unsafe {
-        asm!("dmb ld", options(nostack, preserves_flags));
-    }
+    barrier!("dmb ld");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    barrier();
 }
 
 /// Window loads after it, streaming ones too, return data no older than this call.
@@ -69,11 +74,8 @@ pub fn load_fence() {
 /// trip: they had not left the CPU.
 #[inline(always)]
 pub fn fresh_load_fence() {
-    // SAFETY: a barrier instruction reads and writes no register and no memory.
     #[cfg(target_arch = "x86_64")]
-    unsafe {
-        asm!("mfence", options(nostack, preserves_flags));
-    }
+    barrier!("mfence");
     #[cfg(not(target_arch = "x86_64"))]
     load_fence();
 }
@@ -84,16 +86,10 @@ pub fn fresh_load_fence() {
 /// earlier stores have left.
 #[inline(always)]
 pub fn full_fence() {
-    // SAFETY: a barrier instruction reads and writes no register and no memory.
     #[cfg(target_arch = "x86_64")]
-    unsafe {
-        asm!("mfence", options(nostack, preserves_flags));
-    }
-    // SAFETY: a barrier instruction reads and writes no register and no memory.
+    barrier!("mfence");
     #[cfg(target_arch = "aarch64")]
-    unsafe {
-        asm!("dsb sy", options(nostack, preserves_flags));
-    }
+    barrier!("dsb sy");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    barrier();
 }

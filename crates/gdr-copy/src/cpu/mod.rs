@@ -23,7 +23,7 @@
 //!
 //! A range that is one naturally aligned word of 1, 2, 4 or 8 bytes is moved by exactly one
 //! instruction of that width, in both directions and for every [`Caching`]: no other observer ever
-//! sees a part of it. This is the way to pass flags, sequence numbers and doorbells. Larger pieces
+//! sees a part of it. Pass flags, sequence numbers and doorbells so. Larger pieces
 //! may be seen in parts, except whole lines stored by the `movdir64b` routines and by `ls64`, which
 //! arrive in one piece (as does a line loaded by `ls64`).
 //!
@@ -31,7 +31,7 @@
 //!
 //! Inside one call: none. The parts of a write-combined range may become visible in any order.
 //!
-//! Between calls on one thread, for [`Caching::WriteCombined`] and [`Caching::Device`]:
+//! Between calls on one thread:
 //!
 //! | earlier | later | kept in order by |
 //! |---|---|---|
@@ -41,8 +41,8 @@
 //! | [`copy_to`] | [`copy_from`] of the same bytes | the CPU: a thread sees its own stores |
 //! | [`copy_to`] | [`copy_from`] of other bytes | only [`full_fence`](fence::full_fence) between them |
 //!
-//! For [`Caching::Cached`] a call is an ordinary `memcpy` (or one word access) and is ordered as one:
-//! publish by atomics or the fences of [`fence`].
+//! This holds for every [`Caching`]. On a coherent link (aarch64) the CPU orders neither loads nor
+//! stores by itself either, so the fences are needed there as well.
 //!
 //! # What others see
 //!
@@ -62,20 +62,24 @@
 //!
 //! No `&[u8]` of a window ever exists here. Words are volatile accesses and vectors are assembly, so
 //! each access in the source is one access of the machine: not merged, split, repeated or left out.
+//! That goes for cached windows, too: the GPU writes to them while they are copied.
 
-mod access;
+mod copy;
 pub mod fence;
-mod plan;
+mod isa;
 mod routine;
 mod scalar;
-mod transfer;
+mod split;
+pub(crate) mod trace;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use routine::{Choice, Reason, Routine, choice};
+#[cfg(test)]
+pub(crate) use routine::FOR_UNCACHED_ONLY;
+pub use routine::{ChoiceReason, Routine, RoutineChoice, choice};
 
 /// How a window is mapped, hence what may be done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +117,8 @@ impl core::fmt::Display for Caching {
 /// # Safety
 /// - `window` is valid for writing `len` bytes, is mapped as `caching` says and stays mapped; the
 ///   window consists of whole 64-byte lines; no reference into the range exists.
+/// - If [`routine.needs_uncached_mapping()`](Routine::needs_uncached_mapping), a window that is called
+///   write-combined is so: ordinary memory in its place will not do.
 /// - `host` is valid for reading `len` bytes, any alignment.
 /// - The two do not overlap.
 #[inline]
@@ -125,9 +131,7 @@ pub unsafe fn copy_to(
 ) {
     // SAFETY: the caller's promise.
     unsafe { copy_to_unfenced(routine, caching, window, host, len) };
-    if caching != Caching::Cached {
-        fence::store_fence();
-    }
+    fence::store_fence();
 }
 
 /// As [`copy_to`] without the final fence: for batches that end with one
@@ -144,19 +148,14 @@ pub unsafe fn copy_to_unfenced(
     host: *const u8,
     len: usize,
 ) {
-    // SAFETY: the caller's promise covers each of these; a routine that needs an uncached window
-    // is used only on one that is write-combined, not on cached or device memory.
+    trace::step!(trace::STORE);
+    // SAFETY: the caller's promise covers each of these. `routine` may need an uncached window: it
+    // is used only where the caller says that the window is write-combined.
     unsafe {
         match caching {
             Caching::WriteCombined => routine.store(window, host, len),
             Caching::Device => scalar::store(window, host, len),
-            Caching::Cached => {
-                if scalar::is_word(window.addr(), len) {
-                    scalar::store_one(window, host, len);
-                } else {
-                    host.copy_to_nonoverlapping(window, len);
-                }
-            }
+            Caching::Cached => Routine::for_cached().store(window, host, len),
         }
     }
 }
@@ -167,6 +166,7 @@ pub unsafe fn copy_to_unfenced(
 /// # Safety
 /// - The 64-byte lines that hold the `len` bytes at `window` are mapped as `caching` says and stay
 ///   mapped; no `&mut` into them exists.
+/// - `routine` as for [`copy_to`].
 /// - `host` is valid for writing `len` bytes, any alignment.
 /// - The two do not overlap.
 #[inline]
@@ -179,7 +179,7 @@ pub unsafe fn copy_from(
 ) {
     if caching == Caching::WriteCombined && routine.may_load_stale(window, len) {
         fence::fresh_load_fence();
-    } else if caching != Caching::Cached {
+    } else {
         fence::load_fence();
     }
     // SAFETY: the caller's promise.
@@ -200,18 +200,13 @@ pub unsafe fn copy_from_unfenced(
     window: *const u8,
     len: usize,
 ) {
-    // SAFETY: the caller's promise covers each of these; see `copy_to`.
+    trace::step!(trace::LOAD);
+    // SAFETY: the caller's promise covers each of these; see `copy_to_unfenced`.
     unsafe {
         match caching {
             Caching::WriteCombined => routine.load(host, window, len),
             Caching::Device => scalar::load_exact(host, window, len),
-            Caching::Cached => {
-                if scalar::is_word(window.addr(), len) {
-                    scalar::load_one(host, window, len);
-                } else {
-                    window.copy_to_nonoverlapping(host, len);
-                }
-            }
+            Caching::Cached => Routine::for_cached().load(host, window, len),
         }
     }
 }
@@ -221,19 +216,79 @@ mod tests {
     use super::*;
 
     #[repr(align(64))]
-    struct Window([u8; 512]);
+    struct Lines([u8; 512]);
+
+    /// The steps of a complete copy of `len` bytes at the start of a line, in each direction.
+    fn steps(routine: &Routine, caching: Caching, len: usize) -> [Vec<&'static str>; 2] {
+        let (mut window, mut host) = (Lines([0; 512]), [1; 512]);
+        let place = window.0.as_mut_ptr();
+        // SAFETY: both arrays hold `len` bytes; the window is whole lines of ordinary memory.
+        unsafe {
+            [
+                trace::steps_of(|| copy_to(routine, caching, place, host.as_ptr(), len)),
+                trace::steps_of(|| copy_from(routine, caching, host.as_mut_ptr(), place, len)),
+            ]
+        }
+    }
+
+    #[test]
+    fn a_store_ends_with_its_fence_and_a_load_begins_with_its_own_for_every_kind_of_mapping() {
+        use trace::{LOAD, STORE, barrier};
+        for &routine in Routine::supported() {
+            for caching in [Caching::WriteCombined, Caching::Cached, Caching::Device] {
+                if routine.needs_uncached_mapping() && caching == Caching::WriteCombined {
+                    continue;
+                }
+                for len in [1, 3, 8, 9, 16, 64, 65, 500] {
+                    let [store, load] = steps(routine, caching, len);
+                    let what = format!("{len} B by {} ({caching})", routine.name());
+                    assert_eq!(store, [STORE, barrier::STORE], "{what}");
+                    // Words are loaded plainly, and so is everything but write-combined memory.
+                    let streams =
+                        routine.has_streaming_loads() && caching == Caching::WriteCombined;
+                    let fence = match streams && len > 8 {
+                        true => barrier::FRESH_LOAD,
+                        false => barrier::LOAD,
+                    };
+                    assert_eq!(load, [fence, LOAD], "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_fence_is_the_instruction_that_its_page_names() {
+        use fence::{fresh_load_fence, full_fence, load_fence, store_fence};
+        use trace::barrier::{FRESH_LOAD, FULL, LOAD, STORE};
+        let fences: [(fn(), _); 4] = [
+            (store_fence, STORE),
+            (load_fence, LOAD),
+            (fresh_load_fence, FRESH_LOAD),
+            (full_fence, FULL),
+        ];
+        for (fence, instruction) in fences {
+            assert_eq!(trace::steps_of(fence), [instruction]);
+        }
+    }
+
+    #[test]
+    fn cached_memory_is_never_copied_by_a_routine_that_faults_on_it() {
+        assert!(!Routine::for_cached().needs_uncached_mapping());
+        assert!(!Routine::for_cached().has_streaming_loads());
+        assert!(Routine::supported().contains(&Routine::for_cached()));
+    }
 
     #[test]
     fn a_complete_copy_there_and_back_is_exact_for_every_kind_of_mapping() {
         let data: [u8; 200] = std::array::from_fn(|at| at as u8 ^ 0x5A);
         for &routine in Routine::supported() {
             for caching in [Caching::WriteCombined, Caching::Cached, Caching::Device] {
-                if routine.needs_uncached_window() && caching == Caching::WriteCombined {
+                if routine.needs_uncached_mapping() && caching == Caching::WriteCombined {
                     continue;
                 }
                 for offset in 0..16 {
                     for len in 0..data.len() - 4 {
-                        let mut window = Window([0xEE; 512]);
+                        let mut window = Lines([0xEE; 512]);
                         let place = window.0.as_mut_ptr().wrapping_add(64 + offset);
                         let mut back = [0xEE; 200];
                         // SAFETY: the ranges are inside the arrays; the window is whole lines of

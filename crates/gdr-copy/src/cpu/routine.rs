@@ -33,7 +33,7 @@ pub(super) enum Loads {
 
 /// Which memory a routine may be used on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Window {
+pub(super) enum MappingRequirement {
     /// Any.
     Any,
     /// Only non-cacheable memory; others fault.
@@ -48,15 +48,15 @@ pub(super) struct Parts {
     pub(super) store: Move,
     pub(super) load: Move,
     pub(super) loads: Loads,
-    pub(super) window: Window,
+    pub(super) requires: MappingRequirement,
     pub(super) detect: fn() -> bool,
 }
 
 /// One complete set of store and load code for one CPU feature level.
 ///
-/// A `&'static Routine` can only be had for a level that this CPU has: from [`Routine::best`],
+/// A `&'static Routine` exists only for a level that this CPU has: from [`Routine::best`],
 /// [`Routine::supported`] or [`Routine::by_name`].
-pub struct Routine(Parts);
+pub struct Routine(pub(super) Parts);
 
 impl Routine {
     pub(super) const fn new(parts: Parts) -> Self {
@@ -85,6 +85,17 @@ impl Routine {
             .find(|routine| routine.name() == name)
     }
 
+    /// The routine for cached windows: accesses that are neither streaming nor non-temporal, which
+    /// would go past the cache. Assembly or volatile, as all of them are, for the GPU writes to the
+    /// window while it is copied.
+    #[inline]
+    pub(super) fn for_cached() -> &'static Self {
+        #[cfg(target_arch = "aarch64")]
+        return super::aarch64::neon();
+        #[cfg(not(target_arch = "aarch64"))]
+        return &PORTABLE;
+    }
+
     /// Its name, as `GDR_COPY` takes it.
     pub const fn name(&self) -> &'static str {
         self.0.name
@@ -98,8 +109,8 @@ impl Routine {
 
     /// Whether its instructions fault on ordinary (cacheable) memory, so that it can only be used
     /// on a real window.
-    pub const fn needs_uncached_window(&self) -> bool {
-        matches!(self.0.window, Window::Uncached)
+    pub const fn needs_uncached_mapping(&self) -> bool {
+        matches!(self.0.requires, MappingRequirement::Uncached)
     }
 
     /// Copies `len` bytes from host memory into the window, without any fence.
@@ -112,14 +123,14 @@ impl Routine {
     ///   64-byte lines and no reference into it exists.
     /// - `host` is valid for reading `len` bytes, any alignment.
     /// - The two do not overlap.
-    /// - If [`needs_uncached_window`](Self::needs_uncached_window), the window is mapped so.
+    /// - If [`needs_uncached_mapping`](Self::needs_uncached_mapping), the window is mapped so.
     #[inline]
     pub unsafe fn store(&self, window: *mut u8, host: *const u8, len: usize) {
         if scalar::is_word(window.addr(), len) {
             // SAFETY: the caller's promise, and the range is one word.
             unsafe { scalar::store_one(window, host, len) }
         } else {
-            // SAFETY: the caller's promise; a routine in hand is one that the CPU has.
+            // SAFETY: the caller's promise; a `&'static Routine` exists only where the CPU has it.
             unsafe { (self.0.store)(window, host, len) }
         }
     }
@@ -136,14 +147,14 @@ impl Routine {
     ///   `&mut` into them exists.
     /// - `host` is valid for writing `len` bytes, any alignment.
     /// - The two do not overlap.
-    /// - If [`needs_uncached_window`](Self::needs_uncached_window), the window is mapped so.
+    /// - If [`needs_uncached_mapping`](Self::needs_uncached_mapping), the window is mapped so.
     #[inline]
     pub unsafe fn load(&self, host: *mut u8, window: *const u8, len: usize) {
         if scalar::is_word(window.addr(), len) {
             // SAFETY: the caller's promise, and the range is one word.
             unsafe { scalar::load_one(host, window, len) }
         } else {
-            // SAFETY: the caller's promise; a routine in hand is one that the CPU has.
+            // SAFETY: the caller's promise; a `&'static Routine` exists only where the CPU has it.
             unsafe { self.load_any(host, window, len) }
         }
     }
@@ -158,7 +169,7 @@ impl Routine {
             // SAFETY: the caller's promise, and the word that holds the range is in its line.
             unsafe { scalar::load_within_word(host, window, len) }
         } else {
-            // SAFETY: the caller's promise; a routine in hand is one that the CPU has.
+            // SAFETY: the caller's promise; a `&'static Routine` exists only where the CPU has it.
             unsafe { (self.0.load)(host, window, len) }
         }
     }
@@ -193,7 +204,18 @@ static PORTABLE: Routine = Routine::new(Parts {
     store: scalar::store,
     load: scalar::load_words,
     loads: Loads::Plain,
-    window: Window::Any,
+    requires: MappingRequirement::Any,
+    detect: || true,
+});
+
+/// A routine that must never be used on ordinary memory, as `ls64` on aarch64.
+#[cfg(test)]
+pub(crate) static FOR_UNCACHED_ONLY: Routine = Routine::new(Parts {
+    name: "for-uncached-only",
+    store: scalar::store,
+    load: scalar::load_words,
+    loads: Loads::Plain,
+    requires: MappingRequirement::Uncached,
     detect: || true,
 });
 
@@ -204,17 +226,17 @@ fn all() -> impl Iterator<Item = &'static Routine> {
 
 /// The routine that [`Routine::best`] returns, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct RoutineChoice {
     /// The routine.
     pub routine: &'static Routine,
     /// Why this one.
-    pub reason: Reason,
+    pub reason: ChoiceReason,
 }
 
 /// Why a routine was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum ChoiceReason {
     /// It is the best one that the CPU supports; nothing was asked for.
     BestSupported,
     /// `GDR_COPY` names it.
@@ -225,7 +247,7 @@ pub enum Reason {
     Unsupported(&'static str),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ChoiceReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BestSupported => formatter.write_str("best supported by this CPU"),
@@ -243,14 +265,14 @@ impl fmt::Display for Reason {
 }
 
 /// What [`Routine::best`] decided, for reports. Never fails: a name in `GDR_COPY` that cannot be
-/// used is a [`Reason`], not an error. The variable is read once, at the first call.
+/// used is a [`ChoiceReason`], not an error. The variable is read once, at the first call.
 #[inline]
-pub fn choice() -> &'static Choice {
-    static CHOICE: OnceLock<Choice> = OnceLock::new();
-    CHOICE.get_or_init(|| Choice::of(std::env::var_os(VARIABLE).as_deref()))
+pub fn choice() -> &'static RoutineChoice {
+    static CHOICE: OnceLock<RoutineChoice> = OnceLock::new();
+    CHOICE.get_or_init(|| RoutineChoice::of(std::env::var_os(VARIABLE).as_deref()))
 }
 
-impl Choice {
+impl RoutineChoice {
     /// The choice for a value of the environment variable; empty is as good as unset.
     fn of(asked: Option<&OsStr>) -> Self {
         // `portable` is compiled in and runs everywhere, so there is always a first one.
@@ -258,21 +280,21 @@ impl Choice {
         let Some(asked) = asked.filter(|asked| !asked.is_empty()) else {
             return Self {
                 routine: best,
-                reason: Reason::BestSupported,
+                reason: ChoiceReason::BestSupported,
             };
         };
         match all().find(|routine| asked == routine.name()) {
             Some(routine) if (routine.0.detect)() => Self {
                 routine,
-                reason: Reason::Asked,
+                reason: ChoiceReason::Asked,
             },
             Some(routine) => Self {
                 routine: best,
-                reason: Reason::Unsupported(routine.name()),
+                reason: ChoiceReason::Unsupported(routine.name()),
             },
             None => Self {
                 routine: best,
-                reason: Reason::UnknownName(asked.to_owned()),
+                reason: ChoiceReason::UnknownName(asked.to_owned()),
             },
         }
     }
@@ -297,21 +319,21 @@ mod tests {
     #[test]
     fn nothing_asked_chooses_the_first_supported() {
         for asked in [None, Some(OsStr::new(""))] {
-            let choice = Choice::of(asked);
+            let choice = RoutineChoice::of(asked);
             assert_eq!(choice.routine, Routine::supported()[0]);
-            assert_eq!(choice.reason, Reason::BestSupported);
+            assert_eq!(choice.reason, ChoiceReason::BestSupported);
         }
     }
 
     #[test]
     fn every_supported_routine_can_be_asked_for() {
         for routine in Routine::supported() {
-            let choice = Choice::of(Some(OsStr::new(routine.name())));
+            let choice = RoutineChoice::of(Some(OsStr::new(routine.name())));
             assert_eq!(
                 choice,
-                Choice {
+                RoutineChoice {
                     routine,
-                    reason: Reason::Asked
+                    reason: ChoiceReason::Asked
                 }
             );
             assert_eq!(Routine::by_name(routine.name()), Some(*routine));
@@ -320,16 +342,16 @@ mod tests {
 
     #[test]
     fn a_name_that_cannot_be_used_falls_back_and_says_so() {
-        let choice = Choice::of(Some(OsStr::new("abacus")));
+        let choice = RoutineChoice::of(Some(OsStr::new("abacus")));
         assert_eq!(choice.routine, Routine::supported()[0]);
-        assert_eq!(choice.reason, Reason::UnknownName("abacus".into()));
+        assert_eq!(choice.reason, ChoiceReason::UnknownName("abacus".into()));
         assert!(choice.reason.to_string().contains("\"abacus\""));
         assert_eq!(Routine::by_name("abacus"), None);
 
         for routine in all().filter(|routine| !(routine.0.detect)()) {
-            let choice = Choice::of(Some(OsStr::new(routine.name())));
+            let choice = RoutineChoice::of(Some(OsStr::new(routine.name())));
             assert_eq!(choice.routine, Routine::supported()[0]);
-            assert_eq!(choice.reason, Reason::Unsupported(routine.name()));
+            assert_eq!(choice.reason, ChoiceReason::Unsupported(routine.name()));
             assert_eq!(Routine::by_name(routine.name()), None);
         }
     }

@@ -94,7 +94,7 @@ pub(crate) unsafe fn load_within_word(host: *mut u8, window: *const u8, len: usi
 macro_rules! by_words {
     ($word_move:ident, $dst:ident, $src:ident, $len:ident, aligned: $aligned:ident) => {
         // A step up that does not fit is skipped together with all larger ones, since less than
-        // its size is left; the way down then starts from an address aligned well enough.
+        // its size is left; the descending steps then start from a sufficiently aligned address.
         by_words!(@step $word_move u8, $dst, $src, $len, if $aligned.addr() & 1 != 0);
         by_words!(@step $word_move u16, $dst, $src, $len, if $aligned.addr() & 2 != 0);
         by_words!(@step $word_move u32, $dst, $src, $len, if $aligned.addr() & 4 != 0);
@@ -109,7 +109,8 @@ macro_rules! by_words {
     (@step $word_move:ident $word:ty, $dst:ident, $src:ident, $len:ident, if $when:expr) => {
         if $when && $len >= size_of::<$word>() {
             // SAFETY: a whole word is left on both sides, and the window is aligned to it: on the
-            // way up by the steps before, on the way down because only larger words came before.
+            // ascending steps by the steps before, in the descending ones because only larger words came
+            // before.
             unsafe {
                 $word_move::<$word>($dst, $src);
                 $dst = $dst.add(size_of::<$word>());
@@ -124,7 +125,7 @@ macro_rules! by_words {
 ///
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
-#[allow(unused_assignments)] // The last step of the walk moves pointers nobody reads again.
+#[allow(unused_assignments)] // The last step moves pointers that are not read again.
 #[inline(never)] // Keeps the inlined copy calls small.
 pub(crate) unsafe fn store(mut window: *mut u8, mut host: *const u8, mut len: usize) {
     by_words!(store_word, window, host, len, aligned: window);

@@ -1,9 +1,9 @@
-//! The table of driver functions, and how it is filled.
+//! The table of driver functions, and how they are found.
 //!
-//! Types and values are those of `cuda.h` (CUDA 13); the versions are those in which a function
-//! took the form declared here, as `cuGetProcAddress` counts them.
+//! Types and values are those of `cuda.h` (CUDA 13); a version is the first in which a function has
+//! the signature declared here, as a parameter of `cuGetProcAddress`.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem;
 use std::ptr;
 
@@ -12,7 +12,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use super::layout::{CUmemAccessDesc, CUmemAllocationProp, CUuuid};
 use crate::error::{Error, Result};
 
-/// `CUresult`, raw: any number may come back.
+/// `CUresult`, raw: any number may be returned.
 pub(super) type Status = c_uint;
 /// `CUdevice`.
 pub(super) type CUdevice = c_int;
@@ -20,7 +20,7 @@ pub(super) type CUdevice = c_int;
 pub(super) type CUdeviceptr = u64;
 /// `CUmemGenericAllocationHandle`.
 pub(super) type CUmemHandle = u64;
-/// `CUcontext`, `CUstream`, `CUmodule` and `CUfunction`: pointers nobody outside looks behind.
+/// `CUcontext`, `CUstream`, `CUmodule` and `CUfunction`: opaque pointers.
 pub(super) type Opaque = *mut c_void;
 /// `CUipcMemHandle`.
 pub(super) type CUipcMemHandle = [u8; 64];
@@ -35,7 +35,7 @@ macro_rules! api {
         required { $($(#[$doc:meta])* $field:ident: $name:literal @ $version:literal or $export:literal, ($($arg:ty),*);)* }
         optional { $($(#[$odoc:meta])* $ofield:ident: $oname:literal @ $oversion:literal or $oexport:literal, ($($oarg:ty),*);)* }
     ) => {
-        /// Functions of libcuda. They stay valid for the life of the process.
+        /// Functions of libcuda, which is never unloaded.
         #[derive(Debug)]
         pub(super) struct Api {
             $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($arg),*) -> Status,)*
@@ -81,7 +81,7 @@ api! {
         device_get_count: "cuDeviceGetCount" @ 2000 or "cuDeviceGetCount", (*mut c_int);
         device_get_name: "cuDeviceGetName" @ 2000 or "cuDeviceGetName",
             (*mut c_char, c_int, CUdevice);
-        /// The form since CUDA 11.4 names a MIG instance rather than the GPU it is part of.
+        /// Since CUDA 11.4 the UUID is that of a MIG instance, not of the GPU that it is a part of.
         device_get_uuid: "cuDeviceGetUuid" @ 11040 or "cuDeviceGetUuid_v2",
             (*mut CUuuid, CUdevice);
         device_get_attribute: "cuDeviceGetAttribute" @ 2000 or "cuDeviceGetAttribute",
@@ -187,24 +187,25 @@ api! {
     }
 }
 
-/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: the default stream is the one that synchronizes with
-/// others, however this process was compiled.
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: the default stream is the legacy one, which synchronizes with
+/// other streams, independent of how this process was compiled.
 const LEGACY_STREAM: u64 = 1;
 
-/// Where addresses of functions come from.
+/// Finds the addresses of functions.
 struct Source {
     library: Library,
     get_proc_address: Option<GetProcAddress>,
 }
 
 impl Source {
-    fn open(path: &str) -> Result<Self> {
+    fn open(path: &OsStr) -> Result<Self> {
         let unloadable = |reason: String| Error::Library {
-            library: path.to_owned(),
+            library: path.to_string_lossy().into_owned(),
             reason,
         };
-        // SAFETY: libcuda.so.1 is made to be opened at run time; who sets the override answers
-        // for what that library does when it is loaded.
+        // SAFETY: libcuda.so.1 supports being opened at run time. Another file is named by the user
+        // whose rights this process has (`library_path`), so its code can do nothing that this user
+        // could not do.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| unloadable(reason(&error)))?;
         let mut source = Self {
@@ -243,25 +244,25 @@ impl Source {
     fn exported(&self, name: &str) -> Option<*mut c_void> {
         let name = CString::new(name).ok()?;
         let name: &CStr = &name;
-        // SAFETY: the symbol is only taken as an address here.
+        // SAFETY: only the address of the symbol is used.
         let symbol = unsafe { self.library.get::<*mut c_void>(name) }.ok()?;
         Some(symbol.as_raw_ptr()).filter(|address| !address.is_null())
     }
 }
 
 /// Opens the library at `path`; also the address of `cuInit` inside it.
-pub(super) fn open(path: &str) -> Result<(Api, *const c_void)> {
+pub(super) fn open(path: &OsStr) -> Result<(Api, *const c_void)> {
     let source = Source::open(path)?;
     let init = source
         .exported("cuInit")
         .ok_or(Error::Symbol { symbol: "cuInit" })?;
     let api = Api::fill(&source)?;
-    // libcuda starts threads and registers exit handlers: it can never be unloaded again.
+    // libcuda starts threads and registers exit handlers, so it is never unloaded.
     mem::forget(source.library);
     Ok((api, init))
 }
 
-/// The loader's own words (`dlerror`), which libloading keeps as the source of its error.
+/// The message of the loader (`dlerror`), which libloading keeps as the source of its error.
 fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),

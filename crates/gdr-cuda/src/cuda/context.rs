@@ -1,4 +1,4 @@
-//! Current contexts: made for one call, undone after it.
+//! CUDA contexts: primary ones, and making one current for a call.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -7,20 +7,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::api::{Api, CUdevice, Opaque};
 use super::{Cuda, check, layout};
-use crate::driver::Ordinal;
+use crate::device::Ordinal;
 use crate::error::{CuResult, Error, Result};
 
-/// The primary contexts this library holds.
+/// The primary contexts that this library has retained.
 ///
-/// A forked child inherits the map but not the contexts: there the driver answers
-/// `CUDA_ERROR_NOT_INITIALIZED`, and no handle of the parent is passed to it.
+/// A forked child inherits the map but not the contexts: there the driver returns
+/// `CUDA_ERROR_NOT_INITIALIZED`, and handles of the parent are not used.
 #[derive(Debug)]
 pub(super) struct PrimaryContexts {
-    held: Mutex<Held>,
+    retained: Mutex<Retained>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Retained {
     process: u32,
     by_device: HashMap<CUdevice, Context>,
 }
@@ -34,30 +34,30 @@ unsafe impl Send for Context {}
 
 impl PrimaryContexts {
     pub(super) fn new() -> Self {
-        let held = Held {
+        let retained = Retained {
             process: std::process::id(),
             by_device: HashMap::new(),
         };
         Self {
-            held: Mutex::new(held),
+            retained: Mutex::new(retained),
         }
     }
 
     /// The primary context of `device`, retained at its first use and then kept.
     fn get(&self, api: &Api, device: CUdevice) -> Result<Context> {
-        let mut held = self.lock();
-        if let Some(context) = held.by_device.get(&device) {
+        let mut retained = self.lock();
+        if let Some(context) = retained.by_device.get(&device) {
             return Ok(*context);
         }
         let mut context = ptr::null_mut();
         // SAFETY: a place for the answer and a device from `cuDeviceGet`.
         let status = unsafe { (api.primary_ctx_retain)(&mut context, device) };
         check("cuDevicePrimaryCtxRetain", status)?;
-        held.by_device.insert(device, Context(context));
+        retained.by_device.insert(device, Context(context));
         Ok(Context(context))
     }
 
-    /// Gives the contexts back; while the process exits, the driver is gone before.
+    /// Releases the contexts. While the process exits, the driver may be deinitialized before.
     pub(super) fn release(&self, api: &Api) {
         for (device, _) in self.lock().by_device.drain() {
             // SAFETY: this library retained the primary context of `device` once.
@@ -68,16 +68,16 @@ impl PrimaryContexts {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+    fn lock(&self) -> MutexGuard<'_, Retained> {
+        let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
-        if held.process != process {
-            *held = Held {
+        if retained.process != process {
+            *retained = Retained {
                 process,
                 by_device: HashMap::new(),
             };
         }
-        held
+        retained
     }
 }
 
@@ -85,13 +85,13 @@ impl PrimaryContexts {
 #[must_use]
 pub(super) struct CurrentContext<'a> {
     api: &'a Api,
-    /// What is current belongs to a thread.
+    /// The current context is per thread.
     _thread: PhantomData<*mut ()>,
 }
 
 impl<'a> CurrentContext<'a> {
     pub(super) fn push(api: &'a Api, context: Context) -> Result<Self> {
-        // SAFETY: a live context: the driver's own answer, or a primary one this library holds.
+        // SAFETY: an existing context: the driver returned it, or this library has retained it.
         check("cuCtxPushCurrent", unsafe {
             (api.ctx_push_current)(context.0)
         })?;
@@ -113,22 +113,22 @@ impl Drop for CurrentContext<'_> {
     }
 }
 
-/// Lets this thread call what would break a stream capture elsewhere in the process, until it is
-/// dropped ([`Cuda::relax_stream_capture`]).
+/// Allows this thread calls that would invalidate a stream capture elsewhere in the process, until it
+/// is dropped ([`Cuda::relax_stream_capture`]).
 #[must_use = "the capture mode is restored when this is dropped"]
 #[derive(Debug)]
 pub struct CaptureGuard<'a> {
     api: &'a Api,
     /// The mode to restore; `None` where it was not changed.
     before: Option<u32>,
-    /// The mode belongs to a thread.
+    /// The mode is per thread.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Drop for CaptureGuard<'_> {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
-            // SAFETY: a mode that the driver itself gave, on the thread that it gave it to.
+            // SAFETY: the mode that the driver returned on this thread.
             let status = unsafe { (self.api.thread_exchange_stream_capture_mode)(&mut mode) };
             if status != CuResult::SUCCESS.0 {
                 tracing::debug!(error = %CuResult(status), "restoring the capture mode failed");
@@ -138,10 +138,9 @@ impl Drop for CaptureGuard<'_> {
 }
 
 impl Cuda {
-    /// While the guard lives, allocations and copies by this thread neither fail for nor
-    /// invalidate a stream capture that another thread has under way
-    /// (`cuThreadExchangeStreamCaptureMode`, relaxed). Where the driver refuses, such as before
-    /// it is initialized, nothing changes.
+    /// While the guard exists, allocations and copies by this thread neither fail because of a stream
+    /// capture of another thread nor invalidate it (`cuThreadExchangeStreamCaptureMode`, relaxed).
+    /// Where the driver refuses, such as before it is initialized, nothing changes.
     pub fn relax_stream_capture(&self) -> CaptureGuard<'_> {
         let mut mode = layout::CAPTURE_MODE_RELAXED;
         // SAFETY: a valid mode, replaced by the one before.
@@ -160,10 +159,10 @@ impl Cuda {
         CurrentContext::push(&self.api, self.contexts.get(&self.api, device)?)
     }
 
-    /// Makes a context of `device` current for a scope: the thread's own where that is one of
-    /// this device, else the primary one. For memory, which every context of the device reaches:
-    /// an application with a context of its own thus does not get a second one, which would cost
-    /// hundreds of megabytes of its GPU's memory.
+    /// Makes a context of `device` current for a scope: the thread's current one where that is of this
+    /// device, else the primary one. For memory, which is accessible from every context of the
+    /// device: an application with its own context does not get a second one, which would take
+    /// hundreds of megabytes of GPU memory.
     pub(super) fn enter_any(&self, device: Ordinal) -> Result<CurrentContext<'_>> {
         let number = self.device(device)?;
         match self.current_of(number) {

@@ -1,4 +1,4 @@
-//! Handles by which others reach device memory.
+//! Handles to share device memory with other processes and devices.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -9,13 +9,14 @@ use std::sync::Arc;
 use super::api::Api;
 use super::layout::{HANDLE_TYPE_POSIX_FD, RANGE_HANDLE_TYPE_DMA_BUF_FD};
 use super::{Cuda, check, size};
-use crate::driver::{DmaBuf, Ordinal};
+use crate::device::Ordinal;
+use crate::driver::DmaBuf;
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::DevicePtr;
 
-/// A reference to the VMM memory behind an address ([`Cuda::retain_allocation`]); it keeps the
-/// memory from being freed.
-#[must_use = "the reference is given back when this is dropped"]
+/// A reference on the VMM memory of an address ([`Cuda::retain_allocation`]); the memory is not freed
+/// while it exists.
+#[must_use = "the reference is released when this is dropped"]
 #[derive(Debug)]
 pub struct RetainedAllocation {
     api: Arc<Api>,
@@ -23,15 +24,15 @@ pub struct RetainedAllocation {
 }
 
 impl RetainedAllocation {
-    /// The handle types the memory was made for (`CUmemAllocationHandleType` bits; 1 is a POSIX
-    /// file descriptor).
+    /// The handle types of the memory (`CUmemAllocationHandleType` bits; 1 is a POSIX file
+    /// descriptor).
     ///
     /// # Errors
     /// The driver's.
     pub fn handle_types(&self) -> Result<u32> {
         let mut prop = MaybeUninit::zeroed();
         let call = self.api.mem_get_allocation_properties;
-        // SAFETY: a place for the answer and a handle that this value holds.
+        // SAFETY: a place for the answer and a handle that this value owns.
         let status = unsafe { call(prop.as_mut_ptr(), self.handle) };
         check("cuMemGetAllocationPropertiesFromHandle", status)?;
         // SAFETY: it was zeroed, which is a valid value, and the driver filled it in.
@@ -41,14 +42,14 @@ impl RetainedAllocation {
     /// Exports the memory as a POSIX file descriptor (`cuMemExportToShareableHandle`).
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for memory that was not made for it; others of the driver's.
+    /// `CUDA_ERROR_INVALID_VALUE` for memory without this handle type; others of the driver.
     pub fn export_posix_fd(&self) -> Result<OwnedFd> {
         let call = "cuMemExportToShareableHandle";
         let mut fd: c_int = -1;
         let place: *mut c_void = (&raw mut fd).cast();
         let export = self.api.mem_export_to_shareable_handle;
-        // SAFETY: a place for a descriptor, which is what this handle type is; a handle that this
-        // value holds; no flags exist.
+        // SAFETY: a place for a descriptor, which is the type of this handle; a handle that this
+        // value owns; no flags exist.
         check(call, unsafe {
             export(place, self.handle, HANDLE_TYPE_POSIX_FD, 0)
         })?;
@@ -58,7 +59,7 @@ impl RetainedAllocation {
 
 impl Drop for RetainedAllocation {
     fn drop(&mut self) {
-        // SAFETY: this value holds one reference.
+        // SAFETY: this value owns one reference.
         let status = unsafe { (self.api.mem_release)(self.handle) };
         if status != CuResult::SUCCESS.0 && status != CuResult::DEINITIALIZED.0 {
             tracing::debug!(error = %CuResult(status), "cuMemRelease failed");
@@ -66,14 +67,13 @@ impl Drop for RetainedAllocation {
     }
 }
 
-/// Exports, from any thread and with whatever context is current. Each runs in the context that
-/// `ptr` belongs to; where it belongs to none (VMM and pool memory), in the primary context of
-/// `device`.
+/// Exports, from any thread and with any current context. Each runs in the context of `ptr`, or, for
+/// memory without a context (VMM and pool memory), in a context of `device`.
 impl Cuda {
-    /// The handle by which other processes open the allocation of `ptr` (`cuIpcGetMemHandle`).
+    /// The handle with which other processes open the allocation of `ptr` (`cuIpcGetMemHandle`).
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for managed, pool and VMM memory; others of the driver's.
+    /// `CUDA_ERROR_INVALID_VALUE` for managed, pool and VMM memory; others of the driver.
     pub fn ipc_handle(&self, device: Ordinal, ptr: DevicePtr) -> Result<[u8; 64]> {
         self.with_pointer_context(device, ptr, || {
             let mut handle = [0; 64];
@@ -84,13 +84,13 @@ impl Cuda {
         })
     }
 
-    /// A reference to the VMM memory mapped at `ptr` (`cuMemRetainAllocationHandle`).
+    /// A reference on the VMM memory mapped at `ptr` (`cuMemRetainAllocationHandle`).
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` where no VMM memory is mapped; others of the driver's.
+    /// `CUDA_ERROR_INVALID_VALUE` where no VMM memory is mapped; others of the driver.
     pub fn retain_allocation(&self, ptr: DevicePtr) -> Result<RetainedAllocation> {
         let mut handle = 0;
-        // The driver takes the device address in the form of a pointer; it never follows it.
+        // The driver takes the device address as a pointer, which it does not dereference.
         let address = ptr::without_provenance_mut(size("cuMemRetainAllocationHandle", ptr.get())?);
         // SAFETY: a place for the answer; any address may be asked for.
         let status = unsafe { (self.api.mem_retain_allocation_handle)(&mut handle, address) };
@@ -107,7 +107,7 @@ impl Cuda {
     ///
     /// # Errors
     /// [`Error::Symbol`] before CUDA 11.7; `CUDA_ERROR_NOT_SUPPORTED` where the GPU or the kernel
-    /// lacks it; `CUDA_ERROR_INVALID_VALUE` for managed memory; others of the driver's.
+    /// lacks it; `CUDA_ERROR_INVALID_VALUE` for managed memory; others of the driver.
     pub fn dma_buf_fd(
         &self,
         device: Ordinal,
@@ -124,7 +124,7 @@ impl Cuda {
         self.with_pointer_context(device, ptr, || {
             let mut fd: c_int = -1;
             let place: *mut c_void = (&raw mut fd).cast();
-            // SAFETY: a place for a descriptor, which is what this handle type is.
+            // SAFETY: a place for a descriptor, which is the type of this handle.
             let status =
                 unsafe { export(place, ptr.get(), len, RANGE_HANDLE_TYPE_DMA_BUF_FD, flags) };
             check(call, status)?;
@@ -132,9 +132,9 @@ impl Cuda {
         })
     }
 
-    /// A dma-buf around `len` bytes at `ptr`: whole pages of the host, since nothing else can be
-    /// exported; where the driver refuses these (memory of a pool is exported from the start of
-    /// its chunk only), from the start of the allocation.
+    /// A dma-buf that contains `len` bytes at `ptr`. Only whole host pages can be exported; where the
+    /// driver refuses these (memory of a pool is exported only from the start of its chunk), the
+    /// dma-buf begins at the start of the allocation.
     pub(super) fn export_dma_buf(
         &self,
         device: Ordinal,
@@ -165,15 +165,15 @@ impl Cuda {
                 fd,
                 offset: first - start,
             }),
-            // The refusal of what was asked for says more.
+            // The first error is the one of the requested range.
             Err(_) => Err(error),
         }
     }
 
-    /// Where the allocation of `ptr` starts and how many bytes it has (`cuMemGetAddressRange`).
+    /// Start and length of the allocation of `ptr` (`cuMemGetAddressRange`).
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND` for an address of no allocation; others of the driver's.
+    /// `CUDA_ERROR_NOT_FOUND` for an address of no allocation; others of the driver.
     pub fn address_range(&self, device: Ordinal, ptr: DevicePtr) -> Result<(DevicePtr, u64)> {
         self.with_pointer_context(device, ptr, || {
             let (mut base, mut len) = (0, 0);
@@ -186,7 +186,7 @@ impl Cuda {
     }
 }
 
-/// Takes over a descriptor that the driver made.
+/// Takes ownership of a descriptor that the driver opened.
 fn own(call: &'static str, fd: c_int) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::Call {
@@ -194,6 +194,6 @@ fn own(call: &'static str, fd: c_int) -> Result<OwnedFd> {
             result: CuResult::INVALID_VALUE,
         });
     }
-    // SAFETY: the driver opened it for this call, and nobody else knows of it.
+    // SAFETY: the driver opened it during this call, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

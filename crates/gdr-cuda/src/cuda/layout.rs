@@ -88,6 +88,8 @@ pub(super) mod device_attribute {
     pub(in crate::cuda) const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
     /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
     pub(in crate::cuda) const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+    /// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES`.
+    pub(in crate::cuda) const USES_HOST_PAGE_TABLES: c_int = 100;
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`.
     pub(in crate::cuda) const GPU_DIRECT_RDMA_WITH_VMM: c_int = 110;
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED`.
@@ -141,7 +143,7 @@ pub(super) mod pointer_attribute {
 pub(super) mod memory_type {
     use std::ffi::c_uint;
 
-    /// What unknown addresses come back as.
+    /// The type of unknown addresses.
     pub(in crate::cuda) const NONE: c_uint = 0;
     /// `CU_MEMORYTYPE_HOST`.
     pub(in crate::cuda) const HOST: c_uint = 1;
@@ -157,7 +159,7 @@ pub(super) const fn on_device(device: CUdevice) -> CUmemLocation {
     }
 }
 
-/// Uncompressed memory that stays where it is (`CU_MEM_ALLOCATION_TYPE_PINNED`).
+/// Uncompressed memory that does not migrate (`CU_MEM_ALLOCATION_TYPE_PINNED`).
 pub(super) const fn allocation_prop(
     device: CUdevice,
     handle_types: c_uint,

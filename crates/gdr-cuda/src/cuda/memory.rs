@@ -7,11 +7,12 @@ use super::layout::{
     device_attribute,
 };
 use super::{Cuda, check, size};
-use crate::driver::{MemoryKind, Ordinal, RawAllocation, RawHostAllocation};
+use crate::device::Ordinal;
+use crate::driver::{MemoryKind, RawAllocation, RawHostAllocation};
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::DevicePtr;
 
-/// VMM memory while it is being put together, undone on drop unless it was finished.
+/// VMM memory during its allocation; undone on drop unless it was completed.
 struct Reservation<'a> {
     cuda: &'a Cuda,
     /// Bytes, a multiple of the granularity.
@@ -30,21 +31,21 @@ impl Drop for Reservation<'_> {
 }
 
 impl Reservation<'_> {
-    /// Takes back every step that was made; all are tried, the first error is told.
+    /// Undoes every step; all are tried, and the first error is returned.
     fn undo(&mut self) -> Result<()> {
         let (api, len) = (&self.cuda.api, self.len);
         let mut results = [Ok(()), Ok(()), Ok(())];
         if let Some(address) = self.address.filter(|_| self.mapped) {
-            // SAFETY: mapped whole at this address, and nobody uses it any more.
+            // SAFETY: mapped whole at this address, and out of use.
             results[0] = check("cuMemUnmap", unsafe { (api.mem_unmap)(address, len) });
             self.mapped = false;
         }
         if let Some(handle) = self.handle.take() {
-            // SAFETY: `cuMemCreate` gave this handle, once.
+            // SAFETY: `cuMemCreate` returned this handle, which is released once.
             results[1] = check("cuMemRelease", unsafe { (api.mem_release)(handle) });
         }
         if let Some(address) = self.address.take() {
-            // SAFETY: reserved whole at this address; nothing is mapped there any more.
+            // SAFETY: reserved whole at this address, and unmapped above.
             results[2] = check("cuMemAddressFree", unsafe {
                 (api.mem_address_free)(address, len)
             });
@@ -91,9 +92,9 @@ impl Cuda {
             handle: 0,
         };
         if kind == MemoryKind::Pool {
-            // Usable from every stream, not only after what is queued on the default one.
+            // Then every stream can use it, not only later work on the default stream.
             if let Err(error) = self.synchronize_default_stream() {
-                // SAFETY: allocated above and known to nobody.
+                // SAFETY: allocated above, and not used yet.
                 let _ = unsafe { self.free_memory(&raw) };
                 return Err(error);
             }
@@ -159,7 +160,7 @@ impl Cuda {
         let status = unsafe { (api.mem_set_access)(address, made.len, &access, 1) };
         check("cuMemSetAccess", status)?;
 
-        // Finished: from here on `free_memory` takes it apart.
+        // Complete: from here on `free_memory` frees it.
         made.handle = None;
         made.address = None;
         made.mapped = false;
@@ -200,6 +201,34 @@ impl Cuda {
         }
     }
 
+    /// Frees in the order of a new stream without work. CUDA accepts memory of `cuMemAlloc` there, too,
+    /// and returns at once.
+    ///
+    /// # Safety
+    /// As for [`crate::Driver::free_unwaited`].
+    pub(super) unsafe fn free_memory_unwaited(&self, allocation: &RawAllocation) -> Result<()> {
+        if !matches!(allocation.kind, MemoryKind::Plain | MemoryKind::Pool) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.free_memory(allocation) };
+        }
+        let _current = self.enter_any(allocation.device)?;
+        let api = &self.api;
+        let mut stream = ptr::null_mut();
+        // SAFETY: a place for the answer; a context is current.
+        let status = unsafe { (api.stream_create)(&mut stream, layout::STREAM_NON_BLOCKING) };
+        check("cuStreamCreate", status)?;
+        // SAFETY: the caller's promise: the memory is out of use; the stream is new.
+        let status = unsafe { (api.mem_free_async)(allocation.ptr.get(), stream) };
+        // SAFETY: the stream was created above; its queued work still completes.
+        let _ = unsafe { (api.stream_destroy)(stream) };
+        if check("cuMemFreeAsync", status).is_ok() {
+            return Ok(());
+        }
+        // The driver may refuse memory of `cuMemAlloc` there: then wait.
+        // SAFETY: the caller's promise; the call above did not free the memory.
+        unsafe { self.free_memory(allocation) }
+    }
+
     pub(super) fn allocate_host_memory(
         &self,
         device: Ordinal,
@@ -216,7 +245,7 @@ impl Cuda {
         // SAFETY: a place for the answer and memory allocated as mapped; no flags exist.
         let status = unsafe { (self.api.mem_host_get_device_pointer)(&mut gpu, cpu, 0) };
         if let Err(error) = check("cuMemHostGetDevicePointer", status) {
-            // SAFETY: allocated above and known to nobody.
+            // SAFETY: allocated above, and not used yet.
             let _ = unsafe { (self.api.mem_free_host)(cpu) };
             return Err(error);
         }

@@ -2,51 +2,50 @@
 
 mod api;
 mod context;
-mod export;
+pub(crate) mod export;
 mod layout;
+mod library_path;
 mod memory;
 mod module;
 mod pointer;
-mod scratch;
+pub(crate) mod probe_alloc;
 
-use std::env;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
+
+use gdr_pci::Bdf;
 
 use self::api::{Api, CUdevice, Opaque};
 use self::context::PrimaryContexts;
 use self::layout::{CUuuid, FLUSH_BY_HOST, device_attribute};
 use self::module::Modules;
-use crate::bdf::Bdf;
+use crate::device::{CudaVersion, DeviceInfo, Ordinal};
+use crate::driver::sealed::Sealed;
 use crate::driver::{
-    CudaVersion, DeviceInfo, DmaBuf, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
-    RawHostAllocation, RawStream, StreamState,
+    DmaBuf, Driver, DriverKind, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
+    StreamState,
 };
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, PointerInfo};
-use crate::remote_writes::{RemoteWrites, WritesOrdering};
+use crate::rdma_write_ordering::{RemoteWrites, WritesOrdering};
 
 pub use self::context::CaptureGuard;
-pub use self::export::RetainedAllocation;
-pub use scratch::Scratch;
 
-/// The driver's library as every NVIDIA driver installs it; never `libcuda.so`, which is a stub
-/// on machines that only compile.
+/// The library that every NVIDIA driver installs; not `libcuda.so`, which may be the stub for
+/// linking.
 const LIBRARY: &str = "libcuda.so.1";
-/// Names another file to load instead.
-const LIBRARY_OVERRIDE: &str = "GDR_LIBCUDA";
 
 /// NVIDIA's driver, loaded at run time; CUDA 11.4 (driver 470) or later.
 ///
-/// Loading looks at files only: the driver is initialized (`cuInit`) by [`Driver::devices`],
-/// which [`crate::Gpu`] calls. A process that forks has to do so before that, as with any use of
-/// CUDA; in a child of a later fork every call is `CUDA_ERROR_NOT_INITIALIZED`.
+/// Loading does not initialize the driver: [`Driver::devices`] does (`cuInit`), which
+/// [`crate::Gpu`] calls. A process has to fork before that, as with any use of CUDA; in a child of a
+/// later fork every call returns `CUDA_ERROR_NOT_INITIALIZED`.
 ///
-/// Calls run in the primary context of their GPU, the one that the CUDA runtime uses. It is
-/// retained at its first use and released with this value. Whatever context a caller has current
-/// is current again afterwards.
+/// Calls run in the primary context of their GPU, which the CUDA runtime uses, too. It is retained
+/// at its first use and released with this value. The caller's current context is restored after
+/// each call.
 #[derive(Debug)]
 pub struct Cuda {
     api: Arc<Api>,
@@ -60,25 +59,27 @@ pub struct Cuda {
 #[derive(Clone, Copy, Debug)]
 struct CodeAddress(*const c_void);
 
-// SAFETY: it is a number that nobody dereferences, and the library is never unloaded.
+// SAFETY: the address is never dereferenced, and the library is never unloaded.
 unsafe impl Send for CodeAddress {}
 // SAFETY: as above.
 unsafe impl Sync for CodeAddress {}
 
 impl Cuda {
     /// Loads `libcuda.so.1`, or the file that the environment variable `GDR_LIBCUDA` names.
-    /// Does not initialize the driver.
+    /// Does not initialize the driver. The variable is ignored in a process that has more rights
+    /// than its caller (`AT_SECURE`: setuid, setgid, file capabilities).
     ///
     /// # Errors
-    /// [`Error::Library`] when there is none, [`Error::Symbol`] when it is older than CUDA 11.4.
+    /// [`Error::Library`] where it cannot be loaded, [`Error::Symbol`] where it is older than CUDA
+    /// 11.4.
     pub fn load() -> Result<Arc<Self>> {
-        match env::var(LIBRARY_OVERRIDE) {
-            Ok(path) if !path.is_empty() => Self::load_from(&path),
-            _ => Self::load_from(LIBRARY),
+        match library_path::named_library() {
+            Some(path) => Self::load_from(&path),
+            None => Self::load_from(OsStr::new(LIBRARY)),
         }
     }
 
-    fn load_from(path: &str) -> Result<Arc<Self>> {
+    fn load_from(path: &OsStr) -> Result<Arc<Self>> {
         let (api, init) = api::open(path)?;
         let mut number = 0;
         // SAFETY: a place for the answer; this call needs no `cuInit`.
@@ -108,7 +109,7 @@ impl Cuda {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    /// An attribute of a device; 0 for one that this driver is too old to know.
+    /// An attribute of a device; 0 where the driver is too old to know it.
     fn attribute(&self, device: CUdevice, attribute: c_int) -> Result<c_int> {
         let mut value = 0;
         // SAFETY: a place for the answer and a device from `cuDeviceGet`.
@@ -160,6 +161,7 @@ impl Cuda {
             total_memory: total_memory as u64,
             dma_buf: number(device_attribute::DMA_BUF)? != 0,
             gpudirect_rdma: number(device_attribute::GPU_DIRECT_RDMA)? != 0,
+            coherent: number(device_attribute::USES_HOST_PAGE_TABLES)? != 0,
             remote_writes: RemoteWrites {
                 ordering: WritesOrdering::from_attribute(number(
                     device_attribute::WRITES_ORDERING,
@@ -175,6 +177,8 @@ impl Drop for Cuda {
         self.contexts.release(&self.api);
     }
 }
+
+impl Sealed for Cuda {}
 
 impl Driver for Cuda {
     fn kind(&self) -> DriverKind {
@@ -218,6 +222,11 @@ impl Driver for Cuda {
         unsafe { self.free_memory(allocation) }
     }
 
+    unsafe fn free_unwaited(&self, allocation: &RawAllocation) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.free_memory_unwaited(allocation) }
+    }
+
     fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {
         self.allocate_host_memory(device, len)
     }
@@ -250,9 +259,9 @@ impl Driver for Cuda {
         })
     }
 
-    fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
+    unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
         let _current = self.enter(stream.device)?;
-        // SAFETY: a stream of `create_stream`.
+        // SAFETY: the caller's promise: made by `create_stream`, not destroyed yet.
         let status = unsafe { (self.api.stream_query)(stream_of(stream)) };
         if status == CuResult::NOT_READY.0 {
             return Ok(StreamState::Busy);
@@ -272,7 +281,7 @@ impl Driver for Cuda {
         // SAFETY: the caller's promise about both ranges.
         let status = unsafe { (self.api.memcpy_htod)(dst.get(), src.cast(), len) };
         check("cuMemcpyHtoD", status)?;
-        // From pageable memory it returns once the bytes are staged, not when they have arrived.
+        // For pageable memory the call returns once the bytes are staged, before they have arrived.
         self.synchronize_default_stream()
     }
 
@@ -335,7 +344,7 @@ impl Driver for Cuda {
     }
 }
 
-/// A `CUresult` as a result of ours.
+/// Converts a `CUresult`.
 fn check(call: &'static str, status: u32) -> Result<()> {
     match CuResult(status) {
         CuResult::SUCCESS => Ok(()),
@@ -343,7 +352,7 @@ fn check(call: &'static str, status: u32) -> Result<()> {
     }
 }
 
-/// A length as the driver takes it.
+/// A length as the driver's type.
 fn size(call: &'static str, len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::Call {
         call,
@@ -371,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_missing_driver_is_an_error_that_names_the_file() {
-        let error = Cuda::load_from("/nonexistent/libcuda.so.1").unwrap_err();
+        let error = Cuda::load_from("/nonexistent/libcuda.so.1".as_ref()).unwrap_err();
         assert!(matches!(&error, Error::Library { reason, .. } if reason.contains("open")));
         assert!(
             error.to_string().contains("/nonexistent/libcuda.so.1"),
@@ -380,9 +389,9 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_no_driver_is_an_error_that_names_the_function() {
+    fn a_library_without_the_drivers_functions_is_an_error_that_names_the_function() {
         for library in ["libc.so.6", "libm.so.6"] {
-            let error = Cuda::load_from(library).unwrap_err();
+            let error = Cuda::load_from(library.as_ref()).unwrap_err();
             assert!(
                 matches!(error, Error::Symbol { symbol: "cuInit" }),
                 "{error}"
@@ -391,13 +400,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_at_all_is_an_error_of_the_loader() {
-        let error = Cuda::load_from("/proc/self/status").unwrap_err();
+    fn a_file_that_is_not_a_library_is_an_error_of_the_loader() {
+        let error = Cuda::load_from("/proc/self/status".as_ref()).unwrap_err();
         assert!(matches!(error, Error::Library { .. }), "{error}");
     }
 
     #[test]
-    fn a_name_without_an_end_is_still_text() {
+    fn a_string_without_a_nul_ends_with_its_buffer() {
         assert_eq!(text(&[65, 66, 0, 67]), "AB");
         assert_eq!(text(&[65, 66]), "AB");
     }

@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::api::Opaque;
 use super::{Cuda, check, stream_of};
-use crate::driver::{Ordinal, RawStream};
+use crate::device::Ordinal;
+use crate::driver::RawStream;
 use crate::error::Result;
 use crate::kernel::{Direction, Launch, PTX};
 
@@ -16,7 +17,7 @@ const THREADS: u32 = 256;
 /// Blocks that fill a GPU of 132 multiprocessors with 8 each; kernels stride over the rest.
 const MOST_BLOCKS: u32 = 132 * 8;
 
-/// The kernels of one GPU, as the driver names them.
+/// The functions of the kernels on one GPU.
 #[derive(Clone, Copy, Debug)]
 struct Functions {
     fill: Opaque,
@@ -29,7 +30,7 @@ struct Functions {
 // SAFETY: handles into a module, which any thread may launch.
 unsafe impl Send for Functions {}
 
-/// The kernels of every GPU that launched one. They live as long as their context.
+/// The kernels of every GPU that launched one. They exist as long as their context.
 #[derive(Debug)]
 pub(super) struct Modules {
     by_device: Mutex<HashMap<Ordinal, Functions>>,
@@ -67,7 +68,7 @@ impl Modules {
     }
 }
 
-/// The value of a kernel parameter, by address: what `cuLaunchKernel` copies it from.
+/// The address of a kernel parameter, from which `cuLaunchKernel` copies it.
 fn parameter<T>(value: &T) -> *mut c_void {
     ptr::from_ref(value).cast_mut().cast()
 }
@@ -140,8 +141,8 @@ impl Cuda {
     }
 
     /// # Safety
-    /// `values` point to the parameters of `function`, in order and of their types; the addresses
-    /// among them are good for what the kernel does.
+    /// `values` point to the parameters of `function`, in order and of their types; addresses among
+    /// them are valid for the kernel's accesses.
     unsafe fn run(
         &self,
         function: Opaque,

@@ -1,4 +1,4 @@
-//! What the driver knows about an address.
+//! Queries about an address.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -7,15 +7,15 @@ use super::api::Opaque;
 use super::context::{Context, CurrentContext};
 use super::layout::{FLUSH_CURRENT_CONTEXT, FLUSH_TO_OWNER, memory_type, pointer_attribute};
 use super::{Cuda, check};
-use crate::driver::Ordinal;
+use crate::device::Ordinal;
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 
-/// The answers of one `cuPointerGetAttributes`. What does not apply to an address stays 0.
+/// The results of one `cuPointerGetAttributes`. Attributes that do not apply to an address are 0.
 #[derive(Debug, Default)]
 struct Attributes {
     memory_type: c_uint,
-    /// Wider than the driver's boolean in any release.
+    /// At least as wide as the driver's boolean in every release.
     is_managed: c_uint,
     device: c_int,
     buffer: u64,
@@ -24,7 +24,7 @@ struct Attributes {
     placement: Option<Placement>,
 }
 
-/// The attributes that came with CUDA 11.
+/// The attributes of CUDA 11 and later.
 #[derive(Debug, Default)]
 struct Placement {
     is_ipc_capable: c_uint,
@@ -35,7 +35,7 @@ struct Placement {
 
 impl Cuda {
     pub(super) fn query(&self, ptr: DevicePtr) -> Result<PointerInfo> {
-        // Asking for an attribute that a driver does not know fails as a whole.
+        // The call fails where the driver does not know one of the attributes.
         let mut answers = Attributes {
             placement: Some(Placement::default()),
             ..Attributes::default()
@@ -45,7 +45,7 @@ impl Cuda {
             answers = Attributes::default();
             status = self.attributes_of(ptr, &mut answers);
         }
-        // These two are how releases differ in refusing addresses outside unified addressing.
+        // The error for addresses outside of unified addressing differs between releases.
         let unknown = [CuResult::INVALID_VALUE, CuResult::INVALID_CONTEXT];
         if unknown.contains(&CuResult(status)) {
             return Err(Error::UnknownPointer { ptr });
@@ -97,9 +97,9 @@ impl Cuda {
         }
     }
 
-    /// Runs `call` with the context that `ptr` was allocated in, or where it has none (VMM and
-    /// pool memory) with the thread's own of `device`, or else the primary one. Allocations and
-    /// copies within `call` use that context, too.
+    /// Runs `call` in the context in which `ptr` was allocated; where it has none (VMM and pool
+    /// memory), in the thread's current context of `device`, or else in the primary one. Allocations
+    /// and copies in `call` use that context, too.
     ///
     /// # Errors
     /// The driver's, and those of `call`.
@@ -165,7 +165,7 @@ impl Attributes {
         };
         let device = match u32::try_from(self.device) {
             Ok(device) => Ordinal(device),
-            // Host memory of no GPU in particular; every GPU reaches it.
+            // Host memory that is not of one GPU; every GPU can access it.
             Err(_) if kind != PointerKind::Device => Ordinal(0),
             Err(_) => return Err(Error::UnknownPointer { ptr }),
         };
@@ -188,7 +188,7 @@ impl Attributes {
             base: DevicePtr::new(self.start),
             size: self.size as u64,
         };
-        // For VMM memory the range is the whole reservation, holes and all.
+        // For VMM memory the range is the whole reservation, with its unmapped parts.
         let AddressRange { base, size } = match (family, mapping) {
             (Family::Vmm, Some(mapping)) => mapping,
             _ => range,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_memory_is_managed_wherever_it_happens_to_be() {
+    fn managed_memory_is_managed_on_the_host_and_on_the_gpu() {
         let ptr = DevicePtr::new(0x1100);
         for memory_type in [memory_type::HOST, memory_type::DEVICE] {
             let managed = Attributes {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn vmm_memory_is_its_mapping_and_other_memory_its_allocation() {
+    fn vmm_memory_is_described_by_its_mapping_and_other_memory_by_its_allocation() {
         let placed = |is_ipc_capable, pool| Attributes {
             placement: Some(Placement {
                 is_ipc_capable,

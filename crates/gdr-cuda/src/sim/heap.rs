@@ -1,17 +1,17 @@
-//! Simulated device addresses: who has which, and what is behind it.
+//! Simulated device addresses and their memory.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::backing::{Backing, View};
-use crate::driver::Ordinal;
+use super::memfd::{Memfd, View};
+use crate::device::Ordinal;
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::{BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 
-/// Blocks start at multiples of this, and small allocations share one of this size, as
-/// `cuMemAlloc` does it on hardware.
+/// Blocks start at multiples of this, and small allocations share a block of this size, as with
+/// `cuMemAlloc` on hardware.
 pub(super) const BLOCK: u64 = 2 << 20;
 /// The size of a GPU page.
 pub(super) const GPU_PAGE: u64 = 64 << 10;
@@ -21,27 +21,27 @@ const SMALL_STEP: u64 = 512;
 /// Serial numbers are unique in the process, not only in one simulation.
 static NEXT_BUFFER: AtomicU64 = AtomicU64::new(1);
 
-/// Where an allocation may lie.
+/// Where an allocation may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// Beside others in a shared block when smaller than a GPU page, else alone.
+    /// In a shared block when smaller than a GPU page, else in a block of its own.
     Packed,
     /// In a block of its own, whose length is rounded up to a multiple of this.
     Alone(u64),
 }
 
-/// What is asked of a heap.
+/// A request for an allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    /// The CUDA function the simulation stands in for.
+    /// The CUDA function that is simulated.
     pub(super) call: &'static str,
-    /// The GPU on whose behalf.
+    /// The GPU.
     pub(super) device: Ordinal,
-    /// What the address will say of itself.
+    /// The kind that [`PointerInfo`] reports.
     pub(super) kind: PointerKind,
-    /// The allocator it will say it came from.
+    /// The allocator that [`PointerInfo`] reports.
     pub(super) family: Family,
-    /// Where it may lie.
+    /// Where it may be placed.
     pub(super) placement: Placement,
     /// Bytes.
     pub(super) len: u64,
@@ -49,9 +49,9 @@ pub(super) struct Request {
 
 #[derive(Debug)]
 struct Block {
-    backing: Arc<Backing>,
+    memfd: Arc<Memfd>,
     size: u64,
-    /// Bytes handed out so far; they are never handed out again.
+    /// Bytes allocated so far; they are not reused.
     filled: u64,
     live: u32,
 }
@@ -62,21 +62,21 @@ struct Allocation {
     block: u64,
 }
 
-/// One range of addresses, handed out from the bottom and never twice.
+/// A range of addresses, allocated in ascending order and never reused.
 #[derive(Debug)]
 pub(super) struct Heap {
     next: u64,
     end: u64,
     capacity: u64,
     used: u64,
-    /// The block that small allocations are being put into.
+    /// The block for small allocations.
     shared: Option<u64>,
     blocks: BTreeMap<u64, Block>,
     allocations: BTreeMap<u64, Allocation>,
 }
 
 impl Heap {
-    /// Addresses `start..end`, at most `capacity` bytes of memory behind them at a time.
+    /// Addresses `start..end`, with at most `capacity` bytes of memory at a time.
     pub(super) fn new(start: u64, end: u64, capacity: u64) -> Self {
         Self {
             next: start,
@@ -89,7 +89,7 @@ impl Heap {
         }
     }
 
-    /// Allocates; the answer's `size` is what the driver would report.
+    /// Allocates; the returned `size` is what the driver would report.
     pub(super) fn allocate(&mut self, request: Request) -> Result<PointerInfo> {
         let fail = |result| Error::Call {
             call: request.call,
@@ -161,11 +161,11 @@ impl Heap {
         if size > self.capacity - self.used || next > self.end {
             return Err(full);
         }
-        let backing = Arc::new(Backing::new(size)?);
+        let memfd = Arc::new(Memfd::new(size)?);
         self.blocks.insert(
             base,
             Block {
-                backing,
+                memfd,
                 size,
                 filled: 0,
                 live: 0,
@@ -201,32 +201,32 @@ impl Heap {
             .flatten()
     }
 
-    /// What `ptr` belongs to.
+    /// The allocation of `ptr`.
     pub(super) fn info(&self, ptr: DevicePtr) -> Option<PointerInfo> {
         self.find(ptr).map(|(allocation, _)| allocation.info)
     }
 
-    /// The memory behind `ptr..ptr + len`, when one allocation holds it all.
+    /// The memory of `ptr..ptr + len`, where one allocation contains all of it.
     pub(super) fn view(&self, ptr: DevicePtr, len: u64) -> Option<View> {
         let (allocation, block) = self.find(ptr)?;
         let offset = ptr.get() - allocation.block;
         (len <= allocation.info.remaining(ptr))
-            .then(|| View::new(Arc::clone(&block.backing), offset, len))
+            .then(|| View::new(Arc::clone(&block.memfd), offset, len))
             .flatten()
     }
 
-    /// A descriptor of the block that `ptr` lies in, the block's address and its size.
+    /// A descriptor of the block that contains `ptr`, the block's address and its size.
     pub(super) fn share(&self, ptr: DevicePtr) -> Option<Result<(OwnedFd, DevicePtr, u64)>> {
         let (allocation, block) = self.find(ptr)?;
         let base = DevicePtr::new(allocation.block);
-        Some(block.backing.share().map(|fd| (fd, base, block.size)))
+        Some(block.memfd.share().map(|fd| (fd, base, block.size)))
     }
 
-    /// Where this process has the allocation at `base` mapped.
+    /// The address of the allocation at `base` in this process.
     pub(super) fn cpu_address(&self, base: DevicePtr) -> Option<*mut u8> {
         let (allocation, block) = self.find(base)?;
         let offset = usize::try_from(base.get() - allocation.block).ok()?;
-        Some(block.backing.as_ptr().wrapping_add(offset))
+        Some(block.memfd.as_ptr().wrapping_add(offset))
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_address_is_not_handed_out_again_and_its_block_is_given_back() {
+    fn a_freed_address_is_not_reused_and_its_block_is_freed() {
         let mut heap = heap();
         let first = heap.allocate(request(100, Placement::Packed)).unwrap();
         heap.free(first.base).unwrap();

@@ -1,19 +1,19 @@
-//! The kernels as the simulation runs them: one thread, the contracts of [`Launch`].
+//! The simulated kernels: one thread each, with the contracts of [`Launch`].
 
 use std::hint;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::backing::View;
+use super::memfd::View;
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::{Direction, Launch, VerifyReport, pattern_word};
 use crate::pointer::DevicePtr;
 
-/// Polls between two looks at the `stop` flag; the thread yields there, so that the CPU's half of
-/// a round trip gets on where there are fewer cores than spinning threads.
+/// Polls between two loads of the `stop` flag. The thread also yields there, so that the CPU's half of
+/// a round trip runs where there are fewer cores than spinning threads.
 const POLLS: u32 = 64;
 
-/// A queued operation with every address resolved; it keeps that memory alive.
+/// A queued operation with its addresses resolved; it keeps the memory allocated.
 #[derive(Debug)]
 pub(super) enum Kernel {
     /// `cuMemsetD8Async`.
@@ -34,8 +34,8 @@ pub(super) enum Kernel {
 #[derive(Debug)]
 pub(super) struct PageLocked(pub(super) *mut u8);
 
-// SAFETY: who queues a copy vouches that the memory lives until the stream is idle, and that the
-// stream's thread may use it.
+// SAFETY: the caller that queues a copy promises that the memory exists until the stream is idle, and
+// that the stream's thread may use it.
 unsafe impl Send for PageLocked {}
 
 /// [`Launch::PingPong`], resolved.
@@ -60,7 +60,7 @@ impl Kernel {
             call: "cuLaunchKernel",
             result,
         };
-        // Hardware reports both at the next synchronization; there is no reason to wait here.
+        // Hardware reports both at the next synchronization; the simulation at once.
         let resolve = |ptr, count: u64, size: u64| {
             let len = count.checked_mul(size);
             let view = len
@@ -104,7 +104,7 @@ impl Kernel {
                 if blocks == 0 || !(1..=1024).contains(&threads) {
                     return Err(fail(CuResult::INVALID_VALUE));
                 }
-                // One thread needs no barrier, but a launch that hardware refuses is refused here.
+                // One thread needs no barrier, but what fails on hardware fails here, too.
                 resolve(barrier, 1, 8)?;
                 Self::PingPong(PingPong {
                     ping: resolve(ping, 1, 4)?,
@@ -125,7 +125,7 @@ impl Kernel {
     pub(super) fn run(&self) {
         match self {
             Self::Set { dst, value } => dst.fill(*value),
-            // SAFETY: who queued it vouched for the host side, for the length of the view.
+            // SAFETY: the caller that queued it promised that the host side has the length of the view.
             Self::Upload { dst, src } => unsafe { dst.write_from(src.0) },
             // SAFETY: as above.
             Self::Download { src, dst } => unsafe { src.read_to(dst.0) },
@@ -190,7 +190,7 @@ impl PingPong {
                 }
                 (None, _) => {}
             }
-            // Release: who sees the answer sees the payload.
+            // Release: a load of `pong` that returns the round sees the payload.
             self.pong.word(0).store(round, Ordering::Release);
         }
     }
@@ -199,7 +199,7 @@ impl PingPong {
     fn await_ping(&self, round: u32) -> bool {
         loop {
             for _ in 0..POLLS {
-                // Acquire: what the CPU wrote before `ping` is there now.
+                // Acquire: the CPU's stores before `ping` are visible now.
                 if self.ping.word(0).load(Ordering::Acquire) == round {
                     return true;
                 }

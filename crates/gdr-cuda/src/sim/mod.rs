@@ -1,8 +1,9 @@
 //! The simulated GPU.
 
-mod backing;
+mod blocking;
 mod heap;
 mod kernel;
+mod memfd;
 mod stream;
 
 use std::collections::HashMap;
@@ -10,42 +11,48 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::backing::View;
+use gdr_pci::Bdf;
+
+use self::blocking::Kernels;
+pub use self::blocking::SimBlockingKernel;
 use self::heap::{BLOCK, GPU_PAGE, Heap, Placement, Request};
 use self::kernel::{Kernel, PageLocked};
+use self::memfd::View;
 use self::stream::Worker;
-use crate::bdf::Bdf;
+use crate::device::{CudaVersion, DeviceInfo, Ordinal};
+use crate::driver::sealed::Sealed;
 use crate::driver::{
-    CudaVersion, DeviceInfo, DmaBuf, Driver, DriverKind, MemoryKind, Ordinal, RawAllocation,
-    RawHostAllocation, RawStream, StreamState,
+    DmaBuf, Driver, DriverKind, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
+    StreamState,
 };
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, Family, PointerInfo, PointerKind};
-use crate::remote_writes::{RemoteWrites, WritesOrdering};
+use crate::rdma_write_ordering::{RemoteWrites, WritesOrdering};
 
 /// Memory of each simulated GPU, and page-locked memory of the simulation, bytes.
-const TOTAL_MEMORY: u64 = 1 << 30;
-/// Every heap has this many addresses, far above where Linux places anything by itself (2^47 on
-/// x86-64, 2^48 on aarch64): a device address taken for a CPU address faults at once.
+const TOTAL_MEMORY: u64 = 4 << 30;
+/// The addresses of a heap, above all addresses that Linux uses by default (2^47 on x86-64, 2^48 on
+/// aarch64): a device address that is used as a CPU address faults.
 const HEAP_SPAN: u64 = 1 << 48;
-/// The heap of page-locked memory is the fifth such span, those of the GPUs follow it.
+/// The heap of page-locked memory is at the fifth span, those of the GPUs follow it.
 const HOST_HEAP: u64 = 5 * HEAP_SPAN;
 const MOST_DEVICES: u32 = 256;
 const HOST_PAGE: u64 = 4 << 10;
 
-/// A driver of GPUs that exist only in this process.
+/// A driver of simulated GPUs, which exist only in this process.
 ///
-/// It keeps the promises of [`Driver`] that software above it builds on. Device addresses are no
+/// It has the properties of [`Driver`] that software above it relies on. Device addresses are not
 /// CPU addresses. Small allocations share a 2 MiB block, VMM memory is rounded up to 2 MiB, a
-/// freed address is never handed out again. Streams run on threads of their own, so a kernel that
-/// polls a flag really does. Its memory is in memfds, which [`SimDriver::share`] hands out as the
-/// stand-in for a dma-buf. What it cannot show: PCI ordering, write combining, and speed.
+/// freed address is never reused. Each stream runs on its own thread, so a kernel can poll a flag.
+/// Its memory is in memfds, which [`SimDriver::share`] returns in place of dma-bufs. It does not
+/// simulate PCI ordering, write combining, and speed.
 ///
-/// Each GPU has 1 GiB; using more is `CUDA_ERROR_OUT_OF_MEMORY`.
+/// Each GPU has 4 GiB; using more is `CUDA_ERROR_OUT_OF_MEMORY`.
 #[derive(Debug)]
 pub struct SimDriver {
     state: Mutex<State>,
+    kernels: Arc<Kernels>,
     remote_writes: RemoteWrites,
     flushes: AtomicU64,
 }
@@ -59,11 +66,11 @@ struct State {
     next_stream: u64,
 }
 
-/// The memory behind a simulated device address.
+/// The memory of a simulated device address.
 #[derive(Debug)]
 pub struct SimShare {
-    /// A memfd of the whole block; its memory lives as long as this descriptor or any mapping of
-    /// it, even after the allocation was freed.
+    /// A memfd of the whole block; its memory exists as long as this descriptor or a mapping of it,
+    /// also after the allocation was freed.
     pub fd: OwnedFd,
     /// The device address at file offset 0. A small allocation shares its block with others, so
     /// this can lie below the allocation.
@@ -73,8 +80,8 @@ pub struct SimShare {
 }
 
 impl SimDriver {
-    /// A driver with `devices` GPUs, at most 256. Their memory is the host's, so that what other
-    /// devices write is in order for every GPU.
+    /// A driver with `devices` GPUs, at most 256. Their memory is host memory, so writes by other
+    /// devices are in order for every GPU.
     pub fn new(devices: u32) -> Arc<Self> {
         let remote_writes = RemoteWrites {
             ordering: WritesOrdering::AllDevices,
@@ -83,8 +90,8 @@ impl SimDriver {
         Self::with_remote_writes(devices, remote_writes)
     }
 
-    /// As [`SimDriver::new`], of GPUs that promise this of writes by other devices. Without
-    /// `host_flush` they refuse to flush.
+    /// As [`SimDriver::new`], with this order of writes by other devices. Without `host_flush`,
+    /// flushing fails.
     pub fn with_remote_writes(devices: u32, remote_writes: RemoteWrites) -> Arc<Self> {
         let heap = |number: u64| {
             let start = HOST_HEAP + number * HEAP_SPAN;
@@ -100,17 +107,27 @@ impl SimDriver {
         };
         Arc::new(Self {
             state: Mutex::new(state),
+            kernels: Arc::default(),
             remote_writes,
             flushes: AtomicU64::new(0),
         })
     }
 
-    /// How often writes of other devices were flushed.
+    /// Runs a kernel on a blocking stream, which the default stream waits for, such as one of
+    /// `cudaStreamCreate`. Until it ends, copies on the default stream
+    /// ([`DeviceBuffer::read`](crate::DeviceBuffer::read) and
+    /// [`DeviceBuffer::write`](crate::DeviceBuffer::write)) and the freeing of memory wait, for
+    /// every GPU of this driver; work on a [`Stream`](crate::Stream) does not.
+    pub fn blocking_kernel(&self) -> SimBlockingKernel {
+        Kernels::start(&self.kernels)
+    }
+
+    /// The number of flushes of writes by other devices.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    /// Hands out the memory behind `ptr`, as a driver exports device memory.
+    /// Returns the memory of `ptr`, as a driver exports device memory.
     ///
     /// # Errors
     /// [`Error::UnknownPointer`]; `CUDA_ERROR_NOT_SUPPORTED` for managed and host memory, which
@@ -129,8 +146,7 @@ impl SimDriver {
         Ok(SimShare { fd, base, size })
     }
 
-    /// Nothing that holds the lock can leave the state half changed, so a panic elsewhere in a
-    /// holder's thread does not matter.
+    /// The state is valid after a panic in a thread that had it locked.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,12 +220,14 @@ impl State {
     }
 }
 
+impl Sealed for SimDriver {}
+
 impl Driver for SimDriver {
     fn kind(&self) -> DriverKind {
         DriverKind::Simulated
     }
 
-    /// 0.0: there is no CUDA here.
+    /// 0.0: there is no CUDA.
     fn cuda_version(&self) -> CudaVersion {
         CudaVersion { major: 0, minor: 0 }
     }
@@ -227,7 +245,7 @@ impl Driver for SimDriver {
         info.ok_or(Error::UnknownPointer { ptr })
     }
 
-    /// Copies are over here when they return, always.
+    /// Copies are always complete when they return.
     fn synchronize_copies(&self, _: Ordinal, ptr: DevicePtr) -> Result<()> {
         self.pointer_info(ptr).map(drop)
     }
@@ -244,7 +262,7 @@ impl Driver for SimDriver {
         Ok(())
     }
 
-    /// A file in memory stands for the dma-buf.
+    /// A memfd in place of a dma-buf.
     fn dma_buf(&self, _: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         let share = self.share(ptr)?;
         let offset = ptr.get() - share.base.get();
@@ -293,6 +311,11 @@ impl Driver for SimDriver {
     }
 
     unsafe fn free(&self, allocation: &RawAllocation) -> Result<()> {
+        self.kernels.wait();
+        self.lock().device(allocation.device)?.free(allocation.ptr)
+    }
+
+    unsafe fn free_unwaited(&self, allocation: &RawAllocation) -> Result<()> {
         self.lock().device(allocation.device)?.free(allocation.ptr)
     }
 
@@ -318,6 +341,7 @@ impl Driver for SimDriver {
     }
 
     unsafe fn free_host(&self, _device: Ordinal, allocation: &RawHostAllocation) -> Result<()> {
+        self.kernels.wait();
         self.lock().host.free(allocation.gpu)
     }
 
@@ -339,7 +363,7 @@ impl Driver for SimDriver {
         worker.map(drop).ok_or(missing)
     }
 
-    fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
+    unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
         self.lock()
             .worker("cuStreamQuery", stream)
             .map(|worker| worker.state())
@@ -352,6 +376,7 @@ impl Driver for SimDriver {
         src: *const u8,
         len: usize,
     ) -> Result<()> {
+        self.kernels.wait();
         let view = self.view("cuMemcpyHtoD", dst, len)?;
         // SAFETY: the view has `len` bytes, and `src` is readable for as many.
         unsafe { view.write_from(src) };
@@ -365,6 +390,7 @@ impl Driver for SimDriver {
         src: DevicePtr,
         len: usize,
     ) -> Result<()> {
+        self.kernels.wait();
         let view = self.view("cuMemcpyDtoH", src, len)?;
         // SAFETY: the view has `len` bytes, and `dst` is writable for as many.
         unsafe { view.read_to(dst) };
@@ -428,8 +454,8 @@ fn describe(ordinal: Ordinal, remote_writes: RemoteWrites) -> DeviceInfo {
     DeviceInfo {
         ordinal,
         name: "Simulated GPU".to_owned(),
-        // No machine has a PCI domain of this number that Linux gives out; at most 256 GPUs make
-        // eight buses of 32 devices.
+        // Linux does not assign this PCI domain to hardware; at most 256 GPUs are eight buses of 32
+        // devices.
         bdf: Bdf {
             domain: 0xffff,
             bus: (ordinal.0 / 32) as u8,
@@ -441,6 +467,7 @@ fn describe(ordinal: Ordinal, remote_writes: RemoteWrites) -> DeviceInfo {
         total_memory: TOTAL_MEMORY,
         dma_buf: false,
         gpudirect_rdma: false,
+        coherent: false,
         remote_writes,
     }
 }

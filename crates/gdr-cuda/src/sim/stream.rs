@@ -1,4 +1,4 @@
-//! A simulated stream: a thread that runs what is queued, in order.
+//! A simulated stream: a thread that runs the queued work in order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use super::kernel::Kernel;
 use crate::driver::StreamState;
 use crate::error::{CuResult, Error, Result};
 
-/// The queueing end of a stream. Dropping it lets the thread finish what is queued and end.
+/// The sender of a stream's queue. When it is dropped, the thread completes the queue and ends.
 #[derive(Debug)]
 pub(super) struct Worker {
     queue: Sender<Kernel>,
@@ -28,7 +28,7 @@ impl Worker {
             .spawn(move || {
                 for kernel in work {
                     kernel.run();
-                    // Pairs with the load in `state`: who sees a stream idle sees its results.
+                    // Pairs with the load in `state`: an observer of an idle stream sees its results.
                     count.fetch_add(1, Ordering::Release);
                 }
             })
@@ -45,7 +45,7 @@ impl Worker {
 
     /// Queues one kernel.
     pub(super) fn submit(&mut self, call: &'static str, kernel: Kernel) -> Result<()> {
-        // The thread ends before its queue does only when a kernel panicked.
+        // The thread ends before its queue only when a kernel panics.
         let gone = |_| Error::Call {
             call,
             result: CuResult::LAUNCH_FAILED,

@@ -1,15 +1,16 @@
 //! How tests put checks to nodes that do not exist.
 
-use gdr_node::{Inventory, MemorySource, Source, example, virtual_path};
+pub(super) use gdr_node::{Inventory, MemorySource, Source, example, virtual_path};
 
 use crate::check::Check;
 use crate::context::Context;
-use crate::finding::{Finding, Verdict};
+pub(super) use crate::finding::Finding;
+pub(super) use crate::finding::Verdict::{self, Fail, Info, Pass, Skip, Unknown, Warn};
 
 /// What a check finds on a node.
 pub(super) fn findings(check: &Check, node: &MemorySource) -> Vec<Finding> {
     let inventory = Inventory::read(node);
-    (check.run)(&Context::new(node, &inventory))
+    check.run(&Context::new(node, &inventory))
 }
 
 /// The verdicts of what a check finds on a node.
@@ -43,7 +44,7 @@ pub(super) fn turned_into(
     class: u32,
 ) -> MemorySource {
     let path = format!("/sys/bus/pci/devices/{bdf}/config");
-    let mut config = node.read(&path).into_present().unwrap();
+    let mut config = node.read(&path).unwrap();
     config[..2].copy_from_slice(&vendor.to_le_bytes());
     config[2..4].copy_from_slice(&device.to_le_bytes());
     config[9..12].copy_from_slice(&class.to_le_bytes()[..3]);
@@ -58,13 +59,19 @@ pub(super) fn bound_to(node: MemorySource, bdf: &str, driver: &str) -> MemorySou
     )
 }
 
+/// The healthy node, where CUDA shows this GPU alone and says this of it, in JSON.
+pub(super) fn cuda_says(gpu: usize, fields: &str) -> MemorySource {
+    let text = format!(
+        r#"{{"devices":[{{"pci":"{}",{fields}}}]}}"#,
+        example::GPUS[gpu]
+    );
+    example::healthy().file(virtual_path::CUDA_DEVICES, text)
+}
+
 /// The healthy node, each of its device nodes as `change` has it, or without it.
 pub(super) fn with_nodes(change: impl Fn(&str) -> Option<String>) -> MemorySource {
     let node = example::healthy();
-    let text = node
-        .text(virtual_path::DEVICE_NODES)
-        .into_present()
-        .unwrap();
+    let text = node.text(virtual_path::DEVICE_NODES).unwrap();
     let changed: Vec<String> = text.lines().filter_map(change).collect();
     node.file(virtual_path::DEVICE_NODES, changed.join("\n"))
 }

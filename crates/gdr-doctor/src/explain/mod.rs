@@ -1,19 +1,31 @@
 //! What an error text of NCCL, UCX, perftest, the kernel or a loader most likely means for
-//! GPUDirect RDMA.
+//! GPUDirect RDMA, and whether a log shows it at work.
 //!
 //! The knowledge is a table of [`Cause`]s ([`causes()`]); [`explain()`] ranks those that a text or a
-//! whole log speaks of, and [`Explanation::confirm`] holds one against what the checks found on
-//! this node.
+//! whole log speaks of, [`read()`] does so for a log of any length, and [`Explanation::confirm`]
+//! holds one against what the checks found on this node.
 //!
 //! ```
-//! use gdr_doctor::explain::explain;
+//! use gdr_doctor::explain::{InUse, explain, read};
 //!
 //! let found = explain("modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument");
 //! assert_eq!(found[0].cause.id, "peermem-symbols");
+//!
+//! let log = "NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA\n";
+//! let answer = read(log.as_bytes())?;
+//! assert_eq!(answer.gpudirect.in_use, InUse::Yes);
+//! # Ok::<(), std::io::Error>(())
 //! ```
 
 mod causes;
-mod rank;
+mod channel;
+mod clean;
+mod explainer;
+mod lines;
+mod literals;
+mod matcher;
+mod signs;
+mod usage;
 
 use serde::Serialize;
 
@@ -22,10 +34,10 @@ use crate::diagnosis::Diagnosis;
 use crate::finding::Verdict;
 
 pub use causes::all as causes;
-pub use rank::explain;
-
-/// The longest line that is read, in bytes. Longer ones are cut.
-pub const MAX_LINE: usize = 16 << 10;
+pub use channel::{Direction, Transport};
+pub use explainer::{Answer, Explainer, explain, read};
+pub use lines::MAX_LINE;
+pub use usage::{Connection, Connections, GpuDirect, InUse, UsageEvidence};
 
 /// How sure a pattern is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -44,6 +56,8 @@ pub enum Strength {
 pub struct Pattern {
     /// A regular expression over one line, case ignored.
     pub text: &'static str,
+    /// What has to stand in a line shortly before, where something has to.
+    pub after: Option<&'static str>,
     /// How sure it is.
     pub strength: Strength,
 }
@@ -57,11 +71,28 @@ pub struct Remedy {
     pub command: Option<&'static str>,
 }
 
+/// What a cause is to the error that is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// It can be the error.
+    Fault,
+    /// It follows from an error that is named elsewhere.
+    Consequence,
+    /// It does no harm.
+    Harmless,
+}
+
+/// Reads from a line what it says beyond its cause.
+pub type Detail = fn(&[u8]) -> Option<String>;
+
 /// What may lie behind an error text.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cause {
     /// Its stable name.
     pub id: &'static str,
+    /// Whether it can be the error itself.
+    pub kind: Kind,
     /// One line.
     pub title: &'static str,
     /// How it comes about, and why it shows as it does.
@@ -69,12 +100,30 @@ pub struct Cause {
     /// What speaks of it.
     #[serde(skip)]
     pub patterns: &'static [Pattern],
+    /// What more a line says of it.
+    #[serde(skip)]
+    pub detail: Option<Detail>,
     /// What to do, the best first.
     pub remedies: &'static [Remedy],
     /// The checks that tell whether it is so on a node.
-    pub checks: &'static [CheckId],
+    pub checks: &'static [&'static str],
     /// Where this is known from.
     pub sources: &'static [&'static str],
+}
+
+impl Cause {
+    /// What most causes have in common, for struct update.
+    const DEFAULT: Self = Self {
+        id: "",
+        kind: Kind::Fault,
+        title: "",
+        why: "",
+        patterns: &[],
+        detail: None,
+        remedies: &[],
+        checks: &[],
+        sources: &[],
+    };
 }
 
 /// A line that spoke of a cause.
@@ -82,7 +131,7 @@ pub struct Cause {
 pub struct Match {
     /// From 1.
     pub line: usize,
-    /// What stood there.
+    /// What stood there, or the part of it that matters.
     pub text: String,
     /// How sure it is.
     pub strength: Strength,
@@ -95,6 +144,9 @@ pub struct Explanation {
     pub cause: &'static Cause,
     /// The first lines that spoke of it: at most [`Explanation::MAX_MATCHES`].
     pub matches: Vec<Match>,
+    /// What these lines say beyond the cause, such as what an Xid stands for: at most
+    /// [`Explanation::MAX_MATCHES`].
+    pub details: Vec<String>,
     /// How many lines spoke of it.
     pub lines: usize,
 }
@@ -131,7 +183,7 @@ impl Explanation {
     pub fn confirm(&self, diagnosis: &Diagnosis) -> Confirmation {
         let relevant = || {
             (diagnosis.findings.iter())
-                .filter(|judged| self.cause.checks.contains(&judged.check.id))
+                .filter(|judged| self.cause.checks.contains(&judged.check.id.0))
         };
         let worst = relevant()
             .filter(|judged| judged.finding.verdict.is_bad())
@@ -142,10 +194,10 @@ impl Explanation {
                 summary: format!("{}: {}", judged.finding.subject, judged.finding.summary),
             };
         }
-        let told = relevant()
+        let reported = relevant()
             .any(|judged| matches!(judged.finding.verdict, Verdict::Pass | Verdict::Info));
         let open = relevant().any(|judged| judged.finding.verdict == Verdict::Unknown);
-        if told && !open {
+        if reported && !open {
             Confirmation::Refuted
         } else {
             Confirmation::Open

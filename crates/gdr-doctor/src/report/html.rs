@@ -5,16 +5,17 @@ use std::fmt::Write;
 use gdr_node::render::Escaped;
 
 use crate::check::Group;
-use crate::diagnosis::{Diagnosis, Judged, Outcome};
+use crate::diagnosis::{Counts, Diagnosis, Outcome, Reported};
 use crate::finding::Verdict;
+use crate::fix::Shown;
 
-use super::words;
+use super::phrases::{self, Span};
 
 const STYLE: &str = include_str!("html.css");
 
 /// The report as one page. `picture` is an SVG element of the node's topology, put in as it is.
 pub fn render(diagnosis: &Diagnosis, picture: Option<&str>) -> String {
-    let host = diagnosis.host.as_deref().unwrap_or("this node");
+    let host = phrases::node(diagnosis);
     let mut out = String::new();
     line(
         &mut out,
@@ -31,8 +32,8 @@ pub fn render(diagnosis: &Diagnosis, picture: Option<&str>) -> String {
     if !causes.is_empty() {
         out.push_str("<h2>What to do</h2>\n");
     }
-    for (index, judged) in causes {
-        problem(&mut out, diagnosis, index, judged);
+    for alike in phrases::alike(causes) {
+        problem(&mut out, diagnosis, &alike);
     }
     if let Some(picture) = picture {
         line(
@@ -41,14 +42,14 @@ pub fn render(diagnosis: &Diagnosis, picture: Option<&str>) -> String {
         );
     }
     out.push_str("<h2>All findings</h2>\n");
-    for group in Group::ALL {
-        findings(&mut out, diagnosis, group);
+    for (group, counts) in diagnosis.groups() {
+        findings(&mut out, diagnosis, group, counts);
     }
     line(
         &mut out,
         format_args!(
             "<footer>gdr {} doctor</footer>\n</main>\n</body>\n</html>",
-            env!("CARGO_PKG_VERSION")
+            diagnosis.about.gdr
         ),
     );
     out
@@ -71,17 +72,38 @@ fn headline(out: &mut String, diagnosis: &Diagnosis) {
         out,
         format_args!(
             "<p class=\"outcome {class}\">{}</p>\n<p class=\"counts\">{}{}</p>",
-            words::outcome(diagnosis.outcome()),
-            words::counts(diagnosis.counts()),
+            Escaped(&phrases::headline(diagnosis)),
+            phrases::counts(diagnosis.counts()),
             diagnosis
                 .purpose
                 .map_or(String::new(), |purpose| format!("; judged for {purpose}")),
         ),
     );
+    for about in diagnosis.about.lines() {
+        line(
+            out,
+            format_args!("<p class=\"about\">{}</p>", Escaped(&about)),
+        );
+    }
+    let lines = phrases::not_known(diagnosis);
+    if !lines.is_empty() {
+        out.push_str("<details><summary>Not known</summary>\n<ul>\n");
+        for text in lines {
+            line(out, format_args!("<li>{}</li>", Escaped(&text)));
+        }
+        out.push_str("</ul></details>\n");
+    }
 }
 
-fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judged) {
+/// One card for root causes that differ in their subject only.
+fn problem(out: &mut String, diagnosis: &Diagnosis, alike: &[(usize, &Reported)]) {
+    let Some((_, judged)) = alike.first() else {
+        return;
+    };
     let finding = &judged.finding;
+    let subjects: Vec<String> = (alike.iter())
+        .map(|(_, judged)| judged.finding.subject.to_string())
+        .collect();
     line(
         out,
         format_args!(
@@ -89,15 +111,18 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
              &middot; {5}</p>",
             finding.verdict,
             badge(finding.verdict),
-            Escaped(&finding.subject.to_string()),
+            Escaped(&subjects.join(", ")),
             Escaped(&finding.summary),
             Escaped(judged.check.id.0),
             Escaped(judged.check.title),
         ),
     );
-    if !finding.evidence.is_empty() {
+    let mut evidence = (alike.iter())
+        .flat_map(|(_, judged)| &judged.finding.evidence)
+        .peekable();
+    if evidence.peek().is_some() {
         out.push_str("<dl>\n");
-        for evidence in &finding.evidence {
+        for evidence in evidence {
             line(
                 out,
                 format_args!(
@@ -110,32 +135,39 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
         out.push_str("</dl>\n");
     }
     for fix in &finding.fixes {
-        let commands: Vec<String> = fix.actions.iter().map(ToString::to_string).collect();
         line(
             out,
             format_args!(
-                "<div class=\"fix\"><p><strong>{}</strong> <span class=\"terms\">{}</span></p>\n\
-                 <pre>{}</pre>",
+                "<div class=\"fix\"><p><strong>{}</strong> <span class=\"terms\">{}</span></p>",
                 Escaped(&fix.title),
-                words::terms(fix),
-                Escaped(&commands.join("\n"))
+                phrases::terms(fix),
             ),
         );
+        for step in phrases::steps(fix) {
+            match step {
+                Shown::Command(lines) => {
+                    line(out, format_args!("<pre>{}</pre>", Escaped(&lines)));
+                }
+                Shown::Prose(text) => line(out, format_args!("<p>{}</p>", prose(&text))),
+            }
+        }
         if let Some(caution) = &fix.caution {
             line(
                 out,
-                format_args!("<p class=\"caution\">Mind: {}</p>", Escaped(caution)),
+                format_args!("<p class=\"caution\">Note: {}</p>", prose(caution)),
             );
         }
         out.push_str("</div>\n");
     }
-    let symptoms = diagnosis.symptoms(index);
+    let symptoms: Vec<&Reported> = (alike.iter())
+        .flat_map(|(index, _)| diagnosis.symptoms(*index))
+        .collect();
     if !symptoms.is_empty() {
         line(
             out,
             format_args!(
                 "<details><summary>{}</summary>\n<ul>",
-                words::follow(symptoms.len())
+                phrases::follow(symptoms.len())
             ),
         );
         for symptom in symptoms {
@@ -155,26 +187,35 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
     out.push_str("</section>\n");
 }
 
+/// A sentence, in which only commands and names are code.
+fn prose(text: &str) -> String {
+    (phrases::spans(text).into_iter())
+        .map(|span| match span {
+            Span::Words(words) => Escaped(words).to_string(),
+            Span::Code(words) => format!("<code>{}</code>", Escaped(words)),
+        })
+        .collect()
+}
+
 fn badge(verdict: Verdict) -> String {
     format!("<span class=\"badge {verdict}\">{verdict}</span>")
 }
 
-fn findings(out: &mut String, diagnosis: &Diagnosis, group: Group) {
-    let found: Vec<&Judged> = (diagnosis.findings.iter())
+fn findings(out: &mut String, diagnosis: &Diagnosis, group: Group, counts: Counts) {
+    let found: Vec<&Reported> = (diagnosis.findings.iter())
         .filter(|judged| judged.check.group == group)
         .collect();
-    let Some(worst) = found.iter().map(|judged| judged.finding.verdict).max() else {
-        return;
-    };
     line(
         out,
         format_args!(
-            "<details class=\"group\"><summary>{} {} <span class=\"terms\">{} findings</span>\
-             </summary>\n<div class=\"scroll\"><table>\n<thead><tr><th>verdict</th><th>check</th>\
+            "<details class=\"group\"><summary>{} {} <span class=\"terms\">{} fine, {} wrong, {} \
+             not known</span></summary>\n<div class=\"scroll\"><table>\n<thead><tr><th>verdict</th><th>check</th>\
              <th>of</th><th>finding</th><th>evidence</th></tr></thead>\n<tbody>",
-            badge(worst),
+            badge(counts.verdict()),
             group.title(),
-            found.len()
+            counts.fine(),
+            counts.fail + counts.warn,
+            counts.unknown
         ),
     );
     for judged in found {
@@ -222,5 +263,28 @@ mod tests {
         for outside in ["http://", "https://", "src=", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_several_gpus_alike_is_one_card() {
+        let lost = |address: &str| {
+            format!(
+                "{address} 3D controller [0302]: NVIDIA Corporation X [10de:2330] (rev ff)\n\
+                 \t!!! Unknown header type 7f\n\tKernel driver in use: nvidia\n"
+            )
+        };
+        let text = ["01:00.0", "02:00.0", "03:00.0"].map(lost).concat();
+        let tree = gdr_node::import::lspci::read(&text).unwrap().into_tree();
+        let inventory = Inventory::of_tree(Ok(tree), gdr_node::NumaLayout::unknown());
+        let node = MemorySource::partial();
+        let context = Context::new(&node, &inventory).captured(crate::Capture {
+            file: "rack7.txt".to_owned(),
+            collected: None,
+        });
+        let page = super::render(&diagnose(&context, &Selection::all()), None);
+        let card = page.matches("<h3>").count();
+        assert_eq!(card, 1, "{page}");
+        assert!(page.contains("GPU0, GPU1, GPU2"), "{page}");
+        assert!(page.contains("GPUDirect RDMA on rack7.txt"), "{page}");
     }
 }

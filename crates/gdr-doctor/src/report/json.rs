@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::phrases;
+use crate::about::About;
 use crate::check::{CheckId, Group};
 use crate::diagnosis::{Counts, Diagnosis, Outcome};
 use crate::finding::{Evidence, Subject, Verdict};
@@ -18,9 +20,21 @@ struct Report<'a> {
     gdr: &'static str,
     host: Option<&'a str>,
     purpose: Option<&'static str>,
+    /// The GPU and the NIC that alone were judged.
+    pair: Option<[&'a str; 2]>,
+    about: &'a About,
     outcome: Outcome,
+    /// What it comes to, in a sentence.
+    headline: String,
     counts: Counts,
+    groups: Vec<GroupCounts>,
     findings: Vec<Item<'a>>,
+}
+
+#[derive(Serialize)]
+struct GroupCounts {
+    group: Group,
+    counts: Counts,
 }
 
 #[derive(Serialize)]
@@ -31,6 +45,8 @@ struct Item<'a> {
     verdict: Verdict,
     subject: &'a Subject,
     summary: &'a str,
+    /// Why it is unknown, where something was not read.
+    absence: Option<&'static str>,
     evidence: &'a [Evidence],
     fixes: Vec<Remedy<'a>>,
     /// The place in `findings` of what explains this one.
@@ -57,8 +73,14 @@ pub fn render(diagnosis: &Diagnosis) -> serde_json::Result<String> {
         gdr: env!("CARGO_PKG_VERSION"),
         host: diagnosis.host.as_deref(),
         purpose: diagnosis.purpose.map(|purpose| purpose.name()),
+        pair: (diagnosis.pair.as_ref()).map(|(gpu, nic)| [gpu.as_str(), nic.as_str()]),
+        about: &diagnosis.about,
         outcome: diagnosis.outcome(),
+        headline: phrases::headline(diagnosis),
         counts: diagnosis.counts(),
+        groups: (diagnosis.groups().into_iter())
+            .map(|(group, counts)| GroupCounts { group, counts })
+            .collect(),
         findings: diagnosis
             .findings
             .iter()
@@ -69,6 +91,7 @@ pub fn render(diagnosis: &Diagnosis) -> serde_json::Result<String> {
                 verdict: judged.finding.verdict,
                 subject: &judged.finding.subject,
                 summary: &judged.finding.summary,
+                absence: judged.finding.absence.map(gdr_node::Absence::name),
                 evidence: &judged.finding.evidence,
                 fixes: judged
                     .finding

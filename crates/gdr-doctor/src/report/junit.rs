@@ -5,7 +5,7 @@ use std::fmt::Write;
 use gdr_node::render::Escaped;
 
 use crate::check::Group;
-use crate::diagnosis::{Diagnosis, Judged};
+use crate::diagnosis::{Diagnosis, Reported};
 use crate::finding::Verdict;
 
 /// The report as JUnit XML. A failed finding is a failure; a warning passes with its text on
@@ -22,7 +22,7 @@ pub fn render(diagnosis: &Diagnosis) -> String {
         counts.unknown + counts.skip
     );
     for group in Group::ALL {
-        let found: Vec<&Judged> = (diagnosis.findings.iter())
+        let found: Vec<&Reported> = (diagnosis.findings.iter())
             .filter(|judged| judged.check.group == group)
             .collect();
         if found.is_empty() {
@@ -50,7 +50,7 @@ pub fn render(diagnosis: &Diagnosis) -> String {
     out
 }
 
-fn case(out: &mut String, judged: &Judged) {
+fn case(out: &mut String, judged: &Reported) {
     let finding = &judged.finding;
     let _ = write!(
         out,
@@ -76,7 +76,7 @@ fn case(out: &mut String, judged: &Judged) {
     out.push_str("</testcase>\n");
 }
 
-fn details(judged: &Judged) -> String {
+fn details(judged: &Reported) -> String {
     let evidence = (judged.finding.evidence.iter())
         .map(|evidence| format!("{}: {}", evidence.source, evidence.value));
     let fixes = judged.finding.fixes.iter().flat_map(|fix| {

@@ -3,27 +3,32 @@
 use std::fmt::Write;
 
 use crate::check::Group;
-use crate::diagnosis::{Diagnosis, Judged};
+use crate::diagnosis::{Diagnosis, Reported};
 use crate::finding::Verdict;
+use crate::fix::Shown;
 
-use super::words;
+use super::phrases::{self, Span};
 
 /// The report as Markdown.
 pub fn render(diagnosis: &Diagnosis) -> String {
     let mut out = String::new();
-    let host = diagnosis.host.as_deref().unwrap_or("this node");
+    let host = phrases::node(diagnosis);
     line(
         &mut out,
         format_args!("# GPUDirect RDMA on {}\n", plain(host)),
     );
     line(
         &mut out,
-        format_args!("**{}**", words::outcome(diagnosis.outcome())),
+        format_args!("**{}**", plain(&phrases::headline(diagnosis))),
     );
     line(
         &mut out,
-        format_args!("{}.\n", words::counts(diagnosis.counts())),
+        format_args!("{}.\n", phrases::counts(diagnosis.counts())),
     );
+    for about in diagnosis.about.lines() {
+        line(&mut out, format_args!("- {}", plain(&about)));
+    }
+    groups(&mut out, diagnosis);
     for (index, judged) in diagnosis.root_causes() {
         problem(&mut out, diagnosis, index, judged);
     }
@@ -37,7 +42,7 @@ fn line(out: &mut String, line: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
-fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judged) {
+fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Reported) {
     let finding = &judged.finding;
     line(
         out,
@@ -61,17 +66,21 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
     for fix in &finding.fixes {
         line(
             out,
-            format_args!("**{}** ({})\n", plain(&fix.title), words::terms(fix)),
+            format_args!("**{}** ({})\n", plain(&fix.title), phrases::terms(fix)),
         );
-        let commands: Vec<String> = fix.actions.iter().map(ToString::to_string).collect();
-        line(out, format_args!("{}\n", block(&commands.join("\n"))));
+        for step in phrases::steps(fix) {
+            match step {
+                Shown::Command(lines) => line(out, format_args!("{}\n", block(&lines))),
+                Shown::Prose(text) => line(out, format_args!("{}\n", prose(&text))),
+            }
+        }
         if let Some(caution) = &fix.caution {
-            line(out, format_args!("Mind: {}\n", plain(caution)));
+            line(out, format_args!("Note: {}\n", prose(caution)));
         }
     }
     let symptoms = diagnosis.symptoms(index);
     if !symptoms.is_empty() {
-        line(out, format_args!("{}:\n", words::follow(symptoms.len())));
+        line(out, format_args!("{}:\n", phrases::follow(symptoms.len())));
         for symptom in symptoms {
             line(
                 out,
@@ -88,9 +97,35 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judge
     }
 }
 
+fn groups(out: &mut String, diagnosis: &Diagnosis) {
+    out.push_str("\n| group | fine | wrong | not known |\n|---|---|---|---|\n");
+    for (group, counts) in diagnosis.groups() {
+        line(
+            out,
+            format_args!(
+                "| {} | {} | {} | {} |",
+                group.title(),
+                counts.fine(),
+                counts.fail + counts.warn,
+                counts.unknown
+            ),
+        );
+    }
+    out.push('\n');
+    let lines = phrases::not_known(diagnosis);
+    if lines.is_empty() {
+        return;
+    }
+    out.push_str("Not known:\n\n");
+    for text in lines {
+        line(out, format_args!("- {}", plain(&text)));
+    }
+    out.push('\n');
+}
+
 fn everything(out: &mut String, diagnosis: &Diagnosis) {
     for group in Group::ALL {
-        let found: Vec<&Judged> = (diagnosis.findings.iter())
+        let found: Vec<&Reported> = (diagnosis.findings.iter())
             .filter(|judged| judged.check.group == group)
             .filter(|judged| judged.finding.verdict != Verdict::Skip)
             .collect();
@@ -136,6 +171,16 @@ fn plain(text: &str) -> String {
     out
 }
 
+/// A sentence, in which only commands and names are code.
+fn prose(text: &str) -> String {
+    (phrases::spans(text).into_iter())
+        .map(|span| match span {
+            Span::Words(words) => plain(words),
+            Span::Code(words) => code(words),
+        })
+        .collect()
+}
+
 /// A text as inline code, fenced by one more back-tick than it holds in a row.
 fn code(text: &str) -> String {
     let text = text.replace(['\n', '\r'], " ");
@@ -160,7 +205,30 @@ fn longest_run(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use gdr_node::{Inventory, example};
+
     use super::*;
+    use crate::{Context, Selection, diagnose};
+
+    #[test]
+    fn only_commands_are_fenced_and_a_sentence_stays_one() {
+        let node = example::node();
+        let inventory = Inventory::read(&node);
+        let diagnosis = diagnose(&Context::new(&node, &inventory), &Selection::all());
+        let text = render(&diagnosis);
+        let mut fenced = false;
+        for line in text.lines() {
+            if line.starts_with("```") {
+                fenced = !fenced;
+            } else if fenced {
+                let word = line.split(' ').next().unwrap_or_default();
+                assert!(!["boot", "seat", "in", "put"].contains(&word), "{line}");
+            }
+        }
+        assert!(text.contains("NVIDIA driver 580.95.05"), "{text}");
+        let argument = prose("boot with the kernel argument `pci=x`");
+        assert_eq!(argument, "boot with the kernel argument `pci=x`");
+    }
 
     #[test]
     fn evidence_cannot_end_its_code() {

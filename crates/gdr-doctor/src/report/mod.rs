@@ -4,8 +4,9 @@ pub mod html;
 pub mod json;
 pub mod junit;
 pub mod markdown;
+mod paragraph;
+mod phrases;
 pub mod prometheus;
 pub mod text;
-mod words;
 
-pub(crate) use words::terms;
+pub(crate) use phrases::terms;

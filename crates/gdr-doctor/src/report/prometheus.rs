@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use crate::diagnosis::{Diagnosis, Outcome};
 
-/// The metrics: `gdr_doctor_outcome` (the exit status), `gdr_doctor_findings` by verdict, and
-/// `gdr_doctor_finding` for every finding that something is to be done about.
+/// The metrics: `gdr_doctor_outcome` (the exit status), `gdr_doctor_findings` by verdict,
+/// `gdr_doctor_finding` for every finding that something is to be done about, `gdr_doctor_info` with
+/// what the node runs, `gdr_doctor_devices` by kind, and `gdr_doctor_timestamp_seconds`.
 pub fn render(diagnosis: &Diagnosis) -> String {
     let mut out = String::new();
     let outcome = match diagnosis.outcome() {
@@ -58,7 +59,45 @@ pub fn render(diagnosis: &Diagnosis) -> String {
         out.push_str(&line);
         out.push('\n');
     }
+    about(&mut out, diagnosis);
     out
+}
+
+fn about(out: &mut String, diagnosis: &Diagnosis) {
+    let about = &diagnosis.about;
+    let known = |text: &Option<String>| label(text.as_deref().unwrap_or_default());
+    let root = match about.root {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "",
+    };
+    // Writing to a string never fails.
+    let _ = writeln!(
+        out,
+        "# HELP gdr_doctor_info 1, with what made the report and what the node runs.\n\
+         # TYPE gdr_doctor_info gauge\n\
+         gdr_doctor_info{{version=\"{}\",host=\"{}\",kernel=\"{}\",driver=\"{}\",root=\"{root}\"}} 1",
+        label(about.gdr),
+        known(&diagnosis.host),
+        known(&about.kernel),
+        known(&about.driver),
+    );
+    let _ = writeln!(
+        out,
+        "# HELP gdr_doctor_devices Devices by kind.\n# TYPE gdr_doctor_devices gauge\n\
+         gdr_doctor_devices{{kind=\"gpu\"}} {}\ngdr_doctor_devices{{kind=\"nic\"}} {}",
+        about.gpus.len(),
+        about.nics.len()
+    );
+    if let Some(made) = about.made {
+        let _ = writeln!(
+            out,
+            "# HELP gdr_doctor_timestamp_seconds When the report was made, in seconds since 1970.\n\
+             # TYPE gdr_doctor_timestamp_seconds gauge\n\
+             gdr_doctor_timestamp_seconds {}",
+            made.0
+        );
+    }
 }
 
 /// A label's value, of which Prometheus escapes three characters.
@@ -91,6 +130,23 @@ mod tests {
             text.contains(
                 "gdr_doctor_finding{check=\"gpu.present\",subject=\"this node\",verdict=\"fail\"} 1\n"
             ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_time_and_what_the_node_runs_are_metrics() {
+        let node = gdr_node::example::node();
+        let inventory = Inventory::read(&node);
+        let context = Context::new(&node, &inventory).made(crate::Timestamp(1_795_335_300));
+        let text = super::render(&diagnose(&context, &Selection::all()));
+        assert!(
+            text.contains("\ngdr_doctor_timestamp_seconds 1795335300\n"),
+            "{text}"
+        );
+        assert!(text.contains("driver=\"580.95.05 (open)\""), "{text}");
+        assert!(
+            text.contains("\ngdr_doctor_devices{kind=\"gpu\"} 8\n"),
             "{text}"
         );
     }

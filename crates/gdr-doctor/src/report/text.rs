@@ -4,15 +4,16 @@
 use std::fmt::Write;
 
 use crate::check::Group;
-use crate::diagnosis::{Diagnosis, Judged, Outcome};
+use crate::diagnosis::{Diagnosis, Outcome, Reported};
 use crate::finding::{Finding, Verdict};
-use crate::fix::Fix;
+use crate::fix::{Fix, Shown};
 
-use super::words;
+use super::paragraph::Paragraph;
+use super::phrases;
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
+pub enum Verbosity {
     /// Only what is wrong.
     Quiet,
     /// What is wrong, and a line a group.
@@ -36,7 +37,7 @@ pub enum Paint {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// How much is said.
-    pub detail: Detail,
+    pub detail: Verbosity,
     /// In colour or not.
     pub paint: Paint,
 }
@@ -49,20 +50,30 @@ impl Style {
         }
     }
 
+    /// A verdict's mark, which takes [`MARK`] columns.
     fn mark(self, verdict: Verdict) -> String {
-        let (code, mark) = match verdict {
-            Verdict::Fail => ("31;1", "[x]"),
-            Verdict::Warn => ("33;1", "[!]"),
-            Verdict::Unknown => ("35", "[?]"),
-            Verdict::Info => ("36", "[i]"),
-            Verdict::Pass => ("32", "[ok]"),
-            Verdict::Skip => ("2", "[-]"),
-        };
-        self.paint(code, mark)
+        let (code, mark) = mark_of(verdict);
+        let pad = " ".repeat(MARK.saturating_sub(mark.len()));
+        format!("{}{pad}", self.paint(code, mark))
     }
 }
 
-/// The report as text.
+/// The columns of a mark with a blank behind it.
+const MARK: usize = 5;
+
+const fn mark_of(verdict: Verdict) -> (&'static str, &'static str) {
+    match verdict {
+        Verdict::Fail => ("31;1", "[x]"),
+        Verdict::Warn => ("33;1", "[!]"),
+        Verdict::Unknown => ("35", "[?]"),
+        Verdict::Info => ("36", "[i]"),
+        Verdict::Pass => ("32", "[ok]"),
+        Verdict::Skip => ("2", "[-]"),
+    }
+}
+
+/// The report as text, of lines of at most 100 columns but for command lines, paths and what was
+/// read.
 pub fn render(diagnosis: &Diagnosis, style: &Style) -> String {
     let mut out = String::new();
     headline(&mut out, diagnosis, *style);
@@ -70,13 +81,17 @@ pub fn render(diagnosis: &Diagnosis, style: &Style) -> String {
         problem(&mut out, diagnosis, index, judged, *style);
     }
     match style.detail {
-        Detail::Quiet => {}
-        Detail::Normal => {
+        Verbosity::Quiet => return out,
+        Verbosity::Normal => {
             groups(&mut out, diagnosis, *style);
-            not_checked(&mut out, diagnosis);
+            not_known(&mut out, diagnosis, *style);
         }
-        Detail::Full => every_finding(&mut out, diagnosis, *style),
+        Verbosity::Full => {
+            every_finding(&mut out, diagnosis, *style);
+            not_known(&mut out, diagnosis, *style);
+        }
     }
+    legend(&mut out, *style);
     out
 }
 
@@ -99,154 +114,166 @@ fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
+fn put_paragraph(out: &mut String, paragraph: &Paragraph, style: Style) {
+    for line in paragraph.lines(|color, text| style.paint(color, text)) {
+        put(out, format_args!("{line}"));
+    }
+}
+
 fn headline(out: &mut String, diagnosis: &Diagnosis, style: Style) {
-    let code = match diagnosis.outcome() {
+    let color = match diagnosis.outcome() {
         Outcome::Healthy => "32;1",
         Outcome::Warning => "33;1",
         Outcome::Failure => "31;1",
         Outcome::Undecided => "35;1",
     };
-    let words = words::outcome(diagnosis.outcome());
-    let host = diagnosis
-        .host
-        .as_ref()
-        .map_or(String::new(), |host| format!("{}: ", plain(host)));
-    put(out, format_args!("{host}{}", style.paint(code, words)));
-    put(out, format_args!("{}", words::counts(diagnosis.counts())));
+    let host = diagnosis.host.as_ref();
+    let host = host.map_or(String::new(), |host| format!("{}:", plain(host)));
+    let words = phrases::headline(diagnosis);
+    let first = Paragraph::default().text("", &host).text(color, &words);
+    put_paragraph(out, &first, style);
+    put(out, format_args!("{}", phrases::counts(diagnosis.counts())));
+    for line in diagnosis.about.lines() {
+        let line = Paragraph::default().text("2", &plain(&line));
+        put_paragraph(out, &line, style);
+    }
 }
 
-fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Judged, style: Style) {
+fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Reported, style: Style) {
     let finding = &judged.finding;
     out.push('\n');
-    put(
-        out,
-        format_args!(
-            "{} {}: {}  {}",
-            style.mark(finding.verdict),
-            style.paint("1", &plain(&finding.subject.to_string())),
-            plain(&finding.summary),
-            style.paint("2", &format!("({})", judged.check.id)),
-        ),
-    );
+    let first = Paragraph::default()
+        .mark(&style.mark(finding.verdict), MARK)
+        .text("1", &format!("{}:", plain(&finding.subject.to_string())))
+        .text("", &plain(&finding.summary))
+        .text("2", &format!("({})", judged.check.id));
+    put_paragraph(out, &first, style);
     evidence(out, finding);
     for fix in &finding.fixes {
-        remedy(out, fix);
+        remedy(out, fix, style);
     }
     let symptoms = diagnosis.symptoms(index);
     if symptoms.is_empty() {
         return;
     }
-    put(out, format_args!("    {}:", words::follow(symptoms.len())));
+    put(
+        out,
+        format_args!("     {}:", phrases::follow(symptoms.len())),
+    );
     for symptom in symptoms {
-        put(
-            out,
-            format_args!(
-                "      {} {}: {}  ({})",
-                style.mark(symptom.finding.verdict),
-                plain(&symptom.finding.subject.to_string()),
-                plain(&symptom.finding.summary),
-                symptom.check.id
-            ),
-        );
+        let line = Paragraph::new("       ")
+            .mark(&style.mark(symptom.finding.verdict), MARK)
+            .text("", &plain(&format!("{}:", symptom.finding.subject)))
+            .text("", &plain(&symptom.finding.summary))
+            .text("", &format!("({})", symptom.check.id));
+        put_paragraph(out, &line, style);
     }
 }
 
 fn evidence(out: &mut String, finding: &Finding) {
     for evidence in &finding.evidence {
-        let value = plain(&evidence.value).replace('\n', "\n        ");
-        put(
-            out,
-            format_args!("    {}: {value}", plain(&evidence.source)),
-        );
+        let source = plain(&evidence.source);
+        if evidence.value.contains('\n') {
+            let value = plain(&evidence.value).replace('\n', "\n         ");
+            put(out, format_args!("     {source}: {value}"));
+        } else {
+            let text = format!("{source}: {}", plain(&evidence.value));
+            let line = Paragraph::new("     ").text("", &text);
+            for (number, line) in line.lines(|_, text| text.to_owned()).iter().enumerate() {
+                let hang = if number == 0 { "" } else { "    " };
+                put(out, format_args!("{hang}{line}"));
+            }
+        }
     }
 }
 
-fn remedy(out: &mut String, fix: &Fix) {
-    put(
-        out,
-        format_args!("    fix: {} ({})", fix.title, words::terms(fix)),
-    );
+fn remedy(out: &mut String, fix: &Fix, style: Style) {
+    let title = Paragraph::new("     fix: ")
+        .text("", &fix.title)
+        .text("", &format!("({})", phrases::terms(fix)));
+    put_paragraph(out, &title, style);
     for action in &fix.actions {
-        let text = plain(&action.to_string()).replace('\n', "\n         ");
-        put(out, format_args!("         {text}"));
+        match action.shown() {
+            // A command is copied from here: it is never broken.
+            Shown::Command(line) => {
+                let line = plain(&line).replace('\n', "\n            ");
+                put(out, format_args!("          $ {line}"));
+            }
+            Shown::Prose(text) => {
+                let text = Paragraph::new("          ").text("", &plain(&text));
+                put_paragraph(out, &text, style);
+            }
+        }
     }
     if let Some(caution) = &fix.caution {
-        put(out, format_args!("         mind: {caution}"));
+        let caution = Paragraph::new("          note: ").text("", caution);
+        put_paragraph(out, &caution, style);
     }
 }
 
 fn groups(out: &mut String, diagnosis: &Diagnosis, style: Style) {
     out.push('\n');
-    for group in Group::ALL {
-        let found: Vec<&Judged> = of_group(diagnosis, group).collect();
-        let Some(worst) = found.iter().map(|judged| judged.finding.verdict).max() else {
-            continue;
-        };
-        let count = |wanted: &[Verdict]| {
-            found
-                .iter()
-                .filter(|judged| wanted.contains(&judged.finding.verdict))
-                .count()
-        };
+    for (group, counts) in diagnosis.groups() {
         put(
             out,
             format_args!(
-                "{:<4} {:<30} {} fine, {} wrong, {} not known",
-                style.mark(worst),
+                "{}{:<30} {} fine, {} wrong, {} not known",
+                style.mark(counts.verdict()),
                 group.title(),
-                count(&[Verdict::Pass, Verdict::Info]),
-                count(&[Verdict::Warn, Verdict::Fail]),
-                count(&[Verdict::Unknown]),
+                counts.fine(),
+                counts.fail + counts.warn,
+                counts.unknown,
             ),
         );
     }
 }
 
-fn not_checked(out: &mut String, diagnosis: &Diagnosis) {
-    let unknown: Vec<&Judged> = (diagnosis.findings.iter())
-        .filter(|judged| judged.finding.verdict == Verdict::Unknown)
-        .collect();
-    if unknown.is_empty() {
+fn not_known(out: &mut String, diagnosis: &Diagnosis, style: Style) {
+    let lines = phrases::not_known(diagnosis);
+    if lines.is_empty() {
         return;
     }
-    out.push_str("\nNot checked:\n");
-    for judged in unknown {
-        put(
-            out,
-            format_args!(
-                "  {}: {}: {}",
-                judged.check.id,
-                plain(&judged.finding.subject.to_string()),
-                plain(&judged.finding.summary)
-            ),
-        );
+    out.push_str("\nNot known:\n");
+    for line in lines {
+        let line = Paragraph::new("  ").text("", &plain(&line));
+        put_paragraph(out, &line, style);
     }
+}
+
+fn legend(out: &mut String, style: Style) {
+    let marks = [
+        (Verdict::Fail, "failure"),
+        (Verdict::Warn, "warning"),
+        (Verdict::Unknown, "not known"),
+        (Verdict::Info, "worth knowing"),
+        (Verdict::Pass, "fine"),
+        (Verdict::Skip, "does not apply"),
+    ];
+    let marks: Vec<String> = (marks.iter())
+        .map(|(verdict, means)| format!("{} {means}", mark_of(*verdict).1))
+        .collect();
+    put(
+        out,
+        format_args!("\n{}", style.paint("2", &marks.join("  "))),
+    );
 }
 
 fn every_finding(out: &mut String, diagnosis: &Diagnosis, style: Style) {
-    for group in Group::ALL {
-        let mut found = of_group(diagnosis, group).peekable();
-        if found.peek().is_none() {
-            continue;
-        }
+    for (group, _) in diagnosis.groups() {
         put(out, format_args!("\n{}", style.paint("1", group.title())));
-        for judged in found {
-            put(
-                out,
-                format_args!(
-                    "  {} {}  {}: {}",
-                    style.mark(judged.finding.verdict),
-                    judged.check.id,
-                    plain(&judged.finding.subject.to_string()),
-                    plain(&judged.finding.summary)
-                ),
-            );
+        for judged in of_group(diagnosis, group) {
+            let line = Paragraph::new("  ")
+                .mark(&style.mark(judged.finding.verdict), MARK)
+                .text("", &format!("{}", judged.check.id))
+                .text("", &plain(&format!("{}:", judged.finding.subject)))
+                .text("", &plain(&judged.finding.summary));
+            put_paragraph(out, &line, style);
             evidence(out, &judged.finding);
         }
     }
 }
 
-fn of_group(diagnosis: &Diagnosis, group: Group) -> impl Iterator<Item = &Judged> {
+fn of_group(diagnosis: &Diagnosis, group: Group) -> impl Iterator<Item = &Reported> {
     (diagnosis.findings.iter()).filter(move |judged| judged.check.group == group)
 }
 
@@ -264,7 +291,7 @@ mod tests {
             .file("/proc/sys/kernel/hostname", "n1\u{1b}]0;x\u{7}\n");
         let inventory = Inventory::read(&node);
         let diagnosis = diagnose(&Context::new(&node, &inventory), &Selection::all());
-        for detail in [Detail::Normal, Detail::Full] {
+        for detail in [Verbosity::Normal, Verbosity::Full] {
             let paint = Paint::Plain;
             let text = render(&diagnosis, &Style { detail, paint });
             assert!(text.starts_with("n1\u{fffd}]0;x\u{fffd}: "), "{text}");
@@ -282,11 +309,11 @@ mod tests {
         );
         let text = render(&diagnosis, &Style::default());
         assert!(
-            text.starts_with("GPUDirect RDMA does not work here"),
+            text.starts_with("GPUDirect RDMA cannot work here: there is no NVIDIA GPU."),
             "{text}"
         );
         assert!(
-            text.contains("[x] this node: there is no NVIDIA GPU"),
+            text.contains("[x]  this node: there is no NVIDIA GPU"),
             "{text}"
         );
         assert!(text.contains("fix: Make a GPU visible (as root"), "{text}");

@@ -1,52 +1,52 @@
-//! What was read of a node, and what follows from it.
+//! The recorded reads of a node, and the answers that follow from them.
 
 use std::collections::BTreeMap;
 
-use crate::source::{Datum, MAX_ENTRIES, Source, path};
+use crate::source::{Absence, Datum, MAX_ENTRIES, Source, path};
 
-/// What was asked about one path, and what the answers were. The path has no links above it.
+/// The reads of one path and their answers. The path has no links above it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PathRecord {
     pub(crate) file: Option<Datum<Vec<u8>>>,
     pub(crate) list: Option<Datum<Vec<String>>>,
     pub(crate) link: Option<Datum<String>>,
 }
 
-/// What was read of a node, and what follows from it.
+/// The recorded reads of a node, and the answers that follow from them.
 ///
-/// What was not asked is [`Datum::NotCollected`], unless another answer settles it: what is not in
-/// a directory that was listed is missing, below a file there is nothing, and a file is neither a
-/// directory nor a link.
+/// A read that was not recorded is [`Absence::NotCollected`], unless another answer decides it: a
+/// name that is not in a listed directory is missing, nothing exists below a file, and a file is
+/// neither a directory nor a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
-    places: BTreeMap<String, Place>,
+    paths: BTreeMap<String, PathRecord>,
 }
 
 impl Content {
-    pub(crate) fn place(&mut self, at: &str) -> &mut Place {
-        if !self.places.contains_key(at) {
-            self.places.insert(at.to_owned(), Place::default());
+    pub(crate) fn record(&mut self, at: &str) -> &mut PathRecord {
+        if !self.paths.contains_key(at) {
+            self.paths.insert(at.to_owned(), PathRecord::default());
         }
-        // Was put in right above, where it was not there.
-        self.places.entry(at.to_owned()).or_default()
+        // Inserted above if it was not there.
+        self.paths.entry(at.to_owned()).or_default()
     }
 
-    pub(crate) fn get(&self, at: &str) -> Option<&Place> {
-        self.places.get(at)
+    pub(crate) fn get(&self, at: &str) -> Option<&PathRecord> {
+        self.paths.get(at)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Place)> {
-        self.places.iter().map(|(at, place)| (at.as_str(), place))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &PathRecord)> {
+        self.paths.iter().map(|(at, record)| (at.as_str(), record))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.paths.len()
     }
 
-    /// What follows about the file at a path, whatever was asked about it.
+    /// What follows about the file at a path from reads of other paths.
     pub(crate) fn implied_file<T>(&self, at: &str) -> Datum<T> {
         if self.is_directory(at) {
-            return Datum::Missing;
+            return Err(Absence::Missing);
         }
         self.implied_by_above(at)
     }
@@ -54,68 +54,67 @@ impl Content {
     /// What follows about the directory at a path.
     pub(crate) fn implied_list<T>(&self, at: &str) -> Datum<T> {
         if self.is_file(at) {
-            return Datum::Missing;
+            return Err(Absence::Missing);
         }
         self.implied_by_above(at)
     }
 
-    /// What follows about the link at a path: where something else was asked about it or about
-    /// what is below it, links were followed until there was none.
+    /// What follows about the link at a path: a recorded read of the path or below it followed
+    /// every link first, so the path itself is not one.
     pub(crate) fn implied_link<T>(&self, at: &str) -> Datum<T> {
         let below = format!("{}/", at.trim_end_matches('/'));
-        let asked = |place: &Place| place.file.is_some() || place.list.is_some();
-        let next = self.places.range(below.clone()..).next();
+        let asked = |record: &PathRecord| record.file.is_some() || record.list.is_some();
+        let next = self.paths.range(below.clone()..).next();
         if self.get(at).is_some_and(asked) || next.is_some_and(|(at, _)| at.starts_with(&below)) {
-            return Datum::Missing;
+            return Err(Absence::Missing);
         }
         self.implied_by_above(at)
     }
 
     fn is_file(&self, at: &str) -> bool {
-        matches!(self.get(at), Some(place) if matches!(place.file, Some(Datum::Present(_))))
+        matches!(self.get(at), Some(record) if matches!(record.file, Some(Ok(_))))
     }
 
     fn is_directory(&self, at: &str) -> bool {
         let below = format!("{}/", at.trim_end_matches('/'));
-        matches!(self.get(at), Some(place) if matches!(place.list, Some(Datum::Present(_))))
+        matches!(self.get(at), Some(record) if matches!(record.list, Some(Ok(_))))
             || self
-                .places
+                .paths
                 .range(below.clone()..)
                 .take_while(|(next, _)| next.starts_with(&below))
-                .any(|(_, place)| {
-                    matches!(place.file, Some(Datum::Present(_)))
-                        || matches!(place.link, Some(Datum::Present(_)))
+                .any(|(_, record)| {
+                    matches!(record.file, Some(Ok(_))) || matches!(record.link, Some(Ok(_)))
                 })
     }
 
-    /// What the directories above a path say about it.
+    /// What follows about a path from the directories above it.
     fn implied_by_above<T>(&self, at: &str) -> Datum<T> {
         let mut below = at;
         while let Some((above, name)) = below.rsplit_once('/') {
             let directory = if above.is_empty() { "/" } else { above };
             if self.is_file(directory) {
-                return Datum::Missing;
+                return Err(Absence::Missing);
             }
-            if let Some(Place {
-                list: Some(Datum::Present(names)),
+            if let Some(PathRecord {
+                list: Some(Ok(names)),
                 ..
             }) = self.get(directory)
                 // A list that was cut says nothing about what it lacks.
                 && names.len() < MAX_ENTRIES
                 && names.binary_search_by(|known| known.as_str().cmp(name)).is_err()
             {
-                return Datum::Missing;
+                return Err(Absence::Missing);
             }
             below = above;
         }
-        Datum::NotCollected
+        Err(Absence::NotCollected)
     }
 
-    /// Where the link at a path leads, of what was asked only: what [`path::resolve`] needs.
+    /// The target of the link at a path by recorded reads only, for [`path::resolve`].
     pub(crate) fn raw_link(&self, at: &str) -> Datum<String> {
-        match self.get(at).and_then(|place| place.link.as_ref()) {
+        match self.get(at).and_then(|record| record.link.as_ref()) {
             Some(link) => link.clone(),
-            None => Datum::NotCollected,
+            None => Err(Absence::NotCollected),
         }
     }
 }
@@ -157,48 +156,48 @@ mod tests {
 
     fn content() -> Content {
         let mut content = Content::default();
-        content.place("/a").list = Some(Datum::Present(vec!["b".into(), "c".into()]));
-        content.place("/a/b").file = Some(Datum::Present(b"1".to_vec()));
-        content.place("/a/c").link = Some(Datum::Present("../d".into()));
-        content.place("/d/e").file = Some(Datum::Denied);
-        content.place("/d/f").file = Some(Datum::Present(Vec::new()));
+        content.record("/a").list = Some(Ok(vec!["b".into(), "c".into()]));
+        content.record("/a/b").file = Some(Ok(b"1".to_vec()));
+        content.record("/a/c").link = Some(Ok("../d".into()));
+        content.record("/d/e").file = Some(Err(Absence::Denied));
+        content.record("/d/f").file = Some(Ok(Vec::new()));
         content
     }
 
     #[test]
     fn what_a_listed_directory_lacks_is_missing() {
         let content = content();
-        assert_eq!(content.read("/a/x"), Datum::Missing);
-        assert_eq!(content.list("/a/x/y/z"), Datum::Missing);
-        assert_eq!(content.link("/a/x"), Datum::Missing);
-        assert_eq!(content.read("/d/x"), Datum::NotCollected);
-        assert_eq!(content.list("/d"), Datum::NotCollected);
+        assert_eq!(content.read("/a/x"), Err(Absence::Missing));
+        assert_eq!(content.list("/a/x/y/z"), Err(Absence::Missing));
+        assert_eq!(content.link("/a/x"), Err(Absence::Missing));
+        assert_eq!(content.read("/d/x"), Err(Absence::NotCollected));
+        assert_eq!(content.list("/d"), Err(Absence::NotCollected));
     }
 
     #[test]
     fn a_file_is_no_directory_and_a_directory_is_no_file() {
         let content = content();
-        assert_eq!(content.list("/a/b"), Datum::Missing);
-        assert_eq!(content.link("/a/b"), Datum::Missing);
-        assert_eq!(content.read("/a/b/x"), Datum::Missing);
-        assert_eq!(content.read("/a"), Datum::Missing);
-        assert_eq!(content.read("/d"), Datum::Missing);
-        assert_eq!(content.link("/d"), Datum::Missing);
+        assert_eq!(content.list("/a/b"), Err(Absence::Missing));
+        assert_eq!(content.link("/a/b"), Err(Absence::Missing));
+        assert_eq!(content.read("/a/b/x"), Err(Absence::Missing));
+        assert_eq!(content.read("/a"), Err(Absence::Missing));
+        assert_eq!(content.read("/d"), Err(Absence::Missing));
+        assert_eq!(content.link("/d"), Err(Absence::Missing));
     }
 
     #[test]
     fn links_are_followed_and_refusals_kept() {
         let content = content();
-        assert_eq!(content.read("/a/c/e"), Datum::Denied);
-        assert_eq!(content.resolve("/a/c/f"), Datum::Present("/d/f".to_owned()));
-        assert_eq!(content.link("/a/c"), Datum::Present("../d".to_owned()));
+        assert_eq!(content.read("/a/c/e"), Err(Absence::Denied));
+        assert_eq!(content.resolve("/a/c/f"), Ok("/d/f".to_owned()));
+        assert_eq!(content.link("/a/c"), Ok("../d".to_owned()));
     }
 
     #[test]
     fn a_list_that_was_cut_says_nothing_about_what_it_lacks() {
         let mut content = Content::default();
         let names = (0..MAX_ENTRIES).map(|n| format!("{n:08}")).collect();
-        content.place("/a").list = Some(Datum::Present(names));
-        assert_eq!(content.read("/a/x"), Datum::NotCollected);
+        content.record("/a").list = Some(Ok(names));
+        assert_eq!(content.read("/a/x"), Err(Absence::NotCollected));
     }
 }

@@ -9,57 +9,47 @@ use super::limits::Limit;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// The file itself.
+    /// The file cannot be opened.
     #[error("{path}: {source}", path = path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// It is something else.
+    #[allow(missing_docs, reason = "the names say it")]
+    File { path: PathBuf, source: io::Error },
+    /// It is a file of another kind.
     #[error(
         "this is no archive of a node: {0}; `gdr collect` makes one, and other captures are read \
          by `gdr topo --from`"
     )]
     Other(&'static str),
-    /// It ends too early.
+    /// It ends before its last entry.
     #[error("the archive is cut off: {0}; copy it again")]
     Truncated(String),
     /// Its compressed stream or its headers are wrong.
     #[error("the archive is damaged: {0}; copy it again")]
     Damaged(String),
-    /// It was written by a version that this one does not know.
+    /// It was written in a version of the format that this crate does not read.
     #[error(
         "the archive has version {found} of its format, this program reads version {known}; use \
          the version of gdr that wrote it ({writer})"
     )]
+    #[allow(missing_docs, reason = "the names say it")]
     Version {
-        /// The version found.
         found: u32,
-        /// The version known here.
         known: u32,
-        /// Who says to have written it.
         writer: String,
     },
     /// An entry would lead out of the archive.
-    #[error("the archive has an entry at `{0}`, which is no place in it: it was tampered with")]
+    #[error("the archive has an entry at `{0}`, which is outside its root: it was tampered with")]
     Path(String),
     /// An entry is neither a file nor a link.
-    #[error("the archive's entry `{path}` is {kind}: archives hold files and links only")]
-    Kind {
-        /// The entry.
-        path: String,
-        /// What it is.
-        kind: &'static str,
-    },
-    /// A place is there twice.
-    #[error("the archive has `{0}` twice: which of them holds cannot be told")]
+    #[error("the archive's entry `{path}` is {kind}: archives have files and links only")]
+    #[allow(missing_docs, reason = "the names say it")]
+    Kind { path: String, kind: &'static str },
+    /// Two entries have one path.
+    #[error("the archive has `{0}` twice: two entries of one path contradict each other")]
     Duplicate(String),
-    /// It is larger than any node is.
+    /// It is over a limit.
     #[error("the archive is larger than any node's: more than {0}")]
     TooLarge(Limit),
-    /// A name cannot be looked for.
+    /// A name cannot be searched for.
     #[error("the archive cannot be redacted: {0}")]
     Redaction(String),
     /// Writing it failed.

@@ -55,7 +55,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The archive is over a limit, as an I/O error on its way through other libraries.
+/// The archive is over a limit, as an I/O error that passes through other libraries.
 #[derive(Debug)]
 pub(super) struct Exceeded(pub(super) Limit);
 
@@ -87,7 +87,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The unpacked stream, which fails where it grows beyond all sense.
+/// The unpacked stream, which fails above the limits on size and compression ratio.
 pub(super) struct Bounded<R> {
     inner: R,
     out: u64,
@@ -95,7 +95,7 @@ pub(super) struct Bounded<R> {
 }
 
 impl<R: Read> Bounded<R> {
-    /// `compressed` tells how many bytes went in, where that is not the same.
+    /// `compressed` has the number of bytes before decompression, if that differs.
     pub(super) fn new(inner: R, compressed: fn(&R) -> Option<u64>) -> Self {
         Self {
             inner,

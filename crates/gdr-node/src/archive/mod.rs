@@ -1,16 +1,16 @@
-//! A node in a file: everything that was read of it, and everything that could not be.
+//! Archives: a file with everything that was read from a node, and why the rest could not be.
 //!
-//! An archive answers every question that was asked when it was made as the node did: with the
-//! same bytes, or with the same reason for having none. What was not asked is
-//! [`Datum::NotCollected`], unless it follows from the rest.
+//! An archive answers each read that was recorded as the node did, with the same bytes or the same
+//! absence. Any other read is [`Absence::NotCollected`], unless its answer follows from the
+//! recorded ones.
 //!
-//! The file is a tar, compressed by gzip. Its first entry, `gdr-archive.json`, says what it is,
-//! which directories were listed and what could not be read; below `root/` are files and links by
-//! their paths on the node, so that `tar xzf` makes something that [`LiveRoot::at`] reads too.
+//! The file is a tar, compressed by gzip. Its first entry, `gdr-archive.json`, has the origin, the
+//! directories that were listed and the reads that failed. Below `root/` are files and links by
+//! their paths on the node, so that `tar xzf` makes a directory that [`LiveRoot::at`] reads.
 //! Names of [`virtual_path`](crate::virtual_path) are files like any other.
 //!
-//! An archive may come from anybody: reading one never writes to disk, takes a bounded amount of
-//! memory, and refuses what is damaged or is not what `gdr collect` writes.
+//! Archives are untrusted: reading one never writes to disk, takes a bounded amount of memory, and
+//! rejects damaged files and any that [`Archive::write`] would not produce.
 //!
 //! ```
 //! use gdr_node::{Source, archive::{Archive, Origin}, collect, example};
@@ -46,14 +46,14 @@ pub use error::ArchiveError;
 pub use limits::Limit;
 pub use manifest::Origin;
 
-pub(crate) use content::{Content, Place};
+pub(crate) use content::{Content, PathRecord};
 
-use crate::source::{Datum, Source};
+use crate::source::{Absence, Datum, Source};
 
-/// Below what the files of the node are.
+/// The directory of the node's files.
 const ROOT: &str = "root";
 
-/// A node as it was when somebody collected it.
+/// A node as it was when it was collected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archive {
     origin: Origin,
@@ -65,8 +65,8 @@ impl Archive {
         Self { origin, content }
     }
 
-    /// Whether a file that begins with these bytes is an archive of this kind. A kibibyte is
-    /// enough; whether the rest can be read is another question.
+    /// Whether a file that begins with these bytes is an archive. One KiB is enough. The rest may
+    /// still be damaged.
     pub fn is_archive(head: &[u8]) -> bool {
         read::is_archive(head)
     }
@@ -75,7 +75,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError`] by its cause; nothing of a damaged archive is given out.
+    /// [`ArchiveError`] by its cause. A damaged archive gives no facts.
     pub fn read(reader: impl Read) -> Result<Self, ArchiveError> {
         let (origin, content) = read::read(reader)?;
         Ok(Self { origin, content })
@@ -106,26 +106,26 @@ impl Archive {
         write::write(&self.origin, &self.content, BufWriter::new(out))
     }
 
-    /// Whose it is and how it came to be.
+    /// The node, the time and the collector.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
     /// The paths whose reading was denied, in order.
     pub fn denied(&self) -> Vec<&str> {
-        let denied = |place: &Place| {
-            matches!(place.file, Some(Datum::Denied))
-                || matches!(place.list, Some(Datum::Denied))
-                || matches!(place.link, Some(Datum::Denied))
+        let denied = |record: &PathRecord| {
+            matches!(record.file, Some(Err(Absence::Denied)))
+                || matches!(record.list, Some(Err(Absence::Denied)))
+                || matches!(record.link, Some(Err(Absence::Denied)))
         };
-        let places = self.content.iter().filter(|(_, place)| denied(place));
-        places.map(|(at, _)| at).collect()
+        let paths = self.content.iter().filter(|(_, record)| denied(record));
+        paths.map(|(at, _)| at).collect()
     }
 
     /// How many files there are, and how many bytes they hold.
     pub fn files(&self) -> (usize, u64) {
-        let sizes = self.content.iter().filter_map(|(_, place)| {
-            let file = place.file.as_ref()?.present()?;
+        let sizes = self.content.iter().filter_map(|(_, record)| {
+            let file = record.file.as_ref()?.as_ref().ok()?;
             Some(file.len() as u64)
         });
         sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size))

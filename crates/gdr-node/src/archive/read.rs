@@ -1,4 +1,4 @@
-//! Reading an archive that may be anybody's.
+//! Reading an untrusted archive.
 
 use std::io::{self, BufReader, Read};
 
@@ -9,7 +9,7 @@ use super::content::Content;
 use super::limits::{self, Bounded, Counted, Exceeded, Limit};
 use super::manifest::{self, Manifest, Origin, Version};
 use super::{ArchiveError, ROOT};
-use crate::source::{Datum, MAX_FILE};
+use crate::source::MAX_FILE;
 
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -118,17 +118,17 @@ impl Builder {
             let mut names = names.clone();
             names.sort();
             names.dedup();
-            content.place(checked(at)?).list = Some(Datum::Present(names));
+            content.record(checked(at)?).list = Some(Ok(names));
         }
         for (at, absent) in &manifest.absent {
-            let place = content.place(checked(at)?);
-            place.file = absent.file.map(manifest::Absence::datum);
-            place.link = absent.link.map(manifest::Absence::datum);
+            let record = content.record(checked(at)?);
+            record.file = absent.file.map(Err);
+            record.link = absent.link.map(Err);
             if let Some(absence) = absent.list {
-                if place.list.is_some() {
+                if record.list.is_some() {
                     return Err(ArchiveError::Duplicate(shown(at)));
                 }
-                place.list = Some(absence.datum());
+                record.list = Some(Err(absence));
             }
         }
         Ok(Self {
@@ -158,11 +158,11 @@ impl Builder {
                     return Err(ArchiveError::TooLarge(Limit::Content));
                 }
                 let bytes = contents(entry)?;
-                let place = self.content.place(&at);
-                if place.file.is_some() || matches!(place.link, Some(Datum::Present(_))) {
+                let record = self.content.record(&at);
+                if record.file.is_some() || matches!(record.link, Some(Ok(_))) {
                     return Err(ArchiveError::Duplicate(shown(&at)));
                 }
-                place.file = Some(Datum::Present(bytes));
+                record.file = Some(Ok(bytes));
             }
             EntryType::Symlink => {
                 let target = entry.link_name_bytes().unwrap_or_default();
@@ -170,11 +170,11 @@ impl Builder {
                     return Err(ArchiveError::TooLarge(Limit::Path));
                 }
                 let target = String::from_utf8_lossy(&target).into_owned();
-                let place = self.content.place(&at);
-                if place.link.is_some() || matches!(place.file, Some(Datum::Present(_))) {
+                let record = self.content.record(&at);
+                if record.link.is_some() || matches!(record.file, Some(Ok(_))) {
                     return Err(ArchiveError::Duplicate(shown(&at)));
                 }
-                place.link = Some(Datum::Present(target));
+                record.link = Some(Ok(target));
             }
             other => {
                 return Err(ArchiveError::Kind {
@@ -187,7 +187,7 @@ impl Builder {
     }
 }
 
-/// A path of the node as it may stand in an archive: absolute, nothing in it but names.
+/// A path that an archive may have: absolute and made of names only.
 fn checked(at: &str) -> Result<&str, ArchiveError> {
     if at.len() > limits::PATH {
         return Err(ArchiveError::TooLarge(Limit::Path));
@@ -234,7 +234,7 @@ fn kind(kind: EntryType) -> &'static str {
     }
 }
 
-/// Whether what was read is no tar at all, rather than a damaged one: its first header is wrong.
+/// Whether the first header is wrong, so that the file is not a tar rather than a damaged one.
 fn is_foreign(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Other && exceeded(error).is_none()
 }

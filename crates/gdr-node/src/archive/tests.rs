@@ -10,7 +10,7 @@ use super::*;
 use crate::collect::collect;
 use crate::inventory::Inventory;
 use crate::source::{Errno, MAX_FILE, MemorySource};
-use crate::{Datum, example};
+use crate::{Absence, example};
 
 fn origin() -> Origin {
     Origin {
@@ -82,8 +82,8 @@ fn what_was_written_is_read_back_whole() {
     assert_eq!(again.origin(), archive.origin());
     assert_eq!(again.files(), archive.files());
     assert_eq!(again.denied(), archive.denied());
-    assert_eq!(again.read("/proc/meminfo"), Datum::Failed(Errno(5)));
-    assert_eq!(again.read("@kmsg"), Datum::Denied);
+    assert_eq!(again.read("/proc/meminfo"), Err(Absence::Failed(Errno(5))));
+    assert_eq!(again.read("@kmsg"), Err(Absence::Denied));
     assert_eq!(Inventory::read(&again), Inventory::read(&archive));
     for (at, _) in archive.content.iter() {
         assert_eq!(again.read(at), archive.read(at), "file {at}");
@@ -216,12 +216,9 @@ fn a_link_that_leads_out_stays_inside() {
         entry(tar, "root/b", EntryType::Symlink, "b", b"");
     });
     let archive = Archive::read(bytes.as_slice()).unwrap();
-    assert_eq!(archive.read("/a"), Datum::NotCollected);
-    assert_eq!(
-        archive.resolve("/a"),
-        Datum::Present("/etc/passwd".to_owned())
-    );
-    assert_eq!(archive.read("/b"), Datum::Failed(Errno(40)));
+    assert_eq!(archive.read("/a"), Err(Absence::NotCollected));
+    assert_eq!(archive.resolve("/a"), Ok("/etc/passwd".to_owned()));
+    assert_eq!(archive.read("/b"), Err(Absence::Failed(Errno(40))));
 }
 
 #[test]
@@ -303,7 +300,7 @@ fn files_and_manifests_have_a_largest_size() {
 fn an_archive_that_could_not_be_read_again_is_not_written() {
     let mut content = Content::default();
     for n in 0..65 {
-        content.place(&format!("/{n}")).file = Some(Datum::Present(vec![0; MAX_FILE]));
+        content.record(&format!("/{n}")).file = Some(Ok(vec![0; MAX_FILE]));
     }
     let mut out = Vec::new();
     let error = Archive::new(origin(), content).write(&mut out).unwrap_err();
@@ -424,9 +421,9 @@ proptest! {
             // A file has nothing below it, also not by a way through links.
             let below = format!("{path}/");
             let above = path.match_indices('/').skip(1).map(|(end, _)| &path[..end]);
-            let below_a_file = above.into_iter().any(|above| node.read(above).is_present());
+            let below_a_file = above.into_iter().any(|above| node.read(above).is_ok());
             if !below_a_file
-                && !node.list(path).is_present()
+                && node.list(path).is_err()
                 && !files.keys().chain(links.keys()).any(|other| other.starts_with(&below))
             {
                 node = node.file(path, bytes);
@@ -446,7 +443,7 @@ proptest! {
         // What was not asked is not known, or right.
         for path in &later {
             let read = archive.read(path);
-            prop_assert!(read == Datum::NotCollected || read == node.read(path), "file {}", path);
+            prop_assert!(read == Err(Absence::NotCollected) || read == node.read(path), "file {}", path);
         }
     }
 }

@@ -7,11 +7,11 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use tar::{Builder, EntryType, Header};
 
-use super::content::{Content, Place};
+use super::content::{Content, PathRecord};
 use super::limits::{self, Limit};
-use super::manifest::{self, Absence, Absent, Manifest, Origin};
+use super::manifest::{self, Absent, Manifest, Origin};
 use super::{ArchiveError, ROOT};
-use crate::source::Datum;
+use crate::source::{Absence, Datum};
 
 /// Writes an archive: a tar, compressed by gzip. The same content makes the same bytes.
 pub(super) fn write(
@@ -40,8 +40,8 @@ pub(super) fn write(
 
 /// The bytes of all files.
 fn size(content: &Content) -> u64 {
-    let files = content.iter().map(|(_, place)| match &place.file {
-        Some(Datum::Present(bytes)) => bytes.len() as u64,
+    let files = content.iter().map(|(_, record)| match &record.file {
+        Some(Ok(bytes)) => bytes.len() as u64,
         _ => 0,
     });
     files.sum()
@@ -63,12 +63,12 @@ fn entries(
     };
     let mut head = header(EntryType::Regular, manifest.len());
     tar.append_data(&mut head, manifest::NAME, manifest)?;
-    for (at, place) in content.iter() {
+    for (at, record) in content.iter() {
         let name = format!("{ROOT}{at}");
-        if let Some(Datum::Present(bytes)) = &place.file {
+        if let Some(Ok(bytes)) = &record.file {
             let mut head = header(EntryType::Regular, bytes.len());
             tar.append_data(&mut head, name, bytes.as_slice())?;
-        } else if let Some(Datum::Present(target)) = &place.link {
+        } else if let Some(Ok(target)) = &record.link {
             let mut head = header(EntryType::Symlink, 0);
             tar.append_link(&mut head, name, target)?;
         }
@@ -85,14 +85,13 @@ fn manifest(origin: &Origin, content: &Content) -> Manifest {
         lists: BTreeMap::new(),
         absent: BTreeMap::new(),
     };
-    for (at, place) in content.iter() {
-        let is_entry = matches!(place.file, Some(Datum::Present(_)))
-            || matches!(place.link, Some(Datum::Present(_)));
+    for (at, record) in content.iter() {
+        let is_entry = matches!(record.file, Some(Ok(_))) || matches!(record.link, Some(Ok(_)));
         manifest.entries += usize::from(is_entry);
-        if let Some(Datum::Present(names)) = &place.list {
+        if let Some(Ok(names)) = &record.list {
             manifest.lists.insert(at.to_owned(), names.clone());
         }
-        let absent = absent(at, place, content);
+        let absent = absent(at, record, content);
         if absent.file.is_some() || absent.list.is_some() || absent.link.is_some() {
             manifest.absent.insert(at.to_owned(), absent);
         }
@@ -100,17 +99,17 @@ fn manifest(origin: &Origin, content: &Content) -> Manifest {
     manifest
 }
 
-/// The absences at a place that do not follow from the rest.
-fn absent(at: &str, place: &Place, content: &Content) -> Absent {
+/// The absences at a path that do not follow from the rest.
+fn absent(at: &str, record: &PathRecord, content: &Content) -> Absent {
     fn news<T: PartialEq>(known: &Option<Datum<T>>, implied: Datum<T>) -> Option<Absence> {
         known
             .as_ref()
             .filter(|datum| **datum != implied)
-            .and_then(Absence::of)
+            .and_then(|datum| datum.as_ref().err().copied())
     }
     Absent {
-        file: news(&place.file, content.implied_file(at)),
-        list: news(&place.list, content.implied_list(at)),
-        link: news(&place.link, content.implied_link(at)),
+        file: news(&record.file, content.implied_file(at)),
+        list: news(&record.list, content.implied_list(at)),
+        link: news(&record.link, content.implied_link(at)),
     }
 }

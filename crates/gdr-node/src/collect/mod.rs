@@ -1,8 +1,8 @@
-//! Collecting: reading all that matters of a node into an [`Archive`].
+//! Collecting: recording the facts about a node in an [`Archive`].
 //!
-//! Nothing is changed and no program is run here; a machine with eight GPUs takes a second or two.
-//! [`collect`] reads what the plan lists. [`Recorder`] lets any other reader go over the same
-//! node, so that what it asks is in the archive too.
+//! It changes nothing and runs no program; a machine with eight GPUs takes a second or two.
+//! [`collect`] records the readers of this crate and the paths that the plan adds. Other readers
+//! that run over the same [`Recorder`] have their reads in the archive too.
 
 mod plan;
 mod recorder;
@@ -18,46 +18,43 @@ use crate::pci::Class;
 use crate::source::Source;
 use plan::{Ask, Step};
 
-/// How far a collection is.
+/// The progress of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being read.
+    /// The current step.
     pub step: &'static str,
-    /// How many steps are done.
+    /// The number of finished steps.
     pub done: usize,
-    /// How many there are.
+    /// The number of steps.
     pub total: usize,
 }
 
-/// Reads all that matters of a node.
+/// Records the facts about a node.
 pub fn collect(source: &dyn Source, origin: Origin, progress: impl FnMut(Progress)) -> Archive {
     let recorder = Recorder::new(source);
     read_all(&recorder, progress);
     recorder.finish(origin)
 }
 
-/// Reads all that matters of a node through a [`Recorder`], which may have read and may still read
-/// other things.
+/// Records the facts about a node with a [`Recorder`], which other readers may share.
 pub fn read_all(recorder: &Recorder<'_>, mut progress: impl FnMut(Progress)) {
     let total = plan::STEPS.len() + 1;
-    for (done, step) in plan::STEPS.iter().enumerate() {
-        let step_name = step.name;
+    progress(Progress {
+        step: "devices",
+        done: 0,
+        total,
+    });
+    let inventory = Inventory::read(recorder);
+    interrupts(recorder, &inventory);
+    Facts::read(recorder);
+    for (done, step) in (1..).zip(plan::STEPS) {
         progress(Progress {
-            step: step_name,
+            step: step.name,
             done,
             total,
         });
         run(recorder, step);
     }
-    progress(Progress {
-        step: "topology",
-        done: total - 1,
-        total,
-    });
-    let inventory = Inventory::read(recorder);
-    interrupts(recorder, &inventory);
-    // What nodes are compared by, whatever the plan forgot.
-    Facts::read(recorder);
 }
 
 fn run(source: &dyn Source, step: &Step) {
@@ -79,8 +76,7 @@ fn run(source: &dyn Source, step: &Step) {
     }
 }
 
-/// The paths that a pattern stands for: in names with a `*`, all that the directory lists and
-/// that begin and end so.
+/// The paths that match a pattern. A `*` matches any part of one name; the directory is listed.
 fn expand(source: &dyn Source, pattern: &str) -> Vec<String> {
     let mut paths = vec![String::new()];
     for part in pattern.split('/').skip(1) {
@@ -97,7 +93,7 @@ fn expand(source: &dyn Source, pattern: &str) -> Vec<String> {
             } else {
                 &directory
             };
-            let names = source.list(at).into_present().unwrap_or_default();
+            let names = source.list(at).ok().unwrap_or_default();
             let names = names.into_iter().filter(move |name| {
                 name.len() >= head.len() + tail.len()
                     && name.starts_with(head)
@@ -112,17 +108,17 @@ fn expand(source: &dyn Source, pattern: &str) -> Vec<String> {
     paths
 }
 
-/// The CPUs that the interrupts of network devices go to: too many to read those of all devices.
+/// Reads the CPU affinity of the interrupts of network devices; those of all devices are too many.
 fn interrupts(source: &dyn Source, inventory: &Inventory) {
     const NETWORK: u32 = 0x02;
-    let functions = inventory.tree.present().into_iter();
+    let functions = inventory.tree.as_ref().ok().into_iter();
     for function in functions.flat_map(|tree| tree.functions()) {
         let is_network = |class: Class| class.0 >> 16 == NETWORK;
         if !function.identity.class.is_some_and(is_network) {
             continue;
         }
         let path = format!("/sys/bus/pci/devices/{}/msi_irqs", function.bdf);
-        for irq in source.list(&path).into_present().unwrap_or_default() {
+        for irq in source.list(&path).ok().unwrap_or_default() {
             drop(source.read(&format!("{path}/{irq}")));
             drop(source.read(&format!("/proc/irq/{irq}/effective_affinity_list")));
             drop(source.read(&format!("/proc/irq/{irq}/smp_affinity_list")));

@@ -1,13 +1,13 @@
-//! What is worth collecting: every path, in the order of the steps that are shown.
+//! The paths that are collected in addition to those that the readers of this crate read, in the
+//! order of the steps.
 
-/// A step: what it is called, and the paths it reads. `*` in a path stands for any part of one
-/// name.
+/// A step with the name that progress shows. `*` in a path matches any part of one name.
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) asks: &'static [Ask],
 }
 
-/// What is asked about paths: those in `names` below each directory that `below` stands for.
+/// A kind of read, the directories by a pattern, and the names below each of them.
 pub(super) enum Ask {
     /// Files, read whole.
     Files(&'static str, &'static [&'static str]),
@@ -19,31 +19,17 @@ pub(super) enum Ask {
 
 use Ask::{Files, Links, Lists};
 
-/// Every step. Files that are large, change all the time or name other people's affairs are not
-/// here; where a part of one matters it has a name of its own in
-/// [`virtual_path`](crate::virtual_path).
+/// Every step. Files that are large, change all the time or have private data are not here; the
+/// part of such a file that matters is a virtual file of [`virtual_path`](crate::virtual_path).
 pub(super) const STEPS: &[Step] = &[
     Step {
         name: "PCI functions",
         asks: &[
-            Lists("/sys/bus/pci", &["devices"]),
             Files(
                 "/sys/bus/pci/devices/*",
                 &[
-                    "config",
-                    "vendor",
-                    "device",
-                    "class",
                     "revision",
-                    "subsystem_vendor",
-                    "subsystem_device",
-                    "resource",
-                    "numa_node",
                     "local_cpulist",
-                    "current_link_speed",
-                    "current_link_width",
-                    "max_link_speed",
-                    "max_link_width",
                     "aer_dev_correctable",
                     "aer_dev_nonfatal",
                     "aer_dev_fatal",
@@ -59,10 +45,6 @@ pub(super) const STEPS: &[Step] = &[
                     "iommu_group/type",
                     "label",
                 ],
-            ),
-            Links(
-                "/sys/bus/pci/devices/*",
-                &["driver", "iommu_group", "physfn"],
             ),
             Files(
                 "/sys/bus/pci/slots/*",
@@ -85,8 +67,7 @@ pub(super) const STEPS: &[Step] = &[
     Step {
         name: "RDMA devices",
         asks: &[
-            Lists("/sys/class", &["infiniband", "infiniband_verbs"]),
-            Links("/sys/class/infiniband/*", &["device"]),
+            Lists("/sys/class", &["infiniband_verbs"]),
             Files(
                 "/sys/class/infiniband/*",
                 &[
@@ -94,27 +75,14 @@ pub(super) const STEPS: &[Step] = &[
                     "sys_image_guid",
                     "node_type",
                     "node_desc",
-                    "fw_ver",
-                    "board_id",
                     "hca_type",
                     "hw_rev",
                     "tc/1/traffic_class",
                 ],
             ),
-            Lists("/sys/class/infiniband/*", &["ports"]),
             Files(
                 "/sys/class/infiniband/*/ports/*",
-                &[
-                    "state",
-                    "phys_state",
-                    "rate",
-                    "link_layer",
-                    "lid",
-                    "sm_lid",
-                    "sm_sl",
-                    "lid_mask_count",
-                    "cap_mask",
-                ],
+                &["lid", "sm_lid", "sm_sl", "lid_mask_count", "cap_mask"],
             ),
             Lists(
                 "/sys/class/infiniband/*/ports/*",
@@ -146,19 +114,14 @@ pub(super) const STEPS: &[Step] = &[
     Step {
         name: "network interfaces",
         asks: &[
-            Lists("/sys/class", &["net"]),
-            Links("/sys/class/net/*", &["device", "master"]),
+            Links("/sys/class/net/*", &["master"]),
             Files(
                 "/sys/class/net/*",
                 &[
-                    "address",
-                    "mtu",
-                    "operstate",
                     "carrier",
                     "carrier_changes",
                     "speed",
                     "type",
-                    "dev_port",
                     "dev_id",
                     "ifindex",
                     "phys_port_name",
@@ -181,22 +144,14 @@ pub(super) const STEPS: &[Step] = &[
             Files(
                 "/proc",
                 &[
-                    "cmdline",
-                    "cpuinfo",
                     "devices",
-                    "meminfo",
-                    "modules",
                     "version",
                     "sys/kernel/hostname",
-                    "sys/kernel/osrelease",
                     "sys/kernel/ostype",
                     "sys/kernel/version",
                     "sys/kernel/tainted",
-                    "sys/kernel/numa_balancing",
                     "sys/kernel/dmesg_restrict",
                     "sys/vm/max_map_count",
-                    "driver/nvidia/version",
-                    "driver/nvidia/params",
                     "driver/nvidia/registry",
                     "driver/nvidia/gpus/*/information",
                     "driver/nvidia/gpus/*/power",
@@ -229,14 +184,12 @@ pub(super) const STEPS: &[Step] = &[
                 "/sys/module",
                 &[
                     "module/parameters/sig_enforce",
-                    "pcie_aspm/parameters/policy",
                     "intel_idle/parameters/max_cstate",
                     "processor/parameters/max_cstate",
                 ],
             ),
             Lists("/sys/kernel/mm", &["memory_peers"]),
             Files("/sys/kernel/mm/memory_peers/*", &["version"]),
-            Files("/sys/kernel/security", &["lockdown"]),
             Files(
                 "/sys/firmware/efi/efivars",
                 &["SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"],
@@ -246,27 +199,22 @@ pub(super) const STEPS: &[Step] = &[
     Step {
         name: "CPUs, memory, firmware",
         asks: &[
-            Files("/sys/devices/system/node", &["online", "possible"]),
+            Files("/sys/devices/system/node", &["possible"]),
             Lists("/sys/devices/system", &["node"]),
-            Files(
-                "/sys/devices/system/node/node*",
-                &["cpulist", "distance", "meminfo"],
-            ),
-            Files("/sys/devices/system/cpu", &["online", "possible"]),
+            Files("/sys/devices/system/node/node*", &["meminfo"]),
+            Files("/sys/devices/system/cpu", &["possible"]),
             Files(
                 "/sys/devices/system/cpu/cpu*/topology",
                 &["physical_package_id"],
             ),
-            Lists("/sys/devices/system/cpu", &["cpufreq"]),
             Files(
                 "/sys/devices/system/cpu/cpufreq/policy*",
-                &["scaling_governor", "scaling_driver"],
+                &["scaling_driver"],
             ),
             Files(
                 "/sys/devices/system/cpu/cpuidle",
                 &["current_driver", "current_governor"],
             ),
-            Files("/sys/kernel/mm/transparent_hugepage", &["enabled"]),
             Lists("/sys/kernel/mm", &["hugepages"]),
             Files(
                 "/sys/kernel/mm/hugepages/*",
@@ -275,15 +223,10 @@ pub(super) const STEPS: &[Step] = &[
             Files(
                 "/sys/class/dmi/id",
                 &[
-                    "sys_vendor",
-                    "product_name",
                     "product_version",
                     "board_vendor",
-                    "board_name",
                     "board_version",
                     "bios_vendor",
-                    "bios_version",
-                    "bios_date",
                     "chassis_type",
                 ],
             ),
@@ -301,7 +244,6 @@ pub(super) const STEPS: &[Step] = &[
             Files(
                 "/etc",
                 &[
-                    "os-release",
                     "modules",
                     "nccl.conf",
                     "security/limits.conf",
@@ -340,26 +282,20 @@ pub(super) const STEPS: &[Step] = &[
         ],
     },
     Step {
-        name: "kernel log and libraries",
-        asks: &[
-            Files(
-                "/",
-                &[
-                    "@kmsg",
-                    "@uname",
-                    "@env",
-                    "@shm",
-                    "@symbols",
-                    "@libraries",
-                    "@modules/dep",
-                    "@kernel/config",
-                    "@dev/nodes",
-                    "@limits/*",
-                    "@systemd/*",
-                ],
-            ),
-            Lists("/", &["@limits", "@systemd"]),
-        ],
+        name: "kernel log and device nodes",
+        asks: &[Files(
+            "/",
+            &[
+                "@kmsg",
+                "@uname",
+                "@env",
+                "@shm",
+                "@symbols",
+                "@modules/dep",
+                "@kernel/config",
+                "@dev/nodes",
+            ],
+        )],
     },
     Step {
         name: "CUDA and verbs",
@@ -367,5 +303,5 @@ pub(super) const STEPS: &[Step] = &[
     },
 ];
 
-/// What is read of a module.
+/// The files of a module.
 const MODULE: &[&str] = &["version", "srcversion", "taint", "initstate", "refcnt"];

@@ -1,17 +1,16 @@
-//! Writing down what is read.
+//! Recording the reads of a node.
 
 use std::cell::{Cell, RefCell};
 
 use crate::archive::{Archive, Content, Origin};
-use crate::source::{Datum, Source, path};
+use crate::source::{Absence, Datum, Source, path};
 
 /// The most bytes that are kept of all files; an archive may not hold more.
 const MOST_BYTES: u64 = 60 << 20;
 
-/// A [`Source`] that writes down every answer of another, and gives the same one again.
+/// A [`Source`] that records every answer of another one and repeats it.
 ///
-/// What runs over it runs over the archive just so: an archive that was made by letting the doctor
-/// read through this answers all that the doctor asks.
+/// A reader that ran over the recorder gets the same answers from the archive.
 ///
 /// ```
 /// use gdr_node::archive::Origin;
@@ -31,7 +30,7 @@ pub struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins to write down what is read of a node.
+    /// Records the reads of a source from now on.
     pub fn new(source: &'a dyn Source) -> Self {
         Self {
             source,
@@ -45,34 +44,34 @@ impl<'a> Recorder<'a> {
         Archive::new(origin, self.content.into_inner())
     }
 
-    /// How many paths were asked about.
+    /// The number of paths that were read.
     pub fn paths(&self) -> usize {
         self.content.borrow().len()
     }
 
-    /// Where the link leads that is at a path without links above it.
+    /// The target of the link at a path that has no links above it.
     fn raw_link(&self, at: &str) -> Datum<String> {
         let known = {
             let content = self.content.borrow();
-            match content.get(at).and_then(|place| place.link.clone()) {
+            match content.get(at).and_then(|record| record.link.clone()) {
                 Some(link) => link,
                 None => content.implied_link(at),
             }
         };
-        if known != Datum::NotCollected {
+        if known != Err(Absence::NotCollected) {
             return known;
         }
         let link = self.source.link(at);
-        self.content.borrow_mut().place(at).link = Some(link.clone());
+        self.content.borrow_mut().record(at).link = Some(link.clone());
         link
     }
 
-    /// What is left of a file when the archive has no more room.
+    /// The file, or not collected if the archive is full.
     fn fit(&self, file: Datum<Vec<u8>>) -> Datum<Vec<u8>> {
-        if let Datum::Present(bytes) = &file {
+        if let Ok(bytes) = &file {
             let total = self.bytes.get().saturating_add(bytes.len() as u64);
             if total > MOST_BYTES {
-                return Datum::NotCollected;
+                return Err(Absence::NotCollected);
             }
             self.bytes.set(total);
         }
@@ -85,11 +84,11 @@ impl Source for Recorder<'_> {
         self.resolve(path).and_then(|at| {
             let known = {
                 let content = self.content.borrow();
-                content.get(&at).and_then(|place| place.file.clone())
+                content.get(&at).and_then(|record| record.file.clone())
             };
             known.unwrap_or_else(|| {
                 let file = self.fit(self.source.read(&at));
-                self.content.borrow_mut().place(&at).file = Some(file.clone());
+                self.content.borrow_mut().record(&at).file = Some(file.clone());
                 file
             })
         })
@@ -99,11 +98,11 @@ impl Source for Recorder<'_> {
         self.resolve(path).and_then(|at| {
             let known = {
                 let content = self.content.borrow();
-                content.get(&at).and_then(|place| place.list.clone())
+                content.get(&at).and_then(|record| record.list.clone())
             };
             known.unwrap_or_else(|| {
                 let list = self.source.list(&at);
-                self.content.borrow_mut().place(&at).list = Some(list.clone());
+                self.content.borrow_mut().record(&at).list = Some(list.clone());
                 list
             })
         })

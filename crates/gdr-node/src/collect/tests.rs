@@ -1,6 +1,6 @@
 use super::*;
 use crate::example;
-use crate::source::{Datum, Errno, MemorySource};
+use crate::source::{Absence, Errno, MemorySource};
 
 fn of(node: &MemorySource) -> Archive {
     collect(node, Origin::default(), |_| {})
@@ -14,11 +14,11 @@ fn an_inventory_of_the_archive_is_that_of_the_node() {
 }
 
 #[test]
-fn every_file_of_the_example_is_in_the_plan() {
+fn every_file_of_the_example_is_collected() {
     let node = example::node();
     let archive = of(&node);
     for path in node.paths() {
-        if node.read(path).is_present() {
+        if node.read(path).is_ok() {
             assert_eq!(archive.read(path), node.read(path), "{path}");
         }
     }
@@ -34,35 +34,44 @@ fn refusals_and_failures_are_kept_as_they_were() {
         .not_collected("/proc/meminfo")
         .without("/sys/module/gdrdrv");
     let archive = of(&node);
-    assert_eq!(archive.read("@kmsg"), Datum::Denied);
-    assert_eq!(archive.read(&format!("{path}/config")), Datum::Denied);
+    assert_eq!(archive.read("@kmsg"), Err(Absence::Denied));
+    assert_eq!(
+        archive.read(&format!("{path}/config")),
+        Err(Absence::Denied)
+    );
     assert_eq!(
         archive.read(&format!("{path}/current_link_speed")),
-        Datum::Failed(Errno(5))
+        Err(Absence::Failed(Errno(5)))
     );
-    assert_eq!(archive.read("/proc/meminfo"), Datum::NotCollected);
-    assert_eq!(archive.read("/sys/module/gdrdrv/version"), Datum::Missing);
-    assert_eq!(archive.read("/var/log/messages"), Datum::NotCollected);
+    assert_eq!(archive.read("/proc/meminfo"), Err(Absence::NotCollected));
+    assert_eq!(
+        archive.read("/sys/module/gdrdrv/version"),
+        Err(Absence::Missing)
+    );
+    assert_eq!(
+        archive.read("/var/log/messages"),
+        Err(Absence::NotCollected)
+    );
     assert_eq!(Inventory::read(&archive), Inventory::read(&node));
     let denied = archive.denied();
     assert_eq!(denied.len(), 2, "{denied:?}");
 }
 
 #[test]
-fn a_reader_of_its_own_adds_to_the_archive() {
+fn another_reader_of_the_recorder_adds_to_the_archive() {
     let node = example::node().file("/opt/thing", "1");
     let recorder = Recorder::new(&node);
     read_all(&recorder, |_| {});
-    assert_eq!(recorder.text("/opt/thing"), Datum::Present("1".to_owned()));
-    assert_eq!(recorder.read("/opt/other"), Datum::Missing);
+    assert_eq!(recorder.text("/opt/thing"), Ok("1".to_owned()));
+    assert_eq!(recorder.read("/opt/other"), Err(Absence::Missing));
     let archive = recorder.finish(Origin::default());
-    assert_eq!(archive.text("/opt/thing"), Datum::Present("1".to_owned()));
-    assert_eq!(archive.read("/opt/other"), Datum::Missing);
-    assert_eq!(archive.read("/opt/third"), Datum::NotCollected);
+    assert_eq!(archive.text("/opt/thing"), Ok("1".to_owned()));
+    assert_eq!(archive.read("/opt/other"), Err(Absence::Missing));
+    assert_eq!(archive.read("/opt/third"), Err(Absence::NotCollected));
 }
 
 #[test]
-fn patterns_stand_for_the_names_that_fit() {
+fn patterns_match_the_names_that_are_listed() {
     let node = MemorySource::new()
         .file("/a/one1/x", "")
         .file("/a/one2/x", "")
@@ -74,18 +83,18 @@ fn patterns_stand_for_the_names_that_fit() {
 }
 
 #[test]
-fn the_steps_are_told_in_order() {
+fn the_steps_are_reported_in_order() {
     let mut steps = Vec::new();
     collect(&example::node(), Origin::default(), |progress| {
         steps.push(progress)
     });
     assert_eq!(steps.len(), steps[0].total);
     assert!(steps.iter().enumerate().all(|(n, step)| step.done == n));
-    assert_eq!(steps[0].step, "PCI functions");
+    assert_eq!(steps[0].step, "devices");
 }
 
 #[test]
-fn the_origin_is_what_the_node_says_of_itself() {
+fn the_origin_is_read_from_the_node() {
     let node = example::node();
     let origin = Origin::of(&node, "0.1.0", 7);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What of a node should be the same on another one of its kind.
+//! The properties that should be equal on nodes of one kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fmt;
 use super::Area;
 use crate::inventory::Inventory;
 use crate::pci::{Function, PortType};
-use crate::source::{Datum, Source, virtual_path};
+use crate::source::{Absence, Datum, DatumExt, Source, virtual_path};
 
-/// What a fact is about: an area, a thing in it, and what of the thing.
+/// The key of a fact: an area, a device or module in it, and a property.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// The area.
     pub area: Area,
-    /// The thing: `GPU0`, `mlx5_3`, a PCI address, a module. Empty for the node itself.
+    /// `GPU0`, `mlx5_3`, a PCI address, a module. Empty for the node itself.
     pub subject: String,
-    /// What of it.
+    /// The property.
     pub name: String,
 }
 
@@ -29,10 +29,10 @@ impl fmt::Display for Key {
     }
 }
 
-/// What of a node should be the same on another one of its kind.
+/// The properties that should be equal on nodes of one kind.
 ///
-/// Not among them: what names a node (addresses, serial numbers, host names), what changes by
-/// itself (counters, free memory), and the speed of GPUs' links, which drops when they idle.
+/// They exclude what identifies a node (addresses, serial numbers, host names), what changes by
+/// itself (counters, free memory), and the speed of a GPU's link, which drops when the GPU idles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<Key, Datum<String>>);
 
@@ -75,7 +75,7 @@ impl Facts {
     }
 
     fn there(&mut self, area: Area, subject: &str) {
-        self.put(area, subject, Self::THERE, Datum::Present("yes".to_owned()));
+        self.put(area, subject, Self::THERE, Ok("yes".to_owned()));
     }
 
     fn node(&mut self, source: &dyn Source) {
@@ -94,7 +94,7 @@ impl Facts {
             let mut lines = text.lines();
             let name = lines.find_map(|line| line.strip_prefix("model name"));
             let name = name.map(|rest| rest.trim_start_matches([' ', '\t', ':']).to_owned());
-            name.into()
+            name.ok_or(Absence::Missing)
         });
         self.put(Area::Node, "", "CPU", cpu);
         let memory = source.text("/proc/meminfo").and_then(|text| {
@@ -104,7 +104,7 @@ impl Facts {
                 total.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
             // Firmware takes some of it, not the same everywhere: whole GiB.
             kib.map(|kib| format!("{} GiB", (kib + (1 << 19)) >> 20))
-                .into()
+                .ok_or(Absence::Missing)
         });
         self.put(Area::Node, "", "memory", memory);
         for (name, path) in [
@@ -121,10 +121,7 @@ impl Facts {
         let policies = "/sys/devices/system/cpu/cpufreq";
         let governors = source.list(policies).map(|names| {
             let text = |name: &String| source.text(&format!("{policies}/{name}/scaling_governor"));
-            let mut all: Vec<String> = names
-                .iter()
-                .filter_map(|n| text(n).into_present())
-                .collect();
+            let mut all: Vec<String> = names.iter().filter_map(|n| text(n).ok()).collect();
             all.sort();
             all.dedup();
             all.join(", ")
@@ -143,32 +140,24 @@ impl Facts {
         let system = source.text("/etc/os-release").and_then(|text| {
             let mut lines = text.lines();
             let name = lines.find_map(|line| line.strip_prefix("PRETTY_NAME="));
-            name.map(|name| name.trim_matches('"').to_owned()).into()
+            name.map(|name| name.trim_matches('"').to_owned())
+                .ok_or(Absence::Missing)
         });
         self.put(Area::Kernel, "", "distribution", system);
         // An argument each, but for those that name a node's own disks.
-        if let Datum::Present(text) = source.text("/proc/cmdline") {
-            for argument in text.split_whitespace() {
+        if let Ok(text) = source.text("/proc/cmdline") {
+            // What follows ` -- ` is for init (Linux `Documentation/admin-guide/kernel-parameters`).
+            for argument in text.split_whitespace().take_while(|word| *word != "--") {
                 let (name, value) = argument.split_once('=').unwrap_or((argument, "set"));
                 if !matches!(name, "root" | "BOOT_IMAGE" | "initrd" | "resume" | "ip") {
-                    self.put(
-                        Area::Kernel,
-                        "argument",
-                        name,
-                        Datum::Present(value.to_owned()),
-                    );
+                    self.put(Area::Kernel, "argument", name, Ok(value.to_owned()));
                 }
             }
         }
         for line in lines(source, virtual_path::KERNEL_CONFIG) {
             if let Some((name, value)) = line.split_once('=') {
                 let name = name.trim_start_matches("CONFIG_");
-                self.put(
-                    Area::Kernel,
-                    "option",
-                    name,
-                    Datum::Present(value.to_owned()),
-                );
+                self.put(Area::Kernel, "option", name, Ok(value.to_owned()));
             }
         }
     }
@@ -195,7 +184,7 @@ impl Facts {
         self.put(Area::Modules, "nvidia", "flavour", flavour);
         for line in lines(source, "/proc/driver/nvidia/params") {
             if let Some((name, value)) = line.split_once(':') {
-                let value = Datum::Present(value.trim().to_owned());
+                let value = Ok(value.trim().to_owned());
                 self.put(Area::Modules, "nvidia parameter", name, value);
             }
         }
@@ -206,9 +195,11 @@ impl Facts {
             if let Some(function) = inventory.function(gpu.bdf) {
                 let name = gpu.index.to_string();
                 self.function(source, Area::Gpus, &name, function);
-                let largest = function.bars.as_ref().and_then(|bars| {
+                let largest = function.bars.by_ref().and_then(|bars| {
                     let sizes = bars.iter().map(|bar| bar.size).max();
-                    sizes.map(|size| format!("{} MiB", size >> 20)).into()
+                    sizes
+                        .map(|size| format!("{} MiB", size >> 20))
+                        .ok_or(Absence::Missing)
                 });
                 self.put(Area::Gpus, &name, "largest BAR", largest);
                 let information = format!("/proc/driver/nvidia/gpus/{}/information", gpu.bdf);
@@ -222,7 +213,7 @@ impl Facts {
                         Some((what, line.strip_prefix(start)?.strip_prefix(':')?.trim()))
                     });
                     if let Some((what, value)) = fact {
-                        self.put(Area::Gpus, &name, what, Datum::Present(value.to_owned()));
+                        self.put(Area::Gpus, &name, what, Ok(value.to_owned()));
                     }
                 }
             }
@@ -230,13 +221,13 @@ impl Facts {
         for (device, bdf) in inventory.rdma_functions() {
             if let Some(function) = inventory.function(bdf) {
                 self.function(source, Area::Nics, &device.name, function);
-                let speed = function.link.as_ref().map(|link| link.speed.to_string());
+                let speed = function.link.by_ref().map(|link| link.speed.to_string());
                 self.put(Area::Nics, &device.name, "link speed", speed);
             }
         }
         let ends = (inventory.gpus.iter().map(|gpu| gpu.bdf))
             .chain(inventory.rdma_functions().map(|(_, bdf)| bdf));
-        let tree = inventory.tree.present();
+        let tree = inventory.tree.as_ref().ok();
         let mut bridges: Vec<_> = ends
             .filter_map(|bdf| Some(tree?.chain(bdf)?.1))
             .flatten()
@@ -249,80 +240,75 @@ impl Facts {
         {
             let name = function.bdf.to_string();
             self.function(source, Area::Ports, &name, function);
-            let is_downstream = function.express.present().is_none_or(|express| {
+            let is_downstream = function.express.as_ref().ok().is_none_or(|express| {
                 matches!(
                     express.port,
                     PortType::RootPort | PortType::SwitchDownstream
                 )
             });
             if is_downstream {
-                let acs = function.acs.as_ref().map(|acs| acs.control.to_string());
+                let acs = function.acs.by_ref().map(|acs| acs.control.to_string());
                 self.put(Area::Ports, &name, "ACS", acs);
             }
         }
     }
 
-    /// What is told of every PCI function on the way.
+    /// The properties of each PCI function on the path between GPUs and NICs.
     fn function(&mut self, source: &dyn Source, area: Area, name: &str, function: &Function) {
         self.there(area, name);
         let identity = &function.identity;
         let id = identity.vendor.zip(identity.device);
         let id = id.map(|(vendor, device)| format!("{:04x}:{:04x}", vendor.0, device.0));
-        let express = function.express.as_ref();
+        let express = function.express.by_ref();
         let on = |on: bool| if on { "on" } else { "off" }.to_owned();
         let group = source.text(&format!(
             "/sys/bus/pci/devices/{}/iommu_group/type",
             function.bdf
         ));
         let facts = [
-            ("address", Datum::Present(function.bdf.to_string())),
-            ("id", id.into()),
+            ("address", Ok(function.bdf.to_string())),
+            ("id", id.ok_or(Absence::Missing)),
             ("driver", function.driver.clone()),
-            ("NUMA node", function.numa.as_ref().map(ToString::to_string)),
+            ("NUMA node", function.numa.by_ref().map(ToString::to_string)),
             (
                 "link width",
-                function.link.as_ref().map(|link| link.width.to_string()),
+                function.link.by_ref().map(|link| link.width.to_string()),
             ),
             (
                 "best link",
-                function.link_capable.as_ref().map(ToString::to_string),
+                function.link_capable.by_ref().map(ToString::to_string),
             ),
             ("IOMMU", group),
-            (
-                "MPS",
-                express.clone().map(|express| express.payload.to_string()),
-            ),
+            ("MPS", express.map(|express| express.payload.to_string())),
             (
                 "MRRS",
-                express
-                    .clone()
-                    .map(|express| express.read_request.to_string()),
+                express.map(|express| express.read_request.to_string()),
             ),
             (
                 "relaxed ordering",
-                express.clone().map(|express| on(express.relaxed_ordering)),
+                express.map(|express| on(express.relaxed_ordering)),
             ),
             (
                 "8-bit tags",
-                express.clone().map(|express| on(express.extended_tags)),
+                express.map(|express| on(express.extended_tags)),
             ),
             (
                 "10-bit tags",
                 express.map(|express| on(express.ten_bit_tags)),
             ),
-            ("ATS", function.ats.as_ref().map(|ats| on(ats.enabled))),
+            ("ATS", function.ats.by_ref().map(|ats| on(ats.enabled))),
         ];
         for (what, value) in facts {
             // What a kind of function has not, another of the kind has not either.
-            if value != Datum::Missing {
+            if value != Err(Absence::Missing) {
                 self.put(area, name, what, value);
             }
         }
     }
 
     fn ports_of_nics(&mut self, source: &dyn Source, inventory: &Inventory) {
-        let netdevs = inventory.netdevs.present();
-        for device in inventory.rdma.present().into_iter().flatten() {
+        let netdevs = inventory.netdevs.as_ref().ok();
+        for device in inventory.rdma.as_ref().ok().into_iter().flatten() {
             let name = &device.name;
             self.there(Area::Nics, name);
             self.put(Area::Nics, name, "firmware", device.firmware.clone());
@@ -340,7 +326,7 @@ impl Facts {
             }
             let netdevs = netdevs.map(|all| device.netdevs(all)).unwrap_or_default();
             if let Some(netdev) = netdevs.first() {
-                let mtu = netdev.mtu.as_ref().map(ToString::to_string);
+                let mtu = netdev.mtu.by_ref().map(ToString::to_string);
                 self.put(Area::Nics, name, "MTU", mtu);
                 let index = roce_index(source, name);
                 self.put(
@@ -354,14 +340,17 @@ impl Facts {
     }
 
     fn distances(&mut self, inventory: &Inventory) {
-        let Some(topology) = inventory.topology() else {
+        let Ok(topology) = inventory.topology() else {
             return;
         };
-        for gpu in &inventory.gpus {
-            for (device, bdf) in inventory.rdma_functions() {
-                if let Ok(relation) = topology.relation(gpu.bdf, bdf) {
+        let nics: Vec<_> = inventory.rdma_functions().collect();
+        let gpus = inventory.gpus.iter().map(|gpu| gpu.bdf);
+        let distances = topology.distances(gpus.chain(nics.iter().map(|(_, bdf)| *bdf)));
+        for (row, gpu) in inventory.gpus.iter().enumerate() {
+            for (column, (device, _)) in (inventory.gpus.len()..).zip(&nics) {
+                if let Some(class) = distances.smi(row, column) {
                     let subject = format!("{} {}", gpu.index, device.name);
-                    let class = Datum::Present(relation.smi.to_string());
+                    let class = Ok(class.to_string());
                     self.put(Area::Topology, &subject, "class", class);
                 }
             }
@@ -370,18 +359,18 @@ impl Facts {
 
     fn limits(&mut self, source: &dyn Source) {
         let names = source.list(virtual_path::LIMITS);
-        for name in names.into_present().unwrap_or_default() {
+        for name in names.ok().unwrap_or_default() {
             let path = format!("{}/{name}", virtual_path::LIMITS);
             let locked = source.text(&path).and_then(|text| {
                 let mut lines = text.lines();
                 let line = lines.find_map(|line| line.strip_prefix("Max locked memory"));
                 let words = line.map(|rest| rest.split_whitespace().take(2).collect::<Vec<_>>());
-                words.map(|words| words.join(" / ")).into()
+                words.map(|words| words.join(" / ")).ok_or(Absence::Missing)
             });
             self.put(Area::Limits, &name, "memlock", locked);
         }
         let units = source.list(virtual_path::SYSTEMD);
-        for name in units.into_present().unwrap_or_default() {
+        for name in units.ok().unwrap_or_default() {
             for line in lines(source, &format!("{}/{name}", virtual_path::SYSTEMD)) {
                 if let Some((what, value)) = line.split_once('=')
                     && matches!(
@@ -389,7 +378,7 @@ impl Facts {
                         "ActiveState" | "UnitFileState" | "LimitMEMLOCK" | "DefaultLimitMEMLOCK"
                     )
                 {
-                    self.put(Area::Limits, &name, what, Datum::Present(value.to_owned()));
+                    self.put(Area::Limits, &name, what, Ok(value.to_owned()));
                 }
             }
         }
@@ -399,36 +388,32 @@ impl Facts {
         for line in lines(source, virtual_path::LIBRARIES) {
             // Versions are in what the links lead to.
             if let Some((path, target)) = line.split_once(" -> ") {
-                let version = Datum::Present(target.to_owned());
+                let version = Ok(target.to_owned());
                 self.put(Area::Libraries, path, "leads to", version);
             }
         }
     }
 }
 
-/// The lines of a text; none where it is not known.
+/// The lines of a file; empty if it is not known.
 fn lines(source: &dyn Source, path: &str) -> Vec<String> {
-    let text = source.text(path).into_present().unwrap_or_default();
+    let text = source.text(path).ok().unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// The index that applications are told to use.
+/// The index of the GID that applications should use.
 fn roce_index(source: &dyn Source, device: &str) -> Datum<String> {
     let port = format!("/sys/class/infiniband/{device}/ports/1");
     source.list(&format!("{port}/gids")).and_then(|indices| {
         let mut indices: Vec<u32> = indices.iter().filter_map(|n| n.parse().ok()).collect();
         indices.sort_unstable();
         let is_it = |index: &u32| {
-            let text = |path: &str| {
-                source
-                    .text(&format!("{port}/{path}/{index}"))
-                    .into_present()
-            };
+            let text = |path: &str| source.text(&format!("{port}/{path}/{index}")).ok();
             let gid = text("gids").unwrap_or_default();
             gid.starts_with("0000:0000:0000:0000:0000:ffff:")
                 && text("gid_attrs/types").as_deref() == Some("RoCE v2")
         };
         let index = indices.iter().find(|index| is_it(index));
-        index.map(ToString::to_string).into()
+        index.map(ToString::to_string).ok_or(Absence::Missing)
     })
 }

@@ -1,8 +1,7 @@
-//! What of several nodes differs that should be the same.
+//! Differences between nodes of one cluster.
 //!
-//! [`Facts`] are what of a node should be the same on another of its kind. [`differences`] are
-//! those that two nodes do not share; [`outliers`] compares many nodes with what most of them
-//! have.
+//! [`Facts`] are the properties that should be equal on nodes of one kind. [`differences`] compares
+//! two nodes; [`outliers`] compares many nodes with the majority.
 //!
 //! ```
 //! use gdr_node::compare::{Facts, differences};
@@ -28,7 +27,7 @@ use serde::Serialize;
 
 pub use facts::{Facts, Key};
 
-use crate::source::Datum;
+use crate::source::{Absence, Datum, DatumExt};
 
 /// A part of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -70,10 +69,10 @@ impl fmt::Display for Area {
     }
 }
 
-/// A fact that two nodes do not share. [`Datum::Missing`] is what a node has not.
+/// A fact that differs between two nodes. [`Absence::Missing`] means that a node does not have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What it is about.
+    /// The fact.
     pub key: Key,
     /// What the first node has.
     pub first: Datum<String>,
@@ -81,15 +80,14 @@ pub struct Difference {
     pub second: Datum<String>,
 }
 
-/// What two nodes do not share.
+/// The differences between two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
     /// How many facts were compared.
     pub compared: usize,
     /// Those that differ.
     pub differ: Vec<Difference>,
-    /// Those that are not known of one of the nodes, or of both: another collection, as root, may
-    /// tell.
+    /// Facts that are not known of one or both nodes; a collection as root may have them.
     pub unknown: Vec<Difference>,
 }
 
@@ -118,10 +116,9 @@ pub fn differences(first: &Facts, second: &Facts) -> Differences {
 /// A fact on which nodes of a fleet differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outliers {
-    /// What it is about.
+    /// The fact.
     pub key: Key,
-    /// What more than half of the nodes have of which it is known; `None` where no value is that
-    /// common.
+    /// The value on more than half of the nodes where it is known; `None` without a majority.
     pub usual: Option<Datum<String>>,
     /// How many nodes have it.
     pub usual_count: usize,
@@ -172,7 +169,7 @@ fn keys<'a>(all: &[&'a Facts]) -> BTreeSet<&'a Key> {
     keys.map(|(key, _)| key).collect()
 }
 
-/// What a node has; `None` where the thing itself is not there, which is a fact of its own.
+/// The fact of a node; `None` if the device itself is absent, which is another fact.
 fn value(facts: &Facts, key: &Key) -> Option<Datum<String>> {
     if let Some(value) = facts.get(key) {
         return Some(value.clone());
@@ -185,7 +182,7 @@ fn value(facts: &Facts, key: &Key) -> Option<Datum<String>> {
     if is_part && facts.get(&there).is_none() {
         return None;
     }
-    Some(Datum::Missing)
+    Some(Err(Absence::Missing))
 }
 
 /// Whether the subjects of an area are things that may not be there.
@@ -193,7 +190,7 @@ fn needs_thing(area: Area) -> bool {
     matches!(area, Area::Gpus | Area::Nics | Area::Ports)
 }
 
-/// How often each node is an outlier, most often first: what to look at.
+/// The number of outlying facts of each node, the highest first.
 pub fn suspects(found: &[Outliers]) -> Vec<(usize, usize)> {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     let with_majority = found.iter().filter(|outliers| outliers.usual.is_some());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::example;
 use crate::pci::AcsBits;
-use crate::source::MemorySource;
+use crate::source::{MemorySource, Source};
 
 fn facts(node: &MemorySource) -> Facts {
     Facts::read(node)
@@ -98,12 +98,12 @@ fn the_node_that_most_differ_from_is_the_outlier() {
     assert_eq!(names(&found), [format!("{} ACS", example::GPU_PORTS[3])]);
     assert_eq!((found[0].usual_count, found[0].known), (3, 4));
     assert_eq!(found[0].others[0].1, [2]);
-    assert_eq!(found[0].others[0].0, Datum::Present("ReqRedir".to_owned()));
+    assert_eq!(found[0].others[0].0, Ok("ReqRedir".to_owned()));
     assert_eq!(suspects(&found), [(2, 1)]);
 }
 
 #[test]
-fn where_nothing_is_common_nobody_is_blamed() {
+fn where_nothing_is_common_no_node_is_blamed() {
     let of =
         |version: &str| facts(&example::healthy().file("/sys/class/dmi/id/bios_version", version));
     let (a, b) = (of("1"), of("2"));
@@ -119,4 +119,12 @@ fn a_node_of_which_a_fact_is_unknown_has_no_vote() {
     let good = facts(&example::healthy());
     let denied = facts(&example::healthy().denied(bios));
     assert!(outliers(&[&good, &denied, &denied]).is_empty());
+}
+
+#[test]
+fn words_for_init_are_no_kernel_arguments() {
+    let node = example::healthy();
+    let line = node.text("/proc/cmdline").unwrap();
+    let more = node.file("/proc/cmdline", format!("{line} -- single iommu=off\n"));
+    assert_eq!(facts(&more), facts(&example::healthy()));
 }

@@ -1,8 +1,8 @@
 //! Putting a made-up PCI function into sysfs.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
-use super::space::Space;
+use super::config_builder::ConfigBuilder;
 use crate::pci::{Link, LinkSpeed, LinkWidth};
 use crate::source::{MemorySource, Source};
 
@@ -35,7 +35,7 @@ pub(super) fn directory(above: &str, bdf: Bdf) -> String {
 pub(super) fn put(
     node: MemorySource,
     bdf: Bdf,
-    mut space: Space,
+    mut space: ConfigBuilder,
     about: &Attributes<'_>,
 ) -> MemorySource {
     space.link(BEST.speed, BEST.width);
@@ -104,18 +104,22 @@ pub(super) fn put(
 ///     port.acs_control(AcsBits::REQUEST_REDIRECT);
 /// });
 /// ```
-pub fn edit(node: MemorySource, bdf: &str, change: impl FnOnce(&mut Space)) -> MemorySource {
+pub fn edit(
+    node: MemorySource,
+    bdf: &str,
+    change: impl FnOnce(&mut ConfigBuilder),
+) -> MemorySource {
     let path = format!("{DEVICES}/{bdf}");
-    let Some(bytes) = node.read(&format!("{path}/config")).into_present() else {
+    let Some(bytes) = node.read(&format!("{path}/config")).ok() else {
         return node;
     };
-    let mut space = Space::of_bytes(bytes);
+    let mut space = ConfigBuilder::of_bytes(bytes);
     change(&mut space);
     write(node, &path, &space)
 }
 
 /// Writes the config space and the files that Linux makes of its link registers.
-fn write(node: MemorySource, path: &str, space: &Space) -> MemorySource {
+fn write(node: MemorySource, path: &str, space: &ConfigBuilder) -> MemorySource {
     let mut node = node.file(&format!("{path}/config"), space.bytes());
     for (kind, link) in [("current", space.link_now()), ("max", space.link_best())] {
         if let Some(link) = link {

@@ -1,10 +1,10 @@
 //! The GPUs of the example: H100 with 80 GB, behind switches.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use super::GPUS;
+use super::config_builder::{ConfigBuilder, Ids, Port};
 use super::function::{Attributes, BEST, put as put_function};
-use super::space::{Ids, Port, Space};
 use crate::pci::ExtendedId;
 use crate::source::MemorySource;
 
@@ -30,7 +30,7 @@ pub(super) fn put(
     let Ok(bdf) = GPUS[number].parse::<Bdf>() else {
         return node;
     };
-    let mut space = Space::new(H100, Port::Endpoint);
+    let mut space = ConfigBuilder::new(H100, Port::Endpoint);
     space.link_capable(BEST.speed, BEST.width);
     // BAR 2: 64 MiB to 128 GiB, now 128 GiB (1 MiB << 17).
     let rebar = space.extended(ExtendedId::RESIZABLE_BAR, 1, 12);
@@ -90,7 +90,7 @@ pub(super) fn uuid(number: usize) -> String {
     format!("GPU-6d1c3a52-8e0f-4b7a-9c15-2f40b7e6a1{number:02x}")
 }
 
-/// What the CUDA driver tells of the GPUs.
+/// The CUDA facts of the GPUs.
 pub(super) fn cuda_devices() -> String {
     let device = |(number, bdf): (usize, &str)| {
         format!(

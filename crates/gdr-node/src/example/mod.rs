@@ -18,7 +18,7 @@
 //! changes what it is about, through any path that leads there:
 //!
 //! ```
-//! use gdr_node::{Datum, Source, example, pci::AcsBits};
+//! use gdr_node::{Absence, Source, example, pci::AcsBits};
 //!
 //! let node = example::healthy()
 //!     .file("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n")
@@ -27,24 +27,24 @@
 //! let node = example::edit(node, example::GPU_PORTS[0], |port| {
 //!     port.acs_control(AcsBits::REQUEST_REDIRECT | AcsBits::COMPLETION_REDIRECT);
 //! });
-//! assert_eq!(node.read("@kmsg"), Datum::Denied);
+//! assert_eq!(node.read("@kmsg"), Err(Absence::Denied));
 //! ```
 
+mod config_builder;
 mod function;
 mod gpu;
 mod nic;
-mod space;
 mod system;
 #[cfg(test)]
 mod tests;
 
+pub use config_builder::ConfigBuilder;
 pub use function::edit;
-pub use space::Space;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
+use self::config_builder::{Ids, Port};
 use self::function::{Attributes, directory, put};
-use self::space::{Ids, Port};
 use crate::pci::{AcsBits, LinkSpeed, LinkWidth};
 use crate::source::MemorySource;
 
@@ -226,7 +226,7 @@ fn port(
         1 => (SWITCH, Port::SwitchUp, bdf.bus + 1),
         _ => (SWITCH, Port::SwitchDown, last),
     };
-    let mut space = Space::new(ids, kind);
+    let mut space = ConfigBuilder::new(ids, kind);
     space
         .buses(bdf.bus, secondary, last)
         .slot_number(u32::from(last))

@@ -1,11 +1,11 @@
 //! The NICs of the example: ConnectX-7 for 400 Gb/s InfiniBand, ConnectX-6 Dx for 100 Gb/s
 //! Ethernet.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use super::NICS;
+use super::config_builder::{ConfigBuilder, Ids, Port};
 use super::function::{Attributes, BEST, put as put_function};
-use super::space::{Ids, Port, Space};
 use crate::pci::{ExtendedId, LinkSpeed};
 use crate::source::MemorySource;
 
@@ -103,7 +103,7 @@ pub(super) fn put(
         return node;
     };
     let kind = kind(number);
-    let mut space = Space::new(kind.ids, Port::Endpoint);
+    let mut space = ConfigBuilder::new(kind.ids, Port::Endpoint);
     space
         .link_capable(kind.speed, BEST.width)
         .read_request(4096);
@@ -316,7 +316,7 @@ fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
     }
 }
 
-/// What verbs tells of the devices.
+/// The verbs facts of the devices.
 pub(super) fn verbs_devices() -> String {
     let device = |number: usize| {
         format!(

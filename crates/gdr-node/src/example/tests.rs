@@ -1,7 +1,7 @@
 use super::*;
 use crate::pci::{Aer, Link};
 use crate::topology::SmiClass;
-use crate::{Datum, Inventory, Source};
+use crate::{Absence, Inventory, Source};
 
 fn bdf(text: &str) -> Bdf {
     text.parse().unwrap()
@@ -17,12 +17,12 @@ fn it_has_eight_gpus_and_ten_nics_that_find_their_interfaces() {
         .map(|gpu| gpu.bdf.to_string())
         .collect();
     assert_eq!(gpus, GPUS);
-    let netdevs = inventory.netdevs.present().unwrap();
+    let netdevs = inventory.netdevs.as_ref().unwrap();
     let mut nics = Vec::new();
     for (device, bdf) in inventory.rdma_functions() {
         assert_eq!(device.name, format!("mlx5_{}", nics.len()));
         assert_eq!(device.netdevs(netdevs).len(), 1, "{}", device.name);
-        assert_eq!(device.ports[0].state, Datum::Present("ACTIVE".to_owned()));
+        assert_eq!(device.ports[0].state, Ok("ACTIVE".to_owned()));
         nics.push(bdf.to_string());
     }
     assert_eq!(nics, NICS);
@@ -60,24 +60,22 @@ fn every_gpu_has_two_nics_behind_its_own_switch() {
 #[test]
 fn the_healthy_node_redirects_nowhere_and_every_link_is_at_its_best() {
     let inventory = Inventory::read(&healthy());
-    let tree = inventory.tree.present().unwrap();
+    let tree = inventory.tree.as_ref().unwrap();
     assert_eq!(tree.len(), 8 + 10 + 2 + 4 * 6);
     for function in tree.functions() {
-        if let Datum::Present(acs) = function.acs {
+        if let Ok(acs) = function.acs {
             assert!(acs.redirecting().is_empty(), "{}", function.bdf);
         }
         if function.identity.vendor == Some(crate::pci::VendorId(0x15b3)) {
             assert_eq!(function.link, function.link_capable);
         }
-        let express = function.express.present().unwrap();
-        assert_eq!(function.link.present(), express.link.as_ref());
-        assert!(
-            matches!(function.aer, Datum::Present(Aer { uncorrectable, .. }) if uncorrectable.is_empty())
-        );
+        let express = function.express.as_ref().unwrap();
+        assert_eq!(function.link.as_ref().ok(), express.link.as_ref());
+        assert!(matches!(function.aer, Ok(Aer { uncorrectable, .. }) if uncorrectable.is_empty()));
     }
     let gpu = tree.get(bdf(GPUS[0])).unwrap();
-    assert_eq!(gpu.bars.present().unwrap()[1].size, 128 << 30);
-    let rebar = &gpu.resizable_bars.present().unwrap()[0];
+    assert_eq!(gpu.bars.as_ref().unwrap()[1].size, 128 << 30);
+    let rebar = &gpu.resizable_bars.as_ref().unwrap()[0];
     assert_eq!((rebar.bar, rebar.size), (2, 128 << 30));
     assert_eq!(rebar.largest(), Some(128 << 30));
 }
@@ -85,7 +83,7 @@ fn the_healthy_node_redirects_nowhere_and_every_link_is_at_its_best() {
 #[test]
 fn the_node_has_exactly_its_two_faults() {
     let (bad, good) = (Inventory::read(&node()), Inventory::read(&healthy()));
-    let (bad, good) = (bad.tree.present().unwrap(), good.tree.present().unwrap());
+    let (bad, good) = (bad.tree.as_ref().unwrap(), good.tree.as_ref().unwrap());
     let changed: Vec<String> = bad
         .functions()
         .filter(|function| good.get(function.bdf) != Some(function))
@@ -94,7 +92,7 @@ fn the_node_has_exactly_its_two_faults() {
     assert_eq!(changed, [REDIRECTING_PORT, NIC_PORTS[7], NARROW_NIC]);
     let port = bad.get(bdf(REDIRECTING_PORT)).unwrap();
     assert_eq!(
-        port.acs.present().unwrap().redirecting().to_string(),
+        port.acs.as_ref().unwrap().redirecting().to_string(),
         "ReqRedir CmpltRedir"
     );
     let nic = bad.get(bdf(NARROW_NIC)).unwrap();
@@ -102,8 +100,8 @@ fn the_node_has_exactly_its_two_faults() {
         speed: LinkSpeed::GEN5,
         width: LinkWidth(8),
     };
-    assert_eq!(nic.link, Datum::Present(narrow));
-    assert_eq!(nic.express.present().unwrap().link, Some(narrow));
+    assert_eq!(nic.link, Ok(narrow));
+    assert_eq!(nic.express.as_ref().unwrap().link, Some(narrow));
 }
 
 #[test]
@@ -120,12 +118,12 @@ fn every_setter_of_config_space_is_read_back() {
     });
     let inventory = Inventory::read(&node);
     let nic = inventory.function(bdf(NICS[1])).unwrap();
-    let express = nic.express.present().unwrap();
+    let express = nic.express.as_ref().unwrap();
     assert_eq!((express.read_request, express.payload), (128, 512));
     assert!(!express.relaxed_ordering && !express.extended_tags && !express.ten_bit_tags);
     assert!(express.aspm.l1 && !express.aspm.l0s);
-    assert!(nic.ats.present().unwrap().enabled);
-    let aer = nic.aer.present().unwrap();
+    assert!(nic.ats.as_ref().unwrap().enabled);
+    let aer = nic.aer.as_ref().unwrap();
     assert_eq!(
         (aer.uncorrectable.bits(), aer.correctable.bits()),
         (1 << 14, 1 << 6)
@@ -144,9 +142,12 @@ fn a_user_sees_no_capabilities_and_a_lost_gpu_only_ones() {
         unreachable!("there is no such function")
     });
     let inventory = Inventory::read(&node);
-    assert_eq!(inventory.function(bdf(GPUS[0])).unwrap().aer, Datum::Denied);
+    assert_eq!(
+        inventory.function(bdf(GPUS[0])).unwrap().aer,
+        Err(Absence::Denied)
+    );
     let gone = node.read(&format!("/sys/bus/pci/devices/{}/config", GPUS[1]));
-    assert!(gone.present().unwrap().iter().all(|byte| *byte == 0xff));
+    assert!(gone.as_ref().unwrap().iter().all(|byte| *byte == 0xff));
 }
 
 #[test]
@@ -155,21 +156,18 @@ fn links_of_sysfs_lead_where_they_should() {
     let path = format!("/sys/bus/pci/devices/{}", GPUS[0]);
     assert_eq!(
         node.link_name(&format!("{path}/driver")),
-        Datum::Present("nvidia".to_owned())
+        Ok("nvidia".to_owned())
     );
     assert_eq!(
         node.resolve("/sys/class/infiniband/mlx5_1/device"),
         node.resolve(&format!("/sys/bus/pci/devices/{}", NICS[1]))
     );
-    let group = node
-        .link_name(&format!("{path}/iommu_group"))
-        .into_present()
-        .unwrap();
+    let group = node.link_name(&format!("{path}/iommu_group")).unwrap();
     let members = node.list(&format!("/sys/kernel/iommu_groups/{group}/devices"));
-    assert_eq!(members.into_present().unwrap().len(), 10);
+    assert_eq!(members.unwrap().len(), 10);
     assert_eq!(
         node.text(&format!("{path}/iommu_group/type")),
-        Datum::Present("identity".to_owned())
+        Ok("identity".to_owned())
     );
     assert_eq!(
         node.resolve(&format!("/sys/bus/pci/drivers/nvidia/{}", GPUS[0])),

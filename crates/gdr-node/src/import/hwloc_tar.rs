@@ -13,8 +13,22 @@ const MOST_ENTRIES: usize = 250_000;
 const MOST_CONTENT: usize = 64 << 20;
 /// The most bytes that are unpacked, headers and padding included.
 const MOST_UNPACKED: u64 = 256 << 20;
+/// The most files beside those of the node, and the most bytes of one.
+const MOST_OTHERS: usize = 1024;
+const MOST_OTHER: u64 = 16 << 20;
 /// The longest path and the longest target of a link, `PATH_MAX` of Linux.
 const MOST_PATH: usize = 4096;
+
+/// What a tar holds.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    /// The files below its `sys` and `proc`, where it has them.
+    pub(super) node: Option<MemorySource>,
+    /// Its other files, by their paths in it.
+    pub(super) others: Vec<(String, Vec<u8>)>,
+    /// How many more there are.
+    pub(super) left_out: usize,
+}
 
 /// Reads an unpacked tar as the files below its `sys` and `proc`, wherever these are in it. All
 /// else is not collected. Nothing is written anywhere, and links lead no farther than to other
@@ -25,55 +39,91 @@ const MOST_PATH: usize = 4096;
 /// [`ImportError::Damaged`], [`ImportError::TooLarge`], [`ImportError::Path`], and
 /// [`ImportError::Unknown`] where there is neither a `sys` nor a `proc`.
 pub fn read(tar: impl Read) -> Result<MemorySource, ImportError> {
+    unpack(tar)?.node.ok_or(ImportError::Unknown)
+}
+
+/// Reads all of a tar.
+pub(super) fn unpack(tar: impl Read) -> Result<Unpacked, ImportError> {
     let mut tar = tar::Archive::new(Bounded {
         inner: tar,
         left: MOST_UNPACKED,
     });
     let mut node = MemorySource::partial();
     let (mut kept, mut content) = (0, 0);
+    let (mut others, mut left_out) = (Vec::new(), 0);
     for (number, entry) in tar.entries().map_err(failure)?.enumerate() {
         let mut entry = entry.map_err(failure)?;
         if number == MOST_ENTRIES {
             return Err(ImportError::TooLarge("250000 entries"));
         }
-        let Some(path) = place(&entry.path_bytes())? else {
-            continue;
-        };
-        match entry.header().entry_type() {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                let mut bytes = Vec::new();
-                (&mut entry)
-                    .take(MAX_FILE as u64)
-                    .read_to_end(&mut bytes)
-                    .map_err(failure)?;
-                content += bytes.len();
-                if content > MOST_CONTENT {
-                    return Err(ImportError::TooLarge("64 MiB of files"));
-                }
+        let path = entry_path(&entry.path_bytes())?;
+        match (entry.header().entry_type(), path) {
+            (
+                EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse,
+                EntryPath::Node(path),
+            ) => {
+                let bytes = contents(&mut entry, MAX_FILE, &mut content)?;
                 node = node.file(&path, bytes);
+                kept += 1;
             }
-            EntryType::Symlink => {
+            (EntryType::Regular | EntryType::Continuous, EntryPath::Other(path)) => {
+                if others.len() == MOST_OTHERS || entry.size() > MOST_OTHER {
+                    left_out += 1;
+                    continue;
+                }
+                let bytes = contents(&mut entry, MOST_OTHER as usize, &mut content)?;
+                others.push((path, bytes));
+            }
+            (EntryType::Symlink, EntryPath::Node(path)) => {
                 let target = entry.link_name_bytes().unwrap_or_default();
                 if target.len() > MOST_PATH {
                     return Err(ImportError::TooLarge("4096 bytes in a path"));
                 }
                 node = node.link_to(&path, &String::from_utf8_lossy(&target));
+                kept += 1;
             }
-            EntryType::Directory => node = node.directory(&path),
+            (EntryType::Directory, EntryPath::Node(path)) => {
+                node = node.directory(&path);
+                kept += 1;
+            }
             // Devices, pipes and second names of a file are nothing that sysfs has.
-            _ => continue,
+            _ => {}
         }
-        kept += 1;
     }
-    if kept == 0 {
-        return Err(ImportError::Unknown);
-    }
-    Ok(node)
+    Ok(Unpacked {
+        node: (kept > 0).then_some(node),
+        others,
+        left_out,
+    })
 }
 
-/// Where an entry belongs on the node: `name/sys/bus` and `./sys/bus` are `/sys/bus`; `None` for
-/// what is about something else.
-fn place(path: &[u8]) -> Result<Option<String>, ImportError> {
+/// The first bytes of an entry, which count against those of all.
+fn contents(
+    entry: &mut impl Read,
+    most: usize,
+    content: &mut usize,
+) -> Result<Vec<u8>, ImportError> {
+    let mut bytes = Vec::new();
+    (entry.take(most as u64))
+        .read_to_end(&mut bytes)
+        .map_err(failure)?;
+    *content += bytes.len();
+    if *content > MOST_CONTENT {
+        return Err(ImportError::TooLarge("64 MiB of files"));
+    }
+    Ok(bytes)
+}
+
+/// The path of an entry.
+enum EntryPath {
+    /// On the node.
+    Node(String),
+    /// Beside it.
+    Other(String),
+}
+
+/// Where an entry belongs on the node: `name/sys/bus` and `./sys/bus` are `/sys/bus`.
+fn entry_path(path: &[u8]) -> Result<EntryPath, ImportError> {
     let path = String::from_utf8_lossy(path);
     if path.len() > MOST_PATH {
         return Err(ImportError::TooLarge("4096 bytes in a path"));
@@ -85,10 +135,13 @@ fn place(path: &[u8]) -> Result<Option<String>, ImportError> {
         return Err(ImportError::Path(path.escape_debug().take(200).collect()));
     }
     let start = (names.iter().take(3)).position(|name| matches!(*name, "sys" | "proc"));
-    Ok(start.map(|start| format!("/{}", names[start..].join("/"))))
+    Ok(match start {
+        Some(start) => EntryPath::Node(format!("/{}", names[start..].join("/"))),
+        None => EntryPath::Other(names.join("/").escape_debug().take(200).collect()),
+    })
 }
 
-/// The unpacked stream, which fails where it grows beyond all sense.
+/// The unpacked stream, which fails above a limit on its size.
 struct Bounded<R> {
     inner: R,
     left: u64,
@@ -117,7 +170,7 @@ mod tests {
     use tar::{Builder, Header};
 
     use super::*;
-    use crate::source::{Datum, Source};
+    use crate::source::{Absence, Source};
 
     fn packed(entries: &[(&str, EntryType, &[u8])]) -> Vec<u8> {
         let mut tar = Builder::new(Vec::new());
@@ -153,11 +206,8 @@ mod tests {
             ("node/sys/dev/null", EntryType::Char, b""),
         ]);
         let node = read(tar.as_slice()).unwrap();
-        assert_eq!(
-            node.text("/sys/bus/x/class"),
-            Datum::Present("0x030200".to_owned())
-        );
-        assert_eq!(node.read("/output"), Datum::NotCollected);
+        assert_eq!(node.text("/sys/bus/x/class"), Ok("0x030200".to_owned()));
+        assert_eq!(node.read("/output"), Err(Absence::NotCollected));
         let cut = read(&tar[..700]).unwrap_err();
         assert!(matches!(cut, ImportError::Damaged(_)), "{cut}");
     }
@@ -172,8 +222,8 @@ mod tests {
             ("sys/up/passwd", EntryType::Regular, b"x"),
         ]);
         let node = read(tar.as_slice()).unwrap();
-        assert_eq!(node.text("/sys/up/passwd"), Datum::Present("x".to_owned()));
-        assert!(!node.read("/sys/round/x").is_present());
+        assert_eq!(node.text("/sys/up/passwd"), Ok("x".to_owned()));
+        assert!(node.read("/sys/round/x").is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The XML of hwloc (`lstopo --of xml`, versions 2 and 3).
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::nccl_xml::{MOST_NODES, check_depth};
@@ -10,8 +10,8 @@ use crate::numa::NumaLayout;
 use crate::pci::{
     BusRange, Class, DeviceId, Function, Identity, NumaNode, Parent, RootBus, Tree, VendorId,
 };
-use crate::rdma::RdmaDevice;
-use crate::source::Datum;
+use crate::rdma::{Netdev, RdmaDevice};
+use crate::source::Absence;
 
 /// Reads the PCI tree, the NUMA nodes and the names of RDMA devices.
 ///
@@ -36,29 +36,67 @@ pub fn read(text: &str) -> Result<Inventory, ImportError> {
             "the outermost element is not <topology>".to_owned(),
         ));
     }
-    let mut found = Found::default();
+    let major = topology.attribute("version").unwrap_or("2");
+    let mut found = Found {
+        kinds: match major.split('.').next().and_then(|major| major.parse().ok()) {
+            Some(3_u32..) => Kinds::Bits,
+            _ => Kinds::Numbers,
+        },
+        functions: Vec::new(),
+        nodes: Vec::new(),
+        rdma: Vec::new(),
+        netdevs: Vec::new(),
+    };
     found.below(topology, None, None);
     if found.functions.is_empty() {
-        return Err(ImportError::HwlocXml(
-            "it has no PCI functions (lstopo leaves out most without --whole-io)".to_owned(),
-        ));
+        return Err(ImportError::HwlocWithoutPci);
     }
     let mut layout = NumaLayout::unknown();
     found.nodes.sort();
     found.nodes.dedup();
     if !found.nodes.is_empty() {
-        layout.online = Datum::Present(found.nodes);
+        layout.online = Ok(found.nodes);
     }
     let tree = Tree::new(found.functions);
-    let mut inventory = Inventory::of_tree(Datum::Present(tree), layout);
+    let mut inventory = Inventory::of_tree(Ok(tree), layout);
     if !found.rdma.is_empty() {
-        inventory.rdma = Datum::Present(found.rdma);
+        inventory.rdma = Ok(found.rdma);
+    }
+    if !found.netdevs.is_empty() {
+        inventory.netdevs = Ok(found.netdevs);
     }
     Ok(inventory)
 }
 
-#[derive(Default)]
+/// How the kind of an operating system's device is written.
+#[derive(Clone, Copy)]
+enum Kinds {
+    /// One number, up to version 2: 2 is a network device, 3 one of OpenFabrics.
+    Numbers,
+    /// A bit for each, from version 3 on: 16 is a network device, 32 one of OpenFabrics.
+    Bits,
+}
+
+impl Kinds {
+    /// Whether a device is of a network and whether it is of RDMA.
+    fn of(self, device: Node<'_, '_>) -> (bool, bool) {
+        let name = device.attribute("name").unwrap_or_default();
+        let kind = device.attribute("osdev_type").unwrap_or_default();
+        match (self, kind.parse::<u64>()) {
+            (Self::Numbers, Ok(kind)) => (kind == 2, kind == 3),
+            (Self::Bits, Ok(bits)) => (bits & (1 << 4) != 0, bits & (1 << 5) != 0),
+            (_, Err(_)) => {
+                let is_rdma = kind.contains("OpenFabrics") || kind == "3";
+                let unsaid = kind.is_empty() && name.starts_with("mlx");
+                (kind.contains("Network"), is_rdma || unsaid)
+            }
+        }
+    }
+}
+
 struct Found {
+    kinds: Kinds,
+    netdevs: Vec<Netdev>,
     functions: Vec<(Function, Parent)>,
     nodes: Vec<NumaNode>,
     rdma: Vec<RdmaDevice>,
@@ -105,18 +143,36 @@ impl Found {
         }
     }
 
-    /// An operating system's device in a function, if it is of RDMA.
+    /// An operating system's device in a function, if it is of a network or of RDMA.
     fn device(&mut self, object: Node<'_, '_>, parent: Option<Parent>) {
         let name = object.attribute("name").unwrap_or_default();
-        let kind = object.attribute("osdev_type").unwrap_or_default();
-        let is_rdma = matches!(kind, "3" | "OpenFabrics") || name.starts_with("mlx");
-        if let Some(Parent::Bridge(function)) = parent.filter(|_| is_rdma && !name.is_empty()) {
+        let Some(Parent::Bridge(function)) = parent.filter(|_| !name.is_empty()) else {
+            return;
+        };
+        let (is_network, is_rdma) = self.kinds.of(object);
+        let info = |name: &str| {
+            let infos = object.children();
+            let mut of_name = infos
+                .filter(|info| info.has_tag_name("info") && info.attribute("name") == Some(name));
+            of_name.find_map(|info| info.attribute("value").map(str::to_owned))
+        };
+        if is_rdma {
             self.rdma.push(RdmaDevice {
                 name: name.to_owned(),
-                function: Datum::Present(function),
-                firmware: Datum::NotCollected,
-                board: Datum::NotCollected,
+                function: Ok(function),
+                firmware: Err(Absence::NotCollected),
+                board: Err(Absence::NotCollected),
                 ports: Vec::new(),
+            });
+        }
+        if is_network {
+            self.netdevs.push(Netdev {
+                name: name.to_owned(),
+                function: Ok(function),
+                address: info("Address").ok_or(Absence::NotCollected),
+                port: Err(Absence::NotCollected),
+                mtu: Err(Absence::NotCollected),
+                state: Err(Absence::NotCollected),
             });
         }
     }
@@ -158,7 +214,7 @@ fn function(object: Node<'_, '_>, numa: Option<NumaNode>) -> Option<Function> {
     let bdf: Bdf = object.attribute("pci_busid")?.parse().ok()?;
     let mut function = Function::new(bdf);
     function.bridge = (object.attribute("bridge_pci").and_then(buses)).map(|(_, range)| range);
-    function.numa = numa.into();
+    function.numa = numa.ok_or(Absence::Missing);
     // `0302 [10de:1db8] [10de:131d] a1 00`
     let mut words = object.attribute("pci_type").unwrap_or_default().split(' ');
     let class = words
@@ -215,9 +271,9 @@ mod tests {
             .relation(inventory.gpus[0].bdf, nic.bdf)
             .unwrap();
         assert_eq!(relation.smi, SmiClass::Pix);
-        let numa = inventory.function(nic.bdf).unwrap().numa.clone();
-        assert_eq!(numa, Datum::Present(NumaNode(1)));
-        assert_eq!(inventory.numa.online.present().unwrap().len(), 2);
+        let numa = inventory.function(nic.bdf).unwrap().numa;
+        assert_eq!(numa, Ok(NumaNode(1)));
+        assert_eq!(inventory.numa.online.as_ref().unwrap().len(), 2);
     }
 
     #[test]
@@ -232,7 +288,50 @@ mod tests {
     fn other_xml_is_refused_by_name() {
         for text in ["<topology/>", "<other/>", "<topology", ""] {
             let error = read(text).unwrap_err().to_string();
-            assert!(error.contains("lstopo --of xml"), "{error}");
+            assert!(error.contains("--of xml"), "{error}");
         }
+    }
+
+    #[test]
+    fn version_3_has_a_bit_for_each_kind_of_device() {
+        let xml = r#"<topology version="3.0"><object type="Machine">
+          <object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-10]">
+            <object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0207 [15b3:1021] [0:0] 00 00">
+              <object type="OSDev" name="mlx5_0" osdev_type="32"/>
+              <object type="OSDev" name="ib0" osdev_type="16"><info name="Address" value="00:11"/></object>
+            </object>
+            <object type="PCIDev" pci_busid="0000:02:00.0" pci_type="0502 [1:1] [0:0] 00 00">
+              <object type="OSDev" name="dax0.0" osdev_type="3"/>
+              <object type="OSDev" name="dax1.0" osdev_type="2"/>
+            </object></object></object></topology>"#;
+        let names = |inventory: &Inventory| {
+            let rdma = inventory.rdma.as_ref().ok().cloned().unwrap_or_default();
+            let netdevs = inventory.netdevs.as_ref().ok().cloned().unwrap_or_default();
+            let rdma: Vec<String> = rdma.into_iter().map(|it| it.name).collect();
+            let netdevs: Vec<String> = netdevs.into_iter().map(|it| it.name).collect();
+            (rdma, netdevs)
+        };
+        let three = read(xml).unwrap();
+        assert_eq!(
+            names(&three),
+            (vec!["mlx5_0".to_owned()], vec!["ib0".to_owned()])
+        );
+        let two = read(
+            &xml.replace("version=\"3.0\"", "version=\"2.0\"")
+                .replace("\"32\"", "\"3\"")
+                .replace("\"16\"", "\"2\"")
+                .replace("\"dax0.0\" osdev_type=\"3\"", "\"dax0.0\" osdev_type=\"6\"")
+                .replace("\"dax1.0\" osdev_type=\"2\"", "\"dax1.0\" osdev_type=\"0\""),
+        )
+        .unwrap();
+        assert_eq!(names(&two), names(&three));
+    }
+
+    #[test]
+    fn xml_of_hwloc_without_pci_is_called_that() {
+        let error = read("<topology version=\"3.0\"><object type=\"Machine\"/></topology>");
+        let words = error.unwrap_err().to_string();
+        assert!(words.contains("no PCI functions"), "{words}");
+        assert!(!words.contains("no XML of hwloc"), "{words}");
     }
 }

@@ -1,40 +1,84 @@
 //! `lspci -vvv`, `lspci -xxxx`, `lspci -t`, or several at once, with or without `-nn` and `-D`.
 
-mod drawing;
+mod device_line;
 mod express;
-mod headline;
 mod record;
+mod tree_view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
-use super::{ImportError, check_length};
-use crate::pci::{Function, Tree};
-use crate::source::Datum;
-use drawing::Drawing;
+use super::left_out::LeftOut;
+use super::{ImportError, check_length, plain};
+use crate::pci::{Function, Parent, PortType, RootBus, Tree};
+use crate::source::Absence;
 use record::Record;
+use tree_view::TreeView;
 
 /// The most functions that are read. Large servers have a thousand.
 const MOST_FUNCTIONS: usize = 1 << 14;
 
-/// What lspci printed about the functions of a node.
+/// The output of lspci about the functions of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// The functions, in the order of the listing.
     pub functions: Vec<Function>,
-    /// Lines that belong to no function, and those of functions beyond the first 16384.
+    /// Lines that belong to no function.
     pub skipped_lines: usize,
+    /// The parts of the listing that were not read.
+    pub left_out: Vec<LeftOut>,
+    /// The root buses in the output of `lspci -t`.
+    drawn_roots: BTreeSet<RootBus>,
 }
 
 impl Listing {
     /// The tree that the functions form by their bus numbers.
+    ///
+    /// A function whose record says nothing of a NUMA node is on that of its card's or its host
+    /// bridge's other functions. Root buses of which a part of a listing does not have the bridges
+    /// are [severed](Tree::is_severed).
     pub fn into_tree(self) -> Tree {
-        Tree::from_bus_numbers(self.functions)
+        let is_first = |function: &Function| {
+            let Bdf {
+                bus,
+                device,
+                function,
+                ..
+            } = function.bdf;
+            (bus, device, function) == (0, 0, 0)
+        };
+        // Whole listings begin with the first function of a node.
+        let is_whole = self.functions.iter().any(is_first);
+        let drawn = self.drawn_roots;
+        let mut tree = Tree::from_bus_numbers(self.functions);
+        if !is_whole {
+            let is_root = |root: &RootBus| {
+                let mut inside = tree.children(Parent::Root(*root));
+                root.bus == 0 || drawn.contains(root) || inside.any(is_on_root_bus)
+            };
+            let severed: Vec<RootBus> = (tree.roots().into_iter())
+                .filter(|root| !is_root(root))
+                .collect();
+            tree.sever(severed);
+        }
+        tree.infer_nodes();
+        tree
     }
 }
 
-/// Reads a listing.
+/// Whether a function is on a root bus by its port type, or may be as a bridge without one.
+fn is_on_root_bus(function: &Function) -> bool {
+    let port = function.express.as_ref().ok().map(|express| express.port);
+    let class = function.identity.class;
+    match port {
+        Some(PortType::RootPort | PortType::IntegratedEndpoint | PortType::EventCollector) => true,
+        Some(PortType::SwitchUpstream | PortType::SwitchDownstream) => false,
+        _ => function.is_bridge() || class.is_some_and(|class| class.is_host_bridge()),
+    }
+}
+
+/// Reads a listing, also one that was quoted, indented or lost its leading blanks.
 ///
 /// Bytes (`-x` to `-xxxx`) say more than words and win where both are there. Of a listing
 /// without `-nn` only well-known makers and classes get their numbers. Of a drawing (`-t`) come the
@@ -47,63 +91,141 @@ impl Listing {
 /// address of a function.
 pub fn read(text: &str) -> Result<Listing, ImportError> {
     check_length(text)?;
-    let mut functions = Vec::new();
-    let mut record: Option<Record> = None;
-    let (mut drawing, mut drawn) = (Drawing::default(), Vec::new());
-    let mut skipped_lines = 0;
-    for line in text.lines() {
-        if functions.len() + drawn.len() >= MOST_FUNCTIONS {
-            skipped_lines += 1;
-        } else if drawing.line(line, &mut drawn) {
-            functions.extend(record.take().map(Record::finish));
-        } else if let Some((bdf, rest)) = headline(line) {
-            functions.extend(record.replace(Record::new(bdf, rest)).map(Record::finish));
-        } else if let Some(record) = &mut record {
-            skipped_lines += usize::from(!record.line(line));
-        } else {
-            skipped_lines += usize::from(!line.trim().is_empty());
-        }
+    let plain = plain::unquoted(text);
+    let mut reading = Reading::default();
+    for line in plain::lines(&plain) {
+        reading.line(line);
     }
-    functions.extend(record.map(Record::finish));
-    add(&mut functions, drawn);
-    functions.truncate(MOST_FUNCTIONS);
-    if functions.is_empty() {
-        return Err(ImportError::NotRecognized {
-            expected: "listing of PCI functions",
-            found: "no line begins with an address such as 3b:00.0",
-            command: "lspci -D -nn -vvv",
-        });
-    }
-    // lspci leaves out the node where Linux says -1. Only a listing that names a node for some
-    // function says so by its silence about another.
-    if functions
-        .iter()
-        .any(|function: &Function| function.numa.is_present())
-    {
-        for function in &mut functions {
-            if function.numa == Datum::NotCollected {
-                function.numa = Datum::Missing;
-            }
-        }
-    }
-    Ok(Listing {
-        functions,
-        skipped_lines,
-    })
+    reading.finish(plain::long_lines(&plain))
 }
 
-/// Adds what a drawing shows to what lists say.
-fn add(functions: &mut Vec<Function>, drawn: Vec<Function>) {
+/// A listing as far as it was read.
+#[derive(Default)]
+struct Reading {
+    functions: Vec<Function>,
+    /// The functions that a record with details described.
+    verbose: BTreeSet<Bdf>,
+    record: Option<Record>,
+    drawing: TreeView,
+    drawn: Vec<Function>,
+    skipped_lines: usize,
+    /// Functions beyond the most.
+    beyond: usize,
+}
+
+impl Reading {
+    fn line(&mut self, line: &str) {
+        let is_full = self.functions.len() + self.drawn.len() >= MOST_FUNCTIONS;
+        if let Some((bdf, rest)) = headline(line) {
+            self.end_record();
+            if is_full {
+                self.beyond += 1;
+            } else {
+                self.record = Some(Record::new(bdf, rest));
+            }
+        } else if is_full && self.record.is_none() {
+            self.skipped_lines += usize::from(!line.trim().is_empty());
+        } else if self.drawing.line(line, &mut self.drawn) {
+            self.end_record();
+        } else if let Some(record) = &mut self.record {
+            self.skipped_lines += usize::from(!record.line(line));
+        } else {
+            self.skipped_lines += usize::from(!line.trim().is_empty());
+        }
+    }
+
+    fn end_record(&mut self) {
+        if let Some(record) = self.record.take() {
+            let is_verbose = record.is_verbose();
+            let function = record.finish();
+            if is_verbose {
+                self.verbose.insert(function.bdf);
+            }
+            self.functions.push(function);
+        }
+    }
+
+    fn finish(mut self, long_lines: usize) -> Result<Listing, ImportError> {
+        self.end_record();
+        settle_drivers(&mut self.functions);
+        let mut functions = Vec::new();
+        add(&mut functions, self.functions);
+        add(&mut functions, self.drawn);
+        self.beyond += functions.len().saturating_sub(MOST_FUNCTIONS);
+        functions.truncate(MOST_FUNCTIONS);
+        if functions.is_empty() && self.drawing.dropped == 0 {
+            return Err(ImportError::NotRecognized {
+                expected: "listing of PCI functions",
+                found: "no line begins with an address such as 3b:00.0",
+                command: "lspci -D -nn -vvv",
+            });
+        }
+        // lspci leaves out the node where Linux says -1. Only a record with details says so by its
+        // silence, and only where another one names its node.
+        let is_named = (functions.iter())
+            .any(|function| function.numa.is_ok() && self.verbose.contains(&function.bdf));
+        for function in functions.iter_mut().filter(|_| is_named) {
+            if function.numa == Err(Absence::NotCollected) && self.verbose.contains(&function.bdf) {
+                function.numa = Err(Absence::Missing);
+            }
+        }
+        let mut left_out = Vec::new();
+        if self.drawing.dropped > 0 {
+            left_out.push(LeftOut::DrawnLines {
+                count: self.drawing.dropped,
+                first: self.drawing.first_dropped.take().unwrap_or_default(),
+            });
+        }
+        if self.beyond > 0 {
+            left_out.push(LeftOut::Functions {
+                count: self.beyond,
+                read: functions.len(),
+            });
+        }
+        if long_lines > 0 {
+            left_out.push(LeftOut::LongLines(long_lines));
+        }
+        Ok(Listing {
+            functions,
+            skipped_lines: self.skipped_lines,
+            left_out,
+            drawn_roots: self.drawing.roots,
+        })
+    }
+}
+
+/// `-v` names the driver of every function that has one, at the end of its record. In a listing
+/// that does so for most devices, silence means that there is none; of the last record the end may
+/// be cut off.
+fn settle_drivers(functions: &mut [Function]) {
+    const DRIVEN: [u8; 3] = [0x01, 0x02, 0x03];
+    let verbose = |function: &Function| function.acs != Err(Absence::NotCollected) || function.gone;
+    let (named, silent): (Vec<&Function>, Vec<&Function>) = (functions.iter())
+        .filter(|function| verbose(function))
+        .filter(|function| {
+            let class = function.identity.class;
+            class.is_some_and(|class| DRIVEN.contains(&class.base()))
+        })
+        .partition(|function| function.driver.is_ok());
+    if named.len() <= silent.len() {
+        return;
+    }
+    let all_but_last = functions.len().saturating_sub(1);
+    for function in &mut functions[..all_but_last] {
+        if function.driver == Err(Absence::NotCollected) && verbose(function) {
+            function.driver = Err(Absence::Missing);
+        }
+    }
+}
+
+/// Adds what another list or a drawing shows of the same node.
+fn add(functions: &mut Vec<Function>, more: Vec<Function>) {
     let mut known: BTreeMap<Bdf, usize> = (functions.iter().enumerate())
         .map(|(at, function)| (function.bdf, at))
         .collect();
-    for function in drawn {
+    for function in more {
         match known.get(&function.bdf).copied() {
-            Some(at) => {
-                let listed = &mut functions[at];
-                listed.bridge = listed.bridge.or(function.bridge);
-                listed.identity = std::mem::take(&mut listed.identity).or(function.identity);
-            }
+            Some(at) => functions[at].complete(function),
             None => {
                 known.insert(function.bdf, functions.len());
                 functions.push(function);
@@ -112,16 +234,19 @@ fn add(functions: &mut Vec<Function>, drawn: Vec<Function>) {
     }
 }
 
-/// `3b:00.0 3D controller: ...`: the address stands at the very beginning of its line, with `-PP`
-/// after those of the bridges above it.
+/// `3b:00.0 3D controller: ...`, with `-PP` after the addresses of the bridges above it. Where the
+/// listing was indented, the class shows that this is no other line with an address.
 fn headline(line: &str) -> Option<(Bdf, &str)> {
-    let (address, rest) = line.split_once(' ')?;
+    let inside = line.trim_start();
+    let (address, rest) = inside.split_once(' ')?;
     let address = match address.rsplit_once('/') {
-        // `-P` leaves the bus out, and with it what tells functions apart.
+        // `-P` omits the bus number, so functions cannot be distinguished.
         Some((_, last)) if last.contains(':') => last,
         _ => address,
     };
-    Some((address.parse().ok()?, rest))
+    let bdf = address.parse().ok()?;
+    let is_first = inside.len() == line.len();
+    (is_first || device_line::has_class(rest)).then_some((bdf, rest))
 }
 
 #[cfg(test)]
@@ -174,10 +299,10 @@ mod tests {
         let gpu = only(GPU);
         assert!(gpu.identity.is_nvidia_gpu());
         assert_eq!(gpu.identity.device.unwrap().to_string(), "2330");
-        assert_eq!(gpu.numa.present().unwrap().0, 1);
-        assert_eq!(gpu.iommu_group, Datum::Present(44));
-        assert_eq!(gpu.driver, Datum::Present("nvidia".to_owned()));
-        let express = gpu.express.present().unwrap();
+        assert_eq!(gpu.numa.as_ref().unwrap().0, 1);
+        assert_eq!(gpu.iommu_group, Ok(44));
+        assert_eq!(gpu.driver, Ok("nvidia".to_owned()));
+        let express = gpu.express.as_ref().unwrap();
         assert_eq!(express.port, PortType::Endpoint);
         assert_eq!(
             (
@@ -189,28 +314,29 @@ mod tests {
         );
         assert!(express.relaxed_ordering && express.ten_bit_tags && !express.no_snoop);
         assert!(express.aspm.l1 && !express.aspm.l0s);
-        assert_eq!(gpu.link.present().unwrap().to_string(), "2.5 GT/s x8");
+        assert_eq!(gpu.link.as_ref().unwrap().to_string(), "2.5 GT/s x8");
         assert_eq!(
-            gpu.link_capable.present().unwrap().to_string(),
+            gpu.link_capable.as_ref().unwrap().to_string(),
             "32 GT/s x16"
         );
-        let bars = gpu.bars.present().unwrap();
+        let bars = gpu.bars.as_ref().unwrap();
         assert_eq!(
             (bars[1].number, bars[1].kind, bars[1].size),
             (2, BarKind::Prefetchable, 128 << 30)
         );
-        assert!(gpu.ats.present().unwrap().enabled);
-        assert_eq!(gpu.acs, Datum::Missing);
-        let aer = gpu.aer.present().unwrap();
+        assert!(gpu.ats.as_ref().unwrap().enabled);
+        assert_eq!(gpu.acs, Err(Absence::Missing));
+        let aer = gpu.aer.as_ref().unwrap();
         assert_eq!(
             (aer.uncorrectable.bits(), aer.correctable.bits()),
             (1 << 14, 1 | 1 << 13)
         );
-        let rebar = gpu.resizable_bars.present().unwrap();
+        let rebar = gpu.resizable_bars.as_ref().unwrap();
         assert_eq!((rebar[0].bar, rebar[0].largest()), (2, Some(128 << 30)));
         assert_eq!(
             gpu.sriov
-                .present()
+                .as_ref()
+                .ok()
                 .map(|sriov| (sriov.enabled, sriov.total)),
             Some((false, 16))
         );
@@ -232,10 +358,10 @@ mod tests {
         let buses = port.bridge.unwrap();
         assert_eq!((buses.secondary, buses.subordinate), (0x41, 0x48));
         assert!(port.is_bridge());
-        let acs = port.acs.present().unwrap();
+        let acs = port.acs.as_ref().unwrap();
         assert_eq!(acs.redirecting(), AcsBits::REQUEST_REDIRECT);
         assert_eq!(acs.at.unwrap().0, 0x2a0);
-        assert_eq!(port.numa, Datum::NotCollected);
+        assert_eq!(port.numa, Err(Absence::NotCollected));
     }
 
     #[test]
@@ -243,11 +369,14 @@ mod tests {
         let denied =
             only("3b:00.0 0302: 10de:2330\n\tStatus: Cap+\n\tCapabilities: <access denied>\n");
         assert!(denied.identity.is_nvidia_gpu());
-        assert_eq!((denied.express, denied.acs), (Datum::Denied, Datum::Denied));
+        assert_eq!(
+            (denied.express, denied.acs),
+            (Err(Absence::Denied), Err(Absence::Denied))
+        );
         let short = only("3b:00.0 3D controller: NVIDIA Corporation Device 2330\n");
-        assert_eq!(short.acs, Datum::NotCollected);
+        assert_eq!(short.acs, Err(Absence::NotCollected));
         let none = only("00:00.0 Host bridge: Intel Corporation Device 1\n\tStatus: Cap- 66MHz-\n");
-        assert_eq!(none.acs, Datum::Missing);
+        assert_eq!(none.acs, Err(Absence::Missing));
     }
 
     #[test]
@@ -265,15 +394,74 @@ mod tests {
         let nic = only(&text);
         assert!(nic.identity.is_network());
         assert_eq!(nic.identity.vendor.unwrap().to_string(), "15b3");
-        assert_eq!(nic.acs, Datum::NotCollected);
+        assert_eq!(nic.acs, Err(Absence::NotCollected));
+    }
+
+    #[test]
+    fn a_function_whose_bytes_are_ones_is_gone() {
+        for text in [
+            "01:00.0 VGA compatible controller: NVIDIA Corporation GP107M (rev ff) (prog-if ff)\n",
+            "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330]\n\
+             \t!!! Unknown header type 7f\n\tKernel driver in use: nvidia\n",
+        ] {
+            let gpu = only(text);
+            assert!(gpu.gone && gpu.identity.is_nvidia_gpu(), "{text}");
+        }
+        let ones = format!("00: {}\n", vec!["ff"; 16].join(" "));
+        let rows: String = (0..4)
+            .map(|row| ones.replacen("00:", &format!("{row}0:"), 1))
+            .collect();
+        let gpu = only(&format!("01:00.0 0302: 10de:2330\n{rows}"));
+        assert!(gpu.gone && gpu.identity.is_nvidia_gpu());
+        assert!(!only(GPU).gone);
+    }
+
+    /// A listing of four functions by `-v`, which names these drivers.
+    fn with_drivers(drivers: [Option<&str>; 4]) -> Vec<crate::source::Datum<String>> {
+        let text: String = (0..)
+            .zip(drivers)
+            .map(|(bus, driver): (u8, _)| {
+                let driver = driver.map_or(String::new(), |it| {
+                    format!("\tKernel driver in use: {it}\n")
+                });
+                format!(
+                    "{bus:02x}:00.0 3D controller [0302]: NVIDIA Corporation X [10de:2330]\n\
+                     \tStatus: Cap+ 66MHz-\n{driver}"
+                )
+            })
+            .collect();
+        let functions = read(&text).unwrap().functions;
+        functions.into_iter().map(|it| it.driver).collect()
+    }
+
+    #[test]
+    fn silence_about_one_driver_where_the_others_are_named_means_none() {
+        let nvidia = Some("nvidia");
+        let drivers = with_drivers([nvidia, None, nvidia, nvidia]);
+        assert_eq!(drivers[1], Err(Absence::Missing));
+        // The end of the last record may be cut off, and a listing that names few does not decide.
+        let drivers = with_drivers([nvidia, nvidia, nvidia, None]);
+        assert_eq!(drivers[3], Err(Absence::NotCollected));
+        let drivers = with_drivers([nvidia, None, None, nvidia]);
+        assert_eq!(drivers[1], Err(Absence::NotCollected));
+        let offered = only("3b:00.0 0302: 10de:2330\n\tKernel modules: nouveau, nvidia\n");
+        assert_eq!(offered.driver, Err(Absence::Missing));
     }
 
     #[test]
     fn a_listing_without_end_is_read_up_to_a_bound() {
-        let text = "1:00.0 Host bridge: X\n".repeat(2 * MOST_FUNCTIONS);
+        let text: String = (0..2 * MOST_FUNCTIONS as u32)
+            .map(|n| format!("{:x}:{:02x}:00.0 Host bridge: X\n", n >> 8, n & 0xff))
+            .collect();
         let listing = read(&text).unwrap();
         assert_eq!(listing.functions.len(), MOST_FUNCTIONS);
-        assert!(listing.skipped_lines >= MOST_FUNCTIONS - 1);
+        assert_eq!(
+            listing.left_out,
+            [LeftOut::Functions {
+                count: MOST_FUNCTIONS,
+                read: MOST_FUNCTIONS
+            }]
+        );
     }
 
     #[test]
@@ -283,5 +471,110 @@ mod tests {
         assert_eq!((listing.functions.len(), listing.skipped_lines), (1, 2));
         let error = read("hello\n").unwrap_err().to_string();
         assert!(error.contains("lspci -D -nn -vvv"), "{error}");
+    }
+
+    #[test]
+    fn only_a_record_with_details_says_by_silence_that_firmware_named_no_node() {
+        let page = "\
+3b:00.0 3D controller: NVIDIA Corporation GH100
+\tStatus: Cap+ 66MHz-
+\tNUMA node: 1
+5e:00.0 3D controller: NVIDIA Corporation GH100
+\tStatus: Cap+ 66MHz-
+-+-[0000:3a]---01.0-[3b]----00.0  NVIDIA Corporation GH100
+ +-[0000:5d]---01.0-[5e]----00.0  NVIDIA Corporation GH100
+ \\-[0000:85]-+-01.0-[86]----00.0  NVIDIA Corporation GH100
+             \\-03.0-[87]----00.0  Mellanox Technologies MT2910 Family [ConnectX-7]
+";
+        let listing = read(page).unwrap();
+        let numa = |at: &str| {
+            let all = &listing.functions;
+            let bdf: Bdf = at.parse().unwrap();
+            all.iter().find(|it| it.bdf == bdf).map(|it| it.numa)
+        };
+        assert_eq!(numa("5e:00.0"), Some(Err(Absence::Missing)));
+        assert_eq!(numa("86:00.0"), Some(Err(Absence::NotCollected)));
+        assert_eq!(numa("87:00.0"), Some(Err(Absence::NotCollected)));
+    }
+
+    #[test]
+    fn a_function_without_a_record_is_on_the_node_of_its_card_or_host_bridge() {
+        let page = "\
+3b:00.0 3D controller: NVIDIA Corporation GH100
+\tStatus: Cap+ 66MHz-
+\tNUMA node: 1
+-+-[0000:3a]-+-01.0-[3b]--+-00.0  NVIDIA Corporation GH100
+ |           |            \\-00.1  NVIDIA Corporation Audio
+ |           \\-03.0-[3c]----00.0  Mellanox Technologies MT2910 Family [ConnectX-7]
+ \\-[0000:85]---01.0-[86]----00.0  NVIDIA Corporation GH100
+";
+        let tree = read(page).unwrap().into_tree();
+        let numa = |at: &str| tree.get(at.parse().unwrap()).unwrap().numa;
+        for at in ["3b:00.1", "3c:00.0", "3a:01.0"] {
+            assert_eq!(numa(at), Ok(crate::pci::NumaNode(1)), "{at}");
+        }
+        assert_eq!(numa("86:00.0"), Err(Absence::NotCollected));
+    }
+
+    #[test]
+    fn end_points_without_the_bridges_above_them_are_severed() {
+        let severed = |text: &str| {
+            let tree = read(text).unwrap().into_tree();
+            let roots = tree.roots();
+            let severed = roots.iter().filter(|root| tree.is_severed(**root));
+            severed.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let ends = "3b:00.0 3D controller: NVIDIA\n5e:00.0 Infiniband controller: Mellanox\n";
+        assert_eq!(severed(ends), ["pci0000:3b", "pci0000:5e"]);
+        // A guest's devices on bus 0, and a whole listing.
+        assert!(severed("0001:00:00.0 3D controller: NVIDIA\n").is_empty());
+        assert!(severed(&format!("00:00.0 Host bridge: Intel\n{ends}")).is_empty());
+        let port = "3a:01.0 PCI bridge: Intel\n\tBus: primary=3a, secondary=3b, subordinate=3b\n";
+        assert_eq!(severed(&format!("{port}{ends}")), ["pci0000:5e"]);
+        let switch =
+            "\tCapabilities: [68] Express (v2) Upstream Port, MSI 00\n\t\tMaxReadReq 512\n";
+        assert_eq!(
+            severed(&format!("{port}{switch}{ends}")),
+            ["pci0000:3a", "pci0000:5e"]
+        );
+    }
+
+    #[test]
+    fn an_indented_or_stripped_listing_says_as_much_as_the_whole() {
+        let stripped: String = GPU
+            .lines()
+            .map(|line| line.trim().to_owned() + "\n")
+            .collect();
+        let indented: String = GPU.lines().map(|line| format!("    {line}\n")).collect();
+        let quoted: String = GPU.lines().map(|line| format!("> {line}\n")).collect();
+        for text in [stripped, indented, quoted] {
+            assert_eq!(only(&text), only(GPU), "{text}");
+            assert_eq!(read(&text).unwrap().skipped_lines, 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_short_form_of_details_names_node_and_group_and_leaves_registers_unknown() {
+        let gpu = only(
+            "3b:00.0 3D controller: NVIDIA Corporation GH100\n\
+             \tFlags: bus master, fast devsel, latency 0, IRQ 18, NUMA node 1, IOMMU group 44\n\
+             \tCapabilities: [60] Express Endpoint, MSI 00\n\
+             \tCapabilities: [2a0] Access Control Services\n\
+             \tKernel driver in use: nvidia\n",
+        );
+        assert_eq!(gpu.numa, Ok(crate::pci::NumaNode(1)));
+        assert_eq!(gpu.iommu_group, Ok(44));
+        assert_eq!(gpu.acs, Err(Absence::NotCollected));
+        assert_eq!(gpu.ats, Err(Absence::Missing));
+    }
+
+    #[test]
+    fn two_lists_of_one_machine_complete_each_other() {
+        let page =
+            format!("{GPU}\n3b:00.0 3D controller [0302]: NVIDIA Corporation X [10de:2330]\n");
+        assert_eq!(only(&page), only(GPU));
+        let page = format!("3b:00.0 3D controller: NVIDIA Corporation X\n\n{GPU}");
+        assert_eq!(only(&page).numa, only(GPU).numa);
+        assert_eq!(only(&page).identity.device, only(GPU).identity.device);
     }
 }

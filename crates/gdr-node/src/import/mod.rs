@@ -1,18 +1,26 @@
 //! Readers for what other tools print about a node.
 //!
-//! Each reader takes a text of at most [`MAX_TEXT`] bytes, keeps what it understands and leaves
-//! the rest; none of them panics, and what they build is bounded by what they read.
-//! [`Capture::read`] finds out which of them a file is for.
+//! Each reader takes a text of at most [`MAX_TEXT`] bytes and skips lines that it does not know.
+//! The readers do not panic, and their memory is bounded by the size of the text. Lines that look
+//! like part of a capture and were not read are a [`LeftOut`]. [`Capture::read`] detects the format
+//! of a file, and an [`Assembly`] makes one node of several files.
 
-mod capture;
+mod assembly;
+mod bug_report;
+mod detect;
 pub mod hwloc_tar;
 pub mod hwloc_xml;
+mod left_out;
 pub mod lspci;
 pub mod nccl_xml;
+mod plain;
 pub mod rdma_topo;
+mod smi_query;
 pub mod topo_matrix;
 
-pub use capture::Capture;
+pub use assembly::{Assembled, Assembly};
+pub use detect::Capture;
+pub use left_out::LeftOut;
 
 /// The longest text that a reader takes, in bytes.
 pub const MAX_TEXT: usize = 64 << 20;
@@ -24,64 +32,79 @@ pub enum ImportError {
     /// It is longer than [`MAX_TEXT`].
     #[error("the text has {0} bytes, of which {MAX_TEXT} can be read; cut it to what matters")]
     TooLong(usize),
-    /// It holds nothing of its kind.
+    /// It has no line of the expected format.
     #[error("this is no {expected}: {found}; pass the output of `{command}`")]
+    #[allow(missing_docs, reason = "the names say it")]
     NotRecognized {
-        /// What should have been there.
         expected: &'static str,
-        /// What was missing.
         found: &'static str,
-        /// What prints it.
         command: &'static str,
     },
-    /// It is no XML.
+    /// It is not XML.
     #[error("this is no topology of NCCL: {0}; pass what NCCL_TOPO_DUMP_FILE wrote")]
     Xml(String),
-    /// Its elements are nested deeper than any machine is.
+    /// Its elements are nested too deeply.
     #[error(
         "this is no topology of NCCL: elements are nested more than {0} deep; pass what \
          NCCL_TOPO_DUMP_FILE wrote"
     )]
     TooDeep(usize),
-    /// It is XML of another kind, or none.
+    /// It is not XML of hwloc.
     #[error("this is no XML of hwloc: {0}; pass what `lstopo --of xml` wrote")]
     HwlocXml(String),
-    /// It is no dump of `rdma_topo`.
+    /// It is XML of hwloc without the PCI part.
+    #[error(
+        "the XML of hwloc has no PCI functions; pass what `lstopo --whole-io --of xml` wrote, by \
+         an lstopo that was built with PCI"
+    )]
+    HwlocWithoutPci,
+    /// It is not a dump of `rdma_topo`.
     #[error("this is no dump of rdma_topo: {0}; pass the output of `rdma_topo dump`")]
     Dump(String),
     /// A packed file is cut off or wrong.
     #[error("the file cannot be unpacked: {0}; copy it again")]
     Damaged(String),
-    /// A packed file holds more than any node's does.
+    /// A packed file is over a limit.
     #[error("the file unpacks to more than {0}, which no capture of a node does")]
     TooLarge(&'static str),
     /// An entry of a packed file would lead out of it.
-    #[error("the file has an entry at `{0}`, which is no place in it: it was tampered with")]
+    #[error("the file has an entry at `{0}`, which is outside its root: it was tampered with")]
     Path(String),
-    /// Bytes where there should be text.
+    /// It has bytes that are not text.
     #[error(
         "the file is no text: byte {at} is {byte:#04x}; pass the text itself, or an archive of \
          `gdr collect` or hwloc-gather-topology"
     )]
-    Binary {
-        /// Where, from 0.
-        at: usize,
-        /// What is there.
-        byte: u8,
-    },
-    /// It is compressed by a program whose files are not read.
+    #[allow(missing_docs, reason = "the names say it")]
+    Binary { at: usize, byte: u8 },
+    /// It is compressed in a format that is not supported.
     #[error("the file is compressed by {0}; unpack it first, or compress it by gzip or bzip2")]
     Packed(&'static str),
     /// It has no bytes.
     #[error("the file is empty; make the capture again")]
     Empty,
-    /// It is nothing that is known.
+    /// Its format is not known.
     #[error(
         "this is no archive of a node and no other capture of one; pass an archive of `gdr collect`, or what \
          `lspci -D -nn -vvv`, `nvidia-smi topo -m`, NCCL_TOPO_DUMP_FILE, hwloc-gather-topology, \
          `lstopo --of xml` or `rdma_topo dump` wrote"
     )]
     Unknown,
+}
+
+/// The text of a file, which may be packed by gzip or bzip2, or in UTF-16.
+///
+/// # Errors
+///
+/// [`ImportError::Binary`] for bytes that are not text, and the errors of unpacking.
+pub fn text(bytes: &[u8]) -> Result<String, ImportError> {
+    match detect::Container::open(bytes)? {
+        detect::Container::Text(text) => {
+            let text = detect::checked(&text)?;
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        }
+        detect::Container::Tar(_) => Err(ImportError::Unknown),
+    }
 }
 
 pub(crate) fn check_length(text: &str) -> Result<(), ImportError> {

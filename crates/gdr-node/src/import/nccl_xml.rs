@@ -1,9 +1,9 @@
 //! The topology files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`) and of RCCL.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 use roxmltree::{Document, Node, ParsingOptions};
 
-use super::{ImportError, check_length};
+use super::{ImportError, LeftOut, check_length};
 use crate::pci::{Class, DeviceId, Identity, Link, LinkSpeed, LinkWidth, VendorId};
 
 /// The deepest nesting of elements. Machines have less than a dozen switches in a row.
@@ -12,7 +12,7 @@ const MOST_DEPTH: usize = 64;
 /// The most elements and pieces of text in a file. Those of whole racks have some thousands.
 pub(super) const MOST_NODES: u32 = 1 << 16;
 
-/// The most CPUs in a file, each of which is joined to all others.
+/// The most CPUs in a file, each of which is joined to all others of its host.
 const MOST_CPUS: usize = 512;
 
 /// A topology as NCCL writes it.
@@ -20,8 +20,15 @@ const MOST_CPUS: usize = 512;
 pub struct NcclTopology {
     /// The CPUs, which for NCCL are the NUMA nodes.
     pub cpus: Vec<Cpu>,
-    /// Elements that were left out because an attribute they need is not there or makes no sense.
+    /// Elements that were left out because an attribute they need is not there or is invalid.
     pub skipped_elements: usize,
+}
+
+impl NcclTopology {
+    /// The parts that were not read.
+    pub fn left_out(&self) -> Option<LeftOut> {
+        (self.skipped_elements > 0).then_some(LeftOut::Elements(self.skipped_elements))
+    }
 }
 
 /// A `cpu` element.
@@ -29,7 +36,7 @@ pub struct NcclTopology {
 pub struct Cpu {
     /// `numaid`; -1 where firmware did not say.
     pub numa: i32,
-    /// `host_hash`, which tells the hosts of one NVLink domain apart.
+    /// `host_hash`, which distinguishes the hosts of one NVLink domain.
     pub host: Option<String>,
     /// `arch`: `x86_64`, `arm64`, `ppc64`.
     pub arch: Option<String>,
@@ -39,7 +46,7 @@ pub struct Cpu {
     pub family: Option<u32>,
     /// `modelid`.
     pub model: Option<u32>,
-    /// What hangs on it over PCI.
+    /// The PCI elements below it.
     pub pci: Vec<PciNode>,
     /// Network devices without PCI.
     pub nets: Vec<Net>,
@@ -55,11 +62,11 @@ pub struct PciNode {
     /// `link_speed` and `link_width`. NCCL takes Gen3 for a speed and 16 for a width that are not
     /// there.
     pub link: Link,
-    /// The `gpu` in it.
-    pub gpu: Option<Gpu>,
-    /// The `net` elements in its `nic`.
+    /// The `gpu` elements in it: one, or one for each rank that shares the GPU.
+    pub gpus: Vec<Gpu>,
+    /// The `net` elements in its `nic` elements.
     pub nets: Vec<Net>,
-    /// What hangs on it.
+    /// The PCI elements below it.
     pub children: Vec<PciNode>,
     /// `pcilink`: switches that it reaches without going through their parents.
     pub peers: Vec<Bdf>,
@@ -85,7 +92,7 @@ pub struct Gpu {
 /// An `nvlink` or `xgmi` element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuLink {
-    /// `target`; `None` for a switch whose address a virtual machine does not see.
+    /// `target`; `None` for a switch whose address is hidden from a virtual machine.
     pub target: Option<Bdf>,
     /// `tclass`: what the target is.
     pub class: Option<Class>,
@@ -222,7 +229,7 @@ fn pci(
             speed: speed.unwrap_or(LinkSpeed::GEN3),
             width: LinkWidth(width.unwrap_or(16)),
         },
-        gpu: None,
+        gpus: Vec::new(),
         nets: Vec::new(),
         children: Vec::new(),
         peers: Vec::new(),
@@ -230,7 +237,7 @@ fn pci(
     for child in element.children().filter(Node::is_element) {
         match child.tag_name().name() {
             "pci" => node.children.extend(pci(child, skipped, depth + 1)?),
-            "gpu" if node.gpu.is_none() => node.gpu = Some(gpu(child)),
+            "gpu" => node.gpus.push(gpu(child)),
             "nic" => node.nets.extend(nets(child)),
             "pcilink" => {
                 node.peers.extend(
@@ -328,7 +335,7 @@ mod tests {
         assert_eq!(switch.peers, ["0000:28:00.0".parse().unwrap()]);
         let device = &switch.children[0];
         assert_eq!(device.link.to_string(), "8 GT/s x16");
-        let gpu = device.gpu.as_ref().unwrap();
+        let gpu = &device.gpus[0];
         assert_eq!((gpu.rank, gpu.gdr, gpu.c2c), (Some(3), Some(true), 5));
         assert_eq!((gpu.links[0].target, gpu.links[0].count), (None, 18));
     }

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use flate2::bufread::ZlibDecoder;
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 use serde::Deserialize;
 
 use super::{ImportError, check_length};
@@ -203,9 +203,9 @@ mod tests {
         assert_eq!((nics[0].name.as_str(), nics[0].bdf.bus), ("mlx5_3", 0x41));
         let function = inventory.function(nics[0].bdf).unwrap();
         assert_eq!(function.identity.class.unwrap().to_string(), "020700");
-        assert_eq!(function.iommu_group.present(), Some(&7));
-        assert_eq!(function.numa.present().unwrap().0, 1);
-        assert_eq!(inventory.netdevs.present().unwrap()[0].name, "ib3");
+        assert_eq!(function.iommu_group.as_ref().ok(), Some(&7));
+        assert_eq!(function.numa.as_ref().unwrap().0, 1);
+        assert_eq!(inventory.netdevs.as_ref().unwrap()[0].name, "ib3");
     }
 
     #[test]

@@ -1,13 +1,30 @@
-//! The matrix that `nvidia-smi topo -m` (or `-mp`) prints.
+//! The tables that `nvidia-smi topo` prints: of distances (`-m`, `-mp`) and of what GPUs may do with
+//! each other's memory (`-p2p`).
 
-use super::{ImportError, check_length};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::left_out::{LeftOut, shortened};
+use super::{ImportError, check_length, plain};
 use crate::topology::SmiClass;
 
 /// The most devices that a matrix is read for.
-const MOST_DEVICES: usize = 1024;
+const MOST_DEVICES: usize = 4096;
 
 /// The most matrices that are read from one text.
 const MOST_MATRICES: usize = 256;
+
+/// The tables of a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matrices {
+    /// Those of distances, in order.
+    pub all: Vec<TopoMatrix>,
+    /// Those of peer access, in order.
+    pub peer_access: Vec<PeerMatrix>,
+    /// The parts that were not read.
+    pub left_out: Vec<LeftOut>,
+}
 
 /// One matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +50,71 @@ pub struct Row {
     pub numa_affinity: Option<String>,
 }
 
+/// Whether GPUs may reach each other's memory, as `nvidia-smi topo -p2p` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerMatrix {
+    /// The GPUs in the order of the columns.
+    pub devices: Vec<String>,
+    /// The rows that were printed: the GPU, and a cell for each column.
+    pub rows: Vec<(String, Vec<PeerAccess>)>,
+}
+
+/// Whether one GPU may reach another one's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PeerAccess {
+    /// `X`: the same GPU.
+    Same,
+    /// `OK`.
+    Ok,
+    /// `CNS`: the chipset does not support it.
+    Chipset,
+    /// `GNS`: the GPU does not support it.
+    Gpu,
+    /// `TNS`: the topology does not support it.
+    Topology,
+    /// `DR`: a setting of the driver forbids it.
+    Disabled,
+    /// `NS`: it is not supported.
+    No,
+    /// `U`: the driver does not know.
+    Unknown,
+}
+
+impl PeerAccess {
+    const WORDS: [(&str, Self); 8] = [
+        ("X", Self::Same),
+        ("OK", Self::Ok),
+        ("CNS", Self::Chipset),
+        ("GNS", Self::Gpu),
+        ("TNS", Self::Topology),
+        ("DR", Self::Disabled),
+        ("NS", Self::No),
+        ("U", Self::Unknown),
+    ];
+}
+
+impl fmt::Display for PeerAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|(_, access)| access == self);
+        f.pad(word.map_or("U", |(word, _)| word))
+    }
+}
+
+/// The text is not a status of `nvidia-smi topo -p2p`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is no word of `nvidia-smi topo -p2p`: expected X, OK, CNS, GNS, TNS, DR, NS or U")]
+pub struct ParsePeerAccessError;
+
+impl FromStr for PeerAccess {
+    type Err = ParsePeerAccessError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let word = Self::WORDS.iter().find(|(word, _)| *word == text);
+        word.map(|(_, access)| *access).ok_or(ParsePeerAccessError)
+    }
+}
+
 impl TopoMatrix {
     /// The class between two devices by their names in the matrix or in its legend.
     pub fn class(&self, a: &str, b: &str) -> Option<SmiClass> {
@@ -42,119 +124,264 @@ impl TopoMatrix {
         *row.classes.get(column)?
     }
 
+    /// The class of every device to every other, in the order of the columns. Where an excerpt
+    /// lacks a row, it is that of the column.
+    pub fn classes(&self) -> Vec<Vec<Option<SmiClass>>> {
+        let rows: BTreeMap<&str, &Row> = (self.rows.iter())
+            .map(|row| (row.device.as_str(), row))
+            .collect();
+        let cell = |row: usize, column: usize| {
+            let row = rows.get(self.devices[row].as_str())?;
+            *row.classes.get(column)?
+        };
+        let places = 0..self.devices.len();
+        places
+            .clone()
+            .map(|a| places.clone().map(|b| cell(a, b).or(cell(b, a))).collect())
+            .collect()
+    }
+
     fn column_name<'a>(&'a self, name: &'a str) -> &'a str {
         let known = self.legend.iter().find(|(_, device)| device == name);
         known.map_or(name, |(column, _)| column)
     }
 }
 
-/// Reads the matrices in a text, in order, the first 256 of them. Rows may be missing, as in an excerpt.
+/// Reads the matrices of distances in a text, in order, the first 256 of them. Rows may be missing,
+/// as in an excerpt.
 ///
 /// # Errors
 ///
 /// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] where no line is the head of a
 /// matrix.
 pub fn read_all(text: &str) -> Result<Vec<TopoMatrix>, ImportError> {
+    let matrices = read(text)?;
+    if matrices.all.is_empty() {
+        return Err(no_matrix());
+    }
+    Ok(matrices.all)
+}
+
+/// Reads the tables in a text, also one that was quoted, indented, or made a table of Markdown.
+///
+/// # Errors
+///
+/// As [`read_all`], where there is no table of either kind.
+pub fn read(text: &str) -> Result<Matrices, ImportError> {
     check_length(text)?;
-    let mut matrices: Vec<TopoMatrix> = Vec::new();
-    for line in text.lines() {
-        let line = without_escapes(line);
-        if let Some(devices) = head(&line) {
-            // A head without rows was no head.
-            if matrices.last().is_some_and(|matrix| matrix.rows.is_empty()) {
-                matrices.pop();
+    let plain = plain::unquoted(text);
+    let mut reading = Reading::default();
+    for line in plain::lines(&plain) {
+        reading.line(line);
+    }
+    reading.finish(plain::long_lines(&plain))
+}
+
+fn no_matrix() -> ImportError {
+    ImportError::NotRecognized {
+        expected: "matrix of nvidia-smi",
+        found: "no head line that names GPU0 with a row of classes below it",
+        command: "nvidia-smi topo -m",
+    }
+}
+
+/// The tables as far as they were read.
+#[derive(Default)]
+struct Reading {
+    found: Matrices,
+    /// The columns of the table that the lines are about.
+    columns: Vec<String>,
+    places: BTreeMap<String, usize>,
+    /// What the rows of that table are; unknown before the first one.
+    kind: Option<Kind>,
+    /// Tables beyond the most.
+    beyond: usize,
+    devices_beyond: usize,
+    rows_dropped: usize,
+    first_row_dropped: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Distances,
+    PeerAccess,
+    /// One beyond the most that are read.
+    Beyond,
+}
+
+impl Reading {
+    fn line(&mut self, line: &str) {
+        let unboxed;
+        let trimmed = line.trim();
+        // A row of a table in Markdown.
+        let line = if trimmed.starts_with('|') && trimmed.ends_with('|') {
+            unboxed = trimmed.replace('|', " ");
+            &unboxed
+        } else {
+            line
+        };
+        if let Some(mut columns) = head(line) {
+            self.devices_beyond += columns.len().saturating_sub(MOST_DEVICES);
+            columns.truncate(MOST_DEVICES);
+            self.places = columns.iter().cloned().zip(0..).collect();
+            self.columns = columns;
+            self.kind = None;
+        } else if !self.columns.is_empty()
+            && !self.row(line)
+            && let Some(matrix) = self.found.all.last_mut()
+            && let Some(entry) = legend(line, &matrix.devices)
+            && matrix.legend.iter().all(|(column, _)| *column != entry.0)
+        {
+            matrix.legend.push(entry);
+        }
+    }
+
+    /// Takes in a row of the table; false for another line.
+    fn row(&mut self, line: &str) -> bool {
+        let mut words = line.split_whitespace();
+        let Some(device) = words.next().filter(|name| self.places.contains_key(*name)) else {
+            return false;
+        };
+        let cells: Vec<&str> = words.by_ref().take(self.columns.len()).collect();
+        let classes: Vec<Option<SmiClass>> = cells.iter().map(|word| word.parse().ok()).collect();
+        let access: Option<Vec<PeerAccess>> = cells.iter().map(|word| word.parse().ok()).collect();
+        let is_distance = classes
+            .iter()
+            .any(|class| class.is_some_and(|class| class != SmiClass::Same));
+        let is_row = !cells.is_empty() && (is_distance || access.is_some());
+        if !is_row {
+            return false;
+        }
+        let kind = match self.kind {
+            Some(kind) => kind,
+            None => {
+                // A lone `X` is a distance: that of the only device.
+                let kind = if is_distance || self.columns.len() == 1 {
+                    Kind::Distances
+                } else {
+                    Kind::PeerAccess
+                };
+                self.begin(kind)
             }
-            if matrices.len() == MOST_MATRICES {
-                break;
+        };
+        let device = device.to_owned();
+        let is_whole = cells.len() == self.columns.len();
+        let is_taken = match (kind, access) {
+            (Kind::Beyond, _) => true,
+            (Kind::Distances, _) => {
+                let rows = self.found.all.last_mut().map(|matrix| &mut matrix.rows);
+                rows.is_some_and(|rows| {
+                    let is_new = rows.iter().all(|known| known.device != device);
+                    if is_whole && is_new {
+                        rows.push(Row {
+                            device,
+                            classes,
+                            cpu_affinity: words.next().map(str::to_owned),
+                            numa_affinity: words.next().map(str::to_owned),
+                        });
+                    }
+                    is_whole && is_new
+                })
             }
-            matrices.push(TopoMatrix {
+            (Kind::PeerAccess, Some(access)) => {
+                let rows = self.found.peer_access.last_mut().map(|it| &mut it.rows);
+                rows.is_some_and(|rows| {
+                    let is_new = rows.iter().all(|(known, _)| *known != device);
+                    if is_whole && is_new {
+                        rows.push((device, access));
+                    }
+                    is_whole && is_new
+                })
+            }
+            (Kind::PeerAccess, None) => false,
+        };
+        if !is_taken {
+            self.rows_dropped += 1;
+            self.first_row_dropped
+                .get_or_insert_with(|| shortened(line));
+        }
+        true
+    }
+
+    /// Begins a table with the columns that were read, because its first row was.
+    fn begin(&mut self, kind: Kind) -> Kind {
+        let is_full = self.found.all.len() + self.found.peer_access.len() >= MOST_MATRICES;
+        let kind = if is_full { Kind::Beyond } else { kind };
+        self.kind = Some(kind);
+        let devices = self.columns.clone();
+        match kind {
+            Kind::Distances => self.found.all.push(TopoMatrix {
                 devices,
                 rows: Vec::new(),
                 legend: Vec::new(),
-            });
-        } else if let Some(matrix) = matrices.last_mut() {
-            if let Some(row) = row(&line, &matrix.devices) {
-                if matrix.rows.iter().all(|known| known.device != row.device) {
-                    matrix.rows.push(row);
-                }
-            } else if let Some(entry) = legend(&line, &matrix.devices)
-                && matrix.legend.len() < MOST_DEVICES
-            {
-                matrix.legend.push(entry);
-            }
+            }),
+            Kind::PeerAccess => self.found.peer_access.push(PeerMatrix {
+                devices,
+                rows: Vec::new(),
+            }),
+            Kind::Beyond => self.beyond += 1,
         }
+        kind
     }
-    matrices.retain(|matrix| !matrix.rows.is_empty());
-    if matrices.is_empty() {
-        return Err(ImportError::NotRecognized {
-            expected: "matrix of nvidia-smi",
-            found: "no head line that names GPU0 with a row of classes below it",
-            command: "nvidia-smi topo -m",
-        });
+
+    fn finish(mut self, long_lines: usize) -> Result<Matrices, ImportError> {
+        self.found.all.retain(|matrix| !matrix.rows.is_empty());
+        self.found
+            .peer_access
+            .retain(|matrix| !matrix.rows.is_empty());
+        if self.found.all.is_empty() && self.found.peer_access.is_empty() {
+            return Err(no_matrix());
+        }
+        let left_out = &mut self.found.left_out;
+        if self.beyond > 0 {
+            left_out.push(LeftOut::Matrices(self.beyond));
+        }
+        if self.devices_beyond > 0 {
+            left_out.push(LeftOut::Devices(self.devices_beyond));
+        }
+        if self.rows_dropped > 0 {
+            left_out.push(LeftOut::Rows {
+                count: self.rows_dropped,
+                first: self.first_row_dropped.take().unwrap_or_default(),
+            });
+        }
+        if long_lines > 0 {
+            left_out.push(LeftOut::LongLines(long_lines));
+        }
+        Ok(self.found)
     }
-    Ok(matrices)
 }
 
 /// The names before the affinity columns, of a line that names a GPU first.
 fn head(line: &str) -> Option<Vec<String>> {
-    let names: Vec<String> = line
-        .split_whitespace()
-        .take_while(|word| !matches!(*word, "CPU" | "NUMA" | "GPU"))
-        .map(str::to_owned)
-        .collect();
-    let first = names.first()?;
+    let mut words = line.split_whitespace();
+    let first = words.next()?;
     let is_gpu = first
         .strip_prefix("GPU")
         .is_some_and(|n| n.parse::<u32>().is_ok());
-    // A row begins with a GPU too, and then has a class.
-    let is_row = names
-        .get(1)
-        .is_some_and(|second| second.parse::<SmiClass>().is_ok());
-    (is_gpu && !is_row && names.len() <= MOST_DEVICES).then_some(names)
-}
-
-fn row(line: &str, devices: &[String]) -> Option<Row> {
-    let mut words = line.split_whitespace();
-    let device = words
-        .next()
-        .filter(|name| devices.iter().any(|device| device == name))?;
-    let classes: Vec<Option<SmiClass>> = words
-        .by_ref()
-        .take(devices.len())
-        .map(|word| word.parse().ok())
-        .collect();
-    if classes.len() < devices.len() || classes.iter().all(Option::is_none) {
+    // A row begins with a GPU too, and then has a cell.
+    let is_cell =
+        |word: &str| word.parse::<SmiClass>().is_ok() || word.parse::<PeerAccess>().is_ok();
+    // All columns have names of devices, which figures and words with marks are not.
+    let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_alphabetic());
+    if !is_gpu || words.clone().next().is_some_and(is_cell) {
         return None;
     }
-    Some(Row {
-        device: device.to_owned(),
-        classes,
-        cpu_affinity: words.next().map(str::to_owned),
-        numa_affinity: words.next().map(str::to_owned),
-    })
+    let rest = words.take_while(|word| !matches!(*word, "CPU" | "NUMA" | "GPU"));
+    let names: Vec<&str> = [first].into_iter().chain(rest).collect();
+    (names.iter().all(is_name)).then(|| names.into_iter().map(str::to_owned).collect())
 }
 
-/// `  NIC0: mlx5_0`
+/// `  NIC0: mlx5_0`: of a NIC, and what follows is one name.
 fn legend(line: &str, devices: &[String]) -> Option<(String, String)> {
     let (column, device) = line.trim().split_once(": ")?;
-    devices
-        .iter()
-        .any(|known| known == column)
-        .then(|| (column.to_owned(), device.trim().to_owned()))
-}
-
-/// The line without the escapes that underline the head on a terminal.
-fn without_escapes(line: &str) -> String {
-    let mut parts = line.split('\u{1b}');
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        // `[4m`: parameters, then one letter.
-        let end = part
-            .find(|c: char| c.is_ascii_alphabetic())
-            .map_or(part.len(), |at| at + 1);
-        plain.push_str(part.get(end..).unwrap_or_default());
-    }
-    plain
+    let device = device.trim();
+    let is_name = device.starts_with(|c: char| c.is_ascii_alphabetic())
+        && device
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b));
+    let is_nic = column.starts_with("NIC") && devices.iter().any(|known| known == column);
+    (is_nic && is_name).then(|| (column.to_owned(), device.to_owned()))
 }
 
 #[cfg(test)]
@@ -199,8 +426,9 @@ mod tests {
     #[test]
     fn matrices_without_end_are_read_up_to_a_bound() {
         let heads = "GPU0 GPU1\n".repeat(10_000);
-        let matrices = read_all(&"GPU0\nGPU0 X\n".repeat(1000)).unwrap();
-        assert_eq!(matrices.len(), MOST_MATRICES);
+        let matrices = read(&"GPU0\nGPU0 X\n".repeat(1000)).unwrap();
+        assert_eq!(matrices.all.len(), MOST_MATRICES);
+        assert_eq!(matrices.left_out, [LeftOut::Matrices(1000 - MOST_MATRICES)]);
         assert_eq!(read_all(&(heads + "GPU0\nGPU0 X\n")).unwrap().len(), 1);
     }
 
@@ -210,5 +438,103 @@ mod tests {
             let error = read_all(text).unwrap_err().to_string();
             assert!(error.contains("nvidia-smi topo -m"), "{error}");
         }
+    }
+
+    const PAGE: &str = "\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tPIX\t0-55\t0
+GPU1\tNV18\t X \tSYS\t56-111\t1
+NIC0\tPIX\tSYS\t X
+
+NIC Legend:
+
+  NIC0: mlx5_0
+
+NIC0: 24.5 GB/s
+  NIC0: 392.1
+";
+
+    #[test]
+    fn a_matrix_that_was_quoted_indented_or_boxed_is_the_same_matrix() {
+        let plain = read(PAGE).unwrap();
+        assert_eq!(
+            plain.all[0].legend,
+            [("NIC0".to_owned(), "mlx5_0".to_owned())]
+        );
+        let lines = |to: fn(&str) -> String| PAGE.lines().map(to).collect::<String>();
+        let boxed = |line: &str| match line.split_once('\t') {
+            Some(_) => format!("| {} |\n", line.replace('\t', " | ")),
+            None => format!("{line}\n"),
+        };
+        for text in [
+            lines(|line| format!("> {line}\n")),
+            lines(|line| format!("> > {line}\n")),
+            lines(|line| format!("      {line}\n")),
+            lines(|line| format!("{}\r\n", line.trim())),
+            lines(boxed),
+        ] {
+            let read = read(&text).unwrap();
+            assert_eq!(read.all.len(), 1, "{text}");
+            assert_eq!(read.all[0].classes(), plain.all[0].classes(), "{text}");
+            assert_eq!(read.all[0].legend, plain.all[0].legend, "{text}");
+            assert_eq!(read.left_out, [], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_peer_access_is_no_matrix_of_distances() {
+        let text = format!(
+            "{PAGE}\n \tGPU0\tGPU1\nGPU0\tX\tCNS\nGPU1\tOK\tX\n\nLegend:\n\n  X    = Self\n"
+        );
+        let read = read(&text).unwrap();
+        assert_eq!((read.all.len(), read.peer_access.len()), (1, 1));
+        let rows = &read.peer_access[0].rows;
+        assert_eq!(
+            rows[0],
+            (
+                "GPU0".to_owned(),
+                vec![PeerAccess::Same, PeerAccess::Chipset]
+            )
+        );
+        assert_eq!(rows[1].1[0].to_string(), "OK");
+    }
+
+    #[test]
+    fn a_table_of_bandwidths_changes_nothing() {
+        let text = format!(
+            "{PAGE}\n     GPU0   GPU1\nGPU0 2039.1 270.3\nGPU1 270.1 2041.5\n  NIC0: mlx5_9\n"
+        );
+        let read = read(&text).unwrap();
+        assert_eq!((read.all.len(), read.all[0].rows.len()), (1, 3));
+        assert_eq!(read.all[0].legend[0].1, "mlx5_0");
+        // What stands before a legend does not take its place.
+        let figures =
+            "GPU0 NIC0\nGPU0 X PIX\nNIC0: 24.5 GB/s\nNIC0: 24.5\nGPU0: H100\nNIC0: mlx5_3\n";
+        let legend = read_all(figures).unwrap().remove(0).legend;
+        assert_eq!(legend, [("NIC0".to_owned(), "mlx5_3".to_owned())]);
+    }
+
+    #[test]
+    fn a_row_that_is_cut_off_or_there_twice_is_counted() {
+        let text = "GPU0 GPU1 GPU2\nGPU0 X PIX SYS\nGPU1 PIX X\nGPU0 X PIX SYS\n";
+        let read = read(text).unwrap();
+        assert_eq!(read.all[0].rows.len(), 1);
+        assert_eq!(
+            read.left_out,
+            [LeftOut::Rows {
+                count: 2,
+                first: "GPU1 PIX X".to_owned()
+            }]
+        );
+    }
+
+    #[test]
+    fn one_line_without_end_costs_no_more_than_its_text() {
+        let text = format!("{}\n{PAGE}", "GPU0 ".repeat(1 << 20));
+        let read = read(&text).unwrap();
+        assert_eq!(
+            (read.all.len(), read.left_out),
+            (1, vec![LeftOut::LongLines(1)])
+        );
     }
 }

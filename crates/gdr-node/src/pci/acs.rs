@@ -1,8 +1,9 @@
-//! Access Control Services: who decides about traffic between two devices below one switch.
+//! Access Control Services, which decide whether peers below a switch reach each other directly.
 
 use std::fmt;
 
-use super::config::{ConfigSpace, Offset};
+use super::capability::{ExtendedId, Offset};
+use super::config::ConfigSpace;
 use crate::source::Datum;
 
 bitflags::bitflags! {
@@ -11,21 +12,21 @@ bitflags::bitflags! {
     /// the two fields of two bits are kept as they are).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct AcsBits: u16 {
-        /// Source validation: requests with a bus number that is not below are refused.
+        /// Source validation: requests with a bus number that is not below the port are blocked.
         const SOURCE_VALIDATION = 1 << 0;
-        /// Translation blocking: requests that say they are translated are refused.
+        /// Translation blocking: requests with translated addresses are blocked.
         const TRANSLATION_BLOCKING = 1 << 1;
-        /// Request redirect: requests to a peer go up to the root first.
+        /// Request redirect: requests to a peer are sent to the root complex.
         const REQUEST_REDIRECT = 1 << 2;
-        /// Completion redirect: answers to a peer go up to the root first.
+        /// Completion redirect: completions to a peer are sent to the root complex.
         const COMPLETION_REDIRECT = 1 << 3;
-        /// Upstream forwarding: what comes from above for above is sent up again.
+        /// Upstream forwarding: requests that came back from the root complex are sent up again.
         const UPSTREAM_FORWARDING = 1 << 4;
-        /// Egress control: a vector says which peers may be reached.
+        /// Egress control: a vector decides which peers may be reached.
         const EGRESS_CONTROL = 1 << 5;
         /// Direct translated peer-to-peer: translated requests are not redirected.
         const DIRECT_TRANSLATED = 1 << 6;
-        /// The capability knows enhanced ACS; in control: I/O requests are blocked.
+        /// In the capability: enhanced ACS is supported; in control: I/O requests are blocked.
         const ENHANCED = 1 << 7;
         /// Unclaimed requests are redirected (control only).
         const UNCLAIMED_REDIRECT = 1 << 12;
@@ -34,7 +35,7 @@ bitflags::bitflags! {
 }
 
 impl AcsBits {
-    /// What sends traffic between peers through the root or stops it. Clearing these "is
+    /// The bits that redirect or block traffic between peers. Clearing these "is
     /// sufficient to always allow passing P2P traffic uninterrupted" (Linux aaca43fda742).
     pub const REDIRECTING: Self = Self::REQUEST_REDIRECT
         .union(Self::COMPLETION_REDIRECT)
@@ -42,7 +43,7 @@ impl AcsBits {
 }
 
 impl fmt::Display for AcsBits {
-    /// As lspci names them, those that are on.
+    /// The bits that are on, by lspci's names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = LSPCI_NAMES.iter().filter(|(_, bit)| self.contains(*bit));
         let names: Vec<&str> = names.map(|(name, _)| *name).collect();
@@ -65,30 +66,32 @@ pub(crate) const LSPCI_NAMES: [(&str, AcsBits); 7] = [
 /// The ACS capability of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acs {
-    /// Where the capability begins; `None` where the capture does not say. The control register
+    /// Where the capability begins; `None` if the capture does not have it. The control register
     /// is 6 bytes further on.
     pub at: Option<Offset>,
-    /// What the port can do.
+    /// The services that the port supports.
     pub capable: AcsBits,
-    /// What is on.
+    /// The services that are on.
     pub control: AcsBits,
 }
 
 impl Acs {
-    pub(crate) fn parse(config: &ConfigSpace, at: Offset) -> Datum<Self> {
-        config.half(at.plus(4)).and_then(|capable| {
-            config.half(at.plus(6)).map(|control| Self {
-                at: Some(at),
-                capable: AcsBits::from_bits_retain(capable),
-                control: AcsBits::from_bits_retain(control),
-            })
-        })
-    }
-
-    /// The bits that are on and keep two peers from talking straight to each other. Source
-    /// validation and upstream forwarding alone do not.
+    /// The bits that are on and redirect or block traffic between peers. Source validation and
+    /// upstream forwarding alone do not.
     pub fn redirecting(self) -> AcsBits {
         self.control & AcsBits::REDIRECTING
+    }
+}
+
+impl ConfigSpace {
+    /// Access Control Services.
+    pub fn acs(&self) -> Datum<Acs> {
+        let at = self.find_extended(ExtendedId::ACS)?;
+        Ok(Acs {
+            at: Some(at),
+            capable: AcsBits::from_bits_retain(self.half(at.plus(4))?),
+            control: AcsBits::from_bits_retain(self.half(at.plus(6))?),
+        })
     }
 }
 

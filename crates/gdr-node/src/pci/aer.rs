@@ -1,29 +1,30 @@
-//! Advanced Error Reporting: what went wrong on the link since the last look.
+//! Advanced Error Reporting: the errors recorded since the status was last cleared.
 
-use super::config::{ConfigSpace, Offset};
+use super::capability::ExtendedId;
+use super::config::ConfigSpace;
 use crate::source::Datum;
 
 bitflags::bitflags! {
-    /// Errors that cost a packet (PCI Express Base Specification 6.0, 7.8.4.2).
+    /// Errors that the link cannot correct (PCI Express Base Specification 6.0, 7.8.4.2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct UncorrectableErrors: u32 {
-        /// The data link protocol was broken.
+        /// The data link protocol was violated.
         const DATA_LINK = 1 << 4;
-        /// The link went down by surprise.
+        /// The link went down unexpectedly.
         const SURPRISE_DOWN = 1 << 5;
-        /// A packet came marked as poisoned.
+        /// A packet was marked as poisoned.
         const POISONED = 1 << 12;
-        /// Flow control was broken.
+        /// Flow control was violated.
         const FLOW_CONTROL = 1 << 13;
-        /// An answer did not come in time.
+        /// A completion did not arrive in time.
         const COMPLETION_TIMEOUT = 1 << 14;
         /// A request was refused by its completer.
         const COMPLETER_ABORT = 1 << 15;
-        /// An answer came that nobody asked for.
+        /// A completion arrived without a request.
         const UNEXPECTED_COMPLETION = 1 << 16;
-        /// More came than there was room for.
+        /// The receive buffer overflowed.
         const RECEIVER_OVERFLOW = 1 << 17;
-        /// A packet made no sense.
+        /// A packet was malformed.
         const MALFORMED = 1 << 18;
         /// The end-to-end checksum was wrong.
         const ECRC = 1 << 19;
@@ -34,7 +35,7 @@ bitflags::bitflags! {
         const _ = !0;
     }
 
-    /// Errors that the link repaired (PCI Express Base Specification 6.0, 7.8.4.5).
+    /// Errors that the link corrected (PCI Express Base Specification 6.0, 7.8.4.5).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct CorrectableErrors: u32 {
         /// The receiver saw a bad symbol.
@@ -47,7 +48,7 @@ bitflags::bitflags! {
         const REPLAY_ROLLOVER = 1 << 8;
         /// A packet was not acknowledged in time.
         const REPLAY_TIMEOUT = 1 << 12;
-        /// An uncorrectable error was reported as an advice only.
+        /// An uncorrectable error was reported as advisory.
         const ADVISORY = 1 << 13;
         const _ = !0;
     }
@@ -81,22 +82,40 @@ pub(crate) const CORRECTABLE_NAMES: [(&str, CorrectableErrors); 7] = [
     ("NonFatalErr", CorrectableErrors::ADVISORY),
 ];
 
-/// The errors that a function has recorded and nobody has cleared.
+impl UncorrectableErrors {
+    /// The errors by the names that lspci and Linux give them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        (UNCORRECTABLE_NAMES.iter())
+            .filter(move |(_, error)| self.contains(*error))
+            .map(|(name, _)| *name)
+    }
+}
+
+impl CorrectableErrors {
+    /// The errors by the names that lspci gives them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        (CORRECTABLE_NAMES.iter())
+            .filter(move |(name, error)| self.contains(*error) && *name != "NonFatalErr")
+            .map(|(name, _)| *name)
+    }
+}
+
+/// The errors that a function has recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aer {
-    /// Those that cost a packet.
+    /// Those that the link could not correct.
     pub uncorrectable: UncorrectableErrors,
-    /// Those that the link repaired.
+    /// Those that the link corrected.
     pub correctable: CorrectableErrors,
 }
 
-impl Aer {
-    pub(crate) fn parse(config: &ConfigSpace, at: Offset) -> Datum<Self> {
-        config.word(at.plus(0x04)).and_then(|uncorrectable| {
-            config.word(at.plus(0x10)).map(|correctable| Self {
-                uncorrectable: UncorrectableErrors::from_bits_retain(uncorrectable),
-                correctable: CorrectableErrors::from_bits_retain(correctable),
-            })
+impl ConfigSpace {
+    /// Advanced Error Reporting.
+    pub fn aer(&self) -> Datum<Aer> {
+        let at = self.find_extended(ExtendedId::AER)?;
+        Ok(Aer {
+            uncorrectable: UncorrectableErrors::from_bits_retain(self.word(at.plus(0x04))?),
+            correctable: CorrectableErrors::from_bits_retain(self.word(at.plus(0x10))?),
         })
     }
 }

@@ -1,19 +1,22 @@
-//! Address Translation Services: a device asks the IOMMU beforehand.
+//! Address Translation Services: a device caches the IOMMU's translations.
 
-use super::config::{ConfigSpace, Offset};
+use super::capability::ExtendedId;
+use super::config::ConfigSpace;
 use crate::source::Datum;
 
 /// The ATS capability of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ats {
-    /// Whether the device may ask for translations.
+    /// Whether the device may request translations.
     pub enabled: bool,
 }
 
-impl Ats {
-    pub(crate) fn parse(config: &ConfigSpace, at: Offset) -> Datum<Self> {
-        config.half(at.plus(6)).map(|control| Self {
-            enabled: control & 0x8000 != 0,
+impl ConfigSpace {
+    /// Address Translation Services.
+    pub fn ats(&self) -> Datum<Ats> {
+        let at = self.find_extended(ExtendedId::ATS)?;
+        Ok(Ats {
+            enabled: self.half(at.plus(6))? & 0x8000 != 0,
         })
     }
 }

@@ -1,26 +1,26 @@
-//! The address ranges that a function answers to.
+//! Base address registers: the address ranges of a function.
 
-/// What a range is for.
+/// The kind of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BarKind {
-    /// Memory that may be read ahead: the window to a GPU's memory.
+    /// Prefetchable memory, such as the window to a GPU's memory.
     Prefetchable,
     /// Memory with side effects: registers.
     Memory,
-    /// Ports of the I/O space.
+    /// I/O space.
     Io,
 }
 
-/// One range that a function answers to.
+/// One address range of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar {
     /// The number of the BAR, 0 to 5.
     pub number: u8,
-    /// What it is for.
+    /// Its kind.
     pub kind: BarKind,
-    /// The first address, as the CPU sees it. 0 where Linux hides it.
+    /// The first address as the CPU sees it; 0 if Linux hides it.
     pub start: u64,
-    /// How many bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 

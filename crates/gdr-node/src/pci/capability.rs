@@ -1,14 +1,39 @@
-//! The chains of capabilities, followed only as far as they make sense.
+//! Capability lists of config space: where each capability begins.
+//!
+//! Layouts are those of PCI Express Base Specification 6.0, 7.5.3 and 7.6. The pointers come from
+//! the device or from a capture, so a list is followed only to offsets where a capability can be,
+//! and to each of them once.
 
-use super::config::{ConfigSpace, Offset};
-use crate::source::Datum;
+use std::fmt;
 
+/// Size of the header in bytes; standard capabilities lie behind it.
+pub(super) const HEADER: usize = 0x40;
+/// Size of the config space of conventional PCI in bytes; extended capabilities lie behind it.
+const CONVENTIONAL: usize = 0x100;
 /// Capabilities that fit between the header and the end of conventional space.
 const MOST_STANDARD: usize = 48;
-/// Capabilities that fit between 0x100 and 0x1000, 4 bytes each at the very least.
+/// Capabilities that fit between 0x100 and 0x1000 at the least size of 4 bytes.
 const MOST_EXTENDED: usize = 960;
 
-/// The number of a standard capability.
+/// An offset into config space in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Offset(pub u16);
+
+impl Offset {
+    /// The offset `bytes` further on. Registers past the end of config space are missing.
+    #[must_use]
+    pub fn plus(self, bytes: u16) -> Self {
+        Self(self.0.saturating_add(bytes))
+    }
+}
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:x}", self.0)
+    }
+}
+
+/// The ID of a standard capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CapabilityId(pub u8);
 
@@ -23,7 +48,7 @@ impl CapabilityId {
     pub const MSI_X: Self = Self(0x11);
 }
 
-/// The number of an extended capability.
+/// The ID of an extended capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtendedId(pub u16);
 
@@ -40,79 +65,80 @@ impl ExtendedId {
     pub const RESIZABLE_BAR: Self = Self(0x0015);
 }
 
-/// One capability of a chain.
+/// An entry of a capability list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link<Id> {
-    /// Which capability.
+pub struct Capability<Id> {
+    /// Its ID.
     pub id: Id,
-    /// Its version; standard capabilities have none here.
+    /// Its version; 0 for standard capabilities, whose headers have no version.
     pub version: u8,
     /// Where it begins.
     pub at: Offset,
 }
 
-/// How a chain of capabilities ended.
+/// How a capability list ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ChainEnd {
-    /// With its last capability, as it should.
-    Whole,
-    /// It goes on at a place that could not be read.
+pub enum ListEnd {
+    /// The last capability has no successor.
+    Complete,
+    /// The list continues at an offset that was not read.
     Unread(Offset),
-    /// It comes back to a place that it has been at.
-    Loops(Offset),
-    /// It leads to a place where no capability can be, or to one that reads as all ones.
-    Strays(Offset),
+    /// The list leads back to an offset that it has passed.
+    Loop(Offset),
+    /// The list leads to an offset where no capability can be, or to one that reads as all ones.
+    Invalid(Offset),
 }
 
-/// A chain of capabilities, as far as it could be followed.
+/// A capability list as far as it can be followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain<Id> {
-    /// The capabilities, in the order of the chain.
-    pub links: Vec<Link<Id>>,
-    /// How it ended.
-    pub end: ChainEnd,
+pub struct CapabilityList<Id> {
+    /// The capabilities in the order of the list.
+    pub entries: Vec<Capability<Id>>,
+    /// How the list ends.
+    pub end: ListEnd,
 }
 
-impl<Id: PartialEq> Chain<Id> {
-    /// Where the first capability of this kind begins.
-    pub fn find(&self, id: &Id) -> Option<Offset> {
-        self.links
+impl<Id: PartialEq> CapabilityList<Id> {
+    const fn ending(end: ListEnd) -> Self {
+        Self {
+            entries: Vec::new(),
+            end,
+        }
+    }
+
+    /// Where the first capability with this ID begins.
+    pub fn find(&self, id: Id) -> Option<Offset> {
+        self.entries
             .iter()
-            .find(|link| link.id == *id)
-            .map(|link| link.at)
+            .find(|entry| entry.id == id)
+            .map(|entry| entry.at)
     }
 
-    fn has_been_at(&self, at: Offset) -> bool {
-        self.links.iter().any(|link| link.at == at)
+    fn has_passed(&self, at: Offset) -> bool {
+        self.entries.iter().any(|entry| entry.at == at)
     }
 }
 
-/// Follows the standard chain.
-pub(crate) fn standard(config: &ConfigSpace) -> Chain<CapabilityId> {
-    let mut chain = Chain {
-        links: Vec::new(),
-        end: ChainEnd::Whole,
-    };
-    let status = config.half(Offset(0x06)).into_present().unwrap_or(0);
-    // Bit 4 of the status says that there is a chain.
-    if status & 0x10 == 0 || config.is_gone() {
-        return chain;
+/// Follows the standard list. `bytes` hold at least the header.
+pub(super) fn standard(bytes: &[u8]) -> CapabilityList<CapabilityId> {
+    let mut list = CapabilityList::ending(ListEnd::Complete);
+    // Bit 4 of the status register says whether there is a list. A function that no longer
+    // answers reads as ones and has no list either.
+    if bytes[0x06] & 0x10 == 0 || word(bytes, 0) == Some(u32::MAX) {
+        return list;
     }
-    let pointer = if config.header_type() == 2 {
-        0x14
-    } else {
-        0x34
-    };
-    let mut next = config.byte(Offset(pointer)).into_present().unwrap_or(0) & 0xfc;
+    let is_cardbus = bytes[0x0e] & 0x7f == 2;
+    let mut next = bytes[if is_cardbus { 0x14 } else { 0x34 }] & 0xfc;
     while next != 0 {
         let at = Offset(next.into());
-        chain.end = match config.half(at) {
-            _ if next < 0x40 => ChainEnd::Strays(at),
-            _ if chain.has_been_at(at) || chain.links.len() == MOST_STANDARD => ChainEnd::Loops(at),
-            Datum::Present(header) if header & 0xff == 0xff => ChainEnd::Strays(at),
-            Datum::Present(header) => {
-                chain.links.push(Link {
+        list.end = match half(bytes, at.0) {
+            _ if usize::from(next) < HEADER => ListEnd::Invalid(at),
+            _ if list.has_passed(at) || list.entries.len() == MOST_STANDARD => ListEnd::Loop(at),
+            None => ListEnd::Unread(at),
+            Some(header) if header & 0xff == 0xff => ListEnd::Invalid(at),
+            Some(header) => {
+                list.entries.push(Capability {
                     id: CapabilityId(header as u8),
                     version: 0,
                     at,
@@ -120,34 +146,39 @@ pub(crate) fn standard(config: &ConfigSpace) -> Chain<CapabilityId> {
                 next = (header >> 8) as u8 & 0xfc;
                 continue;
             }
-            _ => ChainEnd::Unread(at),
         };
-        return chain;
+        return list;
     }
-    chain
+    list
 }
 
-/// Follows the extended chain of a PCI Express function.
-pub(crate) fn extended(config: &ConfigSpace) -> Chain<ExtendedId> {
-    let mut chain = Chain {
-        links: Vec::new(),
-        end: ChainEnd::Whole,
-    };
-    let mut next: u16 = 0x100;
-    if config.ends_before_extended() {
-        chain.end = ChainEnd::Unread(Offset(next));
-        return chain;
+/// Follows the extended list, which only PCI Express functions have.
+pub(super) fn extended(
+    bytes: &[u8],
+    standard: &CapabilityList<CapabilityId>,
+) -> CapabilityList<ExtendedId> {
+    let mut list = CapabilityList::ending(ListEnd::Complete);
+    match (standard.find(CapabilityId::PCI_EXPRESS), standard.end) {
+        (Some(_), _) => {}
+        (None, ListEnd::Unread(at)) => return CapabilityList::ending(ListEnd::Unread(at)),
+        (None, _) => return list,
+    }
+    let mut next = CONVENTIONAL as u16;
+    if bytes.len() <= CONVENTIONAL {
+        list.end = ListEnd::Unread(Offset(next));
+        return list;
     }
     while next != 0 {
         let at = Offset(next);
-        chain.end = match config.word(at) {
-            _ if next < 0x100 => ChainEnd::Strays(at),
-            _ if chain.has_been_at(at) || chain.links.len() == MOST_EXTENDED => ChainEnd::Loops(at),
+        list.end = match word(bytes, at.0) {
+            _ if usize::from(next) < CONVENTIONAL => ListEnd::Invalid(at),
+            _ if list.has_passed(at) || list.entries.len() == MOST_EXTENDED => ListEnd::Loop(at),
+            None => ListEnd::Unread(at),
             // A function without extended capabilities has zeros here.
-            Datum::Present(0) => ChainEnd::Whole,
-            Datum::Present(u32::MAX) => ChainEnd::Strays(at),
-            Datum::Present(header) => {
-                chain.links.push(Link {
+            Some(0) => ListEnd::Complete,
+            Some(u32::MAX) => ListEnd::Invalid(at),
+            Some(header) => {
+                list.entries.push(Capability {
                     id: ExtendedId(header as u16),
                     version: (header >> 16) as u8 & 0xf,
                     at,
@@ -155,18 +186,27 @@ pub(crate) fn extended(config: &ConfigSpace) -> Chain<ExtendedId> {
                 next = (header >> 20) as u16 & 0xffc;
                 continue;
             }
-            Datum::Missing => ChainEnd::Strays(at),
-            _ => ChainEnd::Unread(at),
         };
-        return chain;
+        return list;
     }
-    chain
+    list
+}
+
+fn half(bytes: &[u8], at: u16) -> Option<u16> {
+    let at = usize::from(at);
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn word(bytes: &[u8], at: u16) -> Option<u32> {
+    let at = usize::from(at);
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pci::Unread;
+    use crate::pci::{ConfigSpace, Unread};
+    use crate::source::Absence;
 
     fn space(len: usize, edit: impl FnOnce(&mut [u8])) -> ConfigSpace {
         let mut bytes = vec![0; len];
@@ -183,53 +223,53 @@ mod tests {
     #[test]
     fn the_header_alone_leaves_every_capability_unknown() {
         let config = space(64, |_| {});
-        assert_eq!(config.capabilities().end, ChainEnd::Unread(Offset(0x60)));
-        assert_eq!(config.find(CapabilityId::PCI_EXPRESS), Datum::Denied);
-        assert_eq!(config.acs(), Datum::Denied);
-        assert_eq!(config.express(), Datum::Denied);
+        assert_eq!(config.capabilities().end, ListEnd::Unread(Offset(0x60)));
+        assert_eq!(config.find(CapabilityId::PCI_EXPRESS), Err(Absence::Denied));
+        assert_eq!(config.acs(), Err(Absence::Denied));
+        assert_eq!(config.express(), Err(Absence::Denied));
     }
 
     #[test]
-    fn a_header_that_says_there_is_no_chain_is_believed() {
+    fn a_header_without_a_list_has_no_capabilities() {
         let config = space(64, |bytes| bytes[0x06] = 0);
-        assert_eq!(config.express(), Datum::Missing);
-        assert_eq!(config.ats(), Datum::Missing);
+        assert_eq!(config.express(), Err(Absence::Missing));
+        assert_eq!(config.ats(), Err(Absence::Missing));
     }
 
     #[test]
     fn a_conventional_function_has_no_extended_capabilities() {
         let config = space(256, |bytes| bytes[0x60] = 0x01);
-        assert_eq!(config.acs(), Datum::Missing);
+        assert_eq!(config.acs(), Err(Absence::Missing));
         let config = space(256, |bytes| bytes[0x60] = 0x10);
-        assert_eq!(config.acs(), Datum::Denied);
+        assert_eq!(config.acs(), Err(Absence::Denied));
     }
 
     #[test]
-    fn a_standard_chain_that_loops_is_left() {
+    fn a_standard_list_that_loops_ends() {
         let config = space(256, |bytes| {
             bytes[0x60..0x62].copy_from_slice(&[0x05, 0x60])
         });
-        let chain = config.capabilities();
-        assert_eq!(chain.end, ChainEnd::Loops(Offset(0x60)));
-        assert_eq!(chain.links.len(), 1);
-        assert_eq!(config.express(), Datum::Missing);
+        let list = config.capabilities();
+        assert_eq!(list.end, ListEnd::Loop(Offset(0x60)));
+        assert_eq!(list.entries.len(), 1);
+        assert_eq!(config.express(), Err(Absence::Missing));
     }
 
     #[test]
-    fn a_chain_into_the_header_or_into_ones_strays() {
+    fn a_list_into_the_header_or_into_ones_is_invalid() {
         let into_header = space(256, |bytes| {
             bytes[0x60..0x62].copy_from_slice(&[0x05, 0x20])
         });
         assert_eq!(
             into_header.capabilities().end,
-            ChainEnd::Strays(Offset(0x20))
+            ListEnd::Invalid(Offset(0x20))
         );
         let ones = space(256, |bytes| bytes[0x60] = 0xff);
-        assert_eq!(ones.capabilities().end, ChainEnd::Strays(Offset(0x60)));
+        assert_eq!(ones.capabilities().end, ListEnd::Invalid(Offset(0x60)));
     }
 
     #[test]
-    fn an_extended_chain_is_followed_and_its_faults_are_named() {
+    fn an_extended_list_is_followed_and_its_faults_are_named() {
         let put = |bytes: &mut [u8], at: usize, header: u32| {
             bytes[at..at + 4].copy_from_slice(&header.to_le_bytes());
         };
@@ -237,10 +277,10 @@ mod tests {
             put(bytes, 0x100, 0x1481_0001);
             put(bytes, 0x148, 0x0001_000d);
         });
-        let chain = whole.extended_capabilities();
-        assert_eq!(chain.end, ChainEnd::Whole);
-        assert_eq!(chain.find(&ExtendedId::ACS), Some(Offset(0x148)));
-        assert_eq!(whole.ats(), Datum::Missing);
+        let list = whole.extended_capabilities();
+        assert_eq!(list.end, ListEnd::Complete);
+        assert_eq!(list.find(ExtendedId::ACS), Some(Offset(0x148)));
+        assert_eq!(whole.ats(), Err(Absence::Missing));
 
         let loops = space(4096, |bytes| {
             put(bytes, 0x100, 0x1481_0001);
@@ -248,27 +288,27 @@ mod tests {
         });
         assert_eq!(
             loops.extended_capabilities().end,
-            ChainEnd::Loops(Offset(0x100))
+            ListEnd::Loop(Offset(0x100))
         );
         let back = space(4096, |bytes| put(bytes, 0x100, 0x0041_0001));
         assert_eq!(
             back.extended_capabilities().end,
-            ChainEnd::Strays(Offset(0x04))
+            ListEnd::Invalid(Offset(0x04))
         );
         let none = space(4096, |_| {});
-        assert_eq!(none.extended_capabilities().end, ChainEnd::Whole);
+        assert_eq!(none.extended_capabilities().end, ListEnd::Complete);
         let cut = space(0x140, |bytes| put(bytes, 0x100, 0x1481_0001));
         assert_eq!(
             cut.extended_capabilities().end,
-            ChainEnd::Unread(Offset(0x148))
+            ListEnd::Unread(Offset(0x148))
         );
-        assert_eq!(cut.acs(), Datum::Denied);
+        assert_eq!(cut.acs(), Err(Absence::Denied));
     }
 
     #[test]
     fn a_function_off_the_bus_has_no_capabilities() {
         let config = ConfigSpace::new(vec![0xff; 4096], Unread::NotCollected).unwrap();
         assert!(config.is_gone());
-        assert_eq!(config.express(), Datum::Missing);
+        assert_eq!(config.express(), Err(Absence::Missing));
     }
 }

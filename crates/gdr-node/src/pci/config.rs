@@ -1,84 +1,60 @@
-//! The bytes of a function's config space.
+//! The bytes of a function's config space and the capability lists in them.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::acs::Acs;
-use super::aer::Aer;
-use super::ats::Ats;
-use super::capability::{self, CapabilityId, Chain, ChainEnd, ExtendedId};
-use super::express::Express;
-use super::function::BusRange;
+use super::capability::{self, CapabilityId, CapabilityList, ExtendedId, HEADER, ListEnd, Offset};
 use super::identity::{Class, DeviceId, Identity, VendorId};
-use super::rebar::ResizableBar;
-use super::sriov::Sriov;
-use crate::source::Datum;
+use crate::source::{Absence, Datum};
 
-/// Bytes of the header, which everybody may read.
-const HEADER: usize = 0x40;
-/// Bytes of the space of conventional PCI.
-const CONVENTIONAL: usize = 0x100;
-/// Bytes of the space of PCI Express.
+/// Size of the config space of PCI Express in bytes.
 const WHOLE: usize = 0x1000;
 
-/// A place in config space, in bytes from its beginning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Offset(pub u16);
-
-impl Offset {
-    /// The place `bytes` further on. Past the end of the space reads as nothing.
-    #[must_use]
-    pub fn plus(self, bytes: u16) -> Self {
-        Self(self.0.saturating_add(bytes))
-    }
-}
-
-impl fmt::Display for Offset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0x{:x}", self.0)
-    }
-}
-
-/// Why the bytes after the last one are not known.
+/// Why the bytes after those that were read are not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// Linux gave only the header: reading on needs `CAP_SYS_ADMIN`.
+    /// Linux gave the header only: the rest needs `CAP_SYS_ADMIN`.
     Denied,
     /// The capture ends there.
     NotCollected,
 }
 
 impl Unread {
-    pub(crate) fn datum<T>(self) -> Datum<T> {
+    const fn absence(self) -> Absence {
         match self {
-            Self::Denied => Datum::Denied,
-            Self::NotCollected => Datum::NotCollected,
+            Self::Denied => Absence::Denied,
+            Self::NotCollected => Absence::NotCollected,
         }
     }
 }
 
-/// The bytes are no config space.
+/// The bytes are not a config space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Not even a header.
+    /// They are fewer than the header has.
     #[error("config space ends after {0} bytes: its header alone is 64; capture it again")]
     TooShort(usize),
 }
 
-/// The bytes of a function's config space, as far as they could be read.
+/// The bytes of a function's config space, as far as they could be read, and the capabilities in
+/// them.
 ///
-/// 64 bytes, which is what Linux gives to all but root, is a config space like any other: what
-/// lies beyond is then [`Datum::Denied`], never "off".
+/// Linux gives 64 bytes to a process without `CAP_SYS_ADMIN`. Registers after those are then
+/// [`Absence::Denied`], not zero. Each capability has its accessor beside its type:
+/// [`ConfigSpace::acs`], [`ConfigSpace::express`] and so on. A clone shares the bytes.
 ///
 /// Offsets and layouts are those of PCI Express Base Specification 6.0, chapter 7.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigSpace {
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
     unread: Unread,
+    capabilities: CapabilityList<CapabilityId>,
+    extended: CapabilityList<ExtendedId>,
 }
 
 impl ConfigSpace {
-    /// Takes the bytes; more than 4096 are cut.
+    /// Takes the bytes and finds the capabilities; more than 4096 bytes are cut.
     ///
     /// # Errors
     ///
@@ -88,21 +64,27 @@ impl ConfigSpace {
             return Err(ConfigError::TooShort(bytes.len()));
         }
         bytes.truncate(WHOLE);
-        Ok(Self { bytes, unread })
+        let capabilities = capability::standard(&bytes);
+        Ok(Self {
+            extended: capability::extended(&bytes, &capabilities),
+            capabilities,
+            bytes: bytes.into(),
+            unread,
+        })
     }
 
-    /// How many bytes are known.
+    /// The number of bytes that were read.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether the function no longer answers: every byte of its identity reads as ones.
+    /// Whether the function no longer answers: its vendor and device IDs read as ones.
     pub fn is_gone(&self) -> bool {
         self.header_u32(0) == u32::MAX
     }
 
-    /// Who made the function and what it is.
+    /// The IDs of the function.
     pub fn identity(&self) -> Identity {
         let class = self.header_u32(0x08) >> 8;
         let subsystem = (self.header_type() == 0).then(|| self.header_u32(0x2c));
@@ -126,14 +108,6 @@ impl ConfigSpace {
         self.bytes[0x0e] & 0x80 != 0
     }
 
-    /// The buses behind the function, if it is a bridge.
-    pub fn bridge(&self) -> Option<BusRange> {
-        (self.header_type() == 1).then(|| BusRange {
-            secondary: self.bytes[0x19],
-            subordinate: self.bytes[0x1a],
-        })
-    }
-
     /// The byte at `at`.
     pub fn byte(&self, at: Offset) -> Datum<u8> {
         self.take::<1>(at).map(|[byte]| byte)
@@ -149,95 +123,50 @@ impl ConfigSpace {
         self.take(at).map(u32::from_le_bytes)
     }
 
-    /// The standard capabilities, in the order of their chain.
-    pub fn capabilities(&self) -> Chain<CapabilityId> {
-        capability::standard(self)
+    /// The standard capabilities in the order of their list.
+    pub fn capabilities(&self) -> &CapabilityList<CapabilityId> {
+        &self.capabilities
     }
 
-    /// The extended capabilities, in the order of their chain. Conventional PCI has none.
-    pub fn extended_capabilities(&self) -> Chain<ExtendedId> {
-        let express = self.find(CapabilityId::PCI_EXPRESS);
-        match express {
-            Datum::Present(_) => capability::extended(self),
-            Datum::Missing => Chain {
-                links: Vec::new(),
-                end: ChainEnd::Whole,
-            },
-            _ => Chain {
-                links: Vec::new(),
-                end: ChainEnd::Unread(Offset(HEADER as u16)),
-            },
-        }
+    /// The extended capabilities in the order of their list, which is empty for conventional PCI.
+    pub fn extended_capabilities(&self) -> &CapabilityList<ExtendedId> {
+        &self.extended
     }
 
-    /// Where a standard capability lies.
+    /// Where a standard capability begins.
     ///
-    /// A chain that is broken before the capability is [`Datum::Missing`], as it is for Linux;
-    /// [`Chain::end`] tells.
+    /// A capability behind the fault of a broken list is [`Absence::Missing`], because Linux does
+    /// not find it either; [`CapabilityList::end`] has the fault.
     pub fn find(&self, id: CapabilityId) -> Datum<Offset> {
-        self.found(&self.capabilities(), id)
+        self.found(&self.capabilities, id)
     }
 
-    /// Where an extended capability lies. See [`ConfigSpace::find`].
+    /// Where an extended capability begins. See [`ConfigSpace::find`].
     pub fn find_extended(&self, id: ExtendedId) -> Datum<Offset> {
-        self.found(&self.extended_capabilities(), id)
+        self.found(&self.extended, id)
     }
 
-    /// The PCI Express capability.
-    pub fn express(&self) -> Datum<Express> {
-        self.find(CapabilityId::PCI_EXPRESS)
-            .and_then(|at| Express::parse(self, at))
-    }
-
-    /// Access Control Services.
-    pub fn acs(&self) -> Datum<Acs> {
-        self.find_extended(ExtendedId::ACS)
-            .and_then(|at| Acs::parse(self, at))
-    }
-
-    /// Address Translation Services.
-    pub fn ats(&self) -> Datum<Ats> {
-        self.find_extended(ExtendedId::ATS)
-            .and_then(|at| Ats::parse(self, at))
-    }
-
-    /// Advanced Error Reporting.
-    pub fn aer(&self) -> Datum<Aer> {
-        self.find_extended(ExtendedId::AER)
-            .and_then(|at| Aer::parse(self, at))
-    }
-
-    /// Single Root I/O Virtualization.
-    pub fn sriov(&self) -> Datum<Sriov> {
-        self.find_extended(ExtendedId::SRIOV)
-            .and_then(|at| Sriov::parse(self, at))
-    }
-
-    /// The BARs whose size can be changed.
-    pub fn resizable_bars(&self) -> Datum<Vec<ResizableBar>> {
-        self.find_extended(ExtendedId::RESIZABLE_BAR)
-            .and_then(|at| ResizableBar::parse(self, at))
-    }
-
-    fn found<Id: PartialEq>(&self, chain: &Chain<Id>, id: Id) -> Datum<Offset> {
-        match (chain.find(&id), chain.end) {
-            (Some(at), _) => Datum::Present(at),
-            (None, ChainEnd::Unread(_)) => self.unread.datum(),
-            (None, _) => Datum::Missing,
-        }
+    fn found<Id: PartialEq>(&self, list: &CapabilityList<Id>, id: Id) -> Datum<Offset> {
+        list.find(id).ok_or(match list.end {
+            ListEnd::Unread(_) => self.unread.absence(),
+            _ => Absence::Missing,
+        })
     }
 
     fn take<const N: usize>(&self, at: Offset) -> Datum<[u8; N]> {
         let at = usize::from(at.0);
-        match self
-            .bytes
-            .get(at..at + N)
-            .and_then(|bytes| bytes.try_into().ok())
-        {
-            Some(bytes) => Datum::Present(bytes),
-            None if at + N > WHOLE => Datum::Missing,
-            None => self.unread.datum(),
+        let bytes = self.bytes.get(at..at + N);
+        match bytes.and_then(|bytes| bytes.try_into().ok()) {
+            Some(bytes) => Ok(bytes),
+            None if at + N > WHOLE => Err(Absence::Missing),
+            None => Err(self.unread.absence()),
         }
+    }
+
+    /// A byte of the header, which is always there.
+    pub(super) fn header_byte(&self, at: usize) -> u8 {
+        debug_assert!(at < HEADER);
+        self.bytes[at]
     }
 
     /// A register of the header, which is always there.
@@ -245,11 +174,6 @@ impl ConfigSpace {
         debug_assert!(at + 4 <= HEADER);
         let byte = |n: usize| u32::from(self.bytes[at + n]) << (8 * n);
         byte(0) | byte(1) | byte(2) | byte(3)
-    }
-
-    /// Whether nothing beyond the space of conventional PCI is known.
-    pub(crate) fn ends_before_extended(&self) -> bool {
-        self.bytes.len() <= CONVENTIONAL
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::fmt;
 
-use super::config::{ConfigSpace, Offset};
+use super::capability::{CapabilityId, Offset};
+use super::config::ConfigSpace;
 use super::link::Link;
 use crate::source::Datum;
 
-/// What kind of function of the fabric it is.
+/// The device/port type of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortType {
     /// A device.
     Endpoint,
-    /// A device that may use the I/O space of old; many GPUs.
+    /// A device that may use I/O space; many GPUs.
     LegacyEndpoint,
     /// A port of the root complex.
     RootPort,
@@ -26,9 +27,9 @@ pub enum PortType {
     FromPciBridge,
     /// A device inside the root complex; it has no link.
     IntegratedEndpoint,
-    /// What collects the events of integrated endpoints.
+    /// A root complex event collector.
     EventCollector,
-    /// A number that is not assigned.
+    /// A type that the specification does not assign.
     Other(u8),
 }
 
@@ -48,7 +49,7 @@ impl PortType {
         }
     }
 
-    /// Whether its link leads away from the root: where ACS decides about peer traffic.
+    /// Whether its link leads away from the root. These ports apply ACS to peer traffic.
     pub fn is_downstream(self) -> bool {
         matches!(self, Self::RootPort | Self::SwitchDownstream)
     }
@@ -76,7 +77,7 @@ impl fmt::Display for PortType {
     }
 }
 
-/// Which power states of an idle link are on.
+/// Active state power management: the enabled power states of an idle link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aspm {
     /// L0s.
@@ -85,22 +86,22 @@ pub struct Aspm {
     pub l1: bool,
 }
 
-/// The PCI Express capability: what the function is and how it is set.
+/// The PCI Express capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Express {
-    /// Where the capability begins; `None` where the capture does not say.
+    /// Where the capability begins; `None` if the capture does not have it.
     pub at: Option<Offset>,
-    /// What kind of function it is.
+    /// The device/port type.
     pub port: PortType,
     /// Whether a slot is behind the port.
     pub slot: bool,
     /// The number on the slot, if there is one.
     pub slot_number: Option<u16>,
-    /// The largest payload that it can take, in bytes.
+    /// The largest payload that it supports, in bytes.
     pub payload_capable: u16,
-    /// The largest payload that it is set to send (MPS), in bytes.
+    /// The largest payload that it sends (MPS), in bytes.
     pub payload: u16,
-    /// The largest read that it is set to ask for (MRRS), in bytes.
+    /// The largest read that it requests (MRRS), in bytes.
     pub read_request: u16,
     /// Whether it may set relaxed ordering.
     pub relaxed_ordering: bool,
@@ -108,66 +109,56 @@ pub struct Express {
     pub extended_tags: bool,
     /// Whether it may set no-snoop.
     pub no_snoop: bool,
-    /// Whether it can answer requests with 10-bit tags.
+    /// Whether it can complete requests with 10-bit tags.
     pub ten_bit_tags_completer: bool,
     /// Whether it can send requests with 10-bit tags.
     pub ten_bit_tags_requester: bool,
     /// Whether it sends requests with 10-bit tags.
     pub ten_bit_tags: bool,
-    /// The best that its link can do; `None` without a link.
+    /// The highest speed and width of its link; `None` without a link.
     pub link_capable: Option<Link>,
-    /// Its link now; `None` without one, or while it is down.
+    /// Its current link; `None` without one or while it is down.
     pub link: Option<Link>,
-    /// The power states that are on for its link.
+    /// The enabled power states of its link.
     pub aspm: Aspm,
 }
 
-impl Express {
-    /// Reads the capability that begins at `at`.
-    pub(crate) fn parse(config: &ConfigSpace, at: Offset) -> Datum<Self> {
-        let (half, word) = (|n| config.half(at.plus(n)), |n| config.word(at.plus(n)));
-        half(0x02).and_then(|flags| {
-            word(0x04).and_then(|capable| {
-                half(0x08).map(|control| {
-                    let port = PortType::from_code((flags >> 4 & 0xf) as u8);
-                    let slot = flags & 0x100 != 0;
-                    let linked =
-                        |datum: Datum<u16>| datum.into_present().filter(|_| port.has_link());
-                    // The second device registers exist from version 2 on.
-                    let second = |datum: Datum<u32>| {
-                        datum
-                            .into_present()
-                            .filter(|_| flags & 0xf >= 2)
-                            .unwrap_or(0)
-                    };
-                    let (capable2, control2) = (second(word(0x24)), second(word(0x28)));
-                    let link_control = linked(half(0x10)).unwrap_or(0);
-                    Self {
-                        at: Some(at),
-                        port,
-                        slot,
-                        slot_number: word(0x14)
-                            .into_present()
-                            .filter(|_| slot && port.is_downstream())
-                            .map(|register| (register >> 19) as u16),
-                        payload_capable: 128 << (capable & 0x7),
-                        payload: 128 << (control >> 5 & 0x7),
-                        read_request: 128 << (control >> 12 & 0x7),
-                        relaxed_ordering: control & 1 << 4 != 0,
-                        extended_tags: control & 1 << 8 != 0,
-                        no_snoop: control & 1 << 11 != 0,
-                        ten_bit_tags_completer: capable2 & 1 << 16 != 0,
-                        ten_bit_tags_requester: capable2 & 1 << 17 != 0,
-                        ten_bit_tags: control2 & 1 << 12 != 0,
-                        link_capable: linked(half(0x0c)).and_then(Link::from_register),
-                        link: linked(half(0x12)).and_then(Link::from_register),
-                        aspm: Aspm {
-                            l0s: link_control & 1 != 0,
-                            l1: link_control & 2 != 0,
-                        },
-                    }
-                })
-            })
+impl ConfigSpace {
+    /// The PCI Express capability.
+    pub fn express(&self) -> Datum<Express> {
+        let at = self.find(CapabilityId::PCI_EXPRESS)?;
+        let (half, word) = (|n| self.half(at.plus(n)), |n| self.word(at.plus(n)));
+        let (flags, capable, control) = (half(0x02)?, word(0x04)?, half(0x08)?);
+        let port = PortType::from_code((flags >> 4 & 0xf) as u8);
+        let slot = flags & 0x100 != 0;
+        let linked = |datum: Datum<u16>| datum.ok().filter(|_| port.has_link());
+        // The second device registers exist from version 2 on.
+        let second = |datum: Datum<u32>| datum.ok().filter(|_| flags & 0xf >= 2).unwrap_or(0);
+        let (capable2, control2) = (second(word(0x24)), second(word(0x28)));
+        let link_control = linked(half(0x10)).unwrap_or(0);
+        Ok(Express {
+            at: Some(at),
+            port,
+            slot,
+            slot_number: word(0x14)
+                .ok()
+                .filter(|_| slot && port.is_downstream())
+                .map(|register| (register >> 19) as u16),
+            payload_capable: 128 << (capable & 0x7),
+            payload: 128 << (control >> 5 & 0x7),
+            read_request: 128 << (control >> 12 & 0x7),
+            relaxed_ordering: control & 1 << 4 != 0,
+            extended_tags: control & 1 << 8 != 0,
+            no_snoop: control & 1 << 11 != 0,
+            ten_bit_tags_completer: capable2 & 1 << 16 != 0,
+            ten_bit_tags_requester: capable2 & 1 << 17 != 0,
+            ten_bit_tags: control2 & 1 << 12 != 0,
+            link_capable: linked(half(0x0c)).and_then(Link::from_register),
+            link: linked(half(0x12)).and_then(Link::from_register),
+            aspm: Aspm {
+                l0s: link_control & 1 != 0,
+                l1: link_control & 2 != 0,
+            },
         })
     }
 }
@@ -196,8 +187,8 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_says_how_it_is_set() {
-        let express = function(0x0002).express().into_present().unwrap();
+    fn settings_of_an_endpoint_are_read() {
+        let express = function(0x0002).express().unwrap();
         assert_eq!(express.port, PortType::Endpoint);
         assert_eq!(express.payload_capable, 512);
         assert_eq!((express.payload, express.read_request), (256, 4096));
@@ -216,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_a_slot_names_it() {
-        let express = function(0x0162).express().into_present().unwrap();
+    fn a_port_with_a_slot_has_its_number() {
+        let express = function(0x0162).express().unwrap();
         assert_eq!(express.port, PortType::SwitchDownstream);
         assert!(express.slot && express.port.is_downstream());
         assert_eq!(express.slot_number, Some(7));
@@ -225,7 +216,7 @@ mod tests {
 
     #[test]
     fn an_integrated_endpoint_has_no_link_and_version_1_no_second_registers() {
-        let express = function(0x0091).express().into_present().unwrap();
+        let express = function(0x0091).express().unwrap();
         assert_eq!(express.port, PortType::IntegratedEndpoint);
         assert_eq!((express.link, express.link_capable), (None, None));
         assert!(!express.ten_bit_tags);

@@ -1,8 +1,8 @@
-//! One PCI function and what is known about it.
+//! A PCI function and its properties.
 
 use std::fmt;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use super::acs::Acs;
 use super::aer::Aer;
@@ -14,7 +14,7 @@ use super::identity::Identity;
 use super::link::Link;
 use super::rebar::ResizableBar;
 use super::sriov::Sriov;
-use crate::source::Datum;
+use crate::source::{Absence, Datum, DatumExt};
 
 /// The number of a NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,22 +36,36 @@ pub struct BusRange {
 }
 
 impl BusRange {
-    /// Whether a bus is behind the bridge. A bridge that firmware left alone says 0 and has none.
+    /// Whether a bus is behind the bridge. A bridge that firmware did not configure has secondary
+    /// bus 0 and no buses behind it.
     pub fn contains(self, bus: u8) -> bool {
         self.secondary != 0 && (self.secondary..=self.subordinate).contains(&bus)
     }
 }
 
-/// One PCI function and what is known about it.
+impl ConfigSpace {
+    /// The buses behind the function if it is a bridge.
+    pub fn bridge(&self) -> Option<BusRange> {
+        (self.header_type() == 1).then(|| BusRange {
+            secondary: self.header_byte(0x19),
+            subordinate: self.header_byte(0x1a),
+        })
+    }
+}
+
+/// A PCI function and its properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Its address.
     pub bdf: Bdf,
-    /// Who made it and what it is.
+    /// Its IDs.
     pub identity: Identity,
+    /// Whether it no longer answers: its config space reads as ones, because it has fallen off the
+    /// bus or has no power. Facts that the kernel or a tool cached may still be known.
+    pub gone: bool,
     /// The buses behind it, if it is a bridge.
     pub bridge: Option<BusRange>,
-    /// The NUMA node that firmware put it on; [`Datum::Missing`] where firmware did not say (-1).
+    /// The NUMA node by firmware; [`Absence::Missing`] if firmware did not assign one (-1).
     pub numa: Datum<NumaNode>,
     /// The driver bound to it.
     pub driver: Datum<String>,
@@ -61,10 +75,13 @@ pub struct Function {
     pub physical_function: Datum<Bdf>,
     /// Its address ranges.
     pub bars: Datum<Vec<Bar>>,
-    /// Its upstream link now; for a downstream port the link below it.
+    /// Its current upstream link; for a downstream port the link below it.
     pub link: Datum<Link>,
-    /// The best that link can do at this end.
+    /// The highest speed and width of that link at this end.
     pub link_capable: Datum<Link>,
+    /// Its config space as it was read. The capabilities below come from these bytes or, in a
+    /// capture without them, from what a tool printed of the registers.
+    pub config: Datum<ConfigSpace>,
     /// The PCI Express capability.
     pub express: Datum<Express>,
     /// Access Control Services.
@@ -80,25 +97,27 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function of which only the address is known.
+    /// A function with an address and no other facts.
     pub fn new(bdf: Bdf) -> Self {
         Self {
             bdf,
             identity: Identity::default(),
+            gone: false,
             bridge: None,
-            numa: Datum::NotCollected,
-            driver: Datum::NotCollected,
-            iommu_group: Datum::NotCollected,
-            physical_function: Datum::NotCollected,
-            bars: Datum::NotCollected,
-            link: Datum::NotCollected,
-            link_capable: Datum::NotCollected,
-            express: Datum::NotCollected,
-            acs: Datum::NotCollected,
-            ats: Datum::NotCollected,
-            aer: Datum::NotCollected,
-            sriov: Datum::NotCollected,
-            resizable_bars: Datum::NotCollected,
+            numa: Err(Absence::NotCollected),
+            driver: Err(Absence::NotCollected),
+            iommu_group: Err(Absence::NotCollected),
+            physical_function: Err(Absence::NotCollected),
+            bars: Err(Absence::NotCollected),
+            link: Err(Absence::NotCollected),
+            link_capable: Err(Absence::NotCollected),
+            config: Err(Absence::NotCollected),
+            express: Err(Absence::NotCollected),
+            acs: Err(Absence::NotCollected),
+            ats: Err(Absence::NotCollected),
+            aer: Err(Absence::NotCollected),
+            sriov: Err(Absence::NotCollected),
+            resizable_bars: Err(Absence::NotCollected),
         }
     }
 
@@ -109,41 +128,79 @@ impl Function {
 
     /// Whether it is a virtual function.
     pub fn is_virtual(&self) -> bool {
-        self.physical_function.is_present()
+        self.physical_function.is_ok()
     }
 
-    /// Takes in what its config space says; what that leaves unknown stays as it was.
-    pub fn apply(&mut self, config: &ConfigSpace) {
-        self.identity = config.identity().or(std::mem::take(&mut self.identity));
-        self.bridge = config.bridge().or(self.bridge);
-        learn(&mut self.express, config.express());
-        learn(&mut self.acs, config.acs());
-        learn(&mut self.ats, config.ats());
-        learn(&mut self.aer, config.aer());
-        learn(&mut self.sriov, config.sriov());
-        learn(&mut self.resizable_bars, config.resizable_bars());
-        self.take_links();
+    /// Takes its config space, and from it all that the space says. Facts that the space leaves
+    /// unknown stay as they were. A space that reads as ones says only that the function is gone.
+    pub fn apply(&mut self, config: ConfigSpace) {
+        if config.is_gone() {
+            self.gone = true;
+        } else {
+            self.identity = config.identity().or(std::mem::take(&mut self.identity));
+            self.bridge = config.bridge().or(self.bridge);
+            learn(&mut self.express, config.express());
+            learn(&mut self.acs, config.acs());
+            learn(&mut self.ats, config.ats());
+            learn(&mut self.aer, config.aer());
+            learn(&mut self.sriov, config.sriov());
+            learn(&mut self.resizable_bars, config.resizable_bars());
+            self.take_links();
+        }
+        self.config = Ok(config);
     }
 
-    /// Fills in what the PCI Express capability says about links and nothing else said.
+    /// Sets the config space and every capability to why they are not known.
+    pub(crate) fn without_config(&mut self, absence: Absence) {
+        self.config = Err(absence);
+        self.express = Err(absence);
+        self.acs = Err(absence);
+        self.ats = Err(absence);
+        self.aer = Err(absence);
+        self.sriov = Err(absence);
+        self.resizable_bars = Err(absence);
+    }
+
+    /// Fills in facts that this capture of the function lacks and another has.
+    pub(crate) fn complete(&mut self, other: Self) {
+        self.identity = std::mem::take(&mut self.identity).or(other.identity);
+        self.bridge = self.bridge.or(other.bridge);
+        fill(&mut self.numa, other.numa);
+        fill(&mut self.driver, other.driver);
+        fill(&mut self.iommu_group, other.iommu_group);
+        fill(&mut self.physical_function, other.physical_function);
+        fill(&mut self.bars, other.bars);
+        fill(&mut self.link, other.link);
+        fill(&mut self.link_capable, other.link_capable);
+        fill(&mut self.config, other.config);
+        fill(&mut self.express, other.express);
+        fill(&mut self.acs, other.acs);
+        fill(&mut self.ats, other.ats);
+        fill(&mut self.aer, other.aer);
+        fill(&mut self.sriov, other.sriov);
+        fill(&mut self.resizable_bars, other.resizable_bars);
+    }
+
+    /// Takes the links that are not known yet from the PCI Express capability.
     pub(crate) fn take_links(&mut self) {
         let link = |pick: fn(&Express) -> Option<Link>| {
-            self.express
-                .as_ref()
-                .and_then(|express| pick(express).into())
+            let express = self.express.by_ref()?;
+            pick(express).ok_or(Absence::Missing)
         };
-        let (now, best) = (
-            link(|express| express.link),
-            link(|express| express.link_capable),
-        );
-        self.link = std::mem::replace(&mut self.link, Datum::Missing).or_else(|| now);
-        self.link_capable =
-            std::mem::replace(&mut self.link_capable, Datum::Missing).or_else(|| best);
+        self.link = self.link.or_else(|_| link(|express| express.link));
+        self.link_capable = (self.link_capable).or_else(|_| link(|express| express.link_capable));
     }
 }
 
 fn learn<T>(fact: &mut Datum<T>, said: Datum<T>) {
-    if !said.is_unknown() || matches!(fact, Datum::NotCollected) {
+    if !said.is_unknown() || matches!(fact, Err(Absence::NotCollected)) {
         *fact = said;
+    }
+}
+
+/// Takes the fact of another capture if this one is unknown.
+fn fill<T>(fact: &mut Datum<T>, other: Datum<T>) {
+    if fact.is_unknown() && !matches!(other, Err(Absence::NotCollected)) {
+        *fact = other;
     }
 }

@@ -149,6 +149,27 @@ impl Identity {
         self.vendor == Some(VendorId::NVIDIA) && self.class.is_some_and(Class::is_gpu)
     }
 
+    /// The model of a NIC of NVIDIA's by its number (`pci.ids`), for sources that have no names.
+    pub fn model(&self) -> Option<&'static str> {
+        if self.vendor != Some(VendorId::MELLANOX) {
+            return None;
+        }
+        Some(match self.device?.0 {
+            0x1003 | 0x1007 => "ConnectX-3",
+            0x1013 => "ConnectX-4",
+            0x1015 => "ConnectX-4 Lx",
+            0x1017 | 0x1019 => "ConnectX-5",
+            0x101b => "ConnectX-6",
+            0x101d => "ConnectX-6 Dx",
+            0x101f => "ConnectX-6 Lx",
+            0x1021 => "ConnectX-7",
+            0x1023 => "ConnectX-8",
+            0xa2d6 => "BlueField-2",
+            0xa2dc => "BlueField-3",
+            _ => return None,
+        })
+    }
+
     /// Whether it is a network device.
     pub fn is_network(&self) -> bool {
         self.class.is_some_and(Class::is_network)

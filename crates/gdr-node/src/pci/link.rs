@@ -43,6 +43,11 @@ impl LinkSpeed {
         Self::ALL.iter().filter(|speed| **speed <= self).count() as u8
     }
 
+    /// As sysfs words it: `64.0 GT/s PCIe`. NCCL compares the words and knows no others.
+    pub fn in_sysfs(self) -> String {
+        format!("{}.{} GT/s PCIe", self.0 / 10, self.0 % 10)
+    }
+
     /// Bytes per second that one lane carries after line coding: 8b/10b up to generation 2,
     /// 128b/130b up to generation 5, flits of 242 data bytes in 256 from generation 6.
     fn lane_bytes(self) -> u64 {
@@ -112,7 +117,7 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-/// A link as it is, or as it could be.
+/// The speed and width of a link, current or highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
     /// The signalling rate.
@@ -122,7 +127,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// What it carries in one direction after line coding; packet headers still take their part.
+    /// The bandwidth in one direction after line coding, packet headers included.
     pub fn bandwidth(self) -> Bandwidth {
         Bandwidth(self.speed.lane_bytes() * u64::from(self.width.0))
     }
@@ -137,7 +142,7 @@ impl Link {
     }
 
     /// A link from the registers that hold the speed in bits 3:0 and the width in bits 9:4.
-    /// `None` for a link that is down or a speed from the future.
+    /// `None` for a link that is down or an unknown speed.
     pub(crate) fn from_register(register: u16) -> Option<Self> {
         let speed = LinkSpeed::from_code((register & 0xf) as u8)?;
         let width = (register >> 4 & 0x3f) as u8;

@@ -1,12 +1,13 @@
-//! Resizable BARs: how much of a GPU's memory others can see.
+//! Resizable BARs, which decide how much of a GPU's memory peers can reach.
 
-use super::config::{ConfigSpace, Offset};
+use super::capability::ExtendedId;
+use super::config::ConfigSpace;
 use crate::source::Datum;
 
 /// The smallest size that a resizable BAR can have, in bytes.
 const UNIT: u64 = 1 << 20;
 
-/// One BAR whose size can be changed.
+/// A BAR whose size can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizableBar {
     /// The number of the BAR, 0 to 5.
@@ -23,33 +24,25 @@ impl ResizableBar {
         let exponent = self.sizes.checked_ilog2()?;
         UNIT.checked_shl(exponent).filter(|size| *size >= UNIT)
     }
+}
 
-    /// The entries of the capability, of which there are as many as the first one says
+impl ConfigSpace {
+    /// The resizable BARs. The control register of the first entry has the number of entries
     /// (PCI Express Base Specification 6.0, 7.8.6).
-    pub(crate) fn parse(config: &ConfigSpace, at: Offset) -> Datum<Vec<Self>> {
-        let entry = |n: u16| {
-            config.word(at.plus(4 + 8 * n)).and_then(|capable| {
-                config
-                    .word(at.plus(8 + 8 * n))
-                    .map(|control| (capable, control))
+    pub fn resizable_bars(&self) -> Datum<Vec<ResizableBar>> {
+        let at = self.find_extended(ExtendedId::RESIZABLE_BAR)?;
+        let count = (self.word(at.plus(8))? >> 5 & 0x7).min(6) as u16;
+        let bar = |n: u16| {
+            let capable = self.word(at.plus(4 + 8 * n))?;
+            let control = self.word(at.plus(8 + 8 * n))?;
+            Ok(ResizableBar {
+                bar: (control & 0x7) as u8,
+                size: UNIT.checked_shl(control >> 8 & 0x3f).unwrap_or(0),
+                // Bits 31:4 of the capability, then bits 31:16 of the control.
+                sizes: u64::from(capable >> 4) | u64::from(control >> 16) << 28,
             })
         };
-        entry(0).and_then(|(_, first)| {
-            let count = (first >> 5 & 0x7).min(6) as u16;
-            let mut bars = Vec::new();
-            for n in 0..count {
-                match entry(n) {
-                    Datum::Present((capable, control)) => bars.push(Self {
-                        bar: (control & 0x7) as u8,
-                        size: UNIT.checked_shl(control >> 8 & 0x3f).unwrap_or(0),
-                        // Bits 31:4 of the capability, then bits 31:16 of the control.
-                        sizes: u64::from(capable >> 4) | u64::from(control >> 16) << 28,
-                    }),
-                    absent => return absent.map(|_| Vec::new()),
-                }
-            }
-            Datum::Present(bars)
-        })
+        (0..count).map(bar).collect()
     }
 }
 
@@ -59,7 +52,7 @@ mod tests {
     use crate::pci::Unread;
 
     #[test]
-    fn a_resizable_bar_says_what_it_is_and_could_be() {
+    fn size_and_largest_size_of_a_resizable_bar_are_read() {
         let mut bytes = vec![0; 4096];
         bytes[0x06] = 0x10;
         bytes[0x34] = 0x40;
@@ -72,7 +65,7 @@ mod tests {
         put(0x104, 0x07ff << 10);
         put(0x108, 8 << 8 | 1 << 5 | 1);
         let config = ConfigSpace::new(bytes, Unread::NotCollected).unwrap();
-        let bars = config.resizable_bars().into_present().unwrap();
+        let bars = config.resizable_bars().unwrap();
         assert_eq!(bars.len(), 1);
         assert_eq!((bars[0].bar, bars[0].size), (1, 256 << 20));
         assert_eq!(bars[0].largest(), Some(64 << 30));

@@ -1,29 +1,28 @@
-//! Single Root I/O Virtualization: one device that shows itself as many.
+//! Single Root I/O Virtualization: one physical function with many virtual ones.
 
-use super::config::{ConfigSpace, Offset};
+use super::capability::ExtendedId;
+use super::config::ConfigSpace;
 use crate::source::Datum;
 
 /// The SR-IOV capability of a physical function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sriov {
-    /// Whether the virtual functions are on.
+    /// Whether the virtual functions are enabled.
     pub enabled: bool,
-    /// How many there can be.
+    /// The number of virtual functions that it supports (TotalVFs).
     pub total: u16,
-    /// How many there are.
+    /// The number of virtual functions (NumVFs).
     pub number: u16,
 }
 
-impl Sriov {
-    pub(crate) fn parse(config: &ConfigSpace, at: Offset) -> Datum<Self> {
-        config.half(at.plus(0x08)).and_then(|control| {
-            config.half(at.plus(0x0e)).and_then(|total| {
-                config.half(at.plus(0x10)).map(|number| Self {
-                    enabled: control & 1 != 0,
-                    total,
-                    number,
-                })
-            })
+impl ConfigSpace {
+    /// Single Root I/O Virtualization.
+    pub fn sriov(&self) -> Datum<Sriov> {
+        let at = self.find_extended(ExtendedId::SRIOV)?;
+        Ok(Sriov {
+            enabled: self.half(at.plus(0x08))? & 1 != 0,
+            total: self.half(at.plus(0x0e))?,
+            number: self.half(at.plus(0x10))?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Reading PCI functions from sysfs.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use super::bar;
 use super::config::{ConfigSpace, Unread};
@@ -8,7 +8,7 @@ use super::function::{Function, NumaNode};
 use super::identity::{Class, DeviceId, Identity, VendorId};
 use super::link::{Link, LinkWidth};
 use super::tree::{Parent, RootBus, Tree};
-use crate::source::{Datum, Source};
+use crate::source::{Absence, Datum, Source};
 
 /// Where Linux lists the PCI functions.
 const DEVICES: &str = "/sys/bus/pci/devices";
@@ -16,8 +16,8 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// Reads the PCI functions of a node from `/sys/bus/pci/devices` (Linux
 /// `Documentation/ABI/testing/sysfs-bus-pci`).
 ///
-/// Names there that are no addresses are left out. What cannot be said of a function stays an
-/// absence in it.
+/// Names that are not PCI addresses are skipped. Facts that cannot be read are absences in the
+/// function.
 pub fn read_functions(source: &impl Source) -> Datum<Tree> {
     source.list(DEVICES).map(|names| {
         let addresses = names.iter().filter_map(|name| name.parse().ok());
@@ -30,23 +30,17 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
     let text = |name: &str| source.text(&path(name));
     let hex = |name: &str| {
         text(name)
-            .into_present()
+            .ok()
             .and_then(|text| u32::from_str_radix(text.strip_prefix("0x").unwrap_or(&text), 16).ok())
     };
     let half = |name: &str| hex(name).and_then(|value| u16::try_from(value).ok());
+    // "Unknown" and 0 stand for a link that is down or not there.
     let link = |speed: &str, width: &str| {
-        text(speed).and_then(|speed| {
-            text(width).and_then(|width| {
-                // "Unknown" and 0 stand for a link that is down or not there.
-                let link = || {
-                    let width = LinkWidth(width.parse().ok().filter(|width| *width != 0)?);
-                    Some(Link {
-                        speed: speed.parse().ok()?,
-                        width,
-                    })
-                };
-                link().into()
-            })
+        let (speed, width) = (text(speed)?, text(width)?);
+        let lanes = width.parse().ok().filter(|lanes| *lanes != 0);
+        Ok(Link {
+            speed: speed.parse().map_err(|_| Absence::Missing)?,
+            width: LinkWidth(lanes.ok_or(Absence::Missing)?),
         })
     };
     let mut function = Function {
@@ -58,22 +52,23 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
             subsystem_device: half("subsystem_device").map(DeviceId),
             name: None,
         },
-        // -1 where firmware did not say, and in kernels without NUMA no file at all.
-        numa: text("numa_node").and_then(|text| text.parse().ok().map(NumaNode).into()),
+        // -1 if firmware did not assign a node; kernels without NUMA do not have the file.
+        numa: text("numa_node")
+            .and_then(|text| text.parse().ok().map(NumaNode).ok_or(Absence::Missing)),
         driver: source.link_name(&path("driver")),
         iommu_group: source
             .link_name(&path("iommu_group"))
-            .and_then(|name| name.parse().ok().into()),
+            .and_then(|name| name.parse().ok().ok_or(Absence::Missing)),
         physical_function: source
             .link_name(&path("physfn"))
-            .and_then(|name| name.parse().ok().into()),
+            .and_then(|name| name.parse().ok().ok_or(Absence::Missing)),
         bars: text("resource").map(|text| bar::parse_resource(&text)),
         link: link("current_link_speed", "current_link_width"),
         link_capable: link("max_link_speed", "max_link_width"),
         ..Function::new(bdf)
     };
     match source.read(&path("config")) {
-        Datum::Present(bytes) => {
+        Ok(bytes) => {
             // Without CAP_SYS_ADMIN Linux ends the file after the header.
             let unread = if bytes.len() <= 64 {
                 Unread::Denied
@@ -81,30 +76,23 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
                 Unread::NotCollected
             };
             if let Ok(config) = ConfigSpace::new(bytes, unread) {
-                function.apply(&config);
+                function.apply(config);
             }
         }
-        absent => {
-            function.express = absent.as_ref().and_then(|_| Datum::Missing);
-            function.acs = absent.as_ref().and_then(|_| Datum::Missing);
-            function.ats = absent.as_ref().and_then(|_| Datum::Missing);
-            function.aer = absent.as_ref().and_then(|_| Datum::Missing);
-            function.sriov = absent.as_ref().and_then(|_| Datum::Missing);
-            function.resizable_bars = absent.and_then(|_| Datum::Missing);
-        }
+        Err(absence) => function.without_config(absence),
     }
     function
 }
 
-/// What a function hangs on, by the names of the directories above it: root buses are called
-/// `pciDDDD:BB`, bridges by their addresses. A domain behind a function (VMD) has a root bus of
-/// its own below that function, which is then the parent.
+/// The parent of a function by the names of the directories above it: `pciDDDD:BB` is a root bus,
+/// an address is a bridge. A domain behind a function (VMD) has a root bus of its own below that
+/// function, which is then the parent.
 fn parent(source: &impl Source, bdf: Bdf) -> Parent {
     let mut parent = Parent::Root(RootBus {
         domain: bdf.domain,
         bus: bdf.bus,
     });
-    let Datum::Present(path) = source.resolve(&format!("{DEVICES}/{bdf}")) else {
+    let Ok(path) = source.resolve(&format!("{DEVICES}/{bdf}")) else {
         return parent;
     };
     let mut rooted = false;
@@ -171,26 +159,35 @@ mod tests {
     }
 
     #[test]
-    fn a_user_sees_the_tree_and_the_links_but_no_capabilities() {
-        let tree = read_functions(&node()).into_present().unwrap();
+    fn without_privilege_tree_and_links_are_read_and_capabilities_are_denied() {
+        let tree = read_functions(&node()).unwrap();
         let gpu = tree.get("41:00.0".parse().unwrap()).unwrap();
         assert!(gpu.identity.is_nvidia_gpu());
-        assert_eq!(gpu.numa, Datum::Missing);
-        assert_eq!(gpu.driver, Datum::Present("nvidia".to_owned()));
-        assert_eq!(gpu.iommu_group, Datum::Present(17));
-        assert_eq!(gpu.acs, Datum::Denied);
-        assert_eq!(gpu.link.present().unwrap().to_string(), "2.5 GT/s x16");
+        assert_eq!(gpu.numa, Err(Absence::Missing));
+        assert_eq!(gpu.driver, Ok("nvidia".to_owned()));
+        assert_eq!(gpu.iommu_group, Ok(17));
+        assert_eq!(gpu.acs, Err(Absence::Denied));
+        assert_eq!(gpu.link.as_ref().unwrap().to_string(), "2.5 GT/s x16");
         assert_eq!(
-            gpu.link_capable.present().unwrap().to_string(),
+            gpu.link_capable.as_ref().unwrap().to_string(),
             "32 GT/s x16"
         );
         let (root, chain) = tree.chain(gpu.bdf).unwrap();
         assert_eq!((root.to_string().as_str(), chain.len()), ("pci0000:40", 1));
-        assert_eq!(tree.get(chain[0]).unwrap().acs, Datum::Denied);
+        assert_eq!(tree.get(chain[0]).unwrap().acs, Err(Absence::Denied));
     }
 
     #[test]
-    fn a_domain_behind_a_function_hangs_on_that_function() {
+    fn a_gpu_that_reads_as_ones_is_gone_and_still_a_gpu() {
+        let node = node().file(&format!("{GPU}/config"), [0xff; 64]);
+        let tree = read_functions(&node).unwrap();
+        let gpu = tree.get("41:00.0".parse().unwrap()).unwrap();
+        assert!(gpu.gone && gpu.identity.is_nvidia_gpu());
+        assert!(gpu.acs.is_err());
+    }
+
+    #[test]
+    fn the_parent_of_a_domain_behind_a_function_is_that_function() {
         let node = MemorySource::new()
             .link_to(
                 "/sys/bus/pci/devices/0000:00:05.5",
@@ -205,7 +202,7 @@ mod tests {
                 "../../../devices/pci0000:00/0000:00:05.5/pci10000:00/10000:00:02.0",
             )
             .directory("/sys/bus/pci/devices/not an address");
-        let tree = read_functions(&node).into_present().unwrap();
+        let tree = read_functions(&node).unwrap();
         let (root, chain) = tree.chain("10000:01:00.0".parse().unwrap()).unwrap();
         assert_eq!(root.to_string(), "pci0000:00");
         let names: Vec<String> = chain.iter().map(Bdf::to_string).collect();
@@ -215,10 +212,10 @@ mod tests {
     #[test]
     fn a_node_that_does_not_show_its_devices_has_no_tree() {
         let node = MemorySource::new().denied("/sys/bus/pci/devices");
-        assert_eq!(read_functions(&node), Datum::Denied);
+        assert_eq!(read_functions(&node), Err(Absence::Denied));
         assert_eq!(
             read_functions(&MemorySource::partial()),
-            Datum::NotCollected
+            Err(Absence::NotCollected)
         );
     }
 }

@@ -1,15 +1,14 @@
 //! The tree that PCI functions form.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
-use super::function::Function;
+use super::function::{Function, NumaNode};
+use crate::source::Absence;
 
-/// A root bus: the one right below a host bridge.
-///
-/// This is what Linux calls `pci0000:3a`. Socket, chiplet or virtual machine may have many.
+/// A root bus: the bus directly below a host bridge, `pci0000:3a` in sysfs. A socket may have many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RootBus {
     /// Its PCI domain.
@@ -24,27 +23,30 @@ impl fmt::Display for RootBus {
     }
 }
 
-/// What a function hangs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The parent of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Parent {
     /// A root bus.
     Root(RootBus),
-    /// A bridge, or the function that a domain of its own lies behind (VMD).
+    /// A bridge, or the function with a PCI domain of its own behind it (VMD).
     Bridge(Bdf),
 }
 
-/// The PCI functions of a node and how they hang together.
+/// The PCI functions of a node and their parents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     functions: BTreeMap<Bdf, Function>,
     parents: BTreeMap<Bdf, Parent>,
+    /// The inverse of `parents`, which is looked up for every pair of devices.
+    children: BTreeMap<Parent, Vec<Bdf>>,
+    severed: BTreeSet<RootBus>,
 }
 
 impl Tree {
     /// A tree of functions whose parents are known.
     ///
-    /// A parent that is not itself among the functions, and one that would close a circle, is
-    /// replaced by the root bus with the number of the function's own bus.
+    /// A parent that is not among the functions or would close a cycle is replaced by the root bus
+    /// with the number of the function's own bus.
     pub fn new(functions: impl IntoIterator<Item = (Function, Parent)>) -> Self {
         let mut tree = Self::default();
         for (function, parent) in functions {
@@ -52,39 +54,41 @@ impl Tree {
             tree.functions.insert(function.bdf, function);
         }
         tree.cut_impossible_parents();
+        for (bdf, parent) in &tree.parents {
+            tree.children.entry(*parent).or_default().push(*bdf);
+        }
         tree
     }
 
-    /// A tree that is worked out from the bus numbers of its bridges, which is all that lspci
-    /// tells.
+    /// A tree that is derived from the bus numbers of its bridges, for lists by lspci.
     ///
-    /// Virtual functions may lie on buses that no bridge has as its secondary one; they hang on
-    /// the deepest bridge whose range holds their bus.
+    /// Virtual functions may be on buses that are not the secondary bus of any bridge. Their
+    /// parent is the deepest bridge whose range contains their bus.
     pub fn from_bus_numbers(functions: impl IntoIterator<Item = Function>) -> Self {
         let functions: Vec<Function> = functions.into_iter().collect();
-        let mut bridges: BTreeMap<u32, Vec<&Function>> = BTreeMap::new();
-        for function in functions
-            .iter()
-            .filter(|function| function.bridge.is_some())
-        {
-            bridges
-                .entry(function.bdf.domain)
-                .or_default()
-                .push(function);
+        let mut above: BTreeMap<u32, Vec<Option<Above>>> = BTreeMap::new();
+        for bridge in &functions {
+            let Some(range) = bridge.bridge else { continue };
+            let buses = (above.entry(bridge.bdf.domain)).or_insert_with(|| vec![None; 256]);
+            for bus in range.secondary..=range.subordinate {
+                // A bridge is on no bus behind itself.
+                if !range.contains(bus) || bus == bridge.bdf.bus {
+                    continue;
+                }
+                let deepest = &mut buses[usize::from(bus)];
+                if deepest.is_none_or(|known| known.secondary <= range.secondary) {
+                    *deepest = Some(Above {
+                        bridge: bridge.bdf,
+                        secondary: range.secondary,
+                    });
+                }
+            }
         }
         let parent = |function: &Function| {
             let bdf = function.bdf;
-            let candidates = bridges
-                .get(&bdf.domain)
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            let deepest = candidates
-                .iter()
-                .filter_map(|bridge| Some((bridge.bdf, bridge.bridge?)))
-                .filter(|(at, range)| range.contains(bdf.bus) && at.bus != bdf.bus && *at != bdf)
-                .max_by_key(|(_, range)| range.secondary);
+            let deepest = (above.get(&bdf.domain)).and_then(|buses| buses[usize::from(bdf.bus)]);
             match deepest {
-                Some((bridge, _)) => Parent::Bridge(bridge),
+                Some(deepest) => Parent::Bridge(deepest.bridge),
                 None => Parent::Root(RootBus {
                     domain: bdf.domain,
                     bus: bdf.bus,
@@ -105,26 +109,75 @@ impl Tree {
         self.functions.values()
     }
 
-    /// How many functions there are.
+    /// The number of functions.
     pub fn len(&self) -> usize {
         self.functions.len()
     }
 
-    /// Whether there is none.
+    /// Whether the tree has no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
 
-    /// What a function hangs on.
+    /// The parent of a function.
     pub fn parent(&self, bdf: Bdf) -> Option<Parent> {
         self.parents.get(&bdf).copied()
     }
 
-    /// The functions that hang on this one, ordered by address.
+    /// The children of a root bus or bridge, ordered by address.
     pub fn children(&self, of: Parent) -> impl Iterator<Item = &Function> {
-        self.functions
-            .values()
-            .filter(move |child| self.parent(child.bdf) == Some(of))
+        let children = self.children.get(&of).map_or(&[][..], Vec::as_slice);
+        children.iter().filter_map(|bdf| self.get(*bdf))
+    }
+
+    /// Whether a bus counts as a root bus only because the capture lacks the bridges above it.
+    pub fn is_severed(&self, root: RootBus) -> bool {
+        self.severed.contains(&root)
+    }
+
+    /// Marks root buses whose bridges the capture lacks.
+    pub(crate) fn sever(&mut self, roots: impl IntoIterator<Item = RootBus>) {
+        self.severed.extend(roots);
+    }
+
+    /// Fills in facts about these functions from another capture of the node.
+    pub(crate) fn complete(&mut self, other: Self) {
+        for (bdf, function) in other.functions {
+            if let Some(known) = self.functions.get_mut(&bdf) {
+                known.complete(function);
+            }
+        }
+    }
+
+    /// Gives each function whose NUMA node was not collected that of its card, else that of the
+    /// other functions below its root bus, where these are on one: Linux puts what is below a host
+    /// bridge on the host bridge's node.
+    pub(crate) fn infer_nodes(&mut self) {
+        let mut cards: BTreeMap<Bdf, Option<NumaNode>> = BTreeMap::new();
+        let mut roots: BTreeMap<RootBus, Option<NumaNode>> = BTreeMap::new();
+        let mut unknown = Vec::new();
+        for function in self.functions.values() {
+            let root = self.chain(function.bdf).map(|(root, _)| root);
+            match (&function.numa, root) {
+                (Ok(node), root) => {
+                    agree(&mut cards, card(function.bdf), *node);
+                    if let Some(root) = root {
+                        agree(&mut roots, root, *node);
+                    }
+                }
+                (Err(Absence::NotCollected), root) => unknown.push((function.bdf, root)),
+                _ => {}
+            }
+        }
+        for (bdf, root) in unknown {
+            let of_card = cards.get(&card(bdf)).copied().flatten();
+            let of_root = || roots.get(&root?).copied().flatten();
+            if let (Some(node), Some(function)) =
+                (of_card.or_else(of_root), self.functions.get_mut(&bdf))
+            {
+                function.numa = Ok(node);
+            }
+        }
     }
 
     /// The root buses, in order.
@@ -156,7 +209,7 @@ impl Tree {
     pub fn virtual_functions(&self, physical: Bdf) -> impl Iterator<Item = &Function> {
         self.functions
             .values()
-            .filter(move |function| function.physical_function.present() == Some(&physical))
+            .filter(move |function| function.physical_function.as_ref().ok() == Some(&physical))
     }
 
     /// The root bus and the bridges above a function, from the root down. `None` for a function
@@ -164,7 +217,7 @@ impl Tree {
     pub fn chain(&self, bdf: Bdf) -> Option<(RootBus, Vec<Bdf>)> {
         let mut bridges = Vec::new();
         let mut at = bdf;
-        // No circle is left in the parents; the bound keeps a mistake from becoming a hang.
+        // The parents have no cycle; the bound makes a bug here a wrong result instead of a hang.
         for _ in 0..=self.functions.len() {
             match self.parent(at)? {
                 Parent::Root(root) => {
@@ -193,32 +246,51 @@ impl Tree {
             }
         }
         let all: Vec<Bdf> = self.functions.keys().copied().collect();
-        // Functions whose way to a root is already known to end there.
-        let mut rooted: std::collections::BTreeSet<Bdf> = std::collections::BTreeSet::new();
+        // Functions whose path is known to end at a root.
+        let mut rooted: BTreeSet<Bdf> = BTreeSet::new();
         for start in all {
-            let mut way = vec![start];
+            let mut path = vec![start];
             let mut at = start;
             while let Some(Parent::Bridge(bridge)) = self.parents.get(&at).copied() {
                 if rooted.contains(&bridge) {
                     break;
                 }
-                if way.contains(&bridge) {
+                if path.contains(&bridge) {
                     self.parents.insert(bridge, own_root(bridge));
                     break;
                 }
-                way.push(bridge);
+                path.push(bridge);
                 at = bridge;
             }
-            rooted.extend(way);
+            rooted.extend(path);
         }
     }
+}
+
+/// The deepest bridge above a bus.
+#[derive(Clone, Copy)]
+struct Above {
+    bridge: Bdf,
+    secondary: u8,
+}
+
+/// The address that stands for all functions of a card.
+fn card(bdf: Bdf) -> Bdf {
+    Bdf { function: 0, ..bdf }
+}
+
+/// Keeps the node that all functions so far are on; `None` where they are on several.
+fn agree<K: Ord>(nodes: &mut BTreeMap<K, Option<NumaNode>>, of: K, node: NumaNode) {
+    nodes
+        .entry(of)
+        .and_modify(|known| *known = known.filter(|known| *known == node))
+        .or_insert(Some(node));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pci::BusRange;
-    use crate::source::Datum;
 
     fn bdf(text: &str) -> Bdf {
         text.parse().unwrap()
@@ -250,7 +322,7 @@ mod tests {
             device("43:00.1"),
             device("44:00.0"),
             Function {
-                physical_function: Datum::Present(bdf("44:00.0")),
+                physical_function: Ok(bdf("44:00.0")),
                 ..device("45:00.2")
             },
             device("00:1f.0"),
@@ -309,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn bridges_that_name_themselves_or_nothing_have_no_children() {
+    fn bridges_without_buses_behind_them_have_no_children() {
         let tree = Tree::from_bus_numbers([
             bridge("05:00.0", 5, 5),
             bridge("06:00.0", 0, 0),

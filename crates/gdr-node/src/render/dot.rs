@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::shape::{Branch, Shape};
+use super::layout::{Branch, Layout};
 use super::{link, redirects};
 use crate::devices::DeviceKind;
 use crate::inventory::Inventory;
@@ -15,9 +15,9 @@ pub fn dot(inventory: &Inventory) -> String {
          edge [fontname=\"sans-serif\", fontsize=10];\n",
     );
     // Writing to a string never fails.
-    for (number, node) in Shape::new(inventory)
+    for (number, node) in Layout::new(inventory)
         .iter()
-        .flat_map(|shape| &shape.nodes)
+        .flat_map(|layout| &layout.nodes)
         .enumerate()
     {
         let title = match node.node {

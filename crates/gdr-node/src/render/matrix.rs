@@ -1,12 +1,18 @@
-//! The matrix of `nvidia-smi topo -m`, in its words or in those of NCCL or UCX.
+//! The matrix of `nvidia-smi topo -m`, in its terms or in those of NCCL or UCX.
 
 use std::fmt::Write;
 
+use gdr_pci::Bdf;
+
 use crate::devices::{Device, DeviceKind};
 use crate::inventory::Inventory;
-use crate::source::{Datum, Source};
+use crate::source::{Absence, Datum, Source};
+use crate::topology::{DistanceClass, NcclClass, SmiClass, UcxClass};
 
-/// Whose words to use.
+/// The most devices of a matrix. Large servers have a hundred, with virtual functions a thousand.
+pub const MOST_DEVICES: usize = 4096;
+
+/// The vocabulary of the classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Vocabulary {
     /// Those of nvidia-smi: PIX, PXB, PHB, NODE, SYS.
@@ -19,7 +25,7 @@ pub enum Vocabulary {
 }
 
 impl Vocabulary {
-    /// What its words mean, a line each.
+    /// The legend, a line each.
     pub const fn legend(self) -> &'static str {
         match self {
             Self::Smi => SMI_LEGEND,
@@ -62,105 +68,194 @@ pub struct Affinity {
     pub cpus: Datum<String>,
     /// The NUMA node.
     pub numa: Datum<String>,
+    /// The NUMA node of the GPU's own memory, if it has one (Grace).
+    pub gpu_numa: Datum<String>,
 }
 
 impl Affinity {
-    /// Reads that of a device.
+    /// Reads the affinity of a device.
     pub fn read(source: &dyn Source, inventory: &Inventory, device: &Device) -> Self {
+        let bdf = device.bdf;
         Self {
-            cpus: source.text(&format!(
-                "/sys/bus/pci/devices/{}/local_cpulist",
-                device.bdf
-            )),
+            cpus: source.text(&format!("/sys/bus/pci/devices/{bdf}/local_cpulist")),
             // As nvidia-smi: on a node with one NUMA node it is that one, whatever firmware says.
             numa: inventory
-                .function(device.bdf)
-                .map_or(Datum::Missing, |function| function.numa.clone())
-                .or_else(|| inventory.numa.only_node().into())
+                .function(bdf)
+                .map_or(Err(Absence::Missing), |function| function.numa)
+                .or_else(|_| inventory.numa.only_node().ok_or(Absence::Missing))
                 .map(|node| node.to_string()),
+            gpu_numa: gpu_numa(source, bdf),
         }
     }
+}
+
+/// `Node: 8` of the driver's file about a GPU whose memory the kernel has as a node.
+fn gpu_numa(source: &dyn Source, bdf: Bdf) -> Datum<String> {
+    let text = source.text(&format!("/proc/driver/nvidia/gpus/{bdf}/numa_status"));
+    text.and_then(|text| {
+        let field = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| Some(line.trim().strip_prefix(name)?.trim().to_owned()))
+        };
+        let is_online = field("Status:").is_some_and(|status| status == "online");
+        let node = field("Node:").filter(|_| is_online);
+        node.filter(|node| node.parse::<u32>().is_ok())
+            .ok_or(Absence::Missing)
+    })
 }
 
 /// The cells of a matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
-    /// The devices, of rows and of columns.
+    /// The devices, of rows and of columns, at most [`MOST_DEVICES`].
     pub devices: Vec<Device>,
-    /// A row a device, a word a device.
-    pub words: Vec<Vec<String>>,
+    /// A row a device, a class a device.
+    pub classes: Vec<Vec<DistanceClass>>,
+    /// How many devices are left out.
+    pub left_out: usize,
+    headings: Vec<String>,
 }
 
 impl Cells {
-    /// The cells for all GPUs and NICs of a node; none where its tree is not known.
+    /// The cells for the GPUs and NICs of a node; none where its tree is not known.
     pub fn new(inventory: &Inventory, vocabulary: Vocabulary) -> Self {
-        let Some(topology) = inventory.topology() else {
+        let mut devices = inventory.devices();
+        let left_out = devices.len().saturating_sub(MOST_DEVICES);
+        devices.truncate(MOST_DEVICES);
+        let topology = inventory.topology();
+        let Some(topology) = topology.ok().filter(|_| !devices.is_empty()) else {
             return Self {
                 devices: Vec::new(),
-                words: Vec::new(),
+                classes: Vec::new(),
+                left_out: 0,
+                headings: Vec::new(),
             };
         };
-        let devices = inventory.devices();
-        let word = |a: &Device, b: &Device| match topology.relation(a.bdf, b.bdf) {
-            Ok(_) if a.bdf == b.bdf => "X".to_owned(),
-            Ok(relation) => match vocabulary {
-                Vocabulary::Smi => relation.smi.to_string(),
-                Vocabulary::Nccl => relation.nccl.to_string(),
-                Vocabulary::Ucx => relation.ucx.class.to_string(),
-            },
-            Err(_) => "?".to_owned(),
+        let distances = topology.distances(devices.iter().map(|device| device.bdf));
+        let class = |a: usize, b: usize| {
+            let class = match vocabulary {
+                Vocabulary::Smi => distances.smi(a, b).map(DistanceClass::Smi),
+                Vocabulary::Nccl => distances.nccl(a, b).map(DistanceClass::Nccl),
+                Vocabulary::Ucx => distances.ucx(a, b).map(DistanceClass::Ucx),
+            };
+            match class {
+                Some(_) if devices[a].bdf == devices[b].bdf => DistanceClass::Same,
+                class => class.unwrap_or(DistanceClass::Unknown),
+            }
         };
-        let words = (devices.iter())
-            .map(|a| devices.iter().map(|b| word(a, b)).collect())
+        // A way is as long back as it is there.
+        let places = 0..devices.len();
+        let mut classes: Vec<Vec<DistanceClass>> = (places.clone())
+            .map(|a| (0..=a).map(|b| class(a, b)).collect())
             .collect();
-        Self { devices, words }
+        for a in places {
+            let (upper, lower) = classes.split_at_mut(a + 1);
+            upper[a].extend(lower.iter().map(|row| row[a]));
+        }
+        let mut nics = 0..;
+        let headings = (devices.iter())
+            .map(|device| match device.kind {
+                DeviceKind::Gpu => device.name.clone(),
+                DeviceKind::Nic => format!("NIC{}", nics.next().unwrap_or(0_u32)),
+            })
+            .collect();
+        Self {
+            devices,
+            classes,
+            left_out,
+            headings,
+        }
     }
 
-    /// What a column is called: `GPU0`, `NIC0`.
-    pub fn heading(&self, index: usize) -> String {
-        let Some(device) = self.devices.get(index) else {
-            return String::new();
+    /// The heading of a column: `GPU0`, `NIC0`; empty beyond the last.
+    pub fn heading(&self, index: usize) -> &str {
+        self.headings.get(index).map_or("", String::as_str)
+    }
+}
+
+/// The colours of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Paint {
+    /// No colours.
+    #[default]
+    Plain,
+    /// By the escapes of a terminal: near is green, far is red.
+    Terminal,
+}
+
+impl Paint {
+    /// A word about a class, in its colour.
+    pub fn word(self, class: DistanceClass, word: &str) -> String {
+        let colour = match class {
+            _ if self == Self::Plain => None,
+            DistanceClass::Smi(SmiClass::Nv(_) | SmiClass::Pix | SmiClass::Pxb)
+            | DistanceClass::Ucx(UcxClass::Default) => Some(32),
+            DistanceClass::Nccl(class) if class.is_gdr_by_default() => Some(32),
+            DistanceClass::Smi(SmiClass::Phb | SmiClass::Node)
+            | DistanceClass::Nccl(NcclClass::Phb)
+            | DistanceClass::Ucx(UcxClass::Phb | UcxClass::Node) => Some(33),
+            DistanceClass::Same => Some(2),
+            _ => Some(31),
         };
-        match device.kind {
-            DeviceKind::Gpu => device.name.clone(),
-            DeviceKind::Nic => {
-                let before = (self.devices[..index].iter())
-                    .filter(|other| other.kind == DeviceKind::Nic)
-                    .count();
-                format!("NIC{before}")
-            }
+        match colour {
+            Some(colour) => format!("\x1b[{colour}m{word}\x1b[0m"),
+            None => word.to_owned(),
         }
     }
 }
 
 /// The matrix as nvidia-smi lays it out: a line a device, cells apart by tabs, the affinity of
 /// GPUs, and the legends.
-pub fn matrix(source: &dyn Source, inventory: &Inventory, vocabulary: Vocabulary) -> String {
+pub fn matrix(
+    source: &dyn Source,
+    inventory: &Inventory,
+    vocabulary: Vocabulary,
+    paint: Paint,
+) -> String {
     let cells = Cells::new(inventory, vocabulary);
     let mut out = String::new();
     for index in 0..cells.devices.len() {
         out.push('\t');
-        out.push_str(&cells.heading(index));
+        out.push_str(cells.heading(index));
     }
-    out.push_str("\tCPU Affinity\tNUMA Affinity\n");
-    for (index, (device, row)) in cells.devices.iter().zip(&cells.words).enumerate() {
-        out.push_str(&cells.heading(index));
-        for word in row {
+    out.push_str("\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n");
+    // Writing to a string never fails, here and below.
+    for (index, (device, row)) in cells.devices.iter().zip(&cells.classes).enumerate() {
+        out.push_str(cells.heading(index));
+        for class in row {
             out.push('\t');
-            // As nvidia-smi does: ` X `.
-            out.push_str(if word == "X" { " X " } else { word });
+            match (class, paint) {
+                // As nvidia-smi does: ` X `.
+                (DistanceClass::Same, _) => out.push_str(&paint.word(*class, " X ")),
+                (class, Paint::Plain) => {
+                    let _ = write!(out, "{class}");
+                }
+                (class, paint) => out.push_str(&paint.word(*class, &class.to_string())),
+            }
         }
         if device.kind == DeviceKind::Gpu {
             let affinity = Affinity::read(source, inventory, device);
             let known = |datum: Datum<String>| {
-                (datum.into_present())
+                (datum.ok())
                     .filter(|text| !text.is_empty())
                     .unwrap_or_else(|| "N/A".to_owned())
             };
-            // Writing to a string never fails.
-            let _ = write!(out, "\t{}\t{}", known(affinity.cpus), known(affinity.numa));
+            let _ = write!(
+                out,
+                "\t{}\t{}\t\t{}",
+                known(affinity.cpus),
+                known(affinity.numa),
+                known(affinity.gpu_numa)
+            );
         }
         out.push('\n');
+    }
+    if cells.left_out > 0 {
+        let _ = writeln!(
+            out,
+            "\n{} more devices are left out: the matrix has room for {MOST_DEVICES}.",
+            cells.left_out
+        );
     }
     out.push_str("\nLegend:\n\n");
     out.push_str(vocabulary.legend());
@@ -185,14 +280,14 @@ mod tests {
     fn the_reader_of_nvidia_smis_matrix_reads_ours() {
         let node = example::node();
         let inventory = Inventory::read(&node);
-        let text = matrix(&node, &inventory, Vocabulary::Smi);
+        let text = matrix(&node, &inventory, Vocabulary::Smi, Paint::Plain);
         let read = topo_matrix::read_all(&text).unwrap().remove(0);
         let cells = Cells::new(&inventory, Vocabulary::Smi);
         assert_eq!(read.devices.len(), 18);
-        for (a, row) in cells.words.iter().enumerate() {
+        for (a, row) in cells.classes.iter().enumerate() {
             for (b, word) in row.iter().enumerate() {
-                let class = read.class(&cells.heading(a), &cells.heading(b));
-                assert_eq!(class.map(|class| class.to_string()).as_ref(), Some(word));
+                let class = read.class(cells.heading(a), cells.heading(b));
+                assert_eq!(class.map(|class| class.to_string()), Some(word.to_string()));
             }
         }
         assert_eq!(read.legend[3].1, "mlx5_3");
@@ -211,8 +306,31 @@ mod tests {
             .file(&format!("{place}/numa_node"), "-1\n")
             .file(&format!("{place}/local_cpulist"), "0-15\n")
             .file("/sys/devices/system/node/online", "0\n");
-        let text = matrix(&node, &Inventory::read(&node), Vocabulary::Smi);
-        assert!(text.contains("GPU0\t X \t0-15\t0\n"), "{text}");
+        let of = |node: &crate::MemorySource| {
+            matrix(
+                node,
+                &Inventory::read(node),
+                Vocabulary::Smi,
+                Paint::default(),
+            )
+        };
+        let text = of(&node);
+        assert!(text.contains("GPU0\t X \t0-15\t0\t\tN/A\n"), "{text}");
+        let status = "/proc/driver/nvidia/gpus/0000:00:06.0/numa_status";
+        let grace = node.file(status, "Node:           8\nStatus:         online\n");
+        let text = of(&grace);
+        assert!(text.contains("GPU0\t X \t0-15\t0\t\t8\n"), "{text}");
+    }
+
+    #[test]
+    fn near_is_green_and_far_is_red_where_colour_is_on() {
+        let node = example::node();
+        let inventory = Inventory::read(&node);
+        let text = matrix(&node, &inventory, Vocabulary::Smi, Paint::Terminal);
+        assert!(text.contains("\x1b[32mPIX\x1b[0m"), "{text}");
+        assert!(text.contains("\x1b[31mSYS\x1b[0m"), "{text}");
+        let plain = matrix(&node, &inventory, Vocabulary::Smi, Paint::Plain);
+        assert!(!plain.contains('\x1b'));
     }
 
     #[test]
@@ -222,7 +340,7 @@ mod tests {
         let word = |vocabulary| {
             let cells = Cells::new(&inventory, vocabulary);
             // GPU0 and GPU2 are below different host bridges of one node.
-            cells.words[0][2].clone()
+            cells.classes[0][2].to_string()
         };
         assert_eq!(word(Vocabulary::Smi), "NODE");
         assert_eq!(word(Vocabulary::Nccl), "PHB");
@@ -233,6 +351,7 @@ mod tests {
     fn a_node_without_a_tree_has_an_empty_matrix() {
         let node = crate::MemorySource::partial();
         let inventory = Inventory::read(&node);
-        assert!(matrix(&node, &inventory, Vocabulary::Smi).contains("Legend:"));
+        let text = matrix(&node, &inventory, Vocabulary::Smi, Paint::Plain);
+        assert!(text.contains("Legend:"));
     }
 }

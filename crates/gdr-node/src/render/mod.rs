@@ -11,27 +11,27 @@
 
 mod dot;
 mod escape;
+mod layout;
 mod matrix;
 mod nccl_xml;
-mod shape;
 mod svg;
 mod tree;
 
 pub use dot::dot;
 pub use escape::Escaped;
-pub use matrix::{Affinity, Cells, Vocabulary, matrix};
+pub use layout::{Branch, Layout, NumaGroup, RootGroup};
+pub use matrix::{Affinity, Cells, MOST_DEVICES, Paint, Vocabulary, matrix};
 pub use nccl_xml::nccl_xml;
-pub use shape::{Branch, NumaShape, RootShape, Shape};
-pub use svg::svg;
-pub use tree::tree;
+pub use svg::{svg, svg_titled};
+pub use tree::{nothing, tree};
 
 use crate::pci::{AcsBits, Function};
 
-/// A function's link, now and at its best where the two differ: `32 GT/s x8 of x16`. A port that
-/// could be faster than what is plugged in is no news, so of bridges only lanes count.
+/// A function's link, now and at its best where the two differ: `32 GT/s x8 of x16`. A port is
+/// often faster than the device below it, so for bridges only the width is compared.
 pub(crate) fn link(function: &Function) -> Option<String> {
-    let now = function.link.present().copied();
-    let best = function.link_capable.present().copied();
+    let now = function.link.as_ref().ok().copied();
+    let best = function.link_capable.as_ref().ok().copied();
     Some(match (now, best) {
         (Some(now), Some(best)) if now.speed < best.speed && !function.is_bridge() => {
             format!("{now} of {best}")
@@ -43,8 +43,8 @@ pub(crate) fn link(function: &Function) -> Option<String> {
     })
 }
 
-/// The ACS bits of a port that keep peers from talking straight to each other.
+/// The ACS bits of a port that redirect peer-to-peer traffic.
 pub(crate) fn redirects(function: &Function) -> Option<AcsBits> {
-    let bits = function.acs.present()?.redirecting();
+    let bits = function.acs.as_ref().ok()?.redirecting();
     (!bits.is_empty()).then_some(bits)
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use super::Escaped;
 use crate::devices::{Device, DeviceKind};
 use crate::inventory::Inventory;
-use crate::pci::{Function, Link, LinkSpeed, NumaNode};
+use crate::pci::{Function, Link, NumaNode};
 use crate::source::Source;
 
 /// A function of NCCL's tree: a device, or the upper port of a switch.
@@ -23,7 +23,7 @@ struct Node {
 /// for (`gpu`, `nvlink`) itself when it reads the file.
 pub fn nccl_xml(source: &dyn Source, inventory: &Inventory) -> String {
     let mut cpus: BTreeMap<Option<NumaNode>, Node> = BTreeMap::new();
-    let Some(tree) = inventory.tree.present() else {
+    let Some(tree) = inventory.tree.as_ref().ok() else {
         return "<system version=\"1\">\n</system>\n".to_owned();
     };
     for device in inventory.devices() {
@@ -36,7 +36,7 @@ pub fn nccl_xml(source: &dyn Source, inventory: &Inventory) -> String {
         let top = way.first().copied().unwrap_or(device.bdf);
         let numa = tree
             .get(top)
-            .and_then(|function| function.numa.present().copied());
+            .and_then(|function| function.numa.as_ref().ok().copied());
         let mut at = cpus.entry(numa).or_default();
         for bridge in way {
             at = at.below.entry(bridge).or_default();
@@ -106,29 +106,25 @@ fn identity(out: &mut String, function: &Function) {
     // NCCL takes a link at its best: an idle one is slower.
     let best = function
         .link_capable
-        .present()
-        .or(function.link.present())
+        .as_ref()
+        .ok()
+        .or(function.link.as_ref().ok())
         .copied();
     if let Some(Link { speed, width }) = best {
         let _ = write!(
             out,
             " link_speed=\"{}\" link_width=\"{}\"",
-            speed_words(speed),
+            speed.in_sysfs(),
             width.0
         );
     }
 }
 
-/// As sysfs words it, which NCCL compares.
-fn speed_words(speed: LinkSpeed) -> String {
-    format!("{speed} PCIe")
-}
-
 /// A port's rate in Mb/s, of `400 Gb/sec (4X NDR)`.
 fn speed(device: &Device, inventory: &Inventory) -> String {
-    let rate = inventory.rdma.present().and_then(|all| {
+    let rate = inventory.rdma.as_ref().ok().and_then(|all| {
         let device = all.iter().find(|it| it.name == device.name)?;
-        let text = device.ports.first()?.rate.present()?;
+        let text = device.ports.first()?.rate.as_ref().ok()?;
         let gigabits: f64 = text.split_whitespace().next()?.parse().ok()?;
         Some(gigabits * 1000.0)
     });
@@ -144,7 +140,7 @@ fn affinity(source: &dyn Source, numa: Option<NumaNode>) -> String {
     numa.and_then(|node| {
         source
             .text(&format!("/sys/devices/system/node/node{node}/cpumap"))
-            .into_present()
+            .ok()
     })
     .filter(|map| !map.is_empty())
     .map_or(String::new(), |map| {
@@ -162,7 +158,7 @@ struct Cpu {
 
 impl Cpu {
     fn read(source: &dyn Source) -> Self {
-        let Some(text) = source.text("/proc/cpuinfo").into_present() else {
+        let Some(text) = source.text("/proc/cpuinfo").ok() else {
             return Self::default();
         };
         let field = |name: &str| {
@@ -215,5 +211,23 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn speeds_are_in_the_words_that_nccl_compares() {
+        // kvDictPciGen of NCCL's src/graph/topo.cc, the words of sysfs.
+        for (said, written) in [
+            ("2.5 GT/s PCIe", "2.5 GT/s PCIe"),
+            ("5 GT/s", "5.0 GT/s PCIe"),
+            ("8.0 GT/s PCIe", "8.0 GT/s PCIe"),
+            ("32GT/s", "32.0 GT/s PCIe"),
+            ("64.0 GT/s PCIe", "64.0 GT/s PCIe"),
+        ] {
+            let speed: crate::pci::LinkSpeed = said.parse().unwrap();
+            assert_eq!(speed.in_sysfs(), written);
+        }
+        let node = example::node();
+        let text = nccl_xml(&node, &Inventory::read(&node));
+        assert!(text.contains(" link_speed=\"32.0 GT/s PCIe\""), "{text}");
     }
 }

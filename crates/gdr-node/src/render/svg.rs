@@ -3,21 +3,30 @@
 
 use std::fmt::Write;
 
-use super::shape::{Branch, NumaShape, RootShape, Shape};
+use super::layout::{Branch, Layout, NumaGroup, RootGroup};
+use super::tree::unplaced;
 use super::{Cells, Escaped, Vocabulary, link, redirects};
 use crate::devices::{Device, DeviceKind};
 use crate::inventory::Inventory;
-use crate::pci::Function;
+use crate::pci::{Function, PortType};
+use crate::topology::DistanceClass;
 
 /// The widest that a row of host bridges becomes before the next one is begun, in pixels.
 const ROW: f64 = 1300.0;
 const GAP: f64 = 14.0;
-const LEAF: (f64, f64) = (116.0, 62.0);
+const LEAF: (f64, f64) = (116.0, 74.0);
 const SWITCH: f64 = 36.0;
 /// Between a bridge and what hangs on it: room for the port's words.
 const WIRE: f64 = 40.0;
 const HEAD: f64 = 26.0;
 const CELL: (f64, f64) = (58.0, 22.0);
+/// The most rows and columns of the table of distances, and the most NVSwitches in a row: what a
+/// screen shows.
+const MOST_ROWS: usize = 64;
+const MOST_COLUMNS: usize = 128;
+const MOST_SWITCHES: usize = 16;
+/// The most characters of a model's name in a box.
+const MOST_MODEL: usize = 18;
 
 const STYLE: &str = "\
 text{font-family:system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1b1f24}\
@@ -30,11 +39,47 @@ text{font-family:system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1b1f24}\
 .nic{fill:#ddebfb;stroke:#1f6fc4}.w{stroke:#8c959f;fill:none;stroke-width:1.5}\
 .wbad{stroke:#cf222e;fill:none;stroke-width:2.5;stroke-dasharray:5 3}";
 
-/// A thing with room below it: a switch, or a device with the ports above it.
+/// What a bridge is in a picture.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    RootPort,
+    /// A switch, by the port that leads to the root.
+    Switch,
+    /// A port of a switch that leads away from the root.
+    Port,
+}
+
+impl Role {
+    /// What a bridge says that it is; else what it is by the bridges above it, of which every
+    /// second one begins a switch.
+    fn of(function: Option<&Function>, above: usize) -> Self {
+        let express = function.and_then(|function| function.express.as_ref().ok());
+        match express.map(|express| express.port) {
+            Some(PortType::RootPort) => Self::RootPort,
+            Some(PortType::SwitchUpstream) => Self::Switch,
+            Some(PortType::SwitchDownstream) => Self::Port,
+            _ if above == 0 => Self::RootPort,
+            _ if above % 2 == 1 => Self::Switch,
+            _ => Self::Port,
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::RootPort => "root port",
+            Self::Switch => "switch",
+            Self::Port => "port",
+        }
+    }
+}
+
+/// A thing with room below it: a bridge, or a device with the ports above it.
 enum Item<'a> {
-    Switch {
-        /// The bridges that it is, from the top down.
-        bridges: Vec<&'a Function>,
+    Bridge {
+        role: Role,
+        bridge: Option<&'a Function>,
+        /// The ports on the line from above.
+        ports: Vec<&'a Function>,
         inside: Vec<Item<'a>>,
     },
     Leaf {
@@ -44,7 +89,7 @@ enum Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    fn new(branch: &'a Branch, inventory: &'a Inventory) -> Self {
+    fn new(branch: &'a Branch, inventory: &'a Inventory, above: usize) -> Self {
         match branch {
             Branch::Device(device) => Self::Leaf {
                 ports: Vec::new(),
@@ -52,19 +97,23 @@ impl<'a> Item<'a> {
             },
             Branch::Bridge { bdf, below } => {
                 let here = inventory.function(*bdf);
-                if let [only] = below.as_slice() {
-                    // A bridge with one thing below it is a port on the way to it.
-                    let mut item = Self::new(only, inventory);
-                    let (Self::Switch { bridges: way, .. } | Self::Leaf { ports: way, .. }) =
+                let role = Role::of(here, above);
+                // A port with one thing below it is on the line to it. A switch has its box
+                // whatever is below it, because it counts in every distance.
+                if let ([only], true) = (below.as_slice(), role != Role::Switch) {
+                    let mut item = Self::new(only, inventory, above + 1);
+                    let (Self::Bridge { ports: way, .. } | Self::Leaf { ports: way, .. }) =
                         &mut item;
                     way.splice(0..0, here);
                     return item;
                 }
-                Self::Switch {
-                    bridges: here.into_iter().collect(),
+                Self::Bridge {
+                    role,
+                    bridge: here,
+                    ports: Vec::new(),
                     inside: below
                         .iter()
-                        .map(|branch| Self::new(branch, inventory))
+                        .map(|branch| Self::new(branch, inventory, above + 1))
                         .collect(),
                 }
             }
@@ -74,18 +123,17 @@ impl<'a> Item<'a> {
     fn size(&self) -> (f64, f64) {
         match self {
             Self::Leaf { .. } => LEAF,
-            Self::Switch { inside, .. } => {
+            Self::Bridge { inside, .. } => {
                 let (width, height) = row(inside);
-                (width.max(200.0), SWITCH + WIRE + height)
+                (width.max(140.0), SWITCH + WIRE + height)
             }
         }
     }
 
-    /// The ports on the line from above: of a switch those above it.
+    /// The ports on the line from above.
     fn ways(&self) -> &[&'a Function] {
         match self {
-            Self::Switch { bridges, .. } => bridges.split_last().map_or(&[], |(_, above)| above),
-            Self::Leaf { ports, .. } => ports,
+            Self::Bridge { ports, .. } | Self::Leaf { ports, .. } => ports,
         }
     }
 }
@@ -102,16 +150,35 @@ fn row(items: &[Item<'_>]) -> (f64, f64) {
 /// A picture of the node: an SVG element of its own size. Ports whose ACS redirects what peers
 /// send each other, and links that lack lanes, are red.
 pub fn svg(inventory: &Inventory) -> String {
+    drawn(inventory, None)
+}
+
+/// The same below a title, which says whose node it is and when that was.
+pub fn svg_titled(inventory: &Inventory, title: &str) -> String {
+    drawn(inventory, Some(title))
+}
+
+fn drawn(inventory: &Inventory, title: Option<&str>) -> String {
     let mut body = String::new();
     let (mut y, mut width) = (GAP, 420.0_f64);
-    if let Some(shape) = Shape::new(inventory) {
-        for node in &shape.nodes {
+    if let Some(title) = title {
+        text(&mut body, GAP, y + 16.0, "h", title);
+        // Letters are some 8 pixels wide.
+        width = width.max(8.0 * title.chars().count() as f64);
+        y += 30.0;
+    }
+    let nothing = body.len();
+    if let Some(layout) = Layout::new(inventory) {
+        for node in &layout.nodes {
             let (w, h) = numa(&mut body, node, inventory, GAP, y);
             width = width.max(w);
             y += h + GAP;
         }
     }
-    if body.is_empty() {
+    let (w, h) = nvswitches(&mut body, inventory, GAP, y);
+    width = width.max(w);
+    y += h;
+    if body.len() == nothing {
         text(
             &mut body,
             GAP,
@@ -127,9 +194,10 @@ pub fn svg(inventory: &Inventory) -> String {
     let (width, height) = (width + 2.0 * GAP, y + GAP);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"PCI topology\">\n\
+         viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">\n\
          <style>{STYLE}</style>\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{body}</svg>\n"
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{body}</svg>\n",
+        Escaped(title.unwrap_or("PCI topology"))
     )
 }
 
@@ -159,13 +227,13 @@ fn rect(out: &mut String, (x, y): (f64, f64), (w, h): (f64, f64), class: &str) {
     );
 }
 
-fn numa(out: &mut String, node: &NumaShape, inventory: &Inventory, x: f64, y: f64) -> (f64, f64) {
+fn numa(out: &mut String, node: &NumaGroup, inventory: &Inventory, x: f64, y: f64) -> (f64, f64) {
     let mut inside = String::new();
     let (mut across, mut down) = (x + GAP, y + HEAD + 8.0);
     let (mut widest, mut tallest) = (0.0_f64, 0.0_f64);
-    for shape in &node.roots {
-        let items: Vec<Item<'_>> = (shape.branches.iter())
-            .map(|branch| Item::new(branch, inventory))
+    for group in &node.roots {
+        let items: Vec<Item<'_>> = (group.branches.iter())
+            .map(|branch| Item::new(branch, inventory, 0))
             .collect();
         let (w, h) = room(&items);
         if across > x + GAP && across + w > x + ROW {
@@ -173,7 +241,7 @@ fn numa(out: &mut String, node: &NumaShape, inventory: &Inventory, x: f64, y: f6
             down += tallest + GAP;
             tallest = 0.0;
         }
-        root(&mut inside, shape, &items, inventory, across, down);
+        root(&mut inside, group, &items, inventory, across, down);
         across += w + GAP;
         widest = widest.max(across - x);
         tallest = tallest.max(h);
@@ -182,7 +250,7 @@ fn numa(out: &mut String, node: &NumaShape, inventory: &Inventory, x: f64, y: f6
     rect(out, (x, y), size, "numa");
     let title = match node.node {
         Some(node) => format!("NUMA node {node}"),
-        None => "no NUMA node (firmware does not say)".to_owned(),
+        None => unplaced(inventory).to_owned(),
     };
     text(out, x + GAP, y + 22.0, "h", &title);
     out.push_str(&inside);
@@ -197,7 +265,7 @@ fn room(items: &[Item<'_>]) -> (f64, f64) {
 
 fn root(
     out: &mut String,
-    shape: &RootShape,
+    group: &RootGroup,
     items: &[Item<'_>],
     inventory: &Inventory,
     x: f64,
@@ -205,7 +273,7 @@ fn root(
 ) {
     let size = room(items);
     rect(out, (x, y), size, "root");
-    text(out, x + 10.0, y + 18.0, "m", &shape.root.to_string());
+    text(out, x + 10.0, y + 18.0, "m", &group.root.to_string());
     let from = (x + size.0 / 2.0, y + HEAD);
     beside(out, items, inventory, x + GAP, y + HEAD + WIRE, from);
 }
@@ -252,14 +320,17 @@ fn wire(out: &mut String, ways: &[&Function], from: (f64, f64), to: (f64, f64)) 
 fn draw(out: &mut String, item: &Item<'_>, inventory: &Inventory, x: f64, y: f64) {
     let (width, _) = item.size();
     match item {
-        Item::Switch { bridges, inside } => {
+        Item::Bridge {
+            role,
+            bridge,
+            inside,
+            ..
+        } => {
             rect(out, (x, y), (width, SWITCH), "sw");
-            let words = match bridges.last() {
-                Some(top) => format!("switch {}", top.bdf),
-                None => "switch".to_owned(),
-            };
+            let at = bridge.map_or(String::new(), |bridge| format!(" {}", bridge.bdf));
+            let words = format!("{}{at}", role.words());
             middle(out, x + width / 2.0, y + 15.0, "m", &words);
-            let up = bridges.last().and_then(|top| link(top)).unwrap_or_default();
+            let up = bridge.and_then(link).unwrap_or_default();
             middle(out, x + width / 2.0, y + 29.0, "s", &up);
             let (row_width, _) = row(inside);
             let left = x + (width - row_width) / 2.0;
@@ -288,7 +359,12 @@ fn leaf(out: &mut String, device: &Device, inventory: &Inventory, x: f64, y: f64
     let Some(function) = function else {
         return;
     };
-    let lanes = match (function.link.present(), function.link_capable.present()) {
+    let model = model(function).unwrap_or_default();
+    middle(out, centre, y + 51.0, "s", &model);
+    let lanes = match (
+        function.link.as_ref().ok(),
+        function.link_capable.as_ref().ok(),
+    ) {
         (Some(now), Some(best)) => now.width < best.width,
         _ => false,
     };
@@ -296,21 +372,63 @@ fn leaf(out: &mut String, device: &Device, inventory: &Inventory, x: f64, y: f64
     middle(
         out,
         centre,
-        y + 52.0,
+        y + 66.0,
         class,
         &link(function).unwrap_or_default(),
     );
 }
 
+/// A device's model in a few letters: what its name has in brackets, or what its number says.
+fn model(function: &Function) -> Option<String> {
+    let identity = &function.identity;
+    let of_name = identity.name.as_deref().and_then(|name| {
+        let plain = |text: &&str| !text.contains(':');
+        let inside = name.split('[').skip(1).filter_map(|rest| {
+            let (inside, _) = rest.split_once(']')?;
+            Some(inside).filter(plain)
+        });
+        inside.last().or_else(|| name.split(" Device ").nth(1))
+    });
+    let words = of_name.or_else(|| identity.model())?;
+    let short: String = words.chars().take(MOST_MODEL).collect();
+    Some(if short.len() < words.len() {
+        format!("{}…", short.trim_end())
+    } else {
+        short
+    })
+}
+
+/// The NVSwitches, which the tree has beside the way to the GPUs.
+fn nvswitches(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f64) {
+    let all: Vec<&Function> = inventory.nvswitches().collect();
+    if all.is_empty() {
+        return (0.0, 0.0);
+    }
+    text(out, x, y + 18.0, "h", "NVSwitches");
+    let mut across = x;
+    for switch in all.iter().take(MOST_SWITCHES) {
+        rect(out, (across, y + 28.0), (LEAF.0, SWITCH), "sw");
+        let centre = across + LEAF.0 / 2.0;
+        middle(out, centre, y + 43.0, "s", "NVSwitch");
+        middle(out, centre, y + 57.0, "m", &switch.bdf.to_string());
+        across += LEAF.0 + GAP;
+    }
+    if let Some(more) = all.len().checked_sub(MOST_SWITCHES).filter(|n| *n > 0) {
+        text(out, across, y + 50.0, "s", &format!("and {more} more"));
+        across += LEAF.0;
+    }
+    (across, 28.0 + SWITCH + GAP)
+}
+
 /// The colour of a class, from near to far.
-fn colour(word: &str) -> &'static str {
-    match word {
+fn colour(class: DistanceClass) -> &'static str {
+    match class.to_string().as_str() {
         "PIX" => "#b7e1a1",
         "PXB" => "#d5edb9",
         "PHB" => "#fdf0b3",
         "NODE" => "#fbd9a6",
         "SYS" => "#f7b7b0",
-        _ if word.starts_with("NV") => "#8fd18f",
+        word if word.starts_with("NV") => "#8fd18f",
         _ => "#f0f2f4",
     }
 }
@@ -324,22 +442,24 @@ fn distances(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f
     if gpus == 0 || cells.devices.len() < 2 {
         return (0.0, 0.0);
     }
-    text(out, x, y + 22.0, "h", "Distances (as nvidia-smi topo -m)");
+    let title = if inventory.nvlinks.is_empty() {
+        "Distances over PCI (as nvidia-smi topo -mp)"
+    } else {
+        "Distances (as nvidia-smi topo -m)"
+    };
+    text(out, x, y + 22.0, "h", title);
     let (left, top) = (x + 64.0, y + 36.0);
-    for (column, device) in cells.devices.iter().enumerate() {
+    let columns = cells.devices.len().min(MOST_COLUMNS);
+    let rows = gpus.min(MOST_ROWS);
+    for (column, device) in cells.devices.iter().take(columns).enumerate() {
         let centre = left + (column as f64 + 0.5) * CELL.0;
         middle(out, centre, top + 15.0, "s", &short(&device.name));
     }
-    for (line, (device, words)) in cells
-        .devices
-        .iter()
-        .zip(&cells.words)
-        .take(gpus)
-        .enumerate()
-    {
+    let lines = cells.devices.iter().zip(&cells.classes).take(rows);
+    for (line, (device, classes)) in lines.enumerate() {
         let at = top + (line as f64 + 1.0) * CELL.1;
         text(out, x, at + 15.0, "s", &short(&device.name));
-        for (column, word) in words.iter().enumerate() {
+        for (column, class) in classes.iter().take(columns).enumerate() {
             let from = left + column as f64 * CELL.0;
             let _ = writeln!(
                 out,
@@ -348,21 +468,31 @@ fn distances(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f
                 at + 1.0,
                 CELL.0 - 2.0,
                 CELL.1 - 2.0,
-                colour(word)
+                colour(*class)
             );
-            middle(out, from + CELL.0 / 2.0, at + 15.0, "m", word);
+            let word = class.to_string();
+            middle(out, from + CELL.0 / 2.0, at + 15.0, "m", &word);
         }
     }
-    let bottom = top + (gpus as f64 + 1.0) * CELL.1 + 22.0;
+    let mut bottom = top + (rows as f64 + 1.0) * CELL.1 + 22.0;
     text(
         out,
         x,
         bottom,
         "s",
         "NV# NVLinks, PIX one switch, PXB several switches, PHB one host bridge, NODE one NUMA \
-         node, SYS across NUMA nodes.",
+         node, SYS across NUMA nodes. Rows of NICs are those of the columns.",
     );
-    let width = 64.0 + cells.devices.len() as f64 * CELL.0;
+    let more = (gpus - rows, cells.devices.len() - columns + cells.left_out);
+    if more != (0, 0) {
+        bottom += 16.0;
+        let words = format!(
+            "{} more rows and {} more columns are left out; gdr topo has all.",
+            more.0, more.1
+        );
+        text(out, x, bottom, "s", &words);
+    }
+    let width = 64.0 + columns as f64 * CELL.0;
     (width.max(640.0), bottom - y + 10.0)
 }
 
@@ -399,5 +529,58 @@ mod tests {
         let picture = svg(&Inventory::read(&MemorySource::partial()));
         assert!(picture.contains("No GPU and no RDMA NIC"));
         roxmltree::Document::parse(&picture).unwrap();
+    }
+
+    #[test]
+    fn the_title_says_which_distances_are_shown_and_whose_node_it_is() {
+        let node = example::node();
+        let mut inventory = Inventory::read(&node);
+        let picture = svg_titled(&inventory, "node <17>, 2026-11-22");
+        assert!(picture.contains(">node &lt;17&gt;, 2026-11-22<"));
+        assert!(picture.contains("Distances over PCI (as nvidia-smi topo -mp)"));
+        inventory.nvlinks.push(crate::NvLinks {
+            a: inventory.gpus[0].bdf,
+            b: inventory.gpus[1].bdf,
+            count: 18,
+        });
+        assert!(svg(&inventory).contains("Distances (as nvidia-smi topo -m)"));
+    }
+
+    #[test]
+    fn every_switch_on_a_way_has_its_box_and_a_port_is_not_called_a_switch() {
+        let listing = "\
+-[0000:00]-+-00.0  Intel Corporation Host
+           +-01.0-[01-09]----00.0-[02-09]--+-00.0-[03-05]----00.0-[04-05]----00.0-[05]----00.0  NVIDIA Corporation GH100 [H100 SXM5 80GB]
+           |                               \\-01.0-[06]--+-00.0  Mellanox Technologies MT2910 Family [ConnectX-7]
+           |                                            \\-00.1  Mellanox Technologies MT2910 Family [ConnectX-7]
+           \\-02.0-[0a]----00.0  NVIDIA Corporation GH100 [NVSwitch]
+";
+        let tree = crate::import::lspci::read(listing).unwrap().into_tree();
+        let inventory = Inventory::of_tree(Ok(tree), crate::NumaLayout::of_nodes(1));
+        let picture = svg(&inventory);
+        for words in [
+            ">switch 0000:01:00.0<",
+            ">switch 0000:03:00.0<",
+            ">port 0000:02:01.0<",
+            ">ConnectX-7<",
+            ">H100 SXM5 80GB<",
+            ">0000:0a:00.0<",
+        ] {
+            assert!(picture.contains(words), "{words}: {picture}");
+        }
+        assert!(!picture.contains("switch 0000:02:01.0"));
+        roxmltree::Document::parse(&picture).unwrap();
+    }
+
+    #[test]
+    fn a_table_of_more_devices_than_a_screen_shows_says_what_it_leaves_out() {
+        let gpus: String = (0..100)
+            .map(|n| format!("{n:04x}:00:00.0 3D controller: NVIDIA Corporation GH100\n"))
+            .chain(["0000:00:1f.0 Host bridge: Intel\n".to_owned()])
+            .collect();
+        let tree = crate::import::lspci::read(&gpus).unwrap().into_tree();
+        let inventory = Inventory::of_tree(Ok(tree), crate::NumaLayout::of_nodes(1));
+        let picture = svg(&inventory);
+        assert!(picture.contains("36 more rows and 0 more columns are left out"));
     }
 }

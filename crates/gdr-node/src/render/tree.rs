@@ -1,35 +1,69 @@
 //! The way from the CPUs to GPUs and NICs, as an indented text.
 
-use super::shape::{Branch, Shape};
+use super::layout::{Branch, Layout};
 use super::{link, redirects};
 use crate::devices::Device;
 use crate::inventory::Inventory;
 use crate::pci::Function;
+use crate::source::Absence;
 
 /// The tree: NUMA nodes, host bridges, the bridges below, the devices. Bridges that lead to no
 /// GPU and no NIC are left out. Links are as they are now, with what they could be where that is
 /// more; an idle GPU lowers its speed.
 pub fn tree(inventory: &Inventory) -> String {
-    let Some(shape) = Shape::new(inventory) else {
-        return format!("The PCI tree is {}\n", inventory.tree.as_ref().map(|_| ""));
-    };
+    if let Some(words) = nothing(inventory) {
+        return words;
+    }
+    let layout = Layout::new(inventory).unwrap_or(Layout { nodes: Vec::new() });
     let mut lines = Vec::new();
-    for node in &shape.nodes {
+    for node in &layout.nodes {
         lines.push(match node.node {
             Some(number) => format!("NUMA node {number}"),
-            None => "no NUMA node (firmware does not say)".to_owned(),
+            None => unplaced(inventory).to_owned(),
         });
         let last = node.roots.len();
         for (index, root) in node.roots.iter().enumerate() {
             let end = index + 1 == last;
-            lines.push(format!("{}{}", corner(end), root.root));
+            let unknown = match inventory.tree.as_ref().ok() {
+                Some(tree) if tree.is_severed(root.root) => {
+                    "  (the bridges above it are not in the capture)"
+                }
+                _ => "",
+            };
+            lines.push(format!("{}{}{unknown}", corner(end), root.root));
             put_all(&mut lines, stem(end), &root.branches, inventory);
         }
     }
-    if lines.is_empty() {
-        return "There is no GPU and no RDMA NIC.\n".to_owned();
+    let switches: Vec<String> = (inventory.nvswitches())
+        .map(|switch| switch.bdf.to_string())
+        .collect();
+    if !switches.is_empty() {
+        lines.push(format!("NVSwitches: {}", switches.join(", ")));
     }
     lines.join("\n") + "\n"
+}
+
+/// What to say of a node without devices; `None` where it has some.
+pub fn nothing(inventory: &Inventory) -> Option<String> {
+    match &inventory.tree {
+        Ok(_) if inventory.devices().is_empty() => {
+            Some("There is no GPU and no RDMA NIC.\n".to_owned())
+        }
+        Ok(_) => None,
+        Err(absence) => Some(format!("The PCI tree is {absence}.\n")),
+    }
+}
+
+/// What stands over devices on no NUMA node: firmware or the capture says nothing.
+pub(super) fn unplaced(inventory: &Inventory) -> &'static str {
+    let is_collected = (inventory.devices().iter())
+        .filter_map(|device| inventory.function(device.bdf))
+        .any(|function| function.numa == Err(Absence::Missing));
+    if is_collected {
+        "no NUMA node (firmware does not say)"
+    } else {
+        "NUMA node unknown (the capture does not say)"
+    }
 }
 
 const fn corner(last: bool) -> &'static str {
@@ -61,7 +95,7 @@ fn put_all(lines: &mut Vec<String>, before: &str, branches: &[Branch], inventory
 
 fn bridge_words(function: &Function) -> String {
     let mut words = String::new();
-    if let Some(express) = function.express.present() {
+    if let Ok(express) = function.express.as_ref() {
         words.push_str(&format!("  {}", express.port));
     }
     if let Some(link) = link(function) {

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// An error number of Linux, kept so that it survives an archive of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Errno(pub i32);
 
 impl fmt::Display for Errno {
@@ -12,100 +15,86 @@ impl fmt::Display for Errno {
     }
 }
 
-/// One fact about a node, or why it is not known.
+/// One fact about a node, or why it is absent.
+pub type Datum<T> = Result<T, Absence>;
+
+/// Why a fact about a node is absent.
 ///
-/// "It is off" and "I may not see whether it is off" lead to different advice, so that no reader
-/// here ever turns one into the other: config space beyond its first 64 bytes, for one, is
-/// [`Datum::Denied`] to all but root.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Datum<T> {
-    /// It was read.
-    Present(T),
+/// "It is off" and "it could not be read" lead to different advice, so readers keep them apart:
+/// config space after its first 64 bytes, for example, is [`Absence::Denied`] to all but root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
+pub enum Absence {
     /// The node has no such thing.
+    #[error("none")]
     Missing,
-    /// It may be there; reading it needs more privilege.
+    /// It may exist; reading it needs more privilege.
+    #[error("unknown: no permission")]
     Denied,
-    /// It may be there; this capture of the node does not hold it.
+    /// It may exist; this capture of the node does not have it.
+    #[error("unknown: not collected")]
     NotCollected,
     /// Reading it failed for another reason.
+    #[error("unknown: {0}")]
     Failed(Errno),
 }
 
-impl<T> Datum<T> {
-    /// The value, if it was read.
-    pub fn present(&self) -> Option<&T> {
+impl Absence {
+    /// Whether the node may have it nevertheless.
+    pub const fn is_unknown(self) -> bool {
+        !matches!(self, Self::Missing)
+    }
+
+    /// Its name in documents, without the error number.
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Present(value) => Some(value),
-            _ => None,
+            Self::Missing => "missing",
+            Self::Denied => "denied",
+            Self::NotCollected => "not-collected",
+            Self::Failed(_) => "failed",
         }
-    }
-
-    /// The value, if it was read.
-    pub fn into_present(self) -> Option<T> {
-        match self {
-            Self::Present(value) => Some(value),
-            _ => None,
-        }
-    }
-
-    /// Whether it was read.
-    pub fn is_present(&self) -> bool {
-        matches!(self, Self::Present(_))
-    }
-
-    /// Whether nothing can be said: neither read nor known to be absent.
-    pub fn is_unknown(&self) -> bool {
-        !matches!(self, Self::Present(_) | Self::Missing)
-    }
-
-    /// The same fact, borrowed.
-    pub fn as_ref(&self) -> Datum<&T> {
-        match self {
-            Self::Present(value) => Datum::Present(value),
-            Self::Missing => Datum::Missing,
-            Self::Denied => Datum::Denied,
-            Self::NotCollected => Datum::NotCollected,
-            Self::Failed(errno) => Datum::Failed(*errno),
-        }
-    }
-
-    /// Turns the value into another; an absence stays what it is.
-    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Datum<U> {
-        self.and_then(|value| Datum::Present(f(value)))
-    }
-
-    /// Turns the value into another fact; an absence stays what it is.
-    pub fn and_then<U>(self, f: impl FnOnce(T) -> Datum<U>) -> Datum<U> {
-        match self {
-            Self::Present(value) => f(value),
-            Self::Missing => Datum::Missing,
-            Self::Denied => Datum::Denied,
-            Self::NotCollected => Datum::NotCollected,
-            Self::Failed(errno) => Datum::Failed(errno),
-        }
-    }
-
-    /// This fact, or the other where this one is not present.
-    pub fn or_else(self, other: impl FnOnce() -> Datum<T>) -> Datum<T> {
-        if self.is_present() { self } else { other() }
     }
 }
 
-impl<T> From<Option<T>> for Datum<T> {
-    /// `None` is [`Datum::Missing`].
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Self::Missing, Self::Present)
+/// Methods of [`Datum`] in addition to those of [`Result`].
+pub trait DatumExt<T> {
+    /// The same fact, borrowed; an absence is copied.
+    fn by_ref(&self) -> Datum<&T>;
+
+    /// Whether the fact is neither read nor known to be absent.
+    fn is_unknown(&self) -> bool;
+
+    /// The fact as text, or why it is absent.
+    fn shown(&self) -> impl fmt::Display
+    where
+        T: fmt::Display;
+}
+
+impl<T> DatumExt<T> for Datum<T> {
+    fn by_ref(&self) -> Datum<&T> {
+        self.as_ref().map_err(|absence| *absence)
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.as_ref().is_err_and(|absence| absence.is_unknown())
+    }
+
+    fn shown(&self) -> impl fmt::Display
+    where
+        T: fmt::Display,
+    {
+        Shown(self)
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Datum<T> {
+/// See [`DatumExt::shown`].
+struct Shown<'a, T>(&'a Datum<T>);
+
+impl<T: fmt::Display> fmt::Display for Shown<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Present(value) => value.fmt(f),
-            Self::Missing => f.write_str("none"),
-            Self::Denied => f.write_str("unknown: no permission"),
-            Self::NotCollected => f.write_str("unknown: not collected"),
-            Self::Failed(errno) => write!(f, "unknown: {errno}"),
+        match self.0 {
+            Ok(value) => value.fmt(f),
+            Err(absence) => absence.fmt(f),
         }
     }
 }

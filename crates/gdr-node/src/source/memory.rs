@@ -1,8 +1,8 @@
-//! A node held in memory.
+//! A node in memory.
 
 use std::collections::BTreeMap;
 
-use super::{Datum, Errno, MAX_ENTRIES, MAX_FILE, Source, path};
+use super::{Absence, Datum, Errno, MAX_ENTRIES, MAX_FILE, Source, path};
 
 #[derive(Clone, Debug)]
 enum Entry {
@@ -15,32 +15,32 @@ enum Entry {
 }
 
 impl Entry {
-    /// Why this entry answers nothing, if that is all it does.
+    /// The absence that this entry stands for, if it has no content.
     fn absence<T>(&self) -> Option<Datum<T>> {
         match self {
-            Self::Denied => Some(Datum::Denied),
-            Self::NotCollected => Some(Datum::NotCollected),
-            Self::Failed(errno) => Some(Datum::Failed(*errno)),
+            Self::Denied => Some(Err(Absence::Denied)),
+            Self::NotCollected => Some(Err(Absence::NotCollected)),
+            Self::Failed(errno) => Some(Err(Absence::Failed(*errno))),
             Self::File(_) | Self::Link(_) | Self::Directory => None,
         }
     }
 }
 
-/// A node held in memory: for tests, and for captures that were read from elsewhere.
+/// A node in memory, for tests and for captures in other formats.
 ///
 /// ```
-/// use gdr_node::{Datum, MemorySource, Source};
+/// use gdr_node::{Absence, MemorySource, Source};
 ///
 /// let node = MemorySource::new()
 ///     .file("/sys/devices/system/node/online", "0-1\n")
 ///     .denied("/sys/kernel/security/lockdown");
-/// assert_eq!(node.text("/sys/devices/system/node/online").into_present().unwrap(), "0-1");
-/// assert_eq!(node.read("/sys/kernel/security/lockdown"), Datum::Denied);
-/// assert_eq!(node.read("/sys/nothing"), Datum::Missing);
+/// assert_eq!(node.text("/sys/devices/system/node/online").unwrap(), "0-1");
+/// assert_eq!(node.read("/sys/kernel/security/lockdown"), Err(Absence::Denied));
+/// assert_eq!(node.read("/sys/nothing"), Err(Absence::Missing));
 /// ```
 ///
-/// A path may lead through links that were put in before, and what is put in again is replaced:
-/// a test takes a whole node and changes what it is about.
+/// A path may lead through links that were added before. An entry replaces an earlier one at the
+/// same path, so that a test can start from a whole node and change a part.
 #[derive(Clone, Debug)]
 pub struct MemorySource {
     entries: BTreeMap<String, Entry>,
@@ -48,7 +48,7 @@ pub struct MemorySource {
 }
 
 impl MemorySource {
-    /// A node of which all is known: what is not put in is [`Datum::Missing`].
+    /// An empty node that is known entirely: every other path is [`Absence::Missing`].
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -57,7 +57,7 @@ impl MemorySource {
         }
     }
 
-    /// A node of which only a part is known: what is not put in is [`Datum::NotCollected`].
+    /// An empty node that is known in part: every other path is [`Absence::NotCollected`].
     #[must_use]
     pub fn partial() -> Self {
         Self {
@@ -66,7 +66,7 @@ impl MemorySource {
         }
     }
 
-    /// Puts in a file.
+    /// Adds a file.
     #[must_use]
     pub fn file(self, path: &str, bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
@@ -76,38 +76,38 @@ impl MemorySource {
         )
     }
 
-    /// Puts in a link.
+    /// Adds a link.
     #[must_use]
     pub fn link_to(self, path: &str, target: &str) -> Self {
         self.with(path, Entry::Link(target.to_owned()))
     }
 
-    /// Puts in an empty directory. Those above a file are there by themselves.
+    /// Adds an empty directory. The directories above a file exist implicitly.
     #[must_use]
     pub fn directory(self, path: &str) -> Self {
         self.with(path, Entry::Directory)
     }
 
-    /// Puts in something that may not be read.
+    /// Adds an entry that needs more privilege to read.
     #[must_use]
     pub fn denied(self, path: &str) -> Self {
         self.with(path, Entry::Denied)
     }
 
-    /// Puts in something of which the capture holds nothing.
+    /// Adds an entry that was not collected.
     #[must_use]
     pub fn not_collected(self, path: &str) -> Self {
         self.with(path, Entry::NotCollected)
     }
 
-    /// Puts in something whose reading fails with this error.
+    /// Adds an entry that fails with this error when read.
     #[must_use]
     pub fn failing(self, path: &str, errno: Errno) -> Self {
         self.with(path, Entry::Failed(errno))
     }
 
-    /// Takes out what is at a path and all that is below it. Links in the directories above are
-    /// followed, a link at the path itself is taken out.
+    /// Removes the entry at a path and all below it. Links in the directories above are followed;
+    /// a link at the path itself is removed.
     #[must_use]
     pub fn without(mut self, path: &str) -> Self {
         let at = self.place(path);
@@ -117,7 +117,7 @@ impl MemorySource {
         self
     }
 
-    /// Every path that was put in, in order.
+    /// Every path that was added, in order.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
@@ -128,25 +128,25 @@ impl MemorySource {
         self
     }
 
-    /// Where something at `path` is kept.
+    /// The key of the entry at `path`.
     fn place(&self, path: &str) -> String {
         path::resolve_parent(path, |at| self.raw_link(at))
-            .into_present()
+            .ok()
             .unwrap_or_else(|| path.trim_end_matches('/').to_owned())
     }
 
     fn raw_link(&self, at: &str) -> Datum<String> {
         match self.entries.get(at) {
-            Some(Entry::Link(target)) => Datum::Present(target.clone()),
-            _ => Datum::Missing,
+            Some(Entry::Link(target)) => Ok(target.clone()),
+            _ => Err(Absence::Missing),
         }
     }
 
     fn absent<T>(&self) -> Datum<T> {
         if self.whole {
-            Datum::Missing
+            Err(Absence::Missing)
         } else {
-            Datum::NotCollected
+            Err(Absence::NotCollected)
         }
     }
 }
@@ -161,8 +161,8 @@ impl Source for MemorySource {
     fn read(&self, path: &str) -> Datum<Vec<u8>> {
         self.resolve(path)
             .and_then(|at| match self.entries.get(&at) {
-                Some(Entry::File(bytes)) => Datum::Present(bytes.clone()),
-                Some(entry) => entry.absence().unwrap_or(Datum::Missing),
+                Some(Entry::File(bytes)) => Ok(bytes.clone()),
+                Some(entry) => entry.absence().unwrap_or(Err(Absence::Missing)),
                 None => self.absent(),
             })
     }
@@ -170,7 +170,7 @@ impl Source for MemorySource {
     fn list(&self, path: &str) -> Datum<Vec<String>> {
         self.resolve(path).and_then(|at| {
             match self.entries.get(&at) {
-                Some(Entry::File(_)) => return Datum::Missing,
+                Some(Entry::File(_)) => return Err(Absence::Missing),
                 Some(entry) => {
                     if let Some(absence) = entry.absence() {
                         return absence;
@@ -198,15 +198,15 @@ impl Source for MemorySource {
             if names.is_empty() && !matches!(self.entries.get(&at), Some(Entry::Directory)) {
                 return self.absent();
             }
-            Datum::Present(names)
+            Ok(names)
         })
     }
 
     fn link(&self, path: &str) -> Datum<String> {
         path::resolve_parent(path, |at| self.raw_link(at)).and_then(|at| {
             match self.entries.get(&at) {
-                Some(Entry::Link(target)) => Datum::Present(target.clone()),
-                Some(entry) => entry.absence().unwrap_or(Datum::Missing),
+                Some(Entry::Link(target)) => Ok(target.clone()),
+                Some(entry) => entry.absence().unwrap_or(Err(Absence::Missing)),
                 None => self.absent(),
             }
         })
@@ -228,16 +228,16 @@ mod tests {
             .file("/a/b-side", "2")
             .file("/a/b/two", "3")
             .link_to("/a/c", "b");
-        let names = |path: &str| node.list(path).into_present().unwrap();
+        let names = |path: &str| node.list(path).unwrap();
         assert_eq!(names("/a"), ["b", "b-side", "c"]);
         assert_eq!(names("/a/c"), ["one", "two"]);
-        assert_eq!(node.text("/a/c/two"), Datum::Present("3".to_owned()));
+        assert_eq!(node.text("/a/c/two"), Ok("3".to_owned()));
     }
 
     #[test]
     fn text_ends_before_its_zero_byte() {
         let node = MemorySource::new().file("/x", b"0-1\n\0");
-        assert_eq!(node.text("/x"), Datum::Present("0-1".to_owned()));
+        assert_eq!(node.text("/x"), Ok("0-1".to_owned()));
     }
 
     #[test]
@@ -250,26 +250,23 @@ mod tests {
             .failing("/class/x/three", Errno(5))
             .not_collected("/class/x/four")
             .file("@kmsg", "words\n");
-        assert_eq!(node.text("/devices/x/two"), Datum::Present("2".to_owned()));
-        assert_eq!(
-            node.text("/class/x/one"),
-            Datum::Present("changed".to_owned())
-        );
-        assert_eq!(node.read("/class/x/three"), Datum::Failed(Errno(5)));
-        assert_eq!(node.read("/class/x/four"), Datum::NotCollected);
-        assert_eq!(node.text("@kmsg"), Datum::Present("words".to_owned()));
+        assert_eq!(node.text("/devices/x/two"), Ok("2".to_owned()));
+        assert_eq!(node.text("/class/x/one"), Ok("changed".to_owned()));
+        assert_eq!(node.read("/class/x/three"), Err(Absence::Failed(Errno(5))));
+        assert_eq!(node.read("/class/x/four"), Err(Absence::NotCollected));
+        assert_eq!(node.text("@kmsg"), Ok("words".to_owned()));
         let node = node.without("/class/x/one").without("/devices/y");
-        assert_eq!(node.read("/class/x/one"), Datum::Missing);
+        assert_eq!(node.read("/class/x/one"), Err(Absence::Missing));
         let node = node.without("/class/x");
-        assert_eq!(node.read("/class/x/two"), Datum::Missing);
-        assert_eq!(node.text("/devices/x/two"), Datum::Present("2".to_owned()));
+        assert_eq!(node.read("/class/x/two"), Err(Absence::Missing));
+        assert_eq!(node.text("/devices/x/two"), Ok("2".to_owned()));
     }
 
     #[test]
     fn a_part_of_a_node_does_not_claim_that_the_rest_is_missing() {
         let node = MemorySource::partial().file("/sys/x", "1");
-        assert_eq!(node.read("/sys/y"), Datum::NotCollected);
-        assert_eq!(node.list("/proc"), Datum::NotCollected);
-        assert_eq!(node.link("/sys/z"), Datum::NotCollected);
+        assert_eq!(node.read("/sys/y"), Err(Absence::NotCollected));
+        assert_eq!(node.list("/proc"), Err(Absence::NotCollected));
+        assert_eq!(node.link("/sys/z"), Err(Absence::NotCollected));
     }
 }

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 
-use super::{Datum, Errno};
+use super::{Absence, Datum, Errno};
 
-/// As many links as Linux follows in one path (`path_resolution(7)`).
+/// The number of links that Linux follows in one path (`path_resolution(7)`).
 const MOST_LINKS: u32 = 40;
 
 /// `ELOOP` of Linux.
 const TOO_MANY_LINKS: Errno = Errno(40);
 
-/// `path` with every link followed; `link` is asked only about paths whose directories are
-/// already resolved.
+/// `path` with every link followed; `link` is called only with paths whose directories are
+/// resolved.
 pub(crate) fn resolve(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum<String> {
     let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
     let mut resolved: Vec<String> = Vec::new();
@@ -26,10 +26,10 @@ pub(crate) fn resolve(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum
             _ => resolved.push(name),
         }
         match link(&join(&resolved)) {
-            Datum::Present(target) => {
+            Ok(target) => {
                 links += 1;
                 if links > MOST_LINKS {
-                    return Datum::Failed(TOO_MANY_LINKS);
+                    return Err(Absence::Failed(TOO_MANY_LINKS));
                 }
                 if target.starts_with('/') {
                     resolved.clear();
@@ -41,12 +41,12 @@ pub(crate) fn resolve(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum
                 }
             }
             // Nothing there, or no link: the name stands for itself.
-            Datum::Missing | Datum::NotCollected => {}
-            Datum::Denied => return Datum::Denied,
-            Datum::Failed(errno) => return Datum::Failed(errno),
+            Err(Absence::Missing) | Err(Absence::NotCollected) => {}
+            Err(Absence::Denied) => return Err(Absence::Denied),
+            Err(Absence::Failed(errno)) => return Err(Absence::Failed(errno)),
         }
     }
-    Datum::Present(join(&resolved))
+    Ok(join(&resolved))
 }
 
 /// `path` with everything but its last name resolved.

@@ -1,47 +1,50 @@
-//! Names of what is no file of a node, and how its text is laid out.
+//! Names and formats of virtual files: facts about a node that are not in its file system.
 //!
-//! A [`Source`](super::Source) answers them like files, so that an archive keeps them like files.
-//! They begin with `@`. A directory among them can be listed.
+//! A [`Source`](super::Source) reads them like files, so that an archive stores them like files.
+//! Their names begin with `@`. Directories among them can be listed.
 
-/// The kernel's log, oldest message first, as `dmesg` prints it: `[   12.345678] mlx5_core …`.
+/// The kernel log, oldest message first, as `dmesg` prints it: `[   12.345678] mlx5_core …`.
 /// At most the last MiB.
 pub const KERNEL_LOG: &str = "@kmsg";
 
-/// What the CUDA driver tells of each GPU, as JSON:
+/// The facts that the CUDA driver reports about each GPU, as JSON:
 /// `{"driver_version": "13.0", "error": null, "devices": [{"ordinal", "name", "pci", "uuid",
 /// "compute_capability": "9.0", "total_memory", "gpu_direct_rdma_supported",
-/// "dma_buf_supported"}]}`. Where the driver is there and fails, `error` is its text and `devices`
-/// is empty. Missing where there is no driver.
+/// "dma_buf_supported"}]}`. If the driver is installed and fails, `error` is its text and `devices`
+/// is empty. Missing without a driver.
 pub const CUDA_DEVICES: &str = "@cuda/devices.json";
 
-/// What NVIDIA's management library tells of each GPU, as JSON: `{"error": null, "devices":
+/// The facts that NVIDIA's management library reports about each GPU, as JSON: `{"error": null,
+/// "devices":
 /// [{"pci", "compute_mode": 0, "ecc_enabled": true, "nvlinks": [{"kind": "gpu" or "switch"
-/// or "other", "pci"}]}]}`, of `nvlinks` the active ones. Missing where there is no such library.
+/// or "other", "pci"}]}]}`; `nvlinks` has the active links. Missing without the library.
 pub const NVML_DEVICES: &str = "@nvml/devices.json";
 
-/// What libibverbs tells of each RDMA device, as JSON: `{"error": null, "devices": [{"name",
+/// The facts that libibverbs reports about each RDMA device, as JSON: `{"error": null, "devices":
+/// [{"name",
 /// "firmware", "on_demand_paging", "dma_buf"}]}`; `dma_buf` is `supported`, `unsupported` or a
-/// text about why it is not known. Missing where there is no libibverbs.
+/// text that says why it is not known. Missing without libibverbs.
 pub const VERBS_DEVICES: &str = "@verbs/devices.json";
 
-/// The directory of limits: `self` is this process, the others are the daemons that start jobs.
+/// The directory of resource limits: `self` is this process, the others are the daemons that start
+/// jobs.
 pub const LIMITS: &str = "@limits";
 
-/// The limits of the process that reads, laid out as `/proc/self/limits`.
+/// The limits of the reading process in the format of `/proc/self/limits`.
 pub const LIMITS_SELF: &str = "@limits/self";
 
-/// The kernel and the machine, one line each: `sysname`, `nodename`, `release`, `version`,
-/// `machine`, a blank, the value.
+/// The fields of `uname(2)`, one line each: the name (`sysname`, `nodename`, `release`, `version`,
+/// `machine`), a space, the value.
 pub const UNAME: &str = "@uname";
 
-/// The variables of the environment that libraries of this field read, `NAME=value` a line.
+/// The environment variables that NCCL, UCX, NVSHMEM and mlx5 read, `NAME=value` a line.
 pub const ENVIRONMENT: &str = "@env";
 
-/// The directory of units of systemd, whose texts are what `systemctl show` prints of them:
-/// `LimitMEMLOCK=infinity`. `manager` is systemd itself.
+/// The directory of systemd units. Each file is the output of `systemctl show`, such as
+/// `LimitMEMLOCK=infinity`; `manager` is systemd itself.
 pub const SYSTEMD: &str = "@systemd";
 
-/// The kernel's symbols that matter, one a line with the module that has it:
+/// The kernel symbols that matter, one a line with the module that has it:
 /// `ib_register_peer_memory_client [ib_core]`.
 pub const SYMBOLS: &str = "@symbols";
 
@@ -59,10 +62,10 @@ pub const DEVICE_NODES: &str = "@dev/nodes";
 /// `/usr/lib64/libcuda.so.1 -> libcuda.so.580.95.05`.
 pub const LIBRARIES: &str = "@libraries";
 
-/// The file system at `/dev/shm`: `size` and `free`, a blank, bytes; one line each.
+/// The file system at `/dev/shm`: lines of `size` or `free`, a space, and the number of bytes.
 pub const SHARED_MEMORY: &str = "@shm";
 
-/// Whether a path is a name of something that is no file.
+/// Whether a path names a virtual file.
 pub fn is_virtual(path: &str) -> bool {
     path.trim_start_matches('/').starts_with('@')
 }

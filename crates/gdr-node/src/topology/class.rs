@@ -1,9 +1,9 @@
-//! The words of nvidia-smi and of NCCL for how far apart two devices are.
+//! The distance classes of nvidia-smi and NCCL.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The text is none of the words.
+/// The text is not the name of a class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no class of {vocabulary}: expected one of {expected}")]
 pub struct ParseClassError {
@@ -49,7 +49,7 @@ impl fmt::Display for SmiClass {
 impl FromStr for SmiClass {
     type Err = ParseClassError;
 
-    /// Also takes `SOC`, which drivers before 390 wrote for `SYS`.
+    /// Also accepts `SOC`, which drivers before 390 print for `SYS`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
             "X" => Self::Same,
@@ -74,7 +74,7 @@ impl FromStr for SmiClass {
 
 /// A class in the words of NCCL, nearest first (NCCL `src/graph/graph.h`).
 ///
-/// The numbers behind the words differ between versions of NCCL, so that only the words are used.
+/// The numeric values differ between versions of NCCL, so only the names are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum NcclClass {
@@ -94,7 +94,7 @@ pub enum NcclClass {
     P2c,
     /// NVLink to a GPU that is near.
     Pxn,
-    /// The CPU; host bridges of one NUMA node are one to NCCL.
+    /// The CPU; NCCL merges the host bridges of a NUMA node.
     Phb,
     /// The interconnect between NUMA nodes.
     Sys,
@@ -121,8 +121,8 @@ impl NcclClass {
     ];
 
     /// Whether NCCL lets the network reach a GPU's memory at this distance unless
-    /// `NCCL_NET_GDR_LEVEL` says otherwise. A relay through another GPU (PXN) is judged by that
-    /// GPU's distance, which is never more than this.
+    /// `NCCL_NET_GDR_LEVEL` overrides it. For a relay through another GPU (PXN) the distance of
+    /// that GPU decides, which is never more than this.
     pub fn is_gdr_by_default(self) -> bool {
         self <= Self::Pxn
     }

@@ -1,17 +1,20 @@
-//! How far apart two devices are, in the words of those who ask.
+//! Distances between devices, in the terms of nvidia-smi, NCCL and UCX.
 //!
-//! [`Topology::relation`] answers for one pair from the PCI tree and the NUMA layout;
-//! [`NcclGraph`] answers as NCCL does, from the same tree or from one of NCCL's own files.
+//! [`Topology::relation`] classifies one pair from the PCI tree and the NUMA layout.
+//! [`NcclGraph`] searches paths as NCCL does, in the same tree or in one of NCCL's files.
 
 mod class;
+mod distances;
 mod nccl;
 mod nccl_build;
 mod relation;
 mod route;
+mod seat;
 mod ucx;
 
 pub use class::{NcclClass, ParseClassError, SmiClass};
-pub use nccl::{NcclGraph, NcclPath, NcclRoute};
-pub use relation::{Ancestor, Note, Relation, Topology, UnknownFunction};
+pub use distances::{DistanceClass, Distances};
+pub use nccl::{NcclDevice, NcclGraph, NcclPath, NcclRoute};
+pub use relation::{Ancestor, Note, Relation, RelationError, Topology, UnknownFunction};
 pub use route::{Place, Step};
 pub use ucx::{UcxClass, UcxDistance};

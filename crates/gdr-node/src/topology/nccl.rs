@@ -1,6 +1,8 @@
 //! Distances as NCCL finds them: the shortest paths in its graph of a node.
 
-use gdr_cuda::Bdf;
+use std::collections::BTreeMap;
+
+use gdr_pci::Bdf;
 
 use super::class::NcclClass;
 use crate::pci::Bandwidth;
@@ -8,7 +10,7 @@ use crate::pci::Bandwidth;
 /// Bytes per second of a link within a device (`LOC_BW` of NCCL, 5000 GB/s).
 pub(super) const LOCAL: Bandwidth = Bandwidth(5_000_000_000_000);
 
-/// What a node of the graph is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Gpu,
@@ -18,7 +20,7 @@ pub(super) enum Kind {
     NvSwitch,
 }
 
-/// What a link of the graph is, in NCCL's order.
+/// The kind of a link, in NCCL's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     Local,
@@ -40,6 +42,9 @@ impl Wire {
     }
 }
 
+/// A node of the graph.
+pub(super) type Paths = Vec<Option<NcclPath>>;
+
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) kind: Kind,
@@ -51,10 +56,25 @@ pub(super) struct Node {
     pub(super) wires: Vec<(Wire, Bandwidth, usize)>,
 }
 
-/// The graph that NCCL makes of a node (NCCL `src/graph/topo.cc`).
+/// The device of a column of NCCL's distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NcclDevice<'a> {
+    /// The device at an address.
+    At(Bdf),
+    /// The GPU at an address that is also a NIC's.
+    Gpu(Bdf),
+    /// A network device by its name, which may have no address.
+    Net(&'a str),
+}
+
+/// The graph that NCCL builds for a node (NCCL `src/graph/topo.cc`).
 #[derive(Clone, Debug, Default)]
 pub struct NcclGraph {
     pub(super) nodes: Vec<Node>,
+    /// The nodes by address. A NIC and the switch that it is on may share one.
+    places: BTreeMap<Bdf, Vec<usize>>,
+    nets: BTreeMap<String, usize>,
+    nv_switch: Option<usize>,
 }
 
 /// A path in the graph.
@@ -62,13 +82,13 @@ pub struct NcclGraph {
 pub struct NcclPath {
     /// Its class.
     pub class: NcclClass,
-    /// What NCCL reckons that it carries.
+    /// Its bandwidth as NCCL estimates it.
     pub bandwidth: Bandwidth,
-    /// How many links it has.
+    /// The number of links.
     pub hops: u32,
 }
 
-/// The way that NCCL sends from a GPU to a network device.
+/// The path that NCCL uses from a GPU to a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclRoute {
     /// The class that its log prints.
@@ -99,19 +119,52 @@ impl NcclGraph {
         self.paths_to(b)[a]
     }
 
+    /// The classes of each of these devices to each other one, in their order.
+    pub fn classes(&self, devices: &[NcclDevice<'_>]) -> Vec<Vec<Option<NcclClass>>> {
+        let place = |device: &NcclDevice<'_>| match *device {
+            NcclDevice::At(bdf) => self.index(bdf),
+            NcclDevice::Gpu(bdf) => self.index_of(bdf, Kind::Gpu),
+            NcclDevice::Net(name) => self.nets.get(name).copied(),
+        };
+        let places: Vec<Option<usize>> = devices.iter().map(place).collect();
+        // The ports of a card share a place, and its column. Paths are not kept: a column is a
+        // byte for each device.
+        let mut columns: BTreeMap<usize, Vec<Option<NcclClass>>> = BTreeMap::new();
+        for to in places.iter().flatten() {
+            columns.entry(*to).or_insert_with(|| {
+                let paths = self.paths_to(*to);
+                let class = |from: &Option<usize>| paths[(*from)?].map(|path| path.class);
+                places.iter().map(class).collect()
+            });
+        }
+        (0..devices.len())
+            .map(|row| {
+                let class = |to: &Option<usize>| columns.get(&(*to)?)?[row];
+                places.iter().map(class).collect()
+            })
+            .collect()
+    }
+
+    /// Whether NCCL may use GPUDirect RDMA between two devices: `None` if its file has no `gdr`
+    /// for either, `Some(false)` if it has `gdr="0"` for one.
+    pub fn is_gdr_allowed(&self, gpu: Bdf, nic: Bdf) -> Option<bool> {
+        let (gpu, nic) = (self.index(gpu)?, self.index(nic)?);
+        match (self.nodes[gpu].gdr, self.nodes[nic].gdr) {
+            (None, None) => None,
+            _ => Some(self.may_gdr(gpu, nic)),
+        }
+    }
+
     /// The path from a GPU to a network device by the name of the latter.
     pub fn path_to_net(&self, gpu: Bdf, net: &str) -> Option<NcclPath> {
-        let net = self
-            .nodes
-            .iter()
-            .position(|node| node.nets.iter().any(|name| name == net))?;
+        let net = *self.nets.get(net)?;
         self.paths_to(net)[self.index(gpu)?]
     }
 
-    /// The way that NCCL sends from a GPU to a network device after it has looked for better ones
+    /// The path that NCCL uses from a GPU to a network device after it searched better ones
     /// (`ncclTopoComputePaths`): from the CPU over a chip-to-chip link (P2C), or through a GPU
-    /// nearer to the device (PXN). A GPU or device whose file says `gdr="0"` relays nothing, and
-    /// a pair with one goes through the CPU.
+    /// nearer to the device (PXN). A GPU or device with `gdr="0"` is not a relay, and a pair
+    /// with one uses the CPU.
     pub fn route(&self, gpu: Bdf, nic: Bdf) -> Option<NcclRoute> {
         let (gpu, nic) = (self.index(gpu)?, self.index(nic)?);
         let to_nic = self.paths_to(nic);
@@ -141,7 +194,7 @@ impl NcclGraph {
         Some(NcclRoute { class, via: None })
     }
 
-    /// Joins two GPUs by NVLinks, each of 20 GB/s. GPUs that are not in the graph stay out.
+    /// Connects two GPUs by NVLinks of 20 GB/s each. GPUs that are not in the graph are ignored.
     pub fn add_nvlinks(&mut self, a: Bdf, b: Bdf, links: u64) {
         if let (Some(a), Some(b)) = (self.index(a), self.index(b)) {
             let bandwidth = Bandwidth(links.saturating_mul(20_000_000_000));
@@ -150,15 +203,30 @@ impl NcclGraph {
     }
 
     pub(super) fn add(&mut self, kind: Kind, name: Option<Bdf>) -> usize {
-        let names = name.into_iter().collect();
+        let at = self.nodes.len();
         self.nodes.push(Node {
             kind,
-            names,
+            names: Vec::new(),
             nets: Vec::new(),
             gdr: None,
             wires: Vec::new(),
         });
-        self.nodes.len() - 1
+        if let Some(name) = name {
+            self.name(at, name);
+        }
+        at
+    }
+
+    /// Gives a node one more address.
+    pub(super) fn name(&mut self, at: usize, name: Bdf) {
+        self.nodes[at].names.push(name);
+        self.places.entry(name).or_default().push(at);
+    }
+
+    /// Adds a network device to a node.
+    pub(super) fn add_net(&mut self, at: usize, name: &str) {
+        self.nodes[at].nets.push(name.to_owned());
+        self.nets.entry(name.to_owned()).or_insert(at);
     }
 
     pub(super) fn join(&mut self, a: usize, b: usize, wire: Wire, bandwidth: Bandwidth) {
@@ -175,8 +243,39 @@ impl NcclGraph {
         }
     }
 
+    /// The device at an address, before any switch there.
     pub(super) fn index(&self, bdf: Bdf) -> Option<usize> {
-        self.nodes.iter().position(|node| node.names.contains(&bdf))
+        let places = self.places.get(&bdf)?;
+        let is_device = |at: &usize| matches!(self.nodes[*at].kind, Kind::Gpu | Kind::Nic);
+        let device = places.iter().copied().find(is_device);
+        device.or_else(|| places.first().copied())
+    }
+
+    /// The node of a kind at an address.
+    pub(super) fn index_of(&self, bdf: Bdf, kind: Kind) -> Option<usize> {
+        let mut places = self.places.get(&bdf)?.iter().copied();
+        places.find(|at| self.nodes[*at].kind == kind)
+    }
+
+    /// The NVLink switch; NCCL merges all of them.
+    pub(super) fn nv_switch(&mut self) -> usize {
+        if let Some(known) = self.nv_switch {
+            return known;
+        }
+        let at = self.add(Kind::NvSwitch, None);
+        self.nv_switch = Some(at);
+        at
+    }
+
+    /// Takes the addresses from a node.
+    pub(super) fn take_names(&mut self, from: usize) -> Vec<Bdf> {
+        let names = std::mem::take(&mut self.nodes[from].names);
+        for name in &names {
+            if let Some(places) = self.places.get_mut(name) {
+                places.retain(|at| *at != from);
+            }
+        }
+        names
     }
 
     fn indices(&self, kind: Kind) -> impl Iterator<Item = usize> {
@@ -197,7 +296,7 @@ impl NcclGraph {
     }
 
     /// Whether a GPU has a chip-to-chip link to its CPU and this is one of its nearest network
-    /// devices, which hangs on a CPU.
+    /// devices that is attached to a CPU.
     fn is_p2c(&self, gpu: usize, to_nic: &[Option<NcclPath>]) -> bool {
         let Some(cpu) = self.nodes[gpu]
             .wires
@@ -221,18 +320,20 @@ impl NcclGraph {
     }
 
     /// The paths from every node to one (`ncclTopoSetPaths`): the best class, then the most
-    /// bandwidth, then the fewest hops; a GPU passes on only what came over one NVLink.
-    fn paths_to(&self, base: usize) -> Vec<Option<NcclPath>> {
-        let mut paths: Vec<Option<NcclPath>> = vec![None; self.nodes.len()];
+    /// bandwidth, then the fewest hops; a GPU forwards only traffic that came over one NVLink.
+    fn paths_to(&self, base: usize) -> Paths {
+        let mut paths: Paths = vec![None; self.nodes.len()];
         paths[base] = Some(NcclPath {
             class: NcclClass::Loc,
             bandwidth: LOCAL,
             hops: 0,
         });
         let mut front = vec![base];
+        let mut waiting = vec![false; self.nodes.len()];
         while !front.is_empty() {
             let mut next = Vec::new();
-            for &at in &front {
+            for at in front {
+                waiting[at] = false;
                 let Some(path) = paths[at] else { continue };
                 for &(wire, bandwidth, to) in &self.nodes[at].wires {
                     let Some(class) = self.step(base, at, path, wire, to) else {
@@ -248,7 +349,7 @@ impl NcclGraph {
                     // Each change lowers a rank, of which there are finitely many.
                     if paths[to].is_none_or(|known| rank(new) < rank(known)) {
                         paths[to] = Some(new);
-                        if !next.contains(&to) {
+                        if !std::mem::replace(&mut waiting[to], true) {
                             next.push(to);
                         }
                     }
@@ -259,7 +360,7 @@ impl NcclGraph {
         paths
     }
 
-    /// The class of one step of a path, or `None` where it may not be taken.
+    /// The class of one step of a path, or `None` if the step is not allowed.
     fn step(
         &self,
         base: usize,

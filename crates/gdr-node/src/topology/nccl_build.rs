@@ -1,6 +1,6 @@
-//! Making NCCL's graph from one of its files, or from a PCI tree as NCCL would.
+//! Building NCCL's graph from one of its files or from a PCI tree.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use super::nccl::{Kind, LOCAL, NcclGraph, Wire};
 use crate::import::nccl_xml::{Cpu, GpuLink, NcclTopology, Net, PciNode};
@@ -12,8 +12,8 @@ const GB: u64 = 1_000_000_000;
 impl NcclGraph {
     /// The graph of a file of NCCL.
     ///
-    /// Files that are handed to NCCL as templates have no `gpu` and `nic` elements, which NCCL
-    /// adds for the devices it finds; here every function of their classes counts as found.
+    /// Template files for NCCL have no `gpu` and `nic` elements, which NCCL adds for the devices
+    /// that it finds. Here every function of their classes counts as found.
     pub fn from_topology(topology: &NcclTopology) -> Self {
         let mut graph = Self::default();
         let mut cpus: Vec<(usize, &Cpu)> = Vec::new();
@@ -43,12 +43,12 @@ impl NcclGraph {
         graph
     }
 
-    /// The graph that NCCL would make of these functions of a tree (`ncclTopoGetXmlFromSys`).
+    /// The graph that NCCL builds for these functions of a tree (`ncclTopoGetXmlFromSys`).
     ///
     /// NCCL goes up two directories at a time, so that the two ports of a switch make one node
-    /// and a root port none, until a directory is no function. There it takes the CPU of the NUMA
-    /// node of the last function that it came to; functions on no node share a CPU. Host bridges
-    /// do not exist to it.
+    /// and a root port is skipped, until a directory is not a function. It then uses the CPU of
+    /// the NUMA node of the last function; functions without a node share a CPU. Host bridges
+    /// are ignored.
     pub fn from_tree(tree: &Tree, devices: &[Bdf]) -> Self {
         let mut graph = Self::default();
         let mut cpus: Vec<(Option<u32>, usize)> = Vec::new();
@@ -65,7 +65,7 @@ impl NcclGraph {
             } else if let Some(card) = graph.card_of(device) {
                 // The ports of one card are one to NCCL, and so are the virtual functions on one
                 // bus (NCCL_IB_MERGE_VFS, on unless set otherwise).
-                graph.nodes[card].names.push(device);
+                graph.name(card, device);
                 continue;
             } else {
                 graph.add(Kind::Nic, Some(device))
@@ -75,7 +75,8 @@ impl NcclGraph {
             let mut joined = false;
             while let (Some(_), Some(switch)) = (bridges.next(), bridges.next()) {
                 let bandwidth = upstream_bandwidth(tree, top);
-                let known = graph.index(*switch);
+                let known =
+                    (graph.index_of(*switch, Kind::Switch)).or_else(|| graph.index(*switch));
                 let node = known.unwrap_or_else(|| graph.add(Kind::Switch, Some(*switch)));
                 graph.join(at, node, Wire::Pci, bandwidth);
                 at = node;
@@ -86,7 +87,7 @@ impl NcclGraph {
                 }
             }
             if !joined {
-                let numa = top.numa.present().map(|node| node.0);
+                let numa = top.numa.as_ref().ok().map(|node| node.0);
                 let known = cpus
                     .iter()
                     .find(|(node, _)| *node == numa)
@@ -117,24 +118,62 @@ impl NcclGraph {
 
     fn add_pci(&mut self, pci: &PciNode, parent: usize) {
         let kind = kind_of(pci);
-        // A bus that hangs on an NVLink switch or on a POWER bridge is none to NCCL.
-        let Some(kind) = kind else { return };
-        let at = self.add(kind, Some(pci.bdf));
-        if let Some(gpu) = &pci.gpu {
-            self.nodes[at].gdr = gpu.gdr;
+        let is_device = !pci.gpus.is_empty() || !pci.nets.is_empty();
+        // NCCL does not count a bus of an NVLink switch or a POWER bridge.
+        if kind.is_none() && !is_device {
+            return;
         }
-        self.take_nets(at, &pci.nets);
-        self.join(at, parent, Wire::Pci, nccl_bandwidth(pci.link));
-        if kind == Kind::Switch {
+        // What is both a device and a switch is two nodes of one address.
+        let is_switch =
+            (is_device && !pci.children.is_empty()) || (!is_device && kind == Some(Kind::Switch));
+        let parent = if is_switch {
+            self.add_node(Kind::Switch, pci, parent)
+        } else {
+            parent
+        };
+        if !pci.gpus.is_empty() || (!is_device && kind == Some(Kind::Gpu)) {
+            let at = self.add_node(Kind::Gpu, pci, parent);
+            // One rank that may not is enough for the GPU.
+            let flags = pci.gpus.iter().filter_map(|gpu| gpu.gdr);
+            self.nodes[at].gdr = flags.reduce(|a, b| a && b);
+        }
+        if !pci.nets.is_empty() || (!is_device && kind == Some(Kind::Nic)) {
+            self.add_nic(pci, parent);
+        }
+        if is_switch {
             for child in &pci.children {
-                self.add_pci(child, at);
+                self.add_pci(child, parent);
             }
         }
     }
 
+    fn add_node(&mut self, kind: Kind, pci: &PciNode, parent: usize) -> usize {
+        let at = self.add(kind, Some(pci.bdf));
+        self.join(at, parent, Wire::Pci, nccl_bandwidth(pci.link));
+        at
+    }
+
+    /// Adds a NIC. NCCL merges the ports of a card, which may have an element each: it
+    /// drops the function number of a NIC's address (`ncclTopoAddPci`).
+    fn add_nic(&mut self, pci: &PciNode, parent: usize) {
+        let mut ports = (0..8).map(|function| Bdf {
+            function,
+            ..pci.bdf
+        });
+        let known = ports.find_map(|port| self.index_of(port, Kind::Nic));
+        let at = match known {
+            Some(card) => {
+                self.name(card, pci.bdf);
+                card
+            }
+            None => self.add_node(Kind::Nic, pci, parent),
+        };
+        self.take_nets(at, &pci.nets);
+    }
+
     fn take_nets(&mut self, at: usize, nets: &[Net]) {
         for net in nets {
-            self.nodes[at].nets.push(net.name.clone());
+            self.add_net(at, &net.name);
             let gdr = self.nodes[at].gdr;
             // One device that can is enough for the card.
             self.nodes[at].gdr = match (gdr, net.gdr) {
@@ -145,10 +184,9 @@ impl NcclGraph {
     }
 
     fn add_links(&mut self, pci: &PciNode, cpu: usize) {
-        let Some(at) = self.index(pci.bdf) else {
-            return;
-        };
-        if let Some(gpu) = &pci.gpu {
+        let gpu_at = self.index_of(pci.bdf, Kind::Gpu);
+        for (gpu, at) in pci.gpus.iter().zip(std::iter::repeat(gpu_at)) {
+            let Some(at) = at else { break };
             for link in &gpu.links {
                 if let Some(other) = self.other_end(link, cpu) {
                     let each = nvlink_bandwidth(gpu.sm);
@@ -161,7 +199,8 @@ impl NcclGraph {
             }
         }
         for peer in &pci.peers {
-            if let Some(peer) = self.index(*peer) {
+            let switch = |graph: &Self, bdf| graph.index_of(bdf, Kind::Switch);
+            if let (Some(at), Some(peer)) = (switch(self, pci.bdf), switch(self, *peer)) {
                 self.join(at, peer, Wire::Local, LOCAL);
             }
         }
@@ -170,21 +209,16 @@ impl NcclGraph {
         }
     }
 
-    /// What an NVLink leads to: another GPU, the CPU of POWER, or else the one NVLink switch that
-    /// all of them are to NCCL.
+    /// The target of an NVLink: another GPU, the CPU of POWER, or else the merged NVLink switch.
     fn other_end(&mut self, link: &GpuLink, cpu: usize) -> Option<usize> {
         let class = link.class?;
         if class.is_gpu() {
-            return self.index(link.target?);
+            return self.index_of(link.target?, Kind::Gpu);
         }
         if class.0 == 0x06_8001 {
             return Some(cpu);
         }
-        let known = self
-            .nodes
-            .iter()
-            .position(|node| node.kind == Kind::NvSwitch);
-        Some(known.unwrap_or_else(|| self.add(Kind::NvSwitch, None)))
+        Some(self.nv_switch())
     }
 
     /// Makes one node of a two-level switch of Broadcom (`ncclTopoFlattenBcmSwitches`).
@@ -199,7 +233,8 @@ impl NcclGraph {
                 if broadcom(&lower.identity, 1) != Some(generation) {
                     continue;
                 }
-                if let (Some(into), Some(from)) = (self.index(upper.bdf), self.index(lower.bdf)) {
+                let switch = |bdf| self.index_of(bdf, Kind::Switch);
+                if let (Some(into), Some(from)) = (switch(upper.bdf), switch(lower.bdf)) {
                     self.fold(from, into);
                 }
             }
@@ -211,8 +246,9 @@ impl NcclGraph {
         if from == into {
             return;
         }
-        let names = std::mem::take(&mut self.nodes[from].names);
-        self.nodes[into].names.extend(names);
+        for name in self.take_names(from) {
+            self.name(into, name);
+        }
         for (wire, bandwidth, to) in std::mem::take(&mut self.nodes[from].wires) {
             self.nodes[to].wires.retain(|(_, _, back)| *back != from);
             if to != into {
@@ -222,13 +258,8 @@ impl NcclGraph {
     }
 }
 
+/// The kind of a function by its class.
 fn kind_of(pci: &PciNode) -> Option<Kind> {
-    if pci.gpu.is_some() {
-        return Some(Kind::Gpu);
-    }
-    if !pci.nets.is_empty() {
-        return Some(Kind::Nic);
-    }
     match pci.identity.class {
         Some(class) if class.is_gpu() => Some(Kind::Gpu),
         Some(class) if class.is_network() => Some(Kind::Nic),
@@ -252,7 +283,8 @@ fn broadcom(identity: &Identity, level: u16) -> Option<u8> {
     }
 }
 
-/// What NCCL reckons that a PCI link carries: in 100 Mb/s a lane, by generation (`kvDictPciGen`).
+/// NCCL's estimate of the bandwidth of a PCI link, in 100 Mb/s a lane by generation
+/// (`kvDictPciGen`).
 fn nccl_bandwidth(link: Link) -> Bandwidth {
     let lane: u64 = match link.speed.generation() {
         1 => 15,
@@ -273,12 +305,12 @@ fn upstream_bandwidth(tree: &Tree, function: &Function) -> Bandwidth {
     };
     let ends = [Some(function), above].into_iter().flatten();
     let link = ends
-        .filter_map(|end| end.link_capable.present().copied())
+        .filter_map(|end| end.link_capable.as_ref().ok().copied())
         .reduce(Link::meet);
     link.map_or(LOCAL, nccl_bandwidth)
 }
 
-/// What NCCL reckons that one NVLink carries, by the compute capability of the GPU.
+/// NCCL's estimate of the bandwidth of an NVLink, by the compute capability of the GPU.
 fn nvlink_bandwidth(sm: Option<u32>) -> u64 {
     match sm.unwrap_or(80) {
         100.. => GB * 401 / 10,
@@ -289,7 +321,7 @@ fn nvlink_bandwidth(sm: Option<u32>) -> u64 {
     }
 }
 
-/// What NCCL reckons that goes between two CPUs (`ncclTopoGetInterCpuBw`).
+/// NCCL's estimate of the bandwidth between two CPUs (`ncclTopoGetInterCpuBw`).
 fn between_cpus(cpu: &Cpu) -> Bandwidth {
     let model = cpu.model.filter(|_| cpu.family == Some(6)).unwrap_or(0);
     match (cpu.arch.as_deref(), cpu.vendor.as_deref()) {
@@ -305,5 +337,114 @@ fn between_cpus(cpu: &Cpu) -> Bandwidth {
         ),
         (Some("x86_64"), Some("AuthenticAMD")) => Bandwidth(16 * GB),
         _ => LOCAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::nccl_xml;
+    use crate::topology::{NcclClass, NcclDevice};
+
+    fn graph(inside: &str) -> NcclGraph {
+        let text = format!("<system version=\"1\"><cpu numaid=\"0\">{inside}</cpu></system>");
+        NcclGraph::from_topology(&nccl_xml::read(&text).unwrap())
+    }
+
+    fn bdf(text: &str) -> Bdf {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_nic_and_a_switch_of_one_address_are_two_nodes() {
+        let graph = graph(
+            r#"<pci busid="0000:10:00.0" class="0x060400">
+                 <nic><net name="mlx5_0" gdr="1"/></nic>
+                 <pci busid="0000:11:00.0" class="0x030200"><gpu dev="0" gdr="1"/></pci>
+                 <pci busid="0000:10:00.0" class="0x020700"><nic><net name="mlx5_1"/></nic></pci>
+               </pci>
+               <pci busid="0000:20:00.0" class="0x030200"><gpu dev="1"/></pci>"#,
+        );
+        let class = |a, b| graph.class(bdf(a), bdf(b));
+        assert_eq!(graph.gpus().count(), 2);
+        assert_eq!(class("11:00.0", "10:00.0"), Some(NcclClass::Pix));
+        assert_eq!(class("20:00.0", "10:00.0"), Some(NcclClass::Phb));
+        assert_eq!(graph.nics().collect::<Vec<_>>(), [bdf("10:00.0")]);
+        for net in ["mlx5_0", "mlx5_1"] {
+            let path = graph.path_to_net(bdf("11:00.0"), net).unwrap();
+            assert_eq!(path.class, NcclClass::Pix, "{net}");
+        }
+    }
+
+    #[test]
+    fn the_ports_of_a_card_with_an_element_each_are_one_nic() {
+        let graph = graph(
+            r#"<pci busid="0000:10:00.0" class="0x060400">
+                 <pci busid="0000:11:00.0" class="0x030200"><gpu dev="0"/></pci>
+                 <pci busid="0000:12:00.0" class="0x020000"><nic><net name="a" gdr="0"/></nic></pci>
+                 <pci busid="0000:12:00.1" class="0x020000"><nic><net name="b" gdr="1"/></nic></pci>
+               </pci>"#,
+        );
+        assert_eq!(
+            graph.class(bdf("12:00.0"), bdf("12:00.1")),
+            Some(NcclClass::Loc)
+        );
+        assert_eq!(
+            graph.class(bdf("11:00.0"), bdf("12:00.1")),
+            Some(NcclClass::Pix)
+        );
+        assert_eq!(graph.nics().count(), 1);
+        assert_eq!(
+            graph.is_gdr_allowed(bdf("11:00.0"), bdf("12:00.0")),
+            Some(true)
+        );
+    }
+
+    #[test]
+    fn a_gpu_of_several_ranks_is_one_device_that_any_of_them_can_bar() {
+        let graph = graph(
+            r#"<pci busid="0000:11:00.0" class="0x030200"><gpu dev="0" rank="0" gdr="1"/>
+                 <gpu dev="0" rank="1" gdr="0"/></pci>
+               <pci busid="0000:12:00.0" class="0x020000"><nic><net name="a" gdr="1"/></nic></pci>"#,
+        );
+        assert_eq!(graph.gpus().count(), 1);
+        assert_eq!(
+            graph.is_gdr_allowed(bdf("11:00.0"), bdf("12:00.0")),
+            Some(false)
+        );
+        let route = graph.route(bdf("11:00.0"), bdf("12:00.0")).unwrap();
+        assert_eq!(route.class, NcclClass::Phb);
+    }
+
+    #[test]
+    fn the_classes_of_all_pairs_are_those_of_each() {
+        let graph = graph(
+            r#"<pci busid="0000:10:00.0" class="0x060400">
+                 <pci busid="0000:11:00.0" class="0x030200"><gpu dev="0" sm="90">
+                   <nvlink target="0000:20:00.0" count="4" tclass="0x030200"/></gpu></pci>
+                 <pci busid="0000:12:00.0" class="0x020000"><nic><net name="a"/></nic></pci>
+               </pci>
+               <pci busid="0000:20:00.0" class="0x030200"><gpu dev="1" sm="90"/></pci>"#,
+        );
+        let all = ["11:00.0", "12:00.0", "20:00.0", "7f:00.0"].map(bdf);
+        let classes = graph.classes(&all.map(NcclDevice::At));
+        for (a, row) in all.iter().zip(&classes) {
+            for (b, class) in all.iter().zip(row) {
+                assert_eq!(*class, graph.class(*a, *b), "{a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_function_that_is_gpu_and_nic_is_both() {
+        let graph = graph(
+            r#"<pci busid="0000:11:00.0" class="0x030200"><gpu dev="0"/>
+                 <nic><net name="a"/></nic><nic><net name="b"/></nic></pci>"#,
+        );
+        assert_eq!((graph.gpus().count(), graph.nics().count()), (1, 1));
+        for net in ["a", "b"] {
+            let path = graph.path_to_net(bdf("11:00.0"), net).unwrap();
+            assert_eq!(path.class, NcclClass::Phb, "{net}");
+        }
     }
 }

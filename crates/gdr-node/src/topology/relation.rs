@@ -1,24 +1,20 @@
-//! The answer for one pair of devices.
+//! The distance between two devices, and why.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use super::class::{NcclClass, SmiClass};
 use super::nccl::NcclGraph;
 use super::route::{Place, Step, narrowest};
-use super::ucx::UcxDistance;
+use super::seat::{Meeting, Seat};
+use super::ucx::{UcxClass, UcxDistance};
 use crate::numa::NumaLayout;
 use crate::pci::{Bandwidth, NumaNode, Parent, RootBus, Tree, VendorId};
-use crate::source::Datum;
+use crate::source::Absence;
 
-/// The most bridges between two devices that nvidia-smi still calls one: the two ports of one
-/// switch. NVIDIA does not publish the rule; this one agrees with every machine on which both the
-/// tree and the matrix are known.
-const BRIDGES_OF_ONE_SWITCH: usize = 2;
-
-/// A PCI tree and what else decides about distances.
+/// A PCI tree with the NUMA layout and the NVLinks.
 #[derive(Clone, Debug)]
 pub struct Topology<'a> {
     tree: &'a Tree,
@@ -26,23 +22,40 @@ pub struct Topology<'a> {
     nvlinks: BTreeMap<(Bdf, Bdf), u8>,
 }
 
-/// The tree has no such function.
+/// The function is not in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no PCI function {0} in this node: it may be hidden from a container; list what there is")]
 pub struct UnknownFunction(pub Bdf);
 
-/// The lowest thing that two devices have in common.
+/// Why a pair has no relation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelationError {
+    /// One of the two is not in the tree.
+    #[error(transparent)]
+    UnknownFunction(#[from] UnknownFunction),
+    /// The capture lacks the bridges above the devices.
+    #[error(
+        "how {0} and {1} are joined is not known: the capture does not have the bridges above \
+         them; pass `lspci -D -nn -vvv` of the whole machine"
+    )]
+    Severed(Bdf, Bdf),
+}
+
+/// The lowest common ancestor of two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ancestor {
-    /// They are one.
+    /// The device itself.
     Same(Bdf),
     /// A bridge.
     Bridge(Bdf),
+    /// A bus whose bridge is not in the capture.
+    Bus(RootBus),
     /// A host bridge.
     Root(RootBus),
     /// A NUMA node.
     Node(NumaNode),
-    /// Nothing less than the whole node.
+    /// The interconnect between NUMA nodes.
     System,
 }
 
@@ -51,6 +64,7 @@ impl fmt::Display for Ancestor {
         match self {
             Self::Same(bdf) => write!(f, "{bdf} itself"),
             Self::Bridge(bdf) => write!(f, "bridge {bdf}"),
+            Self::Bus(bus) => write!(f, "bus {:04x}:{:02x}", bus.domain, bus.bus),
             Self::Root(root) => write!(f, "host bridge {root}"),
             Self::Node(node) => write!(f, "NUMA node {node}"),
             Self::System => f.write_str("the interconnect between NUMA nodes"),
@@ -58,25 +72,25 @@ impl fmt::Display for Ancestor {
     }
 }
 
-/// What a reader should know beside the class.
+/// A remark on the class of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Note {
-    /// Firmware did not say on which NUMA node a device is. On a node with one, drivers from about
-    /// 575 print NODE for it; those up to about 530 print SYS.
+    /// Firmware did not assign a NUMA node to a device. On a machine with one NUMA node, drivers
+    /// from about 575 print NODE for it; those up to about 530 print SYS.
     NoProximity(Bdf),
-    /// It is not known on which NUMA node a device is, so that NODE may be printed for SYS.
+    /// The NUMA node of a device is not known, so nvidia-smi may print NODE instead of SYS.
     ProximityUnknown(Bdf),
     /// The two NUMA nodes are parts of one socket (NPS2, NPS4, sub-NUMA clusters): nearer than SYS
-    /// sounds.
+    /// suggests.
     OneSocket,
     /// The host bridges are quadrants of one AMD socket, between which peer traffic is not
     /// dramatically slower: measure.
     AmdQuadrants,
-    /// NCCL takes the two for ports of one card, because they are on one bus
+    /// NCCL treats the two as ports of one card, because they are on one bus
     /// (`NCCL_IB_MERGE_VFS=0` keeps different devices apart).
     OneCardToNccl,
-    /// Both hang right on a root bus, as in a virtual machine that hides the real tree.
+    /// Both are directly on a root bus, as in a virtual machine that hides the real tree.
     FlatBus,
 }
 
@@ -105,32 +119,32 @@ impl fmt::Display for Note {
     }
 }
 
-/// How far apart two devices are, and why.
+/// The distance between two devices, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relation {
-    /// In the words of `nvidia-smi topo -m`.
+    /// The class that `nvidia-smi topo -m` prints.
     pub smi: SmiClass,
-    /// In the words of `nvidia-smi topo -mp`, which leaves NVLink out.
+    /// The class that `nvidia-smi topo -mp` prints, which ignores NVLink.
     pub smi_pci: SmiClass,
-    /// In the words of NCCL, before it looks for relays.
+    /// NCCL's class before it searches relays.
     pub nccl: NcclClass,
-    /// In the words of UCX.
+    /// UCX's class.
     pub ucx: UcxDistance,
-    /// The lowest thing that they have in common.
+    /// The lowest common ancestor.
     pub ancestor: Ancestor,
-    /// The places on the way over PCI, both devices among them. The common bridge is one of them.
+    /// The points on the path over PCI, including both devices and the common bridge.
     pub steps: Vec<Step>,
-    /// The ports on the way at which ACS decides, in the order of the way: bridges below the
-    /// common ancestor.
+    /// The ports on the path that apply ACS, in the order of the path: the bridges below the common
+    /// ancestor.
     pub ports: Vec<Bdf>,
-    /// The least that the links on the way can carry, and where; links that are not known do not
-    /// count.
+    /// The lowest bandwidth that the links on the path support, and its point. Unknown links are
+    /// ignored.
     pub capable: Option<(Bandwidth, Place)>,
-    /// The least that they carry now.
+    /// The lowest current bandwidth, and its point.
     pub current: Option<(Bandwidth, Place)>,
-    /// One sentence.
+    /// The reason for the class in one sentence.
     pub why: String,
-    /// What else to know.
+    /// Remarks.
     pub notes: Vec<Note>,
 }
 
@@ -151,54 +165,66 @@ impl<'a> Topology<'a> {
         self
     }
 
-    /// How far apart two functions are.
+    /// The number of NVLinks between two GPUs, if any.
+    pub(super) fn nvlinks_between(&self, a: Bdf, b: Bdf) -> Option<u8> {
+        let links = self.nvlinks.get(&(a.min(b), a.max(b)));
+        links.copied().filter(|_| a != b)
+    }
+
+    pub(super) fn seat(&self, bdf: Bdf) -> Option<Seat> {
+        Seat::of(self.tree, self.numa, bdf)
+    }
+
+    /// The distance between two functions.
     ///
     /// # Errors
     ///
-    /// [`UnknownFunction`] for an address that is not in the tree.
-    pub fn relation(&self, a: Bdf, b: Bdf) -> Result<Relation, UnknownFunction> {
-        let (root_a, chain_a) = self.tree.chain(a).ok_or(UnknownFunction(a))?;
-        let (root_b, chain_b) = self.tree.chain(b).ok_or(UnknownFunction(b))?;
-        let common = if root_a == root_b {
-            chain_a
-                .iter()
-                .zip(&chain_b)
-                .take_while(|(a, b)| a == b)
-                .count()
-        } else {
-            0
+    /// [`RelationError::UnknownFunction`] for an address that is not in the tree,
+    /// [`RelationError::Severed`] if the tree lacks the bridges that decide.
+    pub fn relation(&self, a: Bdf, b: Bdf) -> Result<Relation, RelationError> {
+        let seat_a = self.seat(a).ok_or(UnknownFunction(a))?;
+        let seat_b = self.seat(b).ok_or(UnknownFunction(b))?;
+        let (root_a, root_b) = (seat_a.root, seat_b.root);
+        let (Some(classes), Some(nccl)) =
+            (seat_a.classes(&seat_b), self.nccl_class(&seat_a, &seat_b))
+        else {
+            return Err(RelationError::Severed(a, b));
         };
-        let (below_a, below_b) = (&chain_a[common..], &chain_b[common..]);
         let mut notes = Vec::new();
-        let ancestor = if a == b {
-            Ancestor::Same(a)
-        } else if chain_b.contains(&a) {
-            Ancestor::Bridge(a)
-        } else if chain_a.contains(&b) {
-            Ancestor::Bridge(b)
-        } else if root_a != root_b {
-            self.ancestor_across(a, b, (root_a, root_b), &mut notes)
-        } else if common > 0 {
-            Ancestor::Bridge(chain_a[common - 1])
-        } else {
-            Ancestor::Root(root_a)
+        let ancestor = match seat_a.meets(&seat_b) {
+            Meeting::Same => Ancestor::Same(a),
+            Meeting::Above(bridge) | Meeting::Bridge(bridge) => Ancestor::Bridge(bridge),
+            Meeting::Bus => Ancestor::Bus(root_a),
+            Meeting::Root => Ancestor::Root(root_a),
+            Meeting::Unknown => return Err(RelationError::Severed(a, b)),
+            Meeting::Node(node) => {
+                self.note_proximity([&seat_a, &seat_b], &mut notes);
+                if self.is_amd(root_a) && self.is_amd(root_b) {
+                    notes.push(Note::AmdQuadrants);
+                }
+                Ancestor::Node(node)
+            }
+            Meeting::System => {
+                self.note_proximity([&seat_a, &seat_b], &mut notes);
+                if let (Some(a), Some(b)) = (seat_a.node, seat_b.node)
+                    && self.numa.same_socket(a, b) == Some(true)
+                {
+                    notes.push(Note::OneSocket);
+                }
+                Ancestor::System
+            }
         };
-        if a != b && chain_a.is_empty() && chain_b.is_empty() && self.is_device(a, b) {
+        let on_root = ancestor == Ancestor::Root(root_a) || root_a != root_b;
+        let (flat_a, flat_b) = (seat_a.chain.is_empty(), seat_b.chain.is_empty());
+        if on_root && flat_a && flat_b && self.is_device(a, b) {
             notes.push(Note::FlatBus);
         }
 
-        let bridges = below_a.len() + below_b.len();
-        let smi_pci = match ancestor {
-            Ancestor::Same(_) => SmiClass::Same,
-            Ancestor::Bridge(_) if bridges <= BRIDGES_OF_ONE_SWITCH => SmiClass::Pix,
-            Ancestor::Bridge(_) => SmiClass::Pxb,
-            Ancestor::Root(_) => SmiClass::Phb,
-            Ancestor::Node(_) => SmiClass::Node,
-            Ancestor::System => SmiClass::Sys,
-        };
-        let nvlinks = self.nvlinks.get(&(a.min(b), a.max(b))).filter(|_| a != b);
-        let smi = nvlinks.map_or(smi_pci, |links| SmiClass::Nv(*links));
-        let nccl = self.nccl_class(a, b);
+        let common = seat_a.common(&seat_b);
+        let (below_a, below_b) = (&seat_a.chain[common..], &seat_b.chain[common..]);
+        let bridges = seat_a.bridges(&seat_b);
+        let smi_pci = classes.smi;
+        let smi = (self.nvlinks_between(a, b)).map_or(smi_pci, SmiClass::Nv);
         if nccl == NcclClass::Loc && a != b {
             notes.push(Note::OneCardToNccl);
         }
@@ -213,54 +239,31 @@ impl<'a> Topology<'a> {
             smi,
             smi_pci,
             nccl,
-            ucx: self.ucx(a, b, ancestor, bridges),
+            ucx: match classes.ucx {
+                UcxClass::Default => UcxDistance::near(),
+                // The devices differ too.
+                UcxClass::Phb => UcxDistance::below_one_host_bridge(bridges + 2),
+                class => UcxDistance::across(class == UcxClass::Node),
+            },
             ancestor,
             capable: narrowest(&on_links, |step| step.capable),
             current: narrowest(&on_links, |step| step.link),
             steps,
             ports,
-            why: self.why(smi, ancestor, bridges, (root_a, root_b), (a, b)),
+            why: Self::why(smi, ancestor, bridges, (&seat_a, &seat_b)),
             notes,
         })
     }
 
-    fn ancestor_across(
-        &self,
-        a: Bdf,
-        b: Bdf,
-        (root_a, root_b): (RootBus, RootBus),
-        notes: &mut Vec<Note>,
-    ) -> Ancestor {
-        let node_a = self.node_of(a, notes);
-        let node_b = self.node_of(b, notes);
-        let (Some(node_a), Some(node_b)) = (node_a, node_b) else {
-            return Ancestor::System;
-        };
-        if node_a != node_b {
-            if self.numa.same_socket(node_a, node_b) == Some(true) {
-                notes.push(Note::OneSocket);
+    /// Notes where a node is what only one node leaves open, or not known at all.
+    fn note_proximity(&self, seats: [&Seat; 2], notes: &mut Vec<Note>) {
+        for seat in seats {
+            match (&seat.numa, self.numa.only_node()) {
+                (Err(Absence::Missing), _) => notes.push(Note::NoProximity(seat.bdf)),
+                (Ok(_), _) | (_, Some(_)) => {}
+                (_, None) => notes.push(Note::ProximityUnknown(seat.bdf)),
             }
-            return Ancestor::System;
         }
-        if self.is_amd(root_a) && self.is_amd(root_b) {
-            notes.push(Note::AmdQuadrants);
-        }
-        Ancestor::Node(node_a)
-    }
-
-    /// The NUMA node of a function: the one that firmware named, or the only one there is.
-    fn node_of(&self, bdf: Bdf, notes: &mut Vec<Note>) -> Option<NumaNode> {
-        let numa = self
-            .tree
-            .get(bdf)
-            .map_or(Datum::NotCollected, |f| f.numa.clone());
-        match (&numa, self.numa.only_node()) {
-            (Datum::Present(node), _) => return Some(*node),
-            (Datum::Missing, _) => notes.push(Note::NoProximity(bdf)),
-            (_, None) => notes.push(Note::ProximityUnknown(bdf)),
-            (_, Some(_)) => {}
-        }
-        self.numa.only_node()
     }
 
     fn is_amd(&self, root: RootBus) -> bool {
@@ -278,24 +281,19 @@ impl<'a> Topology<'a> {
         })
     }
 
-    fn nccl_class(&self, a: Bdf, b: Bdf) -> NcclClass {
-        let mut graph = NcclGraph::from_tree(self.tree, &[a, b]);
-        for (&(from, to), links) in &self.nvlinks {
-            graph.add_nvlinks(from, to, (*links).into());
+    /// NCCL's class of a pair; `None` if the capture does not decide.
+    pub(super) fn nccl_class(&self, a: &Seat, b: &Seat) -> Option<NcclClass> {
+        if self.nvlinks_between(a.bdf, b.bdf).is_some() {
+            return Some(NcclClass::Nvl);
         }
-        graph.class(a, b).unwrap_or(NcclClass::Dis)
-    }
-
-    fn ucx(&self, a: Bdf, b: Bdf, ancestor: Ancestor, bridges: usize) -> UcxDistance {
-        match ancestor {
-            Ancestor::Same(_) | Ancestor::Bridge(_) => UcxDistance::near(),
-            // The devices differ too.
-            Ancestor::Root(_) => UcxDistance::below_one_host_bridge(bridges + 2),
-            Ancestor::Node(_) | Ancestor::System => {
-                // UCX compares the numbers, and two devices without one are on the same node.
-                let node = |bdf| self.tree.get(bdf).and_then(|f| f.numa.present().copied());
-                UcxDistance::across(node(a) == node(b))
+        match a.meets(b) {
+            Meeting::Unknown => None,
+            // One is a switch of the other's graph.
+            Meeting::Above(_) => {
+                let graph = NcclGraph::from_tree(self.tree, &[a.bdf, b.bdf]);
+                Some(graph.class(a.bdf, b.bdf).unwrap_or(NcclClass::Dis))
             }
+            _ => a.nccl(b),
         }
     }
 
@@ -309,6 +307,7 @@ impl<'a> Topology<'a> {
         let top = match ancestor {
             Ancestor::Same(_) => return vec![step(&a)],
             Ancestor::Bridge(bridge) => vec![step(&bridge)],
+            Ancestor::Bus(_) => Vec::new(),
             Ancestor::Root(root) => vec![Step::through(Place::Root(root))],
             Ancestor::Node(_) => {
                 vec![
@@ -318,9 +317,8 @@ impl<'a> Topology<'a> {
             }
             Ancestor::System => {
                 let mut top = vec![Step::through(Place::Root(root_a))];
-                let mut ignored = Vec::new();
                 for bdf in [a, b] {
-                    let node = self.node_of(bdf, &mut ignored);
+                    let node = self.seat(bdf).and_then(|seat| seat.node);
                     top.extend(node.map(|node| Step::through(Place::Node(node))));
                 }
                 top.push(Step::through(Place::Root(root_b)));
@@ -337,20 +335,14 @@ impl<'a> Topology<'a> {
         steps
     }
 
-    fn why(
-        &self,
-        smi: SmiClass,
-        ancestor: Ancestor,
-        bridges: usize,
-        (root_a, root_b): (RootBus, RootBus),
-        (a, b): (Bdf, Bdf),
-    ) -> String {
+    fn why(smi: SmiClass, ancestor: Ancestor, bridges: usize, (a, b): (&Seat, &Seat)) -> String {
         if let SmiClass::Nv(links) = smi {
             return format!("{links} NVLinks join the two; over PCI they meet at {ancestor}");
         }
+        let (root_a, root_b) = (a.root, b.root);
         match ancestor {
             Ancestor::Same(_) => "they are one function".to_owned(),
-            Ancestor::Bridge(bridge) if bridge == a || bridge == b => {
+            Ancestor::Bridge(bridge) if bridge == a.bdf || bridge == b.bdf => {
                 format!("{bridge} is a bridge above the other")
             }
             Ancestor::Bridge(bridge) => {
@@ -361,25 +353,25 @@ impl<'a> Topology<'a> {
                 };
                 format!("both are below bridge {bridge}, with {between} between it and them")
             }
+            Ancestor::Bus(_) => {
+                format!("both are on {ancestor}; the bridge above it is not in the capture")
+            }
             Ancestor::Root(root) => {
                 format!("both are below {root} and share no bridge, so the host bridge is crossed")
             }
             Ancestor::Node(node) => {
                 format!("{root_a} and {root_b} are different host bridges of NUMA node {node}")
             }
-            Ancestor::System => {
-                let mut ignored = Vec::new();
-                match (self.node_of(a, &mut ignored), self.node_of(b, &mut ignored)) {
-                    (Some(a), Some(b)) => format!(
-                        "{root_a} is on NUMA node {a} and {root_b} on NUMA node {b}, so their \
-                         interconnect is crossed"
-                    ),
-                    _ => format!(
-                        "{root_a} and {root_b} are different host bridges and it is not known that \
-                         they share a NUMA node"
-                    ),
-                }
-            }
+            Ancestor::System => match (a.node, b.node) {
+                (Some(a), Some(b)) => format!(
+                    "{root_a} is on NUMA node {a} and {root_b} on NUMA node {b}, so their \
+                     interconnect is crossed"
+                ),
+                _ => format!(
+                    "{root_a} and {root_b} are different host bridges and it is not known that \
+                     they share a NUMA node"
+                ),
+            },
         }
     }
 }

@@ -1,19 +1,19 @@
-//! The places that traffic between two devices passes.
+//! The path that traffic between two devices takes.
 
 use std::fmt;
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
 use crate::pci::{Bandwidth, Function, Link, NumaNode, RootBus, Tree};
 
-/// A place on the way.
+/// A point on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// A device, or a port of a switch or of the root complex.
     Function(Bdf),
     /// A host bridge.
     Root(RootBus),
-    /// A NUMA node, where the way goes through the interconnect between them.
+    /// A NUMA node, if the path crosses the interconnect between nodes.
     Node(NumaNode),
 }
 
@@ -27,14 +27,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// One step of the way.
+/// One step of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Where.
+    /// The point.
     pub place: Place,
-    /// The link of that function as it is now, where it is known. An idle GPU lowers its speed.
+    /// The current link of that function, if known. An idle GPU lowers its speed.
     pub link: Option<Link>,
-    /// The best that link can do at this end, where it is known.
+    /// The highest speed and width of that link at this end, if known.
     pub capable: Option<Link>,
 }
 
@@ -44,8 +44,8 @@ impl Step {
         let link = |pick: fn(&Function) -> Option<&Link>| function.and_then(pick).copied();
         Self {
             place: Place::Function(bdf),
-            link: link(|function| function.link.present()),
-            capable: link(|function| function.link_capable.present()),
+            link: link(|function| function.link.as_ref().ok()),
+            capable: link(|function| function.link_capable.as_ref().ok()),
         }
     }
 
@@ -58,7 +58,7 @@ impl Step {
     }
 }
 
-/// The least bandwidth of the links of these steps, and where.
+/// The lowest bandwidth among the links of these steps, and its point.
 pub(crate) fn narrowest(
     steps: &[Step],
     link: impl Fn(&Step) -> Option<Link>,

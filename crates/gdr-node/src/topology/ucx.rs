@@ -1,4 +1,4 @@
-//! The words of UCX.
+//! The distance classes of UCX.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::pci::Bandwidth;
 /// One MB of UCX, which is 2^20 bytes.
 const MB: u64 = 1 << 20;
 
-/// How UCX sees two devices (UCX `src/ucs/sys/topo/base/topo.c`, sysfs provider).
+/// UCX's distance of two devices (UCX `src/ucs/sys/topo/base/topo.c`, sysfs provider).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum UcxClass {
@@ -32,12 +32,12 @@ impl fmt::Display for UcxClass {
     }
 }
 
-/// The distance that UCX assumes unless `UCX_DISTANCE_BW` or the like says otherwise.
+/// The distance that UCX assumes unless `UCX_DISTANCE_BW` or similar overrides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UcxDistance {
     /// The class.
     pub class: UcxClass,
-    /// The bandwidth that UCX reckons with; `None` for no limit.
+    /// The bandwidth that UCX assumes; `None` for no limit.
     pub bandwidth: Option<Bandwidth>,
 }
 

@@ -1,18 +1,18 @@
-//! Comparing bytes with a pattern, word by word.
+//! Comparison of bytes with a pattern, word by word.
 
 use gdr_cuda::pattern_word;
 
 use super::report::{Difference, Outcome};
 
-/// Bytes that are copied out of GPU memory at once.
+/// Bytes that are copied out of GPU memory at a time.
 pub(super) const CHUNK: usize = 1 << 20;
 
-/// A comparison under way: bytes come in order, in whole words.
+/// A running comparison. Bytes are added in order, in whole words.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    /// The pattern that should be there.
+    /// The seed of the expected pattern.
     expected: u32,
-    /// The pattern that was there before.
+    /// The seed of the pattern that was there before.
     before: Option<u32>,
     index: u64,
     still: u64,
@@ -49,7 +49,7 @@ impl Comparison {
         }
     }
 
-    /// What came out.
+    /// The result.
     pub(super) fn outcome(self) -> Outcome {
         match self.first {
             None => Outcome::Equal,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_told_from_what_was_there_before() {
+    fn what_was_sent_is_distinguished_from_what_was_there_before() {
         let mut bytes = [0; 64];
         fill(&mut bytes, 7, 0);
         assert_eq!(compare(&bytes, 7, 8), Outcome::Equal);

@@ -1,76 +1,113 @@
-//! Which devices to use.
+//! Opening soft devices.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use gdr_rdma::{Device, SoftOptions};
+use gdr_rdma::{Device, Mtu, SoftOptions};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SettingsError};
 
-/// Where the memory is that the bytes come from, unless said otherwise.
-const OTHER_LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+/// The default address of the sending end.
+const OTHER_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Opens the devices of both ends in this process: `from` host memory `to` GPU memory. Without
-/// `to` that is 127.0.0.1, without `from` 127.0.0.2, or for other addresses the same one as `to`.
-/// Two devices at one address differ in their port: the first has `port`, the other a free one.
+/// How many loopback addresses are tried until the port is free.
+const TRIES: u8 = 100;
+
+/// Opens the devices of both ends in this process: `from` host memory, `to` GPU memory.
+///
+/// The default of `to` is 127.0.0.1. The default of `from` is the loopback address after `to`, or
+/// `to` itself for other addresses. Where another process uses the port at a default loopback
+/// address, the following addresses are tried. Two devices at one address differ in their port: the
+/// receiver has `port`, the sender a free one.
 ///
 /// # Errors
 /// Those of [`Device::soft_with`].
 pub fn open_both(from: Option<IpAddr>, to: Option<IpAddr>, port: u16) -> Result<(Device, Device)> {
-    let to = to.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let from = from.unwrap_or_else(|| beside(to));
-    let receiver = open(to, port)?;
-    let sender = open(from, if from == to { 0 } else { port })?;
+    let receiver = match to {
+        Some(to) => open(to, port)?,
+        None => open_from(Ipv4Addr::LOCALHOST, port)?,
+    };
+    let to = receiver.address().ip();
+    let sender = match (from, beside(to)) {
+        (Some(from), _) => open(from, if from == to { 0 } else { port })?,
+        (None, Some(other)) => open_from(other, port)?,
+        (None, None) => open(to, 0)?,
+    };
     Ok((sender, receiver))
 }
 
-/// Opens the device of the end that listens on `listen`: at `to`, else at the same address.
+/// Opens a device at `first`, or at the first of the following addresses where the port is free.
+fn open_from(first: Ipv4Addr, port: u16) -> Result<Device> {
+    let mut refusal = None;
+    for step in 0..TRIES {
+        let address = Ipv4Addr::from_bits(first.to_bits() + u32::from(step));
+        match open(address.into(), port) {
+            Err(error @ Error::Rdma(gdr_rdma::Error::PortInUse { .. })) => {
+                // Report the first address: rxe uses the port at every address.
+                refusal.get_or_insert(error);
+            }
+            opened => return opened,
+        }
+    }
+    Err(refusal.unwrap_or_else(|| SettingsError::LoopbackAddresses.into()))
+}
+
+/// Opens the device of the end that listens on `listen`: at `to`, by default at the same address.
 ///
 /// # Errors
 /// [`Error::Settings`] when no single address is named; those of [`Device::soft_with`].
 pub fn open_listener(listen: IpAddr, to: Option<IpAddr>, port: u16) -> Result<Device> {
     let address = to.unwrap_or(listen);
     if address.is_unspecified() {
-        return Err(Error::Settings(
-            "listening on every address leaves open which one RDMA is to use: give it by --to"
-                .into(),
-        ));
+        return Err(SettingsError::UnspecifiedAddress.into());
     }
     open(address, port)
 }
 
-/// Opens the device of the end that connects to `peer`: at `from`, else at the address from which
-/// this host reaches the peer. Where that is the peer's own, this end has a free port.
+/// Opens the device of the end that connects to `peer`: at `from`, by default at the address from
+/// which this host reaches the peer. If that is the peer's own address, this end uses a free port.
 ///
 /// # Errors
-/// Those of [`Device::soft_with`]; [`gdr_rdma::Error::Os`] when there is no way to the peer.
+/// Those of [`Device::soft_with`]; [`gdr_rdma::Error::NoRoute`] without a route to the peer.
 pub fn open_connector(peer: IpAddr, from: Option<IpAddr>, port: u16) -> Result<Device> {
-    let from = match from {
-        Some(from) => from,
-        None if peer.is_loopback() => beside(peer),
-        None => local_address_towards(peer)?,
+    let from = match (from, beside(peer)) {
+        (Some(from), _) => from,
+        (None, Some(other)) => return open_from(other, port),
+        (None, None) if peer.is_loopback() => peer,
+        (None, None) => local_address_towards(peer)?,
     };
     open(from, if from == peer { 0 } else { port })
 }
 
 fn open(address: IpAddr, port: u16) -> Result<Device> {
+    if let IpAddr::V6(ip) = address
+        && ip.is_unicast_link_local()
+    {
+        return Err(SettingsError::LinkLocal(ip).into());
+    }
     let options = SoftOptions::new(address).port(port).busy_poll(BUSY_POLL);
     Ok(Device::soft_with(options)?)
 }
 
-/// How long a device's thread stays awake for what comes next. As a network card does not sleep
-/// between two steps of an iteration, what is timed should not begin with a thread's waking up.
+/// How long a device's thread polls before it sleeps. A network card does not sleep between two
+/// steps of an iteration, so the time to wake a thread up should not be measured either.
 const BUSY_POLL: Duration = Duration::from_millis(2);
 
-/// Another address of this host, or the same where no other is sure to exist.
-fn beside(address: IpAddr) -> IpAddr {
+/// The address after `address`, if it surely belongs to this host: an IPv4 loopback address.
+fn beside(address: IpAddr) -> Option<Ipv4Addr> {
     match address {
-        IpAddr::V4(ip) if ip.is_loopback() && address != OTHER_LOOPBACK => OTHER_LOOPBACK,
-        _ => address,
+        IpAddr::V4(ip) if ip.is_loopback() => {
+            let next = Ipv4Addr::from_bits(ip.to_bits() + 1);
+            // Not into the end of 127.0.0.0/8, where broadcasts go.
+            let room = ip < Ipv4Addr::new(127, 255, 255, 0);
+            Some(if room { next } else { OTHER_LOOPBACK })
+        }
+        _ => None,
     }
 }
 
-/// Connecting a UDP socket sends nothing; it looks the route up.
+/// The address from which this host reaches `peer`. Connecting a UDP socket sends nothing; the
+/// kernel looks the route up.
 fn local_address_towards(peer: IpAddr) -> Result<IpAddr> {
     let any: SocketAddr = match peer {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -80,11 +117,19 @@ fn local_address_towards(peer: IpAddr) -> Result<IpAddr> {
         socket.connect((peer, 4791))?;
         socket.local_addr()
     });
-    let failed = |source| gdr_rdma::Error::Os {
-        call: "looking up the route to the peer",
-        source,
-    };
+    let failed = |source| gdr_rdma::Error::NoRoute { peer, source };
     Ok(local.map_err(failed)?.ip())
+}
+
+/// The largest path MTU that works in both directions.
+pub(super) fn mutual_mtu(from: &Device, to: &Device) -> Result<Mtu> {
+    let there = from.path_mtu(to.address().ip())?;
+    let back = to.path_mtu(from.address().ip())?;
+    Ok(if back.bytes() < there.bytes() {
+        back
+    } else {
+        there
+    })
 }
 
 #[cfg(test)]
@@ -95,9 +140,11 @@ mod tests {
     fn the_other_end_is_beside_the_first() {
         let [one, two, six]: [IpAddr; 3] =
             ["127.0.0.1", "127.0.0.2", "::1"].map(|text| text.parse().unwrap());
-        assert_eq!(beside(one), two);
-        assert_eq!(beside(two), two);
-        assert_eq!(beside(six), six);
+        assert_eq!(beside(one).map(IpAddr::from), Some(two));
+        assert_eq!(beside(two), Some(Ipv4Addr::new(127, 0, 0, 3)));
+        let last = Ipv4Addr::new(127, 255, 255, 254);
+        assert_eq!(beside(last.into()), Some(OTHER_LOOPBACK));
+        assert_eq!(beside(six), None);
         assert_eq!(local_address_towards(one).unwrap(), one);
     }
 
@@ -107,6 +154,43 @@ mod tests {
         let refused = open_listener(everywhere, None, 0);
         assert!(matches!(refused, Err(Error::Settings(_))));
         open_listener(everywhere, Some(Ipv4Addr::LOCALHOST.into()), 0).unwrap();
+    }
+
+    #[test]
+    fn runs_on_one_host_take_other_loopback_addresses_than_each_other() {
+        // A port that is free at the first address, and then is not.
+        let (from, to) = open_both(None, None, 0).unwrap();
+        let port = to.address().port();
+        let (other_from, other_to) = open_both(None, None, port).unwrap();
+        let connector = open_connector(Ipv4Addr::LOCALHOST.into(), None, port).unwrap();
+        let all = [&from, &to, &other_from, &other_to, &connector].map(Device::address);
+        for (at, address) in all.iter().enumerate() {
+            assert!(address.ip().is_loopback());
+            assert!(!all[..at].contains(address), "{all:?}");
+        }
+        // An address that the caller names has no substitute.
+        let taken = open_both(None, Some(to.address().ip()), port);
+        assert!(matches!(
+            taken,
+            Err(Error::Rdma(gdr_rdma::Error::PortInUse { .. }))
+        ));
+    }
+
+    #[test]
+    fn a_link_local_address_is_refused_with_what_to_use_instead() {
+        let refused = open_listener("fe80::1".parse().unwrap(), None, 0);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("IPv4 or a global IPv6 address"), "{text}");
+    }
+
+    #[test]
+    fn a_peer_that_no_packet_can_be_sent_to_is_named_with_what_to_do() {
+        let text = |peer: &str| {
+            let error = open_connector(peer.parse().unwrap(), None, 0).unwrap_err();
+            error.to_string()
+        };
+        let broadcast = text("255.255.255.255");
+        assert!(broadcast.contains("broadcast"), "{broadcast}");
     }
 
     #[test]

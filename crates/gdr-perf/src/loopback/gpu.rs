@@ -1,71 +1,83 @@
-//! The end that owns GPU memory.
+//! The end that owns the GPU memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gdr_copy::Mapping;
-use gdr_cuda::{DeviceBuffer, Stream};
+use gdr_cuda::{CuResult, DeviceBuffer, Stream};
 use gdr_rdma::{
-    Access, Buffer, Device, Endpoint, Immediate, LongReads, MemoryRegion, Mtu, ProtectionDomain,
-    Provider, RecvRequest, RemoteMemory, WcOpcode, WrId,
+    Access, Buffer, CopyEngineThreshold, Device, Endpoint, Immediate, MemoryRegion, Mtu,
+    ProtectionDomain, Provider, RecvRequest, RemoteMemory, WcOpcode, WrId,
 };
 
 use super::compare::{CHUNK, Comparison, pieces};
-use super::link::Link;
-use super::registered::Registered;
-use super::report::{Checks, Difference, Ended, Memory, Outcome, Reached};
-use super::settings::{Destination, Reach, Seeds, Settings};
-use super::stage::Stage;
-use super::{Observer, Place};
-use crate::error::Result;
+use super::connection::Connection;
+use super::device_memory::DeviceMemory;
+use super::event::Observer;
+use super::report::{Checks, Difference, Ended, Memory, Outcome, TransferMode};
+use super::settings::{Destination, Seeds, Settings, TransferPreference};
+use super::staging::StagingBuffer;
+use crate::bench_target::BenchTarget;
+use crate::error::{Error, Result};
 use crate::report::Subject;
 
-/// Bytes before and after the target that nobody may write.
+/// Bytes before and after the target that must stay unchanged.
 const GUARD: u64 = 4096;
 
 /// GPU memory, registered with a device.
 pub(super) struct GpuSide {
-    // Field order is drop order: nothing reaches the memory any more when it goes.
-    link: Link,
+    // Fields drop in order: the connection and the region go before the memory.
+    connection: Connection,
     region: MemoryRegion,
-    stage: Option<Stage>,
+    stage: Option<StagingBuffer>,
     mapping: Option<Arc<Mapping>>,
     stream: Stream,
     buffer: Arc<DeviceBuffer>,
-    place: Place,
+    target: BenchTarget,
     memory: Memory,
     size: u64,
     limit: Duration,
+    give_up_after: Duration,
     chunk: Vec<u8>,
 }
 
 impl GpuSide {
     pub(super) fn new(
-        place: &Place,
+        target: &BenchTarget,
         device: &Device,
         destination: Destination,
         settings: &Settings,
     ) -> Result<Self> {
-        let gpu = place.gpu();
+        let gpu = target.gpu();
         let size = settings.size;
-        let buffer = Arc::new(gpu.allocate(destination.memory, size + 2 * GUARD)?);
+        let bytes = size + 2 * GUARD;
+        let buffer =
+            gpu.allocate(destination.memory, bytes)
+                .map_err(|source| match source.cu_result() {
+                    Some(CuResult::OUT_OF_MEMORY) => Error::GpuMemory { bytes, source },
+                    _ => source.into(),
+                })?;
+        let buffer = Arc::new(buffer);
         let stream = gpu.stream()?;
         let domain = device.protection_domain();
-        let target = match device.provider() {
-            Provider::Verbs => Target::registered(place, &domain, &buffer, destination, size)?,
-            _ => Target::placed(place, &domain, &buffer, destination, size)?,
+        let registration = match device.provider() {
+            Provider::Verbs => {
+                Registration::registered(target, &domain, &buffer, destination, size)?
+            }
+            _ => Registration::placed(target, &domain, &buffer, destination, size)?,
         };
         Ok(Self {
-            link: Link::new(&domain)?,
-            region: target.region,
-            stage: target.stage,
-            mapping: target.mapping,
+            connection: Connection::new(&domain)?,
+            region: registration.region,
+            stage: registration.stage,
+            mapping: registration.mapping,
             stream,
             buffer,
-            place: place.clone(),
-            memory: target.memory,
+            target: target.clone(),
+            memory: registration.memory,
             size,
             limit: settings.limit(),
+            give_up_after: settings.give_up_after(),
             chunk: vec![0; CHUNK],
         })
     }
@@ -75,7 +87,7 @@ impl GpuSide {
     }
 
     pub(super) fn endpoint(&self) -> Endpoint {
-        self.link.pair().endpoint()
+        self.connection.pair().endpoint()
     }
 
     pub(super) fn remote(&self) -> RemoteMemory {
@@ -83,11 +95,11 @@ impl GpuSide {
     }
 
     pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu) -> Result<()> {
-        self.link.connect(peer, mtu, self.limit)
+        self.connection.connect(peer, mtu, self.give_up_after)
     }
 
-    /// Makes the GPU fill its memory with pattern A, and look whether it is there; then posts the
-    /// receive that the WRITE's immediate will take.
+    /// Fills GPU memory with pattern A and verifies it, both by a kernel; then posts the receive for
+    /// the WRITE's immediate.
     pub(super) fn fill(&mut self, number: u32, seeds: Seeds) -> Outcome {
         Outcome::of(self.try_fill(number, seeds))
     }
@@ -102,44 +114,44 @@ impl GpuSide {
         }
         fill(GUARD, self.size, seeds.before)?;
         let filled = self.by_kernel(seeds.before, None)?;
-        // Nothing that an earlier iteration left there may pass for what arrives.
+        // Overwrite what an earlier iteration left in the staging buffer.
         if let Some(stage) = &self.stage {
             stage.copy_out()?;
         }
         if filled == Outcome::Equal {
             let receive = RecvRequest::new(WrId(u64::from(number)));
-            self.link.pair().post_recv(receive)?;
+            self.connection.pair().post_recv(receive)?;
         }
         Ok(filled)
     }
 
-    /// Waits for the completion that the last WRITE's immediate brings.
+    /// Waits for the completion of the receive, which consumes the last WRITE's immediate.
     pub(super) fn arrived(&mut self, number: u32, observer: &mut Observer<'_>) -> Result<Ended> {
-        let ended = self
-            .link
-            .wait(Instant::now(), self.limit, 1, observer, |completion| {
-                let right = completion.opcode == WcOpcode::RecvWriteImmediate
-                    && completion.immediate == Some(Immediate(number))
-                    && completion.id == WrId(u64::from(number));
-                (!right).then(|| {
-                    format!(
-                        "a completion with {:?} and {:?} came instead of iteration {number}'s",
-                        completion.opcode, completion.immediate
-                    )
-                })
-            })?;
+        let ended =
+            self.connection
+                .wait(Instant::now(), self.limit, 1, observer, |completion| {
+                    let right = completion.opcode == WcOpcode::RecvWriteImmediate
+                        && completion.immediate == Some(Immediate(number))
+                        && completion.id == WrId(u64::from(number));
+                    (!right).then(|| {
+                        format!(
+                            "a completion with {:?} and {:?} came instead of iteration {number}'s",
+                            completion.opcode, completion.immediate
+                        )
+                    })
+                })?;
         match (&self.stage, ended.is_done()) {
             (Some(stage), true) => match stage.copy_in() {
                 Ok(()) => Ok(ended),
                 Err(error) => Ok(Ended::Failed {
-                    reason: format!("what arrived cannot be copied to the GPU: {error}"),
+                    reason: format!("the received bytes cannot be copied to the GPU: {error}"),
                 }),
             },
             _ => Ok(ended),
         }
     }
 
-    /// Looks at GPU memory in every way there is.
+    /// Compares GPU memory by a kernel, by a copy and through a mapping.
     pub(super) fn verify(&mut self, seeds: Seeds) -> Checks {
         let checks = Checks {
             kernel: Outcome::of(self.by_kernel(seeds.sent, Some(seeds.before))),
@@ -147,11 +159,11 @@ impl GpuSide {
             mapping: Outcome::of(self.by_mapping(seeds)),
             guards: Outcome::of(self.look_at_guards(seeds)),
         };
-        // The READ that follows is to bring what the GPU has, not what once arrived.
+        // The READ has to return the GPU's bytes, not those that arrived in the staging buffer.
         if let Some(stage) = &self.stage
             && let Err(error) = stage.copy_out()
         {
-            let reason = format!("it cannot be copied to where the device reads it: {error}");
+            let reason = format!("GPU memory cannot be copied to the staging buffer: {error}");
             return Checks {
                 copy: Outcome::Failed { reason },
                 ..checks
@@ -192,8 +204,8 @@ impl GpuSide {
     fn by_mapping(&mut self, seeds: Seeds) -> Result<Outcome> {
         let mapping = match &self.mapping {
             Some(mapping) => Arc::clone(mapping),
-            None => match self.place.map(&self.buffer) {
-                Ok((mapping, _)) => Arc::new(mapping),
+            None => match self.target.map(&self.buffer) {
+                Ok(mapping) => Arc::new(mapping),
                 Err(error) => {
                     let reason = format!("this memory cannot be mapped: {error}");
                     return Ok(Outcome::NotDone { reason });
@@ -236,44 +248,44 @@ impl GpuSide {
     }
 }
 
-/// What peers may do to the target.
+/// The access of the peer to the target.
 fn access() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ
 }
 
-/// The part of GPU memory that the bytes go to, as a device knows it.
-struct Target {
+/// The target, registered with a device.
+struct Registration {
     region: MemoryRegion,
-    stage: Option<Stage>,
+    stage: Option<StagingBuffer>,
     mapping: Option<Arc<Mapping>>,
     memory: Memory,
 }
 
-impl Target {
-    /// With a device of this process, which places the bytes itself.
+impl Registration {
+    /// For a soft device, which stores the bytes itself.
     fn placed(
-        place: &Place,
+        target: &BenchTarget,
         domain: &ProtectionDomain,
         buffer: &Arc<DeviceBuffer>,
         destination: Destination,
         size: u64,
     ) -> Result<Self> {
-        let reached = reach(place, buffer, destination.reach)?;
-        let target = match &reached.mapping {
+        let reached = map_or_stage(target, buffer, destination.transfer)?;
+        let local = match &reached.mapping {
             Some(mapping) => direct(Arc::clone(mapping), buffer)?,
             None => Buffer::staged(Arc::clone(buffer))?,
         };
-        let region = domain.register_range(&target, GUARD, size, access())?;
+        let region = domain.register_range(&local, GUARD, size, access())?;
         let memory = Memory {
             subject: reached.subject,
             allocated_by: destination.memory.function().to_owned(),
             reached: match reached.mapping {
-                Some(_) => Reached::Direct,
-                None => Reached::Staged,
+                Some(_) => TransferMode::Direct,
+                None => TransferMode::Staged,
             },
             why: reached.why,
             refusals: Vec::new(),
-            long_reads_from: target.long_reads_from(),
+            long_reads_from: local.long_reads_from(),
         };
         Ok(Self {
             region,
@@ -283,17 +295,17 @@ impl Target {
         })
     }
 
-    /// With a device of the kernel.
+    /// For a kernel device.
     fn registered(
-        place: &Place,
+        target: &BenchTarget,
         domain: &ProtectionDomain,
         buffer: &Arc<DeviceBuffer>,
         destination: Destination,
         size: u64,
     ) -> Result<Self> {
-        let made = Registered::new(domain, buffer, GUARD, size, access(), destination.reach)?;
+        let made = DeviceMemory::new(domain, buffer, GUARD, size, access(), destination.transfer)?;
         let memory = Memory {
-            subject: place.subject(),
+            subject: Subject::new(target, None),
             allocated_by: destination.memory.function().to_owned(),
             reached: made.reached,
             why: made.why,
@@ -309,42 +321,50 @@ impl Target {
     }
 }
 
-/// How GPU memory is reached.
-pub(super) struct Way {
+/// A mapping of GPU memory, or the reason to stage.
+pub(super) struct MappedOrStaged {
     pub(super) mapping: Option<Arc<Mapping>>,
     pub(super) subject: Subject,
     pub(super) why: String,
 }
 
-/// What is stored into through `mapping`; what is long to read, the copy engine reads.
+/// A buffer that is written through `mapping`; the copy engine makes its long reads.
 pub(super) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Result<Buffer> {
-    let (copied, from) = (Arc::clone(buffer), LongReads::Measured);
+    let (copied, from) = (Arc::clone(buffer), CopyEngineThreshold::Measured);
     match Buffer::direct_with_copies(Arc::clone(&mapping), copied, from) {
-        // A backend that maps other memory: what that leads to is for the run to find out.
+        // A backend that maps other memory: the run has to detect the consequence.
         Err(gdr_rdma::Error::MappedElsewhere { .. }) => Ok(Buffer::direct(mapping)?),
         made => Ok(made?),
     }
 }
 
-pub(super) fn reach(place: &Place, buffer: &DeviceBuffer, wanted: Reach) -> Result<Way> {
-    let staged = |why: String| Way {
+/// Maps `buffer` unless `wanted` is staged.
+pub(super) fn map_or_stage(
+    target: &BenchTarget,
+    buffer: &DeviceBuffer,
+    wanted: TransferPreference,
+) -> Result<MappedOrStaged> {
+    let staged = |why: String| MappedOrStaged {
         mapping: None,
-        subject: place.subject(),
+        subject: Subject::new(target, None),
         why,
     };
-    if wanted == Reach::Staged {
-        return Ok(staged("asked for".into()));
+    if wanted == TransferPreference::Staged {
+        return Ok(staged("requested".into()));
     }
-    match place.map(buffer) {
-        Ok((mapping, subject)) => Ok(Way {
+    let mapped = target
+        .pin(buffer.ptr(), buffer.len())
+        .and_then(|pinned| Ok((pinned.map()?, Subject::new(target, Some(&pinned)))));
+    match mapped {
+        Ok((mapping, subject)) => Ok(MappedOrStaged {
             mapping: Some(Arc::new(mapping)),
             subject,
             why: match wanted {
-                Reach::Direct => "asked for".into(),
+                TransferPreference::Direct => "requested".into(),
                 _ => "this memory can be mapped".into(),
             },
         }),
-        Err(error) if wanted == Reach::Auto => {
+        Err(error) if wanted == TransferPreference::Auto => {
             Ok(staged(format!("this memory cannot be mapped: {error}")))
         }
         Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! The end that owns host memory, writes and reads.
+//! The end that owns host memory, and makes the requests.
 
 use std::time::{Duration, Instant};
 
@@ -6,83 +6,86 @@ use gdr_rdma::{
     Access, Buffer, Device, Endpoint, Immediate, MemoryRegion, Mtu, RemoteMemory, SendRequest, WrId,
 };
 
-use super::Observer;
 use super::compare::{CHUNK, Comparison, fill, pieces};
-use super::link::{Link, MESSAGE};
+use super::connection::Connection;
+use super::event::Observer;
 use super::report::{Ended, Outcome};
-use super::settings::Settings;
-use crate::error::{Error, Result};
+use super::settings::{MESSAGE, Settings};
+use crate::error::{Result, SettingsError};
 
 /// Host memory, registered with a device.
 pub(super) struct HostSide {
-    link: Link,
+    connection: Connection,
     source: MemoryRegion,
     sink: MemoryRegion,
     size: u64,
     limit: Duration,
+    give_up_after: Duration,
     chunk: Vec<u8>,
 }
 
-/// A direction, for what the two have in common.
+/// A transfer and its direction.
 #[derive(Clone, Copy)]
-enum Way {
+enum Transfer {
     Write(u32),
     Read,
 }
 
 impl HostSide {
     pub(super) fn new(device: &Device, settings: &Settings) -> Result<Self> {
-        let bytes = usize::try_from(settings.size)
-            .map_err(|_| Error::Settings("too large for this process; give less".into()))?;
+        let bytes = usize::try_from(settings.size).map_err(|_| SettingsError::TooLarge {
+            bytes: settings.size,
+        })?;
         let domain = device.protection_domain();
         let source = Buffer::host(bytes)?;
         let sink = Buffer::host(bytes)?;
         Ok(Self {
-            link: Link::new(&domain)?,
+            connection: Connection::new(&domain)?,
             source: domain.register(&source, Access::empty())?,
             sink: domain.register(&sink, Access::LOCAL_WRITE)?,
             size: settings.size,
             limit: settings.limit(),
+            give_up_after: settings.give_up_after(),
             chunk: vec![0; CHUNK],
         })
     }
 
     pub(super) fn endpoint(&self) -> Endpoint {
-        self.link.pair().endpoint()
+        self.connection.pair().endpoint()
     }
 
     pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu) -> Result<()> {
-        self.link.connect(peer, mtu, self.limit)
+        self.connection.connect(peer, mtu, self.give_up_after)
     }
 
-    /// Puts the pattern of `seed` into host memory.
+    /// Fills host memory with the pattern of `seed`.
     pub(super) fn load(&mut self, seed: u32) -> Result<()> {
         for (offset, len) in pieces(self.size, CHUNK as u64) {
             let chunk = &mut self.chunk[..len as usize];
             fill(chunk, seed, offset / 4);
-            self.source.buffer().copy_in(offset, chunk)?;
+            self.source.buffer().write_at(offset, chunk)?;
         }
         Ok(())
     }
 
-    /// Writes all of it to `remote`, the last message with `number` as its immediate.
+    /// Writes all host memory to `remote`; the last message carries `number` as its immediate.
     pub(super) fn write(
         &self,
         number: u32,
         remote: &RemoteMemory,
         observer: &mut Observer<'_>,
     ) -> Result<Ended> {
-        self.transfer(Way::Write(number), remote, observer)
+        self.transfer(Transfer::Write(number), remote, observer)
     }
 
     /// Reads all of `remote` back.
     pub(super) fn read(&self, remote: &RemoteMemory, observer: &mut Observer<'_>) -> Result<Ended> {
-        self.transfer(Way::Read, remote, observer)
+        self.transfer(Transfer::Read, remote, observer)
     }
 
     fn transfer(
         &self,
-        way: Way,
+        transfer: Transfer,
         remote: &RemoteMemory,
         observer: &mut Observer<'_>,
     ) -> Result<Ended> {
@@ -90,8 +93,8 @@ impl HostSide {
         let mut due = 0;
         for (offset, len) in pieces(self.size, MESSAGE) {
             let id = WrId(offset);
-            let request = match way {
-                Way::Write(number) => {
+            let request = match transfer {
+                Transfer::Write(number) => {
                     let last = offset + len == self.size;
                     let write = SendRequest::write(id, remote.at(offset));
                     let write = if last {
@@ -101,12 +104,12 @@ impl HostSide {
                     };
                     write.segment(self.source.segment(offset, len)?)
                 }
-                Way::Read => SendRequest::read(id, remote.at(offset))
+                Transfer::Read => SendRequest::read(id, remote.at(offset))
                     .segment(self.sink.segment(offset, len)?),
             };
-            match self.link.pair().post_send(request) {
+            match self.connection.pair().post_send(request) {
                 Ok(()) => due += 1,
-                // Its completions say more than this does.
+                // The completions of earlier requests explain more than this error.
                 Err(_) if due > 0 => break,
                 Err(error) => {
                     let reason = error.to_string();
@@ -115,15 +118,17 @@ impl HostSide {
             }
         }
         let all = self.size.div_ceil(MESSAGE);
-        let ended = self.link.wait(start, self.limit, due, observer, |_| None)?;
+        let ended = self
+            .connection
+            .wait(start, self.limit, due, observer, |_| None)?;
         if ended.is_done() && u64::from(due) < all {
-            let reason = format!("only {due} of {all} messages were taken");
+            let reason = format!("only {due} of {all} messages could be posted");
             return Ok(Ended::Failed { reason });
         }
         Ok(ended)
     }
 
-    /// Compares what was read back with the pattern of `seed`.
+    /// Compares the bytes that were read back with the pattern of `seed`.
     pub(super) fn compare(&mut self, seed: u32, before: u32) -> Outcome {
         Outcome::of(self.try_compare(seed, before))
     }
@@ -132,7 +137,7 @@ impl HostSide {
         let mut comparison = Comparison::new(seed, Some(before));
         for (offset, len) in pieces(self.size, CHUNK as u64) {
             let chunk = &mut self.chunk[..len as usize];
-            self.sink.buffer().copy_out(offset, chunk)?;
+            self.sink.buffer().read_at(offset, chunk)?;
             comparison.add(chunk);
         }
         Ok(comparison.outcome())
@@ -161,10 +166,10 @@ mod tests {
 
     fn write(from: &HostSide, to: &HostSide) -> Ended {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let domain = to.link.pair().domain();
+        let domain = to.connection.pair().domain();
         let target = domain.register(to.sink.buffer(), access).unwrap();
         let mut observe = |_: Event<'_>| std::ops::ControlFlow::Continue(());
-        let mut observer = Observer(&mut observe);
+        let mut observer = Observer::new(&mut observe);
         from.write(1, &target.remote(), &mut observer).unwrap()
     }
 
@@ -188,7 +193,7 @@ mod tests {
         let (from, to) = (host(&here, limit), host(&there, limit));
         from.connect(&to.endpoint(), Mtu::B1024).unwrap();
         to.connect(&from.endpoint(), Mtu::B1024).unwrap();
-        // No receive is posted for the immediate, and the sender tries for ever.
+        // No receive is posted for the immediate, so the sender retries until the deadline.
         let ended = write(&from, &to);
         assert_eq!(
             ended,

@@ -1,15 +1,15 @@
-//! What a run found.
+//! The report of a run.
 
 use std::net::SocketAddr;
 
-use gdr_rdma::{Device, Mtu};
+use gdr_rdma::{Counters, Device, Mtu, Provider};
 use serde::{Deserialize, Serialize};
 
-use super::judge::Cause;
-use super::settings::Seeds;
+use super::settings::{MESSAGE, Seeds};
+use crate::remedy::Remedy;
 use crate::report::{Schema, Subject};
 
-/// What a run found.
+/// The report of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `gdr.loopback`.
@@ -17,40 +17,109 @@ pub struct Report {
     pub schema: Schema,
     /// Whether the bytes arrived.
     pub verdict: Verdict,
-    /// Why they did not.
+    /// Why the run failed.
     pub cause: Option<Cause>,
-    /// The GPU memory they went to, `simulated` among it.
+    /// The GPU memory, with `simulated`.
     #[serde(flatten)]
     pub memory: Memory,
-    /// The way they took.
+    /// The devices.
     pub path: Path,
     /// Bytes an iteration.
     pub size: u64,
-    /// Iterations that were asked for.
+    /// Iterations that were requested.
     pub iterations: u32,
     /// Iterations that passed.
     pub passed: u32,
     /// The last iteration: the one that failed, if one did.
     pub last: Option<Iteration>,
-    /// How fast the writes of those that passed were.
+    /// The throughput of the WRITEs of iterations that passed.
     pub write: Option<Throughput>,
-    /// How fast their reads were.
+    /// The throughput of their READs.
     pub read: Option<Throughput>,
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    /// The kind of failure.
+    pub kind: CauseKind,
+    /// The iteration, from 1.
+    pub iteration: u32,
+    /// What failed, and what that proves.
+    pub what: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// Kinds of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CauseKind {
+    /// GPU memory does not hold what the GPU itself wrote.
+    Fill,
+    /// A request ended with an error.
+    ErrorCompletion,
+    /// A request did not end in time.
+    NoCompletion,
+    /// A request was refused, or a wrong completion came.
+    Request,
+    /// Every request succeeded, and GPU memory is unchanged.
+    NothingArrived,
+    /// Every request succeeded, and a part of GPU memory is unchanged.
+    PartlyArrived,
+    /// Other bytes arrived than were sent.
+    WrongBytes,
+    /// Two comparisons of the same memory found different bytes.
+    Disagreement,
+    /// Bytes outside the target were changed.
+    Guards,
+    /// The bytes arrived, and READ returned other bytes.
+    ReadBack,
+    /// A comparison of memory failed.
+    Looking,
+    /// Another failure, perhaps of the peer.
+    Other,
+}
+
+impl CauseKind {
+    /// What the caller can change to narrow the cause down.
+    pub const fn remedies(self) -> &'static [Remedy] {
+        match self {
+            Self::NoCompletion => &[Remedy::LongerTimeout],
+            Self::NothingArrived => &[Remedy::CompareTransferModes, Remedy::RunSanity],
+            Self::PartlyArrived | Self::ReadBack => &[Remedy::CompareTransferModes],
+            Self::WrongBytes | Self::Disagreement => &[Remedy::RunSanity],
+            _ => &[],
+        }
+    }
+}
+
+impl Cause {
+    /// The cause of a run that ended with an error in `iteration`.
+    pub(super) fn of_error(iteration: u32, error: &crate::Error) -> Self {
+        Self {
+            kind: CauseKind::Other,
+            iteration,
+            what: format!("iteration {iteration} could not be finished: {error}"),
+            remedy: "nothing is proved about the bytes of this iteration; see the reason".into(),
+        }
+    }
 }
 
 /// Whether the bytes arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Every byte of every iteration did, by every way of looking.
+    /// Every byte of every iteration arrived, by every comparison.
     Pass,
-    /// They did not, or nobody can say that they did.
+    /// Bytes did not arrive, or could not be compared.
     Fail,
-    /// The run was stopped before it could tell.
+    /// The run was stopped before the result was known.
     Undecided,
 }
 
-/// GPU memory, and how it is reached.
+/// The GPU memory, and how bytes are transferred into it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// The GPU, the backend and its route.
@@ -58,11 +127,11 @@ pub struct Memory {
     pub subject: Subject,
     /// The CUDA function that allocated it.
     pub allocated_by: String,
-    /// How an arriving packet gets there.
-    pub reached: Reached,
-    /// Why so.
+    /// How received bytes get into it.
+    pub reached: TransferMode,
+    /// Why this mode is used.
     pub why: String,
-    /// The ways that a device of the kernel refused before, a sentence each.
+    /// The registration methods that a kernel device rejected, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<String>,
     /// Single READs of this many bytes and more are made by the copy engine, although others go by
@@ -71,28 +140,28 @@ pub struct Memory {
     pub long_reads_from: Option<u64>,
 }
 
-/// How an arriving packet gets into GPU memory.
+/// How received bytes get into GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Reached {
+pub enum TransferMode {
     /// By CPU stores into a mapping of it.
     Direct,
-    /// By the device of the kernel itself, with which it is registered.
+    /// By the kernel device itself, with which the memory is registered.
     Device,
-    /// By host memory and the GPU's copy engine.
+    /// Through host memory, by the GPU's copy engine.
     Staged,
 }
 
-/// The way the bytes take.
+/// The two devices of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Path {
-    /// Where they come from: host memory.
+    /// The device of the host memory.
     pub from: End,
-    /// Where they go to: GPU memory.
+    /// The device of the GPU memory.
     pub to: End,
     /// Bytes of payload a packet.
     pub mtu: usize,
-    /// Bytes of a message, but for the last.
+    /// Bytes of each message but the last.
     pub message: u64,
 }
 
@@ -101,11 +170,11 @@ pub struct Path {
 pub struct End {
     /// Its name.
     pub device: String,
-    /// Where it receives.
+    /// The address at which it receives.
     pub address: SocketAddr,
-    /// What moves its bytes.
+    /// Its provider.
     pub provider: String,
-    /// How far what it receives is checked.
+    /// The integrity checks of what it receives.
     pub integrity: String,
 }
 
@@ -126,7 +195,7 @@ impl Path {
             from,
             to,
             mtu: mtu.bytes(),
-            message: size.min(super::link::MESSAGE),
+            message: size.min(MESSAGE),
         }
     }
 }
@@ -136,26 +205,132 @@ impl Path {
 pub struct Iteration {
     /// From 1.
     pub number: u32,
-    /// The seed of pattern A, which was there before.
+    /// The seed of pattern A, which GPU memory held before.
     pub seed_before: u32,
     /// The seed of pattern B, which was sent.
     pub seed_sent: u32,
-    /// Whether pattern A was there, by a kernel.
+    /// Whether a kernel found pattern A.
     pub filled: Outcome,
-    /// How the RDMA WRITEs ended at the sender.
+    /// The result of the RDMA WRITEs at the sender.
     pub sent: Ended,
-    /// How they ended at the receiver.
+    /// Their result at the receiver.
     pub received: Ended,
-    /// What is in GPU memory after that.
+    /// The comparisons of GPU memory.
     pub checks: Checks,
-    /// How the RDMA READs ended.
+    /// The result of the RDMA READs.
     pub read: Ended,
-    /// What they brought.
+    /// The comparison of the bytes that they returned.
     pub read_back: Outcome,
+    /// The devices' counters during the iteration.
+    pub packets: Packets,
+}
+
+/// The counters of both devices during an iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Packets {
+    /// The end that makes the requests; `None` if its device has no counters.
+    pub sender: Option<PacketCounts>,
+    /// The end with the GPU; also `None` if it did not report them.
+    pub receiver: Option<PacketCounts>,
+}
+
+/// Packets that a device of the soft provider counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacketCounts {
+    /// Passed to the kernel.
+    pub sent: u64,
+    /// Received from the kernel, valid and invalid.
+    pub received: u64,
+    /// Of these, not packets of a reliable connection.
+    pub malformed: u64,
+    /// Of these, with a wrong ICRC.
+    pub icrc_mismatches: u64,
+    /// Of these, for queue pairs that do not exist.
+    pub unknown_queue_pair: u64,
+    /// Of these, from another address or port than the peer's.
+    #[serde(default)]
+    pub strangers: u64,
+    /// Dropped by the kernel: from addresses of no peer, or more than the receive buffer holds.
+    #[serde(default)]
+    pub kernel_drops: u64,
+    /// NAKs sent because a packet of the peer was missing.
+    #[serde(default)]
+    pub sequence_naks_sent: u64,
+    /// NAKs of the peer, which missed a packet.
+    #[serde(default)]
+    pub sequence_naks_received: u64,
+    /// Failed system calls to send.
+    pub sends_failed: u64,
+}
+
+impl PacketCounts {
+    /// The current counters of a device; `None` for a kernel device.
+    pub(super) fn of(device: &Device) -> Option<Self> {
+        (device.provider() == Provider::Soft).then(|| Self::from(device.counters()))
+    }
+
+    /// The difference to `earlier`.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(earlier.sent),
+            received: self.received.saturating_sub(earlier.received),
+            malformed: self.malformed.saturating_sub(earlier.malformed),
+            icrc_mismatches: self.icrc_mismatches.saturating_sub(earlier.icrc_mismatches),
+            unknown_queue_pair: self
+                .unknown_queue_pair
+                .saturating_sub(earlier.unknown_queue_pair),
+            strangers: self.strangers.saturating_sub(earlier.strangers),
+            kernel_drops: self.kernel_drops.saturating_sub(earlier.kernel_drops),
+            sequence_naks_sent: self
+                .sequence_naks_sent
+                .saturating_sub(earlier.sequence_naks_sent),
+            sequence_naks_received: self
+                .sequence_naks_received
+                .saturating_sub(earlier.sequence_naks_received),
+            sends_failed: self.sends_failed.saturating_sub(earlier.sends_failed),
+        }
+    }
+}
+
+impl From<Counters> for PacketCounts {
+    fn from(counters: Counters) -> Self {
+        Self {
+            sent: counters.packets_sent,
+            received: counters.packets_received,
+            malformed: counters.malformed,
+            icrc_mismatches: counters.icrc_mismatches,
+            unknown_queue_pair: counters.unknown_queue_pair,
+            strangers: counters.strangers,
+            kernel_drops: counters.kernel_drops,
+            sequence_naks_sent: counters.sequence_naks_sent,
+            sequence_naks_received: counters.sequence_naks_received,
+            sends_failed: counters.sends_failed,
+        }
+    }
+}
+
+/// The counters of a device from a starting point on.
+pub(super) struct PacketCounter<'a> {
+    device: &'a Device,
+    start: Option<PacketCounts>,
+}
+
+impl<'a> PacketCounter<'a> {
+    pub(super) fn start(device: &'a Device) -> Self {
+        Self {
+            device,
+            start: PacketCounts::of(device),
+        }
+    }
+
+    pub(super) fn counted(&self) -> Option<PacketCounts> {
+        let start = self.start?;
+        PacketCounts::of(self.device).map(|now| now.since(start))
+    }
 }
 
 impl Iteration {
-    /// One of which nothing is done yet.
+    /// An iteration without results.
     pub(super) fn begun(number: u32, seeds: Seeds) -> Self {
         let earlier = "an earlier step failed";
         Self {
@@ -168,11 +343,12 @@ impl Iteration {
             checks: Checks::not_done(earlier),
             read: Ended::not_done(earlier),
             read_back: Outcome::not_done(earlier),
+            packets: Packets::default(),
         }
     }
 }
 
-/// GPU memory after the WRITE, by every way of looking.
+/// The comparisons of GPU memory after the WRITE.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
     /// By a kernel that was launched after the completion.
@@ -181,11 +357,21 @@ pub struct Checks {
     pub copy: Outcome,
     /// By loads through a CPU mapping.
     pub mapping: Outcome,
-    /// The bytes before and after the target, by a copy: whether they are as before.
+    /// By a copy: whether the bytes before and after the target are unchanged.
     pub guards: Outcome,
 }
 
 impl Checks {
+    /// The same from a peer, whose texts are marked as quotes.
+    pub(super) fn of_peer(self) -> Self {
+        Self {
+            kernel: self.kernel.of_peer(),
+            copy: self.copy.of_peer(),
+            mapping: self.mapping.of_peer(),
+            guards: self.guards.of_peer(),
+        }
+    }
+
     pub(super) fn not_done(reason: &str) -> Self {
         let outcome = Outcome::not_done(reason);
         Self {
@@ -197,20 +383,20 @@ impl Checks {
     }
 }
 
-/// What a look at memory found.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// What should be there.
+    /// The expected bytes.
     Equal,
-    /// Something else.
+    /// Other bytes.
     Differs(Difference),
-    /// Nothing, because looking failed.
+    /// The comparison failed.
     Failed {
         /// Why.
         reason: String,
     },
-    /// Nothing, because nobody looked.
+    /// There was no comparison.
     NotDone {
         /// Why.
         reason: String,
@@ -223,12 +409,30 @@ impl Outcome {
         Self::NotDone { reason }
     }
 
-    /// `Failed` where looking failed.
+    /// The same from a peer, whose texts are marked as quotes.
+    pub(super) fn of_peer(self) -> Self {
+        match self {
+            Self::Failed { reason } => Self::Failed {
+                reason: says(&reason),
+            },
+            Self::NotDone { reason } => Self::NotDone {
+                reason: says(&reason),
+            },
+            known @ (Self::Equal | Self::Differs(_)) => known,
+        }
+    }
+
+    /// The outcome of a comparison; an error is `Failed`.
     pub(super) fn of(looked: crate::Result<Self>) -> Self {
         looked.unwrap_or_else(|error| Self::Failed {
             reason: error.to_string(),
         })
     }
+}
+
+/// Quotes a text of the peer, which was escaped when it was received.
+fn says(words: &str) -> String {
+    format!("the peer says \"{words}\"")
 }
 
 /// How memory differs from a pattern.
@@ -238,7 +442,7 @@ pub struct Difference {
     pub words: u64,
     /// How many of them differ.
     pub mismatches: u64,
-    /// How many of these hold what was there before.
+    /// How many of these still have their previous value.
     pub still_before: u64,
     /// Bytes to the first that differs.
     pub first_offset: u64,
@@ -248,16 +452,16 @@ pub struct Difference {
     pub found: u32,
 }
 
-/// How requests ended.
+/// The result of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ended", rename_all = "snake_case")]
 pub enum Ended {
-    /// All with success.
+    /// All succeeded.
     Done {
         /// Nanoseconds from the first post to the last completion.
         ns: u64,
     },
-    /// Not by the deadline.
+    /// Completions are missing at the deadline.
     Late {
         /// Milliseconds that were waited.
         waited_ms: u64,
@@ -266,21 +470,21 @@ pub enum Ended {
         /// Completions that were due.
         due: u32,
     },
-    /// With an error completion.
+    /// A completion with an error.
     Error {
-        /// As `enum ibv_wc_status` has it.
+        /// Its name in `enum ibv_wc_status`.
         status: String,
-        /// In words.
+        /// Its meaning.
         meaning: String,
         /// What to do.
         remedy: String,
     },
-    /// Without having been posted, or with a completion nobody asked for.
+    /// A request was not posted, or a wrong completion arrived.
     Failed {
         /// Why.
         reason: String,
     },
-    /// Not at all: nobody tried.
+    /// No request was made.
     NotDone {
         /// Why.
         reason: String,
@@ -293,16 +497,38 @@ impl Ended {
         Self::NotDone { reason }
     }
 
-    /// Whether all is well.
+    /// The same from a peer, whose texts are marked as quotes.
+    pub(super) fn of_peer(self) -> Self {
+        match self {
+            Self::Error {
+                status,
+                meaning,
+                remedy,
+            } => Self::Error {
+                status,
+                meaning: says(&meaning),
+                remedy: says(&remedy),
+            },
+            Self::Failed { reason } => Self::Failed {
+                reason: says(&reason),
+            },
+            Self::NotDone { reason } => Self::NotDone {
+                reason: says(&reason),
+            },
+            known @ (Self::Done { .. } | Self::Late { .. }) => known,
+        }
+    }
+
+    /// Whether all requests succeeded.
     pub fn is_done(&self) -> bool {
         matches!(self, Self::Done { .. })
     }
 }
 
-/// How fast the requests of the iterations were, each from its first post to its last completion.
+/// The throughput of the iterations, each from its first post to its last completion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Throughput {
-    /// Whether a simulated GPU took part: says nothing of hardware then.
+    /// Whether the GPU was simulated; the figures then describe no hardware.
     pub simulated: bool,
     /// The median's nanoseconds.
     pub median_ns: u64,
@@ -322,66 +548,5 @@ impl Throughput {
             best_ns: *ns.first()?,
             median_gb_per_s: size as f64 / median_ns.max(1) as f64,
         })
-    }
-}
-
-/// Iterations as they come in.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    passed: u32,
-    last: Option<Iteration>,
-    writes: Vec<u64>,
-    reads: Vec<u64>,
-}
-
-impl Tally {
-    /// Takes an iteration; why it failed, if it did.
-    pub(super) fn add(&mut self, iteration: Iteration) -> Option<Cause> {
-        let cause = super::judge::judge(&iteration);
-        if cause.is_none() {
-            self.passed += 1;
-            if let Ended::Done { ns } = iteration.sent {
-                self.writes.push(ns);
-            }
-            if let Ended::Done { ns } = iteration.read {
-                self.reads.push(ns);
-            }
-        }
-        self.last = Some(iteration);
-        cause
-    }
-
-    /// The report on a run that ended so.
-    pub(super) fn report(
-        self,
-        settings: &super::Settings,
-        memory: Memory,
-        path: Path,
-        end: crate::Result<Option<Cause>>,
-    ) -> Report {
-        let (verdict, cause) = match end {
-            Ok(None) if self.passed == settings.iterations => (Verdict::Pass, None),
-            // Nothing was found to be wrong, and yet not everything was shown to be right.
-            Ok(None) | Err(crate::Error::Stopped) => (Verdict::Undecided, None),
-            Ok(Some(cause)) => (Verdict::Fail, Some(cause)),
-            Err(error) => (
-                Verdict::Fail,
-                Some(Cause::of_error(self.passed + 1, &error)),
-            ),
-        };
-        let (size, simulated) = (settings.size, memory.subject.simulated);
-        Report {
-            schema: Schema::first("gdr.loopback"),
-            verdict,
-            cause,
-            memory,
-            path,
-            size,
-            iterations: settings.iterations,
-            passed: self.passed,
-            last: self.last,
-            write: Throughput::new(size, simulated, self.writes),
-            read: Throughput::new(size, simulated, self.reads),
-        }
     }
 }

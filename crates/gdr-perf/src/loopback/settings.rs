@@ -1,56 +1,59 @@
-//! What to move, how often, and how long to wait for it.
+//! How many bytes are transferred, how often, and the deadlines.
 
 use std::time::Duration;
 
 use gdr_cuda::{MemoryKind, pattern_word};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, SettingsError};
 
-/// The most bytes that one iteration moves.
+/// The most bytes that one iteration transfers.
 const MOST: u64 = 1 << 30;
-/// Bytes for which a step is given a second more: far below what any working path does.
+/// Bytes of a message. RDMA allows 2 GiB; smaller messages show how far a path got that hangs.
+pub(super) const MESSAGE: u64 = 16 << 20;
+/// Bytes for which the deadline of a step is a second longer: far fewer than any working path
+/// transfers in a second.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
-/// How GPU memory is to be reached.
+/// How bytes should be transferred into GPU memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
-    /// Directly where it can be mapped, else staged.
+pub enum TransferPreference {
+    /// Directly if the memory can be mapped or registered, else staged.
     #[default]
     Auto,
-    /// Through a CPU mapping of it, or not at all.
+    /// Directly: through a CPU mapping (soft) or a registration (verbs). Otherwise the run fails.
     Direct,
-    /// Through page-locked host memory and the GPU's copy engine.
+    /// Staged: through page-locked host memory and the GPU's copy engine.
     Staged,
 }
 
-/// Where the bytes are to arrive. The side with the GPU decides it.
+/// The GPU memory that receives the bytes. The end with the GPU chooses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination {
     /// How to allocate it.
     pub memory: MemoryKind,
-    /// How to reach it.
-    pub reach: Reach,
+    /// How to transfer bytes into it.
+    pub transfer: TransferPreference,
 }
 
 impl Default for Destination {
     fn default() -> Self {
         Self {
             memory: MemoryKind::Plain,
-            reach: Reach::Auto,
+            transfer: TransferPreference::Auto,
         }
     }
 }
 
-/// What to move.
+/// What a run transfers.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Bytes an iteration, a multiple of 4, 1 GiB at most.
     pub size: u64,
-    /// Iterations, each with patterns of its own.
+    /// Iterations, each with its own patterns.
     pub iterations: u32,
-    /// What the patterns are made from.
+    /// The seed of the patterns.
     pub seed: u32,
-    /// How long one step may take, and a second more for each 64 MiB.
+    /// The deadline of one step, which is a second longer for each 64 MiB.
     pub timeout: Duration,
 }
 
@@ -66,37 +69,39 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether they make sense.
-    pub(super) fn check(&self) -> Result<()> {
-        let wrong = |what: String| Err(Error::Settings(what));
+    /// Refuses settings that cannot be used.
+    pub(super) fn check(&self) -> Result<(), SettingsError> {
         if self.size == 0 || !self.size.is_multiple_of(4) || self.size > MOST {
-            return wrong(format!(
-                "{} bytes cannot be moved: give a multiple of 4 up to 1G",
-                self.size
-            ));
+            return Err(SettingsError::TransferSize(self.size));
         }
         if self.iterations == 0 {
-            return wrong("no iteration proves nothing: give at least 1".into());
+            return Err(SettingsError::NoIterations);
         }
         if self.timeout.is_zero() {
-            return wrong("no step ends in no time at all: give at least 1 second".into());
+            return Err(SettingsError::NoTimeout);
         }
         Ok(())
     }
 
-    /// How long one step may take.
+    /// The deadline of one step.
     pub(super) fn limit(&self) -> Duration {
         self.timeout + Duration::from_secs(self.size / BYTES_PER_SECOND)
     }
 
-    /// How long the peer may take for all that it does between two of its messages.
+    /// How long a request is retransmitted without an acknowledgement. Shorter than the step, so
+    /// that the error completion arrives before the step's deadline.
+    pub(super) fn give_up_after(&self) -> Duration {
+        self.limit() * 7 / 8
+    }
+
+    /// The deadline of everything that the peer does between two of its messages.
     pub(super) fn peer_limit(&self) -> Duration {
         self.limit() * 4
     }
 
     /// The patterns of iteration `number`, from 1.
     pub(super) fn seeds(&self, number: u32) -> Seeds {
-        // For one seed, words of different indices are different.
+        // With one seed, words of different indices differ.
         let seed = |index: u64| pattern_word(self.seed, index);
         Seeds {
             before: seed(2 * u64::from(number)),
@@ -109,7 +114,7 @@ impl Settings {
 /// The seeds of an iteration, all different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seeds {
-    /// Of pattern A, which a kernel fills GPU memory with.
+    /// Of pattern A, with which a kernel fills GPU memory.
     pub(super) before: u32,
     /// Of pattern B, which is sent.
     pub(super) sent: u32,
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_make_no_sense_are_refused() {
+    fn unusable_settings_are_refused() {
         let with = |change: fn(&mut Settings)| {
             let mut settings = Settings::default();
             change(&mut settings);
@@ -153,7 +158,7 @@ mod tests {
             |s| s.timeout = Duration::ZERO,
         ];
         for change in changes {
-            assert!(matches!(with(change), Err(Error::Settings(_))));
+            with(change).unwrap_err();
         }
     }
 }

@@ -6,20 +6,20 @@ use gdr_cuda::{Gpu, MemoryKind};
 
 use super::outcome::{Outcome, Stop, allocate, require};
 use super::pattern;
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The pinned pages cover what was asked for, before and after mapping.
-pub(super) fn pin_and_unpin(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 256 * KIB)?;
-    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+/// The pinned pages cover the requested range, before and after mapping.
+pub(super) fn pin_and_unpin(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 256 * KIB)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
     let info = pinned.info();
     let skip = buffer.ptr().offset_from(info.va);
     require!(
         skip.is_some_and(|skip| skip + buffer.len() <= info.mapped_size),
-        "{} bytes from {} are pinned, but {} bytes at {} were asked for",
+        "{} bytes from {} are pinned, but {} bytes at {} were requested",
         info.mapped_size,
         info.va,
         buffer.len(),
@@ -30,9 +30,12 @@ pub(super) fn pin_and_unpin(site: &Site, kind: MemoryKind) -> Outcome {
         "pages of {} bytes",
         info.page_size
     );
-    require!(!pinned.is_mapped(), "a fresh pin says that it is mapped");
+    require!(!pinned.is_mapped(), "a new pin reports that it is mapped");
     let mapping = pinned.map()?;
-    require!(pinned.is_mapped(), "a mapped pin says that it is not");
+    require!(
+        pinned.is_mapped(),
+        "a mapped pin reports that it is not mapped"
+    );
     require!(
         mapping.device_ptr() == buffer.ptr(),
         "the mapping starts at {}",
@@ -41,18 +44,18 @@ pub(super) fn pin_and_unpin(site: &Site, kind: MemoryKind) -> Outcome {
     drop(mapping);
     require!(
         !pinned.is_mapped(),
-        "an unmapped pin says that it is mapped"
+        "an unmapped pin reports that it is mapped"
     );
     Ok(())
 }
 
 /// The backend answers for its own properties.
-pub(super) fn attributes(site: &Site) -> Outcome {
-    let context = site.context();
+pub(super) fn attributes(target: &BenchTarget) -> Outcome {
+    let context = target.context()?;
     let attributes = context.attributes();
     require!(
         context.choice().backend == context.backend(),
-        "{} is in use, but the choice says {}",
+        "{} is in use, but the choice is {}",
         context.backend(),
         context.choice()
     );
@@ -72,10 +75,13 @@ pub(super) fn attributes(site: &Site) -> Outcome {
 }
 
 /// Forcing the mapping onto PCIe works, or is refused as unsupported.
-pub(super) fn force_pcie(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 256 * KIB)?;
-    let options = PinOptions::default().bus(Bus::Pcie);
-    match site.context().pin_with(buffer.ptr(), buffer.len(), options) {
+pub(super) fn force_pcie(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 256 * KIB)?;
+    let options = PinOptions::new().with_bus(Bus::Pcie);
+    match target
+        .context()?
+        .pin_with(buffer.ptr(), buffer.len(), options)
+    {
         Ok(pinned) => pattern::require_same_memory(&pinned.map()?, &buffer, 1),
         Err(error @ Error::ForcePcie { .. }) => Err(Stop::waived(error.to_string())),
         Err(error) => Err(error.into()),
@@ -83,22 +89,22 @@ pub(super) fn force_pcie(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// A large allocation is mapped whole.
-pub(super) fn large(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 64 * MIB)?;
-    pattern::require_same_memory(&site.map(&buffer)?, &buffer, 2)
+pub(super) fn large(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 64 * MIB)?;
+    pattern::require_same_memory(&target.map(&buffer)?, &buffer, 2)
 }
 
 /// Small allocations share GPU pages, and each mapping shows its own.
-pub(super) fn small_buffers(site: &Site, kind: MemoryKind) -> Outcome {
+pub(super) fn small_buffers(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     const LEN: u64 = 4 * KIB;
     // More than one GPU page (64 KiB) holds, so that some of them share one and some do not.
     let buffers = (0..24)
-        .map(|_| allocate(site, kind, LEN))
+        .map(|_| allocate(target, kind, LEN))
         .collect::<Outcome<Vec<_>>>()?;
     let mappings = buffers
         .iter()
-        .map(|b| site.map(b))
-        .collect::<gdr_copy::Result<Vec<_>>>()?;
+        .map(|b| target.map(b))
+        .collect::<crate::Result<Vec<_>>>()?;
     for (seed, mapping) in (0..).zip(&mappings) {
         mapping.write_at(0, &pattern::bytes(seed, LEN))?;
     }
@@ -111,8 +117,8 @@ pub(super) fn small_buffers(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// A pointer into the middle of an allocation can be pinned, unaligned and of odd length.
-pub(super) fn middle(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, MIB)?;
+pub(super) fn middle(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, MIB)?;
     let mut expected = pattern::bytes(3, buffer.len());
     buffer.write(0, &expected)?;
     for (offset, len) in [
@@ -125,7 +131,7 @@ pub(super) fn middle(site: &Site, kind: MemoryKind) -> Outcome {
             .ptr()
             .checked_add(offset)
             .ok_or_else(|| Stop::failed("no such address"))?;
-        let mapping = site.pin(ptr, len)?.map()?;
+        let mapping = target.pin(ptr, len)?.map()?;
         require!(
             mapping.len() == len,
             "{} bytes are mapped instead of {len}",
@@ -147,27 +153,27 @@ pub(super) fn middle(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// Every GPU of this process can be mapped, and each mapping is of its own GPU.
-pub(super) fn every_gpu(site: &Site) -> Outcome {
-    let sites: Vec<Site> = Gpu::all(site.gpu().driver().clone())?
+pub(super) fn every_gpu(target: &BenchTarget) -> Outcome {
+    let targets: Vec<BenchTarget> = Gpu::all(target.gpu().driver().clone())?
         .into_iter()
-        .map(|gpu| site.on(gpu))
+        .map(|gpu| target.on(gpu))
         .collect();
-    let buffers = sites
+    let buffers = targets
         .iter()
         .map(|s| allocate(s, MemoryKind::Plain, MIB))
         .collect::<Outcome<Vec<_>>>()?;
     let mut mappings = Vec::new();
-    for (seed, (site, buffer)) in (0..).zip(sites.iter().zip(&buffers)) {
-        let mapping = site.map(buffer)?;
+    for (seed, (target, buffer)) in (0..).zip(targets.iter().zip(&buffers)) {
+        let mapping = target.map(buffer)?;
         mapping.write_at(0, &pattern::bytes(seed, MIB))?;
         mappings.push(mapping);
     }
-    for (seed, (site, buffer)) in (0..).zip(sites.iter().zip(&buffers)) {
-        let seen = site
+    for (seed, (target, buffer)) in (0..).zip(targets.iter().zip(&buffers)) {
+        let seen = target
             .gpu()
             .stream()?
             .verify_pattern(buffer, 0, MIB / 4, seed, super::WAIT)?;
-        let gpu = site.gpu().info().ordinal;
+        let gpu = target.gpu().info().ordinal;
         require!(
             seen.mismatches == 0,
             "GPU {gpu} sees {} wrong words",
@@ -178,11 +184,14 @@ pub(super) fn every_gpu(site: &Site) -> Outcome {
 }
 
 /// Every copy routine that this CPU can run moves the same bytes.
-pub(super) fn every_routine(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
-    let mut mapping = site.map(&buffer)?;
+pub(super) fn every_routine(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
+    let mut mapping = target.map(&buffer)?;
     for (seed, routine) in (1..).zip(Routine::supported()) {
-        mapping.set_routine(routine);
+        // One that faults on memory of this kind is refused.
+        if mapping.set_routine(routine).is_err() {
+            continue;
+        }
         for (offset, len) in [(0, 64 * KIB), (1, 1), (3, 61), (63, 130), (4095, 8193)] {
             let mut expected = vec![0; buffer.len() as usize];
             buffer.write(0, &expected)?;
@@ -199,22 +208,24 @@ pub(super) fn every_routine(site: &Site) -> Outcome {
 }
 
 /// An allocation larger than 32 bits can count is mapped whole.
-pub(super) fn several_gib(site: &Site) -> Outcome {
+pub(super) fn several_gib(target: &BenchTarget) -> Outcome {
     const LEN: u64 = 5 << 30;
     const PART: u64 = 16 * MIB;
-    if site.simulated() {
+    if target.simulated() {
         return Err(Stop::waived("the simulated GPU has not that much memory"));
     }
-    let buffer = allocate(site, MemoryKind::Plain, LEN)?;
-    let mapping = match site.map(&buffer) {
-        Err(error @ Error::Bar1Exhausted { .. }) => return Err(Stop::waived(error.to_string())),
+    let buffer = allocate(target, MemoryKind::Plain, LEN)?;
+    let mapping = match target.map(&buffer) {
+        Err(crate::Error::Copy(error @ Error::Bar1Exhausted { .. })) => {
+            return Err(Stop::waived(error.to_string()));
+        }
         other => other?,
     };
     // The ends, and both sides of where 31, 32 bits are full.
     for (seed, offset) in (1..).zip([0, (1 << 31) - PART / 2, (1 << 32) - PART / 2, LEN - PART]) {
         let bytes = pattern::bytes(seed, PART);
         mapping.write_at(offset, &bytes)?;
-        let stream = site.gpu().stream()?;
+        let stream = target.gpu().stream()?;
         let seen = stream.verify_pattern(&buffer, offset, PART / 4, seed, super::WAIT)?;
         require!(
             seen.mismatches == 0,

@@ -1,4 +1,4 @@
-//! The right bytes in the right places, whoever writes and whoever reads.
+//! Reads and writes by the CPU, by copies and by kernels agree on every byte.
 
 use std::num::NonZeroU64;
 use std::thread;
@@ -9,8 +9,8 @@ use gdr_cuda::{DeviceBuffer, MemoryKind, VerifyReport};
 use super::WAIT;
 use super::outcome::{Outcome, Stop, allocate, require, require_refusal};
 use super::pattern;
+use crate::bench_target::BenchTarget;
 use crate::error::compare;
-use crate::site::Site;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -19,9 +19,9 @@ const MIB: u64 = 1 << 20;
 const SHIFTS: [usize; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 11, 129, 1023];
 
 /// Copies of odd offsets on either side arrive whole and touch nothing else.
-pub(super) fn validation(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 64 * KIB)?;
-    let mapping = site.map(&buffer)?;
+pub(super) fn validation(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 64 * KIB)?;
+    let mapping = target.map(&buffer)?;
     let len = buffer.len() as usize - 2 * 1023;
     let background = vec![0xa5; buffer.len() as usize];
     for (seed, shift) in (1..).zip(SHIFTS) {
@@ -47,10 +47,10 @@ pub(super) fn validation(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// Every small size at every place in a cache line arrives whole and touches nothing else.
-pub(super) fn small_sizes(site: &Site) -> Outcome {
+pub(super) fn small_sizes(target: &BenchTarget) -> Outcome {
     const AREA: usize = 512;
-    let buffer = allocate(site, MemoryKind::Plain, AREA as u64)?;
-    let mapping = site.map(&buffer)?;
+    let buffer = allocate(target, MemoryKind::Plain, AREA as u64)?;
+    let mapping = target.map(&buffer)?;
     let source = pattern::bytes(4, AREA as u64);
     let background = vec![0xc3; AREA];
     for offset in 0..64 {
@@ -72,10 +72,10 @@ pub(super) fn small_sizes(site: &Site) -> Outcome {
 }
 
 /// A kernel launched after a CPU write, and `cuMemcpy`, see what was written.
-pub(super) fn kernel_sees_cpu(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 4 * MIB)?;
-    let mapping = site.map(&buffer)?;
-    let stream = site.gpu().stream()?;
+pub(super) fn kernel_sees_cpu(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 4 * MIB)?;
+    let mapping = target.map(&buffer)?;
+    let stream = target.gpu().stream()?;
     for seed in [5, 6] {
         let bytes = pattern::bytes(seed, buffer.len());
         mapping.write_at(0, &bytes)?;
@@ -93,11 +93,11 @@ pub(super) fn kernel_sees_cpu(site: &Site, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-/// The CPU sees what a kernel and a memset wrote, in full and at once.
-pub(super) fn cpu_sees_kernel(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, MIB)?;
-    let mapping = site.map(&buffer)?;
-    let stream = site.gpu().stream()?;
+/// The CPU reads everything that a kernel and a memset wrote.
+pub(super) fn cpu_sees_kernel(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, MIB)?;
+    let mapping = target.map(&buffer)?;
+    let stream = target.gpu().stream()?;
     for seed in [7, 8, 9] {
         stream.fill_pattern(&buffer, 0, buffer.len() / 4, seed, WAIT)?;
         let expected = pattern::bytes(seed, buffer.len());
@@ -109,16 +109,16 @@ pub(super) fn cpu_sees_kernel(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// Writes reach neither the bytes beside them nor the allocations beside theirs.
-pub(super) fn neighbours(site: &Site, kind: MemoryKind) -> Outcome {
+pub(super) fn neighbours(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let buffers = (0..3)
-        .map(|_| allocate(site, kind, 64 * KIB))
+        .map(|_| allocate(target, kind, 64 * KIB))
         .collect::<Outcome<Vec<DeviceBuffer>>>()?;
     let mut expected = Vec::new();
     for (seed, buffer) in (10..).zip(&buffers) {
         expected.push(pattern::bytes(seed, buffer.len()));
         buffer.write(0, &pattern::bytes(seed, buffer.len()))?;
     }
-    let mapping = site.map(&buffers[1])?;
+    let mapping = target.map(&buffers[1])?;
     for (offset, len) in [(0, 1), (1, 62), (4093, 7), (32_767, 4098), (65_535, 1)] {
         let bytes = vec![0xee; len];
         mapping.write_at(offset as u64, &bytes)?;
@@ -142,9 +142,9 @@ pub(super) fn neighbours(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// Words of 1, 2, 4 and 8 bytes are stored and read whole, at every aligned place.
-pub(super) fn typed_flags(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 4 * KIB)?;
-    let mapping = site.map(&buffer)?;
+pub(super) fn typed_flags(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 4 * KIB)?;
+    let mapping = target.map(&buffer)?;
     buffer.write(0, &pattern::bytes(13, buffer.len()))?;
 
     fn whole<T: FlagWord + Into<u64>>(
@@ -192,9 +192,9 @@ fn u64_of(bytes: &[u8]) -> u64 {
 }
 
 /// Four threads write and read parts of one mapping at once.
-pub(super) fn chunks(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, MIB)?;
-    let mapping = site.map(&buffer)?;
+pub(super) fn chunks(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, MIB)?;
+    let mapping = target.map(&buffer)?;
     let expected = pattern::bytes(14, buffer.len());
     let part = NonZeroU64::new(MIB / 4).ok_or_else(|| Stop::failed("parts of no bytes"))?;
     thread::scope(|scope| {
@@ -220,7 +220,7 @@ pub(super) fn chunks(site: &Site, kind: MemoryKind) -> Outcome {
                 .unwrap_or_else(|_| Err(Stop::failed("a worker thread panicked")))
         })
     })?;
-    let seen = site
+    let seen = target
         .gpu()
         .stream()?
         .verify_pattern(&buffer, 0, MIB / 4, 14, WAIT)?;

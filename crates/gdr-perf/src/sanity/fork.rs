@@ -1,4 +1,4 @@
-//! A forked child inherits neither pins nor mappings, and is told so.
+//! A forked child inherits neither pins nor mappings: its calls fail with an error.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use super::WAIT;
 use super::outcome::{Outcome, Stop, allocate, require};
 use super::pattern;
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
 
 /// What the child found wrong: its exit status, one bit each.
 const USED: i32 = 1;
@@ -23,15 +23,16 @@ const INHERITED: i32 = 8;
 
 /// A child of fork can neither use its parent's mapping nor map its parent's pin, and the parent
 /// goes on undisturbed.
-pub(super) fn child_is_refused(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 256 << 10)?;
+pub(super) fn child_is_refused(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 256 << 10)?;
     let bytes = pattern::bytes(90, buffer.len());
-    let idle = site.pin(buffer.ptr(), buffer.len())?;
-    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+    let idle = target.pin(buffer.ptr(), buffer.len())?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
     let mapping = pinned.map()?;
     mapping.write_at(0, &bytes)?;
 
-    let status = in_child(|| child(site.context(), &idle, &mapping), WAIT)?;
+    let context = target.context()?;
+    let status = in_child(|| child(context, &idle, &mapping), WAIT)?;
     require!(
         status & USED == 0,
         "the child could write to or read from its parent's mapping"
@@ -83,8 +84,7 @@ fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
 /// it.
 fn is_mapped((start, _): (*mut u8, u64)) -> bool {
     let mut resident = 0_u8;
-    // SAFETY: `mincore` looks at the address without touching what is there, and writes one byte
-    // for the one page that is asked about.
+    // SAFETY: `mincore` does not access the address, and writes one byte for one page.
     unsafe { libc::mincore(start.cast(), 1, &mut resident) == 0 }
 }
 

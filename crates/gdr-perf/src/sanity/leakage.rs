@@ -6,7 +6,7 @@ use gdr_cuda::{CuResult, MemoryKind};
 
 use super::outcome::{Outcome, Stop, allocate, require};
 use super::pattern;
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 
@@ -16,20 +16,20 @@ const KIB: u64 = 1 << 10;
 struct Holdings {
     descriptors: usize,
     mappings: usize,
-    /// Free bytes of the GPU's BAR1, where the backend tells.
+    /// Free bytes of the GPU's BAR1, if the backend reports them.
     bar1: Option<u64>,
 }
 
 impl Holdings {
-    fn now(site: &Site) -> Outcome<Self> {
+    fn now(target: &BenchTarget) -> Outcome<Self> {
         let descriptors = fs::read_dir("/proc/self/fd")?.count();
         let maps = fs::read_to_string("/proc/self/maps")?;
         Ok(Self {
             descriptors,
             mappings: maps.lines().filter(|line| is_shared(line)).count(),
-            bar1: site
-                .context()
-                .bar1(site.gpu().info().ordinal)?
+            bar1: target
+                .context()?
+                .bar1(target.gpu().info().ordinal)?
                 .map(|bar1| bar1.free),
         })
     }
@@ -44,14 +44,14 @@ fn is_shared(line: &str) -> bool {
 
 /// Runs `work` until a run leaves nothing behind. A leak leaves something every time; a driver
 /// or an allocator that opens what it keeps does so once or twice.
-pub(super) fn watch(site: &Site, what: &str, work: impl Fn() -> Outcome) -> Outcome {
+pub(super) fn watch(target: &BenchTarget, what: &str, work: impl Fn() -> Outcome) -> Outcome {
     const RUNS: u32 = 4;
     work()?;
-    let first = Holdings::now(site)?;
+    let first = Holdings::now(target)?;
     let mut before = first;
     for _ in 1..RUNS {
         work()?;
-        let after = Holdings::now(site)?;
+        let after = Holdings::now(target)?;
         if after == before {
             return Ok(());
         }
@@ -63,38 +63,38 @@ pub(super) fn watch(site: &Site, what: &str, work: impl Fn() -> Outcome) -> Outc
     )))
 }
 
-fn rounds(site: &Site, kind: MemoryKind, count: u32) -> Outcome {
-    let buffer = allocate(site, kind, 256 * KIB)?;
+fn rounds(target: &BenchTarget, kind: MemoryKind, count: u32) -> Outcome {
+    let buffer = allocate(target, kind, 256 * KIB)?;
     let what = format!("{count} rounds of pin, map, unmap, unpin");
-    watch(site, &what, || {
+    watch(target, &what, || {
         for round in 0..count {
-            let mapping = site.map(&buffer)?;
+            let mapping = target.map(&buffer)?;
             mapping.write_at(0, &round.to_le_bytes())?;
         }
         Ok(())
     })?;
-    pattern::require_same_memory(&site.map(&buffer)?, &buffer, 70)
+    pattern::require_same_memory(&target.map(&buffer)?, &buffer, 70)
 }
 
 /// 1,000 rounds leave descriptors and mappings where they were.
-pub(super) fn thousand_rounds(site: &Site, kind: MemoryKind) -> Outcome {
+pub(super) fn thousand_rounds(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     // Once to settle and once to be counted.
-    rounds(site, kind, 500)
+    rounds(target, kind, 500)
 }
 
 /// As [`thousand_rounds`], ten times as long.
-pub(super) fn ten_thousand_rounds(site: &Site, kind: MemoryKind) -> Outcome {
-    rounds(site, kind, 5_000)
+pub(super) fn ten_thousand_rounds(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    rounds(target, kind, 5_000)
 }
 
 /// Refused pins leave nothing behind.
-pub(super) fn refusals(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
-    let pinned = site.pin(buffer.ptr(), buffer.len())?;
-    watch(site, "100 refused calls of each sort", || {
+pub(super) fn refusals(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
+    watch(target, "100 refused calls of each sort", || {
         for _ in 0..100 {
             let refused =
-                site.pin(buffer.ptr(), 1 << 40).is_err() && site.pin(buffer.ptr(), 0).is_err();
+                target.pin(buffer.ptr(), 1 << 40).is_err() && target.pin(buffer.ptr(), 0).is_err();
             require!(refused, "an impossible range was pinned");
             let mapping = pinned.map()?;
             require!(pinned.map().is_err(), "a pin was mapped twice");
@@ -106,11 +106,11 @@ pub(super) fn refusals(site: &Site) -> Outcome {
 
 /// Memory that was pinned and freed is there again once it is unpinned: the rounds take, in all,
 /// more than the GPU has.
-pub(super) fn gpu_memory(site: &Site, kind: MemoryKind) -> Outcome {
-    let total = site.gpu().info().total_memory;
+pub(super) fn gpu_memory(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let total = target.gpu().info().total_memory;
     let len = (total / 16).next_multiple_of(2 << 20);
     for round in 0..40 {
-        let buffer = match site.gpu().allocate(kind, len) {
+        let buffer = match target.gpu().allocate(kind, len) {
             Ok(buffer) => buffer,
             Err(error) if round > 0 && error.cu_result() == Some(CuResult::OUT_OF_MEMORY) => {
                 return Err(Stop::failed(format!(
@@ -118,14 +118,14 @@ pub(super) fn gpu_memory(site: &Site, kind: MemoryKind) -> Outcome {
                      has no room for another: {error}"
                 )));
             }
-            Err(_) => allocate(site, kind, len)?,
+            Err(_) => allocate(target, kind, len)?,
         };
         // A part of it is enough to hold all of it, and fits every BAR1.
         let ptr = buffer
             .ptr()
             .checked_add(len / 2)
             .ok_or_else(|| Stop::failed("no such address"))?;
-        let mapping = site.pin(ptr, 64 * KIB)?.map()?;
+        let mapping = target.pin(ptr, 64 * KIB)?.map()?;
         mapping.write_at(0, &[1; 64])?;
         drop(buffer);
     }

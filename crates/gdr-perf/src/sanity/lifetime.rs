@@ -6,23 +6,23 @@ use gdr_cuda::MemoryKind;
 use super::WAIT;
 use super::outcome::{Outcome, Stop, allocate, require, require_refusal};
 use super::pattern;
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// A freed buffer's memory stays readable and writable through its mapping.
-pub(super) fn access_after_free(site: &Site, kind: MemoryKind) -> Outcome {
-    require_persistent(site)?;
-    let buffer = allocate(site, kind, 256 * KIB)?;
-    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    require_persistent(target)?;
+    let buffer = allocate(target, kind, 256 * KIB)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
     let mapping = pinned.map()?;
     let bytes = pattern::bytes(20, buffer.len());
     buffer.write(0, &bytes)?;
     drop(buffer);
     require!(
         !pinned.invalidated()?,
-        "a persistent pin says that it was invalidated"
+        "a persistent pin reports that it was invalidated"
     );
     pattern::require_mapped("the view of freed memory", &mapping, 0, &bytes)?;
     let bytes = pattern::bytes(21, mapping.len());
@@ -31,21 +31,21 @@ pub(super) fn access_after_free(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// No new allocation gets memory that a mapping still shows.
-pub(super) fn freed_memory_is_not_reused(site: &Site, kind: MemoryKind) -> Outcome {
-    require_persistent(site)?;
-    // Large, so that it has memory of its own: the parts of a shared block belong to whoever
+pub(super) fn freed_memory_is_not_reused(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    require_persistent(target)?;
+    // Large, so that it has memory of its own: the parts of a shared block belong to the caller that
     // suballocates it, and that one does not know of pins.
     const LEN: u64 = 32 * MIB;
-    let buffer = allocate(site, kind, LEN)?;
-    let mapping = site.map(&buffer)?;
+    let buffer = allocate(target, kind, LEN)?;
+    let mapping = target.map(&buffer)?;
     let old = pattern::bytes(22, 64 * KIB);
     mapping.write_at(0, &old)?;
     mapping.write_at(LEN - 64 * KIB, &old)?;
     drop(buffer);
-    let stream = site.gpu().stream()?;
+    let stream = target.gpu().stream()?;
     let mut taken = Vec::new();
     for seed in 23..27 {
-        let other = allocate(site, kind, LEN)?;
+        let other = allocate(target, kind, LEN)?;
         stream.fill_pattern(&other, 0, LEN / 4, seed, WAIT)?;
         taken.push((seed, other));
     }
@@ -64,11 +64,11 @@ pub(super) fn freed_memory_is_not_reused(site: &Site, kind: MemoryKind) -> Outco
 }
 
 /// Freeing one buffer leaves its neighbour's mapping as it is.
-pub(super) fn two_mappings(site: &Site, kind: MemoryKind) -> Outcome {
-    let first = allocate(site, kind, 128 * KIB)?;
-    let second = allocate(site, kind, 128 * KIB)?;
-    let first_mapping = site.map(&first)?;
-    let second_mapping = site.map(&second)?;
+pub(super) fn two_mappings(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let first = allocate(target, kind, 128 * KIB)?;
+    let second = allocate(target, kind, 128 * KIB)?;
+    let first_mapping = target.map(&first)?;
+    let second_mapping = target.map(&second)?;
     let (one, two) = (pattern::bytes(30, 128 * KIB), pattern::bytes(31, 128 * KIB));
     first_mapping.write_at(0, &one)?;
     second_mapping.write_at(0, &two)?;
@@ -82,9 +82,9 @@ pub(super) fn two_mappings(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// Two pins of one buffer show the same memory.
-pub(super) fn two_pins(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::Plain, 128 * KIB)?;
-    let (first, second) = (site.map(&buffer)?, site.map(&buffer)?);
+pub(super) fn two_pins(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 128 * KIB)?;
+    let (first, second) = (target.map(&buffer)?, target.map(&buffer)?);
     let bytes = pattern::bytes(33, buffer.len());
     first.write_at(0, &bytes)?;
     pattern::require_mapped("the second view of one buffer", &second, 0, &bytes)?;
@@ -93,9 +93,9 @@ pub(super) fn two_pins(site: &Site) -> Outcome {
 }
 
 /// A pin has one mapping at a time, and may be mapped again after.
-pub(super) fn one_mapping_at_a_time(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::Plain, 128 * KIB)?;
-    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+pub(super) fn one_mapping_at_a_time(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 128 * KIB)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
     let mapping = pinned.map()?;
     require_refusal("a second mapping", pinned.map(), |e| {
         matches!(e, Error::AlreadyMapped)
@@ -109,19 +109,19 @@ pub(super) fn one_mapping_at_a_time(site: &Site) -> Outcome {
 }
 
 /// A mapping shorter than its pin shows the start and no more.
-pub(super) fn partial_mapping(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::VmmPosixFd, 2 * MIB)?;
-    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+pub(super) fn partial_mapping(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::VmmPosixFd, 2 * MIB)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
     let bytes = pattern::bytes(41, buffer.len());
     buffer.write(0, &bytes)?;
-    let mapping = pinned.map_with(MapOptions::default().len(64 * KIB))?;
+    let mapping = pinned.map_with(MapOptions::new().with_len(64 * KIB))?;
     pattern::require_mapped("the first 64 KiB", &mapping, 0, &bytes[..64 * KIB as usize])?;
     let past = mapping.read_at(64 * KIB, &mut [0]);
     require_refusal("a read past a short mapping", past, |e| {
         matches!(e, Error::OutOfRange { .. })
     })?;
     drop(mapping);
-    let too_long = pinned.map_with(MapOptions::default().len(1 << 40));
+    let too_long = pinned.map_with(MapOptions::new().with_len(1 << 40));
     require_refusal("a mapping of 1 TiB", too_long, |e| {
         matches!(e, Error::MapLength { .. })
     })?;
@@ -130,16 +130,16 @@ pub(super) fn partial_mapping(site: &Site) -> Outcome {
 }
 
 /// A kind of mapping that this memory does not have is refused by name.
-pub(super) fn other_caching(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
-    let pinned = site.pin(buffer.ptr(), buffer.len())?;
+pub(super) fn other_caching(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
     let own = pinned.map()?.caching();
     for caching in [Caching::WriteCombined, Caching::Cached, Caching::Device] {
-        match pinned.map_with(MapOptions::default().caching(caching)) {
+        match pinned.map_with(MapOptions::new().with_caching(caching)) {
             Ok(mapping) => {
                 require!(
                     mapping.caching() == caching,
-                    "{caching} was asked, not {}",
+                    "{caching} was requested, not {}",
                     mapping.caching()
                 );
                 pattern::require_same_memory(&mapping, &buffer, 43)?;
@@ -159,7 +159,7 @@ pub(super) fn other_caching(site: &Site) -> Outcome {
 }
 
 /// Buffer, pin and mapping may go in any order.
-pub(super) fn any_order(site: &Site, kind: MemoryKind) -> Outcome {
+pub(super) fn any_order(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     const ORDERS: [[usize; 3]; 6] = [
         [0, 1, 2],
         [0, 2, 1],
@@ -169,10 +169,10 @@ pub(super) fn any_order(site: &Site, kind: MemoryKind) -> Outcome {
         [2, 1, 0],
     ];
     for order in ORDERS {
-        let buffer = allocate(site, kind, 64 * KIB)?;
+        let buffer = allocate(target, kind, 64 * KIB)?;
         let bytes = pattern::bytes(44, buffer.len());
         buffer.write(0, &bytes)?;
-        let pinned = site.pin(buffer.ptr(), buffer.len())?;
+        let pinned = target.pin(buffer.ptr(), buffer.len())?;
         let (mut mapping, mut pinned, mut buffer) =
             (Some(pinned.map()?), Some(pinned), Some(buffer));
         for step in order {
@@ -181,7 +181,7 @@ pub(super) fn any_order(site: &Site, kind: MemoryKind) -> Outcome {
                 1 => drop(pinned.take()),
                 _ => drop(mapping.take()),
             }
-            let readable = buffer.is_some() || site.context().attributes().persistent;
+            let readable = buffer.is_some() || target.context()?.attributes().persistent;
             if let Some(mapping) = mapping.as_ref().filter(|_| readable) {
                 pattern::require_mapped("the view after a drop", mapping, 0, &bytes)?;
             }
@@ -193,8 +193,8 @@ pub(super) fn any_order(site: &Site, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-fn require_persistent(site: &Site) -> Outcome {
-    if site.context().attributes().persistent {
+fn require_persistent(target: &BenchTarget) -> Outcome {
+    if target.context()?.attributes().persistent {
         return Ok(());
     }
     Err(Stop::waived(

@@ -6,11 +6,15 @@ use super::outcome::Outcome;
 use super::{
     Check, Effort, Run, basic, data, fork, leakage, lifetime, refusal, threads, visibility,
 };
-use crate::error::{Error, Result};
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
+use crate::error::{Result, SettingsError};
 
-type SiteCheck = (&'static str, fn(&Site) -> Outcome, &'static str);
-type MemoryCheck = (&'static str, fn(&Site, MemoryKind) -> Outcome, &'static str);
+type SiteCheck = (&'static str, fn(&BenchTarget) -> Outcome, &'static str);
+type MemoryCheck = (
+    &'static str,
+    fn(&BenchTarget, MemoryKind) -> Outcome,
+    &'static str,
+);
 
 /// Of each kind of memory.
 const OF_MEMORY: &[MemoryCheck] = &[
@@ -52,7 +56,7 @@ const OF_MEMORY: &[MemoryCheck] = &[
     (
         "data_cpu_sees_kernel_writes",
         data::cpu_sees_kernel,
-        "The CPU sees what a kernel and a memset wrote.",
+        "The CPU reads what a kernel and a memset wrote.",
     ),
     (
         "data_neighbours_untouched",
@@ -165,7 +169,7 @@ const OF_SITE: &[SiteCheck] = &[
     (
         "mapping_types",
         lifetime::other_caching,
-        "Each type of mapping is given as asked or refused by name.",
+        "Each type of mapping is made as requested or refused by name.",
     ),
     (
         "visibility_running_kernel_sees_flag",
@@ -190,7 +194,7 @@ const OF_SITE: &[SiteCheck] = &[
     (
         "visibility_hung_kernel_is_stopped",
         visibility::hung_kernel_is_stopped,
-        "A kernel that waits for the CPU in vain can be ended.",
+        "A kernel that waits for the CPU without success can be ended.",
     ),
     (
         "refusal_managed_memory",
@@ -210,7 +214,7 @@ const OF_SITE: &[SiteCheck] = &[
     (
         "refusal_backend_name",
         refusal::backend_name,
-        "A name that is no backend's is refused with those that there are.",
+        "An unknown backend name is refused with the known ones.",
     ),
     (
         "refusal_absent_backend",
@@ -255,7 +259,7 @@ const EXTENDED_OF_SITE: [SiteCheck; 2] = [
     ),
 ];
 
-/// How a kind of memory ends the name of a check; GDRCopy's words where it has them.
+/// The suffix of a check's name for a kind of memory; GDRCopy's suffix where it has one.
 const fn suffix(kind: MemoryKind) -> &'static str {
     match kind {
         MemoryKind::Plain => "cumemalloc",
@@ -281,7 +285,7 @@ fn of_site(&(name, run, proves): &SiteCheck, effort: Effort) -> Check {
         name: name.to_owned(),
         proves,
         effort,
-        run: Run::Site(run),
+        run: Run::Target(run),
     }
 }
 
@@ -311,7 +315,7 @@ pub fn all() -> Vec<Check> {
     checks
 }
 
-/// The name that begins most like `name`, if that is more than its first word.
+/// The name with the longest common beginning with `name`, if that is longer than its first word.
 fn nearest<'a>(all: &'a [Check], name: &str) -> Option<&'a str> {
     let same = |check: &Check| {
         check
@@ -334,17 +338,17 @@ fn nearest<'a>(all: &'a [Check], name: &str) -> Option<&'a str> {
 /// The checks of these names, in the order given.
 ///
 /// # Errors
-/// [`Error::Settings`] for a name that no check has, with the nearest that one has.
+/// [`crate::Error::Settings`] for a name that no check has, with the nearest that one has.
 pub fn named<S: AsRef<str>>(names: &[S]) -> Result<Vec<Check>> {
     let all = all();
     let find = |name: &str| {
         let found = all.iter().find(|check| check.name == name).cloned();
         found.ok_or_else(|| {
-            let hint = match nearest(&all, name) {
-                Some(nearest) => format!(": did you mean `{nearest}`?"),
-                None => String::new(),
+            let error = SettingsError::NoSuchCheck {
+                name: name.to_owned(),
+                nearest: nearest(&all, name).map(Into::into),
             };
-            Error::Settings(format!("there is no check `{name}`{hint} (-l lists all)"))
+            error.into()
         })
     };
     names.iter().map(|name| find(name.as_ref())).collect()

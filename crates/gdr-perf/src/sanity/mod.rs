@@ -1,8 +1,8 @@
-//! Named checks that mappings of GPU memory are what they claim to be.
+//! Named checks of mappings of GPU memory.
 //!
-//! Each check stands alone, allocates its own memory, gives every wait a deadline, and passes,
-//! fails with what was wrong, or is waived with the reason it cannot say anything here. The names
-//! follow GDRCopy's `gdrcopy_sanity`; the suffix tells how the memory was allocated.
+//! Checks are independent of each other: each allocates its own memory and has a deadline for every
+//! wait. A check passes, fails with a reason, or is waived with the reason why it cannot run here.
+//! The names follow GDRCopy's `gdrcopy_sanity`; the suffix names the allocation.
 
 mod basic;
 mod data;
@@ -25,23 +25,22 @@ use gdr_copy::BackendKind;
 use gdr_cuda::MemoryKind;
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::bench_target::BenchTarget;
+use crate::error::{Result, proceed};
 use crate::report::{Schema, Subject};
-use crate::site::Site;
 use outcome::{Outcome, Stop};
 
 pub use list::{all, named};
 
-/// How long any one wait of a check may take: generous, because it is only ever reached by
-/// something that hangs.
+/// The deadline of each wait in a check. Only a hang reaches it, so it is generous.
 const WAIT: Duration = Duration::from_secs(20);
-/// How long a whole check may take before it is given up.
+/// The deadline of a whole check.
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
 
 /// How thorough the checks are to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
-    /// What every run can afford.
+    /// Checks that take seconds.
     #[default]
     Normal,
     /// More rounds, and sizes of several GiB.
@@ -60,8 +59,8 @@ pub struct Check {
 /// What a check runs on.
 #[derive(Clone, Copy, Debug)]
 enum Run {
-    Site(fn(&Site) -> Outcome),
-    Memory(fn(&Site, MemoryKind) -> Outcome, MemoryKind),
+    Target(fn(&BenchTarget) -> Outcome),
+    Memory(fn(&BenchTarget, MemoryKind) -> Outcome, MemoryKind),
 }
 
 impl Check {
@@ -80,49 +79,52 @@ impl Check {
         self.effort == Effort::Extended
     }
 
-    /// Runs it on a thread of its own, which has no CUDA context and whose panic is a failure.
-    fn run(&self, site: &Site) -> Verdict {
-        let (tell, told) = mpsc::channel();
-        let (site, run) = (site.clone(), self.run);
+    /// Runs the check on its own thread, which has no CUDA context and whose panic is a failure.
+    fn run(&self, target: &BenchTarget) -> CheckResult {
+        let (sender, receiver) = mpsc::channel();
+        let (target, run) = (target.clone(), self.run);
         let thread = thread::Builder::new()
             .name(self.name.clone())
             .spawn(move || {
                 let outcome = match run {
-                    Run::Site(check) => check(&site),
+                    Run::Target(check) => check(&target),
                     Run::Memory(check, kind) => {
-                        known_limit(&site, kind).and_then(|()| check(&site, kind))
+                        known_limit(&target, kind).and_then(|()| check(&target, kind))
                     }
                 };
-                // Nobody listens any more once the limit is over.
-                let _ = tell.send(outcome);
+                // The receiver is gone after the deadline.
+                let _ = sender.send(outcome);
             });
         let thread = match thread {
             Ok(thread) => thread,
-            Err(error) => return Verdict::Failed(format!("no thread could be started: {error}")),
+            Err(error) => {
+                return CheckResult::Failed(format!("no thread could be started: {error}"));
+            }
         };
-        match told.recv_timeout(CHECK_LIMIT) {
+        match receiver.recv_timeout(CHECK_LIMIT) {
             Ok(outcome) => {
-                // The thread is at its end; joined so that its stack is gone before the next
-                // check counts what is left.
+                // Joined, so that its stack is unmapped before the next check counts mappings.
                 let _ = thread.join();
                 outcome.into()
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                Verdict::Failed(format!("did not end within {CHECK_LIMIT:?}"))
+                CheckResult::Failed(format!("did not end within {CHECK_LIMIT:?}"))
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => Verdict::Failed(panic_text(thread.join())),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                CheckResult::Failed(panic_text(thread.join()))
+            }
         }
     }
 }
 
-/// Waives what a backend is known not to do: NVIDIA's module pins no memory of stream-ordered
+/// Waives what a backend is known not to support: NVIDIA's module pins no memory of stream-ordered
 /// pools (NVIDIA/gdrcopy#257).
-fn known_limit(site: &Site, kind: MemoryKind) -> Outcome {
-    if (site.context().backend(), kind) != (BackendKind::Gdrdrv, MemoryKind::Pool) {
+fn known_limit(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    if (target.context()?.backend(), kind) != (BackendKind::Gdrdrv, MemoryKind::Pool) {
         return Ok(());
     }
-    let buffer = outcome::allocate(site, kind, 64 << 10)?;
-    match site.pin(buffer.ptr(), buffer.len()) {
+    let buffer = outcome::allocate(target, kind, 64 << 10)?;
+    match target.pin(buffer.ptr(), buffer.len()) {
         Ok(_) => Ok(()),
         Err(error) => Err(Stop::waived(format!(
             "gdrdrv does not pin pool memory: {error}"
@@ -145,16 +147,16 @@ fn panic_text(joined: thread::Result<()>) -> String {
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", content = "reason", rename_all = "lowercase")]
-pub enum Verdict {
-    /// What it proves is so.
+pub enum CheckResult {
+    /// The property holds.
     Passed,
-    /// It is not so: what was wrong.
+    /// The property does not hold: the reason.
     Failed(String),
-    /// It could not be told here: why.
+    /// The check cannot run here: the reason.
     Waived(String),
 }
 
-impl From<Outcome> for Verdict {
+impl From<Outcome> for CheckResult {
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Ok(()) => Self::Passed,
@@ -178,11 +180,11 @@ pub enum Event<'a> {
         check: &'a Check,
     },
     /// A check has ended.
-    Ended {
+    FinishedCheck {
         /// The check.
         check: &'a Check,
         /// How.
-        verdict: &'a Verdict,
+        verdict: &'a CheckResult,
     },
 }
 
@@ -204,19 +206,19 @@ pub struct Report {
     /// How many were waived.
     pub waived: usize,
     /// Each one, in the order they ran.
-    pub checks: Vec<Ended>,
+    pub checks: Vec<FinishedCheck>,
 }
 
 /// One check of a run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ended {
+pub struct FinishedCheck {
     /// The check's name.
     pub name: String,
     /// What it proves.
     pub proves: &'static str,
     /// How it ended.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: CheckResult,
     /// How long it took.
     pub seconds: f64,
 }
@@ -224,53 +226,51 @@ pub struct Ended {
 /// Runs `checks` one after the other.
 ///
 /// # Errors
-/// [`Error::Stopped`] when `observe` breaks. A failed check is no error but a verdict.
+/// [`crate::Error::Stopped`] if `observe` breaks. A failed check is a verdict, not an error.
 pub fn run(
-    site: &Site,
+    target: &BenchTarget,
     checks: &[Check],
     observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> Result<Report> {
-    let mut tell = |event: Event<'_>| match observe(event) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Stopped),
-    };
-    let scratch = site.gpu().allocate(MemoryKind::Plain, 4096).ok();
+    let scratch = target.gpu().allocate(MemoryKind::Plain, 4096).ok();
     let pinned = scratch
         .as_ref()
-        .and_then(|b| site.context().pin(b.ptr(), b.len()).ok());
-    let subject = Subject::new(site, pinned.as_ref());
+        .zip(target.context().ok())
+        .and_then(|(buffer, context)| context.pin(buffer.ptr(), buffer.len()).ok());
+    let subject = Subject::new(target, pinned.as_ref());
     drop(pinned);
     drop(scratch);
 
     let mut ended = Vec::with_capacity(checks.len());
     for (index, check) in checks.iter().enumerate() {
-        tell(Event::Running {
+        proceed(observe(Event::Running {
             index,
             total: checks.len(),
             check,
-        })?;
+        }))?;
         let start = Instant::now();
-        let verdict = check.run(site);
+        let verdict = check.run(target);
         let seconds = start.elapsed().as_secs_f64();
-        tell(Event::Ended {
+        proceed(observe(Event::FinishedCheck {
             check,
             verdict: &verdict,
-        })?;
-        ended.push(Ended {
+        }))?;
+        ended.push(FinishedCheck {
             name: check.name.clone(),
             proves: check.proves,
             verdict,
             seconds,
         });
     }
-    let count = |wanted: fn(&Verdict) -> bool| ended.iter().filter(|e| wanted(&e.verdict)).count();
+    let count =
+        |wanted: fn(&CheckResult) -> bool| ended.iter().filter(|e| wanted(&e.verdict)).count();
     Ok(Report {
         schema: Schema::first("gdr.sanity"),
         subject,
         total: ended.len(),
-        passed: count(|v| matches!(v, Verdict::Passed)),
-        failed: count(|v| matches!(v, Verdict::Failed(_))),
-        waived: count(|v| matches!(v, Verdict::Waived(_))),
+        passed: count(|v| matches!(v, CheckResult::Passed)),
+        failed: count(|v| matches!(v, CheckResult::Failed(_))),
+        waived: count(|v| matches!(v, CheckResult::Waived(_))),
         checks: ended,
     })
 }

@@ -2,13 +2,13 @@
 
 use gdr_cuda::{CuResult, DeviceBuffer, MemoryKind};
 
+use crate::bench_target::BenchTarget;
 use crate::error::Error;
-use crate::site::Site;
 
-/// Nothing to say means that it passed.
+/// The result of a check; `Ok` means that it passed.
 pub(super) type Outcome<T = ()> = Result<T, Stop>;
 
-/// Why a check went no further.
+/// Why a check ended early.
 #[derive(Debug)]
 pub(super) enum Stop {
     Failed(String),
@@ -42,7 +42,7 @@ failure_of!(
     std::num::TryFromIntError
 );
 
-/// Fails the check, with the words that follow, unless the condition holds.
+/// Fails the check with a formatted message unless the condition holds.
 macro_rules! require {
     ($condition:expr, $($words:tt)+) => {
         if !$condition {
@@ -53,8 +53,9 @@ macro_rules! require {
 pub(super) use require;
 
 /// Allocates, or waives the check where this GPU has no such memory or no room for it.
-pub(super) fn allocate(site: &Site, kind: MemoryKind, len: u64) -> Outcome<DeviceBuffer> {
-    site.gpu()
+pub(super) fn allocate(target: &BenchTarget, kind: MemoryKind, len: u64) -> Outcome<DeviceBuffer> {
+    target
+        .gpu()
         .allocate(kind, len)
         .map_err(|error| match error.cu_result() {
             Some(CuResult::NOT_SUPPORTED | CuResult::NOT_PERMITTED) => Stop::waived(format!(
@@ -68,26 +69,25 @@ pub(super) fn allocate(site: &Site, kind: MemoryKind, len: u64) -> Outcome<Devic
         })
 }
 
-/// A refusal, with the words that must be in it; anything else fails the check.
-pub(super) fn require_refusal<T>(
+/// Returns the text of a refusal; anything but the expected refusal fails the check.
+pub(super) fn require_refusal<T, E: Into<Error>>(
     what: &str,
-    result: gdr_copy::Result<T>,
+    result: Result<T, E>,
     expected: impl FnOnce(&gdr_copy::Error) -> bool,
 ) -> Outcome<String> {
-    match result {
-        Ok(_) => Err(Stop::failed(format!("{what} was accepted"))),
-        Err(error) => {
-            let text = error.to_string();
-            require!(
-                expected(&error),
-                "{what} was refused for another reason: {text}"
-            );
-            // One word and a number help nobody: what failed, why, what to do.
-            require!(
-                text.split_whitespace().count() >= 5,
-                "{what}: `{text}` explains nothing"
-            );
-            Ok(text)
-        }
-    }
+    let error = match result {
+        Ok(_) => return Err(Stop::failed(format!("{what} was accepted"))),
+        Err(error) => error.into(),
+    };
+    let text = error.to_string();
+    require!(
+        matches!(&error, Error::Copy(error) if expected(error)),
+        "{what} was refused for another reason: {text}"
+    );
+    // An error text has to say what failed, why, and what to do.
+    require!(
+        text.split_whitespace().count() >= 5,
+        "{what}: `{text}` does not explain the refusal"
+    );
+    Ok(text)
 }

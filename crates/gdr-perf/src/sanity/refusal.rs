@@ -1,4 +1,4 @@
-//! What must be refused, with words that help.
+//! Requests that must be refused with a useful error.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use gdr_cuda::{DevicePtr, MemoryKind, PointerKind};
 
 use super::outcome::{Outcome, allocate, require, require_refusal};
 use super::pattern;
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 
 /// Managed memory migrates, so it is refused.
-pub(super) fn managed(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::Managed, 64 * KIB)?;
-    let refused = site.pin(buffer.ptr(), buffer.len());
+pub(super) fn managed(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Managed, 64 * KIB)?;
+    let refused = target.pin(buffer.ptr(), buffer.len());
     let text = require_refusal("managed memory", refused, |error| {
         matches!(
             error,
@@ -32,17 +32,17 @@ pub(super) fn managed(site: &Site) -> Outcome {
 }
 
 /// Host memory is refused, whether CUDA knows it or not.
-pub(super) fn host(site: &Site) -> Outcome {
+pub(super) fn host(target: &BenchTarget) -> Outcome {
     let ordinary = vec![0_u8; 1 << 20];
     let ptr = DevicePtr::new(ordinary.as_ptr().addr() as u64);
-    require_refusal("ordinary host memory", site.pin(ptr, 4096), |error| {
+    require_refusal("ordinary host memory", target.pin(ptr, 4096), |error| {
         matches!(error, Error::Gpu(gdr_cuda::Error::UnknownPointer { .. }))
             || matches!(error, Error::NotDeviceMemory { .. })
     })?;
-    let locked = site.gpu().allocate_host(4096)?;
+    let locked = target.gpu().allocate_host(4096)?;
     require_refusal(
         "page-locked host memory",
-        site.pin(locked.gpu_ptr(), 4096),
+        target.pin(locked.gpu_ptr(), 4096),
         |error| {
             matches!(
                 error,
@@ -57,57 +57,57 @@ pub(super) fn host(site: &Site) -> Outcome {
 }
 
 /// A freed pointer is refused, and so is one that never was.
-pub(super) fn freed(site: &Site, kind: MemoryKind) -> Outcome {
+pub(super) fn freed(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     let unknown =
         |error: &Error| matches!(error, Error::Gpu(gdr_cuda::Error::UnknownPointer { .. }));
-    let buffer = allocate(site, kind, 4 << 20)?;
+    let buffer = allocate(target, kind, 4 << 20)?;
     let (ptr, len) = (buffer.ptr(), buffer.len());
-    drop(site.map(&buffer)?);
+    drop(target.map(&buffer)?);
     drop(buffer);
-    let text = require_refusal("a freed pointer", site.pin(ptr, len), unknown)?;
+    let text = require_refusal("a freed pointer", target.pin(ptr, len), unknown)?;
     require!(
         text.contains(&ptr.to_string()),
         "`{text}` does not name {ptr}"
     );
     require_refusal(
         "the null pointer",
-        site.pin(DevicePtr::new(0), 4096),
+        target.pin(DevicePtr::new(0), 4096),
         unknown,
     )?;
     Ok(())
 }
 
 /// A range past the end of its allocation is refused and nothing stays held.
-pub(super) fn past_the_end(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 64 * KIB)?;
+pub(super) fn past_the_end(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 64 * KIB)?;
     let past = |error: &Error| matches!(error, Error::PastAllocation { .. });
     require_refusal(
         "1 TiB of a small buffer",
-        site.pin(buffer.ptr(), 1 << 40),
+        target.pin(buffer.ptr(), 1 << 40),
         past,
     )?;
     require_refusal(
         "a range past all addresses",
-        site.pin(buffer.ptr(), u64::MAX - buffer.ptr().get()),
+        target.pin(buffer.ptr(), u64::MAX - buffer.ptr().get()),
         |error| past(error) || matches!(error, Error::EmptyRange { .. }),
     )?;
-    pattern::require_same_memory(&site.map(&buffer)?, &buffer, 50)
+    pattern::require_same_memory(&target.map(&buffer)?, &buffer, 50)
 }
 
 /// No bytes are no range.
-pub(super) fn zero_length(site: &Site) -> Outcome {
-    let buffer = allocate(site, MemoryKind::Plain, 64 * KIB)?;
+pub(super) fn zero_length(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
     let empty = |error: &Error| matches!(error, Error::EmptyRange { .. });
-    require_refusal("a pin of no bytes", site.pin(buffer.ptr(), 0), empty)?;
+    require_refusal("a pin of no bytes", target.pin(buffer.ptr(), 0), empty)?;
     // Copying no bytes, on the other hand, is nothing to complain about.
-    let mapping = site.map(&buffer)?;
+    let mapping = target.map(&buffer)?;
     mapping.write_at(buffer.len(), &[])?;
     mapping.read_at(buffer.len(), &mut [])?;
     Ok(())
 }
 
-/// A backend's name that is none is refused with those that there are.
-pub(super) fn backend_name(_site: &Site) -> Outcome {
+/// An unknown backend name is refused with the known ones.
+pub(super) fn backend_name(_site: &BenchTarget) -> Outcome {
     for nonsense in ["nonsense", "", "gdr drv", "rm,sim"] {
         let refused = nonsense.parse::<BackendKind>().map_err(Error::from);
         let text = require_refusal("a backend's name", refused, |error| {
@@ -121,7 +121,7 @@ pub(super) fn backend_name(_site: &Site) -> Outcome {
 }
 
 /// A backend that this machine lacks is refused by name and with the reason.
-pub(super) fn absent_backend(_site: &Site) -> Outcome {
+pub(super) fn absent_backend(_site: &BenchTarget) -> Outcome {
     if Path::new("/dev/gdrdrv").exists() {
         return Err(super::outcome::Stop::waived(
             "the gdrdrv module is loaded here",
@@ -143,7 +143,7 @@ pub(super) fn absent_backend(_site: &Site) -> Outcome {
     let refused = gdr_copy::Context::builder()
         .backend(BackendKind::Sim)
         .open();
-    require_refusal("a simulation that nobody allowed", refused, |error| {
+    require_refusal("a simulation that was not requested", refused, |error| {
         matches!(
             error,
             Error::BackendUnavailable {

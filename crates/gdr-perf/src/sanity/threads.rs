@@ -6,7 +6,7 @@ use gdr_cuda::{DeviceBuffer, MemoryKind};
 
 use super::outcome::{Outcome, Stop, allocate};
 use super::pattern;
-use crate::site::Site;
+use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 
@@ -21,9 +21,9 @@ fn elsewhere<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
 }
 
 /// Pinning, mapping, copying and unmapping each on another thread.
-pub(super) fn child_thread(site: &Site, kind: MemoryKind) -> Outcome {
-    let buffer = allocate(site, kind, 256 * KIB)?;
-    let pinned = elsewhere(|| Ok(site.pin(buffer.ptr(), buffer.len())?))?;
+pub(super) fn child_thread(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 256 * KIB)?;
+    let pinned = elsewhere(|| Ok(target.pin(buffer.ptr(), buffer.len())?))?;
     let mapping = elsewhere(|| Ok(pinned.map()?))?;
     elsewhere(|| pattern::require_same_memory(&mapping, &buffer, 60))?;
     pattern::require_same_memory(&mapping, &buffer, 61)?;
@@ -39,37 +39,37 @@ pub(super) fn child_thread(site: &Site, kind: MemoryKind) -> Outcome {
 }
 
 /// A thread without a current CUDA context does all there is to do.
-pub(super) fn without_context(site: &Site) -> Outcome {
+pub(super) fn without_context(target: &BenchTarget) -> Outcome {
     elsewhere(|| {
-        let buffer = allocate(site, MemoryKind::Plain, 256 * KIB)?;
-        pattern::require_same_memory(&site.map(&buffer)?, &buffer, 63)
+        let buffer = allocate(target, MemoryKind::Plain, 256 * KIB)?;
+        pattern::require_same_memory(&target.map(&buffer)?, &buffer, 63)
     })
 }
 
 /// Eight threads pin, map, copy, unmap and unpin at once.
-pub(super) fn concurrent_rounds(site: &Site) -> Outcome {
-    rounds(site, 50)
+pub(super) fn concurrent_rounds(target: &BenchTarget) -> Outcome {
+    rounds(target, 50)
 }
 
 /// As [`concurrent_rounds`], 10,000 times on each thread.
-pub(super) fn many_concurrent_rounds(site: &Site) -> Outcome {
+pub(super) fn many_concurrent_rounds(target: &BenchTarget) -> Outcome {
     // Once to settle and once to be counted.
-    rounds(site, 5_000)
+    rounds(target, 5_000)
 }
 
-fn rounds(site: &Site, count: u32) -> Outcome {
+fn rounds(target: &BenchTarget, count: u32) -> Outcome {
     const THREADS: u32 = 8;
     let round = |buffer: &DeviceBuffer, seed: u32| -> Outcome {
-        pattern::require_same_memory(&site.map(buffer)?, buffer, seed)
+        pattern::require_same_memory(&target.map(buffer)?, buffer, seed)
     };
     let work = |number: u32| -> Outcome {
         // Small buffers of one kind share GPU pages, so the threads meet in the driver.
         let kind = MemoryKind::DEVICE[number as usize % 2];
-        let buffer = allocate(site, kind, 4 * KIB)?;
+        let buffer = allocate(target, kind, 4 * KIB)?;
         (0..count).try_for_each(|i| round(&buffer, number * count + i))
     };
     let what = format!("{THREADS} threads of {count} rounds");
-    super::leakage::watch(site, &what, || {
+    super::leakage::watch(target, &what, || {
         thread::scope(|scope| {
             let workers: Vec<_> = (0..THREADS)
                 .map(|number| scope.spawn(move || work(number)))

@@ -1,69 +1,74 @@
-//! GPU memory through the CPU's own window into it.
+//! GPU memory through a CPU mapping.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+#[cfg(test)]
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use gdr_copy::Mapping;
-use gdr_cuda::{DeviceBuffer, Stream};
+use gdr_cuda::DeviceBuffer;
 
-use super::LongReads;
-use super::ahead::ReadAhead;
+use super::CopyEngineThreshold;
+use super::copy_stream::CopyStream;
+use super::read_ahead::ReadAhead;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use gdr_roce::AtomicOp;
 
-/// What is timed to learn from which length on the copy engine is faster: a packet's payload.
+/// The length of the reads that are timed to find the threshold: a packet's payload.
 const SAMPLE: usize = 4096;
-/// How often; the fastest counts.
+/// How many times each is timed; the fastest counts.
 const SAMPLES: usize = 5;
-/// How many copies are queued at once to learn what each costs among others.
+/// How many copies are queued at once to measure the cost of one among others.
 const TOGETHER: usize = 8;
-/// Below this the fixed cost of a copy is never made good, whatever was measured.
+/// The least threshold in bytes: below it the fixed cost of a copy always dominates.
 const SHORT: u64 = 512;
-/// Requests that are remembered until they are served.
+/// How many announced requests are remembered until they are served.
 const REQUESTS: usize = 64;
-/// A copy of [`SAMPLE`] bytes takes some 10 us; a GPU that takes this long is lost.
-const LIMIT: Duration = Duration::from_secs(10);
 
-/// A mapping: what arrives is stored straight into GPU memory.
+/// A mapping: received bytes are stored straight into GPU memory.
 #[derive(Debug)]
 pub(crate) struct Direct {
     mapping: Arc<Mapping>,
-    /// For what is long to read.
-    copies: Option<Copies>,
-    /// Held for a read-modify-write, which is not one operation over PCIe.
+    /// For long reads.
+    copies: Option<EngineReads>,
+    /// Locked for a read-modify-write, which takes two operations over PCIe.
     atomic: Mutex<()>,
+    /// How many times [`Direct::begin_reads`] was called.
+    #[cfg(test)]
+    fences: AtomicU32,
 }
 
-/// The copy engine's way to the same memory.
+/// Reads of the same memory by the copy engine.
 #[derive(Debug)]
-struct Copies {
+struct EngineReads {
     buffer: Arc<DeviceBuffer>,
-    /// Where in it the mapping begins.
-    skip: u64,
-    from: Thresholds,
-    engine: Mutex<Engine>,
+    /// The offset of the mapping in it.
+    start: u64,
+    thresholds: Thresholds,
+    state: Mutex<EngineState>,
 }
 
-/// Bytes from which on it is used.
+/// The lengths in bytes from which on the copy engine is used.
 #[derive(Clone, Copy, Debug)]
 struct Thresholds {
-    /// For one request, which waits for its copy.
+    /// For a single request, which waits for its copy.
     alone: u64,
-    /// For one among others, whose copies overlap.
+    /// For one of several requests, whose copies overlap.
     among: u64,
 }
 
 #[derive(Debug)]
-struct Engine {
-    stream: Stream,
+struct EngineState {
+    stream: CopyStream,
     ahead: ReadAhead,
-    /// Where the requests end that are announced and not served yet, the oldest first.
+    /// The end offsets of requests that are announced and not yet served, the oldest first.
     ends: VecDeque<u64>,
 }
 
-impl Engine {
-    /// Remembers a request; whether there are others.
+impl EngineState {
+    /// Remembers a request; returns whether there are others.
     fn announce(&mut self, end: u64) -> bool {
         let others = !self.ends.is_empty();
         if self.ends.len() == REQUESTS {
@@ -73,7 +78,8 @@ impl Engine {
         others
     }
 
-    /// Bytes up to `end` were served; what was announced before was, too, or never will be.
+    /// Records that bytes up to `end` were served; requests announced before it were served too, or
+    /// never will be.
     fn served(&mut self, end: u64) {
         if let Some(last) = self.ends.iter().position(|known| *known == end) {
             self.ends.drain(..=last);
@@ -81,30 +87,34 @@ impl Engine {
     }
 }
 
-impl Copies {
-    fn new(mapping: &Mapping, buffer: Arc<DeviceBuffer>, from: LongReads) -> Result<Self> {
+impl EngineReads {
+    fn new(
+        mapping: &Mapping,
+        buffer: Arc<DeviceBuffer>,
+        from: CopyEngineThreshold,
+    ) -> Result<Self> {
         let (mapped, allocated) = (mapping.device_ptr().get(), buffer.ptr().get());
         let elsewhere = Error::MappedElsewhere { mapped, allocated };
-        let Some(skip) = mapped.checked_sub(allocated) else {
+        let Some(start) = mapped.checked_sub(allocated) else {
             return Err(elsewhere);
         };
-        if super::check_range(skip, mapping.len(), buffer.len()).is_err() {
+        if super::check_range(start, mapping.len(), buffer.len()).is_err() {
             return Err(elsewhere);
         }
-        let stream = buffer.gpu().stream()?;
-        let from = match from {
-            LongReads::From(bytes) => Thresholds {
+        let stream = CopyStream::new(buffer.gpu())?;
+        let thresholds = match from {
+            CopyEngineThreshold::From(bytes) => Thresholds {
                 alone: bytes,
                 among: bytes,
             },
-            LongReads::Measured => measure(mapping, &buffer, skip, &stream)?,
+            CopyEngineThreshold::Measured => measure(mapping, &buffer, start, &stream)?,
         };
         let ahead = ReadAhead::new(buffer.gpu())?;
         Ok(Self {
             buffer,
-            skip,
-            from,
-            engine: Mutex::new(Engine {
+            start,
+            thresholds,
+            state: Mutex::new(EngineState {
                 stream,
                 ahead,
                 ends: VecDeque::new(),
@@ -112,11 +122,11 @@ impl Copies {
         })
     }
 
-    /// Copies what was read ahead into the start of `bytes`; how many.
+    /// Copies bytes that were read ahead into the start of `bytes`; returns how many.
     fn serve(&self, at: u64, bytes: &mut [u8]) -> Result<usize> {
-        let mut engine = self.lock();
-        engine.served(at + bytes.len() as u64);
-        let Engine { stream, ahead, .. } = &mut *engine;
+        let mut state = self.lock();
+        state.served(at + bytes.len() as u64);
+        let EngineState { stream, ahead, .. } = &mut *state;
         let mut done = 0;
         while done < bytes.len() {
             let rest = &mut bytes[done..];
@@ -128,39 +138,38 @@ impl Copies {
         Ok(done)
     }
 
-    /// A panic in another holder leaves at worst windows that are dropped before they are used.
-    fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, EngineState> {
+        lock(&self.state)
     }
 }
 
-/// From how many bytes on the copy engine is faster here.
+/// Measures the length from which on the copy engine is faster.
 fn measure(
     mapping: &Mapping,
     buffer: &DeviceBuffer,
-    skip: u64,
-    stream: &Stream,
+    start: u64,
+    stream: &CopyStream,
 ) -> Result<Thresholds> {
     let len = SAMPLE.min(usize::try_from(mapping.len()).unwrap_or(SAMPLE));
     let host = Arc::new(buffer.gpu().allocate_host(SAMPLE)?);
     let mut bytes = [0; SAMPLE];
     let copies = |count: usize| -> Result<Duration> {
-        let start = Instant::now();
+        let began = Instant::now();
         for _ in 0..count {
-            stream.queue_read(buffer, skip, &host, 0, len)?;
+            stream.queue_read(buffer, start, &host, 0, len)?;
         }
-        stream.wait(LIMIT)?;
-        Ok(start.elapsed())
+        stream.wait()?;
+        Ok(began.elapsed())
     };
     let [mut load, mut alone, mut together] = [Duration::MAX; 3];
     for _ in 0..SAMPLES {
-        let start = Instant::now();
+        let began = Instant::now();
         mapping.read_at(0, &mut bytes[..len])?;
-        load = load.min(start.elapsed());
+        load = load.min(began.elapsed());
         alone = alone.min(copies(1)?);
         together = together.min(copies(TOGETHER)?);
     }
-    // Loads take as long as they are many; a copy of this length is all fixed cost.
+    // Loads take time in proportion to the length; a copy of this length has only its fixed cost.
     let from = |copy: Duration| {
         let from = copy.as_nanos() * len as u128 / load.as_nanos().max(1);
         u64::try_from(from).unwrap_or(u64::MAX).max(SHORT)
@@ -175,7 +184,7 @@ fn measure(
         ?alone,
         ?together,
         len,
-        "long reads go by the copy engine"
+        "long reads use the copy engine"
     );
     Ok(from)
 }
@@ -186,15 +195,17 @@ impl Direct {
             mapping,
             copies: None,
             atomic: Mutex::new(()),
+            #[cfg(test)]
+            fences: AtomicU32::new(0),
         }
     }
 
     pub(super) fn with_copies(
         mapping: Arc<Mapping>,
         buffer: Arc<DeviceBuffer>,
-        from: LongReads,
+        from: CopyEngineThreshold,
     ) -> Result<Self> {
-        let copies = Copies::new(&mapping, buffer, from)?;
+        let copies = EngineReads::new(&mapping, buffer, from)?;
         Ok(Self {
             copies: Some(copies),
             ..Self::new(mapping)
@@ -207,7 +218,7 @@ impl Direct {
 
     pub(super) fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
         let copies = self.copies.as_ref()?;
-        Some((&copies.buffer, copies.skip))
+        Some((&copies.buffer, copies.start))
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -215,10 +226,10 @@ impl Direct {
     }
 
     pub(super) fn long_reads_from(&self) -> Option<u64> {
-        self.copies.as_ref().map(|copies| copies.from.alone)
+        self.copies.as_ref().map(|copies| copies.thresholds.alone)
     }
 
-    /// Stores without a fence: [`Direct::flush`] ends the batch.
+    /// Stores without a fence; [`Direct::flush`] ends the batch.
     #[inline]
     pub(super) fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
@@ -230,22 +241,30 @@ impl Direct {
     }
 
     pub(super) fn begin_reads(&self) {
+        #[cfg(test)]
+        self.fences.fetch_add(1, Ordering::Relaxed);
         self.mapping.begin_reads();
     }
 
-    /// A request is about to read this range: what is loaded for it is no older than now.
+    #[cfg(test)]
+    pub(super) fn fences(&self) -> u32 {
+        self.fences.load(Ordering::Relaxed)
+    }
+
+    /// Announces that a request will read this range: the bytes loaded for it are no older than this
+    /// call.
     pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
         super::check_range(offset, len, self.len())?;
         let Some(copies) = &self.copies else {
             return Ok(());
         };
-        let mut engine = copies.lock();
-        let at = copies.skip + offset;
-        let from = match engine.announce(at + len) {
-            true => copies.from.among,
-            false => copies.from.alone,
+        let mut state = copies.lock();
+        let at = copies.start + offset;
+        let from = match state.announce(at + len) {
+            true => copies.thresholds.among,
+            false => copies.thresholds.alone,
         };
-        let Engine { stream, ahead, .. } = &mut *engine;
+        let EngineState { stream, ahead, .. } = &mut *state;
         if len < from {
             ahead.forget(at, len);
             return Ok(());
@@ -262,7 +281,7 @@ impl Direct {
     pub(super) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
         let done = match &self.copies {
-            Some(copies) => copies.serve(copies.skip + offset, bytes)?,
+            Some(copies) => copies.serve(copies.start + offset, bytes)?,
             None => 0,
         };
         if done == bytes.len() {
@@ -280,18 +299,20 @@ impl Direct {
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
         match &self.copies {
-            Some(copies) if bytes.len() as u64 >= copies.from.alone => {
+            Some(copies) if bytes.len() as u64 >= copies.thresholds.alone => {
                 self.mapping.flush();
-                Ok(copies.buffer.read(copies.skip + offset, bytes)?)
+                Ok(copies.buffer.read(copies.start + offset, bytes)?)
             }
             _ => Ok(self.mapping.read_at(offset, bytes)?),
         }
     }
 
     pub(super) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
-        let _alone = self.atomic.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = lock(&self.atomic);
+        super::check_range(offset, 8, self.len())?;
         let mut word = [0; 8];
-        self.read(offset, &mut word)?;
+        // Not by the default stream: a copy there may wait for kernels.
+        self.mapping.read_at(offset, &mut word)?;
         let before = u64::from_ne_bytes(word);
         let after = operation.apply(before);
         if after != before {

@@ -1,13 +1,16 @@
-//! Host memory: anonymous pages of this process, or memory that a driver page-locked.
+//! Host memory: anonymous pages of this process, memory that a driver page-locked, or memory of
+//! another library.
 
+use std::any::Any;
+use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use gdr_cuda::HostBuffer;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::bytes;
+use super::volatile_copy;
 use crate::error::{Error, Result};
 use gdr_roce::AtomicOp;
 
@@ -19,45 +22,61 @@ pub(crate) struct HostMemory {
     owner: Owner,
 }
 
-/// Whose the memory is.
-#[derive(Debug)]
+/// The owner of the memory.
 enum Owner {
-    /// Pages that this value mapped and unmaps.
+    /// This value mapped the pages and unmaps them.
     Pages,
-    /// A GPU's driver.
-    Driver(#[expect(dead_code, reason = "kept alive, no more")] Arc<HostBuffer>),
+    /// A GPU driver page-locked them.
+    Driver(#[expect(dead_code, reason = "kept only to be dropped")] Arc<HostBuffer>),
+    /// Another library allocated them.
+    Other(#[expect(dead_code, reason = "kept only to be dropped")] Box<dyn Any + Send + Sync>),
 }
 
-// SAFETY: the pages belong to this value alone, or it holds what owns them, whichever thread drops
-// it.
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pages => "Pages",
+            Self::Driver(_) => "Driver",
+            Self::Other(_) => "Other",
+        })
+    }
+}
+
+// SAFETY: the pages belong only to this value, or it holds their owner, which is `Send`.
 unsafe impl Send for HostMemory {}
-// SAFETY: every access is atomic, volatile or opaque to the compiler (`bytes`); no reference to
-// the bytes is handed out.
+// SAFETY: every access is atomic, volatile or opaque to the compiler (`volatile_copy`), there is no
+// reference to the bytes, and the owner is `Sync`.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// `len` bytes, from the start of a page.
+    /// Maps `len` bytes, from the start of a page, which forked children do not inherit: kernels
+    /// before 5.12 would move the parent to a copy at its next write, and leave a device that
+    /// writes there with the old page (`ibv_fork_init(3)`).
     pub(super) fn new(len: usize) -> Result<Self> {
         if len == 0 {
             return Err(Error::EmptyBuffer);
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh private mapping at an address of the kernel's choice touches no memory
-        // that anything else uses.
+        // SAFETY: a new private mapping at an address that the kernel chooses overlaps no other.
         let base = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE)
         }
         .map_err(|errno| Error::os("mmap of a buffer", errno))?;
         let base = NonNull::new(base.cast())
             .ok_or_else(|| Error::os("mmap of a buffer", rustix::io::Errno::NOMEM))?;
-        Ok(Self {
+        let pages = Self {
             base,
             len,
             owner: Owner::Pages,
-        })
+        };
+        // SAFETY: the mapping from above; the advice affects only forked children, where no method of
+        // a buffer accesses it.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }
+            .map_err(|errno| Error::os("madvise(MADV_DONTFORK) of a buffer", errno))?;
+        Ok(pages)
     }
 
-    /// Memory that a driver page-locked, all of it.
+    /// Wraps all of the memory that a driver page-locked.
     pub(super) fn page_locked(memory: Arc<HostBuffer>) -> Result<Self> {
         let base = NonNull::new(memory.cpu_ptr()).ok_or(Error::EmptyBuffer)?;
         Ok(Self {
@@ -67,15 +86,39 @@ impl HostMemory {
         })
     }
 
+    /// Wraps memory of another library.
+    ///
+    /// # Safety
+    /// As for [`Buffer::host_from_owner`](super::Buffer::host_from_owner).
+    pub(super) unsafe fn from_owner(
+        base: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Self> {
+        if len == 0 {
+            return Err(Error::EmptyBuffer);
+        }
+        Ok(Self {
+            base,
+            len,
+            owner: Owner::Other(owner),
+        })
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether releasing it may wait for a GPU: its driver frees it, or a library that may call it.
+    pub(super) fn is_of_driver(&self) -> bool {
+        matches!(self.owner, Owner::Driver(_) | Owner::Other(_))
     }
 
     pub(super) fn address(&self) -> u64 {
         self.base.as_ptr().addr() as u64
     }
 
-    /// The address of `len` bytes at `offset`.
+    /// Returns the address of `len` bytes at `offset`.
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8> {
         super::check_range(offset, len as u64, self.len as u64)?;
@@ -86,33 +129,33 @@ impl HostMemory {
     #[inline]
     pub(super) fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let dst = self.at(offset, bytes.len())?;
-        // SAFETY: in the memory, which is no Rust allocation and lives as long as `self`.
-        unsafe { bytes::store(dst, bytes) };
+        // SAFETY: in the memory, which is valid as long as `self` and has no references.
+        unsafe { volatile_copy::store(dst, bytes) };
         Ok(())
     }
 
     #[inline]
     pub(super) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let src = self.at(offset, bytes.len())?;
-        // SAFETY: in the memory, which is no Rust allocation and lives as long as `self`.
-        unsafe { bytes::load(src, bytes) };
+        // SAFETY: in the memory, which is valid as long as `self` and has no references.
+        unsafe { volatile_copy::load(src, bytes) };
         Ok(())
     }
 
-    /// Everything stored before is visible to whoever sees what is stored after.
+    /// Makes earlier stores visible to a thread that sees a later one.
     pub(super) fn release(&self) {
         fence(Ordering::Release);
     }
 
     pub(super) fn load_u8(&self, offset: u64) -> Result<u8> {
         let at = self.at(offset, 1)?;
-        // SAFETY: in the memory; an atomic tolerates every other access to its byte.
+        // SAFETY: in the memory; other accesses to the byte are atomic, volatile or not by Rust code.
         Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
     }
 
     pub(super) fn load_u32(&self, offset: u64) -> Result<u32> {
         let at = self.aligned::<u32>(offset)?;
-        // SAFETY: in the memory and aligned; an atomic tolerates every other access to its bytes.
+        // SAFETY: in the memory and aligned; other accesses to the bytes as for `load_u8`.
         Ok(unsafe { AtomicU32::from_ptr(at) }.load(Ordering::Acquire))
     }
 
@@ -120,7 +163,7 @@ impl HostMemory {
         Ok(self.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// One atomic operation on the word at `offset`; returns what was there before.
+    /// Applies an atomic operation to the word at `offset`; returns its previous value.
     pub(super) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
         let word = self.word(offset)?;
         Ok(match operation {
@@ -135,8 +178,8 @@ impl HostMemory {
 
     fn word(&self, offset: u64) -> Result<&AtomicU64> {
         let at = self.aligned::<u64>(offset)?;
-        // SAFETY: in the memory, which lives as long as `self`, and aligned; an atomic tolerates
-        // every other access to its bytes.
+        // SAFETY: in the memory, which is valid as long as `self`, and aligned; other accesses to the
+        // bytes as for `load_u8`.
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 
@@ -152,10 +195,10 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        if let Owner::Driver(_) = self.owner {
+        if !matches!(self.owner, Owner::Pages) {
             return;
         }
-        // SAFETY: this is the mapping that `new` made; whoever uses it holds this value.
+        // SAFETY: `new` made this mapping; every user of it holds this value.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
             tracing::debug!(%error, "munmap of a buffer failed");
         }

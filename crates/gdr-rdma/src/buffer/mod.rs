@@ -1,12 +1,16 @@
-//! Buffers: memory that outlives every operation on it.
+//! Buffers: memory that stays valid during every operation on it.
 
-mod ahead;
-mod bytes;
+mod copy_stream;
 mod direct;
 mod host;
+mod pinned_ring;
+mod read_ahead;
 mod staged;
+mod volatile_copy;
 
+use std::any::Any;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use gdr_copy::Mapping;
@@ -17,14 +21,15 @@ use self::direct::Direct;
 use self::host::HostMemory;
 use self::staged::Staged;
 use crate::error::{Error, Result};
+use crate::process_bound::ProcessBound;
 
-/// Where a buffer's bytes are, and how the soft provider reaches them.
+/// Where the bytes of a buffer are, and how the soft provider accesses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BufferKind {
-    /// Memory of the host.
+    /// Host memory.
     Host,
-    /// GPU memory through a mapping of `gdr-copy`: the CPU stores what arrives straight into it.
+    /// GPU memory through a mapping of `gdr-copy`: the CPU stores received bytes straight into it.
     Direct,
     /// GPU memory through page-locked host memory and the GPU's copy engine.
     Staged,
@@ -40,11 +45,12 @@ impl fmt::Display for BufferKind {
     }
 }
 
-/// From which length on the GPU's copy engine reads what is mapped.
+/// From which length on reads of a mapped buffer use the GPU's copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LongReads {
-    /// From where it was the faster of the two when the buffer was made, which takes a fraction of
-    /// a millisecond: some 8 KiB over PCIe for one request, less for one among several.
+pub enum CopyEngineThreshold {
+    /// From the length at which it was faster when the buffer was made. The measurement takes a
+    /// fraction of a millisecond; over PCIe it yields some 8 KiB for a single request, and less for
+    /// one of several.
     Measured,
     /// From this many bytes on.
     From(u64),
@@ -52,15 +58,28 @@ pub enum LongReads {
 
 /// Memory that can be registered for RDMA; a clone is the same memory.
 ///
-/// The network, the GPU and other threads write to it at any time. There is no `&[u8]` over it:
-/// [`Buffer::copy_in`] and [`Buffer::copy_out`] copy, [`Buffer::load_u8`] and its larger kin
-/// watch single words. A copy that overlaps a transfer may be torn, never worse; one of 1, 2, 4 or
-/// 8 bytes at a multiple of its size is whole.
+/// The network, the GPU and other threads may write to it at any time, so there is no `&[u8]` of it:
+/// [`Buffer::write_at`] and [`Buffer::read_at`] copy, [`Buffer::load_u8`], [`Buffer::load_u32`] and
+/// [`Buffer::load_u64`] load single words. A copy that overlaps a transfer may be torn; a copy of 1,
+/// 2, 4 or 8 bytes at a multiple of its size is not.
 ///
-/// What completed before a completion was polled, or before a word was seen that the peer wrote
-/// last, is seen by every later copy of the same thread.
+/// Bytes that arrived before a completion was polled, or before a word that the peer wrote last was
+/// loaded, are visible to every later copy of the same thread.
+///
+/// # Memory of other libraries
+///
+/// Memory that PyTorch, cudarc or NCCL allocated can be used like any other: wrap GPU memory in a
+/// [`DeviceBuffer`] that keeps its owner, and pass that to [`Buffer::staged`] or
+/// [`Buffer::direct_with_copies`]; wrap host memory with [`Buffer::host_from_owner`]. Both can be
+/// registered with devices of every provider.
+///
+/// # Fork
+///
+/// A buffer stays with the process that made it: in a forked child every copy fails with
+/// [`Error::ForkedChild`], and dropping it frees nothing. Memory of [`Buffer::host`] is not mapped
+/// there (`MADV_DONTFORK`), so that a device goes on using the parent's pages.
 #[derive(Clone, Debug)]
-pub struct Buffer(Arc<Memory>);
+pub struct Buffer(Arc<ProcessBound<Memory>>);
 
 #[derive(Debug)]
 enum Memory {
@@ -70,96 +89,153 @@ enum Memory {
 }
 
 impl Buffer {
-    /// `len` zeroed bytes of host memory, from the start of a page.
+    /// Allocates `len` zeroed bytes of host memory, from the start of a page.
     ///
     /// # Errors
     /// [`Error::EmptyBuffer`], [`Error::Os`].
     pub fn host(len: usize) -> Result<Self> {
-        HostMemory::new(len).map(|memory| Self(Arc::new(Memory::Host(memory))))
+        HostMemory::new(len).map(|memory| Self::of(Memory::Host(memory)))
     }
 
-    /// Host memory that a GPU's driver page-locked, all of it: from here the GPU's copy engine
-    /// takes bytes, and to here it brings them, without another copy. This keeps it alive; its
-    /// bytes may also be used through `memory`.
+    /// Wraps host memory that another library allocated, and keeps `owner` until the buffer and all
+    /// regions of it are dropped. `owner` is any value whose drop releases the memory, such as a
+    /// reference-counted tensor. It may be dropped on another thread than the caller's.
+    ///
+    /// A kernel device pins the pages of the memory. Unlike memory of [`Buffer::host`], forked
+    /// children inherit them: on kernels before 5.12, call `madvise(MADV_DONTFORK)` for them if the
+    /// process forks while a device uses them.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`]; `owner` is dropped then.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped:
+    /// - the memory is valid for reads and writes of `len` bytes at `address`;
+    /// - there are no references to its bytes, and Rust code accesses them only through this
+    ///   buffer, or by atomic or volatile accesses of its own.
+    ///
+    /// ```
+    /// use std::cell::UnsafeCell;
+    /// use std::ptr::NonNull;
+    /// use std::sync::Arc;
+    ///
+    /// use gdr_rdma::Buffer;
+    ///
+    /// struct Tensor(UnsafeCell<[u8; 4096]>);
+    /// // SAFETY: the bytes are accessed only through the buffer.
+    /// unsafe impl Sync for Tensor {}
+    ///
+    /// # fn main() -> gdr_rdma::Result<()> {
+    /// let tensor = Arc::new(Tensor(UnsafeCell::new([0; 4096])));
+    /// let address = NonNull::new(tensor.0.get().cast()).unwrap();
+    /// // SAFETY: `tensor` holds the bytes, and they are accessed only through the buffer.
+    /// let buffer = unsafe { Buffer::host_from_owner(address, 4096, tensor)? };
+    /// buffer.write_at(0, b"hello")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn host_from_owner(
+        address: NonNull<u8>,
+        len: usize,
+        owner: impl Any + Send + Sync,
+    ) -> Result<Self> {
+        // SAFETY: the caller's promises.
+        let memory = unsafe { HostMemory::from_owner(address, len, Box::new(owner)) }?;
+        Ok(Self::of(Memory::Host(memory)))
+    }
+
+    /// Wraps all of the host memory that a GPU's driver page-locked. The GPU's copy engine reads and
+    /// writes it without another copy. The buffer keeps the memory alive; its bytes may also be
+    /// used through `memory`.
     ///
     /// # Errors
     /// [`Error::EmptyBuffer`].
     pub fn page_locked(memory: impl Into<Arc<HostBuffer>>) -> Result<Self> {
-        HostMemory::page_locked(memory.into()).map(|memory| Self(Arc::new(Memory::Host(memory))))
+        HostMemory::page_locked(memory.into()).map(|memory| Self::of(Memory::Host(memory)))
     }
 
-    /// GPU memory behind a mapping, which this keeps alive.
+    /// Wraps GPU memory behind a mapping, which the buffer keeps alive.
     ///
     /// The soft provider stores each packet into the mapping as it arrives and flushes the CPU's
-    /// write-combining buffers once before it acknowledges; it serves READs by loading through
-    /// the mapping, at PCIe's latency for each few lines. [`Buffer::direct_with_copies`] is
-    /// faster for long ones.
+    /// write-combining buffers once before it acknowledges. It serves READs by loads through the
+    /// mapping, at PCIe's latency for every few cache lines; [`Buffer::direct_with_copies`] is
+    /// faster for long ones. A kernel device cannot register this buffer, as its allocation is
+    /// unknown.
     ///
     /// # Errors
     /// [`Error::EmptyBuffer`].
     pub fn direct(mapping: impl Into<Arc<Mapping>>) -> Result<Self> {
         let mapping = not_empty(mapping.into())?;
-        Ok(Self(Arc::new(Memory::Direct(Direct::new(mapping)))))
+        Ok(Self::of(Memory::Direct(Direct::new(mapping))))
     }
 
-    /// As [`Buffer::direct`], where long READs, and long messages that are sent from here, are
-    /// copied to page-locked host memory (1 MiB) by the GPU's copy engine, a piece ahead of the
-    /// packets. What arrives is stored through the mapping all the same.
+    /// As [`Buffer::direct`], but long READs, and long messages sent from this memory, are copied to
+    /// page-locked host memory (1 MiB) by the GPU's copy engine, ahead of the packets. Received
+    /// bytes are still stored through the mapping.
     ///
     /// # Errors
-    /// [`Error::MappedElsewhere`] where the mapping does not lie in `buffer`;
+    /// [`Error::MappedElsewhere`] if the mapping is not part of `buffer`;
     /// [`Error::EmptyBuffer`], [`Error::Copy`], [`Error::Cuda`].
     pub fn direct_with_copies(
         mapping: impl Into<Arc<Mapping>>,
         buffer: impl Into<Arc<DeviceBuffer>>,
-        from: LongReads,
+        from: CopyEngineThreshold,
     ) -> Result<Self> {
         let mapping = not_empty(mapping.into())?;
         Direct::with_copies(mapping, buffer.into(), from)
-            .map(|direct| Self(Arc::new(Memory::Direct(direct))))
+            .map(|direct| Self::of(Memory::Direct(direct)))
     }
 
-    /// GPU memory reached through page-locked host memory (2 MiB) and copies on a stream of its
-    /// own.
+    /// Wraps GPU memory that the soft provider accesses through page-locked host memory (2 MiB) and
+    /// copies on a separate stream.
     ///
     /// # Errors
     /// [`Error::Cuda`].
     pub fn staged(buffer: impl Into<Arc<DeviceBuffer>>) -> Result<Self> {
-        Staged::new(buffer.into()).map(|staged| Self(Arc::new(Memory::Staged(staged))))
+        Staged::new(buffer.into()).map(|staged| Self::of(Memory::Staged(staged)))
     }
 
-    /// Bytes.
+    fn of(memory: Memory) -> Self {
+        Self(Arc::new(ProcessBound::new(memory)))
+    }
+
+    /// Fails in a child of the process that made the buffer.
+    fn check_process(&self) -> Result<()> {
+        self.0.check_process()
+    }
+
+    /// The length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
     pub fn len(&self) -> u64 {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => memory.len() as u64,
             Memory::Direct(memory) => memory.len(),
             Memory::Staged(memory) => memory.len(),
         }
     }
 
-    /// What it is.
+    /// Where its bytes are.
     pub fn kind(&self) -> BufferKind {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(_) => BufferKind::Host,
             Memory::Direct(_) => BufferKind::Direct,
             Memory::Staged(_) => BufferKind::Staged,
         }
     }
 
-    /// The address of its first byte: of the CPU for host memory, of the GPU otherwise.
+    /// The address of its first byte: a CPU address for host memory, a GPU address otherwise.
     pub fn address(&self) -> u64 {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => memory.address(),
             Memory::Direct(memory) => memory.address(),
             Memory::Staged(memory) => memory.address(),
         }
     }
 
-    /// The length from which on single READs go by the GPU's copy engine instead of CPU loads,
-    /// bytes; `None` where this buffer has no such choice.
+    /// The length in bytes from which on single READs use the GPU's copy engine instead of CPU loads;
+    /// `None` if this buffer always uses the same.
     pub fn long_reads_from(&self) -> Option<u64> {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Direct(memory) => memory.long_reads_from(),
             Memory::Host(_) | Memory::Staged(_) => None,
         }
@@ -168,10 +244,12 @@ impl Buffer {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing written; [`Error::Copy`], [`Error::Cuda`].
-    pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// [`Error::OutOfRange`], with nothing written; [`Error::ForkedChild`], [`Error::Copy`],
+    /// [`Error::Cuda`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_process()?;
         check_range(offset, bytes.len() as u64, self.len())?;
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => {
                 memory.store(offset, bytes)?;
                 memory.release();
@@ -185,44 +263,49 @@ impl Buffer {
     /// Copies from `offset` into all of `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing read; [`Error::Copy`], [`Error::Cuda`].
-    pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    /// [`Error::OutOfRange`], with nothing read; [`Error::ForkedChild`], [`Error::Copy`],
+    /// [`Error::Cuda`].
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.check_process()?;
         check_range(offset, bytes.len() as u64, self.len())?;
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => memory.load(offset, bytes),
             Memory::Direct(memory) => memory.read(offset, bytes),
             Memory::Staged(memory) => memory.read(offset, bytes),
         }
     }
 
-    /// The byte at `offset`, with acquire ordering: for watching what a peer writes last.
+    /// Loads the byte at `offset`, with acquire ordering: to poll the byte that a peer writes last.
     ///
     /// # Errors
-    /// As [`Buffer::copy_out`].
+    /// As [`Buffer::read_at`].
     pub fn load_u8(&self, offset: u64) -> Result<u8> {
-        match &*self.0 {
+        self.check_process()?;
+        match &**self.0 {
             Memory::Host(memory) => memory.load_u8(offset),
             _ => self.load::<1>(offset).map(u8::from_ne_bytes),
         }
     }
 
-    /// The word at `offset`, a multiple of 4, as [`Buffer::load_u8`].
+    /// Loads the word at `offset`, a multiple of 4, as [`Buffer::load_u8`].
     ///
     /// # Errors
-    /// As [`Buffer::copy_out`]; [`Error::Misaligned`].
+    /// As [`Buffer::read_at`]; [`Error::Misaligned`].
     pub fn load_u32(&self, offset: u64) -> Result<u32> {
-        match &*self.0 {
+        self.check_process()?;
+        match &**self.0 {
             Memory::Host(memory) => memory.load_u32(offset),
             _ => self.load::<4>(offset).map(u32::from_ne_bytes),
         }
     }
 
-    /// The word at `offset`, a multiple of 8, as [`Buffer::load_u8`].
+    /// Loads the word at `offset`, a multiple of 8, as [`Buffer::load_u8`].
     ///
     /// # Errors
-    /// As [`Buffer::copy_out`]; [`Error::Misaligned`].
+    /// As [`Buffer::read_at`]; [`Error::Misaligned`].
     pub fn load_u64(&self, offset: u64) -> Result<u64> {
-        match &*self.0 {
+        self.check_process()?;
+        match &**self.0 {
             Memory::Host(memory) => memory.load_u64(offset),
             _ => self.load::<8>(offset).map(u64::from_ne_bytes),
         }
@@ -234,26 +317,26 @@ impl Buffer {
             return Err(Error::Misaligned { offset, alignment });
         }
         let mut word = [0; N];
-        self.copy_out(offset, &mut word)?;
+        self.read_at(offset, &mut word)?;
         Ok(word)
     }
 }
 
-/// What the engine does with a buffer.
+/// The accesses of the engine.
 impl Buffer {
-    /// Takes part of a message; it is where it belongs after [`Buffer::flush`].
+    /// Stores part of a message; it is in memory after [`Buffer::flush`].
     #[inline]
     pub(crate) fn place(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => memory.store(offset, bytes),
             Memory::Direct(memory) => memory.store(offset, bytes),
             Memory::Staged(memory) => memory.store(offset, bytes),
         }
     }
 
-    /// Returns when everything placed can be told to the peer and to the program.
+    /// Returns when all placed bytes may be acknowledged and completed.
     pub(crate) fn flush(&self) -> Result<()> {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => memory.release(),
             Memory::Direct(memory) => memory.flush(),
             Memory::Staged(memory) => memory.flush()?,
@@ -261,28 +344,45 @@ impl Buffer {
         Ok(())
     }
 
-    /// A request is about to fetch this range, which is not empty: what it fetches is no older
-    /// than now.
+    /// Announces that a request will fetch this range, which is not empty: the bytes that it fetches
+    /// are no older than this call.
     pub(crate) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(_) => Ok(()),
             Memory::Direct(memory) => memory.expect_read(offset, len),
             Memory::Staged(memory) => memory.expect_read(offset, len),
         }
     }
 
-    /// What this thread fetches by loads from here on is no older than now.
+    /// The bytes that this thread fetches by later loads are no older than this call.
     pub(crate) fn begin_reads(&self) {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Direct(memory) => memory.begin_reads(),
             Memory::Host(_) | Memory::Staged(_) => {}
         }
     }
 
-    /// The allocation of GPU memory that it is part of, and where in it it begins; `None` where
-    /// it is none, or only its mapping is known.
+    /// How many fences [`Buffer::begin_reads`] has run.
+    #[cfg(test)]
+    pub(crate) fn fences(&self) -> u32 {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.fences(),
+            Memory::Host(_) | Memory::Staged(_) => 0,
+        }
+    }
+
+    /// Whether releasing it may wait for a GPU's work.
+    pub(crate) fn is_of_driver(&self) -> bool {
+        match &**self.0 {
+            Memory::Host(memory) => memory.is_of_driver(),
+            Memory::Direct(_) | Memory::Staged(_) => true,
+        }
+    }
+
+    /// The allocation of GPU memory that it is part of, and its offset there; `None` for host memory,
+    /// and if only its mapping is known.
     pub(crate) fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(_) => None,
             Memory::Direct(memory) => memory.device_memory(),
             Memory::Staged(memory) => Some((memory.device_buffer(), 0)),
@@ -294,19 +394,19 @@ impl Buffer {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Copies part of a message out.
+    /// Loads part of a message.
     #[inline]
     pub(crate) fn fetch(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => memory.load(offset, bytes),
             Memory::Direct(memory) => memory.load(offset, bytes),
             Memory::Staged(memory) => memory.load(offset, bytes),
         }
     }
 
-    /// One atomic operation; returns what was there before.
+    /// Applies an atomic operation; returns the previous value.
     pub(crate) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
-        match &*self.0 {
+        match &**self.0 {
             Memory::Host(memory) => memory.atomic(offset, operation),
             Memory::Direct(memory) => memory.atomic(offset, operation),
             Memory::Staged(memory) => memory.atomic(offset, operation),
@@ -321,7 +421,7 @@ fn not_empty(mapping: Arc<Mapping>) -> Result<Arc<Mapping>> {
     Ok(mapping)
 }
 
-/// Whether `wanted` bytes at `offset` lie in `len`.
+/// Fails unless `wanted` bytes at `offset` lie within `len` bytes.
 pub(crate) fn check_range(offset: u64, wanted: u64, len: u64) -> Result<()> {
     if offset.checked_add(wanted).is_some_and(|end| end <= len) {
         return Ok(());

@@ -1,25 +1,28 @@
 //! GPU memory through page-locked host memory and the GPU's copy engine.
 //!
-//! What arrives is gathered in a ring of page-locked slots, each of which is copied to the GPU
-//! when it is full or when the engine asks for a flush; the copies run on a stream of their own
-//! while the next slot fills. What leaves is read ahead on the same stream.
+//! Received bytes are gathered in a ring of page-locked slots. Each slot is copied to the GPU when
+//! it is full or when the engine flushes; the copies run on a separate stream while the next slot
+//! fills. Bytes to send are read ahead on the same stream.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use gdr_cuda::{DeviceBuffer, HostBuffer, Stream};
+use gdr_cuda::DeviceBuffer;
 
-use super::ahead::ReadAhead;
+use super::copy_stream::CopyStream;
+use super::pinned_ring::PinnedRing;
+use super::read_ahead::ReadAhead;
 use crate::error::Result;
+use crate::lock::lock;
 use gdr_roce::AtomicOp;
 
-/// Bytes of one slot: long enough that a copy's fixed cost (some microseconds) is small beside
-/// its duration on PCIe, short enough that it starts while a message still arrives.
+/// The length of a slot in bytes: long enough that the fixed cost of a copy (some microseconds) is
+/// small compared to its duration on PCIe, short enough that it starts while a message still
+/// arrives.
 const SLOT: usize = 256 << 10;
-/// Slots in the ring.
+/// How many slots the ring has.
 const SLOTS: usize = 4;
-/// A copy of [`SLOT`] bytes takes some 20 us; a GPU that takes this long is lost.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The length of an atomic operation in bytes.
+const WORD: usize = 8;
 
 /// A device buffer behind page-locked memory.
 #[derive(Debug)]
@@ -30,16 +33,17 @@ pub(crate) struct Staged {
 
 #[derive(Debug)]
 struct State {
-    stream: Stream,
-    ring: Arc<HostBuffer>,
+    stream: CopyStream,
+    /// The slots, followed by the word of an atomic operation.
+    ring: PinnedRing,
     /// The slot being filled.
     slot: usize,
-    /// What it holds.
+    /// The bytes in it.
     gathered: Gathered,
     ahead: ReadAhead,
 }
 
-/// Consecutive bytes on their way to the device.
+/// Consecutive bytes that are not yet copied to the device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gathered {
     offset: u64,
@@ -50,8 +54,8 @@ impl Staged {
     pub(super) fn new(buffer: Arc<DeviceBuffer>) -> Result<Self> {
         let gpu = buffer.gpu();
         let state = State {
-            stream: gpu.stream()?,
-            ring: Arc::new(gpu.allocate_host(SLOT * SLOTS)?),
+            stream: CopyStream::new(gpu)?,
+            ring: PinnedRing::new(gpu, SLOT * SLOTS + WORD)?,
             slot: 0,
             gathered: Gathered::default(),
             ahead: ReadAhead::new(gpu)?,
@@ -74,7 +78,7 @@ impl Staged {
         self.buffer.ptr().get()
     }
 
-    /// Takes bytes; they are in GPU memory after [`Staged::flush`].
+    /// Stores bytes; they are in GPU memory after [`Staged::flush`].
     pub(super) fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
         let mut state = self.lock();
@@ -98,12 +102,13 @@ impl Staged {
         Ok(())
     }
 
-    /// Returns when everything taken is in GPU memory.
+    /// Waits until all stored bytes are in GPU memory.
     pub(super) fn flush(&self) -> Result<()> {
         self.lock().drain(&self.buffer)
     }
 
-    /// A request is about to read this range: what is loaded for it is no older than now.
+    /// Announces that a request will read this range: the bytes loaded for it are no older than this
+    /// call.
     pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
         super::check_range(offset, len, self.len())?;
         let mut guard = self.lock();
@@ -124,7 +129,7 @@ impl Staged {
             let ahead = &mut state.ahead;
             let mut len = ahead.serve(&state.stream, &self.buffer, at, rest)?;
             if len == 0 {
-                // Asked for again, or pushed out of the ring by others.
+                // They were served before, or other chunks have taken their room.
                 let (missing, stream) = (rest.len() as u64, &state.stream);
                 ahead.expect(stream, &self.buffer, at, missing)?;
                 len = ahead.serve(stream, &self.buffer, at, rest)?;
@@ -135,10 +140,10 @@ impl Staged {
         Ok(())
     }
 
-    /// The program's own copies wait for what the engine gathered, and for nothing else.
+    /// Copies for the program, after the bytes that the engine gathered. The copy runs on the default
+    /// stream, where it may wait for kernels, so it must not run under the lock.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut state = self.lock();
-        state.drain(&self.buffer)?;
+        self.lock().drain(&self.buffer)?;
         Ok(self.buffer.write(offset, bytes)?)
     }
 
@@ -148,26 +153,31 @@ impl Staged {
     }
 
     pub(super) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
+        const AT: usize = SLOT * SLOTS;
         let mut state = self.lock();
         state.drain(&self.buffer)?;
-        let mut word = [0; 8];
-        self.buffer.read(offset, &mut word)?;
+        let State { stream, ring, .. } = &*state;
+        stream.queue_read(&self.buffer, offset, ring, AT, WORD)?;
+        stream.wait()?;
+        let mut word = [0; WORD];
+        ring.read(AT, &mut word)?;
         let before = u64::from_ne_bytes(word);
         let after = operation.apply(before);
         if after != before {
-            self.buffer.write(offset, &after.to_ne_bytes())?;
+            ring.write(AT, &after.to_ne_bytes())?;
+            stream.queue_write(ring, AT, &self.buffer, offset, WORD)?;
+            stream.wait()?;
         }
         Ok(before)
     }
 
-    /// A panic in another holder leaves at worst bytes that are never acknowledged.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 impl State {
-    /// Starts copying the slot and turns to the next one.
+    /// Queues the copy of the slot and moves on to the next one.
     fn submit(&mut self, buffer: &DeviceBuffer) -> Result<()> {
         let Gathered { offset, len } = std::mem::take(&mut self.gathered);
         if len == 0 {
@@ -178,19 +188,19 @@ impl State {
             .queue_write(&self.ring, from, buffer, offset, len)?;
         self.slot = (self.slot + 1) % SLOTS;
         if self.slot == 0 {
-            // The slots ahead may still be on their way.
-            self.stream.wait(LIMIT)?;
+            // The copies of the first slots may still be in progress.
+            self.stream.wait()?;
         }
         Ok(())
     }
 
-    /// Submits what is left and waits.
+    /// Submits the gathered bytes and waits for all copies.
     fn drain(&mut self, buffer: &DeviceBuffer) -> Result<()> {
         if self.gathered.len == 0 && self.slot == 0 {
             return Ok(());
         }
         self.submit(buffer)?;
-        self.stream.wait(LIMIT)?;
+        self.stream.wait()?;
         self.slot = 0;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is said, as bytes. Every parser here takes untrusted bytes and cannot panic.
+//! The format of messages. Every parser takes untrusted bytes and cannot panic.
 //!
 //! All numbers are little-endian.
 
@@ -7,36 +7,38 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use gdr_roce::{Mtu, Psn, Qpn, Rkey};
 
 use crate::error::HandshakeError;
-use crate::lid::Lid;
-use crate::queue_pair::Endpoint;
-use crate::region::RemoteMemory;
+use crate::memory_region::RemoteMemory;
+use crate::types::{Endpoint, Lid, SourcePort};
 
-/// The version of everything after the first 10 bytes, which stay as they are for ever.
+/// The version of everything after the first 10 bytes, which never change.
 pub(super) const VERSION: u16 = 2;
-/// How a side says that it speaks this at all.
+/// Identifies the protocol.
 const MAGIC: [u8; 8] = *b"gdr-rdma";
-/// Bytes of a challenge.
+/// The length of a challenge in bytes.
 pub(super) const NONCE: usize = 32;
-/// Regions in one introduction.
+/// How many regions an introduction has at most.
 pub(super) const MOST_REGIONS: usize = 1024;
-/// Bytes of one region.
+/// The length of a region in bytes.
 const REGION: usize = 20;
-/// Bytes of an introduction without regions.
+/// The length of an introduction without regions in bytes.
 const FIXED: usize = 32;
-/// The longest payload of a frame, bytes.
+/// Follows the regions if all packets of the sender come from the port of its address; without it
+/// they may come from any port.
+const OF_ADDRESS: [u8; 1] = [1];
+/// The longest payload of a frame in bytes.
 pub(super) const MOST_PAYLOAD: usize = 64 << 10;
 
-/// The first thing either side says.
+/// The greeting of either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Whether it goes on only with a shared key.
+    /// Whether it requires a shared key.
     pub(super) keyed: bool,
-    /// What the other side has to prove its knowledge of the key with.
+    /// The challenge for the other side's proof.
     pub(super) nonce: [u8; NONCE],
 }
 
 impl Hello {
-    /// Bytes on the wire: magic, version, flags, nonce.
+    /// The length in bytes: magic, version, flags, nonce.
     pub(super) const LEN: usize = 8 + 2 + 2 + NONCE;
 
     pub(super) fn emit(&self) -> [u8; Self::LEN] {
@@ -68,25 +70,25 @@ impl Hello {
     }
 }
 
-/// What a side must tell before the other can connect a queue pair to its own.
+/// What a side must announce before the other can connect to its queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Introduction {
+pub struct PeerInfo {
     /// The queue pair.
     pub endpoint: Endpoint,
     /// The path MTU it will use; both sides must use the same.
     pub path_mtu: Mtu,
-    /// Regions that the other side may use, in an order that both know; 1024 at most.
+    /// Regions that the other side may use, in an order that both know; at most 1024.
     pub regions: Vec<RemoteMemory>,
 }
 
-impl Introduction {
+impl PeerInfo {
     pub(super) fn emit(&self) -> Result<Vec<u8>, HandshakeError> {
         let count = self.regions.len();
         if count > MOST_REGIONS {
             let (len, most) = (FIXED + count * REGION, FIXED + MOST_REGIONS * REGION);
             return Err(HandshakeError::TooLong { len, most });
         }
-        let mut bytes = Vec::with_capacity(FIXED + count * REGION);
+        let mut bytes = Vec::with_capacity(FIXED + count * REGION + OF_ADDRESS.len());
         let (family, address) = match self.endpoint.address.ip() {
             IpAddr::V4(ip) => (4, ip.to_ipv6_mapped()),
             IpAddr::V6(ip) => (6, ip),
@@ -104,6 +106,9 @@ impl Introduction {
             bytes.extend(region.addr.to_le_bytes());
             bytes.extend(region.len.to_le_bytes());
         }
+        if self.endpoint.source_port == SourcePort::OfAddress {
+            bytes.extend(OF_ADDRESS);
+        }
         Ok(bytes)
     }
 
@@ -116,15 +121,16 @@ impl Introduction {
             4 => IpAddr::V4(
                 address
                     .to_ipv4_mapped()
-                    .ok_or(malformed("an IPv4 address that is none"))?,
+                    .ok_or(malformed("an IPv4 address that is not mapped into IPv6"))?,
             ),
             6 => IpAddr::V6(address),
             _ => return Err(malformed("an address of an unknown family")),
         };
-        if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
-            return Err(malformed("an address that names no single interface"));
-        }
         let port = u16::from_le_bytes(reader.array()?);
+        if let Some(what) = not_an_interface(ip) {
+            let named = SocketAddr::new(ip, port);
+            return Err(HandshakeError::NotAnAddress { named, what });
+        }
         if port == 0 {
             return Err(malformed("UDP port 0"));
         }
@@ -137,9 +143,15 @@ impl Introduction {
         let [mtu] = reader.array()?;
         let path_mtu = Mtu::from_code(mtu).ok_or(malformed("an unknown path MTU"))?;
         let count = usize::from(u16::from_le_bytes(reader.array()?));
-        if count > MOST_REGIONS || reader.0.len() != count * REGION {
+        let rest = reader.0.get(count * REGION..);
+        let source_port = match rest {
+            Some([]) => Some(SourcePort::Any),
+            Some(rest) if *rest == OF_ADDRESS => Some(SourcePort::OfAddress),
+            _ => None,
+        };
+        let Some(source_port) = source_port.filter(|_| count <= MOST_REGIONS) else {
             return Err(malformed("another number of regions than it announces"));
-        }
+        };
         let mut regions = Vec::with_capacity(count);
         for _ in 0..count {
             let rkey = Rkey(u32::from_le_bytes(reader.array()?));
@@ -156,10 +168,25 @@ impl Introduction {
                 qpn: Qpn::new(qpn),
                 psn: Psn::new(psn),
                 lid,
+                source_port,
             },
             path_mtu,
             regions,
         })
+    }
+}
+
+/// Returns the kind of an address that no single interface can have.
+fn not_an_interface(ip: IpAddr) -> Option<&'static str> {
+    match ip {
+        IpAddr::V4(ip) if ip.octets()[0] == 0 => Some("an unspecified address"),
+        IpAddr::V4(Ipv4Addr::BROADCAST) => Some("a broadcast address"),
+        IpAddr::V4(ip) if ip.is_multicast() => Some("a multicast address"),
+        IpAddr::V4(ip) if ip.octets()[0] >= 240 => Some("a reserved address"),
+        IpAddr::V6(ip) if ip.is_unspecified() => Some("an unspecified address"),
+        IpAddr::V6(ip) if ip.is_multicast() => Some("a multicast address"),
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => Some("an IPv4 address as an IPv6 one"),
+        _ => None,
     }
 }
 
@@ -168,18 +195,20 @@ fn number24(bytes: [u8; 4]) -> Option<u32> {
     (number < 1 << 24).then_some(number)
 }
 
-/// What a frame carries.
+/// What a frame contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameKind {
-    /// An [`Introduction`].
-    Introduction = 1,
-    /// Nothing: both sides have come this far.
+    /// A [`PeerInfo`].
+    PeerInfo = 1,
+    /// Nothing: the sender has reached a barrier.
     Barrier = 2,
-    /// Bytes of the program's own.
+    /// A message of the program.
     Program = 3,
+    /// Text: why the sender does not go on. This is the last message.
+    Refusal = 4,
 }
 
-/// What stands before a frame's payload: kind, and length.
+/// The header of a frame: kind and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub(super) kind: FrameKind,
@@ -187,7 +216,7 @@ pub(super) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Bytes on the wire.
+    /// The length in bytes.
     pub(super) const LEN: usize = 8;
 
     pub(super) fn emit(&self) -> [u8; Self::LEN] {
@@ -200,9 +229,10 @@ impl FrameHeader {
     pub(super) fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, HandshakeError> {
         let mut reader = Reader(bytes);
         let kind = match reader.array::<4>()? {
-            [1, 0, 0, 0] => FrameKind::Introduction,
+            [1, 0, 0, 0] => FrameKind::PeerInfo,
             [2, 0, 0, 0] => FrameKind::Barrier,
             [3, 0, 0, 0] => FrameKind::Program,
+            [4, 0, 0, 0] => FrameKind::Refusal,
             _ => return Err(HandshakeError::Malformed("a message of unknown kind")),
         };
         let len = u32::from_le_bytes(reader.array()?) as usize;
@@ -214,7 +244,7 @@ impl FrameHeader {
     }
 }
 
-/// Bytes not yet read.
+/// The bytes that are not yet read.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -239,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    fn introductions() -> impl Strategy<Value = Introduction> {
+    fn introductions() -> impl Strategy<Value = PeerInfo> {
         let ip = prop_oneof![
             (1u8..224, any::<[u8; 3]>())
                 .prop_map(|(a, [b, c, d])| IpAddr::from(Ipv4Addr::new(a, b, c, d))),
@@ -257,13 +287,17 @@ mod tests {
             });
         let numbers = (0u32..1 << 24, 0u32..1 << 24, 0u16..0xc000, 1u8..6);
         let regions = prop::collection::vec(region, 0..20);
-        (ip, 1u16.., numbers, regions).prop_map(|(ip, port, (qpn, psn, lid, mtu), regions)| {
-            Introduction {
+        let source = prop_oneof![Just(SourcePort::Any), Just(SourcePort::OfAddress)];
+        let ports = (1u16.., source);
+        (ip, ports, numbers, regions).prop_map(|(ip, ports, (qpn, psn, lid, mtu), regions)| {
+            let (port, source_port) = ports;
+            PeerInfo {
                 endpoint: Endpoint {
                     address: SocketAddr::new(ip, port),
                     qpn: Qpn::new(qpn),
                     psn: Psn::new(psn),
                     lid: Lid::new(lid),
+                    source_port,
                 },
                 path_mtu: Mtu::from_code(mtu).unwrap(),
                 regions,
@@ -273,9 +307,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_introduction_comes_back_as_it_went(introduction in introductions()) {
+        fn an_introduction_is_parsed_as_it_was_sent(introduction in introductions()) {
             let bytes = introduction.emit().unwrap();
-            prop_assert_eq!(Introduction::parse(&bytes).unwrap(), introduction);
+            prop_assert_eq!(PeerInfo::parse(&bytes).unwrap(), introduction);
         }
 
         #[test]
@@ -283,19 +317,33 @@ mod tests {
             introduction in introductions(), cut in 1usize..32,
         ) {
             let bytes = introduction.emit().unwrap();
-            let cut = bytes.len().saturating_sub(cut);
-            prop_assert!(Introduction::parse(&bytes[..cut]).is_err());
+            // Without only its last byte it is valid, and the sender may use any port.
+            let marked = introduction.endpoint.source_port == SourcePort::OfAddress;
+            let whole = bytes.len() - usize::from(marked);
+            let cut = whole.saturating_sub(cut);
+            prop_assert!(PeerInfo::parse(&bytes[..cut]).is_err());
         }
 
         #[test]
-        fn arbitrary_bytes_are_judged_and_what_passes_is_the_only_form(bytes: Vec<u8>) {
-            if let Ok(introduction) = Introduction::parse(&bytes) {
+        fn an_introduction_without_a_source_port_may_send_from_any(
+            mut introduction in introductions(),
+        ) {
+            introduction.endpoint.source_port = SourcePort::OfAddress;
+            let mut bytes = introduction.emit().unwrap();
+            bytes.pop();
+            introduction.endpoint.source_port = SourcePort::Any;
+            prop_assert_eq!(PeerInfo::parse(&bytes).unwrap(), introduction);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic_and_every_valid_form_is_unique(bytes: Vec<u8>) {
+            if let Ok(introduction) = PeerInfo::parse(&bytes) {
                 prop_assert_eq!(introduction.emit().unwrap(), bytes);
             }
         }
 
         #[test]
-        fn arbitrary_greetings_and_headers_are_judged(
+        fn arbitrary_greetings_and_headers_do_not_panic(
             mut hello: [u8; Hello::LEN], header: [u8; FrameHeader::LEN], version: u16,
         ) {
             prop_assert!(Hello::parse(&hello).is_err());
@@ -314,25 +362,60 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_no_single_interface_are_refused() {
+        for ip in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "224.0.0.1",
+            "239.255.255.255",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "ff02::1",
+            "::ffff:224.0.0.1",
+            "::ffff:10.0.0.1",
+        ] {
+            let ip: IpAddr = ip.parse().unwrap();
+            let introduction = PeerInfo {
+                endpoint: Endpoint {
+                    address: SocketAddr::new(ip, 4791),
+                    qpn: Qpn::new(2),
+                    psn: Psn::new(0),
+                    lid: None,
+                    source_port: SourcePort::OfAddress,
+                },
+                path_mtu: Mtu::B1024,
+                regions: Vec::new(),
+            };
+            let parsed = PeerInfo::parse(&introduction.emit().unwrap());
+            assert!(
+                matches!(parsed, Err(HandshakeError::NotAnAddress { .. })),
+                "{ip}: {parsed:?}"
+            );
+        }
+    }
+
+    #[test]
     fn more_regions_than_possible_are_refused_by_the_sender() {
         let region = RemoteMemory {
             rkey: Rkey(1),
             addr: 2,
             len: 3,
         };
-        let mut introduction = Introduction {
+        let mut introduction = PeerInfo {
             endpoint: Endpoint {
                 address: SocketAddr::from(([127, 0, 0, 1], 4791)),
                 qpn: Qpn::new(2),
                 psn: Psn::new(0),
                 lid: None,
+                source_port: SourcePort::OfAddress,
             },
             path_mtu: Mtu::B1024,
             regions: vec![region; MOST_REGIONS],
         };
         let bytes = introduction.emit().unwrap();
         assert!(bytes.len() <= MOST_PAYLOAD);
-        assert_eq!(Introduction::parse(&bytes).unwrap(), introduction);
+        assert_eq!(PeerInfo::parse(&bytes).unwrap(), introduction);
         introduction.regions.push(region);
         assert!(matches!(
             introduction.emit(),

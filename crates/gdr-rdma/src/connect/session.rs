@@ -1,115 +1,96 @@
-//! Sessions: a connection from greeting to end.
+//! Sessions: connections to peers after the greeting.
 
 use std::fmt;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
-use super::message::{FrameHeader, FrameKind, Hello, Introduction, MOST_PAYLOAD};
-use super::secret::{SessionKey, SharedKey, Side, TAG};
-use super::stream::{self, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::auth::{SessionKey, SharedKey, Side, TAG};
+use super::message::{FrameHeader, FrameKind, Hello, MOST_PAYLOAD, PeerInfo};
+use super::stream::Stream;
 use crate::deadline::Deadline;
-use crate::error::{Error, HandshakeError, Result};
-use crate::random;
+use crate::error::{Error, HandshakeError, HandshakeStep, Result};
+use crate::os;
+use crate::types::{Endpoint, PeerText};
 
-/// The server's word on the client's proof.
-const ACCEPTED: u8 = 1;
-const REFUSED: u8 = 0;
+/// The server's response to the client's proof.
+pub(super) const ACCEPTED: u8 = 1;
+pub(super) const REFUSED: u8 = 0;
 
-/// Whom to talk to.
-#[derive(Clone, Debug)]
+/// The longest reason of a refusal in bytes.
+const MOST_REASON: usize = 1000;
+
+/// UDP ports below this are those of well-known services; RDMA devices do not use them.
+const FIRST_PORT: u16 = 1024;
+
+/// Which peers are accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Security {
-    /// Anybody on this host by a loopback address, and nobody else.
+    /// Any peer on this host, by a loopback address.
     Loopback,
-    /// Whoever knows the key, wherever it is.
+    /// Any peer that has the key.
     Key(SharedKey),
-    /// Anybody at all: for networks that keep strangers out themselves.
+    /// Any peer: for networks that are trusted.
     Insecure,
 }
 
-/// Waits for peers.
-#[derive(Debug)]
-pub struct Listener(TcpListener);
-
-impl Listener {
-    /// Listens on a TCP address; port 0 takes any.
-    ///
-    /// # Errors
-    /// [`Error::ListenPortInUse`], [`Error::AddressNotLocal`], [`Error::Os`].
-    pub fn bind(address: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => Error::ListenPortInUse { address, source },
-            io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
-            _ => Error::os("listening on a TCP port", source),
-        })?;
-        listener
-            .set_nonblocking(true)
-            .map_err(|source| Error::os("preparing a TCP socket", source))?;
-        Ok(Self(listener))
-    }
-
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// [`Error::Os`].
-    pub fn address(&self) -> Result<SocketAddr> {
-        self.0
-            .local_addr()
-            .map_err(|source| Error::os("getsockname", source))
-    }
-
-    /// Takes the next peer, up to the end of greeting and proof. A peer that fails these ends this
-    /// call with its error, but not the listener.
-    ///
-    /// # Errors
-    /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
-    pub fn accept(&self, security: &Security, deadline: Deadline) -> Result<Session> {
-        let stream = stream::accept(&self.0, deadline)?;
-        Session::greet(stream, Side::Server, security, deadline)
-    }
-}
-
-/// A connection to a peer that has greeted and, where a key was asked for, proved that it knows
-/// it.
+/// A connection to a peer that has sent its greeting and, if a key was required, has proved that it
+/// has it.
 pub struct Session {
     stream: Stream,
     side: Side,
     key: Option<SessionKey>,
-    /// Frames sent and received.
+    /// The numbers of frames sent and received.
     sent: u64,
     received: u64,
 }
 
 impl Session {
-    /// Connects to a [`Listener`].
+    /// Connects to a [`Listener`](super::Listener).
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
     pub fn connect(address: SocketAddr, security: &Security, deadline: Deadline) -> Result<Self> {
         let stream = Stream::connect(address, deadline)?;
-        Self::greet(stream, Side::Client, security, deadline)
+        Self::greet(stream, security, deadline)
     }
 
-    fn greet(
-        mut stream: Stream,
-        side: Side,
+    /// As [`Session::connect`], from an address of this host. Without a key, the peer accepts only
+    /// the source address of the connection as this side's RDMA address: give the device's.
+    ///
+    /// # Errors
+    /// As [`Session::connect`]; [`Error::AddressNotLocal`].
+    pub fn connect_from(
+        from: IpAddr,
+        address: SocketAddr,
         security: &Security,
         deadline: Deadline,
     ) -> Result<Self> {
-        let step = "the peer's greeting";
-        let peer = stream.peer()?.ip().to_canonical();
-        let local = stream.local()?.ip().to_canonical();
-        let on_this_host = peer.is_loopback() && local.is_loopback();
-        let key = match security {
-            Security::Loopback if !on_this_host => {
-                return Err(HandshakeError::KeyNeeded(peer).into());
-            }
-            Security::Loopback | Security::Insecure => None,
-            Security::Key(key) => Some(key),
-        };
+        let stream = Stream::connect_from(from, address, deadline)?;
+        Self::greet(stream, security, deadline)
+    }
+
+    /// Makes a session of a connection after greeting and proof.
+    pub(super) fn greeted(stream: Stream, side: Side, key: Option<SessionKey>) -> Self {
+        Self {
+            stream,
+            side,
+            key,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    /// The client's part of the greeting.
+    fn greet(mut stream: Stream, security: &Security, deadline: Deadline) -> Result<Self> {
+        let step = HandshakeStep::Greeting;
+        let key = security.key_for(stream.peer()?, stream.local()?)?;
         let ours = Hello {
             keyed: key.is_some(),
-            nonce: random::bytes()?,
+            nonce: os::random_bytes()?,
         };
         stream.send(&ours.emit(), step, deadline)?;
         let mut bytes = [0; Hello::LEN];
@@ -119,23 +100,11 @@ impl Session {
             let theirs = theirs.keyed;
             return Err(HandshakeError::KeyMissing { theirs }.into());
         }
-        let key = key.map(|key| match side {
-            Side::Client => SessionKey::new(key, &ours.nonce, &theirs.nonce),
-            Side::Server => SessionKey::new(key, &theirs.nonce, &ours.nonce),
-        });
+        let key = key.map(|key| SessionKey::new(key, &ours.nonce, &theirs.nonce));
         if let Some(key) = &key {
-            match side {
-                Side::Client => prove_first(&mut stream, key, deadline)?,
-                Side::Server => prove_second(&mut stream, key, deadline)?,
-            }
+            prove_first(&mut stream, key, deadline)?;
         }
-        Ok(Self {
-            stream,
-            side,
-            key,
-            sent: 0,
-            received: 0,
-        })
+        Ok(Self::greeted(stream, Side::Client, key))
     }
 
     /// The TCP address of the peer.
@@ -146,28 +115,49 @@ impl Session {
         self.stream.peer()
     }
 
-    /// Whether the peer proved that it knows the shared key.
+    /// Whether the peer proved that it has the shared key.
     pub fn is_authenticated(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Tells the peer what it must know, and learns the same of it.
+    /// Sends `ours` to the peer, and receives the peer's. If the latter is refused, the peer gets the
+    /// reason.
     ///
     /// # Errors
-    /// [`HandshakeError::Mtu`] where the two would use different packets; [`Error::Deadline`],
-    /// [`Error::Handshake`], [`Error::Os`].
-    pub fn introduce(&mut self, ours: &Introduction, deadline: Deadline) -> Result<Introduction> {
-        let step = "the peer's introduction";
-        self.send_frame(FrameKind::Introduction, &ours.emit()?, step, deadline)?;
-        let payload = self.receive_frame(FrameKind::Introduction, step, deadline)?;
-        let mut theirs = Introduction::parse(&payload)?;
+    /// [`HandshakeError::Mtu`] if the path MTUs differ; [`HandshakeError::OtherAddress`] if the peer
+    /// announces another address than its own and did not prove that it has a key;
+    /// [`HandshakeError::NotAnAddress`] if no device can have the address;
+    /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
+    pub fn introduce(&mut self, ours: &PeerInfo, deadline: Deadline) -> Result<PeerInfo> {
+        let step = HandshakeStep::PeerInfo;
+        self.send_frame(FrameKind::PeerInfo, &ours.emit()?, step, deadline)?;
+        let payload = self.receive_frame(FrameKind::PeerInfo, step, deadline)?;
+        let peer = self.peer()?;
+        match self.check_introduction(ours, &payload, peer) {
+            Ok(theirs) => Ok(theirs),
+            Err(error) => {
+                // Best effort: the original error is returned either way.
+                let _ = self.refuse(&format!("your side {error}"), deadline);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Parses and checks the peer's introduction.
+    fn check_introduction(
+        &self,
+        ours: &PeerInfo,
+        payload: &[u8],
+        peer: SocketAddr,
+    ) -> std::result::Result<PeerInfo, HandshakeError> {
+        let mut theirs = PeerInfo::parse(payload)?;
+        self.check_address(&ours.endpoint, &theirs.endpoint, peer.ip().to_canonical())?;
         if ours.path_mtu != theirs.path_mtu {
             let (ours, theirs) = (ours.path_mtu, theirs.path_mtu);
-            return Err(HandshakeError::Mtu { ours, theirs }.into());
+            return Err(HandshakeError::Mtu { ours, theirs });
         }
-        // A link-local address means something on one interface only: the one that TCP came by.
-        if let (SocketAddr::V6(address), SocketAddr::V6(tcp)) =
-            (&mut theirs.endpoint.address, self.stream.peer()?)
+        // A link-local address is valid only on one interface: that of the TCP connection.
+        if let (SocketAddr::V6(address), SocketAddr::V6(tcp)) = (&mut theirs.endpoint.address, peer)
             && address.ip().is_unicast_link_local()
         {
             address.set_scope_id(tcp.scope_id());
@@ -175,23 +165,83 @@ impl Session {
         Ok(theirs)
     }
 
-    /// Returns when the peer has come to the same barrier.
+    /// Fails if packets must not be sent to the address that the peer announces.
+    fn check_address(
+        &self,
+        ours: &Endpoint,
+        theirs: &Endpoint,
+        tcp: IpAddr,
+    ) -> std::result::Result<(), HandshakeError> {
+        let named = theirs.address;
+        let refused = |what| Err(HandshakeError::NotAnAddress { named, what });
+        if named == ours.address && theirs.qpn == ours.qpn {
+            return refused("this side's own queue pair");
+        }
+        // On InfiniBand the LID is used, and the address is a GID of its subnet.
+        if ours.lid.is_some() {
+            return Ok(());
+        }
+        if self.key.is_none() {
+            if named.ip() != tcp {
+                return Err(HandshakeError::OtherAddress { tcp, named });
+            }
+            if named.port() < FIRST_PORT {
+                return refused("a UDP port of other services");
+            }
+        }
+        if is_broadcast(named) {
+            return refused("a broadcast address");
+        }
+        Ok(())
+    }
+
+    /// Sends the peer the reason why this side does not go on. The peer's next receive fails with
+    /// [`HandshakeError::Refused`].
+    ///
+    /// # Errors
+    /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
+    pub fn refuse(&mut self, reason: &str, deadline: Deadline) -> Result<()> {
+        // The receiver replaces a character that is cut in two.
+        let reason = &reason.as_bytes()[..reason.len().min(MOST_REASON)];
+        self.send_frame(FrameKind::Refusal, reason, HandshakeStep::Refusal, deadline)
+    }
+
+    /// Closes the connection if the peer's host does not respond for `limit`, also while neither side
+    /// sends. A peer that is busy still responds, as its kernel does.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn give_up_after(&self, limit: Duration) -> Result<()> {
+        self.stream.give_up_after(limit)
+    }
+
+    /// Returns a handle that shows whether the peer sent a message or closed the connection, while
+    /// this side waits for something else.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn watch(&self) -> Result<Watch> {
+        let failed = |source| Error::os("duplicating a TCP socket", source);
+        self.stream.duplicate().map(Watch).map_err(failed)
+    }
+
+    /// Waits until the peer has reached the same barrier.
     ///
     /// # Errors
     /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
     pub fn barrier(&mut self, deadline: Deadline) -> Result<()> {
-        let step = "the peer's arrival at a barrier";
+        let step = HandshakeStep::Barrier;
         self.send_frame(FrameKind::Barrier, &[], step, deadline)?;
         self.receive_frame(FrameKind::Barrier, step, deadline)?;
         Ok(())
     }
 
-    /// Sends a message of the program's own, 64 KiB at most.
+    /// Sends a message of the program, at most 64 KiB.
     ///
     /// # Errors
-    /// [`HandshakeError::TooLong`], with nothing sent; [`Error::Deadline`], [`Error::Os`].
+    /// [`HandshakeError::TooLong`], and the message is not sent; [`Error::Deadline`], [`Error::Os`].
     pub fn send(&mut self, message: &[u8], deadline: Deadline) -> Result<()> {
-        self.send_frame(FrameKind::Program, message, "sending a message", deadline)
+        self.send_frame(FrameKind::Program, message, HandshakeStep::Send, deadline)
     }
 
     /// Receives a message that the peer [sent](Session::send).
@@ -199,14 +249,14 @@ impl Session {
     /// # Errors
     /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
     pub fn receive(&mut self, deadline: Deadline) -> Result<Vec<u8>> {
-        self.receive_frame(FrameKind::Program, "a message of the peer", deadline)
+        self.receive_frame(FrameKind::Program, HandshakeStep::Receive, deadline)
     }
 
     fn send_frame(
         &mut self,
         kind: FrameKind,
         payload: &[u8],
-        step: &'static str,
+        step: HandshakeStep,
         deadline: Deadline,
     ) -> Result<()> {
         let len = payload.len();
@@ -228,7 +278,7 @@ impl Session {
     fn receive_frame(
         &mut self,
         kind: FrameKind,
-        step: &'static str,
+        step: HandshakeStep,
         deadline: Deadline,
     ) -> Result<Vec<u8>> {
         let mut header = [0; FrameHeader::LEN];
@@ -245,11 +295,61 @@ impl Session {
             }
         }
         self.received += 1;
+        if theirs == FrameKind::Refusal {
+            return Err(HandshakeError::Refused(PeerText::from_bytes(&payload)).into());
+        }
         if theirs != kind {
-            return Err(HandshakeError::Malformed("a message out of turn").into());
+            return Err(HandshakeError::Malformed("an unexpected kind of message").into());
         }
         Ok(payload)
     }
+}
+
+impl Security {
+    /// Returns the key that the peer of a connection must have; fails if there is none and one is
+    /// needed.
+    pub(super) fn key_for(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> std::result::Result<Option<&SharedKey>, HandshakeError> {
+        let peer = peer.ip().to_canonical();
+        let loopback = peer.is_loopback() && local.ip().to_canonical().is_loopback();
+        match self {
+            Self::Loopback if !loopback => Err(HandshakeError::KeyNeeded(peer)),
+            Self::Loopback | Self::Insecure => Ok(None),
+            Self::Key(key) => Ok(Some(key)),
+        }
+    }
+}
+
+/// Shows whether a peer sent something, beside its [`Session`].
+#[derive(Debug)]
+pub struct Watch(TcpStream);
+
+impl Watch {
+    /// Whether there is something to receive: a message, or the end of the connection. It does not
+    /// wait.
+    pub fn is_due(&self) -> bool {
+        let fd = self.0.as_fd();
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut interest = [PollFd::new(&fd, PollFlags::IN)];
+        // If poll(2) fails, a receive reports why.
+        poll(&mut interest, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// Whether it is a broadcast address of one of the host's networks. Connecting a UDP socket sends
+/// nothing.
+fn is_broadcast(address: SocketAddr) -> bool {
+    let errno = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect(address))
+        .err()
+        .and_then(|error| error.raw_os_error());
+    address.is_ipv4() && errno == Some(libc::EACCES)
 }
 
 impl fmt::Debug for Session {
@@ -261,9 +361,9 @@ impl fmt::Debug for Session {
     }
 }
 
-/// The client's half. The server proves nothing to who has proved nothing.
+/// The client's part of the proof. The server sends its proof only to a client that has the key.
 fn prove_first(stream: &mut Stream, key: &SessionKey, deadline: Deadline) -> Result<()> {
-    let step = "the server's proof of the shared key";
+    let step = HandshakeStep::ServerProof;
     stream.send(&key.proof(Side::Client), step, deadline)?;
     let mut verdict = [0];
     stream.receive(&mut verdict, step, deadline)?;
@@ -276,18 +376,4 @@ fn prove_first(stream: &mut Stream, key: &SessionKey, deadline: Deadline) -> Res
         return Ok(());
     }
     Err(HandshakeError::WrongKey.into())
-}
-
-/// The server's half.
-fn prove_second(stream: &mut Stream, key: &SessionKey, deadline: Deadline) -> Result<()> {
-    let step = "the client's proof of the shared key";
-    let mut proof = [0; TAG];
-    stream.receive(&mut proof, step, deadline)?;
-    if !key.proves(Side::Client, &proof) {
-        stream.send(&[REFUSED], step, deadline)?;
-        return Err(HandshakeError::WrongKey.into());
-    }
-    let mut answer = [ACCEPTED; 1 + TAG];
-    answer[1..].copy_from_slice(&key.proof(Side::Server));
-    stream.send(&answer, step, deadline)
 }

@@ -1,20 +1,21 @@
 //! TCP with deadlines.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 
 use crate::deadline::Deadline;
-use crate::error::{Error, HandshakeError, Result};
+use crate::error::{Awaited, Error, HandshakeError, HandshakeStep, Result};
 
 /// A connection whose every read and write ends by a deadline.
 pub(super) struct Stream(TcpStream);
 
 impl Stream {
     pub(super) fn new(stream: TcpStream) -> Result<Self> {
-        // Accepted sockets do not inherit it on Linux, and nothing here depends on that.
+        // Linux does not inherit it to accepted sockets, but other code does not rely on that.
         let ready = stream
             .set_nonblocking(false)
             .and_then(|()| stream.set_nodelay(true));
@@ -23,7 +24,7 @@ impl Stream {
     }
 
     pub(super) fn connect(address: SocketAddr, deadline: Deadline) -> Result<Self> {
-        let step = "connecting";
+        let step = HandshakeStep::Connect;
         let limit = left(deadline, step)?;
         let stream = TcpStream::connect_timeout(&address, limit).map_err(|source| {
             if is_timeout(&source) {
@@ -33,6 +34,78 @@ impl Stream {
             }
         })?;
         Self::new(stream)
+    }
+
+    /// Connects from an address of this host.
+    pub(super) fn connect_from(from: IpAddr, to: SocketAddr, deadline: Deadline) -> Result<Self> {
+        let step = HandshakeStep::Connect;
+        let os = |call| move |errno| Error::os(call, errno);
+        let family = match to {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        if from.is_ipv4() != to.is_ipv4() {
+            let (local, peer) = (from, to.ip());
+            return Err(Error::AddressFamily { local, peer });
+        }
+        let mut local = SocketAddr::new(from, 0);
+        if let (SocketAddr::V6(local), SocketAddr::V6(to)) = (&mut local, to)
+            && local.ip().is_unicast_link_local()
+        {
+            local.set_scope_id(to.scope_id());
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(os("socket"))?;
+        bind(&socket, &local).map_err(|errno| Error::AddressNotLocal {
+            address: local,
+            source: errno.into(),
+        })?;
+        let failed = |errno: rustix::io::Errno| Error::Connect {
+            address: to,
+            source: errno.into(),
+        };
+        match connect(&socket, &to) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => loop {
+                let limit = left(deadline, step)?;
+                let timeout = Timespec::try_from(limit).ok();
+                let mut interest = [PollFd::new(&socket, PollFlags::OUT)];
+                match rustix::event::poll(&mut interest, timeout.as_ref()) {
+                    Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                    Ok(_) => {
+                        let pending = sockopt::socket_error(&socket);
+                        pending
+                            .map_err(os("getsockopt(SO_ERROR)"))?
+                            .map_err(failed)?;
+                        break;
+                    }
+                    Err(errno) => return Err(Error::os("poll", errno)),
+                }
+            },
+            Err(errno) => return Err(failed(errno)),
+        }
+        Self::new(TcpStream::from(socket))
+    }
+
+    /// Enables TCP keepalive, and closes the connection if the peer's kernel does not respond for
+    /// `limit`.
+    pub(super) fn give_up_after(&self, limit: Duration) -> Result<()> {
+        let failed = |errno| Error::os("setsockopt(TCP_USER_TIMEOUT)", errno);
+        // In whole seconds, at least one: the kernel refuses 0.
+        let pause = Duration::from_secs((limit.as_secs() / 4).clamp(1, 60));
+        // The kernel reads a C `int`, and refuses a negative one.
+        let longest = i32::MAX as u32;
+        let limit = u32::try_from(limit.as_millis()).map_or(longest, |limit| limit.min(longest));
+        sockopt::set_socket_keepalive(&self.0, true)
+            .and_then(|()| sockopt::set_tcp_keepidle(&self.0, pause))
+            .and_then(|()| sockopt::set_tcp_keepintvl(&self.0, pause))
+            .and_then(|()| sockopt::set_tcp_user_timeout(&self.0, limit.max(1)))
+            .map_err(failed)
+    }
+
+    /// Another descriptor of the same connection.
+    pub(super) fn duplicate(&self) -> io::Result<TcpStream> {
+        self.0.try_clone()
     }
 
     pub(super) fn peer(&self) -> Result<SocketAddr> {
@@ -45,11 +118,11 @@ impl Stream {
         self.0.local_addr().map_err(failed)
     }
 
-    /// Sends all of `bytes`, or fails by the deadline.
+    /// Sends all of `bytes`, or fails at the deadline.
     pub(super) fn send(
         &mut self,
         mut bytes: &[u8],
-        step: &'static str,
+        step: HandshakeStep,
         deadline: Deadline,
     ) -> Result<()> {
         while !bytes.is_empty() {
@@ -65,11 +138,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Fills all of `bytes`, or fails by the deadline, however slowly they come.
+    /// Fills all of `bytes`, or fails at the deadline, however slowly they arrive.
     pub(super) fn receive(
         &mut self,
         bytes: &mut [u8],
-        step: &'static str,
+        step: HandshakeStep,
         deadline: Deadline,
     ) -> Result<()> {
         let mut filled = 0;
@@ -88,47 +161,36 @@ impl Stream {
     }
 }
 
-/// Accepts the next connection, or fails by the deadline.
-pub(super) fn accept(listener: &TcpListener, deadline: Deadline) -> Result<Stream> {
-    let step = "a peer's connection";
-    loop {
-        let limit = left(deadline, step)?;
-        // A limit beyond the type's range is for ever, as far as the kernel is concerned.
-        let timeout = Timespec::try_from(limit).ok();
-        let mut interest = [PollFd::new(listener, PollFlags::IN)];
-        match rustix::event::poll(&mut interest, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(Error::os("poll", errno)),
-        }
-        match listener.accept() {
-            Ok((stream, _)) => return Stream::new(stream),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // The peer went away while it waited in the queue.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(Error::os("accept", source)),
-        }
-    }
-}
-
-/// What is left of a deadline, at least what a socket option can hold.
-fn left(deadline: Deadline, step: &'static str) -> Result<Duration> {
+/// The time until a deadline, at least the smallest that a socket option can hold.
+fn left(deadline: Deadline, step: HandshakeStep) -> Result<Duration> {
     let left = deadline.remaining();
     if left.is_zero() {
         return Err(late(step));
     }
-    // The kernel counts microseconds, and zero would be for ever.
+    // The kernel counts microseconds, and zero means no timeout.
     Ok(left.max(Duration::from_micros(1)))
 }
 
-fn retry_or_fail(error: io::Error, step: &'static str) -> Result<()> {
+fn retry_or_fail(error: io::Error, step: HandshakeStep) -> Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),
-        _ if is_timeout(&error) => Err(late(step)),
+        // A timeout of the call is EAGAIN; ETIMEDOUT is one of the connection.
+        io::ErrorKind::WouldBlock => Err(late(step)),
+        _ => Err(failure(error, step)),
+    }
+}
+
+/// Translates an error that ended a connection.
+pub(super) fn failure(error: io::Error, step: HandshakeStep) -> Error {
+    match error.kind() {
         io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionAborted => Err(HandshakeError::Gone { step }.into()),
-        _ => Err(Error::os("talking to the peer", error)),
+        | io::ErrorKind::ConnectionAborted => HandshakeError::Gone { step }.into(),
+        io::ErrorKind::TimedOut
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::NetworkDown => HandshakeError::Lost { step }.into(),
+        _ => Error::os("exchanging messages with the peer", error),
     }
 }
 
@@ -139,9 +201,80 @@ fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
-fn late(step: &'static str) -> Error {
-    Error::Deadline {
-        what: step,
-        remedy: "see whether the peer runs and answers",
+pub(super) fn late(step: HandshakeStep) -> Error {
+    Error::Deadline(Awaited::Handshake(step))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+    use crate::connect::Session;
+    use crate::connect::auth::Side;
+
+    /// Both ends of a loopback connection.
+    fn ends() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn giving_up_after_a_limit_sets_keepalive_and_the_user_timeout() {
+        for (limit, seconds, milliseconds) in [
+            // The kernel accepts no pause of 0 s, and a timeout of 0 ms ends no connection.
+            (Duration::ZERO, 1, 1),
+            (Duration::from_millis(700), 1, 700),
+            (Duration::from_secs(40), 10, 40_000),
+            (Duration::from_secs(240), 60, 240_000),
+            (Duration::from_secs(3600), 60, 3_600_000),
+            (Duration::MAX, 60, i32::MAX as u32),
+        ] {
+            let (near, _far) = ends();
+            let seen = near.try_clone().unwrap();
+            let session = Session::greeted(Stream::new(near).unwrap(), Side::Client, None);
+            assert!(!sockopt::socket_keepalive(&seen).unwrap());
+            session.give_up_after(limit).unwrap();
+            assert!(sockopt::socket_keepalive(&seen).unwrap(), "{limit:?}");
+            let pause = Duration::from_secs(seconds);
+            let pauses = [
+                sockopt::tcp_keepidle(&seen).unwrap(),
+                sockopt::tcp_keepintvl(&seen).unwrap(),
+            ];
+            assert_eq!(pauses, [pause; 2], "{limit:?}");
+            let timeout = sockopt::tcp_user_timeout(&seen).unwrap();
+            assert_eq!(timeout, milliseconds, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_the_kernel_gave_up_is_lost_and_one_that_the_peer_ended_is_gone() {
+        let step = HandshakeStep::Receive;
+        let of = |errno| failure(io::Error::from_raw_os_error(errno), step);
+        for errno in [
+            libc::ETIMEDOUT,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::ENETDOWN,
+        ] {
+            let is_lost = matches!(of(errno), Error::Handshake(HandshakeError::Lost { .. }));
+            assert!(is_lost, "{errno}");
+        }
+        for errno in [libc::ECONNRESET, libc::EPIPE, libc::ECONNABORTED] {
+            let is_gone = matches!(of(errno), Error::Handshake(HandshakeError::Gone { .. }));
+            assert!(is_gone, "{errno}");
+        }
+        assert!(matches!(of(libc::EIO), Error::Os { .. }));
+        // ETIMEDOUT of a read ends the connection; it is not the timeout of the read.
+        let timed_out = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+        let ended = retry_or_fail(timed_out, step).unwrap_err();
+        assert!(matches!(
+            ended,
+            Error::Handshake(HandshakeError::Lost { .. })
+        ));
+        let would_block = io::Error::from_raw_os_error(libc::EAGAIN);
+        let ended = retry_or_fail(would_block, step).unwrap_err();
+        assert!(matches!(ended, Error::Deadline { .. }));
     }
 }

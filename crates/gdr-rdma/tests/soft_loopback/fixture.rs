@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use gdr_rdma::{
-    Access, Buffer, Completion, CompletionQueue, ConnectionOptions, Deadline, Device, Error,
-    MemoryRegion, Mtu, ProtectionDomain, QueuePair, QueuePairOptions, SoftOptions, WcStatus,
+    Access, Buffer, Completion, CompletionQueue, ConnectionOptions, Deadline, Device, Endpoint,
+    Error, MemoryRegion, Mtu, ProtectionDomain, QueuePair, QueuePairOptions, SoftOptions,
+    SourcePort, WcStatus,
 };
 
 /// Nothing here takes a noticeable part of this; a test that hits it is stuck.
@@ -91,6 +92,25 @@ pub(crate) fn connect(a: &Side, b: &Side, options: &ConnectionOptions) {
     b.pair.connect(&a.pair.endpoint(), options).unwrap();
 }
 
+/// As [`connect`], where packets of `card` may come from any port, as those of network cards do.
+pub(crate) fn connect_to_card(card: &Side, to: &Side) {
+    let any_port = Endpoint {
+        source_port: SourcePort::Any,
+        ..card.pair.endpoint()
+    };
+    card.pair.connect(&to.pair.endpoint(), &options()).unwrap();
+    to.pair.connect(&any_port, &options()).unwrap();
+}
+
+/// Waits awake until something holds that no completion announces.
+pub(crate) fn wait_until(what: impl Fn() -> bool) {
+    let deadline = soon();
+    while !what() {
+        assert!(!deadline.has_passed());
+        std::thread::yield_now();
+    }
+}
+
 /// Two connected sides at these addresses.
 pub(crate) fn connected(a: IpAddr, b: IpAddr) -> Option<(Side, Side)> {
     let sides = (Side::new(a)?, Side::new(b)?);
@@ -112,12 +132,12 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 pub(crate) fn fill(region: &MemoryRegion, seed: u8) -> Vec<u8> {
     let bytes = pattern(region.len() as usize, seed);
-    region.buffer().copy_in(0, &bytes).unwrap();
+    region.buffer().write_at(0, &bytes).unwrap();
     bytes
 }
 
 pub(crate) fn bytes(region: &MemoryRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.len() as usize];
-    region.buffer().copy_out(0, &mut bytes).unwrap();
+    region.buffer().read_at(0, &mut bytes).unwrap();
     bytes
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gdr_copy::{BackendKind, Context, Mapping};
-use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_cuda::{DeviceBuffer, Driver, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
-    AtomicOp, Buffer, BufferKind, Error, Immediate, LongReads, MemoryRegion, RecvRequest,
+    AtomicOp, Buffer, BufferKind, CopyEngineThreshold, Error, Immediate, MemoryRegion, RecvRequest,
     SendRequest, WrId,
 };
 
@@ -16,20 +16,21 @@ const LEN: u64 = 3 << 20;
 
 /// The same simulated memory as CUDA sees it and as RDMA does.
 struct GpuMemory {
+    driver: Arc<SimDriver>,
     device: Arc<DeviceBuffer>,
     region: MemoryRegion,
 }
 
-/// How packets get there.
+/// How the soft provider accesses it.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Method {
     Direct,
-    /// Direct, where all that is read is copied.
+    /// Direct, with all reads by the copy engine.
     DirectWithCopies,
     Staged,
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Debug::fmt(self, f)
     }
@@ -43,26 +44,30 @@ fn map(driver: &Arc<SimDriver>, device: &DeviceBuffer, skip: u64, len: u64) -> M
 }
 
 impl GpuMemory {
-    fn new(side: &Side, way: Way) -> Self {
+    fn new(side: &Side, method: Method) -> Self {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
         let mapping = || map(&driver, &device, 0, LEN);
-        let (buffer, kind) = match way {
-            Way::Direct => (Buffer::direct(mapping()), BufferKind::Direct),
-            Way::DirectWithCopies => {
+        let (buffer, kind) = match method {
+            Method::Direct => (Buffer::direct(mapping()), BufferKind::Direct),
+            Method::DirectWithCopies => {
                 let device = Arc::clone(&device);
-                let from = LongReads::From(1);
+                let from = CopyEngineThreshold::From(1);
                 let buffer = Buffer::direct_with_copies(mapping(), device, from);
                 (buffer, BufferKind::Direct)
             }
-            Way::Staged => (Buffer::staged(Arc::clone(&device)), BufferKind::Staged),
+            Method::Staged => (Buffer::staged(Arc::clone(&device)), BufferKind::Staged),
         };
         let buffer = buffer.unwrap();
         assert_eq!(buffer.kind(), kind);
         assert_eq!((buffer.len(), buffer.address()), (LEN, device.ptr().get()));
         let region = side.domain.register(&buffer, EVERYTHING).unwrap();
-        Self { device, region }
+        Self {
+            driver,
+            device,
+            region,
+        }
     }
 
     /// What a cudaMemcpy sees.
@@ -73,13 +78,13 @@ impl GpuMemory {
     }
 }
 
-const WAYS: [Way; 3] = [Way::Direct, Way::DirectWithCopies, Way::Staged];
+const METHODS: [Method; 3] = [Method::Direct, Method::DirectWithCopies, Method::Staged];
 
 #[test]
 fn writes_are_in_gpu_memory_when_they_complete() {
-    for way in WAYS {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, way);
+        let gpu = GpuMemory::new(&b, method);
         let source = a.memory(LEN as usize);
         let sent = fill(&source, 1);
         for (offset, len) in [(0, 1), (3, 2), (64, 64), (1001, 70_000), (4096, 2 << 20)] {
@@ -88,16 +93,16 @@ fn writes_are_in_gpu_memory_when_they_complete() {
             a.pair.post_send(write).unwrap();
             a.done();
             let seen = gpu.as_cuda_sees_it(offset, len as usize);
-            assert!(seen == sent[..len as usize], "{way}: {len} bytes");
+            assert!(seen == sent[..len as usize], "{method}: {len} bytes");
         }
     }
 }
 
 #[test]
-fn a_receiver_that_is_told_finds_the_message_in_gpu_memory() {
-    for way in WAYS {
+fn after_the_completion_a_receiver_finds_the_message_in_gpu_memory() {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, way);
+        let gpu = GpuMemory::new(&b, method);
         let source = a.memory(100_000);
         let sent = fill(&source, 2);
         let place = gpu.region.segment(500, 100_000).unwrap();
@@ -110,7 +115,7 @@ fn a_receiver_that_is_told_finds_the_message_in_gpu_memory() {
             .post_send(SendRequest::send(WrId(0)).segment(whole()))
             .unwrap();
         b.done();
-        assert!(gpu.as_cuda_sees_it(500, 100_000) == sent, "{way}: SEND");
+        assert!(gpu.as_cuda_sees_it(500, 100_000) == sent, "{method}: SEND");
         let write = SendRequest::write(WrId(1), gpu.region.remote().at(1 << 20))
             .segment(whole())
             .immediate(Immediate(1));
@@ -118,16 +123,16 @@ fn a_receiver_that_is_told_finds_the_message_in_gpu_memory() {
         b.done();
         assert!(
             gpu.as_cuda_sees_it(1 << 20, 100_000) == sent,
-            "{way}: WRITE"
+            "{method}: WRITE"
         );
     }
 }
 
 #[test]
 fn reads_see_what_the_gpu_wrote_last() {
-    for way in WAYS {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, way);
+        let gpu = GpuMemory::new(&b, method);
         let target = a.memory(2 << 20);
         let stream = gpu.device.gpu().stream().unwrap();
         for value in [1, 2, 3] {
@@ -138,16 +143,16 @@ fn reads_see_what_the_gpu_wrote_last() {
                 .segment(target.segment(0, 2 << 20).unwrap());
             a.pair.post_send(read).unwrap();
             a.done();
-            assert!(bytes(&target).iter().all(|byte| *byte == value), "{way}");
+            assert!(bytes(&target).iter().all(|byte| *byte == value), "{method}");
         }
     }
 }
 
 #[test]
 fn gpu_memory_is_a_source_and_a_destination_of_this_sides_requests() {
-    for way in WAYS {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&a, way);
+        let gpu = GpuMemory::new(&a, method);
         let far = b.memory(1 << 20);
         let kept = pattern(1 << 20, 3);
         gpu.device.write(12_345, &kept).unwrap();
@@ -155,22 +160,25 @@ fn gpu_memory_is_a_source_and_a_destination_of_this_sides_requests() {
             .segment(gpu.region.segment(12_345, 1 << 20).unwrap());
         a.pair.post_send(write).unwrap();
         a.done();
-        assert!(bytes(&far) == kept, "{way}: WRITE from");
+        assert!(bytes(&far) == kept, "{method}: WRITE from");
 
         let sent = fill(&far, 4);
         let read = SendRequest::read(WrId(1), far.remote().at(0))
             .segment(gpu.region.segment(1, 1 << 20).unwrap());
         a.pair.post_send(read).unwrap();
         a.done();
-        assert!(gpu.as_cuda_sees_it(1, 1 << 20) == sent, "{way}: READ into");
+        assert!(
+            gpu.as_cuda_sees_it(1, 1 << 20) == sent,
+            "{method}: READ into"
+        );
     }
 }
 
 #[test]
 fn atomics_work_on_gpu_memory() {
-    for way in WAYS {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, way);
+        let gpu = GpuMemory::new(&b, method);
         let answer = a.memory(8);
         gpu.device.write(64, &5_u64.to_ne_bytes()).unwrap();
         for expected in [5, 8, 11] {
@@ -182,7 +190,7 @@ fn atomics_work_on_gpu_memory() {
             let request = request.segment(answer.segment(0, 8).unwrap());
             a.pair.post_send(request).unwrap();
             a.done();
-            assert_eq!(answer.buffer().load_u64(0).unwrap(), expected, "{way}");
+            assert_eq!(answer.buffer().load_u64(0).unwrap(), expected, "{method}");
         }
         assert_eq!(gpu.as_cuda_sees_it(64, 8), 14_u64.to_ne_bytes());
     }
@@ -190,29 +198,29 @@ fn atomics_work_on_gpu_memory() {
 
 #[test]
 fn the_programs_own_copies_meet_those_of_the_network() {
-    for way in WAYS {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, way);
+        let gpu = GpuMemory::new(&b, method);
         let buffer = gpu.region.buffer();
-        buffer.copy_in(10, b"from the program").unwrap();
+        buffer.write_at(10, b"from the program").unwrap();
         assert_eq!(gpu.as_cuda_sees_it(10, 16), b"from the program");
         let write = SendRequest::write(WrId(0), gpu.region.remote().at(15)).inline(b"net");
         a.pair.post_send(write).unwrap();
         a.done();
         let mut seen = [0; 16];
-        buffer.copy_out(10, &mut seen).unwrap();
+        buffer.read_at(10, &mut seen).unwrap();
         assert_eq!(&seen, b"from net program");
         assert_eq!(buffer.load_u8(10).unwrap(), b'f');
         assert!(buffer.load_u32(2).is_err());
-        assert!(buffer.copy_in(LEN - 1, &[0; 2]).is_err());
+        assert!(buffer.write_at(LEN - 1, &[0; 2]).is_err());
     }
 }
 
 #[test]
-fn a_later_read_sees_later_bytes_whoever_wrote_them() {
-    for way in WAYS {
+fn a_later_read_sees_later_bytes_of_any_writer() {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, way);
+        let gpu = GpuMemory::new(&b, method);
         let here = a.memory(LEN as usize);
         let remote = gpu.region.remote();
         // Windows of an earlier READ overlap each of these; the first leaves some unread.
@@ -220,7 +228,7 @@ fn a_later_read_sees_later_bytes_whoever_wrote_them() {
             let sent = pattern(len as usize, round);
             match round {
                 2 => {
-                    here.buffer().copy_in(0, &sent).unwrap();
+                    here.buffer().write_at(0, &sent).unwrap();
                     let segment = here.segment(0, len).unwrap();
                     let write = SendRequest::write(WrId(0), remote.at(offset));
                     a.pair.post_send(write.segment(segment)).unwrap();
@@ -234,16 +242,16 @@ fn a_later_read_sees_later_bytes_whoever_wrote_them() {
                 a.done();
             }
             a.done();
-            assert!(bytes(&here)[..len as usize] == sent, "{way}: {round}");
+            assert!(bytes(&here)[..len as usize] == sent, "{method}: {round}");
         }
     }
 }
 
 #[test]
 fn many_reads_at_once_each_bring_their_own_bytes() {
-    for way in WAYS {
+    for method in METHODS {
         let Some((a, b)) = sides() else { return };
-        let gpu = GpuMemory::new(&b, way);
+        let gpu = GpuMemory::new(&b, method);
         let kept = pattern(LEN as usize, 9);
         gpu.device.write(0, &kept).unwrap();
         let here = a.memory(LEN as usize);
@@ -258,7 +266,7 @@ fn many_reads_at_once_each_bring_their_own_bytes() {
             a.done();
         }
         let len = (parts * part) as usize;
-        assert!(bytes(&here)[..len] == kept[..len], "{way}");
+        assert!(bytes(&here)[..len] == kept[..len], "{method}");
     }
 }
 
@@ -272,7 +280,8 @@ fn a_mapping_inside_its_allocation_reads_at_the_right_place() {
     device.write(0, &kept).unwrap();
     let (skip, len) = (70_000, 1 << 20);
     let mapping = map(&driver, &device, skip, len);
-    let buffer = Buffer::direct_with_copies(mapping, device.clone(), LongReads::From(1000));
+    let buffer =
+        Buffer::direct_with_copies(mapping, device.clone(), CopyEngineThreshold::From(1000));
     let buffer = buffer.unwrap();
     assert_eq!(buffer.long_reads_from(), Some(1000));
     let region = b.domain.register(&buffer, EVERYTHING).unwrap();
@@ -285,13 +294,13 @@ fn a_mapping_inside_its_allocation_reads_at_the_right_place() {
         let from = (skip + offset) as usize;
         assert!(bytes(&here)[..len as usize] == kept[from..from + len as usize]);
         let mut seen = vec![0; len as usize];
-        buffer.copy_out(offset, &mut seen).unwrap();
+        buffer.read_at(offset, &mut seen).unwrap();
         assert!(seen == kept[from..from + len as usize]);
     }
 
     let other = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
     let mapping = map(&driver, &other, 0, LEN);
-    let elsewhere = Buffer::direct_with_copies(mapping, device, LongReads::Measured);
+    let elsewhere = Buffer::direct_with_copies(mapping, device, CopyEngineThreshold::Measured);
     assert!(matches!(elsewhere, Err(Error::MappedElsewhere { .. })));
 }
 
@@ -301,6 +310,125 @@ fn from_which_length_on_reads_are_copied_is_measured() {
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
     let mapping = map(&driver, &device, 0, LEN);
-    let buffer = Buffer::direct_with_copies(mapping, device, LongReads::Measured).unwrap();
+    let buffer =
+        Buffer::direct_with_copies(mapping, device, CopyEngineThreshold::Measured).unwrap();
     assert!(buffer.long_reads_from().unwrap() >= 512);
+}
+
+#[test]
+fn a_peers_atomic_does_not_wait_for_kernels_of_the_program() {
+    for method in METHODS {
+        let Some((a, b)) = sides() else { return };
+        let gpu = GpuMemory::new(&b, method);
+        gpu.device.write(64, &5_u64.to_ne_bytes()).unwrap();
+        let answer = a.memory(8);
+        // Resident until the end, on a stream that the default stream waits for.
+        let kernel = gpu.driver.blocking_kernel();
+        let op = AtomicOp::FetchAdd { add: 3 };
+        let request = SendRequest::atomic(WrId(0), gpu.region.remote().at(64), op);
+        let request = request.segment(answer.segment(0, 8).unwrap());
+        a.pair.post_send(request).unwrap();
+        a.done();
+        assert_eq!(answer.buffer().load_u64(0).unwrap(), 5, "{method}");
+        assert_eq!(kernel.waiting(), 0, "{method}");
+        drop(kernel);
+        assert_eq!(gpu.as_cuda_sees_it(64, 8), 8_u64.to_ne_bytes(), "{method}");
+    }
+}
+
+#[test]
+fn gpu_memory_that_a_request_held_last_is_freed_beside_a_kernel() {
+    // A mapping alone holds none.
+    for method in [Method::DirectWithCopies, Method::Staged] {
+        let Some((a, b)) = sides() else { return };
+        let gpu = GpuMemory::new(&b, method);
+        let other = Side::on(b.device.clone());
+        let peer = Side::on(a.device.clone());
+        connect(&peer, &other, &options());
+        let place = gpu.region.segment(0, 5).unwrap();
+        b.pair
+            .post_recv(RecvRequest::new(WrId(0)).segment(place))
+            .unwrap();
+        let GpuMemory {
+            driver,
+            device,
+            region,
+        } = gpu;
+        let ptr = device.ptr();
+        // Only the receive holds the memory any more.
+        drop((device, region));
+        let kernel = driver.blocking_kernel();
+        std::thread::scope(|scope| {
+            // Ends the kernel, and so every wait for it, also where a check fails.
+            let kernel = kernel;
+            let transfers = scope.spawn(|| {
+                let send = SendRequest::send(WrId(0)).inline(b"hello");
+                a.pair.post_send(send).unwrap();
+                b.done();
+                a.done();
+                let target = other.memory(8);
+                let write = SendRequest::write(WrId(1), target.remote().at(0)).inline(&[1; 8]);
+                peer.pair.post_send(write).unwrap();
+                peer.done();
+            });
+            wait_until(|| transfers.is_finished());
+            transfers.join().unwrap();
+            wait_until(|| driver.pointer_info(ptr).is_err());
+            drop(kernel);
+        });
+    }
+}
+
+#[test]
+fn a_copy_of_the_program_that_waits_for_a_kernel_holds_no_packet_back() {
+    for method in METHODS {
+        let Some((a, b)) = sides() else { return };
+        let gpu = GpuMemory::new(&b, method);
+        let kernel = gpu.driver.blocking_kernel();
+        std::thread::scope(|scope| {
+            // Ends the kernel, and so the copies, also where a check fails.
+            let kernel = kernel;
+            let copies = [
+                scope.spawn(|| gpu.region.buffer().write_at(100, &[7; 100])),
+                scope.spawn(|| gpu.region.buffer().read_at(300, &mut [0; 100])),
+            ];
+            let wait = match method {
+                Method::Direct => 0,
+                Method::DirectWithCopies => 1,
+                Method::Staged => 2,
+            };
+            wait_until(|| kernel.waiting() == wait);
+            let write = SendRequest::write(WrId(0), gpu.region.remote().at(0)).inline(b"hello");
+            a.pair.post_send(write).unwrap();
+            a.done();
+            drop(kernel);
+            for copy in copies {
+                copy.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(gpu.as_cuda_sees_it(0, 5), b"hello", "{method}");
+        assert_eq!(gpu.as_cuda_sees_it(100, 100), [7; 100], "{method}");
+    }
+}
+
+#[test]
+fn a_buffer_ends_beside_a_kernel_that_does_not() {
+    for method in [Method::DirectWithCopies, Method::Staged] {
+        let Some((_, b)) = sides() else { return };
+        let GpuMemory {
+            driver,
+            device,
+            region,
+        } = GpuMemory::new(&b, method);
+        let kernel = driver.blocking_kernel();
+        std::thread::scope(|scope| {
+            // Ends the kernel, and so every wait for it, also where a check fails.
+            let kernel = kernel;
+            // The program keeps its own memory; what goes is what the buffer made for itself.
+            let end = scope.spawn(|| drop(region));
+            wait_until(|| end.is_finished());
+            drop(kernel);
+        });
+        drop(device);
+    }
 }

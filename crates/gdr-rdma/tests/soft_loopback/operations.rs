@@ -90,10 +90,13 @@ fn a_write_with_an_immediate_takes_a_receive_and_says_how_long_it_was() {
         .segment(source.segment(0, 5000).unwrap())
         .immediate(Immediate(77));
     a.pair.post_send(request).unwrap();
-    let told = b.done();
-    assert_eq!(told.opcode, WcOpcode::RecvWriteImmediate);
-    assert_eq!((told.byte_len, told.immediate), (5000, Some(Immediate(77))));
-    // What the completion tells of is there already.
+    let arrived = b.done();
+    assert_eq!(arrived.opcode, WcOpcode::RecvWriteImmediate);
+    assert_eq!(
+        (arrived.byte_len, arrived.immediate),
+        (5000, Some(Immediate(77)))
+    );
+    // The bytes of the completion are already in memory.
     assert!(bytes(&target) == sent);
     a.done();
 }
@@ -102,7 +105,7 @@ fn a_write_with_an_immediate_takes_a_receive_and_says_how_long_it_was() {
 fn atomics_tell_the_value_before_and_change_it() {
     let Some((a, b)) = sides() else { return };
     let (answer, target) = (a.memory(8), b.memory(64));
-    target.buffer().copy_in(8, &40_u64.to_ne_bytes()).unwrap();
+    target.buffer().write_at(8, &40_u64.to_ne_bytes()).unwrap();
     let run = |op| {
         let request = SendRequest::atomic(WrId(0), target.remote().at(8), op)
             .segment(answer.segment(0, 8).unwrap());
@@ -262,7 +265,7 @@ fn many_queue_pairs_of_two_threads_share_a_device() {
 fn a_program_that_only_watches_memory_needs_no_completion() {
     let Some((a, b)) = sides() else { return };
     let (source, target) = (a.memory(64), b.memory(64));
-    source.buffer().copy_in(63, &[1]).unwrap();
+    source.buffer().write_at(63, &[1]).unwrap();
     let request =
         SendRequest::write(WrId(0), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(request).unwrap();

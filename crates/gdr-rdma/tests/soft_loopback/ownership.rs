@@ -29,7 +29,7 @@ fn a_posted_region_outlives_its_handle_until_the_request_completes() {
     b.done();
     a.done();
     let mut arrived = vec![0; 1000];
-    buffer.copy_out(0, &mut arrived).unwrap();
+    buffer.read_at(0, &mut arrived).unwrap();
     assert!(arrived == sent);
 }
 

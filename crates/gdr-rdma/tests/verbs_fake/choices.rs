@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 
 use fake_ibverbs::{DeviceSpec, Fake, GidSpec, PortSpec};
-use gdr_rdma::{Access, Buffer, Device, GidType, Mtu, Registration, VerbsOptions};
+use gdr_rdma::{Access, Buffer, Device, GidType, Mtu, RegistrationMethod, VerbsOptions};
 
 use crate::fixture::*;
 
@@ -52,7 +52,7 @@ fn a_gid_that_is_asked_for_is_taken_whatever_it_is() {
     let device = Device::verbs(&options).unwrap();
     let chosen = device.gid().unwrap();
     assert!(chosen.entry.is_link_local());
-    assert!(chosen.why.contains("asked for"), "{}", chosen.why);
+    assert!(chosen.why.contains("requested"), "{}", chosen.why);
     let options = options_of(&fake).device(&spec.name).gid_index(99);
     let text = Device::verbs(&options).unwrap_err().to_string();
     assert!(text.contains("no GID 99"), "{text}");
@@ -132,7 +132,7 @@ fn memory_is_paged_on_demand_where_the_device_can_and_refused_by_name_where_not(
         .protection_domain()
         .register(&buffer, Access::LOCAL_WRITE)
         .unwrap();
-    assert_eq!(region.route(), Registration::OnDemand);
+    assert_eq!(region.route(), RegistrationMethod::OnDemand);
     let error = Device::verbs(&options("rxe0")).unwrap_err().to_string();
     assert!(error.contains("rxe0 has no on-demand paging"), "{error}");
 }

@@ -1,9 +1,10 @@
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fake_ibverbs::{Element, Fake, Request};
+use fake_ibverbs::{DeviceSpec, Element, Fake, Request};
 use gdr_rdma::{
-    Access, AsyncEvent, Buffer, Deadline, Error, Event, RecvRequest, SendRequest, State,
-    VerbsError, WcStatus, WrId,
+    Access, AsyncEvent, Buffer, Deadline, Error, Event, QueuePairOptions, RecvRequest, SendRequest,
+    State, VerbsError, WcStatus, WrId,
 };
 
 use crate::fixture::*;
@@ -19,7 +20,7 @@ fn a_device_that_fails_says_so_and_ends_all_that_waits() {
     let write =
         SendRequest::write(WrId(2), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
-    fake.tell(&Request::Fatal { device: a.name() });
+    fake.request(&Request::Fatal { device: a.name() });
     assert_eq!(
         a.device.wait_event(soon()).unwrap(),
         AsyncEvent::DeviceFatal
@@ -37,18 +38,18 @@ fn a_device_that_fails_says_so_and_ends_all_that_waits() {
     );
     let buffer = Buffer::host(64).unwrap();
     let error = a.domain.register(&buffer, Access::all()).unwrap_err();
-    assert!(error.to_string().contains("open it anew"), "{error}");
+    assert!(error.to_string().contains("open it again"), "{error}");
     drop((source, target));
     close(&fake, a, b);
 }
 
 #[test]
-fn a_waiter_hears_of_a_failed_device_even_when_nobody_asks_for_events() {
+fn a_wait_ends_when_the_device_fails_even_without_a_call_for_events() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| a.queue.wait(soon()));
-        fake.tell(&Request::Fatal { device: a.name() });
+        fake.request(&Request::Fatal { device: a.name() });
         let error = waiter.join().unwrap().unwrap_err();
         assert!(
             matches!(error, Error::Verbs(VerbsError::DeviceGone { .. })),
@@ -91,7 +92,7 @@ fn waiting_for_an_event_that_does_not_come_ends_at_the_deadline() {
 }
 
 #[test]
-fn a_peer_that_may_not_write_here_is_told_of_by_its_queue_pair() {
+fn a_peer_that_may_not_write_here_is_reported_with_its_queue_pair() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
@@ -110,10 +111,10 @@ fn a_peer_that_may_not_write_here_is_told_of_by_its_queue_pair() {
 }
 
 #[test]
-fn an_event_of_a_newer_kernel_is_told_as_its_number() {
+fn an_event_of_a_newer_kernel_is_reported_by_its_number() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
-    fake.tell(&Request::Raise {
+    fake.request(&Request::Raise {
         device: a.name(),
         event: 4242,
         element: Element::Port(0),
@@ -124,13 +125,73 @@ fn an_event_of_a_newer_kernel_is_told_as_its_number() {
 }
 
 #[test]
-fn events_that_nobody_takes_do_not_keep_a_queue_pair() {
+fn events_that_are_not_read_do_not_keep_a_queue_pair() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
-    fake.tell(&Request::Raise {
+    fake.request(&Request::Raise {
         device: a.name(),
         event: 1,
         element: Element::Pair(a.pair.qpn().get()),
     });
     close(&fake, a, b);
+}
+
+#[test]
+fn a_completion_queue_that_overruns_says_so_and_gives_what_it_kept_first() {
+    for (a, b) in [
+        (roce(), roce()),
+        (
+            DeviceSpec::rxe("rxe_cq_a", Ipv4Addr::new(10, 9, 0, 1)),
+            DeviceSpec::rxe("rxe_cq_b", Ipv4Addr::new(10, 9, 0, 2)),
+        ),
+    ] {
+        let fake = Fake::load();
+        let (a, b) = (Side::new(&fake, &a), Side::new(&fake, &b));
+        let small = a.device.completion_queue(1);
+        let pair = a.domain.queue_pair(&QueuePairOptions::new(&small)).unwrap();
+        pair.connect(&b.pair.endpoint(), &options()).unwrap();
+        b.pair.connect(&pair.endpoint(), &options()).unwrap();
+        let target = b.memory(64);
+        hold(&fake, &a.name(), true);
+        for id in 0..2 {
+            let write = SendRequest::write(WrId(id), target.remote().at(0));
+            pair.post_send(write.inline(b"x")).unwrap();
+        }
+        hold(&fake, &a.name(), false);
+        let lost = AsyncEvent::CompletionQueueLost;
+        assert_eq!(a.device.wait_event(soon()).unwrap(), lost);
+        assert_eq!(small.wait(soon()).unwrap().id, WrId(0));
+        let error = small.wait(soon()).unwrap_err();
+        assert!(matches!(error, Error::Verbs(VerbsError::Verb { .. })));
+        drop((pair, small, target));
+        close(&fake, a, b);
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_polled_says_which_verb_failed_and_goes_on_after_it() {
+    for (spec, verb) in [
+        (roce(), "ibv_start_poll"),
+        (
+            DeviceSpec::rxe("rxe_poll", Ipv4Addr::new(10, 9, 0, 3)),
+            "ibv_poll_cq",
+        ),
+    ] {
+        let fake = Fake::load();
+        let (a, b) = connected(&fake, &spec, &roce());
+        let target = b.memory(64);
+        let write = SendRequest::write(WrId(4), target.remote().at(0));
+        a.pair.post_send(write.inline(b"x")).unwrap();
+        fake.request(&Request::Refuse {
+            device: a.name(),
+            verb: verb.to_owned(),
+            errno: libc::EIO,
+            times: 1,
+        });
+        let error = a.queue.poll().unwrap_err().to_string();
+        assert!(error.contains(verb) && error.contains("EIO"), "{error}");
+        assert_eq!(a.done().id, WrId(4));
+        drop(target);
+        close(&fake, a, b);
+    }
 }

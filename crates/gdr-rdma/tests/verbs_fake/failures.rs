@@ -130,7 +130,7 @@ fn a_device_without_ports_and_a_port_that_is_not_there_are_refused() {
 }
 
 #[test]
-fn a_peer_in_another_subnet_is_told_of_with_what_to_look_at() {
+fn a_peer_in_another_subnet_is_reported_with_what_to_look_at() {
     let fake = Fake::load();
     for (errno, words) in [
         (libc::ENETUNREACH, "one subnet or a route"),
@@ -139,7 +139,7 @@ fn a_peer_in_another_subnet_is_told_of_with_what_to_look_at() {
         (libc::ENODEV, "network namespace"),
     ] {
         let (a, b) = (Side::new(&fake, &roce()), Side::new(&fake, &roce()));
-        fake.tell(&Request::Refuse {
+        fake.request(&Request::Refuse {
             device: a.name(),
             verb: "ibv_modify_qp RTR".to_owned(),
             errno,
@@ -208,7 +208,7 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
         };
         let device = open(&fake, &spec);
         let name = device.name().to_owned();
-        fake.tell(&Request::Refuse {
+        fake.request(&Request::Refuse {
             device: name.clone(),
             verb: verb.to_owned(),
             errno: libc::ENOSPC,
@@ -246,7 +246,7 @@ fn a_status_of_a_newer_kernel_is_a_failure_like_any_other() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
-    fake.tell(&Request::EndNext {
+    fake.request(&Request::EndNext {
         device: a.name(),
         status: 777,
         vendor_err: 3,
@@ -313,7 +313,7 @@ fn what_is_removed_while_it_is_used_ends_what_is_under_way() {
     let write =
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
-    fake.tell(&Request::Remove { device: a.name() });
+    fake.request(&Request::Remove { device: a.name() });
     assert_eq!(a.status(), WcStatus::WrFlushed);
     drop((source, target));
     close(&fake, a, b);

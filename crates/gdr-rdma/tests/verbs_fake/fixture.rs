@@ -32,7 +32,9 @@ pub(crate) fn roce() -> DeviceSpec {
 /// Options with which devices of this library are opened.
 pub(crate) fn options_of(fake: &Fake) -> VerbsOptions {
     // Tests of their own prove registrations; calls are counted in others.
-    VerbsOptions::new().library(fake.verbs()).without_proof()
+    VerbsOptions::new()
+        .library(fake.verbs())
+        .skip_verification()
 }
 
 /// Makes the device up, and opens it.
@@ -54,12 +56,12 @@ pub(crate) const POSTING: [&str; 2] = ["ibv_post_send", "ibv_wr_complete"];
 /// Whether transfers that begin at the device wait.
 pub(crate) fn hold(fake: &Fake, name: &str, held: bool) {
     let device = name.to_owned();
-    fake.tell(&Request::Hold { device, held });
+    fake.request(&Request::Hold { device, held });
 }
 
 pub(crate) fn set_port(fake: &Fake, name: &str, port: u8, state: u32) {
     let device = name.to_owned();
-    fake.tell(&Request::Port {
+    fake.request(&Request::Port {
         device,
         port,
         state,
@@ -155,12 +157,12 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 pub(crate) fn fill(region: &MemoryRegion, seed: u8) -> Vec<u8> {
     let bytes = pattern(region.len() as usize, seed);
-    region.buffer().copy_in(0, &bytes).unwrap();
+    region.buffer().write_at(0, &bytes).unwrap();
     bytes
 }
 
 pub(crate) fn bytes(region: &MemoryRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.len() as usize];
-    region.buffer().copy_out(0, &mut bytes).unwrap();
+    region.buffer().read_at(0, &mut bytes).unwrap();
     bytes
 }

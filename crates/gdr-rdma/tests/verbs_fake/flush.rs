@@ -1,4 +1,4 @@
-//! What a completion tells of is in GPU memory, however little the GPU promises.
+//! Bytes of a completion are visible in GPU memory, whatever order the GPU guarantees.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::fixture::*;
 const REMOTE_OPERATION: u32 = 11;
 
 /// Two sides, the second with registered memory of such a GPU.
-struct Ends {
+struct Pair {
     fake: Fake,
     a: Side,
     b: Side,
@@ -24,7 +24,7 @@ struct Ends {
     region: MemoryRegion,
 }
 
-impl Ends {
+impl Pair {
     fn new(ordering: WritesOrdering, host_flush: bool, dma_buf: GpuPath) -> Self {
         let fake = Fake::load();
         let spec = DeviceSpec { dma_buf, ..roce() };
@@ -39,7 +39,7 @@ impl Ends {
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let memory = Arc::new(gpu.allocate(MemoryKind::Plain, 1 << 16).unwrap());
         let share = driver.share(memory.ptr()).unwrap();
-        fake.tell(&Request::GpuMemory {
+        fake.request(&Request::GpuMemory {
             base: share.base.get(),
             size: share.size,
             fd: share.fd.as_raw_fd(),
@@ -83,7 +83,7 @@ impl Ends {
 
 #[test]
 fn a_gpu_that_orders_what_devices_write_is_left_alone() {
-    let ends = Ends::new(WritesOrdering::Owner, true, GpuPath::Works);
+    let ends = Pair::new(WritesOrdering::Owner, true, GpuPath::Works);
     assert_eq!(ends.policy(), FlushPolicy::Ordered);
     let posted = ends.posted();
     ends.arrive();
@@ -93,8 +93,8 @@ fn a_gpu_that_orders_what_devices_write_is_left_alone() {
 }
 
 #[test]
-fn the_driver_flushes_for_each_completion_that_tells_of_bytes_that_came_and_for_no_other() {
-    let ends = Ends::new(WritesOrdering::None, true, GpuPath::Works);
+fn the_driver_flushes_for_each_completion_of_received_bytes_and_for_no_other() {
+    let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
     assert_eq!(ends.policy(), FlushPolicy::Driver);
     let (b, there) = (&ends.b, ends.a.memory(64));
     let mut before = ends.driver.flushes();
@@ -132,9 +132,9 @@ fn the_driver_flushes_for_each_completion_that_tells_of_bytes_that_came_and_for_
 
 #[test]
 fn nothing_is_flushed_once_the_memory_is_not_registered_any_more() {
-    let ends = Ends::new(WritesOrdering::None, true, GpuPath::Works);
+    let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
     let before = ends.driver.flushes();
-    let Ends {
+    let Pair {
         fake,
         a,
         b,
@@ -152,7 +152,7 @@ fn nothing_is_flushed_once_the_memory_is_not_registered_any_more() {
 
 #[test]
 fn where_the_driver_cannot_flush_the_device_reads_back() {
-    let ends = Ends::new(WritesOrdering::None, false, GpuPath::Works);
+    let ends = Pair::new(WritesOrdering::None, false, GpuPath::Works);
     assert_eq!(ends.policy(), FlushPolicy::ReadBack);
     let posted = ends.posted();
     ends.arrive();
@@ -162,8 +162,8 @@ fn where_the_driver_cannot_flush_the_device_reads_back() {
 }
 
 #[test]
-fn a_flush_that_fails_is_told_before_the_completion() {
-    let ends = Ends::new(
+fn a_flush_that_fails_gives_the_completion_to_no_thread_as_a_success() {
+    let ends = Pair::new(
         WritesOrdering::None,
         false,
         GpuPath::Fails(REMOTE_OPERATION),
@@ -173,14 +173,49 @@ fn a_flush_that_fails_is_told_before_the_completion() {
     let send = SendRequest::send(WrId(1));
     ends.a.pair.post_send(send).unwrap();
     ends.a.done();
-    let told = ends.b.queue.wait(soon());
-    match told {
+    let refused = |outcome: gdr_rdma::Result<_>| match outcome {
         Err(Error::Verbs(error @ VerbsError::Flush { .. })) => {
             let text = error.to_string();
             assert!(text.contains("reading GPU memory back"), "{text}");
         }
         other => panic!("{other:?}"),
-    }
-    assert_eq!(ends.b.done().id, WrId(7), "nothing is lost");
-    ends.close();
+    };
+    refused(ends.b.queue.wait(soon()).map(Some));
+    std::thread::scope(|scope| {
+        let queue = ends.b.queue.clone();
+        scope.spawn(move || refused(queue.poll()));
+        let queue = ends.b.queue.clone();
+        scope.spawn(move || refused(queue.wait(soon()).map(Some)));
+    });
+    refused(ends.b.queue.poll());
+    let Pair {
+        fake, a, b, region, ..
+    } = ends;
+    // Memory that is no longer registered needs no flush: nothing is lost.
+    drop(region);
+    assert_eq!(b.done().id, WrId(7));
+    close(&fake, a, b);
+}
+
+#[test]
+fn completions_that_brought_no_bytes_come_while_a_flush_fails() {
+    let ends = Pair::new(
+        WritesOrdering::None,
+        false,
+        GpuPath::Fails(REMOTE_OPERATION),
+    );
+    let (a, b) = (&ends.a, &ends.b);
+    a.pair.post_recv(RecvRequest::new(WrId(1))).unwrap();
+    b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
+    b.pair.post_send(SendRequest::send(WrId(8))).unwrap();
+    a.done();
+    a.pair.post_send(SendRequest::send(WrId(2))).unwrap();
+    a.done();
+    assert_eq!(b.done().id, WrId(8), "the end of a SEND");
+    assert!(b.queue.poll().is_err(), "the end of a receive");
+    let Pair {
+        fake, a, b, region, ..
+    } = ends;
+    drop(region);
+    close(&fake, a, b);
 }

@@ -1,12 +1,16 @@
-//! GPU memory: which way is taken, what is said of the others, and that the bytes are right.
+//! GPU memory: which registration method is used, why others are rejected, and that the bytes are
+//! right.
 
 use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
-    Access, Buffer, Error, MemoryRegion, RecvRequest, Registration, SendRequest, VerbsError, WrId,
+    Access, Buffer, Error, MemoryRegion, RecvRequest, RegistrationMethod, SendRequest, VerbsError,
+    WrId,
 };
 
 use crate::fixture::*;
@@ -26,7 +30,7 @@ impl Memory {
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
         let share = driver.share(device.ptr()).unwrap();
-        fake.tell(&Request::GpuMemory {
+        fake.request(&Request::GpuMemory {
             base: share.base.get(),
             size: share.size,
             fd: share.fd.as_raw_fd(),
@@ -85,8 +89,8 @@ fn dma_buf_is_the_first_way_and_nothing_else_is_tried_when_it_works() {
     );
     let memory = Memory::new(&fake);
     let region = memory.register(&b).unwrap();
-    assert_eq!(region.route(), Registration::DmaBuf);
-    assert_eq!(region.refusals(), [""; 0]);
+    assert_eq!(region.route(), RegistrationMethod::DmaBuf);
+    assert_eq!(region.rejected_methods(), [""; 0]);
     assert_eq!(registering(&fake, &b), ["ibv_reg_dmabuf_mr"]);
     check_write(&a, &memory, &region);
     drop(region);
@@ -117,9 +121,9 @@ fn a_peer_memory_module_is_the_second_way_and_says_why_it_is() {
         );
         let memory = Memory::new(&fake);
         let region = memory.register(&b).unwrap();
-        assert_eq!(region.route(), Registration::PeerMemory);
+        assert_eq!(region.route(), RegistrationMethod::PeerMemory);
         assert_eq!(registering(&fake, &b), ["ibv_reg_dmabuf_mr", "ibv_reg_mr"]);
-        let refusals = region.refusals();
+        let refusals = region.rejected_methods();
         assert_eq!(refusals.len(), 1, "{refusals:?}");
         let said = words.split('|').any(|word| refusals[0].contains(word));
         assert!(said, "{errno}: {}", refusals[0]);
@@ -178,7 +182,7 @@ fn part_of_an_allocation_that_shares_its_pages_is_registered_where_it_is() {
         .domain
         .register_range(&buffer, 100, 4000, Access::all())
         .unwrap();
-    assert_eq!(region.route(), Registration::DmaBuf);
+    assert_eq!(region.route(), RegistrationMethod::DmaBuf);
     let source = a.memory(4000);
     let sent = fill(&source, 8);
     let write = SendRequest::write(WrId(0), region.remote().at(0))
@@ -263,4 +267,39 @@ fn managed_memory_is_refused_by_name() {
     assert!(text.contains("managed"), "{text}");
     drop(side);
     fake.assert_clean();
+}
+
+#[test]
+fn memory_of_another_library_is_registered_like_any_other() {
+    let fake = Fake::load();
+    let (a, b) = connected(&fake, &roce(), &roce());
+    // The allocation stands for a tensor of another library.
+    let tensor = Memory::new(&fake);
+    let gpu = tensor.device.gpu();
+    // SAFETY: the tensor is dropped last, and accessed only by copies.
+    let wrapped = unsafe { DeviceBuffer::borrowed(gpu, tensor.device.ptr(), LEN) }.unwrap();
+    let buffer = Buffer::staged(wrapped).unwrap();
+    let region = b.domain.register(&buffer, Access::all()).unwrap();
+    assert_eq!(region.route(), RegistrationMethod::DmaBuf);
+    check_write(&a, &tensor, &region);
+    drop((region, buffer));
+
+    let words: Arc<[AtomicU64]> = (0..1 << 10).map(|_| AtomicU64::new(0)).collect();
+    let address = NonNull::new(words.as_ptr().cast_mut().cast()).unwrap();
+    // SAFETY: the words are kept by a reference, and accessed only atomically and by the device.
+    let host = unsafe { Buffer::host_from_owner(address, 1 << 13, Arc::clone(&words)) }.unwrap();
+    let region = b.domain.register(&host, Access::all()).unwrap();
+    assert_eq!(region.route(), RegistrationMethod::HostPages);
+    let source = a.memory(1 << 13);
+    let sent = fill(&source, 5);
+    let write = SendRequest::write(WrId(0), region.remote().at(0));
+    a.pair
+        .post_send(write.segment(source.segment(0, 1 << 13).unwrap()))
+        .unwrap();
+    a.done();
+    let last = words[(1 << 10) - 1].load(Ordering::Acquire);
+    assert_eq!(last.to_ne_bytes(), sent[sent.len() - 8..]);
+    drop((source, region, host));
+    assert_eq!(Arc::strong_count(&words), 1);
+    close(&fake, a, b);
 }

@@ -21,7 +21,7 @@ fn ports_of_one_subnet_reach_each_other_by_lid() {
     a.pair.post_send(write).unwrap();
     a.done();
     let mut seen = [0; 64];
-    target.buffer().copy_out(0, &mut seen).unwrap();
+    target.buffer().read_at(0, &mut seen).unwrap();
     assert_eq!(seen[..], sent[..]);
     drop((source, target));
     close(&fake, a, b);

@@ -99,7 +99,7 @@ fn atomics_give_back_what_was_there() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (result, word) = (a.memory(8), b.memory(16));
-    word.buffer().copy_in(8, &40_u64.to_ne_bytes()).unwrap();
+    word.buffer().write_at(8, &40_u64.to_ne_bytes()).unwrap();
     for (op, before, after) in [
         (AtomicOp::FetchAdd { add: 2 }, 40, 42),
         (

@@ -1,83 +1,92 @@
-//! The sending half: what is posted, what is on its way, when to send it again.
+//! The requester: the send queue, transmission and retransmission.
 //!
-//! PSNs form three marks: everything before `una` is answered, everything before `next` was sent
-//! since the last going back, everything before `highest` was ever sent. Going back means
-//! `next = una`. `una` lies in the first entry of the queue, or nothing is on its way.
+//! Three PSNs describe the state of a go-back-N sender. All packets before `una` are acknowledged.
+//! All packets before `next` were sent since the last rewind, and all before `highest` were sent
+//! at least once. A rewind sets `next = una`. `una` is a PSN of the first request of the send
+//! queue, or no packet is outstanding.
 
-mod answer;
-mod entry;
+mod ack;
+mod send_wqe;
 mod transmit;
 
 use std::collections::VecDeque;
 
-use entry::{Entry, Payload};
-use smallvec::SmallVec;
+use send_wqe::SendWqe;
 
-use crate::MAX_MESSAGE;
+use crate::attributes::{Capabilities, RtsAttributes, TransportConfig};
 use crate::completion::WcStatus;
+use crate::connection::{ConnectionFailed, Notifications};
 use crate::error::PostError;
-use crate::key::Qpn;
-use crate::link::{Broken, Results};
+use crate::ids::Qpn;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
-use crate::queue_pair::{Capabilities, Pace, RtsAttributes};
-use crate::request::{Data, Operation, SendRequest};
-use crate::scatter;
-use crate::timer::{AckTimeout, RetryCount, RnrRetry, Time};
+use crate::request::SendRequest;
+use crate::statistics::Statistics;
+use crate::timer::{AckTimeout, RetryCount, RetryLimit, RnrRetry, Time};
 
+/// The requester of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Requester {
     qpn: Qpn,
     attributes: RtsAttributes,
-    pace: Pace,
-    queue: VecDeque<Entry>,
-    /// The entry that the next packet belongs to.
+    config: TransportConfig,
+    send_queue: VecDeque<SendWqe>,
+    /// Index in the send queue of the request that the next packet belongs to.
     cursor: usize,
     una: Psn,
     next: Psn,
     highest: Psn,
-    /// The last PSN of each READ request or atomic on its way.
-    reads: VecDeque<Psn>,
-    /// Packets since one asked for an acknowledgement.
-    unasked: u32,
-    /// Went back to `una` and nothing was answered since: more of the same bad news is old news.
+    /// Last PSN of each outstanding READ request packet and atomic.
+    outstanding_reads: VecDeque<Psn>,
+    /// Number of packets since the last one that requested an acknowledgement.
+    since_ack_request: u32,
+    /// Already rewound to `una`; further NAKs are ignored until an ACK makes progress.
     recovering: bool,
-    retries_left: u8,
+    /// Number of retries since the last progress.
+    retries: u32,
+    /// When `una` last advanced, or when the first outstanding packet was sent.
+    progress_at: Time,
+    /// PSN at which the latest retransmission began; a repeated READ request starts here.
+    restarted_at: Option<Psn>,
     rnr_retries_left: Option<u8>,
     retransmit_at: Option<Time>,
-    wait_until: Option<Time>,
+    rnr_wait_until: Option<Time>,
+    pub(crate) statistics: Statistics,
 }
 
 impl Requester {
-    pub(crate) fn new(qpn: Qpn, pace: Pace) -> Self {
-        let window = pace.window.clamp(2, 1 << 16);
+    pub(crate) fn new(qpn: Qpn, config: TransportConfig) -> Self {
+        let window = config.window.clamp(2, 1 << 16);
         let attributes = RtsAttributes {
             sq_psn: Psn::default(),
             timeout: AckTimeout::NEVER,
-            retry_count: RetryCount::new(0),
+            retry_limit: RetryLimit::Count(RetryCount::new(0)),
             rnr_retry: RnrRetry::new(0),
             max_rd_atomic: 0,
         };
         Self {
             qpn,
             attributes,
-            pace: Pace {
+            config: TransportConfig {
                 window,
-                read_packets: pace.read_packets.clamp(1, window),
-                ..pace
+                read_packets: config.read_packets.clamp(1, window),
+                ..config
             },
-            queue: VecDeque::new(),
+            send_queue: VecDeque::new(),
             cursor: 0,
             una: Psn::default(),
             next: Psn::default(),
             highest: Psn::default(),
-            reads: VecDeque::new(),
-            unasked: 0,
+            outstanding_reads: VecDeque::new(),
+            since_ack_request: 0,
             recovering: false,
-            retries_left: 0,
+            retries: 0,
+            progress_at: Time::EPOCH,
+            restarted_at: None,
             rnr_retries_left: None,
             retransmit_at: None,
-            wait_until: None,
+            rnr_wait_until: None,
+            statistics: Statistics::default(),
         }
     }
 
@@ -86,7 +95,6 @@ impl Requester {
         self.una = attributes.sq_psn;
         self.next = attributes.sq_psn;
         self.highest = attributes.sq_psn;
-        self.retries_left = attributes.retry_count.get();
         self.rnr_retries_left = attributes.rnr_retry.times();
     }
 
@@ -97,116 +105,123 @@ impl Requester {
         caps: &Capabilities,
         mtu: Mtu,
     ) -> Result<(), PostError> {
-        if self.queue.len() >= caps.max_send_wr as usize {
+        if self.send_queue.len() >= caps.max_send_wr as usize {
             return Err(PostError::Full(caps.max_send_wr));
         }
-        let answers = matches!(
-            request.operation,
-            Operation::Read { .. } | Operation::Atomic { .. }
-        );
-        let (payload, len) = match request.data {
-            Data::Inline(_) if answers => return Err(PostError::InlineAnswer),
-            Data::Inline(bytes) if bytes.len() > caps.max_inline as usize => {
-                return Err(PostError::InlineTooLong {
-                    len: bytes.len(),
-                    max: caps.max_inline,
-                });
-            }
-            Data::Inline(bytes) => (
-                Payload::Inline(SmallVec::from_slice(bytes)),
-                bytes.len() as u64,
-            ),
-            Data::Segments(segments) => {
-                (Payload::Segments(segments.into()), scatter::total(segments))
-            }
-        };
-        if len > u64::from(MAX_MESSAGE) {
-            return Err(PostError::TooLong(len));
-        }
-        if matches!(request.operation, Operation::Atomic { .. }) && len != 8 {
-            return Err(PostError::AtomicLength(len));
-        }
-        if answers && self.attributes.max_rd_atomic == 0 {
+        let wqe = SendWqe::new(request, caps, mtu)?;
+        if wqe.expects_response() && self.attributes.max_rd_atomic == 0 {
             return Err(PostError::NoReads);
         }
-        let len = len as u32;
-        self.queue.push_back(Entry {
-            id: request.id,
-            operation: request.operation,
-            flags: request.flags,
-            payload,
-            len,
-            packets: mtu.packets(len),
-            first: None,
-            answered: 0,
-            failed: None,
-        });
+        self.send_queue.push_back(wqe);
         Ok(())
     }
 
-    /// Ends every request that is queued.
-    pub(crate) fn flush(&mut self, results: &mut Results) {
-        for entry in self.queue.drain(..) {
-            results
-                .completions
-                .push_back(entry.completion(WcStatus::WrFlushed, self.qpn));
-        }
-        self.cursor = 0;
-        self.reads.clear();
-        self.retransmit_at = None;
-        self.wait_until = None;
+    /// Checks a request that is posted in ERR, and completes it as flushed.
+    pub(crate) fn post_flushed(
+        &self,
+        request: &SendRequest<'_>,
+        caps: &Capabilities,
+        mtu: Mtu,
+        notifications: &mut Notifications,
+    ) -> Result<(), PostError> {
+        let wqe = SendWqe::new(request, caps, mtu)?;
+        notifications
+            .completions
+            .push_back(wqe.completion(WcStatus::WrFlushed, self.qpn));
+        Ok(())
     }
 
-    /// Whether packets were sent and are not answered yet.
-    pub(crate) fn is_on_its_way(&self) -> bool {
+    /// Completes every queued request as flushed.
+    pub(crate) fn flush(&mut self, notifications: &mut Notifications) {
+        for wqe in self.send_queue.drain(..) {
+            notifications
+                .completions
+                .push_back(wqe.completion(WcStatus::WrFlushed, self.qpn));
+        }
+        self.cursor = 0;
+        self.outstanding_reads.clear();
+        self.retransmit_at = None;
+        self.rnr_wait_until = None;
+    }
+
+    /// Whether packets were sent that are not acknowledged.
+    pub(crate) fn has_outstanding(&self) -> bool {
         self.next != self.una
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        // Never both: while the peer is given time, nothing is on its way.
-        self.wait_until.or(self.retransmit_at)
+        // Never both: no packet is outstanding during the wait after an RNR NAK.
+        self.rnr_wait_until.or(self.retransmit_at)
     }
 
     pub(crate) fn handle_deadline(
         &mut self,
         now: Time,
-        results: &mut Results,
-    ) -> Result<(), Broken> {
-        if self.wait_until.is_some_and(|until| until <= now) {
-            self.wait_until = None;
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        if self.rnr_wait_until.is_some_and(|until| until <= now) {
+            self.rnr_wait_until = None;
         }
         if self.retransmit_at.is_some_and(|at| at <= now) {
-            return self.retry(results);
+            self.statistics.timeouts += 1;
+            return self.retry(now, notifications);
         }
         Ok(())
     }
 
-    /// Sends everything that is not answered again, if that may still be done.
-    fn retry(&mut self, results: &mut Results) -> Result<(), Broken> {
-        let Some(left) = self.retries_left.checked_sub(1) else {
-            return self.fail(WcStatus::RetryExceeded, results);
+    /// Rewinds to `una`, or fails the first request when the retry limit is reached.
+    fn retry(
+        &mut self,
+        now: Time,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        let exhausted = match self.attributes.retry_limit {
+            RetryLimit::Count(count) => self.retries >= count.get().into(),
+            RetryLimit::NoProgressFor(limit) => now >= self.progress_at + limit,
         };
-        self.retries_left = left;
-        self.go_back();
+        if exhausted {
+            return self.fail(WcStatus::RetryExceeded, notifications);
+        }
+        self.retries = self.retries.saturating_add(1);
+        self.statistics.retransmissions += 1;
+        self.rewind();
         Ok(())
     }
 
-    fn go_back(&mut self) {
+    /// When to retransmit a packet that is sent at `now`. `None` means never.
+    fn retransmit_time(&self, now: Time) -> Option<Time> {
+        let wait = self.attributes.timeout.duration()?;
+        Some(match self.attributes.retry_limit {
+            RetryLimit::Count(_) => now + wait,
+            RetryLimit::NoProgressFor(limit) => {
+                let longest = wait.max(RetryLimit::MAX_BACKOFF);
+                let backoff = wait.saturating_mul(1 << self.retries.min(16)).min(longest);
+                (now + backoff).min(self.progress_at + limit).max(now)
+            }
+        })
+    }
+
+    fn rewind(&mut self) {
         self.next = self.una;
+        self.restarted_at = Some(self.una);
         self.cursor = 0;
-        self.reads.clear();
-        self.unasked = 0;
+        self.outstanding_reads.clear();
+        self.since_ack_request = 0;
         self.recovering = true;
         self.retransmit_at = None;
     }
 
-    /// The first request of the queue failed.
-    fn fail(&mut self, status: WcStatus, results: &mut Results) -> Result<(), Broken> {
-        if let Some(entry) = self.queue.pop_front() {
-            results
+    /// Completes the first request of the send queue with an error.
+    fn fail(
+        &mut self,
+        status: WcStatus,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        if let Some(wqe) = self.send_queue.pop_front() {
+            notifications
                 .completions
-                .push_back(entry.completion(status, self.qpn));
+                .push_back(wqe.completion(status, self.qpn));
         }
-        Err(Broken)
+        Err(ConnectionFailed)
     }
 }

@@ -1,23 +1,23 @@
-//! A request in its turn: checked in the specification's order, then done.
+//! Execution of the expected request, after the checks of the specification in its order.
 
-use super::reply::Reply;
-use super::{MAX_DMA_LEN, Message, Receive, Refusal, Responder, check};
+use super::response::{RequestKind, Response};
+use super::{MAX_DMA_LEN, Message, Nak, ReadRecord, RecvWqe, Responder, check};
 use crate::completion::{Completion, WcOpcode, WcStatus};
-use crate::key::Key;
-use crate::link::{Link, Results};
+use crate::connection::{Connection, Notifications};
+use crate::ids::Key;
 use crate::memory::{Access, AtomicOp, Extent, Memory};
-use crate::scatter;
+use crate::sge;
 use crate::wire::{NakCode, Opcode, Packet, Position, Syndrome};
 
 impl Responder {
-    /// Serves the packet that is expected, or changes nothing.
+    /// Executes the expected packet. On an error the expected PSN does not advance.
     pub(super) fn execute(
         &mut self,
         packet: &Packet<'_>,
-        link: &Link,
+        connection: &Connection,
         memory: &mut dyn Memory,
-        results: &mut Results,
-    ) -> Result<(), Refusal> {
+        notifications: &mut Notifications,
+    ) -> Result<(), Nak> {
         let opcode = packet.opcode();
         let in_sequence = match self.message {
             Message::None => opcode.position().is_first(),
@@ -25,7 +25,7 @@ impl Responder {
             Message::Write { .. } => opcode.is_write() && !opcode.position().is_first(),
         };
         if !in_sequence || opcode.has_ieth() {
-            return Err(Refusal::INVALID);
+            return Err(Nak::INVALID);
         }
         let needed = match opcode {
             Opcode::ReadRequest => Access::REMOTE_READ,
@@ -34,26 +34,28 @@ impl Responder {
             _ => Access::empty(),
         };
         if !self.access.contains(needed) {
-            return Err(Refusal::INVALID);
+            return Err(Nak::INVALID);
         }
         match opcode {
-            Opcode::ReadRequest => self.read(packet, link, memory),
+            Opcode::ReadRequest => self.read(packet, connection, memory),
             Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(packet, memory),
             _ => {
                 let fits = match opcode.position() {
                     Position::First | Position::Middle => {
-                        packet.payload().len() == link.mtu.bytes()
+                        packet.payload().len() == connection.mtu.bytes()
                     }
-                    Position::Last => (1..=link.mtu.bytes()).contains(&packet.payload().len()),
-                    Position::Only => packet.payload().len() <= link.mtu.bytes(),
+                    Position::Last => {
+                        (1..=connection.mtu.bytes()).contains(&packet.payload().len())
+                    }
+                    Position::Only => packet.payload().len() <= connection.mtu.bytes(),
                 };
                 if !fits {
-                    return Err(Refusal::INVALID);
+                    return Err(Nak::INVALID);
                 }
                 if opcode.is_write() {
-                    self.write(packet, memory, results)?;
+                    self.write(packet, memory, notifications)?;
                 } else {
-                    self.send(packet, memory, results)?;
+                    self.send(packet, memory, notifications)?;
                 }
                 self.acknowledge(packet);
                 Ok(())
@@ -61,18 +63,18 @@ impl Responder {
         }
     }
 
-    /// Counts the packet, and acknowledges when asked or when it is time.
+    /// Advances the expected PSN, and acknowledges if the peer requests it or the interval is over.
     fn acknowledge(&mut self, packet: &Packet<'_>) {
         if packet.opcode().position().is_last() {
             self.msn = self.msn.wrapping_next();
         }
-        let psn = self.expected;
-        self.expected = psn.wrapping_add(1);
-        self.taken = psn;
+        let psn = self.expected_psn;
+        self.expected_psn = psn.wrapping_add(1);
+        self.duplicate_ack_psn = psn;
         self.unacknowledged += 1;
-        if packet.bth().ack_request || self.unacknowledged >= self.ack_every {
+        if packet.bth().ack_request || self.unacknowledged >= self.ack_interval {
             self.unacknowledged = 0;
-            self.say(Syndrome::ACK, psn);
+            self.send_ack(Syndrome::ACK, psn);
         }
     }
 
@@ -80,32 +82,32 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
-        results: &mut Results,
-    ) -> Result<(), Refusal> {
+        notifications: &mut Notifications,
+    ) -> Result<(), Nak> {
         if packet.opcode().position().is_first() {
-            let receive = self.receives.pop_front().ok_or(Refusal::ReceiverNotReady)?;
-            let usable = scatter::check(memory, &receive.segments, Access::LOCAL_WRITE);
+            let receive = self
+                .receive_queue
+                .pop_front()
+                .ok_or(Nak::ReceiverNotReady)?;
+            let usable = sge::check(memory, &receive.segments, Access::LOCAL_WRITE);
             self.message = Message::Send { receive, placed: 0 };
-            usable.map_err(Refusal::local)?;
+            usable.map_err(Nak::local)?;
         }
         let Message::Send { receive, placed } = &mut self.message else {
-            return Err(Refusal::INVALID);
+            return Err(Nak::INVALID);
         };
         let payload = packet.payload();
         let end = u64::from(*placed) + payload.len() as u64;
         if end > receive.capacity || end > MAX_DMA_LEN.into() {
-            return Err(Refusal::Fatal(
-                NakCode::InvalidRequest,
-                WcStatus::LocalLength,
-            ));
+            return Err(Nak::Fatal(NakCode::InvalidRequest, WcStatus::LocalLength));
         }
-        scatter::scatter(memory, &receive.segments, *placed, payload).map_err(Refusal::local)?;
+        sge::scatter(memory, &receive.segments, *placed, payload).map_err(Nak::local)?;
         *placed = end as u32;
         if packet.opcode().position().is_last()
             && let Message::Send { receive, placed } =
                 std::mem::replace(&mut self.message, Message::None)
         {
-            self.received(packet, receive, WcOpcode::Recv, placed, results);
+            self.complete_receive(packet, receive, WcOpcode::Recv, placed, notifications);
         }
         Ok(())
     }
@@ -114,8 +116,8 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
-        results: &mut Results,
-    ) -> Result<(), Refusal> {
+        notifications: &mut Notifications,
+    ) -> Result<(), Nak> {
         let payload = packet.payload();
         let last = packet.opcode().position().is_last();
         let (key, addr, left, len) = match (&self.message, packet.reth()) {
@@ -134,12 +136,12 @@ impl Responder {
                 reth.dma_len,
                 reth.dma_len,
             ),
-            (_, None) => return Err(Refusal::INVALID),
+            (_, None) => return Err(Nak::INVALID),
         };
-        if packet.opcode().has_immediate() && self.receives.is_empty() {
-            return Err(Refusal::ReceiverNotReady);
+        if packet.opcode().has_immediate() && self.receive_queue.is_empty() {
+            return Err(Nak::ReceiverNotReady);
         }
-        // As many bytes as announced, no fewer, no more.
+        // The payload lengths must add up to the DMA length of the RETH.
         let payload_len = payload.len() as u32;
         let fits = if last {
             payload_len == left
@@ -147,17 +149,16 @@ impl Responder {
             payload_len < left
         };
         if !fits || len > MAX_DMA_LEN {
-            return Err(Refusal::INVALID);
+            return Err(Nak::INVALID);
         }
         if packet.reth().is_some() {
-            check(memory, key, Extent { addr, len }, Access::REMOTE_WRITE)
-                .map_err(Refusal::remote)?;
+            check(memory, key, Extent { addr, len }, Access::REMOTE_WRITE).map_err(Nak::remote)?;
         }
         if !payload.is_empty() {
-            memory.write(key, addr, payload).map_err(Refusal::remote)?;
+            memory.write(key, addr, payload).map_err(Nak::remote)?;
         }
         if !last {
-            // No overflow: the whole range was checked.
+            // The whole range was checked, so this does not overflow.
             let addr = addr.wrapping_add(payload_len.into());
             self.message = Message::Write {
                 key,
@@ -169,9 +170,15 @@ impl Responder {
         }
         self.message = Message::None;
         if packet.opcode().has_immediate()
-            && let Some(receive) = self.receives.pop_front()
+            && let Some(receive) = self.receive_queue.pop_front()
         {
-            self.received(packet, receive, WcOpcode::RecvWriteImmediate, len, results);
+            self.complete_receive(
+                packet,
+                receive,
+                WcOpcode::RecvWriteImmediate,
+                len,
+                notifications,
+            );
         }
         Ok(())
     }
@@ -179,14 +186,14 @@ impl Responder {
     fn read(
         &mut self,
         packet: &Packet<'_>,
-        link: &Link,
+        connection: &Connection,
         memory: &dyn Memory,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Nak> {
         let Some(reth) = packet.reth() else {
-            return Err(Refusal::INVALID);
+            return Err(Nak::INVALID);
         };
-        if self.fresh >= self.max_rd_atomic || reth.dma_len > MAX_DMA_LEN {
-            return Err(Refusal::INVALID);
+        if self.outstanding_reads() >= self.max_rd_atomic || reth.dma_len > MAX_DMA_LEN {
+            return Err(Nak::INVALID);
         }
         let (key, extent) = (
             Key::Remote(reth.rkey),
@@ -195,29 +202,44 @@ impl Responder {
                 len: reth.dma_len,
             },
         );
-        check(memory, key, extent, Access::REMOTE_READ).map_err(Refusal::remote)?;
-        let packets = link.mtu.packets(reth.dma_len);
+        check(memory, key, extent, Access::REMOTE_READ).map_err(Nak::remote)?;
+        let packets = connection.mtu.packets(reth.dma_len);
         self.msn = self.msn.wrapping_next();
-        self.fresh += 1;
-        let psn = self.expected;
-        self.answer(Reply::read(psn, key, extent, packets, self.msn, true));
-        self.expected = psn.wrapping_add(packets);
+        let psn = self.expected_psn;
+        if self.reads.len() >= self.max_rd_atomic {
+            self.reads.pop_front();
+        }
+        self.reads.push_back(ReadRecord {
+            psn,
+            packets,
+            key,
+            extent,
+        });
+        self.queue_response(Response::read(
+            psn,
+            key,
+            extent,
+            packets,
+            self.msn,
+            RequestKind::New,
+        ));
+        self.expected_psn = psn.wrapping_add(packets);
         Ok(())
     }
 
-    fn atomic(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<(), Refusal> {
+    fn atomic(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<(), Nak> {
         let Some(atomic) = packet.atomic() else {
-            return Err(Refusal::INVALID);
+            return Err(Nak::INVALID);
         };
-        if self.fresh >= self.max_rd_atomic || !atomic.addr.is_multiple_of(8) {
-            return Err(Refusal::INVALID);
+        if self.outstanding_reads() >= self.max_rd_atomic || !atomic.addr.is_multiple_of(8) {
+            return Err(Nak::INVALID);
         }
         let key = Key::Remote(atomic.rkey);
         let extent = Extent {
             addr: atomic.addr,
             len: 8,
         };
-        check(memory, key, extent, Access::REMOTE_ATOMIC).map_err(Refusal::remote)?;
+        check(memory, key, extent, Access::REMOTE_ATOMIC).map_err(Nak::remote)?;
         let op = if packet.opcode() == Opcode::CompareSwap {
             AtomicOp::CompareSwap {
                 compare: atomic.compare,
@@ -228,36 +250,33 @@ impl Responder {
                 add: atomic.swap_or_add,
             }
         };
-        let original = memory
-            .atomic(key, atomic.addr, op)
-            .map_err(Refusal::remote)?;
-        let psn = self.expected;
+        let original = memory.atomic(key, atomic.addr, op).map_err(Nak::remote)?;
+        let psn = self.expected_psn;
         if self.atomics.len() >= self.max_rd_atomic {
             self.atomics.pop_front();
         }
         self.atomics.push_back((psn, original));
         self.msn = self.msn.wrapping_next();
-        self.fresh += 1;
-        self.answer(Reply::Atomic {
+        self.queue_response(Response::Atomic {
             psn,
             original,
             msn: self.msn,
-            fresh: true,
+            request: RequestKind::New,
         });
-        self.expected = psn.wrapping_add(1);
+        self.expected_psn = psn.wrapping_add(1);
         Ok(())
     }
 
-    /// A receive was used up by a whole message.
-    fn received(
+    /// Completes a receive with success.
+    fn complete_receive(
         &self,
         packet: &Packet<'_>,
-        receive: Receive,
+        receive: RecvWqe,
         opcode: WcOpcode,
         byte_len: u32,
-        results: &mut Results,
+        notifications: &mut Notifications,
     ) {
-        results.completions.push_back(Completion {
+        notifications.completions.push_back(Completion {
             id: receive.id,
             status: WcStatus::Success,
             opcode,

@@ -1,137 +1,178 @@
-//! The receiving half: which of the peer's requests is served, refused, or was served before.
+//! The responder: it executes new requests, repeats responses to duplicates, and sends NAKs.
 
 mod execute;
-mod reply;
+mod response;
 
 use std::collections::VecDeque;
 
-use crate::completion::{Completion, Event, WcOpcode, WcStatus};
+use crate::attributes::{Capabilities, RtrAttributes, TransportConfig};
+use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::connection::{Connection, Notifications};
 use crate::error::PostError;
-use crate::key::{Key, Qpn, WrId};
-use crate::link::{Broken, Link, Results};
+use crate::ids::{Key, Qpn, WrId};
 use crate::memory::{Access, AccessError, Extent, Memory};
+use crate::mtu::Mtu;
 use crate::psn::{Msn, Psn};
-use crate::queue_pair::{Capabilities, Pace, RtrAttributes};
 use crate::request::RecvRequest;
-use crate::scatter::{self, Segments};
+use crate::sge::{self, Segments};
+use crate::statistics::Statistics;
 use crate::timer::RnrTimer;
 use crate::wire::{NakCode, Packet, Syndrome};
-use reply::Reply;
+pub(crate) use response::Polled;
+use response::{RequestKind, Response};
 
-/// The longest message of the specification.
+/// Maximum length of a message in the specification.
 const MAX_DMA_LEN: u32 = 1 << 31;
 
-/// Replies that may wait, besides those to READs and atomics that were agreed on. A peer that
-/// talks on without listening is not answered: as if the answer were lost.
-const MAX_WAITING: usize = 64;
+/// Maximum number of queued responses, besides those to READs and atomics up to the negotiated
+/// limit. Beyond it a response is dropped, as if the network had lost it, so that a peer that
+/// sends without receiving cannot grow the queue.
+const MAX_QUEUED_RESPONSES: usize = 64;
 
 /// A request on the receive queue.
 #[derive(Debug)]
-struct Receive {
+struct RecvWqe {
     id: WrId,
     segments: Segments,
     capacity: u64,
 }
 
-/// The message whose packets are coming in.
+/// The message that is being received.
 #[derive(Debug)]
 enum Message {
-    /// None: the next packet begins one.
+    /// No message: the next packet must be a first one.
     None,
     Send {
-        receive: Receive,
-        /// Bytes so far.
+        receive: RecvWqe,
+        /// Number of bytes placed.
         placed: u32,
     },
     Write {
         key: Key,
-        /// Where the next byte goes.
+        /// Address of the next byte.
         addr: u64,
-        /// Bytes to come.
+        /// Number of bytes not yet received.
         left: u32,
-        /// Bytes of the message.
+        /// Length of the message.
         len: u32,
     },
 }
 
-/// Why a request is not served.
+/// A READ request that was executed.
 #[derive(Debug)]
-enum Refusal {
-    /// No receive is posted. Not the end.
+struct ReadRecord {
+    psn: Psn,
+    packets: u32,
+    key: Key,
+    extent: Extent,
+}
+
+impl ReadRecord {
+    /// Whether a request repeats this READ: it starts at one of its packets, has the same key and
+    /// the matching address, and does not extend beyond its end.
+    fn includes(&self, psn: Psn, key: Key, extent: Extent, mtu: Mtu) -> bool {
+        let index = psn.distance_from(self.psn);
+        if index >= self.packets || key != self.key {
+            return false;
+        }
+        // Less than the length of the READ, so this does not overflow.
+        let skipped = index * mtu.bytes() as u32;
+        extent.addr == self.extent.addr.wrapping_add(skipped.into())
+            && extent.len <= self.extent.len - skipped
+    }
+}
+
+/// Why a request is not executed.
+#[derive(Debug)]
+enum Nak {
+    /// No receive is posted: the peer sends the request again later.
     ReceiverNotReady,
-    /// The end, and how the receive in use ends.
+    /// The connection fails; the receive in use completes with the status.
     Fatal(NakCode, WcStatus),
 }
 
-impl Refusal {
+impl Nak {
     const INVALID: Self = Self::Fatal(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest);
 
-    /// The peer may not access this side's memory so, or this side cannot.
+    /// The error of an access to memory on behalf of the peer.
     const fn remote(error: AccessError) -> Self {
+        let (code, status) = Self::access(error);
+        Self::Fatal(code, status)
+    }
+
+    const fn access(error: AccessError) -> (NakCode, WcStatus) {
         match error {
-            AccessError::Failed => Self::Fatal(NakCode::RemoteOperation, WcStatus::RemoteOperation),
-            _ => Self::Fatal(NakCode::RemoteAccess, WcStatus::RemoteAccess),
+            AccessError::Failed => (NakCode::RemoteOperation, WcStatus::RemoteOperation),
+            _ => (NakCode::RemoteAccess, WcStatus::RemoteAccess),
         }
     }
 
-    /// The receive's own memory cannot be accessed.
+    /// The error of an access to the segments of a receive.
     const fn local(_: AccessError) -> Self {
         Self::Fatal(NakCode::RemoteOperation, WcStatus::LocalProtection)
     }
 }
 
+/// The responder of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
     qpn: Qpn,
     access: Access,
     max_rd_atomic: usize,
     rnr_timer: RnrTimer,
-    ack_every: u32,
-    expected: Psn,
-    /// The latest packet of a SEND or WRITE.
-    taken: Psn,
+    ack_interval: u32,
+    expected_psn: Psn,
+    /// PSN of the latest packet of a SEND or WRITE, with which duplicates are acknowledged.
+    duplicate_ack_psn: Psn,
     msn: Msn,
-    receives: VecDeque<Receive>,
+    receive_queue: VecDeque<RecvWqe>,
     message: Message,
-    /// The peer was told to send again from `expected` on; until it does, nothing more is said.
-    told: bool,
-    /// The latest atomics and what they answered.
+    /// A sequence error NAK or RNR NAK for `expected_psn` was sent. No other is sent before a packet
+    /// with this PSN arrives.
+    nak_sent: bool,
+    /// The latest atomics and their results, at most `max_rd_atomic`.
     atomics: VecDeque<(Psn, u64)>,
-    replies: VecDeque<Reply>,
-    /// READs and atomics among the replies that are no duplicates.
-    fresh: usize,
-    /// Packets that were not acknowledged yet.
+    /// The latest READs, at most `max_rd_atomic`; only these can be repeated.
+    reads: VecDeque<ReadRecord>,
+    responses: VecDeque<Response>,
+    /// A NAK that ends the connection is queued, behind the responses to the requests before it.
+    /// Further packets are dropped.
+    fatal_nak_queued: bool,
+    /// Number of packets since the last acknowledgement.
     unacknowledged: u32,
+    pub(crate) statistics: Statistics,
 }
 
 impl Responder {
-    pub(crate) fn new(qpn: Qpn, pace: &Pace) -> Self {
+    pub(crate) fn new(qpn: Qpn, config: &TransportConfig) -> Self {
         Self {
             qpn,
             access: Access::empty(),
             max_rd_atomic: 0,
             rnr_timer: RnrTimer::new(0),
-            ack_every: pace.ack_every,
-            expected: Psn::default(),
-            taken: Psn::default(),
+            ack_interval: config.ack_interval,
+            expected_psn: Psn::default(),
+            duplicate_ack_psn: Psn::default(),
             msn: Msn::default(),
-            receives: VecDeque::new(),
+            receive_queue: VecDeque::new(),
             message: Message::None,
-            told: false,
+            nak_sent: false,
             atomics: VecDeque::new(),
-            replies: VecDeque::new(),
-            fresh: 0,
+            reads: VecDeque::new(),
+            responses: VecDeque::new(),
+            fatal_nak_queued: false,
             unacknowledged: 0,
+            statistics: Statistics::default(),
         }
     }
 
-    pub(crate) fn allow(&mut self, access: Access) {
+    pub(crate) fn set_access(&mut self, access: Access) {
         self.access = access;
     }
 
     pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
-        self.expected = attributes.rq_psn;
-        self.taken = attributes.rq_psn.wrapping_sub(1);
+        self.expected_psn = attributes.rq_psn;
+        self.duplicate_ack_psn = attributes.rq_psn.wrapping_sub(1);
         self.max_rd_atomic = attributes.max_dest_rd_atomic.into();
         self.rnr_timer = attributes.min_rnr_timer;
     }
@@ -142,169 +183,180 @@ impl Responder {
         caps: &Capabilities,
     ) -> Result<(), PostError> {
         let in_use = usize::from(matches!(self.message, Message::Send { .. }));
-        if self.receives.len() + in_use >= caps.max_recv_wr as usize {
+        if self.receive_queue.len() + in_use >= caps.max_recv_wr as usize {
             return Err(PostError::Full(caps.max_recv_wr));
         }
-        self.receives.push_back(Receive {
+        self.receive_queue.push_back(RecvWqe {
             id: request.id,
             segments: request.segments.into(),
-            capacity: scatter::total(request.segments),
+            capacity: sge::total_len(request.segments),
         });
         Ok(())
     }
 
-    /// Ends every receive that is queued; the one in use first.
-    pub(crate) fn flush(&mut self, results: &mut Results) {
-        self.end_message(WcStatus::WrFlushed, results);
-        for receive in std::mem::take(&mut self.receives) {
-            results
+    /// Completes every queued receive as flushed, the one in use first. Queued responses are
+    /// dropped: in ERR nothing is sent (IBTA 10.3.1.7).
+    pub(crate) fn flush(&mut self, notifications: &mut Notifications) {
+        self.responses.clear();
+        self.end_message(WcStatus::WrFlushed, notifications);
+        for receive in std::mem::take(&mut self.receive_queue) {
+            notifications
                 .completions
-                .push_back(self.failure(receive.id, WcStatus::WrFlushed));
+                .push_back(self.failed_completion(receive.id, WcStatus::WrFlushed));
         }
     }
 
-    /// Takes a request packet.
+    /// Processes a request packet.
     pub(crate) fn receive(
         &mut self,
         packet: &Packet<'_>,
-        link: &Link,
+        connection: &Connection,
         memory: &mut dyn Memory,
-        results: &mut Results,
-    ) -> Result<(), Broken> {
-        let psn = packet.bth().psn;
-        if psn != self.expected {
-            if psn.compare(self.expected).is_lt() {
-                self.duplicate(packet, link, memory);
-            } else if !self.told {
-                self.told = true;
-                self.say(Syndrome::Nak(NakCode::SequenceError), self.expected);
-            }
-            return Ok(());
+        notifications: &mut Notifications,
+    ) {
+        if self.fatal_nak_queued {
+            return;
         }
-        self.told = false;
-        match self.execute(packet, link, memory, results) {
-            Ok(()) => Ok(()),
-            Err(Refusal::ReceiverNotReady) => {
-                self.told = true;
-                self.say(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
-                Ok(())
+        let psn = packet.bth().psn;
+        if psn != self.expected_psn {
+            if psn.compare(self.expected_psn).is_lt() {
+                self.duplicate(packet, connection, memory);
+            } else if !self.nak_sent {
+                self.nak_sent = true;
+                self.send_ack(Syndrome::Nak(NakCode::SequenceError), self.expected_psn);
             }
-            Err(Refusal::Fatal(code, status)) => {
-                self.replies.push_back(Reply::Acknowledge {
-                    psn,
-                    syndrome: Syndrome::Nak(code),
-                    msn: self.msn,
-                });
-                self.end_message(status, results);
-                results.events.push_back(match code {
-                    NakCode::RemoteAccess => Event::AccessViolation,
-                    NakCode::InvalidRequest | NakCode::SequenceError => Event::InvalidRequest,
-                    NakCode::RemoteOperation => Event::Fatal,
-                });
-                Err(Broken)
+            return;
+        }
+        self.nak_sent = false;
+        match self.execute(packet, connection, memory, notifications) {
+            Ok(()) => {}
+            Err(Nak::ReceiverNotReady) => {
+                self.nak_sent = true;
+                self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
+            }
+            Err(Nak::Fatal(code, status)) => {
+                self.fatal_nak_queued = true;
+                self.responses
+                    .push_back(Response::FatalNak { psn, code, status });
             }
         }
     }
 
-    /// A packet that was taken before: its answer may be lost, so it is answered again, but
-    /// nothing is done again that changes memory.
-    fn duplicate(&mut self, packet: &Packet<'_>, link: &Link, memory: &dyn Memory) {
-        if self.is_congested() {
+    /// Responds to a duplicate request, because the first response may be lost. Memory is not
+    /// changed again.
+    fn duplicate(&mut self, packet: &Packet<'_>, connection: &Connection, memory: &dyn Memory) {
+        if self.is_response_queue_full() {
             return;
         }
         let psn = packet.bth().psn;
         if let Some(reth) = packet.reth().filter(|_| !packet.opcode().is_write()) {
-            let packets = link.mtu.packets(reth.dma_len);
-            let known = packets <= self.expected.distance_from(psn);
-            let coming = self.replies.iter().any(|reply| reply.will_answer(psn));
-            if !known || coming || !self.access.contains(Access::REMOTE_READ) {
-                return;
-            }
+            let packets = connection.mtu.packets(reth.dma_len);
             let extent = Extent {
                 addr: reth.addr,
                 len: reth.dma_len,
             };
             let key = Key::Remote(reth.rkey);
-            if reth.dma_len > MAX_DMA_LEN
-                || check(memory, key, extent, Access::REMOTE_READ).is_err()
-            {
+            let known = self
+                .reads
+                .iter()
+                .any(|read| read.includes(psn, key, extent, connection.mtu));
+            let coming = self
+                .responses
+                .iter()
+                .any(|response| response.will_send(psn));
+            // The region may have been deregistered since the first request.
+            if !known || coming || check(memory, key, extent, Access::REMOTE_READ).is_err() {
                 return;
             }
-            self.replies
-                .push_back(Reply::read(psn, key, extent, packets, self.msn, false));
+            self.responses.push_back(Response::read(
+                psn,
+                key,
+                extent,
+                packets,
+                self.msn,
+                RequestKind::Duplicate,
+            ));
         } else if packet.opcode().has_atomic() {
             if let Some((_, original)) = self.atomics.iter().rev().find(|(done, _)| *done == psn) {
                 let (original, msn) = (*original, self.msn);
-                self.replies.push_back(Reply::Atomic {
+                self.responses.push_back(Response::Atomic {
                     psn,
                     original,
                     msn,
-                    fresh: false,
+                    request: RequestKind::Duplicate,
                 });
             }
         } else {
-            // Not of a READ or an atomic behind it, which only its own answer can complete: rxe
-            // takes this for that answer when it has that very PSN, and leaves memory as it was.
-            self.say(Syndrome::ACK, self.taken);
+            // The PSN must not be that of a later READ or atomic, which only its own response can
+            // complete: rxe would complete a READ by an acknowledgement with its PSN, without
+            // placing any bytes.
+            self.send_ack(Syndrome::ACK, self.duplicate_ack_psn);
         }
     }
 
-    /// Whether so many replies wait that no more are queued but those that must be.
-    fn is_congested(&self) -> bool {
-        self.replies.len() >= MAX_WAITING + 2 * self.max_rd_atomic
+    /// Number of queued responses to READs and atomics, without those to duplicates.
+    fn outstanding_reads(&self) -> usize {
+        self.responses
+            .iter()
+            .filter(|response| response.counts_as_outstanding())
+            .count()
     }
 
-    /// Queues an acknowledgement, in place of one that it includes and that has not left yet.
-    fn say(&mut self, syndrome: Syndrome, psn: Psn) {
-        let said = Reply::Acknowledge {
+    /// Whether responses that the peer can do without are dropped.
+    fn is_response_queue_full(&self) -> bool {
+        self.responses.len() >= MAX_QUEUED_RESPONSES + 2 * self.max_rd_atomic
+    }
+
+    /// Queues an ACK or NAK. An ACK replaces a queued ACK, which it includes.
+    fn send_ack(&mut self, syndrome: Syndrome, psn: Psn) {
+        let ack = Response::Acknowledge {
             psn,
             syndrome,
             msn: self.msn,
         };
         let positive = matches!(syndrome, Syndrome::Ack { .. });
-        let congested = self.is_congested();
-        match self.replies.back_mut() {
+        let full = self.is_response_queue_full();
+        match self.responses.back_mut() {
             Some(
-                last @ Reply::Acknowledge {
+                last @ Response::Acknowledge {
                     syndrome: Syndrome::Ack { .. },
                     ..
                 },
             ) if positive => {
-                *last = said;
+                *last = ack;
             }
-            _ if congested => {}
-            _ => self.replies.push_back(said),
+            _ if full => {}
+            _ => self.responses.push_back(ack),
         }
     }
 
-    /// Queues an answer that acknowledges all before it, in place of an acknowledgement that says
-    /// only that. Linux's rxe (since 5.19) fails a READ when such an acknowledgement is overtaken
-    /// by the READ's first response.
-    fn answer(&mut self, reply: Reply) {
+    /// Queues a response to a READ or atomic. It acknowledges all earlier requests and replaces a
+    /// queued ACK: Linux rxe (since 5.19) fails a READ whose first response overtakes such an ACK.
+    fn queue_response(&mut self, response: Response) {
         let positive = matches!(
-            self.replies.back(),
-            Some(Reply::Acknowledge {
+            self.responses.back(),
+            Some(Response::Acknowledge {
                 syndrome: Syndrome::Ack { .. },
                 ..
             })
         );
         if positive {
-            self.replies.pop_back();
+            self.responses.pop_back();
         }
-        self.replies.push_back(reply);
+        self.responses.push_back(response);
         self.unacknowledged = 0;
     }
 
-    /// The receive in use, if any, ends with a failure.
-    fn end_message(&mut self, status: WcStatus, results: &mut Results) {
+    /// Completes the receive in use, if any, with an error.
+    fn end_message(&mut self, status: WcStatus, notifications: &mut Notifications) {
         if let Message::Send { receive, .. } = std::mem::replace(&mut self.message, Message::None) {
-            results
+            notifications
                 .completions
-                .push_back(self.failure(receive.id, status));
+                .push_back(self.failed_completion(receive.id, status));
         }
     }
 
-    fn failure(&self, id: WrId, status: WcStatus) -> Completion {
+    fn failed_completion(&self, id: WrId, status: WcStatus) -> Completion {
         Completion {
             id,
             status,
@@ -317,7 +369,7 @@ impl Responder {
     }
 }
 
-/// Checks a range; nothing need be there for no bytes (IBTA C9-88).
+/// Checks a range of memory. An empty range needs no valid key (IBTA C9-88).
 fn check(memory: &dyn Memory, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
     if extent.len == 0 {
         Ok(())

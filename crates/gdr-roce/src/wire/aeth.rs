@@ -1,4 +1,4 @@
-//! The acknowledge extended transport header: how it went.
+//! The acknowledge extended transport header: the result of requests.
 
 use crate::psn::Msn;
 use crate::timer::RnrTimer;
@@ -6,29 +6,30 @@ use crate::timer::RnrTimer;
 /// Why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
-    /// A packet is missing: send again from this PSN on. The only one that is not the end.
+    /// A packet is missing: the requester sends again from this PSN on. The other codes end the
+    /// connection.
     SequenceError,
-    /// The request makes no sense here, or is not allowed.
+    /// The request is malformed, or the operation is not allowed.
     InvalidRequest,
-    /// The memory may not be accessed so.
+    /// Wrong key, range or permission.
     RemoteAccess,
-    /// The responder failed.
+    /// The responder could not execute the request.
     RemoteOperation,
 }
 
-/// What an AETH says.
+/// The syndrome of an AETH.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
-    /// Everything up to this PSN is done. The five bits are a credit count; 31 says none.
+    /// All requests up to this PSN are complete.
     Ack {
-        /// Encoded credits, 0 to 31.
+        /// Encoded credit count of five bits. 31 means that credits are not used.
         credits: u8,
     },
-    /// No receive is posted: try again, no sooner than this.
+    /// No receive is posted: the requester sends again after this time.
     ReceiverNotReady(RnrTimer),
-    /// Refused.
+    /// The request is refused.
     Nak(NakCode),
-    /// A byte that the specification keeps for later.
+    /// A reserved value.
     Reserved(u8),
 }
 
@@ -36,7 +37,7 @@ impl Syndrome {
     /// An acknowledgement without a credit count.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
-    /// Reads the byte.
+    /// The syndrome of a byte.
     pub const fn from_byte(byte: u8) -> Self {
         match byte {
             0x00..=0x1f => Self::Ack { credits: byte },
@@ -63,18 +64,18 @@ impl Syndrome {
     }
 }
 
-/// Acknowledge extended transport header, 4 bytes: on acknowledgements and READ responses, but
-/// not on those in the middle.
+/// Acknowledge extended transport header, 4 bytes: on acknowledgements, and on READ responses
+/// except the middle ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// How it went.
+    /// The result.
     pub syndrome: Syndrome,
-    /// Messages that the responder has completed.
+    /// The number of messages that the responder has completed.
     pub msn: Msn,
 }
 
 impl Aeth {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 4;
 
     /// Reads the header.
@@ -110,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_again(bytes: [u8; Aeth::LEN]) {
+        fn a_parsed_header_emits_the_same_bytes(bytes: [u8; Aeth::LEN]) {
             let mut again = [0; Aeth::LEN];
             Aeth::parse(&bytes).emit(&mut again);
             prop_assert_eq!(again, bytes);

@@ -1,4 +1,4 @@
-//! The atomic acknowledge extended transport header: the value before.
+//! The atomic acknowledge extended transport header: the original value.
 
 /// Atomic acknowledge extended transport header, 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,7 +8,7 @@ pub struct AtomicAckEth {
 }
 
 impl AtomicAckEth {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 8;
 
     /// Reads the header.

@@ -1,22 +1,22 @@
-//! The atomic extended transport header: where, and with which operands.
+//! The atomic extended transport header: address and operands.
 
-use crate::key::Rkey;
+use crate::ids::Rkey;
 
 /// Atomic extended transport header, 28 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicEth {
     /// Address of the eight bytes.
     pub addr: u64,
-    /// The region's key.
+    /// The key of the region.
     pub rkey: Rkey,
-    /// What to add, or what to put in place.
+    /// The number to add, or the replacement of a compare and swap.
     pub swap_or_add: u64,
-    /// What to compare with; ignored by fetch-and-add.
+    /// The number to compare with. A fetch and add ignores it.
     pub compare: u64,
 }
 
 impl AtomicEth {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 28;
 
     /// Reads the header.
@@ -46,7 +46,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_operand_comes_before_what_it_is_compared_with() {
+    fn the_swap_or_add_operand_comes_before_the_compare_operand() {
         let atomic = AtomicEth {
             addr: 1,
             rkey: Rkey(2),
@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_again(bytes: [u8; AtomicEth::LEN]) {
+        fn a_parsed_header_emits_the_same_bytes(bytes: [u8; AtomicEth::LEN]) {
             let mut again = [0; AtomicEth::LEN];
             AtomicEth::parse(&bytes).emit(&mut again);
             prop_assert_eq!(again, bytes);

@@ -1,6 +1,6 @@
-//! The base transport header: on every packet.
+//! The base transport header, which is on every packet.
 
-use crate::key::{PartitionKey, Qpn};
+use crate::ids::{PartitionKey, Qpn};
 use crate::psn::Psn;
 
 /// Base transport header, 12 bytes.
@@ -12,32 +12,32 @@ use crate::psn::Psn;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
-    /// What the packet is; see [`Opcode`](super::Opcode).
+    /// The type of the packet; see [`Opcode`](super::Opcode).
     pub opcode: u8,
-    /// The receiver's completion may wake a sleeping program.
+    /// The completion at the receiver is solicited, which may wake a waiting thread.
     pub solicited: bool,
-    /// The path migration state; set where no migration is used.
+    /// The path migration state. It is set if migration is not used.
     pub migrated: bool,
-    /// Bytes after the payload that are not payload, 0 to 3.
+    /// Number of padding bytes after the payload, 0 to 3.
     pub pad: u8,
-    /// Version of the transport: 0.
+    /// The transport version, 0.
     pub version: u8,
-    /// The partition.
+    /// The partition key.
     pub partition: PartitionKey,
-    /// Forward congestion: this packet met some.
+    /// FECN: this packet has met congestion.
     pub fecn: bool,
-    /// Backward congestion: packets the other way met some.
+    /// BECN: packets in the opposite direction have met congestion.
     pub becn: bool,
-    /// Whom it is for.
+    /// Number of the destination queue pair.
     pub dest_qpn: Qpn,
-    /// The requester asks for an acknowledgement.
+    /// The requester requests an acknowledgement.
     pub ack_request: bool,
-    /// The packet's number.
+    /// The packet sequence number.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 12;
 
     /// Reads the header; the reserved bits are ignored.
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_again(mut bytes: [u8; Bth::LEN]) {
+        fn a_parsed_header_emits_the_same_bytes(mut bytes: [u8; Bth::LEN]) {
             let bth = Bth::parse(&bytes);
             let mut again = [0; Bth::LEN];
             bth.emit(&mut again);

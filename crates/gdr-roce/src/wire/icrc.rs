@@ -1,10 +1,11 @@
-//! The invariant CRC: proof that nothing between the two ends changed what must not change.
+//! The invariant CRC, which detects changes to the invariant fields of a packet.
 //!
-//! CRC-32 with Ethernet's polynomial over eight bytes of ones, the IP and UDP headers, BTH and
-//! the rest, with ones for what a router or a socket may change: IPv4's type of service, time to
-//! live and checksum (IPv6: traffic class, flow label, hop limit), UDP's checksum, and BTH's
-//! FECN, BECN and reserved bits. It covers IPv4's identification and fragment field, so a sender
-//! must know what its socket puts there; IPv6 has none.
+//! It is a CRC-32 with the polynomial of Ethernet over eight bytes of ones, the IP and UDP headers,
+//! the BTH and the rest of the datagram. Fields that routers may change are replaced by ones: type
+//! of service, time to live and checksum of IPv4 (traffic class, flow label and hop limit of IPv6),
+//! the UDP checksum, and FECN, BECN and the reserved bits of the BTH. The identification and the
+//! fragment field of IPv4 are covered, so a sender must know which values its socket writes there.
+//! IPv6 does not have these fields.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,25 +13,25 @@ use crc32fast::Hasher;
 
 use super::Bth;
 
-/// Bytes on the wire.
+/// Length on the wire in bytes.
 pub const LEN: usize = 4;
 
 /// The invariant fields of an IP header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ip {
-    /// A header without options.
+    /// An IPv4 header without options.
     V4 {
         /// Source address.
         src: Ipv4Addr,
         /// Destination address.
         dst: Ipv4Addr,
-        /// The identification field; Linux writes 0 on an unconnected UDP socket that forbids
-        /// fragmentation, and counts up from there over the segments of one `UDP_SEGMENT` send.
+        /// The identification field. On an unconnected UDP socket that forbids fragmentation Linux
+        /// writes 0, or the index of the segment in a send with `UDP_SEGMENT`.
         identification: u16,
-        /// Whether fragmentation is forbidden (DF).
+        /// The DF flag: fragmentation is forbidden.
         dont_fragment: bool,
     },
-    /// A header without extensions.
+    /// An IPv6 header without extension headers.
     V6 {
         /// Source address.
         src: Ipv6Addr,
@@ -42,7 +43,7 @@ pub enum Ip {
 /// The invariant fields of the headers in front of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Path {
-    /// Of the IP header.
+    /// The fields of the IP header.
     pub ip: Ip,
     /// UDP source port.
     pub src_port: u16,
@@ -50,11 +51,13 @@ pub struct Path {
     pub dst_port: u16,
 }
 
-/// IP, UDP.
+/// Length of an IPv4 header without options.
 pub(super) const V4_LEN: usize = 20;
+/// Length of an IPv6 header.
 const V6_LEN: usize = 40;
+/// Length of a UDP header.
 pub(super) const UDP_LEN: usize = 8;
-/// Ones in place of InfiniBand's local route header.
+/// Length of the local route header of InfiniBand, in whose place RoCE has ones.
 const LRH_LEN: usize = 8;
 /// Protocol number of UDP.
 pub(super) const PROTOCOL_UDP: u8 = 17;
@@ -62,7 +65,8 @@ pub(super) const PROTOCOL_UDP: u8 = 17;
 impl Path {
     /// The CRC over the headers in front of `udp_len` bytes of UDP payload.
     ///
-    /// Lengths above 65507 cannot be sent and do not fit their fields; they are cut.
+    /// A length above 65507 does not fit the length fields and is truncated; such a datagram cannot
+    /// be sent.
     fn hasher(&self, udp_len: usize) -> Hasher {
         let mut bytes = [0xff; LRH_LEN + V6_LEN + UDP_LEN];
         let udp_total = (udp_len + UDP_LEN) as u16;
@@ -102,8 +106,7 @@ impl Path {
         hasher
     }
 
-    /// The ICRC of `body`, as the four bytes that follow it. `body` is all of a datagram before
-    /// its ICRC.
+    /// The ICRC of `body`, the datagram without its ICRC, as the four bytes that follow it.
     pub fn icrc(&self, body: &[u8]) -> [u8; LEN] {
         let mut hasher = self.hasher(body.len() + LEN);
         if let Some((header, rest)) = body.split_first_chunk::<{ Bth::LEN }>() {
@@ -138,9 +141,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A congestion notification that a ConnectX-4 Lx sent (scapy's test/contrib/roce.uts).
+    /// A congestion notification packet of a ConnectX-4 Lx (scapy's test/contrib/roce.uts).
     #[test]
-    fn a_network_cards_own_packet_matches() {
+    fn a_packet_of_a_network_card_matches() {
         let path = Path {
             ip: Ip::V4 {
                 src: Ipv4Addr::new(10, 0, 17, 1),
@@ -161,7 +164,7 @@ mod tests {
         assert!(!matches(&path, &datagram));
     }
 
-    /// A UC SEND of 18 bytes (the same source).
+    /// A UC SEND of 18 bytes (from the same file).
     #[test]
     fn a_packet_with_payload_and_padding_matches() {
         let host = Ipv4Addr::new(192, 168, 0, 7);
@@ -197,7 +200,7 @@ mod tests {
         let mut datagram = [7; 64];
         seal(&path, &mut datagram);
         assert!(matches(&path, &datagram));
-        // By hand: the pseudo headers written out.
+        // The reference: the pseudo headers written out.
         let mut bytes = vec![0xff; 8];
         bytes.extend([0x6f, 0xff, 0xff, 0xff, 0, 72, 17, 0xff]);
         bytes.extend(Ipv6Addr::LOCALHOST.octets());
@@ -217,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_flipped_bit_is_found_but_for_congestion(
+        fn any_flipped_bit_is_detected_except_congestion_bits(
             mut bytes in proptest::collection::vec(any::<u8>(), 16..300), bit in 0usize..2400,
         ) {
             let ip = Ip::V6 { src: Ipv6Addr::LOCALHOST, dst: Ipv6Addr::UNSPECIFIED };
@@ -229,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_of_any_length_are_judged(mut bytes: Vec<u8>) {
+        fn datagrams_of_any_length_are_accepted(mut bytes: Vec<u8>) {
             let ip = Ip::V6 { src: Ipv6Addr::LOCALHOST, dst: Ipv6Addr::UNSPECIFIED };
             let path = Path { ip, src_port: 1, dst_port: 4791 };
             seal(&path, &mut bytes);

@@ -1,13 +1,13 @@
-//! The invalidate extended transport header: a key that the sender is done with.
+//! The invalidate extended transport header: a remote key that the receiver invalidates.
 
-use crate::key::Rkey;
+use crate::ids::Rkey;
 
 /// Invalidate extended transport header, 4 bytes: on the last packet of a SEND with invalidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ieth(pub Rkey);
 
 impl Ieth {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 4;
 
     /// Reads the header.

@@ -1,13 +1,13 @@
-//! Immediate data: four bytes for the receiver's completion.
+//! Immediate data: four bytes for the completion of the receiver.
 
-use crate::key::Immediate;
+use crate::ids::Immediate;
 
-/// Immediate data, 4 bytes: on the last packet of a SEND or WRITE that has some.
+/// Immediate data, 4 bytes: on the last packet of a SEND or WRITE with immediate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImmDt(pub Immediate);
 
 impl ImmDt {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 4;
 
     /// Reads the header.

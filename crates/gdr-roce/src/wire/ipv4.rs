@@ -1,63 +1,57 @@
-//! A whole IPv4 packet, as a raw socket hands it over: with it the ICRC can be judged to all of
-//! its 32 bits, which takes the identification field.
+//! A whole IPv4 packet, as a raw socket receives it. It has the identification field, which the ICRC
+//! covers and which a UDP socket does not return.
 
 use std::net::Ipv4Addr;
 
 use super::icrc::{Ip, PROTOCOL_UDP, Path, UDP_LEN, V4_LEN};
 
-/// Why bytes are no UDP datagram that a RoCE sender makes.
+/// Why an IPv4 packet is not the UDP datagram of a RoCE sender. Such a packet must be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ipv4Error {
     /// Fewer bytes than the headers of IPv4 and UDP.
-    #[error("IPv4 packet: {0} bytes are fewer than its headers; drop it")]
+    #[error("IPv4 packet: {0} bytes are fewer than its headers")]
     Truncated(usize),
-    /// Another version of IP, or options, which the ICRC's pseudo header has no place for.
-    #[error("IPv4 packet: its first byte is {0:#04x}, not 0x45 (IPv4 without options); drop it")]
+    /// Another version of IP, or IP options, which the ICRC does not cover.
+    #[error("IPv4 packet: its first byte is {0:#04x}, not 0x45 (IPv4 without options)")]
     Version(u8),
-    /// Not UDP.
-    #[error("IPv4 packet: its protocol is {0}, not UDP; drop it")]
+    /// The protocol is not UDP.
+    #[error("IPv4 packet: its protocol is {0}, not UDP")]
     Protocol(u8),
-    /// A piece of a packet, or the reserved bit is set.
-    #[error("IPv4 packet: its flags and fragment offset are {0:#06x}, it is not whole; drop it")]
+    /// The packet is a fragment, or the reserved flag is set.
+    #[error("IPv4 packet: its flags and fragment offset are {0:#06x}, so it is a fragment")]
     Fragment(u16),
-    /// The lengths that IPv4 and UDP tell are not those of the bytes.
-    #[error("IPv4 packet: IP tells {ip} bytes and UDP {udp}, but there are {len}; drop it")]
-    Length {
-        /// Bytes that there are.
-        len: usize,
-        /// Bytes with the IP header, as it tells.
-        ip: u16,
-        /// Bytes with the UDP header, as that tells.
-        udp: u16,
-    },
+    /// The length field of IPv4 or UDP does not match the length of the packet.
+    #[error("IPv4 packet: {len} bytes, but its IP length is {ip} and its UDP length is {udp}")]
+    #[allow(missing_docs, reason = "the names say it")]
+    Length { len: usize, ip: u16, udp: u16 },
 }
 
-/// A datagram with what its IP and UDP headers say.
+/// A UDP datagram with the fields of its IP and UDP headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4Datagram<'a> {
     /// The fields that the ICRC covers.
     pub path: Path,
-    /// Where it came from.
+    /// The source address.
     pub src: Ipv4Addr,
-    /// Where it went.
+    /// The destination address.
     pub dst: Ipv4Addr,
-    /// UDP's own checksum; 0 says that the sender set none.
+    /// The UDP checksum. 0 means that the sender did not set it.
     pub checksum: u16,
-    /// What follows the UDP header: BTH to ICRC.
+    /// The UDP payload, from BTH to ICRC.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ipv4Datagram<'a> {
-    /// Bytes of the two headers.
+    /// Length of the two headers.
     pub const HEADERS: usize = V4_LEN + UDP_LEN;
 
-    /// Reads a whole packet. Safe on untrusted bytes. Neither IPv4's checksum nor UDP's is
+    /// Parses a whole packet. The bytes may be untrusted. The checksums of IPv4 and UDP are not
     /// checked.
     ///
     /// # Errors
     ///
-    /// Any [`Ipv4Error`]; such bytes are to be dropped.
+    /// Any [`Ipv4Error`]; the packet must be dropped.
     pub fn new(packet: &'a [u8]) -> Result<Self, Ipv4Error> {
         let truncated = Ipv4Error::Truncated(packet.len());
         let (ip, rest) = packet.split_first_chunk::<V4_LEN>().ok_or(truncated)?;
@@ -102,7 +96,7 @@ impl<'a> Ipv4Datagram<'a> {
     }
 }
 
-/// IPv4's DF.
+/// The DF flag.
 const DONT_FRAGMENT: u16 = 0x4000;
 
 #[cfg(test)]
@@ -112,8 +106,8 @@ mod tests {
     use super::super::icrc;
     use super::*;
 
-    /// The congestion notification of a ConnectX-4 Lx in scapy's test/contrib/roce.uts, whole but
-    /// for its type of service, time to live and header checksum.
+    /// The congestion notification packet of a ConnectX-4 Lx in scapy's test/contrib/roce.uts. Type
+    /// of service, time to live and header checksum are made up.
     fn network_cards_packet() -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 60, 0x71, 0x8c, 0x40, 0, 64, 17, 0, 0];
         packet.extend([10, 0, 17, 1, 10, 0, 18, 1]);
@@ -129,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_cards_own_packet_is_intact() {
+    fn a_packet_of_a_network_card_is_intact() {
         let packet = network_cards_packet();
         let read = Ipv4Datagram::new(&packet).unwrap();
         assert_eq!(read.path.dst_port, crate::wire::UDP_PORT);
@@ -138,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_is_found_but_for_those_that_may_change_on_the_way() {
+    fn any_flipped_bit_is_detected_except_in_mutable_fields() {
         let packet = network_cards_packet();
-        // Type of service, time to live, IPv4's checksum, UDP's, BTH's congestion bits.
+        // Type of service, time to live, IPv4 checksum, UDP checksum, congestion bits of the BTH.
         let may_change = [1, 8, 10, 11, 26, 27, 32];
         for bit in 0..8 * packet.len() {
             let mut flipped = packet.clone();
@@ -168,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_datagram_or_an_error(
+        fn any_bytes_give_a_datagram_or_an_error(
             mut packet in proptest::collection::vec(any::<u8>(), 0..200), whole: bool,
         ) {
             if whole && packet.len() >= Ipv4Datagram::HEADERS {
@@ -187,7 +181,7 @@ mod tests {
                 prop_assert_eq!(&read.src.octets(), &packet[12..16]);
                 prop_assert_eq!(&read.dst.octets(), &packet[16..20]);
                 prop_assert_eq!(&read.checksum.to_be_bytes(), &packet[26..28]);
-                // What is read is all that the ICRC covers.
+                // The parsed fields are all that the ICRC covers.
                 let mut sealed = packet.clone();
                 icrc::seal(&read.path, &mut sealed[Ipv4Datagram::HEADERS..]);
                 prop_assert_eq!(is_intact(&sealed), read.payload.len() >= icrc::LEN);

@@ -1,14 +1,15 @@
-//! What travels: one header a file, and the datagram that they make up.
+//! The wire format: one header per file, and the datagram that they form.
 //!
-//! A datagram here is the payload of a UDP packet to port [`UDP_PORT`]: BTH, the extension
-//! headers that its opcode asks for, payload, padding to four bytes, ICRC.
+//! A datagram is the payload of a UDP packet to port [`UDP_PORT`]: BTH, the extension headers of
+//! its opcode, payload, padding to four bytes, ICRC.
 //!
 //! - [`Packet::new`] takes untrusted bytes: it checks every length once, and no accessor of the
 //!   [`Packet`] can fail or panic afterwards. It does not check the ICRC; that is
 //!   [`icrc::matches`], which needs the IP and UDP headers' fields.
 //! - [`Ipv4Datagram::new`] takes untrusted bytes as well: a datagram with its IPv4 and UDP headers.
-//! - [`Headers`] is the owned form: [`Headers::parse`] a packet, [`Headers::emit`] one.
-//! - The headers' own `parse` and `emit` take arrays of exactly their size, so they cannot fail.
+//! - [`Headers`] is the owned form of the headers: [`Headers::parse`] reads them from a packet,
+//!   [`Headers::emit`] writes them.
+//! - `parse` and `emit` of a header take an array of its exact size, so they cannot fail.
 //!
 //! Formats: InfiniBand Architecture Specification volume 1, chapter 9 and annex A17 (RoCEv2).
 

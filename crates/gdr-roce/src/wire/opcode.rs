@@ -1,8 +1,8 @@
-//! The BTH opcode: what a packet is, and which headers follow.
+//! The BTH opcode: the type of a packet and its extension headers.
 
-/// Where a packet stands in its message.
+/// The position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)] // The names say it all.
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Position {
     First,
     Middle,
@@ -11,7 +11,7 @@ pub enum Position {
 }
 
 impl Position {
-    /// Of packet `index` of `count`.
+    /// The position of packet `index` of `count`.
     pub const fn of(index: u32, count: u32) -> Self {
         match (index == 0, index + 1 >= count) {
             (true, true) => Self::Only,
@@ -21,12 +21,12 @@ impl Position {
         }
     }
 
-    /// Whether a message begins here.
+    /// Whether the packet is the first of its message.
     pub const fn is_first(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends here.
+    /// Whether the packet is the last of its message.
     pub const fn is_last(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
@@ -35,7 +35,7 @@ impl Position {
 /// An opcode of the reliable connection service, or the congestion notification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-#[allow(missing_docs)] // The specification's own names.
+#[allow(missing_docs, reason = "the names are those of the specification")]
 pub enum Opcode {
     SendFirst = 0x00,
     SendMiddle = 0x01,
@@ -60,12 +60,12 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
-    /// CNP: slow down.
+    /// Congestion notification packet (CNP).
     CongestionNotification = 0x81,
 }
 
 impl Opcode {
-    /// All of them.
+    /// All opcodes.
     pub const ALL: [Self; 24] = [
         Self::SendFirst,
         Self::SendMiddle,
@@ -93,7 +93,7 @@ impl Opcode {
         Self::CongestionNotification,
     ];
 
-    /// The opcode of a byte; `None` for those of other services and the reserved ones.
+    /// The opcode of a byte, or `None` if it is reserved or belongs to another service.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         BY_BYTE[byte as usize]
     }
@@ -103,7 +103,7 @@ impl Opcode {
         self as u8
     }
 
-    /// A SEND packet's.
+    /// The opcode of a SEND packet.
     pub const fn send(position: Position, immediate: bool) -> Self {
         match (position, immediate) {
             (Position::First, _) => Self::SendFirst,
@@ -115,7 +115,7 @@ impl Opcode {
         }
     }
 
-    /// A WRITE packet's.
+    /// The opcode of a WRITE packet.
     pub const fn write(position: Position, immediate: bool) -> Self {
         match (position, immediate) {
             (Position::First, _) => Self::WriteFirst,
@@ -127,7 +127,7 @@ impl Opcode {
         }
     }
 
-    /// A READ response packet's.
+    /// The opcode of a READ response packet.
     pub const fn read_response(position: Position) -> Self {
         match position {
             Position::First => Self::ReadResponseFirst,
@@ -137,7 +137,7 @@ impl Opcode {
         }
     }
 
-    /// Where the packet stands in its message.
+    /// The position of the packet in its message.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -152,7 +152,7 @@ impl Opcode {
         }
     }
 
-    /// Whether this is an answer: for the requester, not the responder.
+    /// Whether the packet is a response, for the requester, rather than a request.
     pub const fn is_response(self) -> bool {
         matches!(
             self,
@@ -165,7 +165,7 @@ impl Opcode {
         )
     }
 
-    /// Any packet of a SEND.
+    /// Whether the packet is part of a SEND.
     pub const fn is_send(self) -> bool {
         matches!(
             self,
@@ -180,7 +180,7 @@ impl Opcode {
         )
     }
 
-    /// Any packet of a WRITE.
+    /// Whether the packet is part of a WRITE.
     pub const fn is_write(self) -> bool {
         matches!(
             self,
@@ -193,7 +193,7 @@ impl Opcode {
         )
     }
 
-    /// A READ response packet.
+    /// Whether the packet is a READ response.
     pub const fn is_read_response(self) -> bool {
         self.is_response() && self.has_payload()
     }
@@ -257,7 +257,7 @@ impl Opcode {
     }
 }
 
-/// Looked up once a packet.
+/// A table, because it is used once per packet.
 static BY_BYTE: [Option<Opcode>; 256] = {
     let mut table = [None; 256];
     let mut at = 0;
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_one_opcode_or_none() {
+    fn every_opcode_has_its_byte_and_other_bytes_have_none() {
         let known = (0..=255).filter_map(Opcode::from_byte).collect::<Vec<_>>();
         assert_eq!(known.len(), Opcode::ALL.len());
         assert!(

@@ -1,4 +1,4 @@
-//! The whole datagram: headers by opcode, payload, padding, ICRC.
+//! The whole datagram: the headers of its opcode, payload, padding, ICRC.
 
 use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Ieth, ImmDt, Opcode, Reth, icrc};
 use crate::mtu::Mtu;
@@ -6,56 +6,52 @@ use crate::mtu::Mtu;
 /// The longest datagram of a reliable connection: WRITE only with immediate, at the largest MTU.
 pub const MAX_DATAGRAM: usize = Bth::LEN + Reth::LEN + ImmDt::LEN + Mtu::B4096.bytes() + icrc::LEN;
 
-/// Bytes of padding after `len` bytes of payload.
+/// The number of padding bytes after `len` bytes of payload.
 pub const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
-/// Why bytes are no packet.
+/// Why a datagram is not a valid packet. Such a datagram must be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Fewer bytes than the headers, padding and ICRC that the opcode asks for.
-    #[error("packet: {len} bytes are too few, {needed} are needed; drop it")]
-    Truncated {
-        /// How many there are.
-        len: usize,
-        /// How many there must be, at the least.
-        needed: usize,
-    },
-    /// Not a multiple of four bytes.
-    #[error("packet: {0} bytes are no multiple of four; drop it")]
+    /// Fewer bytes than the headers of the opcode, the padding and the ICRC take.
+    #[error("packet: {len} bytes are too few, at least {needed} are needed")]
+    #[allow(missing_docs, reason = "the names say it")]
+    Truncated { len: usize, needed: usize },
+    /// The length is not a multiple of four.
+    #[error("packet: the length of {0} bytes is not a multiple of four")]
     Unaligned(usize),
-    /// An opcode of another service, or a reserved one.
-    #[error("packet: opcode {0:#04x} is not of the reliable connection service; drop it")]
+    /// A reserved opcode, or one of another service.
+    #[error("packet: opcode {0:#04x} does not belong to the reliable connection service")]
     Opcode(u8),
-    /// A version of the transport other than 0.
-    #[error("packet: transport version {0} is unknown; drop it")]
+    /// The transport version is not 0.
+    #[error("packet: transport version {0} is unknown")]
     Version(u8),
-    /// Bytes after a packet that carries no payload.
-    #[error("packet: {0} bytes follow a packet without payload; drop it")]
+    /// Payload or padding where the opcode has none.
+    #[error("packet: {0} bytes of payload, but the opcode has none")]
     Trailing(usize),
 }
 
-/// A datagram whose lengths were checked, over bytes that somebody else wrote.
+/// A view of an untrusted datagram whose lengths are checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bth: Bth,
     opcode: Opcode,
-    /// What lies between BTH and payload.
+    /// The extension headers, between BTH and payload.
     extensions: &'a [u8],
     payload: &'a [u8],
     datagram: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Checks the lengths of a whole datagram, ICRC included. Safe on untrusted bytes.
+    /// Checks the lengths of a whole datagram, including its ICRC field. The bytes may be untrusted.
     ///
-    /// The ICRC is not judged here: [`icrc::matches`] is.
+    /// The value of the ICRC is not checked; [`icrc::matches`] does that.
     ///
     /// # Errors
     ///
-    /// Any [`WireError`]; such bytes are to be dropped.
+    /// Any [`WireError`]; the datagram must be dropped.
     pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
         let truncated = |needed| WireError::Truncated {
             len: datagram.len(),
@@ -96,22 +92,22 @@ impl<'a> Packet<'a> {
         &self.bth
     }
 
-    /// What the packet is.
+    /// The opcode.
     pub const fn opcode(&self) -> Opcode {
         self.opcode
     }
 
-    /// The payload, without its padding.
+    /// The payload, without padding.
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// All bytes, with the ICRC.
+    /// The whole datagram, with the ICRC.
     pub const fn datagram(&self) -> &'a [u8] {
         self.datagram
     }
 
-    /// Where in the responder's memory, on packets that say it.
+    /// The RETH, if the opcode has one.
     pub fn reth(&self) -> Option<Reth> {
         let present = self.opcode.has_reth();
         present
@@ -119,7 +115,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// How it went, on packets that say it.
+    /// The AETH, if the opcode has one.
     pub fn aeth(&self) -> Option<Aeth> {
         let present = self.opcode.has_aeth();
         present
@@ -127,7 +123,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The operands, on an atomic request.
+    /// The AtomicETH, if the opcode has one.
     pub fn atomic(&self) -> Option<AtomicEth> {
         let present = self.opcode.has_atomic();
         present
@@ -135,7 +131,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The value before, on the answer to an atomic.
+    /// The AtomicAckETH, if the opcode has one.
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
         let present = self.opcode.has_atomic_ack();
         present
@@ -143,7 +139,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The immediate, on packets that have one.
+    /// The immediate data, if the opcode has any.
     pub fn immediate(&self) -> Option<ImmDt> {
         let present = self.opcode.has_immediate();
         present
@@ -151,7 +147,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The key to invalidate, on packets that say it.
+    /// The IETH, if the opcode has one.
     pub fn invalidate(&self) -> Option<Ieth> {
         let present = self.opcode.has_ieth();
         present
@@ -160,7 +156,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Bytes between BTH and payload.
+/// The length of the extension headers between BTH and payload.
 const fn extensions_len(opcode: Opcode) -> usize {
     let mut len = 0;
     if opcode.has_reth() {
@@ -184,30 +180,24 @@ const fn extensions_len(opcode: Opcode) -> usize {
     len
 }
 
-/// A packet's headers, owned. Those that the opcode does not ask for are not emitted; those that
-/// it asks for and that are missing here are emitted as zeros.
+/// The headers of a packet, owned. A header that the opcode does not have is not emitted; a header
+/// that the opcode has and that is `None` here is emitted as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the types say it")]
 pub struct Headers {
-    /// What the packet is; goes before `bth.opcode`.
+    /// The opcode. `bth.opcode` is ignored by [`emit`](Self::emit).
     pub opcode: Opcode,
-    /// On every packet.
     pub bth: Bth,
-    /// Where in the responder's memory.
     pub reth: Option<Reth>,
-    /// How it went.
     pub aeth: Option<Aeth>,
-    /// An atomic's operands.
     pub atomic: Option<AtomicEth>,
-    /// The value before an atomic.
     pub atomic_ack: Option<AtomicAckEth>,
-    /// For the receiver's completion.
     pub immediate: Option<ImmDt>,
-    /// A key to invalidate.
     pub invalidate: Option<Ieth>,
 }
 
 impl Headers {
-    /// Headers of a BTH only.
+    /// Headers with a BTH only.
     pub const fn new(opcode: Opcode, bth: Bth) -> Self {
         Self {
             opcode,
@@ -235,22 +225,22 @@ impl Headers {
         }
     }
 
-    /// Bytes that [`emit`](Self::emit) writes: the payload follows them.
+    /// The number of bytes that [`emit`](Self::emit) writes. The payload follows them.
     pub const fn buffer_len(&self) -> usize {
         Bth::LEN + extensions_len(self.opcode)
     }
 
-    /// Bytes of the datagram with `payload` bytes of payload.
+    /// The length of the datagram with `payload` bytes of payload.
     pub const fn datagram_len(&self, payload: usize) -> usize {
         self.buffer_len() + payload + padding(payload) + icrc::LEN
     }
 
-    /// Writes the headers to the front of `out`, with the pad count for `payload` bytes of
-    /// payload, and tells how many bytes they took.
+    /// Writes the headers to the start of `out`, with the pad count for `payload` bytes of payload,
+    /// and returns their length.
     ///
     /// # Panics
     ///
-    /// When `out` is shorter than [`buffer_len`](Self::buffer_len).
+    /// If `out` is shorter than [`buffer_len`](Self::buffer_len).
     pub fn emit(&self, payload: usize, out: &mut [u8]) -> usize {
         let opcode = self.opcode;
         let mut at = 0;
@@ -309,7 +299,7 @@ impl Headers {
     }
 }
 
-/// Lets `emit` fill the next `N` bytes of `out`, zeros before.
+/// Writes the `N` bytes that `emit` sets, zero by default, to `out` at `at`, and advances `at`.
 fn put<const N: usize>(out: &mut [u8], at: &mut usize, emit: impl FnOnce(&mut [u8; N])) {
     let mut bytes = [0; N];
     emit(&mut bytes);
@@ -322,7 +312,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Headers and payload as one datagram with an ICRC of zeros.
+    /// A datagram with an ICRC of zeros.
     fn datagram(headers: &Headers, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; headers.datagram_len(payload.len())];
         let at = headers.emit(payload.len(), &mut bytes);
@@ -340,11 +330,24 @@ mod tests {
         assert_eq!(longest, MAX_DATAGRAM);
     }
 
+    #[test]
+    fn the_opcode_of_the_headers_goes_before_that_of_the_bth() {
+        let bth = Bth {
+            opcode: Opcode::Acknowledge.byte(),
+            ..Bth::parse(&[0; Bth::LEN])
+        };
+        let headers = Headers::new(Opcode::SendOnly, bth);
+        let bytes = datagram(&headers, b"four");
+        let packet = Packet::new(&bytes).unwrap();
+        assert_eq!(packet.opcode(), Opcode::SendOnly);
+        assert_eq!(packet.payload(), b"four");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
-        fn any_bytes_are_a_packet_or_an_error(
+        fn any_bytes_give_a_packet_or_an_error(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..80), opcode in 0usize..48,
         ) {
             if let (Some(first), Some(opcode)) = (bytes.first_mut(), Opcode::ALL.get(opcode)) {
@@ -357,7 +360,7 @@ mod tests {
                 let headers = Headers::parse(&packet);
                 let mut again = datagram(&headers, packet.payload());
                 again.truncate(again.len() - icrc::LEN);
-                // A sender may pad with anything, and by more than it must.
+                // A sender may use any padding bytes, and more of them than necessary.
                 let second = Packet::new(&bytes).map(|p| p.payload().len());
                 prop_assert_eq!(second, Ok(packet.payload().len()));
                 let end = headers.buffer_len() + packet.payload().len();
@@ -366,7 +369,7 @@ mod tests {
         }
 
         #[test]
-        fn headers_survive_the_wire(
+        fn emitted_headers_are_parsed_unchanged(
             opcode in 0usize..24,
             bth: [u8; Bth::LEN], reth: [u8; 16], aeth: [u8; 4], atomic: [u8; 28], word: [u8; 4],
             ack: [u8; 8], payload in proptest::collection::vec(any::<u8>(), 0..64),

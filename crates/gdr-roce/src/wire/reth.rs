@@ -1,20 +1,20 @@
-//! The RDMA extended transport header: where in the responder's memory.
+//! The RDMA extended transport header: a range in the memory of the responder.
 
-use crate::key::Rkey;
+use crate::ids::Rkey;
 
 /// RDMA extended transport header, 16 bytes: on the first packet of a WRITE, and on a READ request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reth {
     /// Address of the first byte.
     pub addr: u64,
-    /// The region's key.
+    /// The key of the region.
     pub rkey: Rkey,
-    /// Bytes of the whole message.
+    /// Length of the whole message.
     pub dma_len: u32,
 }
 
 impl Reth {
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 16;
 
     /// Reads the header.
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_again(bytes: [u8; Reth::LEN]) {
+        fn a_parsed_header_emits_the_same_bytes(bytes: [u8; Reth::LEN]) {
             let mut again = [0; Reth::LEN];
             Reth::parse(&bytes).emit(&mut again);
             prop_assert_eq!(again, bytes);

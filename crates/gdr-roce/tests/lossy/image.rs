@@ -1,4 +1,4 @@
-//! Memory that knows what it may become, and panics at anything else.
+//! Memory that knows its expected contents, and panics at any other write.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ pub(crate) const LKEY: Lkey = Lkey(77);
 pub(crate) const RKEY: Rkey = Rkey(99);
 pub(crate) const BASE: u64 = 0xdead_0000_0000;
 
-/// One side's memory: bytes, what they may become, and by whom now.
+/// The memory of one side: its bytes, their expected values, and who may write them now.
 pub(crate) struct Image {
     pub(crate) bytes: Vec<u8>,
     pub(crate) want: Vec<u8>,
     pub(crate) open: Vec<Open>,
-    /// How many atomics were applied to the first eight bytes.
+    /// The number of atomics that were applied to the first eight bytes.
     pub(crate) atomics: usize,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Open {
 }
 
 impl Image {
-    /// A new piece of `len` random bytes, away from the others.
+    /// Allocates `len` random bytes, not adjacent to the others.
     pub(crate) fn allocate(&mut self, len: u32, random: &mut Random) -> Range<usize> {
         let start = self.bytes.len() + 1 + random.below(9) as usize;
         let end = start + len as usize;
@@ -39,7 +39,7 @@ impl Image {
         start..end
     }
 
-    /// Pieces of `len` bytes in all.
+    /// Allocates `len` bytes in several pieces.
     pub(crate) fn pieces(&mut self, len: u32, random: &mut Random) -> Vec<Range<usize>> {
         let mut left = len;
         let mut pieces = Vec::new();
@@ -52,14 +52,14 @@ impl Image {
         pieces
     }
 
-    /// `pieces` are to become `bytes`, from their front on.
+    /// Sets the expected contents of `pieces`, from the first byte on.
     pub(crate) fn expect(&mut self, pieces: &[Range<usize>], mut bytes: &[u8]) {
         for piece in pieces {
             let (here, rest) = bytes.split_at(bytes.len().min(piece.len()));
             self.want[piece.start..piece.start + here.len()].copy_from_slice(here);
             bytes = rest;
         }
-        assert_eq!(bytes, b"", "the pieces hold it all");
+        assert_eq!(bytes, b"", "the pieces are long enough");
     }
 
     pub(crate) fn gather(&self, pieces: &[Range<usize>]) -> Vec<u8> {
@@ -70,7 +70,8 @@ impl Image {
             .collect()
     }
 
-    /// Opens or closes the first `len` bytes of `pieces`. What is closed must be as wanted.
+    /// Opens or closes the first `len` bytes of `pieces`. Closed bytes must have their expected
+    /// contents.
     pub(crate) fn set(&mut self, pieces: &[Range<usize>], mut len: usize, open: Open) {
         for piece in pieces {
             let range = piece.start..piece.start + piece.len().min(len);
@@ -78,7 +79,7 @@ impl Image {
             if open == Open::Closed {
                 assert!(
                     self.bytes[range.clone()] == self.want[range.clone()],
-                    "completed untruly"
+                    "the request completed with other bytes than expected"
                 );
             }
             self.open[range].fill(open);

@@ -1,8 +1,8 @@
-//! Two queue pairs over a network that loses, repeats, delays and breaks packets.
+//! Two queue pairs over a network that loses, duplicates, delays and corrupts packets.
 //!
-//! What every byte of both memories may become is known beforehand. The memories refuse, by a
-//! panic, any other byte, any byte outside a request that is posted and not complete, and any
-//! second change after the completion. Set `GDR_ROCE_SEED` to run other cases.
+//! The expected value of every byte of both memories is known in advance. The memories panic at a
+//! write of any other value, at a write outside a posted and incomplete request, and at a write
+//! after its completion. Set `GDR_ROCE_SEED` to run other cases.
 
 #[path = "../fixture/mod.rs"]
 mod fixture;
@@ -13,8 +13,8 @@ use std::ops::Range;
 
 use fixture::{Faults, Network, Random, Settings, Side, connected};
 use gdr_roce::{
-    AckTimeout, Capabilities, Completion, Data, Mtu, Operation, Pace, Psn, RecvRequest, RnrTimer,
-    Segment, SendFlags, SendRequest, WcOpcode, WcStatus, WrId,
+    AckTimeout, Capabilities, Completion, Data, Mtu, Operation, Psn, RecvRequest, RnrTimer,
+    Segment, SendFlags, SendRequest, TransportConfig, WcOpcode, WcStatus, WrId,
 };
 use image::{BASE, Image, LKEY, Open};
 use script::{Script, Step, write_step};
@@ -43,12 +43,11 @@ impl Case {
         let window = 2 + random.below(127) as u32;
         let settings = Settings {
             mtu,
-            pace: Pace {
-                window,
-                read_packets: 1 + random.below(window.into()) as u32,
-                ack_request_every: 1 + random.below(40) as u32,
-                ack_every: 1 + random.below(40) as u32,
-            },
+            config: TransportConfig::DEFAULT
+                .with_window(window)
+                .with_read_packets(1 + random.below(window.into()) as u32)
+                .with_ack_request_interval(1 + random.below(40) as u32)
+                .with_ack_interval(1 + random.below(40) as u32),
             caps: Capabilities {
                 max_send_wr: 32,
                 max_recv_wr: 32,
@@ -90,7 +89,7 @@ impl Case {
         }
     }
 
-    /// Posts some of what is not posted yet.
+    /// Posts some of the next requests and receives.
     fn post(&mut self, side: usize) {
         let sends = self.random.below(6);
         for _ in 0..sends {
@@ -99,7 +98,7 @@ impl Case {
             let Some(step) = script.steps.get(script.posted) else {
                 break;
             };
-            // Unsignalled requests leave the queue unseen: what was posted bounds them.
+            // Unsignalled requests complete silently, so all posted ones count as in the queue.
             if in_flight >= self.settings.caps.max_send_wr as usize || script.failed.is_some() {
                 break;
             }
@@ -159,22 +158,22 @@ impl Case {
         }
     }
 
-    fn judge(&mut self, side: usize) {
+    fn check_completions(&mut self, side: usize) {
         for done in self.net.completions(side) {
             if done.opcode.is_receive() {
-                self.judge_receive(side, &done);
+                self.check_receive(side, &done);
             } else {
-                self.judge_send(side, &done);
+                self.check_send(side, &done);
             }
         }
     }
 
-    fn judge_receive(&mut self, side: usize, done: &Completion) {
+    fn check_receive(&mut self, side: usize, done: &Completion) {
         let script = &mut self.scripts[side];
         assert_eq!(
             done.id,
             WrId(script.received as u64),
-            "receives end in order"
+            "receives complete in order"
         );
         script.received += 1;
         if done.status != WcStatus::Success {
@@ -194,17 +193,20 @@ impl Case {
             let range = awaited.written.clone();
             assert!(
                 memory.bytes[range.clone()] == memory.want[range],
-                "told before it was there"
+                "the completion came before the bytes"
             );
         }
     }
 
-    fn judge_send(&mut self, side: usize, done: &Completion) {
+    fn check_send(&mut self, side: usize, done: &Completion) {
         let index = done.id.0 as usize;
-        assert!(index >= self.scripts[side].done, "requests end in order");
+        assert!(
+            index >= self.scripts[side].done,
+            "requests complete in order"
+        );
         let success = done.status == WcStatus::Success;
         let first = self.scripts[side].done;
-        // Those without a completion of their own are done, too.
+        // Earlier requests without a completion are complete, too.
         for at in first..index + usize::from(success) {
             let step = &self.scripts[side].steps[at];
             assert!(at == index || !step.flags.contains(SendFlags::SIGNALLED));
@@ -235,7 +237,7 @@ impl Case {
                 "acknowledged before received"
             );
         } else if script.failed.is_none() {
-            // Only silence may end these connections, or the end of the connection itself.
+            // Only a lack of responses may fail the first request.
             assert!(
                 matches!(done.status, WcStatus::RetryExceeded | WcStatus::WrFlushed),
                 "{done:?}"
@@ -247,7 +249,7 @@ impl Case {
         self.scripts[side].done = index + 1;
     }
 
-    /// Runs to the end; tells whether both sides did everything.
+    /// Runs to the end, and returns whether both sides completed all requests.
     fn run(&mut self) -> bool {
         let mut idle = 0;
         loop {
@@ -256,7 +258,7 @@ impl Case {
             }
             let moved = self.net.step();
             for side in 0..2 {
-                self.judge(side);
+                self.check_completions(side);
             }
             let over =
                 |script: &Script| script.failed.is_some() || script.done == script.steps.len();
@@ -271,19 +273,19 @@ impl Case {
             let counter = u64::from_ne_bytes(*memory.bytes.first_chunk().expect("eight"));
             assert_eq!(
                 counter, script.counter[memory.atomics],
-                "atomics are done once, in order"
+                "atomics are executed once, in order"
             );
             if self.scripts[1 - side].failed.is_none() {
                 assert_eq!(memory.atomics + 1, script.counter.len());
             }
-            // Nobody retries into the past.
+            // A retransmission is never an invalid request.
             assert_eq!(self.net.sides[side].qp.poll_event(), None);
         }
         self.scripts.iter().all(|script| script.failed.is_none())
     }
 }
 
-/// None, each alone, all together, and far too much.
+/// No faults, each fault alone, all together, and an extreme rate of all.
 const FAULTS: [Faults; 7] = [
     Faults {
         lose: 0,
@@ -329,7 +331,7 @@ const FAULTS: [Faults; 7] = [
     },
 ];
 
-/// Runs cases of one MTU until 200,000 packets were sent: a million over all MTUs.
+/// Runs cases with one MTU until 200,000 packets are sent: a million over all MTUs.
 fn run(mtu: Mtu) {
     let base = std::env::var("GDR_ROCE_SEED")
         .ok()
@@ -349,7 +351,10 @@ fn run(mtu: Mtu) {
             let script = &case.scripts[side];
             (script.done, script.failed, case.net.sides[side].qp.state())
         });
-        assert!(complete || kind == 6, "mild faults are healed: {ends:?}");
+        assert!(
+            complete || kind == 6,
+            "the connection survives moderate faults: {ends:?}"
+        );
         whole[kind] += u32::from(complete);
         packets += case.net.packets;
         dropped += case.net.dropped;
@@ -360,26 +365,26 @@ fn run(mtu: Mtu) {
 }
 
 #[test]
-fn no_fault_places_a_wrong_byte_at_mtu_256() {
+fn network_faults_corrupt_no_byte_at_mtu_256() {
     run(Mtu::B256);
 }
 
 #[test]
-fn no_fault_places_a_wrong_byte_at_mtu_512() {
+fn network_faults_corrupt_no_byte_at_mtu_512() {
     run(Mtu::B512);
 }
 
 #[test]
-fn no_fault_places_a_wrong_byte_at_mtu_1024() {
+fn network_faults_corrupt_no_byte_at_mtu_1024() {
     run(Mtu::B1024);
 }
 
 #[test]
-fn no_fault_places_a_wrong_byte_at_mtu_2048() {
+fn network_faults_corrupt_no_byte_at_mtu_2048() {
     run(Mtu::B2048);
 }
 
 #[test]
-fn no_fault_places_a_wrong_byte_at_mtu_4096() {
+fn network_faults_corrupt_no_byte_at_mtu_4096() {
     run(Mtu::B4096);
 }

@@ -1,4 +1,4 @@
-//! What both sides do, made up beforehand.
+//! The requests and receives of both sides, generated in advance.
 
 use std::ops::Range;
 
@@ -7,30 +7,30 @@ use gdr_roce::{AtomicOp, Immediate, Mtu, Operation, Remote, SendFlags, WcOpcode,
 use crate::fixture::{Network, Random};
 use crate::image::{BASE, Image, RKEY};
 
-/// A request, and where its bytes end up.
+/// A request and its memory.
 pub(crate) struct Step {
     pub(crate) operation: Operation,
     pub(crate) len: u32,
-    /// Source or destination here.
+    /// The local source or destination.
     pub(crate) local: Vec<Range<usize>>,
-    /// The peer's bytes of a WRITE or READ.
+    /// The remote range of a WRITE or READ.
     pub(crate) remote: Range<usize>,
     pub(crate) flags: SendFlags,
     pub(crate) inline: bool,
 }
 
-/// A receive and the message that is to come.
+/// A receive and the expected message.
 pub(crate) struct Awaited {
     pub(crate) pieces: Vec<Range<usize>>,
     pub(crate) len: u32,
     pub(crate) opcode: WcOpcode,
     pub(crate) immediate: Option<Immediate>,
     pub(crate) solicited: bool,
-    /// Where a WRITE with immediate puts its bytes.
+    /// The range that a WRITE with immediate fills.
     pub(crate) written: Range<usize>,
 }
 
-/// One side's requests and receives, and how far they are.
+/// The requests and receives of one side, and their progress.
 #[derive(Default)]
 pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
@@ -40,11 +40,11 @@ pub(crate) struct Script {
     pub(crate) awaited: Vec<Awaited>,
     pub(crate) receives_posted: usize,
     pub(crate) received: usize,
-    /// The counter's value after so many atomics of the *peer*.
+    /// The values of the counter after each atomic of the *peer*.
     pub(crate) counter: Vec<u64>,
 }
 
-/// Makes up a request of side `from`, and where its bytes go.
+/// Generates a request of side `from` and its memory.
 pub(crate) fn write_step(
     net: &mut Network<Image>,
     scripts: &mut [Script; 2],

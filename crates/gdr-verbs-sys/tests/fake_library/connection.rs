@@ -1,4 +1,4 @@
-//! Two queue pairs of made-up devices, and memory for them.
+//! Two connected queue pairs of simulated devices, and their memory.
 
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
@@ -12,13 +12,13 @@ use gdr_verbs_sys::*;
 pub(crate) const FIRST: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 pub(crate) const SECOND: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
 
-/// Nothing here takes a noticeable part of this.
+/// The limit of each wait; the operations of these tests take a small fraction of it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// What each queue is given as its program's own.
+/// The `cq_context` of each queue.
 pub(crate) const OWN: usize = 0x1234;
 
-/// Everything that a region may permit.
+/// All access flags of a region.
 pub(crate) fn all_access() -> ibv_access_flags {
     ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
         | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
@@ -34,25 +34,25 @@ pub(crate) fn two_devices() -> Fake {
     fake
 }
 
-/// The device with this name, opened.
+/// Opens the device with this name.
 pub(crate) fn open(verbs: &Verbs, name: &str) -> *mut ibv_context {
     let devices = verbs.devices().unwrap();
     let named = |device: &&*mut ibv_device| {
-        // SAFETY: the list is there, and with it the device; its name is text.
+        // SAFETY: the list and its devices are alive, and names are C strings.
         let text = unsafe { std::ffi::CStr::from_ptr(verbs.ibv_get_device_name(**device)) };
         text.to_str() == Ok(name)
     };
     let device = *devices.as_slice().iter().find(named).unwrap();
-    // SAFETY: the list is there, and with it the device.
+    // SAFETY: the list and its devices are alive.
     unsafe { verbs.ibv_open_device(device) }.unwrap().as_ptr()
 }
 
-/// One end: a device, a domain, a completion queue and a queue pair. Ended by [`Side::close`].
+/// One side: a device, a domain, a completion queue and a queue pair. [`Side::close`] destroys them.
 pub(crate) struct Side {
     pub(crate) verbs: &'static Verbs,
     pub(crate) context: *mut ibv_context,
     pub(crate) domain: *mut ibv_pd,
-    /// Null where completions are only polled.
+    /// Null if completions are only polled.
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) queue: *mut ibv_cq,
     pub(crate) pair: *mut ibv_qp,
@@ -63,7 +63,7 @@ impl Side {
         Self::make(verbs, name, |_| ptr::null_mut())
     }
 
-    /// With a channel that tells of completions.
+    /// As [`Side::new`], with a channel for completion events.
     pub(crate) fn with_channel(verbs: &'static Verbs, name: &str) -> Self {
         Self::make(verbs, name, |context| {
             // SAFETY: the context is open, and the side outlives the channel.
@@ -80,7 +80,7 @@ impl Side {
     ) -> Self {
         let context = open(verbs, name);
         let channel = channel(context);
-        // SAFETY: the context is open until `close`, and what is made from it alive.
+        // SAFETY: the context and its objects are alive until `close`.
         unsafe {
             let domain = verbs.ibv_alloc_pd(context).unwrap().as_ptr();
             let own = ptr::without_provenance_mut(OWN);
@@ -168,7 +168,7 @@ impl Side {
         self.modify(&mut attr, mask)
     }
 
-    /// With answers that are waited for 8 times 0.26 ms, and receives for 30 ms.
+    /// With 8 tries of 0.26 ms for a response, and 30 ms for a receive of the peer.
     pub(crate) fn to_rts(&self) -> Result<(), VerbError> {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
@@ -202,8 +202,8 @@ impl Side {
 
     pub(crate) fn register(&self, bytes: &mut [u64], access: ibv_access_flags) -> NonNull<ibv_mr> {
         let address = bytes.as_mut_ptr().cast();
-        // SAFETY: the tests keep the bytes until they have ended the registration, and look at
-        // them only when nothing moves.
+        // SAFETY: the tests keep the bytes until they deregister them, and read them only
+        // while no transfer runs.
         unsafe {
             self.verbs
                 .reg_mr(self.domain, address, size_of_val(bytes), access)
@@ -224,7 +224,7 @@ impl Side {
     ) -> Result<(), Errno> {
         request.sg_list = segments.as_mut_ptr();
         request.num_sge = segments.len() as i32;
-        // SAFETY: the queue pair is alive, and the memory, as the tests keep it.
+        // SAFETY: the queue pair is alive, and the tests keep the memory alive.
         let posted = unsafe { ibv_post_send(self.pair, &mut request) };
         posted.map_err(|refusal| refusal.error.errno())
     }
@@ -236,12 +236,12 @@ impl Side {
             num_sge: segments.len() as i32,
             ..Default::default()
         };
-        // SAFETY: the queue pair is alive, and the memory, as the tests keep it.
+        // SAFETY: the queue pair is alive, and the tests keep the memory alive.
         let posted = unsafe { ibv_post_recv(self.pair, &mut request) };
         posted.map_err(|refusal| refusal.error.errno())
     }
 
-    /// The next completion, when it is there.
+    /// The next completion, if the queue has one.
     pub(crate) fn poll(&self) -> Option<ibv_wc> {
         let mut room = [MaybeUninit::uninit(); 1];
         // SAFETY: the queue is alive.
@@ -262,7 +262,7 @@ impl Side {
     }
 
     pub(crate) fn close(self) {
-        // SAFETY: all of these are alive, are used by nothing else, and go in the right order.
+        // SAFETY: the objects are alive and unused, and each is destroyed before what it depends on.
         unsafe {
             self.verbs.ibv_destroy_qp(self.pair).unwrap();
             self.verbs.ibv_destroy_cq(self.queue).unwrap();
@@ -304,7 +304,7 @@ pub(crate) fn segment(region: NonNull<ibv_mr>, offset: u64, length: u32) -> ibv_
     }
 }
 
-/// A signalled request that names a place of the peer.
+/// A signalled request for an address of the peer.
 pub(crate) fn request(
     id: u64,
     opcode: ibv_wr_opcode,

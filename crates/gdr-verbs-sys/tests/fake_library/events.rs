@@ -6,7 +6,7 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// Whether something can be read from the descriptor now.
+/// Whether the descriptor is readable now.
 fn readable(fd: c_int) -> bool {
     let mut poll = libc::pollfd {
         fd,
@@ -18,7 +18,7 @@ fn readable(fd: c_int) -> bool {
 }
 
 #[test]
-fn a_port_tells_that_it_went_down_and_came_back() {
+fn a_port_raises_an_event_when_it_goes_down_and_comes_back() {
     let fake = two_devices();
     let verbs = fake.verbs();
     let context = open(verbs, "mlx5_0");
@@ -35,31 +35,31 @@ fn a_port_tells_that_it_went_down_and_came_back() {
             ibv_event_type::IBV_EVENT_PORT_ACTIVE,
         ),
     ] {
-        fake.tell(&Request::Port {
+        fake.request(&Request::Port {
             device: "mlx5_0".to_owned(),
             port: 1,
             state: state.0,
         });
         assert!(readable(fd));
-        let mut told = ibv_async_event::default();
+        let mut raised = ibv_async_event::default();
         // SAFETY: the context is open, and there is an event.
-        unsafe { verbs.ibv_get_async_event(context, &mut told) }.unwrap();
-        assert_eq!(told.event_type, event);
+        unsafe { verbs.ibv_get_async_event(context, &mut raised) }.unwrap();
+        assert_eq!(raised.event_type, event);
         // SAFETY: the event is about a port.
-        assert_eq!(unsafe { told.element.port_num }, 1);
-        // SAFETY: the event was taken, and is acknowledged once.
-        unsafe { verbs.ibv_ack_async_event(&mut told) };
+        assert_eq!(unsafe { raised.element.port_num }, 1);
+        // SAFETY: the event was returned, and is acknowledged once.
+        unsafe { verbs.ibv_ack_async_event(&mut raised) };
         // SAFETY: the context is open.
         let port = unsafe { verbs.query_port(context, 1) }.unwrap();
         assert_eq!(port.state, state);
     }
-    // SAFETY: nothing else uses it.
+    // SAFETY: the context is open and unused.
     unsafe { verbs.ibv_close_device(context) }.unwrap();
     fake.assert_clean();
 }
 
 #[test]
-fn a_channel_tells_of_a_completion_once_it_was_asked_to() {
+fn an_armed_queue_raises_one_completion_event() {
     let fake = two_devices();
     let verbs = fake.verbs();
     let (a, b) = (
@@ -82,15 +82,15 @@ fn a_channel_tells_of_a_completion_once_it_was_asked_to() {
         a.send(send, &mut []).unwrap();
     }
     assert!(readable(fd));
-    let (mut told, mut own) = (ptr::null_mut(), ptr::null_mut());
+    let (mut queue, mut own) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the channel is alive and has an event, which is acknowledged once.
     unsafe {
         verbs
-            .ibv_get_cq_event(b.channel, &mut told, &mut own)
+            .ibv_get_cq_event(b.channel, &mut queue, &mut own)
             .unwrap();
-        verbs.ibv_ack_cq_events(told, 1);
+        verbs.ibv_ack_cq_events(queue, 1);
     }
-    assert_eq!((told, own.addr()), (b.queue, OWN));
+    assert_eq!((queue, own.addr()), (b.queue, OWN));
     assert!(
         !readable(fd),
         "one event for the request, not for each completion"

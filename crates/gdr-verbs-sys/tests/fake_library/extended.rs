@@ -6,10 +6,10 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// A side whose queues are the extended ones.
+/// A side with extended queues.
 fn extended(verbs: &'static Verbs, name: &str) -> (Side, *mut ibv_cq_ex, *mut ibv_qp_ex) {
     let context = open(verbs, name);
-    // SAFETY: the context is open until the side is closed, and what is made from it alive.
+    // SAFETY: the context and its objects are alive until the side is closed.
     unsafe {
         let domain = verbs.ibv_alloc_pd(context).unwrap().as_ptr();
         let mut wanted = ibv_cq_init_attr_ex {
@@ -49,7 +49,7 @@ fn extended(verbs: &'static Verbs, name: &str) -> (Side, *mut ibv_cq_ex, *mut ib
 }
 
 #[test]
-fn requests_that_are_built_and_completions_that_are_read_piece_by_piece() {
+fn extended_queues_post_requests_and_read_completions_by_field() {
     let fake = two_devices();
     let verbs = fake.verbs();
     let (a, queue, pair) = extended(verbs, "mlx5_0");
@@ -59,8 +59,8 @@ fn requests_that_are_built_and_completions_that_are_read_piece_by_piece() {
     let source = a.register(&mut near, all_access());
     let target = b.register(&mut far, all_access());
     let (from, to) = (segment(source, 0, 16), segment(target, 8, 16));
-    // SAFETY: queue pair, queue, regions and their memory are alive; requests are begun,
-    // described and ended in their order.
+    // SAFETY: queue pair, queue, regions and their memory are alive; each request is
+    // started, described and completed in order.
     unsafe {
         ibv_wr_start(pair).unwrap();
         (*pair).wr_id = 4;
@@ -101,7 +101,7 @@ fn requests_that_are_built_and_completions_that_are_read_piece_by_piece() {
 }
 
 #[test]
-fn a_device_without_them_refuses_extended_queues() {
+fn a_device_without_extended_queues_rejects_them() {
     let fake = Fake::load();
     fake.add(DeviceSpec::rxe("rxe0", FIRST));
     let side = Side::new(fake.verbs(), "rxe0");

@@ -3,7 +3,7 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// How a WRITE of 8 bytes ends that names this place of the peer.
+/// The status of a WRITE of 8 bytes to this offset at the peer.
 fn write_status(a: &Side, b: &Side, offset: u64, access: ibv_access_flags) -> ibv_wc_status {
     let (mut near, mut far) = (vec![1; 8], vec![0; 8]);
     let source = a.register(&mut near, all_access());
@@ -19,7 +19,7 @@ fn write_status(a: &Side, b: &Side, offset: u64, access: ibv_access_flags) -> ib
 }
 
 #[test]
-fn what_a_region_does_not_permit_is_refused_and_breaks_the_connection() {
+fn access_without_permission_is_rejected_and_breaks_the_connection() {
     let read_only = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
     for (offset, access) in [(0, read_only), (60, all_access())] {
         let fake = two_devices();
@@ -64,21 +64,21 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
 }
 
 #[test]
-fn a_port_that_goes_down_ends_a_held_transfer_after_its_retries() {
+fn a_transfer_fails_after_its_retries_if_the_port_goes_down() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let (mut near, mut far) = (vec![1; 8], vec![0; 8]);
     let source = a.register(&mut near, all_access());
     let target = b.register(&mut far, all_access());
     let device = || "mlx5_0".to_owned();
-    fake.tell(&Request::Hold {
+    fake.request(&Request::Hold {
         device: device(),
         held: true,
     });
     let write = request(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, target, 0);
     a.send(write, &mut [segment(source, 0, 8)]).unwrap();
     assert!(a.poll().is_none());
-    fake.tell(&Request::Port {
+    fake.request(&Request::Port {
         device: device(),
         port: 1,
         state: ibv_port_state::IBV_PORT_DOWN.0,
@@ -93,10 +93,10 @@ fn a_port_that_goes_down_ends_a_held_transfer_after_its_retries() {
 }
 
 #[test]
-fn a_transfer_can_be_told_how_to_end() {
+fn a_request_sets_the_status_of_the_next_transfer() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
-    fake.tell(&Request::EndNext {
+    fake.request(&Request::EndNext {
         device: "mlx5_0".to_owned(),
         status: 77,
         vendor_err: 0x51,
@@ -117,7 +117,7 @@ fn a_transfer_can_be_told_how_to_end() {
 }
 
 #[test]
-fn states_are_gone_through_in_their_order_with_all_that_belongs_to_them() {
+fn each_state_change_requires_its_order_and_attributes() {
     let fake = two_devices();
     let verbs = fake.verbs();
     let (a, b) = (Side::new(verbs, "mlx5_0"), Side::new(verbs, "mlx5_1"));
@@ -134,7 +134,7 @@ fn states_are_gone_through_in_their_order_with_all_that_belongs_to_them() {
         refused(a.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE)),
         Errno::EINVAL
     );
-    fake.tell(&Request::Refuse {
+    fake.request(&Request::Refuse {
         device: "mlx5_0".to_owned(),
         verb: "ibv_modify_qp RTR".to_owned(),
         errno: libc::ENETUNREACH,
@@ -150,11 +150,11 @@ fn states_are_gone_through_in_their_order_with_all_that_belongs_to_them() {
 }
 
 #[test]
-fn a_device_that_failed_still_lets_its_objects_be_destroyed() {
+fn objects_of_a_failed_device_can_be_destroyed() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     a.receive(3, &mut []).unwrap();
-    fake.tell(&Request::Fatal {
+    fake.request(&Request::Fatal {
         device: "mlx5_0".to_owned(),
     });
     assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
@@ -167,13 +167,13 @@ fn a_device_that_failed_still_lets_its_objects_be_destroyed() {
 }
 
 #[test]
-fn what_no_program_may_do_is_noted() {
+fn violations_of_the_api_are_recorded() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let verbs = a.verbs;
     let mut near = vec![1; 8];
     let region = a.register(&mut near, all_access());
-    // SAFETY: destroying what is in use is refused, and what is no more is none to this library.
+    // SAFETY: this library rejects the destruction of objects in use or already destroyed.
     unsafe {
         assert_eq!(
             verbs.ibv_dealloc_pd(a.domain).unwrap_err().errno(),
@@ -190,7 +190,7 @@ fn what_no_program_may_do_is_noted() {
     let violations = fake.report().violations;
     assert_eq!(
         violations,
-        ["ibv_dereg_mr: the region is none, or was ended before"]
+        ["ibv_dereg_mr: the region does not exist or was deregistered before"]
     );
     assert_eq!(fake.live("mlx5_0").pairs, 1);
     a.close();

@@ -6,14 +6,14 @@ use gdr_verbs_sys::{Errno, LoadError, NoDevice, OptionalVerb, VerbError, Verbs};
 use crate::connection::{FIRST, open};
 
 #[test]
-fn a_missing_library_a_missing_function_and_no_device_are_three_errors() {
-    // SAFETY: there is no such library.
+fn a_missing_library_a_missing_function_and_no_device_are_different_errors() {
+    // SAFETY: the library does not exist.
     let missing = unsafe { Verbs::open("/nonexistent/libfake_ibverbs.so") }.unwrap_err();
     assert!(matches!(missing, LoadError::Library { .. }), "{missing}");
 
     let folder = Fake::folder(&["ibv_modify_qp"]);
     let file = folder.path().join("libfake_ibverbs.so");
-    // SAFETY: it acts as libibverbs does.
+    // SAFETY: the fake behaves like libibverbs.
     let old = unsafe { Verbs::open(&file) }.unwrap_err();
     assert!(matches!(&old, LoadError::Symbol { symbol, .. } if *symbol == "ibv_modify_qp"));
 
@@ -22,14 +22,14 @@ fn a_missing_library_a_missing_function_and_no_device_are_three_errors() {
 }
 
 #[test]
-fn a_kernel_without_user_space_verbs_is_told_from_one_without_devices() {
+fn a_kernel_without_ib_uverbs_is_another_error_than_no_device() {
     let fake = Fake::load();
-    fake.tell(&Request::RefuseList {
+    fake.request(&Request::RefuseList {
         errno: libc::ENOSYS,
     });
     let error = fake.verbs().devices().unwrap_err();
     assert_eq!(error, LoadError::NoDevice(NoDevice::NoUverbs));
-    fake.tell(&Request::RefuseList {
+    fake.request(&Request::RefuseList {
         errno: libc::EACCES,
     });
     let error = fake.verbs().devices().unwrap_err();
@@ -37,7 +37,7 @@ fn a_kernel_without_user_space_verbs_is_told_from_one_without_devices() {
 }
 
 #[test]
-fn devices_come_and_go() {
+fn devices_can_be_added_and_removed() {
     let fake = Fake::load();
     let names = || fake.verbs().devices().unwrap().len();
     assert_eq!(names(), 0);
@@ -45,12 +45,12 @@ fn devices_come_and_go() {
     fake.add(DeviceSpec::infiniband("mlx5_1", 3));
     assert_eq!(names(), 2);
     let device = "mlx5_0".to_owned();
-    fake.tell(&Request::Remove { device });
+    fake.request(&Request::Remove { device });
     assert_eq!(names(), 1);
 }
 
 #[test]
-fn a_library_from_before_dma_buf_says_so_by_name() {
+fn a_library_without_dma_buf_is_an_error_with_the_function() {
     let fake = Fake::without(&["ibv_reg_dmabuf_mr"]);
     fake.add(DeviceSpec::roce("mlx5_0", Ipv4Addr::new(10, 0, 0, 1)));
     let verbs = fake.verbs();
@@ -70,9 +70,18 @@ fn a_library_from_before_dma_buf_says_so_by_name() {
 }
 
 #[test]
-fn each_copy_of_the_library_has_devices_of_its_own() {
+fn each_copy_of_the_library_has_separate_devices() {
     let (one, other) = (Fake::load(), Fake::load());
     one.add(DeviceSpec::roce("mlx5_0", FIRST));
     assert_eq!(one.verbs().devices().unwrap().len(), 1);
     assert!(other.verbs().devices().unwrap().is_empty());
+}
+
+#[test]
+fn loading_the_library_protects_memory_from_fork() {
+    for without in [&[][..], &["ibv_is_fork_initialized"]] {
+        let fake = Fake::without(without);
+        let calls = fake.calls(&["ibv_fork_init"]);
+        assert_eq!(calls.len(), 1, "without {without:?}: {calls:?}");
+    }
 }

@@ -1,6 +1,6 @@
-//! All of libibverbs that this crate calls, against a library whose devices are made up.
+//! Every function of libibverbs that this crate calls, with a library of simulated devices.
 //!
-//! This is also how the made-up library is tested: other crates' tests build on it.
+//! These tests also cover the fake library, which tests of other crates use.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -68,7 +68,7 @@ fn messages_and_immediates_arrive_at_receives_in_order() {
 
     let first = b.completion();
     let imm = |wc: &ibv_wc| {
-        // SAFETY: the completion says that it has an immediate.
+        // SAFETY: the flags of the completion include the immediate.
         u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data })
     };
     assert_eq!(
@@ -95,7 +95,7 @@ fn messages_and_immediates_arrive_at_receives_in_order() {
 }
 
 #[test]
-fn a_send_waits_for_its_receive_as_long_as_it_was_told_to() {
+fn a_send_waits_for_its_receive_as_long_as_its_rnr_retries() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let mut near = pattern(3);
@@ -120,7 +120,7 @@ fn a_send_waits_for_its_receive_as_long_as_it_was_told_to() {
 }
 
 #[test]
-fn atomics_give_back_what_was_there() {
+fn atomics_return_the_old_value() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let (mut near, mut far) = (vec![0; 1], vec![40; 1]);
@@ -157,7 +157,7 @@ fn atomics_give_back_what_was_there() {
 }
 
 #[test]
-fn inline_bytes_need_no_region_and_are_read_when_posted() {
+fn inline_bytes_need_no_region_and_are_copied_when_posted() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let mut far = vec![0; 8];
@@ -180,7 +180,7 @@ fn inline_bytes_need_no_region_and_are_read_when_posted() {
 }
 
 #[test]
-fn a_full_send_queue_has_room_when_completions_were_polled() {
+fn a_full_send_queue_has_room_after_completions_are_polled() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let mut far = pattern(4);

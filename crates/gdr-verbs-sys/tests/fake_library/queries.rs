@@ -6,7 +6,7 @@ use gdr_verbs_sys::*;
 use crate::connection::{FIRST, open};
 
 #[test]
-fn a_device_tells_its_limits_in_both_forms() {
+fn both_queries_return_the_limits_of_a_device() {
     let fake = Fake::load();
     fake.add(DeviceSpec::roce("new", FIRST));
     fake.add(DeviceSpec {
@@ -27,14 +27,14 @@ fn a_device_tells_its_limits_in_both_forms() {
         // SAFETY: as above.
         let none = unsafe { verbs.query_port(context, 2) }.unwrap_err();
         assert_eq!(none.errno(), Errno::EINVAL);
-        // SAFETY: nothing else uses it.
+        // SAFETY: the context is open and unused.
         unsafe { verbs.ibv_close_device(context) }.unwrap();
     }
     fake.assert_clean();
 }
 
 #[test]
-fn gids_are_found_one_by_one_and_as_a_table() {
+fn gids_are_found_by_index_and_as_a_table() {
     let fake = Fake::load();
     fake.add(DeviceSpec::roce("mlx5_0", FIRST));
     let verbs = fake.verbs();
@@ -52,12 +52,12 @@ fn gids_are_found_one_by_one_and_as_a_table() {
     // SAFETY: the context is open.
     let empty = unsafe { verbs.query_gid(context, 1, 9) }.err();
     assert_eq!(empty.map(|error| error.errno()), Some(Errno(libc::ENODATA)));
-    // SAFETY: nothing else uses it.
+    // SAFETY: the context is open and unused.
     unsafe { verbs.ibv_close_device(context) }.unwrap();
 }
 
 #[test]
-fn values_of_a_newer_kernel_are_data() {
+fn unknown_values_of_a_newer_kernel_are_returned() {
     let fake = Fake::load();
     let gid = GidSpec {
         index: 0,
@@ -84,7 +84,7 @@ fn values_of_a_newer_kernel_are_data() {
     });
     let verbs = fake.verbs();
     let context = open(verbs, "mlx5_0");
-    // SAFETY: the context is open, and its device there.
+    // SAFETY: the context is open, and its device exists.
     unsafe {
         assert_eq!(
             (*(*context).device).node_type.to_string(),

@@ -7,16 +7,16 @@ use gdr_verbs_sys::*;
 
 use crate::connection::*;
 
-/// Memory of which nobody has an address: what a dma-buf is to this library.
+/// A memfd, which this library accepts like a dma-buf.
 fn memory(len: u64, word: u64) -> OwnedFd {
-    // SAFETY: the name is text; the descriptor is new, and nobody else's.
+    // SAFETY: the name is a C string; the descriptor is new and has no other owner.
     let fd = unsafe {
         let fd = libc::memfd_create(c"gpu".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0);
         OwnedFd::from_raw_fd(fd)
     };
     let bytes = word.to_ne_bytes().repeat(len as usize / 8);
-    // SAFETY: the bytes are there.
+    // SAFETY: the bytes are readable.
     let written = unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
     assert_eq!(written, bytes.len() as isize);
     fd
@@ -41,7 +41,7 @@ fn register_dma_buf(
     access: ibv_access_flags,
 ) -> Result<ptr::NonNull<ibv_mr>, Errno> {
     let access = access.0 as i32;
-    // SAFETY: the domain is alive; the memory is the test's own.
+    // SAFETY: the domain is alive; the test owns the memory.
     let mr = unsafe {
         side.verbs
             .ibv_reg_dmabuf_mr(side.domain, offset, len, iova, fd, access)
@@ -50,7 +50,7 @@ fn register_dma_buf(
 }
 
 #[test]
-fn a_dma_buf_is_written_and_read_through_its_region_even_when_its_descriptor_is_closed() {
+fn the_region_of_a_dma_buf_works_after_its_descriptor_is_closed() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let gpu = memory(1 << 16, 5);
@@ -78,7 +78,7 @@ fn a_dma_buf_is_written_and_read_through_its_region_even_when_its_descriptor_is_
 }
 
 #[test]
-fn a_dma_buf_is_refused_as_the_kernel_refuses_it() {
+fn a_dma_buf_is_rejected_for_the_same_reasons_as_in_the_kernel() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     let gpu = memory(1 << 16, 0);
@@ -114,7 +114,7 @@ fn a_dma_buf_is_refused_as_the_kernel_refuses_it() {
     ] {
         let path = GpuPath::Refuses(errno.0);
         let device = "mlx5_0".to_owned();
-        fake.tell(&Request::DmaBuf { device, path });
+        fake.request(&Request::DmaBuf { device, path });
         assert_eq!(
             register_dma_buf(&a, fd, 0, 64, IOVA, all_access()),
             Err(errno)
@@ -131,7 +131,7 @@ fn a_dma_buf_is_refused_as_the_kernel_refuses_it() {
 }
 
 #[test]
-fn a_peer_memory_module_claims_gpu_addresses_where_there_is_one() {
+fn a_peer_memory_module_registers_gpu_addresses() {
     let fake = Fake::load();
     fake.add(DeviceSpec {
         peer_memory: GpuPath::Works,
@@ -140,13 +140,13 @@ fn a_peer_memory_module_claims_gpu_addresses_where_there_is_one() {
     fake.add(DeviceSpec::roce("mlx5_1", SECOND));
     let (a, b) = sides(&fake);
     let gpu = memory(1 << 16, 3);
-    fake.tell(&Request::GpuMemory {
+    fake.request(&Request::GpuMemory {
         base: IOVA,
         size: 1 << 16,
         fd: gpu.as_raw_fd(),
     });
     let address: *mut c_void = ptr::without_provenance_mut(IOVA as usize + 64);
-    // SAFETY: the domain is alive; the address is none of the CPU's.
+    // SAFETY: the domain is alive; the CPU does not access the address.
     let region = unsafe { a.verbs.reg_mr(a.domain, address, 64, all_access()) }.unwrap();
     // SAFETY: as above.
     let refused = unsafe { b.verbs.reg_mr(b.domain, address, 64, all_access()) }.unwrap_err();
@@ -165,7 +165,7 @@ fn a_peer_memory_module_claims_gpu_addresses_where_there_is_one() {
 }
 
 #[test]
-fn memory_that_is_not_there_and_memory_beyond_the_limit_are_refused() {
+fn unmapped_memory_and_memory_beyond_the_limit_are_rejected() {
     let fake = Fake::load();
     fake.add(DeviceSpec {
         locked_memory: Some(100),
@@ -173,12 +173,12 @@ fn memory_that_is_not_there_and_memory_beyond_the_limit_are_refused() {
     });
     let side = Side::new(fake.verbs(), "mlx5_0");
     let nowhere: *mut c_void = ptr::without_provenance_mut(1 << 46);
-    // SAFETY: the domain is alive; nothing is behind the address.
+    // SAFETY: the domain is alive; the address is not mapped.
     let error = unsafe { side.verbs.reg_mr(side.domain, nowhere, 64, all_access()) }.unwrap_err();
     assert_eq!(error.errno(), Errno::EFAULT);
     let mut bytes = vec![0_u64; 16];
     let address = bytes.as_mut_ptr().cast();
-    // SAFETY: the domain is alive, and the bytes outlive what is not made.
+    // SAFETY: the domain is alive, and the registration fails.
     let error = unsafe { side.verbs.reg_mr(side.domain, address, 128, all_access()) }.unwrap_err();
     assert_eq!(error.errno(), Errno::ENOMEM);
     side.close();
@@ -186,7 +186,7 @@ fn memory_that_is_not_there_and_memory_beyond_the_limit_are_refused() {
 }
 
 #[test]
-fn relaxed_ordering_and_paging_on_demand_are_asked_for_by_flags() {
+fn access_flags_request_relaxed_ordering_and_on_demand_paging() {
     let fake = Fake::load();
     fake.add(DeviceSpec::roce("mlx5_0", FIRST));
     fake.add(DeviceSpec::rxe("rxe0", SECOND));
@@ -210,7 +210,7 @@ fn relaxed_ordering_and_paging_on_demand_are_asked_for_by_flags() {
     unsafe { ibv_advise_mr(card.domain, advice, 0, &mut range) }.unwrap();
     let address = bytes.as_mut_ptr().cast();
     let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND;
-    // SAFETY: the domain is alive, and the bytes outlive what is not made.
+    // SAFETY: the domain is alive, and the registration fails.
     let error = unsafe {
         software
             .verbs
@@ -225,14 +225,14 @@ fn relaxed_ordering_and_paging_on_demand_are_asked_for_by_flags() {
 }
 
 #[test]
-fn a_path_can_lose_bytes_and_say_that_all_is_well() {
+fn a_path_can_report_success_and_lose_bytes() {
     for (path, status) in [
         (GpuPath::LosesBytes, ibv_wc_status::IBV_WC_SUCCESS),
         (GpuPath::Fails(11), ibv_wc_status::IBV_WC_REM_OP_ERR),
     ] {
         let fake = two_devices();
         let device = "mlx5_1".to_owned();
-        fake.tell(&Request::DmaBuf { device, path });
+        fake.request(&Request::DmaBuf { device, path });
         let (a, b) = sides(&fake);
         let gpu = memory(4096, 5);
         let target = register_dma_buf(&b, gpu.as_raw_fd(), 0, 4096, IOVA, all_access()).unwrap();
@@ -250,7 +250,7 @@ fn a_path_can_lose_bytes_and_say_that_all_is_well() {
 }
 
 #[test]
-fn small_messages_crash_on_gpu_pointers_unless_scatter_to_cqe_is_off() {
+fn small_messages_to_gpu_memory_are_a_violation_unless_scatter_to_cqe_is_off() {
     for scatter_to_cqe in [true, false] {
         let fake = Fake::load();
         fake.add(DeviceSpec::roce("mlx5_0", FIRST));

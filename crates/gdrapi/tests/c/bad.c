@@ -111,8 +111,6 @@ static void numbers_that_mean_nothing(gdr_t g, gdr_mh_t live) {
     REFUSES(gdr_pin_buffer_v2(g, GPU_BUFFER, 8, 2, &handle));
     REFUSES(gdr_pin_buffer_v2(g, GPU_BUFFER, 8, ~0u, &handle));
     REFUSES(gdr_pin_buffer_v2(g, GPU_BUFFER, 8, GDR_PIN_FLAG_FORCE_PCIE, &handle));
-    REFUSES(gdr_pin_buffer(g, GPU_BUFFER, 8, 1, 0, &handle));
-    REFUSES(gdr_pin_buffer(g, GPU_BUFFER, 8, 0, 1, &handle));
     REFUSES(gdr_map_v2(g, live, &va, GPU_PAGE_SIZE, 4));
     REFUSES(gdr_map_v2(g, live, &va, GPU_PAGE_SIZE, -1));
     ANSWERS(EOPNOTSUPP, gdr_map_v2(g, live, &va, GPU_PAGE_SIZE, GDR_MAP_FLAG_REQ_CACHE_MAPPING));

@@ -1,4 +1,4 @@
-/* A child has none of the parent's handles, whichever way it was made, and can start anew. */
+/* A child has no handles of its parent, made by fork or by clone, and may open the library. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -33,7 +33,7 @@ static void inherits_nothing(void) {
     REFUSES(gdr_close(g));
 }
 
-static void starts_anew(void) {
+static void opens_again(void) {
     char bytes[8] = "children", back[8] = {0};
     gdr_mh_t own_handle = {0};
     void *own_va = NULL;
@@ -53,12 +53,12 @@ static void starts_anew(void) {
 static void child(void) {
     alarm(60); /* a hang is a failure */
     inherits_nothing();
-    starts_anew();
+    opens_again();
     /* And its own child again. */
     const pid_t grandchild = fork();
     if (grandchild == 0) {
         inherits_nothing();
-        starts_anew();
+        opens_again();
         _exit(0);
     }
     int status = -1;

@@ -1,6 +1,6 @@
 /*
  * Threads copy while others unmap, unpin and close under them. A copy succeeds or is refused;
- * nothing crashes, and a mapping that was given up is gone.
+ * nothing crashes, and an unpublished mapping is unmapped.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -61,7 +61,7 @@ int main(void) {
     alarm(300); /* a hang is a failure */
     CHECK(kept != NULL && g != NULL);
 
-    /* A mapping that nobody gives up is never refused, whatever happens to others. */
+    /* A mapping that stays mapped is never refused while others are unmapped. */
     gdr_mh_t calm = {0}, handle = {0};
     void *calm_va = NULL, *va = NULL;
     char word[8] = "calmness";
@@ -79,7 +79,7 @@ int main(void) {
     for (int round = 0; round < ROUNDS; round++) {
         let_them_copy(20);
         switch (round % 4) {
-            case 0: /* the same handle, mapped anew, perhaps somewhere else */
+            case 0: /* the same handle, mapped again, perhaps at another address */
             case 1:
                 SUCCEEDS(gdr_unmap(g, handle, va, GPU_PAGE_SIZE));
                 REFUSES(gdr_copy_to_mapping(handle, va, word, sizeof word));

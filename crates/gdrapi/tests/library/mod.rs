@@ -1,7 +1,9 @@
-//! Where the shared library is, and programs that use it.
+//! The shared library under test, and programs that use it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -64,10 +66,13 @@ pub(crate) fn compile(compiler: &str, standard: &str, source: &str, folder: &Pat
     program
 }
 
+/// The maximum run time of a program. One that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+
 /// Runs `program` on the simulated GPU, with the library in `folder`.
 #[allow(dead_code, reason = "each test binary uses a part of this")]
 pub(crate) fn run(program: &Path, folder: &Path, variables: &[(&str, &str)]) -> Output {
-    Command::new(program)
+    let child = Command::new(program)
         .env("LD_LIBRARY_PATH", folder)
         .env("GDR_BACKEND", "sim")
         .env("GDR_SIM_BYTES", "1048576")
@@ -75,11 +80,29 @@ pub(crate) fn run(program: &Path, folder: &Path, variables: &[(&str, &str)]) -> 
         .env_remove("GDRCOPY_LOG_LEVEL")
         .env_remove("GDRCOPY_USE_DMABUF_MMAP")
         .envs(variables.iter().copied())
-        .output()
-        .expect("the program starts")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let pid = child.id().cast_signed();
+    let (ended, end) = channel();
+    let reader = std::thread::spawn(move || {
+        let output = child.wait_with_output();
+        // Where the program hung, the receiver is gone.
+        let _ = ended.send(());
+        output
+    });
+    if end.recv_timeout(LIMIT).is_err() {
+        // SAFETY: the process is a child that was not waited for, so the number is still its own.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        panic!("{} did not end within {LIMIT:?}", program.display());
+    }
+    let output = reader.join().expect("the reader ends");
+    output.expect("the program's output")
 }
 
-/// Fails with what was printed unless it ended with 0.
+/// Fails with the output unless the program ended with status 0.
 #[allow(dead_code, reason = "each test binary uses a part of this")]
 pub(crate) fn assert_success(what: &str, output: &Output) {
     assert!(

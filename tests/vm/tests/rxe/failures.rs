@@ -1,30 +1,30 @@
-//! What the peer refuses, and what it leaves unanswered.
+//! Invalid requests, and peers that do not respond.
 
 use std::time::{Duration, Instant};
 
 use gdr_rdma::Mtu;
-use gdr_vm_tests::{Outcome, Settings, Work};
+use gdr_vm_tests::{Settings, Status, Work};
 
 use crate::fixture::*;
 
 /// Each test in each role.
 macro_rules! every_role {
     ($($name:ident)*) => {
-        mod soft_asks_rxe {
+        mod soft_to_rxe {
             use super::*;
-            $(every_role! { one: $name SoftAsksRxe })*
+            $(every_role! { one: $name SoftToRxe })*
         }
-        mod rxe_asks_soft {
+        mod rxe_to_soft {
             use super::*;
-            $(every_role! { one: $name RxeAsksSoft })*
+            $(every_role! { one: $name RxeToSoft })*
         }
-        mod soft_asks_verbs {
+        mod soft_to_verbs {
             use super::*;
-            $(every_role! { one: $name SoftAsksVerbs })*
+            $(every_role! { one: $name SoftToVerbs })*
         }
-        mod verbs_asks_soft {
+        mod verbs_to_soft {
             use super::*;
-            $(every_role! { one: $name VerbsAsksSoft })*
+            $(every_role! { one: $name VerbsToSoft })*
         }
     };
     (one: $name:ident $roles:ident) => {
@@ -42,11 +42,11 @@ every_role! {
     a_write_outside_the_region_is_refused_and_places_nothing
     a_read_outside_the_region_is_refused
     a_wrong_key_is_refused
-    what_follows_a_refusal_is_flushed
+    requests_after_a_failed_one_are_flushed
     a_message_longer_than_its_receive_is_refused
     a_message_without_a_receive_fails_after_its_retries
-    a_message_waits_for_a_receive_that_comes_late
-    a_peer_that_is_gone_is_noticed_in_time
+    a_message_waits_for_a_late_receive
+    a_dead_peer_is_detected_in_time
 }
 
 const MTU: Mtu = Mtu::B1024;
@@ -75,37 +75,37 @@ fn a_write_outside_the_region_is_refused_and_places_nothing(roles: Roles, family
         (MEMORY as u64 - 5000, 5001),
         (u64::MAX / 2, 8),
     ] {
-        let (asks, answers) = ends_at(roles, family, MTU);
-        fill(&*asks, 1);
-        let before = fill(&*answers, 2);
-        asks.post(1, write(len, remote));
-        let outcome = completion(&*asks).outcome;
-        assert_eq!(outcome, Outcome::RemoteAccess, "{len} at {remote}");
-        assert_same(&answers.bytes(0, MEMORY), &before, "the region");
+        let (requester, responder) = endpoints_at(roles, family, MTU);
+        fill(&*requester, 1);
+        let before = fill(&*responder, 2);
+        requester.post(1, write(len, remote));
+        let status = completion(&*requester).status;
+        assert_eq!(status, Status::RemoteAccess, "{len} at {remote}");
+        assert_same(&responder.bytes(0, MEMORY), &before, "the region");
     }
 }
 
 fn a_read_outside_the_region_is_refused(roles: Roles, family: Family) {
-    let (asks, _answers) = ends_at(roles, family, MTU);
-    let before = fill(&*asks, 3);
+    let (requester, _responder) = endpoints_at(roles, family, MTU);
+    let before = fill(&*requester, 3);
     let (local, len, remote) = (0, 4096, MEMORY as u64 - 4095);
-    asks.post(1, Work::Read { local, len, remote });
-    assert_eq!(completion(&*asks).outcome, Outcome::RemoteAccess);
-    assert_same(&asks.bytes(0, MEMORY), &before, "the reader's memory");
+    requester.post(1, Work::Read { local, len, remote });
+    assert_eq!(completion(&*requester).status, Status::RemoteAccess);
+    assert_same(&requester.bytes(0, MEMORY), &before, "the reader's memory");
 }
 
 fn a_wrong_key_is_refused(roles: Roles, family: Family) {
     let settings = Settings::new(MTU);
     let hosts = Hosts::new(family);
     for read in [false, true] {
-        let (mut asks, mut answers) = hosts.sides(roles);
-        let mut peer = answers.peer();
+        let (mut requester, mut responder) = hosts.sides(roles);
+        let mut peer = responder.peer();
         peer.rkey ^= 0x0001_0100;
-        asks.connect(&peer, &settings);
-        answers.connect(&asks.peer(), &settings);
-        let before = fill(&*answers, 3);
+        requester.connect(&peer, &settings);
+        responder.connect(&requester.peer(), &settings);
+        let before = fill(&*responder, 3);
         let (local, len, remote) = (0, 64, 0);
-        asks.post(
+        requester.post(
             1,
             if read {
                 Work::Read { local, len, remote }
@@ -113,82 +113,85 @@ fn a_wrong_key_is_refused(roles: Roles, family: Family) {
                 write(len, remote)
             },
         );
-        assert_eq!(completion(&*asks).outcome, Outcome::RemoteAccess);
-        assert_same(&answers.bytes(0, MEMORY), &before, "the region");
+        assert_eq!(completion(&*requester).status, Status::RemoteAccess);
+        assert_same(&responder.bytes(0, MEMORY), &before, "the region");
     }
 }
 
-fn what_follows_a_refusal_is_flushed(roles: Roles, family: Family) {
-    let (asks, answers) = ends_at(roles, family, MTU);
-    fill(&*asks, 4);
-    fill(&*answers, 5);
-    asks.post(1, write(100, 0));
-    asks.post(2, write(100, MEMORY as u64));
-    asks.post(3, write(100, 200));
-    asks.post(4, write(100, 300));
-    let outcomes = [(); 4].map(|()| completion(&*asks).outcome);
-    let (success, flushed) = (Outcome::Success, Outcome::Flushed);
-    assert_eq!(outcomes, [success, Outcome::RemoteAccess, flushed, flushed]);
+fn requests_after_a_failed_one_are_flushed(roles: Roles, family: Family) {
+    let (requester, responder) = endpoints_at(roles, family, MTU);
+    fill(&*requester, 4);
+    fill(&*responder, 5);
+    requester.post(1, write(100, 0));
+    requester.post(2, write(100, MEMORY as u64));
+    requester.post(3, write(100, 200));
+    requester.post(4, write(100, 300));
+    let outcomes = [(); 4].map(|()| completion(&*requester).status);
+    let (success, flushed) = (Status::Success, Status::Flushed);
+    assert_eq!(outcomes, [success, Status::RemoteAccess, flushed, flushed]);
     assert_same(
-        &answers.bytes(200, 200),
+        &responder.bytes(200, 200),
         &pattern(400, 5)[200..],
         "after it",
     );
 }
 
 fn a_message_longer_than_its_receive_is_refused(roles: Roles, family: Family) {
-    let (asks, answers) = ends_at(roles, family, MTU);
-    fill(&*asks, 6);
-    let before = fill(&*answers, 7);
-    answers.receive(1, 0, 3000);
-    asks.post(1, send(3001));
+    let (requester, responder) = endpoints_at(roles, family, MTU);
+    fill(&*requester, 6);
+    let before = fill(&*responder, 7);
+    responder.receive(1, 0, 3000);
+    requester.post(1, send(3001));
     let expected = match roles {
-        Roles::SoftAsksRxe | Roles::SoftAsksVerbs => {
-            // Where the specification asks for "invalid request" rxe says "operation error": a
-            // message that is too long gives EINVAL in its `copy_data`, and that is taken for a
-            // receive that makes no sense.
-            Outcome::RemoteOperation
+        Roles::SoftToRxe | Roles::SoftToVerbs => {
+            // rxe returns "operation error" instead of the specified "invalid request": its
+            // `copy_data` fails with EINVAL, which rxe handles as a malformed receive.
+            Status::RemoteOperation
         }
-        _ => Outcome::RemoteInvalidRequest,
+        _ => Status::RemoteInvalidRequest,
     };
-    assert_eq!(completion(&*asks).outcome, expected);
+    assert_eq!(completion(&*requester).status, expected);
     let behind = MEMORY - 3000;
-    assert_same(&answers.bytes(3000, behind), &before[3000..], "behind it");
+    assert_same(
+        &responder.bytes(3000, behind),
+        &before[3000..],
+        "the bytes after it",
+    );
 }
 
 fn a_message_without_a_receive_fails_after_its_retries(roles: Roles, family: Family) {
     let mut settings = Settings::new(MTU);
     settings.rnr_retries = 2;
-    let (asks, _answers) = ends(roles, family, &settings);
-    asks.post(1, send(100));
-    assert_eq!(completion(&*asks).outcome, Outcome::RnrRetryExceeded);
+    let (requester, _responder) = endpoints(roles, family, &settings);
+    requester.post(1, send(100));
+    assert_eq!(completion(&*requester).status, Status::RnrRetryExceeded);
 }
 
-fn a_message_waits_for_a_receive_that_comes_late(roles: Roles, family: Family) {
-    let (asks, answers) = ends_at(roles, family, MTU);
-    let sent = fill(&*asks, 8);
-    asks.post(1, send(5000));
-    // Long enough for some refusals; nothing depends on how many.
+fn a_message_waits_for_a_late_receive(roles: Roles, family: Family) {
+    let (requester, responder) = endpoints_at(roles, family, MTU);
+    let sent = fill(&*requester, 8);
+    requester.post(1, send(5000));
+    // Long enough for some RNR NAKs; their number does not matter.
     assert_eq!(
-        asks.wait(gdr_rdma::Deadline::after(Duration::from_millis(50))),
+        requester.wait(gdr_rdma::Deadline::after(Duration::from_millis(50))),
         None
     );
-    answers.receive(2, 0, 5000);
-    assert_eq!((done(&*answers).id, done(&*asks).id), (2, 1));
-    assert_same(&answers.bytes(0, 5000), &sent[..5000], "the message");
+    responder.receive(2, 0, 5000);
+    assert_eq!((done(&*responder).id, done(&*requester).id), (2, 1));
+    assert_same(&responder.bytes(0, 5000), &sent[..5000], "the message");
 }
 
-fn a_peer_that_is_gone_is_noticed_in_time(roles: Roles, family: Family) {
+fn a_dead_peer_is_detected_in_time(roles: Roles, family: Family) {
     let mut settings = Settings::new(MTU);
-    // 67 ms, four times in all: a quarter of a second; rxe and the specification allow four times
-    // as long.
+    // Four transmissions at 67 ms: a quarter of a second. The specification allows four times as
+    // much, and rxe uses that.
     settings.timeout = 14;
     settings.retries = 3;
-    let (asks, answers) = ends(roles, family, &settings);
-    drop(answers);
+    let (requester, responder) = endpoints(roles, family, &settings);
+    drop(responder);
     let start = Instant::now();
-    asks.post(1, write(5000, 0));
-    assert_eq!(completion(&*asks).outcome, Outcome::RetryExceeded);
+    requester.post(1, write(5000, 0));
+    assert_eq!(completion(&*requester).status, Status::RetryExceeded);
     let took = start.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
 }

@@ -1,19 +1,18 @@
-//! Pairs of connected sides.
+//! Connected endpoints.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gdr_rdma::{Counters, Deadline, Device, Integrity, Mtu};
-use gdr_vm_tests::kernel::{self, Backing, KernelEnd};
-use gdr_vm_tests::own::OwnEnd;
-use gdr_vm_tests::{Done, End, Outcome, Settings, soft, verbs};
+use gdr_vm_tests::gdr_endpoint::GdrEndpoint;
+use gdr_vm_tests::rxe_endpoint::{self, Backing, RxeEndpoint};
+use gdr_vm_tests::{Completion, Endpoint, Settings, Status, gdr_endpoint, near};
 
-/// Memory of each side.
+/// The memory of each endpoint in bytes.
 pub(crate) const MEMORY: usize = 4 << 20;
 
-/// Nothing here takes a noticeable part of this, even under translation; a test that hits it is
-/// stuck.
+/// Much longer than any operation takes, even under TCG; a test that reaches it hangs.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(15))
 }
@@ -27,137 +26,137 @@ pub(crate) enum Family {
 impl Family {
     fn near(self) -> IpAddr {
         match self {
-            Self::V4 => soft::V4,
-            Self::V6 => soft::V6,
+            Self::V4 => near::V4,
+            Self::V6 => near::V6,
         }
     }
 
     fn far(self) -> IpAddr {
         match self {
-            Self::V4 => kernel::V4,
-            Self::V6 => kernel::V6,
+            Self::V4 => rxe_endpoint::V4,
+            Self::V6 => rxe_endpoint::V6,
         }
     }
 }
 
-/// Who asks whom.
+/// The requester and the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Roles {
-    SoftAsksRxe,
-    RxeAsksSoft,
-    /// In one device, in memory of this kind.
-    RxeAsksItself(Backing),
-    /// As [`Roles::SoftAsksRxe`], with gdr's verbs provider in front of rxe.
-    SoftAsksVerbs,
-    VerbsAsksSoft,
-    VerbsAsksItself,
+    SoftToRxe,
+    RxeToSoft,
+    /// Two endpoints of one device, with memory of this kind.
+    RxeToRxe(Backing),
+    /// As [`Roles::SoftToRxe`], with rxe by the verbs provider of gdr-rdma.
+    SoftToVerbs,
+    VerbsToSoft,
+    VerbsToVerbs,
 }
 
 /// The devices of both hosts, at their addresses of one family.
 pub(crate) struct Hosts {
     soft: Device,
-    rxe: Arc<kernel::Device>,
-    /// The same device.
+    rxe: Arc<rxe_endpoint::Device>,
+    /// The same device by gdr-rdma.
     verbs: Device,
     family: Family,
 }
 
-pub(crate) type Ends = (Box<dyn End>, Box<dyn End>);
+pub(crate) type Endpoints = (Box<dyn Endpoint>, Box<dyn Endpoint>);
 
 impl Hosts {
     pub(crate) fn new(family: Family) -> Self {
-        let soft = soft::device(family.near()).unwrap();
-        // The tests are root, and rxe's packets have no UDP checksum.
-        let all_of_icrc = match family {
+        let soft = near::device(family.near()).unwrap();
+        // The tests run as root, and the packets of rxe have no UDP checksum.
+        let expected = match family {
             Family::V4 => Integrity::IcrcOrChecksum,
             Family::V6 => Integrity::Icrc,
         };
-        assert_eq!(soft.integrity(), all_of_icrc);
+        assert_eq!(soft.integrity(), expected);
         Self {
             soft,
-            rxe: kernel::Device::open("rxe0").unwrap(),
-            verbs: verbs::device("rxe0", family.far()).unwrap(),
+            rxe: rxe_endpoint::Device::open("rxe0").unwrap(),
+            verbs: gdr_endpoint::rxe_device("rxe0", family.far()).unwrap(),
             family,
         }
     }
 
-    /// What the soft provider has counted.
+    /// The counters of the soft device.
     pub(crate) fn counters(&self) -> Counters {
         self.soft.counters()
     }
 
-    fn soft_end(&self) -> Box<dyn End> {
-        Box::new(OwnEnd::new(&self.soft, MEMORY).unwrap())
+    fn soft_endpoint(&self) -> Box<dyn Endpoint> {
+        Box::new(GdrEndpoint::new(&self.soft, MEMORY).unwrap())
     }
 
-    fn verbs_end(&self) -> Box<dyn End> {
-        Box::new(OwnEnd::new(&self.verbs, MEMORY).unwrap())
+    fn verbs_endpoint(&self) -> Box<dyn Endpoint> {
+        Box::new(GdrEndpoint::new(&self.verbs, MEMORY).unwrap())
     }
 
-    fn rxe_end(&self, backing: Backing) -> Box<dyn End> {
-        let end = KernelEnd::new(&self.rxe, self.family.far(), backing, MEMORY);
+    fn rxe_endpoint(&self, backing: Backing) -> Box<dyn Endpoint> {
+        let end = RxeEndpoint::new(&self.rxe, self.family.far(), backing, MEMORY);
         Box::new(end.unwrap())
     }
 
-    /// Two sides, the one that asks first.
-    pub(crate) fn sides(&self, roles: Roles) -> Ends {
+    /// The two endpoints, requester first.
+    pub(crate) fn sides(&self, roles: Roles) -> Endpoints {
         match roles {
-            Roles::SoftAsksRxe => (self.soft_end(), self.rxe_end(Backing::Memfd)),
-            Roles::RxeAsksSoft => (self.rxe_end(Backing::Memfd), self.soft_end()),
-            Roles::RxeAsksItself(backing) => (self.rxe_end(backing), self.rxe_end(backing)),
-            Roles::SoftAsksVerbs => (self.soft_end(), self.verbs_end()),
-            Roles::VerbsAsksSoft => (self.verbs_end(), self.soft_end()),
-            Roles::VerbsAsksItself => (self.verbs_end(), self.verbs_end()),
+            Roles::SoftToRxe => (self.soft_endpoint(), self.rxe_endpoint(Backing::Memfd)),
+            Roles::RxeToSoft => (self.rxe_endpoint(Backing::Memfd), self.soft_endpoint()),
+            Roles::RxeToRxe(backing) => (self.rxe_endpoint(backing), self.rxe_endpoint(backing)),
+            Roles::SoftToVerbs => (self.soft_endpoint(), self.verbs_endpoint()),
+            Roles::VerbsToSoft => (self.verbs_endpoint(), self.soft_endpoint()),
+            Roles::VerbsToVerbs => (self.verbs_endpoint(), self.verbs_endpoint()),
         }
     }
 
-    /// The same, connected.
-    pub(crate) fn ends(&self, roles: Roles, settings: &Settings) -> Ends {
-        let (mut asks, mut answers) = self.sides(roles);
-        asks.connect(&answers.peer(), settings);
-        answers.connect(&asks.peer(), settings);
-        (asks, answers)
+    /// The two endpoints, connected.
+    pub(crate) fn endpoints(&self, roles: Roles, settings: &Settings) -> Endpoints {
+        let (mut requester, mut responder) = self.sides(roles);
+        requester.connect(&responder.peer(), settings);
+        responder.connect(&requester.peer(), settings);
+        (requester, responder)
     }
 }
 
-/// Two connected sides on hosts of their own making.
-pub(crate) fn ends(roles: Roles, family: Family, settings: &Settings) -> Ends {
-    Hosts::new(family).ends(roles, settings)
+/// Two connected endpoints on new hosts.
+pub(crate) fn endpoints(roles: Roles, family: Family, settings: &Settings) -> Endpoints {
+    Hosts::new(family).endpoints(roles, settings)
 }
 
-/// As [`ends`], with settings that forgive.
-pub(crate) fn ends_at(roles: Roles, family: Family, mtu: Mtu) -> Ends {
-    ends(roles, family, &Settings::new(mtu))
+/// As [`ends`], with the default settings.
+pub(crate) fn endpoints_at(roles: Roles, family: Family, mtu: Mtu) -> Endpoints {
+    endpoints(roles, family, &Settings::new(mtu))
 }
 
-/// The next completion, which must be a good one.
-pub(crate) fn done(end: &dyn End) -> Done {
+/// The next completion, which must be successful.
+pub(crate) fn done(end: &dyn Endpoint) -> Completion {
     let done = completion(end);
-    assert_eq!(done.outcome, Outcome::Success, "{}: {done:?}", end.name());
+    assert_eq!(done.status, Status::Success, "{}: {done:?}", end.name());
     done
 }
 
 /// The next completion.
-pub(crate) fn completion(end: &dyn End) -> Done {
+pub(crate) fn completion(end: &dyn Endpoint) -> Completion {
     end.wait(soon())
         .unwrap_or_else(|| panic!("{}: no completion", end.name()))
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that depend on their position.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed)
         .collect()
 }
 
-/// Fills all of a side's memory.
-pub(crate) fn fill(end: &dyn End, seed: u8) -> Vec<u8> {
+/// Fills the memory of an endpoint.
+pub(crate) fn fill(end: &dyn Endpoint, seed: u8) -> Vec<u8> {
     let bytes = pattern(MEMORY, seed);
     end.fill(0, &bytes);
     bytes
 }
 
-/// Where two stretches first differ, for a message that fits a screen.
+/// Asserts that two byte strings are equal, with a short message.
 #[track_caller]
 pub(crate) fn assert_same(found: &[u8], expected: &[u8], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");

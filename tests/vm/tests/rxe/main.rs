@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
-//! The soft provider and the kernel's rxe, each as the other's peer; and rxe with itself.
+//! Connections between the soft provider and rxe in both roles, and of rxe with itself.
 
 mod fixture;
 
 mod command;
 mod failures;
+mod faults;
 mod operations;
 mod registration;
-mod trouble;

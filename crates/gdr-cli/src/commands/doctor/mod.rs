@@ -1,18 +1,24 @@
-//! `gdr doctor`: why GPUDirect RDMA is off or slow on a node.
+//! `gdr doctor`: why GPUDirect RDMA does not work or is slow on a node.
 
 mod show;
 
-use anyhow::Result;
-use clap::builder::PossibleValue;
-use clap::{Subcommand, ValueEnum};
-use gdr_doctor::report::text::{Detail, Paint, Style};
-use gdr_doctor::report::{html, json, junit, markdown, prometheus, text};
-use gdr_doctor::{CheckId, Context, Diagnosis, Group, Outcome, Purpose, Selection, diagnose};
-use gdr_node::Bdf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::args::Global;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
-use crate::node::{Node, Which};
+use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Subcommand, ValueEnum};
+use gdr_doctor::report::text::{Paint, Style, Verbosity};
+use gdr_doctor::report::{html, json, junit, markdown, prometheus, text};
+use gdr_doctor::{CheckId, Context, Diagnosis, Group, Outcome, Selection, Workload, diagnose};
+use gdr_doctor::{Timestamp, distances};
+use gdr_node::import::nccl_xml::NcclTopology;
+use gdr_node::import::topo_matrix::TopoMatrix;
+use gdr_node::{Bdf, DeviceKind};
+use owo_colors::OwoColorize;
+
+use crate::exit::{EXIT_STATUS, Exit, InputError, UsageError};
+use crate::global::Global;
+use crate::node_args::{Known, Node, Which};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -22,14 +28,15 @@ Examples:
   gdr doctor --for nccl            only what matters to NCCL
   gdr doctor --pair GPU0,mlx5_3    only one GPU and one NIC
   gdr doctor --only acs.path -v    one check, with its evidence
+  gdr doctor -q --require-gpu      in a job's prologue
   gdr doctor --format html > r.html
   gdr doctor list                  every check
   gdr doctor show acs.path         what a check means and how it judges";
 
-/// Say why GPUDirect RDMA is off or slow on this node, and how to fix it
+/// Find out why GPUDirect RDMA is off or slow on this node, and how to fix it
 ///
-/// Reads and changes nothing. Root sees more: without it, PCI registers beyond the first 64 bytes
-/// and the kernel log are unknown, and said to be.
+/// Only reads. Root can read more: without it, PCI registers beyond the first 64 bytes and the kernel
+/// log are reported as unknown.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
@@ -42,38 +49,47 @@ pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 
-    /// Judge for this use only
-    #[arg(long = "for", value_name = "USE")]
-    purpose: Option<Use>,
+    /// Check for this use only
+    #[arg(long = "for", value_name = "USE", value_parser = one_of(Workload::ALL, Workload::name))]
+    purpose: Option<Workload>,
 
     /// Run only these checks
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Leave these checks out
+    /// Leave out these checks
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     skip: Vec<String>,
 
     /// Run only the checks of these groups
-    #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
-    group: Vec<OfGroup>,
+    #[arg(
+        long,
+        value_name = "GROUPS",
+        value_delimiter = ',',
+        value_parser = one_of(Group::ALL, Group::name)
+    )]
+    group: Vec<Group>,
 
-    /// Judge only this GPU with this NIC, by name or PCI address
-    #[arg(long, value_name = "GPU,NIC", value_parser = Ends::parse)]
-    pair: Option<Ends>,
+    /// Check only this GPU with this NIC, by name or PCI address, in either order
+    #[arg(long, value_name = "GPU,NIC", value_parser = PairNames::parse)]
+    pair: Option<PairNames>,
 
-    /// How to write the report
+    /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
 
-    /// Say only what is wrong
+    /// Show only what is wrong
     #[arg(short, long)]
     quiet: bool,
 
-    /// What counts as failure for the exit status: at `warn`, a warning ends with 2; at `unknown`,
-    /// what cannot be told does too
+    /// What counts as a failure in the exit status: with `warn`, a warning exits with 2; with
+    /// `unknown`, an unknown result does too
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = FailOn::Fail)]
     fail_on: FailOn,
+
+    /// Exit with 2 if no GPU is usable, whatever else is found: for job prologs
+    #[arg(long)]
+    require_gpu: bool,
 }
 
 /// What is asked of the checks themselves.
@@ -81,7 +97,7 @@ pub(crate) struct Options {
 enum About {
     /// List every check
     List,
-    /// Say what a check means, what it reads and how it judges
+    /// Show what a check means, what it reads and its criteria
     Show {
         /// The check
         #[arg(value_name = "ID", required = true)]
@@ -106,69 +122,34 @@ enum FailOn {
     Unknown,
 }
 
-/// The two ends of a path, as they were named.
+/// The value of `--pair`.
 #[derive(Clone, Debug)]
-struct Ends {
-    gpu: String,
-    nic: String,
+struct PairNames {
+    first: String,
+    second: String,
 }
 
-impl Ends {
+impl PairNames {
     fn parse(text: &str) -> Result<Self, String> {
-        let (gpu, nic) = text
+        let (first, second) = text
             .split_once(',')
-            .ok_or("a GPU and a NIC, such as GPU0,mlx5_0")?;
+            .ok_or("name a GPU and a NIC, such as GPU0,mlx5_0")?;
         Ok(Self {
-            gpu: gpu.trim().to_owned(),
-            nic: nic.trim().to_owned(),
+            first: first.trim().to_owned(),
+            second: second.trim().to_owned(),
         })
     }
 }
 
-/// A purpose on the command line.
-#[derive(Clone, Copy, Debug)]
-struct Use(Purpose);
-
-impl ValueEnum for Use {
-    fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [Use; Purpose::ALL.len()] = {
-            let mut all = [Use(Purpose::Nccl); Purpose::ALL.len()];
-            let mut at = 0;
-            while at < all.len() {
-                all[at] = Use(Purpose::ALL[at]);
-                at += 1;
-            }
-            all
-        };
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.0.name()))
-    }
-}
-
-/// A group on the command line.
-#[derive(Clone, Copy, Debug)]
-struct OfGroup(Group);
-
-impl ValueEnum for OfGroup {
-    fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [OfGroup; Group::ALL.len()] = {
-            let mut all = [OfGroup(Group::Modules); Group::ALL.len()];
-            let mut at = 0;
-            while at < all.len() {
-                all[at] = OfGroup(Group::ALL[at]);
-                at += 1;
-            }
-            all
-        };
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.0.name()))
-    }
+/// Parses the name of one of `all`, and lists the names in the help.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.map(name)).try_map(move |text| {
+        let named = all.into_iter().find(|value| name(*value) == text);
+        named.ok_or("this value is not known")
+    })
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
@@ -180,18 +161,81 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let selection = Selection::all()
         .only(checks(&options.only)?)
         .skip(checks(&options.skip)?)
-        .groups(options.group.iter().map(|group| group.0));
-    let node = options.which.open()?;
+        .groups(options.group.iter().copied());
+    let (node, distances) = match options.which.look()? {
+        Known::Node(node) => (node, None),
+        Known::Devices(inventory) => (Node::of_devices(inventory), None),
+        Known::Distances(matrices, nccl) => {
+            let distances = Distances::of(matrices.all, nccl)?;
+            (Node::unread(), Some(distances))
+        }
+    };
     let mut context = Context::new(node.source.as_ref(), &node.inventory);
     if let Some(purpose) = options.purpose {
-        context = context.wanted_for(purpose.0);
+        context = context.for_workload(purpose);
     }
-    if let Some(Ends { gpu, nic }) = &options.pair {
-        context = context.between(gpu_named(&node, gpu)?, nic_named(&node, nic)?);
+    if let Some(ends) = &options.pair {
+        let (gpu, nic) = pair(&node, ends)?;
+        context = context.between(gpu, nic);
     }
-    let diagnosis = diagnose(&context, &selection);
+    // The example does not change.
+    if !options.which.is_example() {
+        context = context.made(now());
+    }
+    if let Some(file) = options.which.file() {
+        let collected = node.collected.map(Timestamp);
+        context = context.captured(gdr_doctor::Capture { file, collected });
+    }
+    let diagnosis = match &distances {
+        None => diagnose(&context, &selection),
+        Some(distances) => distances.diagnose(&context, &selection),
+    };
     write(global, options, &node, &diagnosis, output)?;
+    if let (true, Err(why)) = (options.require_gpu, context.usable_gpus()) {
+        // Standard output has only the report.
+        anstream::eprintln!("{} --require-gpu: {why}", "error:".red().bold());
+        return Ok(Exit::Failure);
+    }
     Ok(exit(diagnosis.outcome(), &diagnosis, options.fail_on))
+}
+
+/// Distances from another tool, without a PCI tree.
+enum Distances {
+    Matrix(TopoMatrix),
+    Nccl(NcclTopology),
+}
+
+impl Distances {
+    /// The only matrix or topology among captures.
+    fn of(mut matrices: Vec<TopoMatrix>, mut nccl: Vec<NcclTopology>) -> Result<Self> {
+        let (tables, topologies) = (matrices.len(), nccl.len());
+        match (matrices.pop(), nccl.pop()) {
+            (Some(matrix), None) if tables == 1 => Ok(Self::Matrix(matrix)),
+            (None, Some(topology)) if topologies == 1 => Ok(Self::Nccl(topology)),
+            (None, None) => Err(InputError(
+                "there is no matrix of distances in it; pass what `nvidia-smi topo -m` printed"
+                    .to_owned(),
+            )
+            .into()),
+            _ => Err(InputError(format!(
+                "there are {tables} matrices and {topologies} topologies of NCCL in it: put each \
+                 into a file of its own"
+            ))
+            .into()),
+        }
+    }
+
+    fn diagnose(&self, context: &Context<'_>, selection: &Selection) -> Diagnosis {
+        match self {
+            Self::Nccl(topology) => distances::of_nccl(context, selection, topology),
+            Self::Matrix(matrix) => distances::of_matrix(context, selection, matrix),
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Timestamp(since.map_or(0, |since| since.as_secs()))
 }
 
 fn write(
@@ -207,9 +251,16 @@ fn write(
         options.format
     };
     let report = match format {
-        Format::Json => json::render(diagnosis)?,
+        Format::Json => {
+            output.document(&json::render(diagnosis)?)?;
+            return Ok(());
+        }
         Format::Md => markdown::render(diagnosis),
-        Format::Html => html::render(diagnosis, Some(&gdr_node::render::svg(&node.inventory))),
+        Format::Html => {
+            let title = options.which.title(node);
+            let picture = gdr_node::render::svg_titled(&node.inventory, &title);
+            html::render(diagnosis, Some(&picture))
+        }
         Format::Junit => junit::render(diagnosis),
         Format::Prom => prometheus::render(diagnosis),
         Format::Text => {
@@ -217,11 +268,11 @@ fn write(
                 output.line("This is the example node; nothing of it is real.\n")?;
             }
             let detail = match (options.quiet, global.verbose) {
-                (true, _) => Detail::Quiet,
-                (false, 0) => Detail::Normal,
-                (false, _) => Detail::Full,
+                (true, _) => Verbosity::Quiet,
+                (false, 0) => Verbosity::Normal,
+                (false, _) => Verbosity::Full,
             };
-            // The stream takes colour out where it does not belong.
+            // The stream strips colors where needed.
             let paint = Paint::Ansi;
             text::render(diagnosis, &Style { detail, paint })
         }
@@ -270,39 +321,34 @@ fn unknown_check(name: &str) -> UsageError {
     UsageError(format!("there is no check `{name}`: {hint}"))
 }
 
-fn gpu_named(node: &Node, name: &str) -> Result<Bdf> {
-    let by_address = name.parse::<Bdf>().ok();
-    let gpus = &node.inventory.gpus;
-    gpus.iter()
-        .find(|gpu| Some(gpu.bdf) == by_address || gpu.index.to_string().eq_ignore_ascii_case(name))
-        .map(|gpu| gpu.bdf)
-        .ok_or_else(|| {
-            let known: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
-            UsageError(format!("there is no GPU `{name}`: {}", these(&known))).into()
-        })
-}
-
-fn nic_named(node: &Node, name: &str) -> Result<Bdf> {
-    let by_address = name.parse::<Bdf>().ok();
-    node.inventory
-        .rdma_functions()
-        .find(|(device, bdf)| Some(*bdf) == by_address || device.name == name)
-        .map(|(_, bdf)| bdf)
-        .or_else(|| by_address.filter(|bdf| node.inventory.function(*bdf).is_some()))
-        .ok_or_else(|| {
-            let known: Vec<String> = (node.inventory.rdma_functions())
-                .map(|(device, _)| device.name.clone())
-                .collect();
-            UsageError(format!("there is no NIC `{name}`: {}", these(&known))).into()
-        })
-}
-
-fn these(known: &[String]) -> String {
-    if known.is_empty() {
-        "the node shows none".to_owned()
-    } else {
-        format!("there are {}", known.join(", "))
+/// The GPU and the NIC of a pair, in whatever order they were named.
+fn pair(node: &Node, ends: &PairNames) -> Result<(Bdf, Bdf)> {
+    let device = |name: &str| {
+        let device = node.inventory.device(name);
+        device.map_err(|error| UsageError(format!("--pair: {error}")))
+    };
+    let (first, second) = (device(&ends.first)?, device(&ends.second)?);
+    let (gpu, nic) = match (first.kind, second.kind) {
+        (DeviceKind::Gpu, DeviceKind::Nic) => (first, second),
+        (DeviceKind::Nic, DeviceKind::Gpu) => (second, first),
+        (kind, _) => {
+            let both = match kind {
+                DeviceKind::Gpu => "GPUs",
+                DeviceKind::Nic => "NICs",
+            };
+            return Err(UsageError(format!(
+                "--pair: {first} and {second} are both {both}: name a GPU and a NIC; `gdr topo why \
+                 {first} {second}` says how far apart two devices are"
+            ))
+            .into());
+        }
+    };
+    let is_nic = node.inventory.nics().iter().any(|it| it.bdf == nic.bdf);
+    let function = node.inventory.function(nic.bdf);
+    if !is_nic && !function.is_some_and(|function| function.identity.is_network()) {
+        return Err(UsageError(format!("--pair: {nic} is no NIC: name a GPU and a NIC")).into());
     }
+    Ok((gpu.bdf, nic.bdf))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use crate::args::Global;
 use crate::exit::Exit;
+use crate::global::Global;
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -23,7 +23,8 @@ struct Item {
     group: Group,
     title: &'static str,
     /// Empty is for all.
-    purposes: Vec<&'static str>,
+    #[serde(rename = "purposes")]
+    workloads: Vec<&'static str>,
     documentation: Documentation,
 }
 
@@ -33,12 +34,12 @@ impl Item {
             id: check.id,
             group: check.group,
             title: check.title,
-            purposes: check
-                .purposes
+            workloads: check
+                .workloads
                 .iter()
                 .map(|purpose| purpose.name())
                 .collect(),
-            documentation: check.documentation,
+            documentation: check.documentation(),
         }
     }
 }
@@ -54,7 +55,8 @@ pub(super) fn list(global: &Global, output: &mut Output) -> Result<Exit> {
     for group in Group::ALL {
         output.line(format_args!("{} ({})", group.title().bold(), group.name()))?;
         for check in gdr_doctor::all().filter(|check| check.group == group) {
-            output.line(format_args!("  {:<24} {}", check.id.0, check.title))?;
+            let first = format!("  {:<24} ", check.id.0);
+            output.paragraph(&first, &" ".repeat(first.len()), check.title)?;
         }
     }
     Ok(Exit::Fine)
@@ -70,21 +72,21 @@ pub(super) fn documentation(global: &Global, ids: &[CheckId], output: &mut Outpu
         return Ok(Exit::Fine);
     }
     for check in checks() {
-        let said = check.documentation;
+        let said = check.documentation();
         output.line(format_args!("{}: {}", check.id.0.bold(), check.title))?;
         for (title, text) in [
-            ("means", said.means),
-            ("reads", said.reads),
-            ("judges", said.judges),
+            ("means", said.why),
+            ("reads", said.inputs),
+            ("judges", said.criteria),
         ] {
             output.line(format_args!("\n{}\n  {text}", title.bold()))?;
         }
-        if !check.purposes.is_empty() {
-            let purposes: Vec<&str> = check.purposes.iter().map(|it| it.name()).collect();
+        if !check.workloads.is_empty() {
+            let workloads: Vec<&str> = check.workloads.iter().map(|it| it.name()).collect();
             output.line(format_args!(
                 "\n{}\n  {}",
                 "matters to".bold(),
-                purposes.join(", ")
+                workloads.join(", ")
             ))?;
         }
         output.line(format_args!("\n{}", "known from".bold()))?;

@@ -1,21 +1,54 @@
-//! What `gdr loopback --sweep` prints.
+//! The tables of `gdr loopback --sweep`.
 
 use gdr_perf::Result;
-use gdr_perf::loopback::{Operation, Row, Sweep, SweepEvent, Way};
+use gdr_perf::loopback::{Operation, PathKind, Row, Sweep, SweepEvent};
 
 use crate::commands::describe;
+use crate::figures::{
+    Cell, Column, DURATION, FigureOptions, Figures, RATE, SIMULATED, duration, rate,
+};
 use crate::output::Output;
 
-/// A table for each operation, its lines as they are measured.
-#[derive(Debug, Default)]
+const ROW: [Column; 3] = [
+    Column::csv("operation"),
+    Column::new("bytes", "size", 10),
+    Column::new("memory", "memory", 7),
+];
+
+/// The ratios of direct to staged.
+const RATIOS: [Column; 3] = [
+    Column::new("latency", "times_lower_latency_than_staged", 8),
+    Column::new("rate", "times_higher_rate_than_staged", 7),
+    SIMULATED,
+];
+
+/// A table for each operation, written row by row.
 pub(super) struct Table {
+    options: FigureOptions,
+    figures: Figures,
     operation: Option<Operation>,
+    is_simulated: bool,
 }
 
 impl Table {
+    pub(super) fn new(options: FigureOptions) -> Self {
+        Self {
+            options,
+            figures: Figures::new(options, &[&ROW, &DURATION, &RATE, &RATIOS]),
+            operation: None,
+            is_simulated: false,
+        }
+    }
+
     pub(super) fn event(&mut self, event: &SweepEvent<'_>, output: &mut Output) -> Result<()> {
         match event {
-            SweepEvent::Ready(sweep) => introduce(sweep, output),
+            SweepEvent::Ready(sweep) => {
+                self.is_simulated = sweep.subject.simulated;
+                match self.options.csv {
+                    true => output.line(self.figures.head()),
+                    false => introduce(sweep, output),
+                }
+            }
             SweepEvent::Measured(rows) => self.rows(rows, output),
             _ => Ok(()),
         }
@@ -25,34 +58,52 @@ impl Table {
         let Some(first) = rows.first() else {
             return Ok(());
         };
-        if self.operation != Some(first.operation) {
+        if self.operation != Some(first.operation) && !self.options.csv {
             self.operation = Some(first.operation);
-            head(first.operation, rows, output)?;
+            output.line(format_args!(
+                "\n{}: from post to completion one by one, and the rate of several in flight",
+                first.operation
+            ))?;
+            if ratios(rows).is_some() {
+                output.line(
+                    "direct compared with staged: how many times lower its latency is, and higher its rate",
+                )?;
+            }
+            output.line(self.figures.head())?;
         }
-        let mut line = format!("{:>10}", first.size);
         for row in rows {
-            line += &latency(row);
+            let (latency, higher) = match row.kind {
+                PathKind::Direct => ratios(rows).unzip(),
+                _ => (None, None),
+            };
+            let mut cells = vec![
+                Cell::text(row.operation),
+                Cell::Count(row.size),
+                Cell::text(row.kind),
+            ];
+            cells.extend(duration(&row.latency));
+            cells.extend(rate(row.size, row.gb_per_s));
+            cells.extend([
+                Cell::Ratio(latency),
+                Cell::Ratio(higher),
+                Cell::text(self.is_simulated),
+            ]);
+            output.line(self.figures.row(&cells))?;
         }
-        for row in rows {
-            line += &format!("  {:>7.3}", row.gb_per_s);
-        }
-        if let Some((latency, bandwidth)) = ratios(rows) {
-            line += &format!("  {latency:>7.2}x  {bandwidth:>7.2}x");
-        }
-        output.line(line)
+        Ok(())
     }
 
-    /// The lines below the tables.
+    /// Writes the lines below the tables.
     pub(super) fn end(&self, sweep: &Sweep, output: &mut Output) -> Result<()> {
+        if self.options.csv {
+            return Ok(());
+        }
         output.line("")?;
         if let Some(bytes) = sweep.long_reads_from {
             output.line(format_args!(
-                "direct READs of {bytes} bytes and more were made by the GPU's copy engine, as was \
-                 faster here"
+                "the GPU's copy engine made direct READs of {bytes} bytes and more, which was faster \
+                 here"
             ))?;
-        }
-        if sweep.subject.simulated {
-            output.line("simulated GPU: what is said of GPU memory says nothing of hardware")?;
         }
         output.line("the first and last MiB of every row was compared and arrived")
     }
@@ -77,40 +128,11 @@ fn introduce(sweep: &Sweep, output: &mut Output) -> Result<()> {
     }
 }
 
-fn head(operation: Operation, rows: &[Row], output: &mut Output) -> Result<()> {
-    let ways = || rows.iter().map(|row| row.way);
-    output.line(format_args!(
-        "\n{operation}: microseconds from post to completion, median and p99; GB/s, several in \
-         flight"
-    ))?;
-    if ratios(rows).is_some() {
-        output.line(
-            "then how many times lower the latency, and how many times higher the rate, is direct \
-             than staged",
-        )?;
-    }
-    let mut line = format!("{:>10}", "bytes");
-    for way in ways() {
-        line += &format!("  {:>8} {:>9}", way, "p99");
-    }
-    for way in ways() {
-        line += &format!("  {way:>7}");
-    }
-    if ratios(rows).is_some() {
-        line += "     lower    higher";
-    }
-    output.line(line)
-}
-
-fn latency(row: &Row) -> String {
-    let p99 = row.latency.p99_ns / 1000.0;
-    format!("  {:>8.2} {p99:>9.2}", row.latency.median_us())
-}
-
-/// How many times lower direct latency is than staged, and how many times higher its bandwidth.
+/// How many times lower the direct latency is than the staged one, and how many times higher the
+/// bandwidth.
 fn ratios(rows: &[Row]) -> Option<(f64, f64)> {
-    let of = |way: Way| rows.iter().find(|row| row.way == way);
-    let (direct, staged) = (of(Way::Direct)?, of(Way::Staged)?);
+    let of = |kind: PathKind| rows.iter().find(|row| row.kind == kind);
+    let (direct, staged) = (of(PathKind::Direct)?, of(PathKind::Staged)?);
     Some((
         staged.latency.median_ns / direct.latency.median_ns,
         direct.gb_per_s / staged.gb_per_s,

@@ -1,19 +1,20 @@
-//! `gdr topo check`: our matrix against one that nvidia-smi printed.
+//! `gdr topo check`: gdr's matrix compared with one of nvidia-smi.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use gdr_node::import;
 use gdr_node::import::topo_matrix::{self, TopoMatrix};
 use gdr_node::render::{Cells, Vocabulary};
 use gdr_node::topology::SmiClass;
-use gdr_node::{Datum, DeviceKind, Inventory, NumaLayout};
+use gdr_node::{Absence, DatumExt, DeviceKind, Inventory, NumaLayout};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
-use crate::args::Global;
 use crate::exit::Exit;
-use crate::node::Which;
+use crate::global::Global;
+use crate::node_args::Which;
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -21,9 +22,9 @@ struct Report {
     #[serde(flatten)]
     schema: Schema,
     equal: usize,
-    /// Cells of NVLinks, where nothing here tells of any.
+    /// Cells of NVLinks, which the node does not show.
     nvlink: usize,
-    /// Cells whose NUMA nodes the capture of the tree does not tell.
+    /// Cells whose NUMA nodes are not in the capture of the tree.
     undecided: usize,
     different: Vec<Difference>,
     /// Devices of the matrix that the node does not show.
@@ -46,8 +47,16 @@ pub(super) fn run(
 ) -> Result<Exit> {
     let mut node = which.open()?;
     let text = fs::read(matrix).with_context(|| format!("{} cannot be read", matrix.display()))?;
-    let matrices = topo_matrix::read_all(&String::from_utf8_lossy(&text))
+    let matrices = import::text(&text)
+        .and_then(|text| topo_matrix::read_all(&text))
         .with_context(|| matrix.display().to_string())?;
+    if matrices.len() > 1 {
+        anstream::eprintln!(
+            "note: {} has {} matrices, of which the first is compared",
+            matrix.display(),
+            matrices.len()
+        );
+    }
     let Some(theirs) = matrices.first() else {
         anyhow::bail!("{}: no matrix is in it", matrix.display());
     };
@@ -84,13 +93,13 @@ pub(super) fn run(
     }
     if report.nvlink > 0 {
         output.line(format_args!(
-            "{} cells are NVLink, of which nothing here tells",
+            "{} cells are NVLink, which the tree does not show",
             report.nvlink
         ))?;
     }
     if report.undecided > 0 {
         output.line(format_args!(
-            "{} cells are NODE or SYS: the tree does not tell the NUMA nodes (pass `lspci -vvv`)",
+            "{} cells are NODE or SYS: the tree does not have the NUMA nodes (pass `lspci -vvv`)",
             report.undecided
         ))?;
     }
@@ -102,7 +111,7 @@ pub(super) fn run(
     Ok(exit)
 }
 
-/// Whether a matrix names but one NUMA node.
+/// Whether a matrix names only one NUMA node.
 fn on_one_node(matrix: &TopoMatrix) -> bool {
     let mut named: Vec<&str> = (matrix.rows.iter())
         .filter_map(|row| row.numa_affinity.as_deref())
@@ -115,26 +124,18 @@ fn on_one_node(matrix: &TopoMatrix) -> bool {
     named.len() <= 1 && named.iter().all(|node| node.parse::<u32>().is_ok()) && no_sys
 }
 
-/// Which of our NICs one of theirs is, where ours have no names: as many as there are, in their
-/// order; or `mlx5_3` the fourth, as the kernel counts them.
+/// Which of our NICs one of theirs is, where ours have no names: that of the same place, where
+/// both have as many. Where they have not, an order pairs the wrong ones.
 fn counted(ours: &Cells, theirs: &TopoMatrix, name: &str) -> Option<usize> {
     let ours: Vec<usize> = (0..ours.devices.len())
         .filter(|&index| ours.devices[index].kind == DeviceKind::Nic)
         .filter(|&index| ours.devices[index].name == ours.devices[index].bdf.to_string())
         .collect();
-    let theirs_of = |name: &str| {
-        let legend = theirs.legend.iter().find(|(short, _)| short == name);
-        legend.map_or_else(|| name.to_owned(), |(_, long)| long.clone())
-    };
     let nics: Vec<&String> = (theirs.devices.iter())
         .filter(|name| !name.starts_with("GPU"))
         .collect();
     let position = nics.iter().position(|other| *other == name)?;
-    if ours.len() == nics.len() {
-        return Some(ours[position]);
-    }
-    let number: usize = theirs_of(name).strip_prefix("mlx5_")?.parse().ok()?;
-    ours.get(number).copied()
+    (ours.len() == nics.len()).then(|| ours[position])
 }
 
 fn compare(inventory: &Inventory, ours: &Cells, theirs: &TopoMatrix) -> Report {
@@ -152,7 +153,7 @@ fn compare(inventory: &Inventory, ours: &Cells, theirs: &TopoMatrix) -> Report {
     let unplaced = |index: usize| {
         let function = inventory.function(ours.devices[index].bdf);
         inventory.numa.only_node().is_none()
-            && function.is_none_or(|function| function.numa == Datum::NotCollected)
+            && function.is_none_or(|function| function.numa == Err(Absence::NotCollected))
     };
     let farther = |word: &str| matches!(word, "NODE" | "SYS");
     let mut report = Report {
@@ -173,19 +174,19 @@ fn compare(inventory: &Inventory, ours: &Cells, theirs: &TopoMatrix) -> Report {
             let (Some(class), Some(a), Some(b)) = (class, found(&row.device), found(column)) else {
                 continue;
             };
-            let (class, word) = (class.to_string(), &ours.words[a][b]);
+            let (class, word) = (class.to_string(), ours.classes[a][b].to_string());
             if class.starts_with("NV") && !word.starts_with("NV") {
                 report.nvlink += 1;
-            } else if class == *word {
+            } else if class == word {
                 report.equal += 1;
-            } else if farther(&class) && farther(word) && (unplaced(a) || unplaced(b)) {
+            } else if farther(&class) && farther(&word) && (unplaced(a) || unplaced(b)) {
                 report.undecided += 1;
             } else {
                 report.different.push(Difference {
                     row: row.device.clone(),
                     column: column.clone(),
                     theirs: class,
-                    ours: word.clone(),
+                    ours: word,
                 });
             }
         }
@@ -200,10 +201,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn nics_of_a_tree_and_a_matrix_that_count_differently_are_not_paired_by_order() {
+        let listing = "\
+00:00.0 Host bridge: Intel Corporation Device 1
+00:01.0 PCI bridge: Intel Corporation Device 2
+\tBus: primary=00, secondary=01, subordinate=01
+01:00.0 3D controller: NVIDIA Corporation GH100
+00:02.0 PCI bridge: Intel Corporation Device 2
+\tBus: primary=00, secondary=02, subordinate=02
+02:00.0 Infiniband controller: Mellanox Technologies MT2910
+";
+        let tree = gdr_node::import::lspci::read(listing).unwrap().into_tree();
+        let inventory = Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(1));
+        let ours = Cells::new(&inventory, Vocabulary::Smi);
+        let report = |text: &str| {
+            let theirs = topo_matrix::read_all(text).unwrap().remove(0);
+            compare(&inventory, &ours, &theirs)
+        };
+        let one = report("GPU0 mlx5_0\nGPU0 X PHB\nmlx5_0 PHB X\n");
+        assert_eq!((one.equal, one.missing.len()), (4, 0));
+        let two = report("GPU0 mlx5_0 mlx5_1\nGPU0 X PIX PHB\nmlx5_0 PIX X PHB\n");
+        assert_eq!(two.missing, ["mlx5_0", "mlx5_1"]);
+        assert_eq!((two.equal, two.different.len()), (1, 0));
+    }
+
+    #[test]
     fn our_own_matrix_is_equal_and_a_changed_cell_is_named() {
         let node = example::node();
         let inventory = Inventory::read(&node);
-        let text = render::matrix(&node, &inventory, Vocabulary::Smi);
+        let text = render::matrix(&node, &inventory, Vocabulary::Smi, render::Paint::Plain);
         let cells = Cells::new(&inventory, Vocabulary::Smi);
         let same = topo_matrix::read_all(&text).unwrap().remove(0);
         let report = compare(&inventory, &cells, &same);

@@ -1,14 +1,20 @@
-//! The topology for programs, and the nearest NICs.
+//! The topology as JSON, and the nearest NICs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use gdr_node::topology::{Relation, SmiClass};
-use gdr_node::{Datum, Device, DeviceKind, Inventory};
+use gdr_node::{Absence, Bdf, Device, DeviceKind, Inventory};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
 use crate::exit::Exit;
+
+/// The most pairs with their sentences, of which a server with forty devices has 780.
+const MOST_PAIRS: usize = 1 << 16;
+
+/// The most NICs that are named as the nearest to one GPU.
+const MOST_NEAREST: usize = 16;
 
 /// All pairs of a node.
 #[derive(Serialize)]
@@ -16,8 +22,16 @@ pub(super) struct Report {
     #[serde(flatten)]
     schema: Schema,
     devices: Vec<Item>,
+    /// The bridges above the devices, by address.
+    bridges: Vec<Bridge>,
+    nvswitches: Vec<String>,
+    nvlinks: Vec<NvLink>,
     pairs: Vec<Pair>,
+    /// Pairs beyond the first 65536; those with a GPU come first.
+    pairs_left_out: usize,
     nearest: Vec<Nearest>,
+    /// The parts of the capture that were not read.
+    left_out: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -27,6 +41,45 @@ struct Item {
     pci: String,
     /// Absent where firmware does not say.
     numa: Option<u32>,
+    model: Option<String>,
+    /// The root bus that it is below.
+    root: Option<String>,
+    /// The bridges above it, from the root down.
+    above: Vec<String>,
+    #[serde(flatten)]
+    link: Links,
+    iommu_group: Option<u32>,
+}
+
+/// The current and the best state of a link, if known.
+#[derive(Serialize)]
+struct Links {
+    link: Option<String>,
+    link_capable: Option<String>,
+}
+
+/// A port of a switch or of the root complex.
+#[derive(Serialize)]
+struct Bridge {
+    pci: String,
+    /// `root port` and the like; absent where that is not known.
+    port: Option<String>,
+    /// The bridge or the root bus above it.
+    above: Option<String>,
+    #[serde(flatten)]
+    link: Links,
+    /// The ACS bits that are on; absent where that is not known.
+    acs: Option<String>,
+    /// Those that redirect peer-to-peer traffic to the root.
+    acs_redirects: Option<String>,
+    iommu_group: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct NvLink {
+    a: String,
+    b: String,
+    count: u8,
 }
 
 /// A pair of devices.
@@ -37,7 +90,7 @@ pub(super) struct Pair {
     nvidia_smi: String,
     nccl: String,
     ucx: String,
-    /// Whether NCCL uses GPUDirect RDMA over it unless told otherwise; absent for two GPUs.
+    /// Whether NCCL uses GPUDirect RDMA over it by default; absent for two GPUs.
     nccl_gdr_by_default: Option<bool>,
     ancestor: String,
     why: String,
@@ -72,79 +125,188 @@ impl Pair {
 struct Nearest {
     gpu: String,
     class: String,
+    /// The first 16 of them.
     nics: Vec<String>,
+    nics_left_out: usize,
 }
 
 impl Report {
     pub(super) fn new(inventory: &Inventory) -> Self {
         let devices = inventory.devices();
-        let mut pairs = Vec::new();
-        if let Some(topology) = inventory.topology() {
-            for (index, a) in devices.iter().enumerate() {
-                for b in &devices[index + 1..] {
-                    if let Ok(relation) = topology.relation(a.bdf, b.bdf) {
-                        pairs.push(Pair::new(a, b, &relation));
-                    }
-                }
-            }
-        }
+        let (pairs, pairs_left_out) = pairs(inventory, &devices);
         Self {
             schema: Schema::first("gdr.topo"),
-            devices: devices
-                .iter()
-                .map(|device| Item {
-                    name: device.name.clone(),
-                    kind: match device.kind {
-                        DeviceKind::Gpu => "gpu",
-                        DeviceKind::Nic => "nic",
-                    },
-                    pci: device.bdf.to_string(),
-                    numa: inventory
-                        .function(device.bdf)
-                        .and_then(|function| function.numa.present().map(|node| node.0)),
+            bridges: bridges(inventory, &devices),
+            devices: (devices.iter())
+                .map(|device| item(inventory, device))
+                .collect(),
+            nvswitches: (inventory.nvswitches())
+                .map(|switch| switch.bdf.to_string())
+                .collect(),
+            nvlinks: (inventory.nvlinks.iter())
+                .map(|links| NvLink {
+                    a: links.a.to_string(),
+                    b: links.b.to_string(),
+                    count: links.count,
                 })
                 .collect(),
             pairs,
+            pairs_left_out,
             nearest: nearest(inventory),
+            left_out: inventory.left_out.iter().map(ToString::to_string).collect(),
         }
     }
 }
 
-fn nearest(inventory: &Inventory) -> Vec<Nearest> {
-    let Some(topology) = inventory.topology() else {
+/// The pairs with a GPU, then those of two NICs, and how many are left out.
+fn pairs(inventory: &Inventory, devices: &[Device]) -> (Vec<Pair>, usize) {
+    let Ok(topology) = inventory.topology() else {
+        return (Vec::new(), 0);
+    };
+    let count = devices.len();
+    let with_gpu = devices.partition_point(|device| device.kind == DeviceKind::Gpu);
+    let rows = (0..with_gpu).chain(with_gpu..count);
+    let pairs: Vec<Pair> = rows
+        .flat_map(|a| (a + 1..count).map(move |b| (&devices[a], &devices[b])))
+        .filter_map(|(a, b)| {
+            let relation = topology.relation(a.bdf, b.bdf).ok()?;
+            Some(Pair::new(a, b, &relation))
+        })
+        .take(MOST_PAIRS)
+        .collect();
+    let left_out = if pairs.len() == MOST_PAIRS {
+        (count * (count - 1) / 2).saturating_sub(MOST_PAIRS)
+    } else {
+        0
+    };
+    (pairs, left_out)
+}
+
+fn item(inventory: &Inventory, device: &Device) -> Item {
+    let function = inventory.function(device.bdf);
+    let tree = inventory.tree.as_ref().ok();
+    let chain = tree.and_then(|tree| tree.chain(device.bdf));
+    let (root, above) = match chain {
+        Some((root, above)) => (Some(root.to_string()), above),
+        None => (None, Vec::new()),
+    };
+    Item {
+        name: device.name.clone(),
+        kind: match device.kind {
+            DeviceKind::Gpu => "gpu",
+            DeviceKind::Nic => "nic",
+        },
+        pci: device.bdf.to_string(),
+        numa: function.and_then(|function| function.numa.as_ref().ok().map(|node| node.0)),
+        model: function.and_then(|function| {
+            let name = function.identity.name.clone();
+            name.or_else(|| function.identity.model().map(str::to_owned))
+        }),
+        root,
+        above: above.iter().map(ToString::to_string).collect(),
+        link: links(inventory, device.bdf),
+        iommu_group: function.and_then(|function| function.iommu_group.as_ref().ok().copied()),
+    }
+}
+
+fn links(inventory: &Inventory, bdf: Bdf) -> Links {
+    let function = inventory.function(bdf);
+    let words = |link: Option<&gdr_node::pci::Link>| link.map(ToString::to_string);
+    Links {
+        link: words(function.and_then(|function| function.link.as_ref().ok())),
+        link_capable: words(function.and_then(|function| function.link_capable.as_ref().ok())),
+    }
+}
+
+fn bridges(inventory: &Inventory, devices: &[Device]) -> Vec<Bridge> {
+    let Some(tree) = inventory.tree.as_ref().ok() else {
         return Vec::new();
     };
-    let nics = inventory.nics();
-    inventory
-        .gpus
-        .iter()
-        .filter_map(|gpu| {
-            let classes: Vec<(SmiClass, &Device)> = nics
-                .iter()
-                .filter_map(|nic| Some((topology.relation(gpu.bdf, nic.bdf).ok()?.smi, nic)))
-                .collect();
-            let best = classes.iter().map(|(class, _)| *class).min()?;
+    let mut above: BTreeMap<Bdf, String> = BTreeMap::new();
+    for device in devices {
+        let Some((root, chain)) = tree.chain(device.bdf) else {
+            continue;
+        };
+        let mut upper = root.to_string();
+        for bridge in chain {
+            let next = bridge.to_string();
+            above.insert(bridge, std::mem::replace(&mut upper, next));
+        }
+    }
+    (above.into_iter())
+        .filter_map(|(bdf, above)| Some((tree.get(bdf)?, above)))
+        .map(|(bridge, above)| {
+            let acs = bridge.acs.as_ref().ok();
+            let redirecting = acs.map(|acs| acs.redirecting());
+            Bridge {
+                pci: bridge.bdf.to_string(),
+                port: (bridge.express.as_ref().ok()).map(|express| express.port.to_string()),
+                above: Some(above),
+                link: links(inventory, bridge.bdf),
+                acs: acs.map(|acs| acs.control.to_string()),
+                acs_redirects: redirecting
+                    .filter(|bits| !bits.is_empty())
+                    .map(|bits| bits.to_string()),
+                iommu_group: bridge.iommu_group.as_ref().ok().copied(),
+            }
+        })
+        .collect()
+}
+
+fn nearest(inventory: &Inventory) -> Vec<Nearest> {
+    let Ok(topology) = inventory.topology() else {
+        return Vec::new();
+    };
+    let (gpus, nics) = (&inventory.gpus, inventory.nics());
+    let all = gpus.iter().map(|gpu| gpu.bdf);
+    let distances = topology.distances(all.chain(nics.iter().map(|nic| nic.bdf)));
+    (gpus.iter().enumerate())
+        .filter_map(|(row, gpu)| {
+            let class = |nic: usize| distances.smi(row, gpus.len() + nic);
+            let best: SmiClass = (0..nics.len()).filter_map(class).min()?;
+            let mut found = (0..nics.len()).filter(|nic| class(*nic) == Some(best));
             Some(Nearest {
                 gpu: gpu.index.to_string(),
                 class: best.to_string(),
-                nics: classes
-                    .iter()
-                    .filter(|(class, _)| *class == best)
-                    .map(|(_, nic)| nic.name.clone())
+                nics: (found.by_ref().take(MOST_NEAREST))
+                    .map(|nic| nics[nic].name.clone())
                     .collect(),
+                nics_left_out: found.count(),
             })
         })
         .collect()
 }
 
+/// Names in a row, and how many more there are.
+pub(super) fn names(names: &[String], left_out: usize) -> String {
+    let names = names.join(", ");
+    match left_out {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
 /// The nearest NICs of each GPU, and how evenly they are spread, as text.
 pub(super) fn advice(inventory: &Inventory) -> String {
     let mut out = String::new();
-    let unplaced = |device: &Device| {
-        (inventory.function(device.bdf)).is_some_and(|it| it.numa == Datum::NotCollected)
+    let devices = inventory.devices();
+    let function = |device: &Device| inventory.function(device.bdf);
+    let is_unplaced = |device: &Device| {
+        function(device).is_some_and(|function| function.numa == Err(Absence::NotCollected))
     };
-    if inventory.numa.only_node().is_none() && inventory.devices().iter().any(unplaced) {
-        out.push_str("\nThe capture does not tell the NUMA nodes of all: SYS may be NODE.\n");
+    if inventory.numa.only_node().is_none() && devices.iter().any(is_unplaced) {
+        out.push_str("\nThe capture does not have the NUMA nodes of all: SYS may be NODE.\n");
+    }
+    let tree = inventory.tree.as_ref().ok();
+    let is_severed = |device: &Device| {
+        let chain = tree.and_then(|tree| Some((tree, tree.chain(device.bdf)?.0)));
+        chain.is_some_and(|(tree, root)| tree.is_severed(root))
+    };
+    if devices.iter().any(is_severed) {
+        out.push_str(
+            "\nThe capture does not have the bridges above all devices: what they decide is `?`.\n\
+             `lspci -D -nn -vvv` of the whole machine has them.\n",
+        );
     }
     let nearest = nearest(inventory);
     if nearest.is_empty() {
@@ -152,8 +314,13 @@ pub(super) fn advice(inventory: &Inventory) -> String {
     }
     out.push_str("\nNearest NICs:\n\n");
     for it in &nearest {
+        let nics = names(&it.nics, it.nics_left_out);
         // Writing to a string never fails.
-        let _ = writeln!(out, "  {}: {} ({})", it.gpu, it.nics.join(", "), it.class);
+        let _ = writeln!(out, "  {}: {nics} ({})", it.gpu, it.class);
+    }
+    // Where all NICs are alike to a GPU, none of them is crowded.
+    if nearest.iter().any(|it| it.nics_left_out > 0) {
+        return out;
     }
     let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
     for it in &nearest {
@@ -166,7 +333,8 @@ pub(super) fn advice(inventory: &Inventory) -> String {
         .filter(|(_, share)| **share > 1.0)
         .map(|(nic, _)| *nic)
         .collect();
-    let names: Vec<String> = (inventory.nics().into_iter())
+    let far: Vec<String> = (devices.into_iter())
+        .filter(|device| device.kind == DeviceKind::Nic)
         .map(|nic| nic.name)
         .filter(|name| !shares.contains_key(name.as_str()))
         .collect();
@@ -178,44 +346,89 @@ pub(super) fn advice(inventory: &Inventory) -> String {
             if crowded.len() == 1 { "is" } else { "are" }
         );
     }
-    if !names.is_empty() {
+    if !far.is_empty() {
+        let shown = far.len().min(MOST_NEAREST);
         let _ = writeln!(
             out,
             "{}{} {} nearest to no GPU.",
             if crowded.is_empty() { "\n" } else { "" },
-            names.join(", "),
-            if names.len() == 1 { "is" } else { "are" }
+            names(&far[..shown], far.len() - shown),
+            if far.len() == 1 { "is" } else { "are" }
         );
     }
     out
 }
 
-/// Fine where there is something to show.
+/// Success if the node has a topology.
 pub(super) fn exit(inventory: &Inventory) -> Exit {
-    if inventory.tree.is_present() {
-        Exit::Fine
-    } else {
+    if inventory.devices().is_empty() {
         Exit::Undecided
+    } else {
+        Exit::Fine
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::example;
+    use gdr_node::{NumaLayout, example, import::lspci};
 
     use super::*;
 
+    fn json(inventory: &Inventory) -> serde_json::Value {
+        serde_json::to_value(Report::new(inventory)).unwrap()
+    }
+
     #[test]
-    fn the_nearest_nics_are_those_of_the_switch() {
-        let node = example::node();
-        let inventory = Inventory::read(&node);
-        let found = nearest(&inventory);
-        assert_eq!(found[0].nics, ["mlx5_1", "mlx5_2"]);
-        assert_eq!(found[0].class, "PIX");
-        let text = advice(&inventory);
-        assert!(
-            text.contains("mlx5_0, mlx5_5 are nearest to no GPU."),
-            "{text}"
+    fn the_document_has_links_bridges_and_acs() {
+        let document = json(&Inventory::read(&example::node()));
+        let bridges = document["bridges"].as_array().unwrap();
+        let bridge = |at: &str| bridges.iter().find(|it| it["pci"] == at).unwrap();
+        let port = bridge(example::REDIRECTING_PORT);
+        assert!(port["acs_redirects"].as_str().unwrap().contains("ReqRedir"));
+        assert!(port["link"].as_str().unwrap().contains("GT/s"));
+        let gpu = &document["devices"][0];
+        let above = gpu["above"].as_array().unwrap();
+        assert_eq!(above.last().unwrap(), example::GPU_PORTS[0]);
+        assert_eq!(
+            bridge(example::GPU_PORTS[0])["above"],
+            above[above.len() - 2]
         );
+        assert_eq!(document["pairs"].as_array().unwrap().len(), 18 * 17 / 2);
+    }
+
+    fn of_listing(text: &str) -> Inventory {
+        let tree = lspci::read(text).unwrap().into_tree();
+        Inventory::of_tree(Ok(tree), NumaLayout::of_nodes(1))
+    }
+
+    #[test]
+    fn of_more_pairs_than_are_kept_those_with_a_gpu_come_first_and_the_rest_is_counted() {
+        let mut listing = "0000:00:00.0 Host bridge: Intel\n0000:00:01.0 3D controller: NVIDIA Corporation GH100\n".to_owned();
+        for n in 1..500 {
+            listing += &format!("{n:04x}:00:00.0 Infiniband controller: Mellanox Technologies X\n");
+        }
+        let inventory = of_listing(&listing);
+        let document = json(&inventory);
+        let pairs = document["pairs"].as_array().unwrap();
+        assert_eq!(pairs.len(), MOST_PAIRS);
+        assert!(pairs[..499].iter().all(|pair| pair["a"] == "GPU0"));
+        assert_eq!(document["pairs_left_out"], 500 * 499 / 2 - MOST_PAIRS);
+        assert!(advice(&inventory).contains(" and 483 more (NODE)"));
+    }
+
+    #[test]
+    fn end_points_alone_are_shown_with_what_is_missing() {
+        let ends = "3b:00.0 3D controller: NVIDIA Corporation GH100\n\
+                    5e:00.0 Infiniband controller: Mellanox Technologies MT2910\n";
+        let inventory = of_listing(ends);
+        assert!(
+            inventory
+                .topology()
+                .unwrap()
+                .relation("3b:00.0".parse().unwrap(), "5e:00.0".parse().unwrap())
+                .is_err()
+        );
+        assert!(advice(&inventory).contains("bridges above all devices"));
+        assert_eq!(exit(&inventory), Exit::Fine);
     }
 }

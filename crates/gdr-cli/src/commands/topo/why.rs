@@ -1,17 +1,17 @@
-//! `gdr topo why`: the way between two devices.
+//! `gdr topo why`: the path between two devices.
 
 use anyhow::Result;
-use gdr_node::topology::{Place, Relation};
-use gdr_node::{Datum, Device, Inventory};
+use gdr_node::topology::{Place, Relation, RelationError};
+use gdr_node::{Absence, DatumExt, Device, Inventory};
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
+use super::distances::Distances;
 use super::report::Pair;
-use super::words::Words;
-use crate::args::Global;
 use crate::exit::{Exit, UsageError};
-use crate::node::{Known, Node, Which};
+use crate::global::Global;
+use crate::node_args::{Known, Node, Which};
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ struct Hop {
     port: Option<String>,
     link: Option<String>,
     link_capable: Option<String>,
-    /// Of ports on the way: the ACS bits that are on, or why they are not known.
+    /// For ports on the path: the ACS bits that are on, or why they are not known.
     acs: Option<String>,
     /// Those that redirect peers.
     acs_redirects: Option<String>,
@@ -46,13 +46,9 @@ pub(super) fn run(
     let node = match which.look()? {
         Known::Node(node) => node,
         Known::Devices(inventory) => Node::of_devices(inventory),
-        Known::Matrices(matrices) => {
-            let Some(first) = matrices.first() else {
-                anyhow::bail!("no matrix is in it");
-            };
-            return Words::of_matrix(first).why(a, b, output);
+        Known::Distances(matrices, nccl) => {
+            return Distances::new(&matrices, &nccl).why((a, b), global.json, output);
         }
-        Known::Nccl(topology) => return Words::of_nccl(&topology).why(a, b, output),
     };
     let inventory = &node.inventory;
     let named = |name: &str| {
@@ -61,10 +57,17 @@ pub(super) fn run(
             .map_err(|error| UsageError(error.to_string()))
     };
     let (a, b) = (named(a)?, named(b)?);
-    let Some(topology) = inventory.topology() else {
-        anyhow::bail!("the PCI tree is {}", inventory.tree.as_ref().map(|_| ""));
+    let topology =
+        (inventory.topology()).map_err(|absence| anyhow::anyhow!("the PCI tree is {absence}"))?;
+    let relation = match topology.relation(a.bdf, b.bdf) {
+        Ok(relation) => relation,
+        Err(error @ RelationError::Severed(..)) if !global.json => {
+            output.line(format_args!("{} - {}: ?", a.name, b.name))?;
+            output.line(format_args!("    {error}"))?;
+            return Ok(Exit::Undecided);
+        }
+        Err(error) => return Err(error.into()),
     };
-    let relation = topology.relation(a.bdf, b.bdf)?;
     let hops: Vec<Hop> = (relation.steps.iter())
         .map(|step| hop(inventory, &relation, step))
         .collect();
@@ -90,21 +93,21 @@ fn hop(inventory: &Inventory, relation: &Relation, step: &gdr_node::topology::St
     Hop {
         place: step.place.to_string(),
         port: function
-            .and_then(|function| function.express.present())
+            .and_then(|function| function.express.as_ref().ok())
             .map(|express| express.port.to_string()),
         link: step.link.map(|link| link.to_string()),
         link_capable: step.capable.map(|link| link.to_string()),
         acs: acs.map(|acs| match acs {
-            Datum::Present(acs) => acs.control.to_string(),
-            Datum::Missing => "has none".to_owned(),
-            unknown => unknown.as_ref().map(|_| "").to_string(),
+            Ok(acs) => acs.control.to_string(),
+            Err(Absence::Missing) => "has none".to_owned(),
+            unknown => unknown.by_ref().map(|_| "").shown().to_string(),
         }),
         acs_redirects: acs
-            .and_then(|acs| acs.present())
+            .and_then(|acs| acs.as_ref().ok())
             .map(|acs| acs.redirecting())
             .filter(|bits| !bits.is_empty())
             .map(|bits| bits.to_string()),
-        iommu_group: function.and_then(|function| function.iommu_group.present().copied()),
+        iommu_group: function.and_then(|function| function.iommu_group.as_ref().ok().copied()),
     }
 }
 
@@ -139,7 +142,7 @@ fn show(
              changes that"
         })?;
     }
-    output.line("\nthe way:")?;
+    output.line("\nthe path:")?;
     for hop in hops {
         let mut line = format!("  {}", hop.place);
         for word in [&hop.port, &hop.link].into_iter().flatten() {

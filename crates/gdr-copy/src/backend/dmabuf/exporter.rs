@@ -1,4 +1,4 @@
-//! What this backend asks of CUDA, and the seam at which tests answer instead.
+//! The CUDA calls of this backend, as a trait that tests implement, too.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -12,17 +12,17 @@ use crate::error::Result;
 /// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`.
 const MAPPING_TYPE_PCIE: u64 = 1;
 
-/// The way that a dma-buf's mappings take to the GPU.
+/// The link over which a dma-buf is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
+pub(super) enum MappingType {
     /// The driver's choice.
     Default,
     /// PCIe, also where there is a coherent link.
     Pcie,
 }
 
-impl Link {
-    /// As `cuMemGetHandleForAddressRange` takes it.
+impl MappingType {
+    /// `CUmemRangeFlags` of `cuMemGetHandleForAddressRange`.
     pub(super) const fn flags(self) -> u64 {
         match self {
             Self::Default => 0,
@@ -37,11 +37,17 @@ pub(super) trait Exporter: Send + Sync + Debug {
 
     fn devices(&self) -> Result<Vec<DeviceInfo>>;
 
-    /// The allocation that the whole of `request` lies in.
+    /// The allocation that contains all of `request`.
     fn locate(&self, request: &PinRequest) -> Result<PointerInfo>;
 
     /// A dma-buf of `len` bytes at `va`, both multiples of the host page.
-    fn export(&self, device: Ordinal, va: DevicePtr, len: u64, link: Link) -> Result<OwnedFd>;
+    fn export(
+        &self,
+        device: Ordinal,
+        va: DevicePtr,
+        len: u64,
+        mapping_type: MappingType,
+    ) -> Result<OwnedFd>;
 }
 
 impl Exporter for Arc<Cuda> {
@@ -54,10 +60,16 @@ impl Exporter for Arc<Cuda> {
     }
 
     fn locate(&self, request: &PinRequest) -> Result<PointerInfo> {
-        Ok(range::locate(&**self, request)?.info)
+        Ok(range::locate(&|ptr| self.pointer_info(ptr), request)?.info)
     }
 
-    fn export(&self, device: Ordinal, va: DevicePtr, len: u64, link: Link) -> Result<OwnedFd> {
-        Ok(self.dma_buf_fd(device, va, len, link.flags())?)
+    fn export(
+        &self,
+        device: Ordinal,
+        va: DevicePtr,
+        len: u64,
+        mapping_type: MappingType,
+    ) -> Result<OwnedFd> {
+        Ok(self.dma_buf_fd(device, va, len, mapping_type.flags())?)
     }
 }

@@ -1,9 +1,8 @@
 //! mmap of the dma-buf that CUDA exports for a range.
 //!
-//! CUDA exports whole host pages. A pin covers the host pages that its range touches, as one
-//! descriptor, and is mapped from that descriptor's start on: where in its first page a range
-//! begins makes no difference. The export keeps the memory allocated, and so does a mapping of
-//! it (the kernel's mapping holds the file), whichever goes first.
+//! CUDA exports whole host pages. A pin is one dma-buf of the host pages that its range touches, and
+//! is mapped from the start of that dma-buf on. The export keeps the memory allocated, and so does a
+//! mapping of it (which references the file); either may be released first.
 
 mod exporter;
 #[cfg(test)]
@@ -15,14 +14,14 @@ use std::sync::{Arc, OnceLock};
 
 use gdr_cuda::{Cuda, CudaVersion, DeviceInfo, DevicePtr, Ordinal};
 
-use self::exporter::{Exporter, Link};
+use self::exporter::{Exporter, MappingType};
 use super::{Backend, Pin, PinRequest, only};
-use crate::choice::BackendKind;
-use crate::context::Attributes;
+use crate::backend_kind::BackendKind;
+use crate::bar_mapping::{BarMapping, FdRange, host_page};
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::pinned::Route;
-use crate::window::{Stretch, Window, host_page};
+use crate::report::Attributes;
+use crate::report::Route;
 
 /// The first CUDA whose driver maps the dma-bufs of discrete GPUs (610.43.02; GDRCopy 2.6 README,
 /// "DMA-BUF mmap backend").
@@ -31,14 +30,14 @@ const FIRST: CudaVersion = CudaVersion {
     minor: 3,
 };
 
-/// The kernel's `ENOTSUPP`, which libc does not name: what drivers before [`FIRST`] answer.
+/// The kernel's `ENOTSUPP`, which libc does not define: the error of drivers before [`FIRST`].
 const ENOTSUPP: i32 = 524;
 
-/// CUDA, able to export dma-bufs that can be mapped.
+/// A CUDA that exports dma-bufs which can be mapped.
 #[derive(Debug)]
 pub(crate) struct DmaBufBackend {
     exporter: Box<dyn Exporter>,
-    /// Asked for at the first pin: opening must not initialize CUDA.
+    /// Queried at the first pin: opening must not initialize CUDA.
     gpus: OnceLock<Vec<DeviceInfo>>,
 }
 
@@ -90,8 +89,8 @@ impl Backend for DmaBufBackend {
         let gpu = self.gpu(info.device)?;
         if !gpu.dma_buf {
             let reason = format!(
-                "GPU {} ({}) exports none (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0: the open \
-                 kernel modules and Linux 5.12 or later are needed)",
+                "GPU {} ({}) does not export them (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0: the open \
+                 kernel modules and Linux 5.12 or later are required)",
                 gpu.ordinal, gpu.name
             );
             return Err(Error::DmaBufMmap {
@@ -99,18 +98,33 @@ impl Backend for DmaBufBackend {
                 source: None,
             });
         }
-        // The pages that the range touches. Small allocations share theirs with neighbours of the
-        // same process; whole pages of an allocation of at least one page stay inside it.
+        // The pages that the range touches. Small allocations share pages with other allocations of
+        // the same process; whole pages of an allocation of at least one page are inside it.
         let va = request.ptr.align_down(host_page());
         let end = (request.ptr.get() + request.len).next_multiple_of(host_page());
         let len = end - va.get();
-        let link = if request.forces_pcie() {
-            Link::Pcie
+        let mapping_type = if request.forces_pcie() {
+            MappingType::Pcie
         } else {
-            Link::Default
+            MappingType::Default
         };
-        let fd = self.exporter.export(info.device, va, len, link)?;
-        Ok(Box::new(DmaBufPin { fd, va, len }))
+        // As GDRCopy 2.6 reports for the same export (gdr_pin_buffer_dmabuf).
+        let caching = match mapping_type {
+            MappingType::Default if gpu.coherent => Caching::Cached,
+            _ => Caching::WriteCombined,
+        };
+        let fd = self.exporter.export(info.device, va, len, mapping_type)?;
+        // If the memory was freed and allocated again between the two calls, the export is of other
+        // memory.
+        if self.exporter.locate(request)?.buffer != info.buffer {
+            return Err(gdr_cuda::Error::UnknownPointer { ptr: request.ptr }.into());
+        }
+        Ok(Box::new(DmaBufPin {
+            fd,
+            va,
+            len,
+            caching,
+        }))
     }
 
     fn attributes(&self) -> Attributes {
@@ -128,6 +142,8 @@ struct DmaBufPin {
     fd: OwnedFd,
     va: DevicePtr,
     len: u64,
+    /// How the driver maps it.
+    caching: Caching,
 }
 
 impl Pin for DmaBufPin {
@@ -147,24 +163,22 @@ impl Pin for DmaBufPin {
         Route::DmaBufMmap
     }
 
-    fn map(&self, len: u64, caching: Option<Caching>) -> Result<Window> {
-        // What the driver makes on PCIe. On a coherent link it is cached; nothing tells which it
-        // was, and treating a cached mapping as a write-combined one costs fences only.
-        let caching = only(BackendKind::DmaBuf, Caching::WriteCombined, caching)?;
-        Window::map(
-            &[Stretch {
+    fn map(&self, len: u64, caching: Option<Caching>) -> Result<BarMapping> {
+        let caching = only(BackendKind::DmaBuf, self.caching, caching)?;
+        BarMapping::map(
+            &[FdRange {
                 fd: self.fd.as_fd(),
                 offset: 0,
                 len,
             }],
             caching,
         )
-        .map_err(refused)
+        .map_err(explain)
     }
 }
 
-/// What a refused mmap means.
-fn refused(error: Error) -> Error {
+/// Explains a failed mmap.
+fn explain(error: Error) -> Error {
     match error {
         Error::Os { source, .. } if says_unsupported(&source) => Error::DmaBufMmap {
             reason: format!("the NVIDIA driver refused the mmap ({source})"),
@@ -174,8 +188,8 @@ fn refused(error: Error) -> Error {
     }
 }
 
-/// What drivers answer that have no mmap for this dma-buf: the first from NVIDIA's own, `ENODEV`
-/// and `EINVAL` from the kernel's dma-buf code for an exporter without one (dma-buf.c).
+/// The errors of drivers without mmap for this dma-buf: `ENOTSUPP` and `EOPNOTSUPP` by NVIDIA's,
+/// `ENODEV` and `EINVAL` by the kernel's dma-buf code for an exporter without mmap (dma-buf.c).
 fn says_unsupported(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,4 +1,4 @@
-//! The backend over an exporter that hands out memfds.
+//! The backend over an exporter of memfds.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use gdr_cuda::{BufferId, PointerInfo, PointerKind, SimDriver};
 
 use super::*;
-use crate::pinned::{Bus, PinOptions};
+use crate::options::{Bus, PinOptions};
 
 const BASE: u64 = 0x7f00_0020_0000;
 const SIZE: u64 = 2 << 20;
 
-/// One export: where, how much, which way, and the memory behind it.
+/// One export: address, length, flags, and its memory.
 #[derive(Debug)]
 struct Export {
     va: u64,
@@ -20,7 +20,7 @@ struct Export {
     memory: OwnedFd,
 }
 
-/// CUDA as far as this backend sees it: one GPU with one allocation.
+/// A fake CUDA: one GPU with one allocation.
 #[derive(Clone, Debug)]
 struct FakeCuda(Arc<Answers>);
 
@@ -29,7 +29,10 @@ struct Answers {
     version: CudaVersion,
     dma_buf: bool,
     maps: bool,
-    /// The simulated GPU describes itself; its description is borrowed here.
+    coherent: bool,
+    /// Whether the memory is freed, and its address allocated again, during an export.
+    reused: bool,
+    /// The description of the simulated GPU.
     gpu: DeviceInfo,
     exports: Mutex<Vec<Export>>,
     enumerations: Mutex<u32>,
@@ -45,6 +48,8 @@ impl FakeCuda {
             },
             dma_buf: true,
             maps: true,
+            coherent: false,
+            reused: false,
             gpu: SimDriver::new(1).devices().unwrap().remove(0),
             exports: Mutex::default(),
             enumerations: Mutex::default(),
@@ -57,7 +62,7 @@ impl FakeCuda {
         DmaBufBackend::over(Box::new(self.clone()))
     }
 
-    /// The only export so far: where, how much, which way.
+    /// The only export so far: address, length, flags.
     fn exported(&self) -> (u64, u64, u64) {
         let exports = self.0.exports.lock().unwrap();
         assert_eq!(exports.len(), 1);
@@ -84,6 +89,7 @@ impl Exporter for FakeCuda {
         *self.0.enumerations.lock().unwrap() += 1;
         Ok(vec![DeviceInfo {
             dma_buf: self.0.dma_buf,
+            coherent: self.0.coherent,
             ..self.0.gpu.clone()
         }])
     }
@@ -93,7 +99,10 @@ impl Exporter for FakeCuda {
         let info = PointerInfo {
             kind: PointerKind::Device,
             device: Ordinal(0),
-            buffer: BufferId(1),
+            buffer: BufferId(match self.0.reused {
+                true => 1 + self.0.exports.lock().unwrap().len() as u64,
+                false => 1,
+            }),
             base: DevicePtr::new(BASE),
             size: SIZE,
             family: gdr_cuda::Family::Plain,
@@ -111,7 +120,13 @@ impl Exporter for FakeCuda {
         }
     }
 
-    fn export(&self, _: Ordinal, va: DevicePtr, len: u64, link: Link) -> Result<OwnedFd> {
+    fn export(
+        &self,
+        _: Ordinal,
+        va: DevicePtr,
+        len: u64,
+        mapping_type: MappingType,
+    ) -> Result<OwnedFd> {
         let page = host_page();
         assert!(
             va.get().is_multiple_of(page) && len.is_multiple_of(page),
@@ -131,7 +146,7 @@ impl Exporter for FakeCuda {
         self.0.exports.lock().unwrap().push(Export {
             va: va.get(),
             len,
-            flags: link.flags(),
+            flags: mapping_type.flags(),
             memory,
         });
         Ok(fd)
@@ -142,12 +157,12 @@ fn request(ptr: u64, len: u64) -> PinRequest {
     PinRequest {
         ptr: DevicePtr::new(ptr),
         len,
-        options: PinOptions::default(),
+        options: PinOptions::new(),
     }
 }
 
 #[test]
-fn cuda_before_13_3_is_refused_with_the_version_it_takes() {
+fn cuda_before_13_3_is_refused_with_the_required_version() {
     let old = FakeCuda::new(|cuda| {
         cuda.version = CudaVersion {
             major: 13,
@@ -175,11 +190,7 @@ fn opening_leaves_cuda_uninitialized() {
     for offset in [0, 4096] {
         backend.pin(&request(BASE + offset, 1)).unwrap();
     }
-    assert_eq!(
-        *cuda.0.enumerations.lock().unwrap(),
-        1,
-        "asked once, then remembered"
-    );
+    assert_eq!(*cuda.0.enumerations.lock().unwrap(), 1, "queried once");
 }
 
 #[test]
@@ -191,7 +202,7 @@ fn a_gpu_without_dma_bufs_is_refused_by_name() {
 }
 
 #[test]
-fn a_range_is_widened_to_host_pages_and_shows_its_bytes_where_they_are() {
+fn a_range_is_widened_to_host_pages_and_its_bytes_are_at_their_offsets() {
     let cuda = FakeCuda::new(|_| {});
     let page = host_page();
     let pin = cuda
@@ -207,10 +218,10 @@ fn a_range_is_widened_to_host_pages_and_shows_its_bytes_where_they_are() {
     assert_eq!(cuda.exported(), (BASE + page, 2 * page, 0));
     assert!(!pin.invalidated().unwrap());
 
-    let window = pin.map(2 * page, None).unwrap();
-    assert_eq!(window.caching(), Caching::WriteCombined);
-    // SAFETY: byte 100 lies in the window; it is shared memory, accessed as an atomic.
-    unsafe { AtomicU8::from_ptr(window.as_ptr().add(100)) }.store(42, Ordering::Relaxed);
+    let mapping = pin.map(2 * page, None).unwrap();
+    assert_eq!(mapping.caching(), Caching::WriteCombined);
+    // SAFETY: byte 100 is in the mapping; it is shared memory, accessed as an atomic.
+    unsafe { AtomicU8::from_ptr(mapping.as_ptr().add(100)) }.store(42, Ordering::Relaxed);
     assert_eq!(cuda.gpu_reads(100), 42);
 }
 
@@ -230,9 +241,9 @@ fn the_last_byte_of_an_allocation_can_be_pinned() {
 }
 
 #[test]
-fn pcie_is_asked_for_where_it_is_forced() {
+fn a_forced_pcie_mapping_sets_the_flag() {
     let cuda = FakeCuda::new(|_| {});
-    let options = PinOptions::default().bus(Bus::Pcie);
+    let options = PinOptions::new().with_bus(Bus::Pcie);
     let backend = cuda.open().unwrap();
     backend
         .pin(&PinRequest {
@@ -248,15 +259,15 @@ fn pcie_is_asked_for_where_it_is_forced() {
 fn the_mapping_outlives_the_pin_and_its_descriptor() {
     let cuda = FakeCuda::new(|_| {});
     let pin = cuda.open().unwrap().pin(&request(BASE, 1)).unwrap();
-    let window = pin.map(host_page(), None).unwrap();
+    let mapping = pin.map(host_page(), None).unwrap();
     drop(pin);
     // SAFETY: as in the test above.
-    unsafe { AtomicU8::from_ptr(window.as_ptr()) }.store(9, Ordering::Relaxed);
+    unsafe { AtomicU8::from_ptr(mapping.as_ptr()) }.store(9, Ordering::Relaxed);
     assert_eq!(cuda.gpu_reads(0), 9);
 }
 
 #[test]
-fn a_driver_that_refuses_the_mmap_is_named_with_the_version_it_takes() {
+fn a_driver_that_refuses_the_mmap_is_reported_with_the_required_version() {
     let cuda = FakeCuda::new(|cuda| cuda.maps = false);
     let pin = cuda.open().unwrap().pin(&request(BASE, 1)).unwrap();
     let text = pin.map(host_page(), None).unwrap_err().to_string();
@@ -266,7 +277,7 @@ fn a_driver_that_refuses_the_mmap_is_named_with_the_version_it_takes() {
     );
 
     for errno in [524, libc::EOPNOTSUPP, libc::EINVAL] {
-        let error = refused(Error::os("mmap", io::Error::from_raw_os_error(errno)));
+        let error = explain(Error::os("mmap", io::Error::from_raw_os_error(errno)));
         assert!(
             matches!(
                 error,
@@ -278,11 +289,46 @@ fn a_driver_that_refuses_the_mmap_is_named_with_the_version_it_takes() {
             "{error}"
         );
     }
-    let full = refused(Error::os(
+    let full = explain(Error::os(
         "mmap",
         io::Error::from_raw_os_error(libc::ENOMEM),
     ));
     assert!(matches!(full, Error::Os { .. }), "{full}");
+}
+
+#[test]
+fn a_coherent_gpu_maps_cached_unless_pcie_is_forced() {
+    let cuda = FakeCuda::new(|cuda| cuda.coherent = true);
+    let backend = cuda.open().unwrap();
+    let forced = PinOptions::new().with_bus(Bus::Pcie);
+    for (options, offered, other) in [
+        (PinOptions::new(), Caching::Cached, Caching::WriteCombined),
+        (forced, Caching::WriteCombined, Caching::Cached),
+    ] {
+        let pin = backend
+            .pin(&PinRequest {
+                options,
+                ..request(BASE, 1)
+            })
+            .unwrap();
+        for wanted in [None, Some(offered)] {
+            assert_eq!(pin.map(host_page(), wanted).unwrap().caching(), offered);
+        }
+        for wanted in [other, Caching::Device] {
+            let refused = pin.map(host_page(), Some(wanted)).unwrap_err();
+            assert!(matches!(refused, Error::Caching { .. }), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_freed_and_allocated_again_during_the_export_is_not_pinned() {
+    let cuda = FakeCuda::new(|cuda| cuda.reused = true);
+    let refused = cuda.open().unwrap().pin(&request(BASE, 1)).unwrap_err();
+    assert!(
+        matches!(refused, Error::Gpu(gdr_cuda::Error::UnknownPointer { .. })),
+        "{refused}"
+    );
 }
 
 #[test]

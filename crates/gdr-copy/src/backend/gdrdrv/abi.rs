@@ -1,17 +1,17 @@
 //! The module's calls as bytes: request numbers, structures, versions.
 //!
-//! From GDRCopy 2.6, `src/gdrdrv/gdrdrv.h`. All fields are in the host's byte order. Most of its
-//! request numbers were declared with a pointer where the structure belongs, so the size encoded
-//! in them is 8 and says nothing about the structure; the module compares the whole number.
+//! From GDRCopy 2.6, `src/gdrdrv/gdrdrv.h`. All fields are in the host's byte order. Most request
+//! numbers were declared with a pointer instead of the structure, so the size encoded in them is 8
+//! and not that of the structure; the module compares the whole number.
 
 use std::mem::{offset_of, size_of};
 
-use crate::context::ModuleVersion;
 use crate::cpu::Caching;
+use crate::report::ModuleVersion;
 
-/// The API version that this client speaks; a module may demand a newer one.
+/// The API version of this client; a module may require a newer one.
 pub(super) const API: ModuleVersion = (2, 6);
-/// The oldest module that this client speaks to.
+/// The oldest supported module.
 pub(super) const OLDEST: ModuleVersion = (2, 0);
 /// `GDRDRV_MINIMUM_VERSION_WITH_GET_INFO_V2`.
 pub(super) const WITH_INFO_V2: ModuleVersion = (2, 4);
@@ -55,7 +55,7 @@ impl Request {
         }
     }
 
-    /// The name, as the module's header has it.
+    /// The name in the module's header.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::PinBuffer => "GDRDRV_IOC_PIN_BUFFER",
@@ -74,7 +74,7 @@ impl Request {
 /// The argument of one request.
 ///
 /// # Safety
-/// `repr(C)`, made of integers only, without padding, and every bit pattern is a value.
+/// `repr(C)`, of integers only, without padding; every bit pattern is a value.
 pub(super) unsafe trait Argument: Sized {
     const REQUEST: Request;
 
@@ -201,7 +201,7 @@ pub(super) struct MappingRequest {
 }
 argument!(MappingRequest of ChooseMapping, 16, { handle @ 0, mapping_type @ 8, pad @ 12 });
 
-/// `gdr_mr_type_t`: how a range is mapped, or is to be.
+/// `gdr_mr_type_t`: how a range is mapped, or is to be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MappingType(pub(super) u32);
 

@@ -1,4 +1,4 @@
-//! The module's device node, and the seam at which tests put another end.
+//! The module's device node, as a trait that tests implement, too.
 
 use std::fmt::Debug;
 use std::io;
@@ -9,10 +9,10 @@ use rustix::fs::{Mode, OFlags};
 use super::abi::Request;
 use crate::error::{Error, Result};
 
-/// The node that the module's packages make.
-pub(super) const NODE: &str = "/dev/gdrdrv";
+/// The node that the module's packages create.
+const NODE: &str = "/dev/gdrdrv";
 
-/// One open file of the module.
+/// An open file of the module.
 pub(super) trait Device: Send + Sync + Debug {
     /// Makes one call. `argument` has the size of the request's structure.
     fn call(&self, request: Request, argument: &mut [u8]) -> io::Result<()>;
@@ -42,8 +42,8 @@ impl Device for DeviceNode {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         loop {
-            // SAFETY: the descriptor is open for as long as `self` lives; the module reads and
-            // writes the request's structure at this address, which is as large as `argument`.
+            // SAFETY: the descriptor is open as long as `self` exists; the module reads and writes
+            // the request's structure at this address, which is as large as `argument`.
             let answer =
                 unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument.as_mut_ptr()) };
             if answer == 0 {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_not_the_module_answers_with_the_systems_error() {
+    fn a_file_that_is_not_the_module_returns_the_error_of_the_system() {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let node = DeviceNode(null.unwrap());
         let error = node.call(Request::GetVersion, &mut [0; 8]).unwrap_err();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_of_another_size_never_reaches_the_kernel() {
+    fn an_argument_of_another_size_is_not_passed_to_the_kernel() {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let node = DeviceNode(null.unwrap());
         for size in [0, 7, 9] {

@@ -1,7 +1,7 @@
-//! A stand-in for the kernel's end of the module, for tests.
+//! A fake of the kernel module, for tests.
 //!
-//! It reads and writes arguments at the literal offsets of the module's header, answers as
-//! GDRCopy 2.6's `gdrdrv.c` does, and shows each pinned range at its handle's place in a memfd.
+//! It reads and writes arguments at the literal offsets of the module's header, returns what GDRCopy
+//! 2.6's `gdrdrv.c` returns, and keeps each pinned range in a memfd, at the offset of its handle.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -13,19 +13,19 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 
 use super::abi::Request;
 use super::device::Device;
-use crate::context::ModuleVersion;
-use crate::window::host_page;
+use crate::bar_mapping::host_page;
+use crate::report::ModuleVersion;
 
 const GPU_PAGE: u64 = 0x1_0000;
 
-/// Addresses that are GPU memory here.
+/// The addresses of GPU memory.
 pub(super) const GPU_MEMORY: std::ops::Range<u64> = 0x7f00_0000_0000..0x7f00_4000_0000;
 
 pub(super) const WC: u32 = 1;
 pub(super) const CACHED: u32 = 2;
 pub(super) const DEVICE: u32 = 3;
 
-/// One call as the module sees it: the request's number and the argument's bytes.
+/// One call: the request's number and the argument's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) number: u32,
@@ -38,21 +38,21 @@ pub(super) struct State {
     pub(super) minimum_api: ModuleVersion,
     pub(super) persistent: bool,
     pub(super) force_pcie: bool,
-    /// What a mapping is on this platform unless another kind is asked for.
+    /// The kind of a mapping on this platform unless another kind is requested.
     pub(super) platform: u32,
-    /// The kinds that can be asked for.
+    /// The kinds that can be requested.
     pub(super) allowed: Vec<u32>,
     pub(super) next_handle: u64,
     pub(super) calls: Vec<Call>,
-    /// The next call of this kind fails so.
+    /// The next call of this kind fails with this errno.
     pub(super) faults: VecDeque<(Request, i32)>,
-    /// As if the file had been opened by another process.
+    /// mmap fails as in another process than the one that opened the file.
     pub(super) mmap_is_refused: bool,
-    /// Calls with a handle that is not in the list, which the module answers for another range.
+    /// Calls with an unknown handle, which the module applies to another range.
     pub(super) unknown_handles: usize,
     /// Ranges that were unpinned while they were mapped.
     pub(super) unpinned_while_mapped: usize,
-    /// What GET_INFO adds to the address.
+    /// Added to the address by GET_INFO.
     pub(super) reported_shift: u64,
     ranges: Vec<Range>,
 }
@@ -66,7 +66,7 @@ struct Range {
     freed: bool,
 }
 
-/// The module, shared by the test and by the device it hands out.
+/// The module, shared by the test and its device.
 #[derive(Clone, Debug)]
 pub(super) struct FakeModule(Arc<Inner>);
 
@@ -80,7 +80,7 @@ struct Inner {
 impl FakeModule {
     pub(super) fn new(version: ModuleVersion) -> Self {
         let memory = rustix::fs::memfd_create("fake-gdrdrv", MemfdFlags::CLOEXEC).unwrap();
-        // Sparse, and long enough for handles of more than 32 bits.
+        // A sparse file, long enough for handles of more than 32 bits.
         rustix::fs::ftruncate(&memory, 1 << 56).unwrap();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory));
         let read_only =
@@ -135,7 +135,7 @@ impl FakeModule {
         self.0.is_mapped(handle)
     }
 
-    /// What the GPU sees of a range, from its first page on.
+    /// What the GPU reads of a range, from its first page on.
     pub(super) fn gpu_reads(&self, handle: u64, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let at = handle * host_page() + offset;
@@ -146,7 +146,7 @@ impl FakeModule {
         bytes
     }
 
-    /// `cudaFree` of everything, as the module learns of it.
+    /// `cudaFree` of all memory, as the module is notified of it.
     pub(super) fn free_all(&self) {
         let mut state = self.state();
         if !state.persistent {
@@ -167,7 +167,7 @@ impl FakeModule {
 }
 
 impl Inner {
-    /// Reads the process's own list of mappings: the truth, whatever this library believes.
+    /// Reads the process's list of mappings, independent of this library's state.
     fn is_mapped(&self, handle: u64) -> bool {
         let inode = rustix::fs::fstat(&self.memory).unwrap().st_ino.to_string();
         let Some(offset) = handle.checked_mul(host_page()) else {
@@ -318,7 +318,7 @@ impl State {
         Ok(handle)
     }
 
-    /// As the module searches its list: an unknown handle finds the oldest range.
+    /// Searches like the module: for an unknown handle it returns the oldest range.
     fn find(&mut self, handle: u64) -> Result<usize, i32> {
         match self.ranges.iter().position(|range| range.handle == handle) {
             Some(at) => Ok(at),

@@ -1,9 +1,9 @@
 //! NVIDIA's GDRCopy kernel module, through its device node.
 //!
-//! The module pins whole GPU pages of 64 KiB and maps a pin only when its address is a multiple
-//! of that, so ranges are widened before they are pinned: any address and length will do here.
-//! Each pin has a handle of the module's, owned by one [`Held`] and given back exactly once,
-//! after the mapping is gone.
+//! The module pins whole GPU pages of 64 KiB and maps a pin only where its address is a multiple of
+//! that, so ranges are widened before they are pinned: any address and any length can be pinned.
+//! Each pin has a handle of the module, which one [`OwnedHandle`] owns and unpins exactly once, after
+//! the munmap.
 
 mod abi;
 mod device;
@@ -23,15 +23,15 @@ use self::abi::MappingType;
 use self::device::{Device, DeviceNode};
 use self::module::{Handle, Module};
 use super::{Backend, Pin, PinRequest};
-use crate::choice::BackendKind;
-use crate::context::Attributes;
+use crate::backend_kind::BackendKind;
+use crate::bar_mapping::{BarMapping, FdRange};
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::fork::Origin;
-use crate::pinned::Route;
-use crate::window::{Stretch, Window};
+use crate::fork::ProcessId;
+use crate::report::Attributes;
+use crate::report::Route;
 
-/// The module, open and of a version that this library speaks.
+/// The module, open and of a supported version.
 #[derive(Debug)]
 pub(crate) struct GdrdrvBackend {
     module: Arc<Module>,
@@ -43,10 +43,10 @@ impl GdrdrvBackend {
         Self::over(Box::new(DeviceNode::open()?))
     }
 
-    /// Over `device`, once it and this library have agreed on a version.
+    /// Over `device`, once the version is known to be supported.
     fn over(device: Box<dyn Device>) -> Result<Self> {
-        let module = Module::greet(device)?;
-        // Modules without attributes (before 2.5) register a free callback with every pin.
+        let module = Module::open(device)?;
+        // Modules without attributes (before 2.5) are not persistent.
         let is_set = |attribute| -> Result<bool> {
             Ok(module.attribute(attribute)?.is_some_and(|value| value != 0))
         };
@@ -62,36 +62,40 @@ impl GdrdrvBackend {
         })
     }
 
-    fn hold(&self, request: &PinRequest) -> Result<GdrdrvPin> {
+    fn pin_pages(&self, request: &PinRequest) -> Result<GdrdrvPin> {
         let forced = request.forces_pcie();
-        // Never tried in vain: a module that cannot takes an error path there which releases a
-        // lock that it does not hold (GDRCopy 2.6, gdrdrv.c:849).
+        // Not tried where it cannot succeed: the module's error path releases a lock that it does not
+        // hold (GDRCopy 2.6, gdrdrv.c:849).
         if forced && !self.attributes.force_pcie {
             return Err(Error::ForcePcie {
                 backend: BackendKind::Gdrdrv,
-                reason: "that takes module 2.5 or later in its persistent mode, built for NVIDIA \
+                reason: "it requires module 2.5 or later in its persistent mode, built for NVIDIA \
                          driver 570 or later",
             });
         }
         let (va, len) = request.pages();
         let flags = if forced { abi::FORCE_PCIE } else { 0 };
-        let handle = self.module.pin(va, len, flags).map_err(|error| match error {
-            Error::Module { source, .. } if forced && is(&source, libc::EINVAL) => {
-                Error::ForcePcie {
-                    backend: BackendKind::Gdrdrv,
-                    reason: "the NVIDIA driver does not do so for this range: it takes driver 570 \
-                             or later, a coherent platform, and GPU memory that can be pinned",
+        let raw = self
+            .module
+            .pin(va, len, flags)
+            .map_err(|error| match error {
+                Error::Module { source, .. } if forced && is(&source, libc::EINVAL) => {
+                    Error::ForcePcie {
+                        backend: BackendKind::Gdrdrv,
+                        reason: "the NVIDIA driver does not support it for this range: it requires \
+                             driver 570 or later, a coherent platform, and GPU memory that can be \
+                             pinned",
+                    }
                 }
-            }
-            other => other,
-        })?;
-        let held = Held {
+                other => other,
+            })?;
+        let handle = OwnedHandle {
             module: self.module.clone(),
-            handle,
-            origin: Origin::current(),
+            raw,
+            origin: ProcessId::current(),
         };
         Ok(GdrdrvPin {
-            held: Arc::new(held),
+            handle: Arc::new(handle),
             va,
             len,
             forced,
@@ -111,7 +115,7 @@ impl Backend for GdrdrvBackend {
     }
 
     fn pin(&self, request: &PinRequest) -> Result<Box<dyn Pin>> {
-        Ok(Box::new(self.hold(request)?))
+        Ok(Box::new(self.pin_pages(request)?))
     }
 
     fn attributes(&self) -> Attributes {
@@ -119,57 +123,57 @@ impl Backend for GdrdrvBackend {
     }
 }
 
-/// A pinned range of the module's; unpinned on drop.
+/// The handle of a pinned range; unpinned on drop.
 #[derive(Debug)]
-struct Held {
+struct OwnedHandle {
     module: Arc<Module>,
-    handle: Handle,
-    origin: Origin,
+    raw: Handle,
+    origin: ProcessId,
 }
 
-impl Drop for Held {
+impl Drop for OwnedHandle {
     fn drop(&mut self) {
-        // The module serves the process that opened it, so a child's pins are the parent's.
+        // The pins belong to the process that opened the module; a child must not release them.
         if self.origin.is_current()
-            && let Err(error) = self.module.unpin(self.handle)
+            && let Err(error) = self.module.unpin(self.raw)
         {
-            tracing::error!("a pinned range leaked: {error}");
+            tracing::error!("a pinned range was not released: {error}");
         }
     }
 }
 
 #[derive(Debug)]
 struct GdrdrvPin {
-    held: Arc<Held>,
+    handle: Arc<OwnedHandle>,
     va: DevicePtr,
     len: u64,
     forced: bool,
-    /// The kind of mapping that the module was last told to make of this range.
+    /// The kind of mapping that was last requested for this range.
     requested: AtomicU32,
 }
 
 impl GdrdrvPin {
-    /// Tells the module which kind of mapping to make. Where it has no choice it makes its own,
-    /// which [`GdrdrvPin::map`] finds out afterwards.
+    /// Requests a kind of mapping. Where the module offers no choice it makes its own;
+    /// [`GdrdrvPin::map`] queries which after the mmap.
     fn request(&self, caching: Option<Caching>) -> Result<()> {
-        let Held { module, handle, .. } = &*self.held;
+        let OwnedHandle { module, raw, .. } = &*self.handle;
         let mut wanted = MappingType::from(caching);
         if wanted == MappingType::CACHED && self.forced {
-            // Nothing on PCIe is cached; the module does not look and stops the kernel
-            // (GDRCopy 2.6, BUG_ON in gdrdrv_mmap).
+            // A mapping over PCIe cannot be cached; the module does not check that and stops the
+            // kernel (GDRCopy 2.6, BUG_ON in gdrdrv_mmap).
             wanted = MappingType::NONE;
         }
         if self.requested.load(Ordering::Acquire) == wanted.0 {
             return Ok(());
         }
-        if module.request_mapping(*handle, wanted)? {
+        if module.request_mapping(*raw, wanted)? {
             self.requested.store(wanted.0, Ordering::Release);
         }
         Ok(())
     }
 
-    /// What a refused mmap means.
-    fn refused(&self, error: Error) -> Error {
+    /// Explains a failed mmap.
+    fn explain(&self, error: Error) -> Error {
         let Error::Os { source, .. } = error else {
             return error;
         };
@@ -198,37 +202,37 @@ impl Pin for GdrdrvPin {
     }
 
     fn invalidated(&self) -> Result<bool> {
-        self.held.module.freed(self.held.handle)
+        self.handle.module.freed(self.handle.raw)
     }
 
-    fn map(&self, len: u64, caching: Option<Caching>) -> Result<Window> {
-        let Held { module, handle, .. } = &*self.held;
+    fn map(&self, len: u64, caching: Option<Caching>) -> Result<BarMapping> {
+        let OwnedHandle { module, raw, .. } = &*self.handle;
         self.request(caching)?;
-        let offset = handle.file_offset().ok_or_else(|| Error::Module {
+        let offset = raw.file_offset().ok_or_else(|| Error::Module {
             call: "mmap",
             source: io::Error::from_raw_os_error(libc::EOVERFLOW),
             remedy: "this context has used up its address range: open a new one",
         })?;
-        let stretch = Stretch {
+        let range = FdRange {
             fd: module.file(),
             offset,
             len,
         };
-        // Write-combined until the module has said what it is.
-        let window = Window::map(&[stretch], Caching::WriteCombined)
-            .map_err(|error| self.refused(error))?
-            .holding(self.held.clone());
+        // Write-combined until the module has reported the kind.
+        let mapping = BarMapping::map(&[range], Caching::WriteCombined)
+            .map_err(|error| self.explain(error))?
+            .keeping(self.handle.clone());
 
-        let info = module.info(*handle)?;
+        let info = module.info(*raw)?;
         if info.va != self.va || info.len != self.len {
-            return Err(answer("another range than the one that was pinned"));
+            return Err(unexpected("another range than the one that was pinned"));
         }
         let Some(offered) = info.mapping.caching() else {
-            // Freed between the two calls, or a kind of mapping that came after this library.
+            // Freed between the two calls, or a kind of mapping that is newer than this library.
             return Err(if self.invalidated()? {
                 Error::Invalidated
             } else {
-                answer("a kind of mapping that this library does not know")
+                unexpected("a kind of mapping that this library does not know")
             });
         };
         match caching {
@@ -237,7 +241,7 @@ impl Pin for GdrdrvPin {
                 offered,
                 backend: BackendKind::Gdrdrv,
             }),
-            _ => Ok(window.with_caching(offered)),
+            _ => Ok(mapping.with_caching(offered)),
         }
     }
 }
@@ -246,8 +250,8 @@ fn is(error: &io::Error, errno: i32) -> bool {
     error.raw_os_error() == Some(errno)
 }
 
-/// The module answered something that makes no sense.
-fn answer(what: &'static str) -> Error {
+/// The module reports something that contradicts the request.
+fn unexpected(what: &'static str) -> Error {
     Error::Module {
         call: "GDRDRV_IOC_GET_INFO",
         source: io::Error::new(io::ErrorKind::InvalidData, format!("it reports {what}")),

@@ -1,4 +1,4 @@
-//! The module as typed calls: which one there is at which version, and what its answers mean.
+//! The module as typed calls: which calls a version has, and what their results mean.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,22 +7,22 @@ use gdr_cuda::DevicePtr;
 
 use super::abi::{self, Argument, MappingType, Request};
 use super::device::Device;
-use crate::context::ModuleVersion;
 use crate::error::{Error, Result};
+use crate::report::ModuleVersion;
 
-/// The module's name of a pinned range: a running number, counted in host pages, per open file.
-/// Never reused, and 64 bits wide.
+/// The module's handle of a pinned range: a number of 64 bits, counted up in host pages for each open
+/// file, and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handle(pub(super) u64);
 
 impl Handle {
-    /// Where mmap finds the range in the device file, or `None` past the end of any file.
+    /// The range's offset in the device file for mmap, or `None` past the end of any file.
     pub(super) fn file_offset(self) -> Option<u64> {
-        self.0.checked_mul(crate::window::host_page())
+        self.0.checked_mul(crate::bar_mapping::host_page())
     }
 }
 
-/// What the module says about a pinned range.
+/// What the module reports about a pinned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RangeInfo {
     pub(super) va: DevicePtr,
@@ -30,7 +30,7 @@ pub(super) struct RangeInfo {
     pub(super) mapping: MappingType,
 }
 
-/// The module, with its version agreed on.
+/// The module, of a supported version.
 #[derive(Debug)]
 pub(super) struct Module {
     device: Box<dyn Device>,
@@ -38,14 +38,14 @@ pub(super) struct Module {
 }
 
 impl Module {
-    /// Agrees on a version.
-    pub(super) fn greet(device: Box<dyn Device>) -> Result<Self> {
+    /// Checks the version.
+    pub(super) fn open(device: Box<dyn Device>) -> Result<Self> {
         let mut versions = abi::Versions::default();
         device
             .call(Request::GetVersion, versions.bytes())
             .map_err(|source| {
                 match source.raw_os_error() {
-                    // Modules of 1.x have no such call.
+                    // Modules of 1.x do not have this call.
                     Some(libc::ENOTTY | libc::EINVAL) => too_old("1.x".to_owned()),
                     _ => refusal(Request::GetVersion, source),
                 }
@@ -61,7 +61,7 @@ impl Module {
             return Err(Error::ModuleVersion {
                 found: dotted(version),
                 wanted: format!(
-                    "one that accepts API {} (this one wants {} or later)",
+                    "one that accepts API {} (this one requires {} or later)",
                     dotted(abi::API),
                     dotted(minimum)
                 ),
@@ -116,14 +116,14 @@ impl Module {
         }
     }
 
-    /// Ends a pin. The module takes an unknown handle for the oldest range of the file
-    /// (GDRCopy 2.6, gdrdrv.c:665), so each handle must come here exactly once.
+    /// Unpins. Exactly once for each handle: the module unpins the oldest range of the file for an
+    /// unknown handle (GDRCopy 2.6, gdrdrv.c:665).
     pub(super) fn unpin(&self, handle: Handle) -> Result<()> {
         self.exchange(abi::UnpinBuffer { handle: handle.0 })
             .map(drop)
     }
 
-    /// Whether the memory was freed under the pin (non-persistent mode only).
+    /// Whether the memory was freed while it was pinned (non-persistent mode only).
     pub(super) fn freed(&self, handle: Handle) -> Result<bool> {
         let query = abi::CallbackFlag {
             handle: handle.0,
@@ -150,7 +150,7 @@ impl Module {
             })?;
             let mapping = match (info.mapped, info.wc_mapping) {
                 (0, _) => MappingType::NONE,
-                // These modules map cached (on POWER9) or write-combined, nothing else.
+                // These modules map cached (on POWER9) or write-combined only.
                 (_, 0) => MappingType::CACHED,
                 _ => MappingType::WRITE_COMBINED,
             };
@@ -162,8 +162,8 @@ impl Module {
         }
     }
 
-    /// Chooses the kind of the next mapping; holds until chosen again. `false` when this
-    /// platform or this module has no such choice.
+    /// Chooses the kind of this and later mappings. `false` where the platform or the module offers
+    /// no choice.
     pub(super) fn request_mapping(&self, handle: Handle, mapping: MappingType) -> Result<bool> {
         if self.version < abi::WITH_ATTRIBUTES {
             return Ok(mapping == MappingType::NONE);
@@ -204,12 +204,12 @@ fn refusal(request: Request, source: io::Error) -> Error {
     let pins = matches!(request, Request::PinBuffer | Request::PinBufferV2);
     let remedy = match source.raw_os_error() {
         Some(libc::EINVAL) if pins => {
-            "this is no GPU memory that can be pinned: managed and pool memory cannot, and VMM \
+            "this is not GPU memory that can be pinned: managed and pool memory cannot, and VMM \
              memory must be made with gpuDirectRDMACapable set"
         }
         Some(libc::ENOMEM) if pins => {
             "the GPU's BAR1 or the kernel's memory is full: unpin something, pin less, or enable \
-             Resizable BAR / large BAR1 in the firmware set-up"
+             Resizable BAR / large BAR1 in the firmware setup"
         }
         _ => remedy(&source),
     };
@@ -220,14 +220,14 @@ fn refusal(request: Request, source: io::Error) -> Error {
     }
 }
 
-/// What to do about an error that means the same from every call and from mmap.
+/// The remedy for errors that mean the same for every call and for mmap.
 pub(super) fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES) => {
             "the device was opened by another process: open a new context in this one"
         }
         Some(libc::EAGAIN | libc::ENOMEM) => {
-            "the kernel has no room for the mapping: unmap something, or map less"
+            "the kernel has no memory for the mapping: unmap something, or map less"
         }
         _ => "check dmesg for messages of gdrdrv",
     }

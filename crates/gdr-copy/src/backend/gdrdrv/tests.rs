@@ -1,10 +1,10 @@
-//! The module's client against the module's stand-in.
+//! The backend against the fake module.
 
 use gdr_cuda::DevicePtr;
 
 use super::fake::{CACHED, DEVICE, FakeModule, GPU_MEMORY};
 use super::*;
-use crate::pinned::{Bus, PinOptions};
+use crate::options::{Bus, PinOptions};
 
 const BASE: u64 = GPU_MEMORY.start;
 const PAGE: u64 = 64 << 10;
@@ -20,12 +20,12 @@ fn request(ptr: u64, len: u64) -> PinRequest {
     PinRequest {
         ptr: DevicePtr::new(ptr),
         len,
-        options: PinOptions::default(),
+        options: PinOptions::new(),
     }
 }
 
 fn forced(ptr: u64, len: u64) -> PinRequest {
-    let options = PinOptions::default().bus(Bus::Pcie);
+    let options = PinOptions::new().with_bus(Bus::Pcie);
     PinRequest {
         options,
         ..request(ptr, len)
@@ -41,14 +41,14 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-fn bytes_of(window: &Window) -> &[std::sync::atomic::AtomicU8] {
-    // SAFETY: the window is mapped for `len` bytes for as long as it is borrowed, of a memfd that
-    // is shared with the test: atomics allow that.
-    unsafe { std::slice::from_raw_parts(window.as_ptr().cast(), window.len()) }
+fn bytes_of(mapping: &BarMapping) -> &[std::sync::atomic::AtomicU8] {
+    // SAFETY: `len` bytes of a memfd are mapped as long as the mapping is borrowed. The test accesses
+    // the memfd, too, which atomics allow.
+    unsafe { std::slice::from_raw_parts(mapping.as_ptr().cast(), mapping.len()) }
 }
 
 #[test]
-fn modules_from_2_0_on_are_spoken_to_and_say_what_they_offer() {
+fn modules_from_2_0_on_are_supported_and_report_their_attributes() {
     for version in [(2, 0), (2, 4), (2, 5), (2, 6), (3, 1)] {
         let attributes = open(&FakeModule::new(version)).attributes();
         let modern = version >= (2, 5);
@@ -65,7 +65,7 @@ fn modules_from_2_0_on_are_spoken_to_and_say_what_they_offer() {
 }
 
 #[test]
-fn a_module_of_another_age_is_refused_with_both_versions() {
+fn an_unsupported_module_is_refused_with_both_versions() {
     let old = FakeModule::new((1, 3));
     let older = FakeModule::new((1, 0)).with(|state| {
         state
@@ -86,7 +86,7 @@ fn a_module_of_another_age_is_refused_with_both_versions() {
 }
 
 #[test]
-fn a_range_is_widened_so_that_the_module_will_map_it() {
+fn a_range_is_widened_to_pages_that_the_module_maps() {
     let module = FakeModule::new((2, 6));
     let pin = open(&module)
         .pin(&request(BASE + PAGE + 100, PAGE))
@@ -116,7 +116,7 @@ fn modules_before_2_5_are_pinned_with_the_first_call_and_no_tokens() {
 }
 
 #[test]
-fn pcie_is_forced_only_where_the_module_says_that_it_can() {
+fn pcie_is_forced_only_where_the_module_has_the_attribute() {
     let module = FakeModule::new((2, 6));
     let pin = open(&module).pin(&forced(BASE, PAGE)).unwrap();
     assert_eq!(module.calls(PIN_V2), [words(&[BASE, PAGE, 1, 0])]);
@@ -140,27 +140,27 @@ fn pcie_is_forced_only_where_the_module_says_that_it_can() {
 }
 
 #[test]
-fn a_mapping_shows_its_own_range_at_its_handle() {
+fn a_mapping_is_of_its_own_range_at_its_handle() {
     let module = FakeModule::new((2, 6));
     let backend = open(&module);
     let first = backend.pin(&request(BASE, PAGE)).unwrap();
     let second = backend.pin(&request(BASE + PAGE, 3 * PAGE)).unwrap();
     let handles = module.pinned();
     let (second_handle, first_handle) = (handles[0], handles[1]);
-    assert_eq!(second_handle, PAGE / crate::window::host_page());
+    assert_eq!(second_handle, PAGE / crate::bar_mapping::host_page());
 
-    let window = second.map(3 * PAGE, None).unwrap();
+    let mapping = second.map(3 * PAGE, None).unwrap();
     assert_eq!(
-        (window.len() as u64, window.caching()),
+        (mapping.len() as u64, mapping.caching()),
         (3 * PAGE, Caching::WriteCombined)
     );
-    let last = window.len() - 1;
-    bytes_of(&window)[last].store(7, std::sync::atomic::Ordering::Relaxed);
+    let last = mapping.len() - 1;
+    bytes_of(&mapping)[last].store(7, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(module.gpu_reads(second_handle, last as u64, 1), [7]);
     assert!(module.is_mapped(second_handle) && !module.is_mapped(first_handle));
 
-    // Shorter than the pin, and a second time after the first is gone.
-    drop(window);
+    // A second mapping after the first is unmapped, shorter than the pin.
+    drop(mapping);
     assert!(!module.is_mapped(second_handle));
     assert_eq!(second.map(PAGE, None).unwrap().len() as u64, PAGE);
     drop((first, second));
@@ -168,19 +168,23 @@ fn a_mapping_shows_its_own_range_at_its_handle() {
 }
 
 #[test]
-fn a_range_is_unpinned_once_and_after_its_mapping_in_either_order() {
+fn a_range_is_unpinned_once_and_after_its_munmap_in_either_order() {
     let module = FakeModule::new((2, 6));
     let backend = open(&module);
     for pin_goes_first in [true, false] {
         let pin = backend.pin(&request(BASE, PAGE)).unwrap();
-        let window = pin.map(PAGE, None).unwrap();
+        let mapping = pin.map(PAGE, None).unwrap();
         if pin_goes_first {
             drop(pin);
-            assert_eq!(module.pinned().len(), 1, "the mapping holds the range");
-            drop(window);
+            assert_eq!(
+                module.pinned().len(),
+                1,
+                "the mapping keeps the range pinned"
+            );
+            drop(mapping);
         } else {
-            drop(window);
-            assert_eq!(module.pinned().len(), 1, "the pin holds the range");
+            drop(mapping);
+            assert_eq!(module.pinned().len(), 1, "the pin keeps the range pinned");
             drop(pin);
         }
         assert!(module.pinned().is_empty());
@@ -199,9 +203,9 @@ fn handles_of_more_than_32_bits_stay_whole() {
     let start = (5 << 32) + 3;
     let module = FakeModule::new((2, 6)).with(|state| state.next_handle = start);
     let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
-    let window = pin.map(PAGE, None).unwrap();
+    let mapping = pin.map(PAGE, None).unwrap();
     assert!(module.is_mapped(start));
-    drop((window, pin));
+    drop((mapping, pin));
     assert_eq!(module.calls(UNPIN), [words(&[start])]);
 }
 
@@ -214,7 +218,7 @@ fn a_handle_past_the_end_of_every_file_is_refused_before_the_mmap() {
 }
 
 #[test]
-fn the_kind_of_mapping_is_what_the_module_says_it_made() {
+fn the_kind_of_mapping_is_what_the_module_reports() {
     for (version, platform, made) in [
         ((2, 0), fake::WC, Caching::WriteCombined),
         ((2, 3), CACHED, Caching::Cached),
@@ -238,7 +242,7 @@ fn the_kind_of_mapping_is_what_the_module_says_it_made() {
 }
 
 #[test]
-fn a_kind_of_mapping_can_be_asked_for_and_taken_back() {
+fn a_kind_of_mapping_can_be_requested_and_reset() {
     let module = FakeModule::new((2, 5)).with(|state| {
         state.platform = CACHED;
         state.allowed = vec![fake::WC, CACHED];
@@ -252,7 +256,7 @@ fn a_kind_of_mapping_can_be_asked_for_and_taken_back() {
 }
 
 #[test]
-fn a_kind_that_there_is_not_is_refused_and_leaves_nothing_mapped() {
+fn a_kind_that_is_not_offered_is_refused_and_leaves_nothing_mapped() {
     for version in [(2, 0), (2, 4), (2, 6)] {
         let module = FakeModule::new(version);
         let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
@@ -273,7 +277,7 @@ fn a_kind_that_there_is_not_is_refused_and_leaves_nothing_mapped() {
 }
 
 #[test]
-fn a_range_on_pcie_is_never_asked_to_be_cached() {
+fn a_cached_mapping_is_not_requested_over_pcie() {
     let module = FakeModule::new((2, 6)).with(|state| state.allowed = vec![fake::WC, CACHED]);
     let pin = open(&module).pin(&forced(BASE, PAGE)).unwrap();
     let error = pin.map(PAGE, Some(Caching::Cached)).unwrap_err();
@@ -291,10 +295,10 @@ fn a_range_on_pcie_is_never_asked_to_be_cached() {
 }
 
 #[test]
-fn refusals_say_what_they_mean_and_hold_nothing() {
+fn errors_are_explained_and_leave_nothing_pinned() {
     for (errno, meaning) in [
         (libc::EACCES, "another process"),
-        (libc::EINVAL, "no GPU memory"),
+        (libc::EINVAL, "not GPU memory"),
         (libc::ENOMEM, "BAR1"),
         (libc::EIO, "dmesg"),
     ] {
@@ -314,7 +318,7 @@ fn refusals_say_what_they_mean_and_hold_nothing() {
         .pin(&request(0x1000, PAGE))
         .unwrap_err();
     assert!(
-        host_memory.to_string().contains("no GPU memory"),
+        host_memory.to_string().contains("not GPU memory"),
         "{host_memory}"
     );
 }
@@ -341,7 +345,7 @@ fn a_mapping_that_fails_half_way_is_undone() {
 }
 
 #[test]
-fn an_answer_about_another_range_is_not_believed() {
+fn information_about_another_range_is_an_error() {
     let module = FakeModule::new((2, 6)).with(|state| state.reported_shift = PAGE);
     let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
     let error = pin.map(PAGE, None).unwrap_err();
@@ -350,10 +354,10 @@ fn an_answer_about_another_range_is_not_believed() {
 }
 
 #[test]
-fn freed_memory_is_noticed_where_pins_are_not_persistent() {
+fn freed_memory_is_reported_where_pins_are_not_persistent() {
     for persistent in [true, false] {
         let module = FakeModule::new((2, 6)).with(|state| state.persistent = persistent);
-        let pin = open(&module).hold(&request(BASE, PAGE)).unwrap();
+        let pin = open(&module).pin_pages(&request(BASE, PAGE)).unwrap();
         assert!(!pin.invalidated().unwrap());
         module.free_all();
         assert_eq!(pin.invalidated().unwrap(), !persistent);
@@ -363,7 +367,7 @@ fn freed_memory_is_noticed_where_pins_are_not_persistent() {
             assert!(matches!(pin.map(PAGE, None), Err(Error::Invalidated)));
             // The module itself refuses the mmap.
             let refused = Error::os("mmap", io::Error::from_raw_os_error(libc::EINVAL));
-            assert!(matches!(pin.refused(refused), Error::Invalidated));
+            assert!(matches!(pin.explain(refused), Error::Invalidated));
         }
     }
 }
@@ -372,8 +376,8 @@ fn freed_memory_is_noticed_where_pins_are_not_persistent() {
 fn a_forked_child_leaves_its_parents_pins_alone() {
     let module = FakeModule::new((2, 6));
     let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
-    // SAFETY: the child drops one value, compares numbers and leaves by `_exit`; the only lock
-    // it takes belongs to this test's own thread.
+    // SAFETY: the child drops one value, compares numbers and ends by `_exit`; the only lock that it
+    // takes is not locked by another thread.
     match unsafe { libc::fork() } {
         0 => {
             drop(pin);
@@ -393,14 +397,14 @@ fn a_forked_child_leaves_its_parents_pins_alone() {
     }
 }
 
-/// A module that answers every call with bytes of somebody's choice.
+/// A module that returns arbitrary bytes from every call.
 #[derive(Debug)]
-struct Babbling {
+struct RandomModule {
     memory: std::os::fd::OwnedFd,
     answers: std::sync::Mutex<Vec<(i32, Vec<u8>)>>,
 }
 
-impl Device for Babbling {
+impl Device for RandomModule {
     fn call(&self, _: abi::Request, argument: &mut [u8]) -> io::Result<()> {
         let Some((errno, bytes)) = self.answers.lock().unwrap().pop() else {
             return Ok(());
@@ -422,7 +426,7 @@ impl Device for Babbling {
 
 proptest::proptest! {
     #[test]
-    fn whatever_a_module_answers_is_a_result(
+    fn any_bytes_from_a_module_are_a_result_or_an_error(
         version in 0x2_0000u32..0x2_0009,
         answers in proptest::collection::vec(
             (proptest::prop_oneof![5 => proptest::strategy::Just(0), 1 => 1..140],
@@ -434,17 +438,17 @@ proptest::proptest! {
         )),
     ) {
         let memory =
-            rustix::fs::memfd_create("babbling", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::memfd_create("random", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memory, 1 << 56).unwrap();
         let mut answers = answers;
-        // The greeting makes sense, so that the rest is reached.
-        let greeting = [version.to_ne_bytes(), 0x2_0000u32.to_ne_bytes()].concat();
-        answers.push((0, greeting));
-        let device = Babbling { memory, answers: std::sync::Mutex::new(answers) };
+        // The version is a supported one, so that the other calls are made.
+        let version = [version.to_ne_bytes(), 0x2_0000u32.to_ne_bytes()].concat();
+        answers.push((0, version));
+        let device = RandomModule { memory, answers: std::sync::Mutex::new(answers) };
         if let Ok(backend) = GdrdrvBackend::over(Box::new(device))
             && let Ok(pin) = backend.pin(&request(BASE, 1))
         {
-            let _either = pin.map(PAGE, caching).map(|window| window.caching());
+            let _either = pin.map(PAGE, caching).map(|mapping| mapping.caching());
             let _either = pin.invalidated();
         }
     }

@@ -7,7 +7,7 @@
 
 use std::mem::{offset_of, size_of};
 
-/// An RM object's name within a client (`NvHandle`).
+/// The handle of an RM object within a client (`NvHandle`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub(super) struct Handle(pub(super) u32);
@@ -97,7 +97,7 @@ pub(super) struct MapMemory {
     pub(super) pad: u32,
     pub(super) offset: u64,
     pub(super) length: u64,
-    /// A bus address, not a pointer: it names the mapping for [`UnmapMemory`].
+    /// A bus address, not a pointer: it identifies the mapping for [`UnmapMemory`].
     pub(super) linear_address: u64,
     pub(super) status: u32,
     pub(super) flags: u32,
@@ -163,7 +163,7 @@ pub(super) const CLASS_DEVICE: u32 = 0x80;
 /// `NV20_SUBDEVICE_0`.
 pub(super) const CLASS_SUBDEVICE: u32 = 0x2080;
 
-/// `NV0080_ALLOC_PARAMETERS`, of which only the first field is ever set here.
+/// `NV0080_ALLOC_PARAMETERS`; only the first field is set.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(super) struct DeviceParams {
@@ -179,11 +179,11 @@ pub(super) struct SubdeviceParams {
     pub(super) subdevice_id: u32,
 }
 
-/// The parameters of a control command, tied to the command's number.
+/// The parameters of a control command, with the command's number.
 ///
 /// # Safety
-/// `Self` is `repr(C)`, of the size the command takes, holds no references, and every bit
-/// pattern that the driver may write into it is valid. Pointers in it obey the command's rules.
+/// `Self` is `repr(C)`, of the command's size, and has no references; every bit pattern that the
+/// driver may write into it is valid. Pointers in it obey the command's rules.
 pub(super) unsafe trait ControlParams {
     const CMD: u32;
     const NAME: &'static str;
@@ -227,7 +227,7 @@ unsafe impl ControlParams for ExportInfo {
     const NAME: &'static str = "NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO";
 }
 
-/// Objects that one import brings at most.
+/// The maximum of objects in one import.
 pub(super) const MAX_IMPORT: usize = 128;
 /// `NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_VIDMEM`.
 pub(super) const IMPORT_VIDMEM: u8 = 1;
@@ -292,8 +292,8 @@ pub(super) struct SurfaceInfo {
     pub(super) list: u64,
 }
 
-// SAFETY: 16 bytes as in the header; whoever fills `list` and `count` keeps that many
-// `IndexedInfo` alive and writable during the call (`Memory::surface`).
+// SAFETY: 16 bytes as in the header; `Memory::surface` sets `list` to `count` entries that are
+// writable during the call.
 unsafe impl ControlParams for SurfaceInfo {
     const CMD: u32 = 0x41_0110;
     const NAME: &'static str = "NV0041_CTRL_CMD_GET_SURFACE_INFO";

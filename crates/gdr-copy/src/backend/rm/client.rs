@@ -1,4 +1,4 @@
-//! Our own client of the driver's resource manager.
+//! A client of the driver's resource manager.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use gdr_cuda::Bdf;
 
 use super::abi::{self, ControlParams, Escape, Handle};
-use super::port::{Node, Port};
+use super::ioctl::{Node, RmIoctl};
 use super::status::RmStatus;
 use crate::error::{Error, Result};
-use crate::fork::Origin;
+use crate::fork::ProcessId;
 
-/// A client: a name space of RM objects, tied to one open file and one process.
+/// A client: a name space of RM objects, bound to one open file and one process.
 ///
-/// The driver checks that each call arrives on the file that made the client, and that the
-/// process is the one that did (`rmapi/client.c`, `osapi.c`).
+/// The driver checks that each call uses the file that made the client, and comes from the process
+/// that made it (`rmapi/client.c`, `osapi.c`).
 pub(super) struct Client {
-    port: Arc<dyn Port>,
+    ioctl: Arc<dyn RmIoctl>,
     control: OwnedFd,
     handle: Handle,
-    origin: Origin,
+    origin: ProcessId,
     version: String,
 }
 
@@ -39,25 +39,25 @@ pub(super) struct Card {
 }
 
 impl Client {
-    pub(super) fn open(port: Arc<dyn Port>) -> Result<Self> {
-        let control = open_node(&*port, Node::Control)?;
+    pub(super) fn open(ioctl: Arc<dyn RmIoctl>) -> Result<Self> {
+        let control = open_node(&*ioctl, Node::Control)?;
         let mut version = abi::ApiVersion {
             cmd: u32::from(b'2'),
             reply: 0,
             version: [0; 64],
         };
         escape(
-            &*port,
+            &*ioctl,
             &control,
             Escape::CheckVersion,
             &mut version,
             "the driver's version",
         )?;
         let mut client = Self {
-            port,
+            ioctl,
             control,
             handle: Handle(0),
-            origin: Origin::current(),
+            origin: ProcessId::current(),
             version: text(&version.version),
         };
         client.handle = client.alloc(Handle(0), abi::CLASS_ROOT_CLIENT, &mut (), "a client")?;
@@ -73,15 +73,15 @@ impl Client {
         &self.version
     }
 
-    pub(super) fn origin(&self) -> Origin {
+    pub(super) fn origin(&self) -> ProcessId {
         self.origin
     }
 
     pub(super) fn open_gpu(&self, minor: u32) -> Result<OwnedFd> {
-        open_node(&*self.port, Node::Gpu { minor })
+        open_node(&*self.ioctl, Node::Gpu { minor })
     }
 
-    /// Every GPU that the driver runs, whether or not its node is visible here.
+    /// Every GPU of the driver, also those whose node is not visible to this process.
     pub(super) fn cards(&self) -> Result<Vec<Card>> {
         let mut cards = [abi::CardInfo::default(); abi::MAX_CARDS];
         self.escape(Escape::CardInfo, &mut cards, "the list of GPUs")?;
@@ -101,7 +101,7 @@ impl Client {
         Ok(cards.collect())
     }
 
-    /// Allocates an object of `class`; the driver picks its name.
+    /// Allocates an object of `class`; the driver chooses its handle.
     pub(super) fn alloc<T>(
         &self,
         parent: Handle,
@@ -147,8 +147,8 @@ impl Client {
         check(P::NAME, what, control.status)
     }
 
-    /// Takes a reference of our own on another client's object. The driver allows it for memory
-    /// of the same process (`rmapi/sharing.c`, RS_SHARE_TYPE_PID).
+    /// Duplicates another client's object: a reference of this client on it. The driver allows it for
+    /// memory of the same process (`rmapi/sharing.c`, RS_SHARE_TYPE_PID).
     pub(super) fn dup(&self, parent: Handle, source: (Handle, Handle)) -> Result<Handle> {
         let what = "a reference on CUDA's memory object";
         let mut dup = abi::Dup {
@@ -177,7 +177,7 @@ impl Client {
         check("NV_ESC_RM_UNMAP_MEMORY", what, params.status)
     }
 
-    /// Frees an object of ours. A child must not: the names belong to its parent.
+    /// Frees an object of this client. Does nothing in a child: the objects belong to its parent.
     pub(super) fn free(&self, parent: Handle, object: Handle) {
         if !self.origin.is_current() {
             return;
@@ -198,7 +198,7 @@ impl Client {
     }
 
     fn escape<T>(&self, number: Escape, params: &mut T, what: &'static str) -> Result<()> {
-        escape(&*self.port, &self.control, number, params, what)
+        escape(&*self.ioctl, &self.control, number, params, what)
     }
 }
 
@@ -210,26 +210,26 @@ impl Drop for Client {
     }
 }
 
-fn open_node(port: &dyn Port, node: Node) -> Result<OwnedFd> {
-    port.open(node).map_err(|source| Error::DeviceNode {
+fn open_node(ioctl: &dyn RmIoctl, node: Node) -> Result<OwnedFd> {
+    ioctl.open(node).map_err(|source| Error::DeviceNode {
         path: node.to_string(),
         source,
     })
 }
 
 fn escape<T>(
-    port: &dyn Port,
+    ioctl: &dyn RmIoctl,
     fd: &OwnedFd,
     number: Escape,
     params: &mut T,
     what: &'static str,
 ) -> Result<()> {
     let arg = std::ptr::from_mut(params).cast();
-    // SAFETY: `T` is the escape's own structure (each caller above pairs them, and the sizes are
-    // asserted in `abi`), exclusively borrowed for the call. Pointers inside are to structures
-    // that the caller borrows exclusively for as long.
-    unsafe { port.escape(fd.as_fd(), number, arg, size_of::<T>()) }.map_err(|source| {
-        // The driver answers EINVAL for a structure of another size: another interface.
+    // SAFETY: `T` is the structure of the escape (each caller above pairs them, and the sizes are
+    // asserted in `abi`), exclusively borrowed for the call. Pointers in it are to structures that
+    // the caller borrows exclusively during the call.
+    unsafe { ioctl.escape(fd.as_fd(), number, arg, size_of::<T>()) }.map_err(|source| {
+        // The driver returns EINVAL for a structure of another size: another interface version.
         let call = match source.raw_os_error() {
             Some(libc::EINVAL) => "an escape of the NVIDIA driver (is its version too old or new?)",
             _ => "an escape of the NVIDIA driver",

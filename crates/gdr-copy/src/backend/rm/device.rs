@@ -1,4 +1,4 @@
-//! A GPU within our client.
+//! A GPU as objects of an RM client.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use gdr_cuda::{Bdf, BufferId};
 use super::abi::{self, FbInfo, GpuIdInfo, Handle, IndexedInfo};
 use super::client::{Card, Client};
 use crate::error::Result;
-use crate::pinned::Bar1;
+use crate::report::Bar1;
 
 #[derive(Debug)]
 pub(super) struct Device {
@@ -23,17 +23,17 @@ pub(super) struct Device {
     _node: OwnedFd,
 }
 
-/// An object of CUDA's and the allocation it was found for. An object lives as long as its
-/// allocation and an allocation's number is never used again, so neither changes meaning.
+/// An object of CUDA, and the allocation that it was found for. An object exists as long as its
+/// allocation, and the serial number of an allocation is never reused, so the pair is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
-    /// `None` where the object is one of several behind a range: not remembered.
+    /// `None` where the object is one of several behind a range; its size is not cached then.
     pub(super) buffer: Option<BufferId>,
     pub(super) client: Handle,
     pub(super) object: Handle,
 }
 
-/// Sizes remembered at most; then all are forgotten.
+/// The maximum of cached sizes; then the cache is cleared.
 const MAX_SIZES: usize = 4096;
 
 impl Device {
@@ -79,7 +79,7 @@ impl Device {
         self.subdevice
     }
 
-    /// The driver's number of this device, as exported objects carry it.
+    /// The driver's number of this device, which is part of exported objects.
     pub(super) fn instance(&self) -> u32 {
         self.instance
     }
@@ -88,13 +88,13 @@ impl Device {
         self.card.bdf
     }
 
-    /// A fresh file of this GPU: each carries one mapping in its life (`nv-usermap.c`).
+    /// A new file of this GPU: each can be mapped once (`nv-usermap.c`).
     pub(super) fn file(&self) -> Result<OwnedFd> {
         self.client.open_gpu(self.card.minor)
     }
 
-    /// The size of an object, from memory or from `ask`. Asking costs a third of a pin, and the
-    /// same buffers are pinned again and again.
+    /// The size of an object, from the cache or from `ask`. The query takes a third of the time of a
+    /// pin, and programs pin the same buffers repeatedly.
     pub(super) fn size_of(
         &self,
         identity: Identity,
@@ -120,7 +120,7 @@ impl Device {
         Ok(size)
     }
 
-    /// How full the PCIe window is; `None` where the driver does not tell.
+    /// Size and free space of BAR1; `None` where the driver does not report them.
     pub(super) fn bar1(&self) -> Option<Bar1> {
         let mut info = FbInfo {
             count: 2,
@@ -144,7 +144,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The subdevice goes with its parent.
+        // Freeing the device frees its subdevice.
         self.client.free(self.client.handle(), self.device);
     }
 }

@@ -1,5 +1,5 @@
-//! A driver's end of the port for tests: objects, references and mappings as the real one keeps
-//! them, over memfds, with refusals on demand.
+//! A fake of the driver for tests: it keeps objects, references and mappings as the driver does,
+//! over memfds, and fails on demand.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -10,31 +10,50 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::fs::MemfdFlags;
 
 use super::abi::{self, ControlParams, Escape, Handle};
-use super::port::{Node, Port};
+use super::ioctl::{Node, RmIoctl};
 
-/// CUDA's client and the object in it that the tests look for.
+/// CUDA's client, and its object.
 pub(super) const CUDA_CLIENT: Handle = Handle(0xc1d0_0001);
 pub(super) const CUDA_OBJECT: Handle = Handle(0x5c00_0010);
 /// Bytes in that object.
 pub(super) const OBJECT_SIZE: u64 = 2 << 20;
-/// What BAR1 has in all, and what of it is free, KiB.
+/// Size and free space of BAR1, KiB.
 pub(super) const BAR1_KIB: (u32, u32) = (262_144, 1_024);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     next: u32,
-    /// Live objects: name to class, or to 0 for memory.
+    /// Existing objects: handle to class, or to 0 for memory.
     pub(super) objects: HashMap<u32, u32>,
-    /// Live mappings of ours: linear address to object.
+    /// Existing mappings of the library: linear address to object.
     pub(super) mappings: HashMap<u64, u32>,
+    /// The parts of CUDA's objects that these mappings map.
+    pub(super) views: HashMap<u64, View>,
+    /// CUDA's objects besides [`CUDA_OBJECT`]: handle to bytes.
+    pub(super) cuda_objects: HashMap<u32, u64>,
+    /// Those of them that are not on a GPU.
+    pub(super) in_host_memory: Vec<u32>,
+    /// The object of CUDA behind each object of the library.
+    behind: HashMap<u32, u32>,
+    /// The objects of CUDA in a descriptor, each with its type.
+    pub(super) descriptors: HashMap<i32, Vec<(u8, u32)>>,
     pub(super) calls: Vec<Escape>,
-    /// The status that the next escapes of a number answer.
+    /// The status that the next escapes of a number return.
     pub(super) refusals: Vec<(Escape, u32)>,
-    /// The error that opening a node gives.
+    /// The error of opening a node.
     pub(super) closed: Option<(Node, i32)>,
-    /// Whether CUDA's object lives under a subdevice.
+    /// Whether the parent of CUDA's object is a subdevice.
     pub(super) under_subdevice: bool,
     subdevice: u32,
+}
+
+/// A file of `len` bytes of an object of CUDA from `offset` on.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) object: u32,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) file: OwnedFd,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +68,7 @@ impl FakeDriver {
         self.0.lock().unwrap()
     }
 
-    /// Makes the next escape of this number answer `status`.
+    /// Makes the next escape of this number return `status`.
     pub(super) fn refuse(&self, escape: Escape, status: u32) {
         self.state().refusals.push((escape, status));
     }
@@ -61,6 +80,21 @@ impl State {
         let name = 0xcaf0_0000 + self.next;
         self.objects.insert(name, class);
         Handle(name)
+    }
+
+    /// Bytes in an object of CUDA, if it exists.
+    fn size_of(&self, object: u32) -> Option<u64> {
+        match object == CUDA_OBJECT.0 {
+            true => Some(OBJECT_SIZE),
+            false => self.cuda_objects.get(&object).copied(),
+        }
+    }
+
+    /// Duplicates an object of CUDA.
+    fn duplicate(&mut self, theirs: u32) -> Handle {
+        let ours = self.object(0);
+        self.behind.insert(ours.0, theirs);
+        ours
     }
 
     fn refusal(&mut self, escape: Escape) -> Option<u32> {
@@ -84,9 +118,11 @@ impl State {
             abi::SurfaceInfo::CMD => unsafe {
                 let info = &*info.cast::<abi::SurfaceInfo>();
                 let list = info.list as *mut abi::IndexedInfo;
+                let theirs = self.behind[&control.object.0];
                 for entry in std::slice::from_raw_parts_mut(list, info.count as usize) {
                     entry.data = match entry.index {
-                        abi::SURFACE_PHYS_SIZE => (OBJECT_SIZE >> 12) as u32,
+                        abi::SURFACE_PHYS_SIZE => (self.size_of(theirs).unwrap() >> 12) as u32,
+                        abi::SURFACE_ADDR_SPACE if self.in_host_memory.contains(&theirs) => 1,
                         abi::SURFACE_ADDR_SPACE => abi::ADDR_SPACE_VIDMEM,
                         other => panic!("surface info {other}"),
                     };
@@ -98,6 +134,29 @@ impl State {
                 info.list[0].data = BAR1_KIB.0;
                 info.list[1].data = BAR1_KIB.1;
             },
+            // SAFETY: as above.
+            abi::ExportInfo::CMD => unsafe {
+                let info = &mut *info.cast::<abi::ExportInfo>();
+                info.device_instance = 3;
+                info.max_objects = self.descriptors[&info.fd].len() as u16;
+            },
+            // SAFETY: as above.
+            abi::ImportObject::CMD => unsafe {
+                let import = &mut *info.cast::<abi::ImportObject>();
+                let (_, theirs) = self.descriptors[&import.fd][0];
+                import.object = self.duplicate(theirs);
+            },
+            // SAFETY: as above.
+            abi::ImportObjects::CMD => unsafe {
+                let import = &mut *info.cast::<abi::ImportObjects>();
+                let inside = self.descriptors[&import.fd].clone();
+                for (at, (kind, theirs)) in inside.into_iter().enumerate() {
+                    import.types[at] = kind;
+                    if kind != 0 {
+                        import.objects[at] = self.duplicate(theirs);
+                    }
+                }
+            },
             other => panic!("control {other:#x}"),
         }
         0
@@ -106,7 +165,7 @@ impl State {
     fn escape(&mut self, escape: Escape, arg: *mut c_void) {
         self.calls.push(escape);
         let refusal = self.refusal(escape);
-        // SAFETY: the caller passes the escape's own structure (`Port::escape`).
+        // SAFETY: the caller passes the escape's own structure (`RmIoctl::escape`).
         unsafe {
             match escape {
                 Escape::CheckVersion => {
@@ -149,6 +208,9 @@ impl State {
                         self.objects.clear();
                     }
                     self.mappings.retain(|_, object| *object != free.object.0);
+                    let mappings = &self.mappings;
+                    self.views
+                        .retain(|address, _| mappings.contains_key(address));
                 }
                 Escape::RmDupObject => {
                     let dup = &mut *arg.cast::<abi::Dup>();
@@ -156,36 +218,47 @@ impl State {
                     let parent_fits = (dup.parent.0 == self.subdevice) == self.under_subdevice;
                     dup.status = match refusal {
                         Some(status) => status,
-                        None if wanted != (CUDA_CLIENT, CUDA_OBJECT) => 0x57,
+                        None if wanted.0 != CUDA_CLIENT => 0x57,
+                        None if self.size_of(wanted.1.0).is_none() => 0x57,
                         None if !parent_fits => 0x36,
                         None => 0,
                     };
                     if dup.status == 0 {
-                        dup.object = self.object(0);
+                        dup.object = self.duplicate(wanted.1.0);
                     }
                 }
                 Escape::RmMapMemory => {
                     let map = &mut *arg.cast::<abi::MapMemory>();
                     let end = map.offset.checked_add(map.length);
+                    let theirs = self.behind.get(&map.memory.0).copied().unwrap_or_default();
+                    let size = self.size_of(theirs).unwrap_or_default();
                     map.status = match refusal {
                         Some(status) => status,
                         None if !self.objects.contains_key(&map.memory.0) => 0x57,
-                        None if end.is_none_or(|end| end > OBJECT_SIZE) => 0x2e,
+                        None if end.is_none_or(|end| end > size) => 0x2e,
                         None => 0,
                     };
                     if map.status == 0 {
-                        // The file shows exactly the mapping, as the real one does.
+                        // The file is exactly the mapping, as with the driver.
                         let file = BorrowedFd::borrow_raw(map.fd);
                         rustix::fs::ftruncate(file, map.length).unwrap();
                         self.next += 1;
                         map.linear_address = 0xd000_0000 + u64::from(self.next) * 4096;
                         map.flags = 2 << 23;
                         self.mappings.insert(map.linear_address, map.memory.0);
+                        let view = View {
+                            object: theirs,
+                            offset: map.offset,
+                            len: map.length,
+                            file: file.try_clone_to_owned().unwrap(),
+                        };
+                        self.views.insert(map.linear_address, view);
                     }
                 }
                 Escape::RmUnmapMemory => {
                     let unmap = &mut *arg.cast::<abi::UnmapMemory>();
                     let known = self.mappings.remove(&unmap.linear_address).is_some();
+                    self.views.remove(&unmap.linear_address);
                     unmap.status = if known { 0 } else { 0x57 };
                 }
             }
@@ -193,7 +266,7 @@ impl State {
     }
 }
 
-impl Port for FakeDriver {
+impl RmIoctl for FakeDriver {
     fn open(&self, node: Node) -> io::Result<OwnedFd> {
         if let Some((closed, errno)) = self.state().closed
             && closed == node

@@ -1,19 +1,19 @@
-//! The driver's names in a CUDA IPC handle.
+//! The RM client and object in a CUDA IPC handle.
 //!
 //! `cuIpcGetMemHandle` of a `cuMemAlloc` allocation returns 64 opaque bytes for another process.
-//! On the drivers measured (580.159) they hold, as 32-bit words: [2] process id, [4] and [5] the
+//! On the drivers measured (580.159) they contain, as 32-bit words: [2] process id, [4] and [5] the
 //! allocation's size, [6] the size of the memory object in 4 KiB pages, [7] the allocation's
-//! offset in that object, [12] the RM client, [13] the RM object. That layout is documented
-//! nowhere, so it is a hint: every word that can be checked is, and the route is used only after
-//! it proved itself on memory of our own (`selftest`).
+//! offset in that object, [12] the RM client, [13] the RM object. The layout is not documented, so
+//! every word that can be checked is checked, and the route is used only after its self-test
+//! ([`selftest`](super::selftest)) on memory of this library.
 
 use super::abi::Handle;
-use super::source::Source;
+use super::extents::ObjectRange;
 
-/// What a handle seems to say.
+/// The contents of a handle, if the undocumented layout applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IpcHint {
-    pub(super) source: Source,
+    pub(super) source: ObjectRange,
     /// Bytes in the memory object.
     pub(super) object_size: u64,
 }
@@ -22,8 +22,25 @@ pub(super) struct IpcHint {
 const CLIENT_BASE: u32 = 0xc1d0_0000;
 const CLIENT_MASK: u32 = 0xfff0_0000;
 
-/// Reads a handle for an allocation of `size` bytes; the error tells which word is off.
-pub(super) fn parse(handle: &[u8; 64], pid: u32, size: u64) -> Result<IpcHint, String> {
+/// Why a handle does not have the expected contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum IpcError {
+    #[error("the handle names process {found}, not this one ({this})")]
+    Process { found: u32, this: u32 },
+    #[error("{client:#x} is not an RM client, or {object:#x} is not an object")]
+    Object { client: u32, object: u32 },
+    #[error("the handle says {handle} bytes where CUDA says {cuda}")]
+    Size { handle: u64, cuda: u64 },
+    #[error("{size} bytes at {offset} do not fit an object of {object_size}")]
+    Range {
+        size: u64,
+        offset: u64,
+        object_size: u64,
+    },
+}
+
+/// Reads a handle for an allocation of `size` bytes.
+pub(super) fn parse(handle: &[u8; 64], pid: u32, size: u64) -> Result<IpcHint, IpcError> {
     let word = |i: usize| {
         let at = 4 * i;
         u32::from_le_bytes([handle[at], handle[at + 1], handle[at + 2], handle[at + 3]])
@@ -33,29 +50,32 @@ pub(super) fn parse(handle: &[u8; 64], pid: u32, size: u64) -> Result<IpcHint, S
     let offset = u64::from(word(7));
     let (client, object) = (Handle(word(12)), Handle(word(13)));
     if word(2) != pid {
-        return Err(format!(
-            "the handle names process {}, not this one ({pid})",
-            word(2)
-        ));
+        return Err(IpcError::Process {
+            found: word(2),
+            this: pid,
+        });
     }
     if client.0 & CLIENT_MASK != CLIENT_BASE || object.0 == 0 {
-        return Err(format!(
-            "{:#x} is no RM client, or {:#x} no object",
-            client.0, object.0
-        ));
+        return Err(IpcError::Object {
+            client: client.0,
+            object: object.0,
+        });
     }
     if allocation != size {
-        return Err(format!(
-            "the handle tells {allocation} bytes where CUDA tells {size}"
-        ));
+        return Err(IpcError::Size {
+            handle: allocation,
+            cuda: size,
+        });
     }
     if offset.checked_add(size).is_none_or(|end| end > object_size) {
-        return Err(format!(
-            "{size} bytes at {offset} do not fit an object of {object_size}"
-        ));
+        return Err(IpcError::Range {
+            size,
+            offset,
+            object_size,
+        });
     }
     Ok(IpcHint {
-        source: Source {
+        source: ObjectRange {
             client,
             object,
             offset,
@@ -79,7 +99,7 @@ mod tests {
         bytes
     }
 
-    fn sound() -> Vec<(usize, u32)> {
+    fn valid() -> Vec<(usize, u32)> {
         vec![
             (2, 77),
             (4, 4096),
@@ -92,11 +112,11 @@ mod tests {
 
     #[test]
     fn a_sub_allocated_buffer_is_found_in_its_block() {
-        let hint = parse(&handle(&sound()), 77, 4096).unwrap();
+        let hint = parse(&handle(&valid()), 77, 4096).unwrap();
         assert_eq!(hint.object_size, 2 << 20);
         assert_eq!(
             hint.source,
-            Source {
+            ObjectRange {
                 client: Handle(0xc1d0_0007),
                 object: Handle(0x5c00_0031),
                 offset: 0x1200,
@@ -106,26 +126,26 @@ mod tests {
     }
 
     #[test]
-    fn every_word_that_does_not_fit_is_refused() {
+    fn every_word_that_contradicts_is_an_error() {
         for (i, word, says) in [
             (2, 78, "process 78"),
-            (4, 8192, "8192 bytes where CUDA tells 4096"),
+            (4, 8192, "8192 bytes where CUDA says 4096"),
             (5, 1, "bytes where CUDA"),
             (6, 1, "do not fit"),
             (7, 0x20_0000, "do not fit"),
-            (12, 0x5c00_0031, "no RM client"),
-            (13, 0, "no object"),
+            (12, 0x5c00_0031, "not an RM client"),
+            (13, 0, "not an object"),
         ] {
-            let mut words = sound();
+            let mut words = valid();
             words.push((i, word));
-            let error = parse(&handle(&words), 77, 4096).unwrap_err();
+            let error = parse(&handle(&words), 77, 4096).unwrap_err().to_string();
             assert!(error.contains(says), "word {i}: {error}");
         }
     }
 
     proptest! {
         #[test]
-        fn no_64_bytes_make_it_panic_or_reach_past_an_object(
+        fn any_64_bytes_are_an_error_or_a_range_inside_an_object(
             bytes in proptest::array::uniform32(any::<u16>()), pid: u32, size: u64,
         ) {
             let mut handle = [0; 64];

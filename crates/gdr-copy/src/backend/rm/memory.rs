@@ -1,4 +1,4 @@
-//! A memory object of our own client, and its CPU mappings.
+//! Memory objects of an RM client, and their CPU mappings.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::abi::{self, Handle, IndexedInfo, MapMemory, SurfaceInfo, UnmapMemory};
 use super::device::{Device, Identity};
 use super::status::RmStatus;
+use crate::bar_mapping;
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::window;
 
-/// A reference on video memory. The memory stays allocated while it lives, whatever CUDA frees.
+/// A reference on video memory. The memory stays allocated while the reference exists, also after
+/// CUDA frees it.
 #[derive(Debug)]
 pub(super) struct Memory {
     device: Arc<Device>,
@@ -26,7 +27,7 @@ impl Memory {
         let source = (identity.client, identity.object);
         let mut parent = device.handle();
         let object = client.dup(parent, source).or_else(|error| match error {
-            // The parents must be of one class, and some objects live under the subdevice.
+            // The parents must be of one class, and the parent of some objects is the subdevice.
             Error::Rm {
                 status: RmStatus::INVALID_OBJECT_PARENT,
                 ..
@@ -46,7 +47,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Takes ownership of `object`, made by one of our own imports, and asks what it is.
+    /// Takes ownership of `object`, which was imported, and queries its size and address space.
     pub(super) fn own(device: &Arc<Device>, parent: Handle, object: Handle) -> Result<Self> {
         let mut memory = Self {
             device: device.clone(),
@@ -92,8 +93,8 @@ impl Memory {
         Ok(u64::from(size) << 12)
     }
 
-    /// Asks the driver for a mapping of `len` bytes from `offset` on; both are multiples of the
-    /// host page. The file that comes back is to be mmapped from offset 0, exactly `len` bytes.
+    /// Makes the driver's part of a mapping of `len` bytes from `offset` on; both are multiples of the
+    /// host page. The returned file is to be mmapped from offset 0, exactly `len` bytes.
     pub(super) fn map(self: &Arc<Self>, offset: u64, len: u64) -> Result<(OwnedFd, MapRecord)> {
         let file = self.device.file()?;
         let mut params = MapMemory {
@@ -129,7 +130,7 @@ impl Memory {
             wanted,
             total: room.map(|room| room.total),
             free: room.map(|room| room.free),
-            mapped: window::mapped_bytes(),
+            mapped: bar_mapping::mapped_bytes(),
         }
     }
 }
@@ -140,7 +141,7 @@ impl Drop for Memory {
     }
 }
 
-/// The driver's record of a CPU mapping; ended on drop, after the mmap is gone.
+/// The driver's record of a CPU mapping; ended on drop, after the munmap.
 #[derive(Debug)]
 pub(super) struct MapRecord {
     memory: Arc<Memory>,
@@ -156,10 +157,10 @@ impl MapRecord {
 
 impl Drop for MapRecord {
     fn drop(&mut self) {
-        // With the last reference on the memory goes its object, and all its mappings with it.
-        let goes_with_memory = Arc::strong_count(&self.memory) == 1;
+        // Dropping the last reference on the memory frees its object, which ends all its mappings.
+        let freed_with_memory = Arc::strong_count(&self.memory) == 1;
         let client = self.memory.device.client();
-        if goes_with_memory || !client.origin().is_current() {
+        if freed_with_memory || !client.origin().is_current() {
             return;
         }
         let mut params = UnmapMemory {
@@ -174,7 +175,7 @@ impl Drop for MapRecord {
     }
 }
 
-/// How the CPU caches the mapping: `NVOS33_FLAGS_CACHING_TYPE`, bits 25:23 of the answer.
+/// How the CPU caches the mapping: `NVOS33_FLAGS_CACHING_TYPE`, bits 25:23 of the returned flags.
 fn caching(flags: u32) -> Caching {
     match flags >> 23 & 7 {
         // CACHED and WRITEBACK: coherent links.

@@ -1,26 +1,30 @@
 //! The stock driver's own memory-mapping calls.
 //!
-//! The NVIDIA driver lets any process allocate a client of its resource manager (RM), take
-//! references there on memory objects that the same process owns through CUDA, and map them for
-//! the CPU (`NV_ESC_RM_MAP_MEMORY`, then mmap of a device file): what CUDA itself does for its
-//! own bookkeeping. No module and no privilege is needed. The one thing that CUDA does not tell
-//! is which object a pointer belongs to; [`resolve`] finds it by three routes, and [`selftest`]
-//! proves each of them before it is trusted.
+//! The NVIDIA driver lets any process allocate a client of its resource manager (RM), duplicate
+//! memory objects there that the same process owns through CUDA, and map them for the CPU
+//! (`NV_ESC_RM_MAP_MEMORY`, then mmap of a device file), as CUDA itself does. No module and no
+//! privilege is required. CUDA does not report the object of a pointer; [`resolve`] finds it by
+//! three routes, and [`selftest`] tests each of them before it is used.
 
 mod abi;
 mod client;
+mod cuda;
 mod device;
+mod extents;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod fake_cuda;
+mod ioctl;
+mod ioctl_hook;
 mod ipc;
 mod memory;
-mod observe;
-mod pieces;
-mod port;
 mod resolve;
+#[cfg(test)]
+mod route_tests;
 mod selftest;
-mod source;
-mod status;
+
+pub(crate) mod status;
 #[cfg(test)]
 mod tests;
 mod versions;
@@ -29,40 +33,52 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use gdr_cuda::{Bdf, Cuda, DeviceInfo, DevicePtr, Driver, Ordinal};
+use gdr_cuda::{Bdf, Cuda, DeviceInfo, DevicePtr, Ordinal};
 
 use self::client::Client;
+use self::cuda::CudaCalls;
 use self::device::Device;
+use self::extents::Extent;
+use self::ioctl::{KernelIoctl, RmIoctl};
 use self::memory::MapRecord;
-use self::pieces::Piece;
-use self::port::Kernel;
 use self::resolve::Range;
+use self::selftest::Verdicts;
 use super::{Backend, Pin, PinRequest, only};
-use crate::choice::BackendKind;
-use crate::context::Attributes;
+use crate::backend_kind::BackendKind;
+use crate::bar_mapping::{BarMapping, FdRange};
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::pinned::{Bar1, Route, RouteReport};
-use crate::window::{Stretch, Window};
+use crate::report::Attributes;
+use crate::report::{Bar1, Route, RouteReport};
 
-pub use status::RmStatus;
-
+use self::status::RmStatus;
 /// The backend.
 #[derive(Debug)]
 pub(crate) struct RmBackend {
-    cuda: Arc<Cuda>,
+    cuda: Arc<dyn CudaCalls>,
     client: Arc<Client>,
-    /// CUDA's list of GPUs, asked for at the first pin: opening must not initialize CUDA.
+    /// CUDA's list of GPUs, queried at the first pin: opening must not initialize CUDA.
     gpus: OnceLock<Vec<DeviceInfo>>,
     devices: Mutex<HashMap<Bdf, Arc<Device>>>,
+    /// The results of the self-tests of the routes.
+    verdicts: &'static Verdicts,
 }
 
 impl RmBackend {
     pub(crate) fn open(cuda: Arc<Cuda>) -> Result<Self> {
-        let client = Arc::new(Client::open(Arc::new(Kernel))?);
+        Self::over(cuda, Arc::new(KernelIoctl), &selftest::VERDICTS)
+    }
+
+    /// Over CUDA and the kernel, or over fakes.
+    fn over(
+        cuda: Arc<dyn CudaCalls>,
+        ioctl: Arc<dyn RmIoctl>,
+        verdicts: &'static Verdicts,
+    ) -> Result<Self> {
         Ok(Self {
             cuda,
-            client,
+            client: Arc::new(Client::open(ioctl)?),
+            verdicts,
             gpus: OnceLock::new(),
             devices: Mutex::default(),
         })
@@ -106,23 +122,27 @@ impl RmBackend {
         Ok(device)
     }
 
-    fn resolve(&self, device: &Arc<Device>, range: &Range) -> Result<(Vec<Piece>, Route)> {
+    fn prove(&self, device: &Arc<Device>, range: &Range, route: Route) -> Result<()> {
+        selftest::prove(self.verdicts, &*self.cuda, device, &range.info, route)
+    }
+
+    fn resolve(&self, device: &Arc<Device>, range: &Range) -> Result<(Vec<Extent>, Route)> {
         let mut refused = Vec::new();
         let mut unproved = None;
         for route in resolve::ROUTES {
-            match resolve::by_route(&self.cuda, device, range, route) {
-                Ok(pieces) => match selftest::prove(&self.cuda, device, &range.info, route) {
+            match resolve::by_route(&*self.cuda, device, range, route) {
+                Ok(extents) => match self.prove(device, range, route) {
                     Ok(()) => {
-                        resolve::unchanged(&self.cuda, range)?;
-                        return Ok((pieces, route));
+                        resolve::unchanged(&*self.cuda, range)?;
+                        return Ok((extents, route));
                     }
                     Err(error) => unproved = Some(error),
                 },
-                Err(reason) => refused.push((route, reason)),
+                Err(reason) => refused.push((route, reason.to_string())),
             }
         }
-        // Freed in the meantime: say that, not the ways it shows.
-        resolve::unchanged(&self.cuda, range)?;
+        // If the memory was freed in the meantime, that is the error to report.
+        resolve::unchanged(&*self.cuda, range)?;
         Err(unproved.unwrap_or(Error::NoRoute {
             ptr: range.ptr,
             len: range.len,
@@ -146,16 +166,16 @@ impl Backend for RmBackend {
         if request.forces_pcie() && !cfg!(target_arch = "x86_64") {
             return Err(Error::ForcePcie {
                 backend: BackendKind::Rm,
-                reason: "the driver picks the link on coherent platforms",
+                reason: "the driver chooses the link on coherent platforms",
             });
         }
-        let range = Range::locate(&self.cuda, request)?;
+        let range = Range::locate(&*self.cuda, request)?;
         let device = self.device(range.info.device)?;
-        let (pieces, route) = self.resolve(&device, &range)?;
+        let (extents, route) = self.resolve(&device, &range)?;
         let (va, _, _) = range.widening();
-        let len = pieces.iter().map(|piece| piece.len).sum();
+        let len = extents.iter().map(|extent| extent.len).sum();
         Ok(Box::new(RmPin {
-            pieces,
+            extents,
             va,
             len,
             route,
@@ -177,15 +197,15 @@ impl Backend for RmBackend {
     }
 
     fn routes(&self, request: &PinRequest) -> Result<Vec<RouteReport>> {
-        let range = Range::locate(&self.cuda, request)?;
+        let range = Range::locate(&*self.cuda, request)?;
         let device = self.device(range.info.device)?;
         let report = |route| {
-            let answer = resolve::by_route(&self.cuda, &device, &range, route);
-            let proved = |_| selftest::prove(&self.cuda, &device, &range.info, route);
+            let answer = resolve::by_route(&*self.cuda, &device, &range, route);
+            let proved = |_| self.prove(&device, &range, route);
             let refusal = match answer.map(proved) {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
-                Err(reason) => Some(reason),
+                Err(reason) => Some(reason.to_string()),
             };
             RouteReport { route, refusal }
         };
@@ -195,9 +215,9 @@ impl Backend for RmBackend {
 
 #[derive(Debug)]
 struct RmPin {
-    // Field order is drop order: the last reference on the memory then lies with `mapped`, so
-    // that freeing the objects ends their mappings in the same call.
-    pieces: Vec<Piece>,
+    // Field order is drop order: `mapped` then has the last reference on the memory, so freeing the
+    // objects ends their mappings in the same call.
+    extents: Vec<Extent>,
     mapped: Mutex<Option<Mapped>>,
     va: DevicePtr,
     len: u64,
@@ -217,25 +237,25 @@ impl Pin for RmPin {
         self.route
     }
 
-    fn map(&self, len: u64, caching: Option<Caching>) -> Result<Window> {
+    fn map(&self, len: u64, caching: Option<Caching>) -> Result<BarMapping> {
         let mut mapped = self
             .mapped
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // The driver's part of a mapping stays until the pin goes or another length is asked
-        // for: as with the kernel module, it is the pin that takes room in BAR1.
+        // The driver's part of a mapping is kept until the pin is dropped or another length is
+        // mapped: as with the kernel module, the pin occupies space in BAR1.
         let current = match mapped.take().filter(|mapped| mapped.len == len) {
             Some(same) => same,
-            None => Mapped::new(&self.pieces, len)?,
+            None => Mapped::new(&self.extents, len)?,
         };
         only(BackendKind::Rm, current.caching, caching)?;
-        let window = current.window()?;
+        let mapping = current.bar_mapping()?;
         *mapped = Some(current);
-        Ok(window)
+        Ok(mapping)
     }
 }
 
-/// The driver's part of a mapping of the first `len` bytes of some pieces.
+/// The driver's part of a mapping of the first `len` bytes of the extents of a range.
 #[derive(Debug)]
 struct Mapped {
     len: u64,
@@ -245,15 +265,15 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn new(pieces: &[Piece], len: u64) -> Result<Self> {
+    fn new(extents: &[Extent], len: u64) -> Result<Self> {
         let mut files = Vec::new();
         let mut records = Vec::new();
-        for piece in pieces::head(pieces, len) {
-            let (file, record) = piece.memory.map(piece.offset, piece.len)?;
-            files.push((file, piece.len));
+        for extent in extents::head(extents, len) {
+            let (file, record) = extent.memory.map(extent.offset, extent.len)?;
+            files.push((file, extent.len));
             records.push(record);
         }
-        // The kinds can differ only across GPUs, and a range lies on one.
+        // The kinds can differ only between GPUs, and a range is on one GPU.
         let caching = records
             .first()
             .map_or(Caching::WriteCombined, MapRecord::caching);
@@ -265,15 +285,15 @@ impl Mapped {
         })
     }
 
-    /// The stretches side by side in the CPU's address space.
-    fn window(&self) -> Result<Window> {
-        let stretches: Vec<_> = (self.files.iter())
-            .map(|(file, len)| Stretch {
+    /// Maps the extents side by side.
+    fn bar_mapping(&self) -> Result<BarMapping> {
+        let ranges: Vec<_> = (self.files.iter())
+            .map(|(file, len)| FdRange {
                 fd: file.as_fd(),
                 offset: 0,
                 len: *len,
             })
             .collect();
-        Window::map(&stretches, self.caching)
+        BarMapping::map(&ranges, self.caching)
     }
 }

@@ -1,25 +1,26 @@
-//! From a device pointer to memory objects of our own: three routes.
+//! From a device pointer to references on its memory objects: three routes.
 //!
-//! Measured on an H200 with driver 580.159.04, without the reference that each ends with: the IPC
+//! Measured on an H200 with driver 580.159.04, without the duplication that ends each route: the IPC
 //! handle 0.3 us, the dma-buf export call 30 us, the POSIX descriptor 1100 us (two thirds of them
-//! in the driver). So the first serves `cuMemAlloc`, the second everything else, and the third,
-//! the only one CUDA documents, VMM memory where the second is not to be had.
+//! in the driver). So the first is used for `cuMemAlloc`, the second for everything else, and the
+//! third, the only one that CUDA documents, for VMM memory where the second fails.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use gdr_cuda::{BufferId, Cuda, DevicePtr, Driver, Family, PointerInfo};
+use gdr_cuda::{AddressRange, BufferId, DevicePtr, Family, PointerInfo};
 
 use super::abi::{self, ExportInfo, Handle, ImportObject, ImportObjects};
+use super::cuda::CudaCalls;
 use super::device::{Device, Identity};
+use super::extents::{Extent, ExtentError, ObjectRange, widen};
+use super::ioctl_hook::HookError;
+use super::ipc::{self, IpcError};
 use super::memory::Memory;
-use super::pieces::{Piece, widen};
-use super::source::Source;
-use super::{ipc, observe};
 use crate::backend::range::{self, Located};
 use crate::backend::{GPU_PAGE, PinRequest};
 use crate::error::Error;
-use crate::pinned::Route;
+use crate::report::Route;
 
 /// A range of one GPU's memory.
 #[derive(Clone, Debug)]
@@ -28,17 +29,17 @@ pub(super) struct Range {
     pub(super) len: u64,
     /// The allocation it starts in.
     pub(super) info: PointerInfo,
-    /// Further VMM mappings that it runs on into, each of them starting where the last one ends.
+    /// The VMM mappings that it continues into, each starting where the one before ends.
     pub(super) further: Vec<PointerInfo>,
 }
 
 impl Range {
-    /// Finds the memory behind a request, all of it.
+    /// Finds all of the memory behind a request.
     ///
-    /// A range may run over several `cuMemMap` mappings side by side (that is how growing buffers
-    /// are made); one past the end of any other allocation is an error, whatever lies behind.
-    pub(super) fn locate(cuda: &Cuda, request: &PinRequest) -> Result<Self, Error> {
-        let past = match range::locate(cuda, request) {
+    /// A range may cover several adjacent `cuMemMap` mappings (growing buffers are made of them). A
+    /// range past the end of any other allocation is an error, also where another one follows.
+    pub(super) fn locate(cuda: &dyn CudaCalls, request: &PinRequest) -> Result<Self, Error> {
+        let past = match range::locate(&|ptr| cuda.pointer_info(ptr), request) {
             Ok(Located { ptr, len, info }) => {
                 return Ok(Self {
                     ptr,
@@ -52,35 +53,19 @@ impl Range {
         };
         let PinRequest { ptr, len, .. } = *request;
         let first = cuda.pointer_info(ptr)?;
-        let mut further: Vec<PointerInfo> = Vec::new();
-        let end = ptr.get() + len;
-        loop {
-            let last = further.last().unwrap_or(&first);
-            let next = DevicePtr::new(last.base.get().saturating_add(last.size));
-            if next.get() >= end {
-                return Ok(Self {
-                    ptr,
-                    len,
-                    info: first,
-                    further,
-                });
-            }
-            match cuda.pointer_info(next) {
-                Ok(info)
-                    if last.family == Family::Vmm
-                        && info.family == Family::Vmm
-                        && info.device == first.device
-                        && info.base == next
-                        && info.size > 0 =>
-                {
-                    further.push(info);
-                }
-                _ => return Err(past),
-            }
+        let end = DevicePtr::new(ptr.get() + len);
+        match first.neighbours_up_to(end, |next| cuda.pointer_info(next)) {
+            Ok(further) => Ok(Self {
+                ptr,
+                len,
+                info: first,
+                further,
+            }),
+            Err(_) => Err(past),
         }
     }
 
-    /// The allocation's number, where the range lies in one.
+    /// The allocation's serial number, where the range lies in one allocation.
     fn buffer(&self) -> Option<BufferId> {
         self.further.is_empty().then_some(self.info.buffer)
     }
@@ -97,63 +82,102 @@ impl Range {
     }
 }
 
-/// The largest pages that the driver makes GPU memory of, bytes.
-const HUGE: u64 = 2 << 20;
+/// The largest GPU page size, bytes.
+const HUGE_PAGE: u64 = 2 << 20;
 
 /// The routes, in the order they are tried.
 pub(super) const ROUTES: [Route; 3] = [Route::IpcHandle, Route::DmaBufCall, Route::PosixFd];
 
-/// The memory objects behind `range`, widened to GPU pages, by one route. The error is why this
-/// route does not reach this memory.
+/// Why a route does not reach a range.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RouteError {
+    #[error("{0} is a route of another backend")]
+    OtherBackend(Route),
+    #[error("it is not VMM memory")]
+    NotVmm,
+    #[error("it was made without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")]
+    NoPosixFd,
+    #[error("it was not made by cuMemAlloc, so CUDA gives no IPC handle for it")]
+    NotPlain,
+    #[error("CUDA gives no IPC handle for it ({0})")]
+    NoIpcHandle(#[source] gdr_cuda::Error),
+    #[error("CUDA says {cuda} bytes, the driver's object has {object}")]
+    MappingSize { cuda: u64, object: u64 },
+    #[error(
+        "the handle says offset {offset}, CUDA a mapping of {} bytes from {} for {base}",
+        .mapping.size, .mapping.base
+    )]
+    IpcOffset {
+        offset: u64,
+        mapping: AddressRange,
+        base: DevicePtr,
+    },
+    #[error("the handle says an object of {handle} bytes, the driver one of {object}")]
+    IpcObjectSize { handle: u64, object: u64 },
+    #[error("{} bytes were exported of {wanted}", .exported.map_or("too many".to_owned(), |n| n.to_string()))]
+    ExportLength { exported: Option<u64>, wanted: u64 },
+    #[error("the allocation is on device {allocation}, the pointer on {pointer}")]
+    OtherDevice { allocation: u32, pointer: u32 },
+    #[error("the descriptor contains {0} memory objects")]
+    SeveralObjects(usize),
+    #[error("the descriptor contains no video memory object")]
+    NoVideoMemory,
+    #[error(transparent)]
+    Ipc(#[from] IpcError),
+    #[error(transparent)]
+    Extent(#[from] ExtentError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error(transparent)]
+    Cuda(#[from] gdr_cuda::Error),
+    #[error(transparent)]
+    Driver(#[from] Error),
+}
+
+type Routed<T> = Result<T, RouteError>;
+
+/// The memory objects behind `range`, widened to GPU pages, by one route.
 pub(super) fn by_route(
-    cuda: &Cuda,
+    cuda: &dyn CudaCalls,
     device: &Arc<Device>,
     range: &Range,
     route: Route,
-) -> Result<Vec<Piece>, String> {
+) -> Routed<Vec<Extent>> {
     match route {
         Route::PosixFd => by_posix_fd(cuda, device, range),
         Route::IpcHandle => by_ipc_handle(cuda, device, range),
         Route::DmaBufCall => by_dma_buf_call(cuda, device, range),
-        _ => Err("not a route of this backend".to_owned()),
+        other => Err(RouteError::OtherBackend(other)),
     }
 }
 
-fn by_posix_fd(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<Vec<Piece>, String> {
-    const POSIX_FD: u32 = 1; // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+fn by_posix_fd(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> Routed<Vec<Extent>> {
     if ![Family::Vmm, Family::Unknown].contains(&range.info.family) {
-        return Err("it is no VMM memory".to_owned());
+        return Err(RouteError::NotVmm);
     }
-    let retained = cuda.retain_allocation(range.ptr).map_err(text)?;
-    if retained.handle_types().map_err(text)? & POSIX_FD == 0 {
-        return Err("it was made without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR".to_owned());
-    }
-    let memory = import(device, &retained.export_posix_fd().map_err(text)?)?;
+    let fd = cuda.posix_fd(range.ptr)?.ok_or(RouteError::NoPosixFd)?;
+    let memory = import(device, &fd)?;
     // CUDA maps a VMM allocation from its start (cuMemMap's offset must be 0), so the mapping's
-    // start shows the object's start; that CUDA's extent is the object's tells the two belong
-    // together, where a reservation holds several.
+    // start is the object's start. Equal sizes show that the two belong together where a reservation
+    // contains several.
     if memory.size() != range.info.size {
-        return Err(format!(
-            "CUDA tells {} bytes, the driver's object has {}",
-            range.info.size,
-            memory.size()
-        ));
+        return Err(RouteError::MappingSize {
+            cuda: range.info.size,
+            object: memory.size(),
+        });
     }
     let (_, before, after) = range.widening();
     let offset = range.ptr.get() - range.info.base.get();
-    widen(
-        vec![Piece {
-            memory: Arc::new(memory),
-            offset,
-            len: range.len,
-        }],
-        before,
-        after,
-    )
+    let extent = Extent {
+        memory: Arc::new(memory),
+        offset,
+        len: range.len,
+    };
+    Ok(widen(vec![extent], before, after)?)
 }
 
 /// Imports the one video memory object of an exported descriptor.
-fn import(device: &Arc<Device>, fd: &OwnedFd) -> Result<Memory, String> {
+pub(super) fn import(device: &Arc<Device>, fd: &OwnedFd) -> Routed<Memory> {
     let client = device.client();
     let what = "an exported allocation";
     let fd = fd.as_raw_fd();
@@ -165,15 +189,12 @@ fn import(device: &Arc<Device>, fd: &OwnedFd) -> Result<Memory, String> {
         metadata: [0; 64],
         pad: [0; 2],
     };
-    client
-        .control(client.handle(), &mut info, what)
-        .map_err(text)?;
+    client.control(client.handle(), &mut info, what)?;
     if info.device_instance != device.instance() {
-        return Err(format!(
-            "the allocation is on device {}, the pointer on {}",
-            info.device_instance,
-            device.instance()
-        ));
+        return Err(RouteError::OtherDevice {
+            allocation: info.device_instance,
+            pointer: device.instance(),
+        });
     }
     if info.max_objects <= 1 {
         let mut one = ImportObject {
@@ -183,10 +204,8 @@ fn import(device: &Arc<Device>, fd: &OwnedFd) -> Result<Memory, String> {
             parent: device.handle(),
             object: Handle(0),
         };
-        client
-            .control(client.handle(), &mut one, what)
-            .map_err(text)?;
-        return Memory::own(device, device.handle(), one.object).map_err(text);
+        client.control(client.handle(), &mut one, what)?;
+        return Ok(Memory::own(device, device.handle(), one.object)?);
     }
     let mut many = ImportObjects {
         fd,
@@ -196,26 +215,25 @@ fn import(device: &Arc<Device>, fd: &OwnedFd) -> Result<Memory, String> {
         count: info.max_objects.min(abi::MAX_IMPORT as u16),
         index: 0,
     };
-    client
-        .control(client.handle(), &mut many, what)
-        .map_err(text)?;
-    // Everything that came in is ours to free, whatever becomes of it; slots of type 0 are empty.
+    client.control(client.handle(), &mut many, what)?;
+    // Every imported object has to be freed, also after an error; slots of type 0 are empty.
     let mut video = Vec::new();
     for (object, kind) in many.objects.into_iter().zip(many.types) {
         if kind == abi::IMPORT_VIDMEM {
-            video.push(Memory::own(device, device.handle(), object).map_err(text)?);
+            video.push(Memory::own(device, device.handle(), object));
         } else if kind != 0 {
             client.free(device.handle(), object);
         }
     }
+    let mut video = video.into_iter().collect::<Result<Vec<_>, _>>()?;
     match (video.pop(), video.len()) {
         (Some(memory), 0) => Ok(memory),
-        (Some(_), more) => Err(format!("the descriptor holds {} memory objects", more + 1)),
-        (None, _) => Err("the descriptor holds no video memory object".to_owned()),
+        (Some(_), more) => Err(RouteError::SeveralObjects(more + 1)),
+        (None, _) => Err(RouteError::NoVideoMemory),
     }
 }
 
-fn by_ipc_handle(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<Vec<Piece>, String> {
+fn by_ipc_handle(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> Routed<Vec<Extent>> {
     let PointerInfo {
         base,
         size,
@@ -224,76 +242,73 @@ fn by_ipc_handle(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<Vec
         ..
     } = range.info;
     if ![Family::Plain, Family::Unknown].contains(&family) {
-        return Err("it was not made by cuMemAlloc, so CUDA gives no IPC handle for it".to_owned());
+        return Err(RouteError::NotPlain);
     }
     let handle = cuda
         .ipc_handle(range.info.device, base)
-        .map_err(|error| format!("CUDA gives no IPC handle for it ({error})"))?;
+        .map_err(RouteError::NoIpcHandle)?;
     let hint = ipc::parse(&handle, std::process::id(), size)?;
-    // CUDA itself tells where in its mapping the allocation lies, by a documented way.
+    // CUDA documents an attribute for the mapping that contains the allocation.
+    let offset = hint.source.offset;
     if let Some(mapping) = mapping
-        && mapping.base.checked_add(hint.source.offset) != Some(base)
+        && mapping.base.checked_add(offset) != Some(base)
     {
-        return Err(format!(
-            "the handle tells offset {}, CUDA a mapping of {} bytes from {} for {base}",
-            hint.source.offset, mapping.size, mapping.base
-        ));
+        return Err(RouteError::IpcOffset {
+            offset,
+            mapping,
+            base,
+        });
     }
-    let Source { client, object, .. } = hint.source;
+    let ObjectRange { client, object, .. } = hint.source;
     let identity = Identity {
         buffer: range.buffer(),
         client,
         object,
     };
-    let memory = Memory::dup(device, identity).map_err(text)?;
-    // The handle counts what was asked for, the driver what that takes in pages of 2 MiB.
-    if memory.size() != hint.object_size && memory.size() != hint.object_size.next_multiple_of(HUGE)
-    {
-        return Err(format!(
-            "the handle tells an object of {} bytes, the driver one of {}",
-            hint.object_size,
-            memory.size()
-        ));
+    let memory = Memory::dup(device, identity)?;
+    // The handle contains the size that was asked for, the driver rounds it up to pages of 2 MiB.
+    let (handle, object) = (hint.object_size, memory.size());
+    if object != handle && object != handle.next_multiple_of(HUGE_PAGE) {
+        return Err(RouteError::IpcObjectSize { handle, object });
     }
     let (_, before, after) = range.widening();
-    let offset = hint.source.offset + (range.ptr.get() - base.get());
-    widen(
-        vec![Piece {
-            memory: Arc::new(memory),
-            offset,
-            len: range.len,
-        }],
-        before,
-        after,
-    )
+    let offset = offset + (range.ptr.get() - base.get());
+    let extent = Extent {
+        memory: Arc::new(memory),
+        offset,
+        len: range.len,
+    };
+    Ok(widen(vec![extent], before, after)?)
 }
 
-fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<Vec<Piece>, String> {
+fn by_dma_buf_call(
+    cuda: &dyn CudaCalls,
+    device: &Arc<Device>,
+    range: &Range,
+) -> Routed<Vec<Extent>> {
     // CUDA exports whole host pages.
-    let page = crate::window::host_page();
+    let page = crate::bar_mapping::host_page();
     let start = range.ptr.align_down(page);
     let end = (range.ptr.get() + range.len).next_multiple_of(page);
-    // Of a pool, CUDA exports ranges from the start of a chunk on only; that the chunk may hold
-    // other allocations of this process does not matter, they are not mapped.
+    // CUDA exports memory of a pool only from the start of a chunk on. The chunk may contain other
+    // allocations of this process; they are not mapped.
     let from = match (range.info.family, range.info.mapping) {
         (Family::Pool, Some(chunk)) if chunk.base <= start => chunk.base,
         _ => start,
     };
-    let (fd, sources) = observe::export_of(cuda.symbol_address(), || {
-        cuda.dma_buf_fd(range.info.device, from, end - from.get(), 0)
-    })?;
+    let (fd, sources) = cuda.export(range.info.device, from, end - from.get())?;
     let exported = sources
         .iter()
         .try_fold(0u64, |sum, source| sum.checked_add(source.len));
     if exported != Some(end - from.get()) {
-        return Err(format!(
-            "{exported:?} bytes were exported of {}",
-            end - from.get()
-        ));
+        return Err(RouteError::ExportLength {
+            exported,
+            wanted: end - from.get(),
+        });
     }
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut extents: Vec<Extent> = Vec::new();
     let mut skip = start.get() - from.get();
-    for Source {
+    for ObjectRange {
         client,
         object,
         offset,
@@ -309,26 +324,27 @@ fn by_dma_buf_call(cuda: &Cuda, device: &Arc<Device>, range: &Range) -> Result<V
             client,
             object,
         };
-        let memory = Arc::new(Memory::dup(device, identity).map_err(text)?);
-        pieces.push(Piece {
+        let memory = Arc::new(Memory::dup(device, identity)?);
+        extents.push(Extent {
             memory,
             offset: offset.saturating_add(skip),
             len: len - skip,
         });
         skip = 0;
     }
-    // The export itself is not needed any more: our own references hold the memory now.
+    // The export is not needed any more: our own references keep the memory allocated.
     drop(fd);
     let (first, _, _) = range.widening();
-    widen(
-        pieces,
+    Ok(widen(
+        extents,
         start.get() - first.get(),
         end.next_multiple_of(GPU_PAGE) - end,
-    )
+    )?)
 }
 
-/// Whether `range` is still the same allocation: our references were taken while it lived.
-pub(super) fn unchanged(cuda: &Cuda, range: &Range) -> Result<(), Error> {
+/// Checks that `range` is still the same allocation: then it was not freed before our references
+/// were taken.
+pub(super) fn unchanged(cuda: &dyn CudaCalls, range: &Range) -> Result<(), Error> {
     let further = range.further.iter().map(|info| (info.base, info));
     for (ptr, before) in [(range.ptr, &range.info)].into_iter().chain(further) {
         match cuda.pointer_info(ptr) {
@@ -338,8 +354,4 @@ pub(super) fn unchanged(cuda: &Cuda, range: &Range) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

@@ -1,39 +1,42 @@
-//! The proof that a route leads where it should, on memory of our own.
+//! The self-test of a route, on memory of this library.
 //!
-//! A route names memory by numbers that CUDA does not document. Before it is used on anybody's
-//! memory, it has to find scratch buffers of this process (sub-allocated, large, in the middle of
-//! an allocation): bytes that the CPU writes through the mapping must be what CUDA copies out,
-//! and bytes that CUDA copies in must be what the CPU reads. Once per process, GPU and route.
+//! A route identifies memory by numbers that CUDA does not document. Before it is used on a caller's
+//! memory, it has to reach probe buffers (sub-allocated, large, in the middle of an allocation): CUDA
+//! must read what the CPU writes through the mapping, and the CPU must read what CUDA writes. Once
+//! per process, GPU and route.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gdr_cuda::{Bdf, Cuda, DevicePtr, Driver, MemoryKind, PointerInfo, Scratch};
+use gdr_cuda::{Bdf, DevicePtr, MemoryKind, PointerInfo};
 
 use super::Mapped;
+use super::cuda::{CudaCalls, ProbeMemory};
 use super::device::Device;
-use super::resolve::{Range, by_route};
+use super::resolve::{Range, RouteError, by_route};
 use crate::cpu::{self, Routine};
 use crate::error::{Error, Result};
 use crate::fork::PerProcess;
-use crate::pinned::Route;
+use crate::report::Route;
 
-/// What was proved, or why not.
-static VERDICTS: PerProcess<Mutex<Verdicts>> = PerProcess::new();
+/// The verdicts of this process.
+pub(super) static VERDICTS: Verdicts = PerProcess::new();
 
-/// By route and GPU: proved, or why not.
-type Verdicts = HashMap<(Route, Bdf), Result<(), String>>;
+/// By route and GPU: passed, or why not.
+pub(super) type Verdicts = PerProcess<Mutex<HashMap<(Route, Bdf), Result<(), String>>>>;
 
-/// Proves `route` on the GPU behind `device`, on which `user`'s memory is, or recalls the verdict.
+/// Tests `route` on the GPU behind `device`, on which `user`'s memory is, or returns the earlier
+/// verdict.
 pub(super) fn prove(
-    cuda: &Cuda,
+    verdicts: &Verdicts,
+    cuda: &dyn CudaCalls,
     device: &Arc<Device>,
     user: &PointerInfo,
     route: Route,
 ) -> Result<()> {
-    // Held during the proof: a second thread waits for the verdict instead of proving again.
-    let mut verdicts = VERDICTS
+    // Locked during the test: a second thread waits for the verdict instead of testing again.
+    let mut verdicts = verdicts
         .get()
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -42,10 +45,10 @@ pub(super) fn prove(
         .or_insert_with(|| {
             let verdict = try_prove(cuda, device, user, route);
             match &verdict {
-                Ok(()) => tracing::info!("route {route} proved itself on GPU {}", device.bdf()),
+                Ok(()) => tracing::info!("route {route} passed its test on GPU {}", device.bdf()),
                 Err(reason) => tracing::warn!("route {route} on GPU {}: {reason}", device.bdf()),
             }
-            verdict
+            verdict.map_err(|failure| failure.to_string())
         })
         .clone();
     verdict.map_err(|reason| Error::SelfTest {
@@ -55,55 +58,80 @@ pub(super) fn prove(
     })
 }
 
-/// The whole proof takes milliseconds; a GPU that needs longer is hung.
+/// The whole test takes milliseconds; a GPU that needs longer is hung.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Why a route fails its test.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{part} of a buffer of {}, {len} bytes: {source}", .kind.function())]
+    Buffer {
+        part: &'static str,
+        kind: MemoryKind,
+        len: u64,
+        source: Box<Failure>,
+    },
+    #[error("the CPU's bytes at {0} are not what CUDA reads")]
+    CpuBytes(u64),
+    #[error("CUDA's bytes at {0} are not what the CPU reads")]
+    CudaBytes(u64),
+    #[error("an address is out of range")]
+    Address,
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    #[error(transparent)]
+    Cuda(#[from] gdr_cuda::Error),
+    #[error(transparent)]
+    Driver(#[from] Error),
+}
+
 fn try_prove(
-    cuda: &Cuda,
+    cuda: &dyn CudaCalls,
     device: &Arc<Device>,
     user: &PointerInfo,
     route: Route,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let kinds: &[MemoryKind] = match route {
         Route::PosixFd => &[MemoryKind::VmmPosixFd],
         Route::IpcHandle => &[MemoryKind::Plain],
         _ => &[MemoryKind::Vmm, MemoryKind::Pool],
     };
-    let proof = |scratch: &mut Scratch<'_>| {
-        // The verdict of a comparison is no error of the driver's.
-        Ok(kinds
+    let mut verdict = Ok(());
+    cuda.with_probe_memory(user.device, user.base, &mut |probe| {
+        verdict = kinds
             .iter()
-            .try_for_each(|&kind| try_kind(cuda, device, scratch, route, kind)))
-    };
-    cuda.with_scratch(user.device, user.base, proof)
-        .map_err(text)?
+            .try_for_each(|&kind| try_kind(cuda, device, probe, route, kind));
+    })?;
+    verdict
 }
 
 fn try_kind(
-    cuda: &Cuda,
+    cuda: &dyn CudaCalls,
     device: &Arc<Device>,
-    scratch: &mut Scratch<'_>,
+    probe: &mut dyn ProbeMemory,
     route: Route,
     kind: MemoryKind,
-) -> Result<(), String> {
-    // Two small buffers share a memory object, so that their offsets in it matter.
+) -> Result<(), Failure> {
+    // Two small buffers share a memory object, so their offsets in it are tested.
     for (number, len) in [4 << 10, 12 << 10, 4 << 20].into_iter().enumerate() {
-        let ptr = scratch.allocate(kind, len).map_err(text)?;
-        let middle = ptr.checked_add(len / 2).ok_or("an address out of range")?;
+        let ptr = probe.allocate(kind, len)?;
+        let middle = ptr.checked_add(len / 2).ok_or(Failure::Address)?;
         for (part, ptr, len) in [("all", ptr, len), ("half", middle, len / 2)] {
             let seed = 16 * number as u8 + part.len() as u8;
-            check(cuda, device, scratch, route, ptr, len, seed).map_err(|problem| {
-                format!(
-                    "{part} of a buffer of {}, {len} bytes: {problem}",
-                    kind.function()
-                )
+            check(cuda, device, &*probe, route, ptr, len, seed).map_err(|failure| {
+                Failure::Buffer {
+                    part,
+                    kind,
+                    len,
+                    source: Box::new(failure),
+                }
             })?;
         }
     }
     Ok(())
 }
 
-/// Bytes that no other buffer or position shares by chance.
+/// Bytes that differ from those of other buffers and positions.
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| {
@@ -116,61 +144,57 @@ fn pattern(seed: u8, len: usize) -> Vec<u8> {
 
 /// Compares both directions at the start and the end of `ptr..ptr + len`.
 fn check(
-    cuda: &Cuda,
+    cuda: &dyn CudaCalls,
     device: &Arc<Device>,
-    scratch: &Scratch<'_>,
+    probe: &dyn ProbeMemory,
     route: Route,
     ptr: DevicePtr,
     len: u64,
     seed: u8,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     const PROBE: usize = 256;
-    let info = cuda.pointer_info(ptr).map_err(text)?;
+    let info = cuda.pointer_info(ptr)?;
     let range = Range {
         ptr,
         len,
         info,
         further: Vec::new(),
     };
-    let pieces = by_route(cuda, device, &range, route)?;
+    let extents = by_route(cuda, device, &range, route)?;
     let (start, skip, _) = range.widening();
-    let total: u64 = pieces.iter().map(|piece| piece.len).sum();
-    let mapped = Mapped::new(&pieces, total).map_err(text)?;
-    let window = mapped.window().map_err(text)?;
-    let caching = window.caching();
+    let total: u64 = extents.iter().map(|extent| extent.len).sum();
+    let mapped = Mapped::new(&extents, total)?;
+    let mapping = mapped.bar_mapping()?;
+    let caching = mapping.caching();
     let routine = Routine::best();
     debug_assert_eq!(start.get() + skip, ptr.get());
 
     for at in [0, len - PROBE as u64] {
-        let device_at = ptr.checked_add(at).ok_or("an address out of range")?;
-        // SAFETY: `skip + at + PROBE <= skip + len`, which the window covers: the pieces are the
+        let device_at = ptr.checked_add(at).ok_or(Failure::Address)?;
+        // SAFETY: `skip + at + PROBE <= skip + len`, which the mapping covers: the extents are the
         // range widened to whole pages.
-        let cpu_at = unsafe { window.as_ptr().add((skip + at) as usize) };
+        let cpu_at = unsafe { mapping.as_ptr().add((skip + at) as usize) };
 
         let written = pattern(seed, PROBE);
         let mut seen = [0; PROBE];
-        // SAFETY: `PROBE` bytes of the window, as above, and of `written`.
+        // SAFETY: `PROBE` bytes of the mapping, as above, and of `written`.
         unsafe {
             cpu::copy_to(routine, caching, cpu_at, written.as_ptr(), PROBE);
         }
-        scratch.read(device_at, &mut seen, LIMIT).map_err(text)?;
+        probe.read(device_at, &mut seen, LIMIT)?;
         if seen[..] != written[..] {
-            return Err(format!("the CPU's bytes at {at} are not what CUDA reads"));
+            return Err(Failure::CpuBytes(at));
         }
 
         let written = pattern(!seed, PROBE);
-        scratch.write(device_at, &written, LIMIT).map_err(text)?;
+        probe.write(device_at, &written, LIMIT)?;
         // SAFETY: as above, the other way round.
         unsafe {
             cpu::copy_from(routine, caching, seen.as_mut_ptr(), cpu_at, PROBE);
         }
         if seen[..] != written[..] {
-            return Err(format!("CUDA's bytes at {at} are not what the CPU reads"));
+            return Err(Failure::CudaBytes(at));
         }
     }
     Ok(())
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

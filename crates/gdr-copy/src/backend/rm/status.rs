@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// An `NV_STATUS` (`src/common/sdk/nvidia/inc/nvstatuscodes.h` of the open kernel modules).
-/// Unknown numbers are data.
+/// Unknown numbers are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RmStatus(pub u32);
 
@@ -15,7 +15,7 @@ impl RmStatus {
     pub(crate) const NOT_SUPPORTED: Self = Self(0x56);
     pub(crate) const OBJECT_NOT_FOUND: Self = Self(0x57);
 
-    /// The header's name of this status, where this library knows it.
+    /// The name in the header, where this library knows it.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             0x00 => "NV_OK",
@@ -55,18 +55,16 @@ impl RmStatus {
         })
     }
 
-    /// What somebody who meets this status can do, as the end of a sentence.
+    /// The remedy for this status, as the end of a sentence.
     pub(crate) const fn remedy(self) -> &'static str {
         match self.0 {
             0x0f | 0x6e => "; the GPU has dropped off the bus or was reset: see dmesg",
             0x1b => {
-                "; the driver forbids it to this process: a MIG instance or confidential computing \
-                 is in the way, or the container's device rules are"
+                "; the driver forbids it to this process because of a MIG instance, confidential \
+                 computing, or the container's device rules"
             }
             0x23 | 0x33 | 0x57 => "; the memory was freed meanwhile, or belongs to another process",
-            0x3a | 0x24 | 0x2a => {
-                "; this driver's interface differs from the ones known: update gdr"
-            }
+            0x3a | 0x24 | 0x2a => "; the interface of this driver is not a known one: update gdr",
             0x56 => {
                 "; this GPU or its mode (confidential computing, fabric memory, MIG) does not \
                  allow CPU mappings"

@@ -1,4 +1,4 @@
-//! What happens between this backend and the driver, call by call.
+//! The calls of this backend to the driver.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use gdr_cuda::BufferId;
 use super::abi::Escape;
 use super::client::Client;
 use super::device::{Device, Identity};
+use super::extents::{Extent, head, widen};
 use super::fake::{CUDA_CLIENT, CUDA_OBJECT, FakeDriver, OBJECT_SIZE};
+use super::ioctl::Node;
 use super::memory::Memory;
-use super::pieces::{Piece, head, widen};
-use super::port::Node;
 use super::{Mapped, RmPin};
 use crate::backend::Pin;
 use crate::cpu::Caching;
 use crate::error::Error;
-use crate::pinned::Route;
+use crate::report::Route;
 
 fn identity() -> Identity {
     Identity {
@@ -37,13 +37,13 @@ fn device(driver: &Arc<FakeDriver>) -> Arc<Device> {
 
 fn pin(device: &Arc<Device>) -> RmPin {
     let memory = Arc::new(Memory::dup(device, identity()).unwrap());
-    let pieces = vec![Piece {
+    let extents = vec![Extent {
         memory,
         offset: 0x1_0000,
         len: 0x2_0000,
     }];
     RmPin {
-        pieces,
+        extents,
         mapped: Default::default(),
         va: gdr_cuda::DevicePtr::new(0x7f00_0001_0000),
         len: 0x2_0000,
@@ -52,20 +52,20 @@ fn pin(device: &Arc<Device>) -> RmPin {
 }
 
 #[test]
-fn everything_taken_from_the_driver_is_given_back() {
+fn every_object_of_the_driver_is_freed() {
     let driver = FakeDriver::new();
     {
         let device = device(&driver);
         assert_eq!(device.client().version(), "580.159.04");
         let pin = pin(&device);
-        let window = pin.map(0x2_0000, None).unwrap();
+        let mapping = pin.map(0x2_0000, None).unwrap();
         assert_eq!(
-            (window.len(), window.caching()),
+            (mapping.len(), mapping.caching()),
             (0x2_0000, Caching::WriteCombined)
         );
         assert_eq!(driver.state().mappings.len(), 1);
-        drop(window);
-        // Another length is another mapping; the first is ended.
+        drop(mapping);
+        // Another length is another mapping; the first is unmapped.
         let shorter = pin.map(0x1_0000, None).unwrap();
         assert_eq!(driver.state().mappings.len(), 1);
         drop(pin);
@@ -79,7 +79,7 @@ fn everything_taken_from_the_driver_is_given_back() {
 }
 
 #[test]
-fn mapping_again_asks_the_driver_for_nothing() {
+fn mapping_again_makes_no_call_to_the_driver() {
     let driver = FakeDriver::new();
     let device = device(&driver);
     let pin = pin(&device);
@@ -90,7 +90,7 @@ fn mapping_again_asks_the_driver_for_nothing() {
 }
 
 #[test]
-fn a_full_bar1_is_told_with_its_numbers() {
+fn a_full_bar1_is_reported_with_its_numbers() {
     let driver = FakeDriver::new();
     let device = device(&driver);
     let pin = pin(&device);
@@ -108,13 +108,13 @@ fn a_full_bar1_is_told_with_its_numbers() {
             assert!(text.contains(part), "{part} in {text}");
         }
     }
-    // Nothing is left behind, and the next try may succeed.
+    // No mapping is left, and the next attempt may succeed.
     assert!(driver.state().mappings.is_empty());
     assert!(pin.map(0x2_0000, None).is_ok());
 }
 
 #[test]
-fn a_refused_reference_names_the_status_and_what_is_in_the_way() {
+fn a_refused_duplication_reports_the_status_and_its_cause() {
     let driver = FakeDriver::new();
     let device = device(&driver);
     driver.refuse(Escape::RmDupObject, 0x1b);
@@ -150,7 +150,7 @@ fn memory_under_a_subdevice_is_found_there() {
 }
 
 #[test]
-fn the_size_of_an_object_is_asked_for_once_per_allocation() {
+fn the_size_of_an_object_is_queried_once_per_allocation() {
     let driver = FakeDriver::new();
     let device = device(&driver);
     let controls = || {
@@ -165,7 +165,7 @@ fn the_size_of_an_object_is_asked_for_once_per_allocation() {
     let after_first = controls();
     drop(Memory::dup(&device, identity()).unwrap());
     assert_eq!(controls(), after_first);
-    // The same names for another allocation may be another object.
+    // The same handles for another allocation may be another object.
     let other = Identity {
         buffer: Some(BufferId(2)),
         ..identity()
@@ -182,7 +182,7 @@ fn the_size_of_an_object_is_asked_for_once_per_allocation() {
 }
 
 #[test]
-fn a_missing_or_forbidden_node_is_named_with_its_remedy() {
+fn a_missing_or_forbidden_node_is_reported_with_its_remedy() {
     for (errno, remedy) in [(libc::ENOENT, "--gpus"), (libc::EACCES, "mode and group")] {
         let driver = FakeDriver::new();
         driver.state().closed = Some((Node::Control, errno));
@@ -205,7 +205,7 @@ fn a_missing_or_forbidden_node_is_named_with_its_remedy() {
 }
 
 #[test]
-fn a_device_that_half_opens_is_taken_back() {
+fn a_device_that_opens_in_part_is_freed() {
     let driver = FakeDriver::new();
     let client = Arc::new(Client::open(driver.clone()).unwrap());
     let card = client.cards().unwrap()[0];
@@ -220,16 +220,16 @@ fn a_device_that_half_opens_is_taken_back() {
 }
 
 #[test]
-fn a_child_frees_nothing_of_its_parents() {
+fn a_child_frees_no_object_of_its_parent() {
     let driver = FakeDriver::new();
     let device = device(&driver);
     let pin = pin(&device);
-    let window = pin.map(0x2_0000, None).unwrap();
+    let mapping = pin.map(0x2_0000, None).unwrap();
     let before = driver.state().calls.len();
-    // SAFETY: the child drops its copies, compares numbers and leaves by `_exit`.
+    // SAFETY: the child drops its copies, compares numbers and ends by `_exit`.
     match unsafe { libc::fork() } {
         0 => {
-            drop(window);
+            drop(mapping);
             drop(pin);
             drop(device);
             let quiet = driver.state().calls.len() == before;
@@ -244,34 +244,39 @@ fn a_child_frees_nothing_of_its_parents() {
         }
     }
     // The parent's mapping is as alive as before.
-    // SAFETY: one byte of the window.
-    unsafe { window.as_ptr().write_volatile(7) };
+    // SAFETY: one byte of the mapping.
+    unsafe { mapping.as_ptr().write_volatile(7) };
 }
 
 #[test]
-fn widening_refuses_answers_that_do_not_fit_the_object() {
+fn widening_refuses_extents_that_do_not_fit_the_object() {
     let driver = FakeDriver::new();
     let device = device(&driver);
     let memory = Arc::new(Memory::dup(&device, identity()).unwrap());
-    let piece = |offset, len| {
-        vec![Piece {
+    let extent = |offset, len| {
+        vec![Extent {
             memory: memory.clone(),
             offset,
             len,
         }]
     };
 
-    let whole = widen(piece(0x1_1000, 0x1000), 0x1000, 0xe000).unwrap();
+    let whole = widen(extent(0x1_1000, 0x1000), 0x1000, 0xe000).unwrap();
     assert_eq!((whole[0].offset, whole[0].len), (0x1_0000, 0x1_0000));
 
-    for (pieces, before, after, says) in [
-        (piece(0x800, 0x1000), 0x1000, 0, "starts before"),
-        (piece(OBJECT_SIZE - 0x1000, 0x1000), 0, 0x1000, "do not fit"),
-        (piece(u64::MAX - 0xfff, 0x1000), 0, 0, "do not fit"),
-        (piece(0x1_0200, 0x1000), 0, 0, "no whole pages"),
+    for (extents, before, after, says) in [
+        (extent(0x800, 0x1000), 0x1000, 0, "starts before"),
+        (
+            extent(OBJECT_SIZE - 0x1000, 0x1000),
+            0,
+            0x1000,
+            "do not fit",
+        ),
+        (extent(u64::MAX - 0xfff, 0x1000), 0, 0, "do not fit"),
+        (extent(0x1_0200, 0x1000), 0, 0, "not whole pages"),
         (Vec::new(), 0, 0, "no memory object"),
     ] {
-        let error = widen(pieces, before, after).unwrap_err();
+        let error = widen(extents, before, after).unwrap_err().to_string();
         assert!(error.contains(says), "{says} in {error}");
     }
 }
@@ -281,29 +286,29 @@ fn a_range_of_several_objects_is_mapped_side_by_side() {
     let driver = FakeDriver::new();
     let device = device(&driver);
     let memory = Arc::new(Memory::dup(&device, identity()).unwrap());
-    let pieces: Vec<_> = [0x1_0000, 0x4_0000, 0]
-        .map(|offset| Piece {
+    let extents: Vec<_> = [0x1_0000, 0x4_0000, 0]
+        .map(|offset| Extent {
             memory: memory.clone(),
             offset,
             len: 0x2000,
         })
         .into();
 
-    let first = head(&pieces, 0x3000);
+    let first = head(&extents, 0x3000);
     assert_eq!(
-        first.iter().map(|piece| piece.len).collect::<Vec<_>>(),
+        first.iter().map(|extent| extent.len).collect::<Vec<_>>(),
         [0x2000, 0x1000]
     );
 
-    let mapped = Mapped::new(&pieces, 0x6000).unwrap();
-    let window = mapped.window().unwrap();
-    assert_eq!(window.len(), 0x6000);
+    let mapped = Mapped::new(&extents, 0x6000).unwrap();
+    let mapping = mapped.bar_mapping().unwrap();
+    assert_eq!(mapping.len(), 0x6000);
     assert_eq!(driver.state().mappings.len(), 3);
     for at in (0..0x6000).step_by(0x800) {
-        // SAFETY: inside the window.
-        unsafe { window.as_ptr().add(at).write_volatile(at as u8) };
+        // SAFETY: inside the mapping.
+        unsafe { mapping.as_ptr().add(at).write_volatile(at as u8) };
     }
-    drop(window);
+    drop(mapping);
     drop(mapped);
     assert!(driver.state().mappings.is_empty());
 }

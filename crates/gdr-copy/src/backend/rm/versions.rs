@@ -1,17 +1,17 @@
-//! Driver versions that are known to work, and how that is known.
+//! Driver versions that are known to work, and the evidence.
 
-/// How a driver series came to be trusted.
+/// The evidence for a driver series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Run on hardware with this library's checks.
+    /// It ran on hardware with this library's checks.
     Measured,
-    /// The source of the open kernel modules has the structures and rules that `abi` states.
+    /// The source of the open kernel modules has the structures and rules of `abi`.
     Read,
-    /// Neither: used only because every call was accepted and the self-test passes.
+    /// None: used only where every call is accepted and the self-test passes.
     Unknown,
 }
 
-/// Version prefixes. A new one is added with the run or the reading that it stands on.
+/// Version prefixes. A new one is added with its evidence.
 const TABLE: [(&str, Trust); 3] = [
     // `gdr sanity` on an H200, open kernel modules, 580.159.04.
     ("580.159.", Trust::Measured),
@@ -28,12 +28,12 @@ pub(super) fn trust(version: &str) -> Trust {
 }
 
 impl Trust {
-    /// The end of "driver V, ...".
+    /// The end of a sentence about the driver.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Measured => "measured to work",
-            Self::Read => "whose source was read to fit",
-            Self::Unknown => "not known to this release: every route proves itself before use",
+            Self::Read => "whose source was read",
+            Self::Unknown => "not known to this release: every route is tested before use",
         }
     }
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_specific_row_wins_and_the_rest_is_unknown() {
+    fn the_most_specific_row_applies_and_other_versions_are_unknown() {
         assert_eq!(trust("580.159.04"), Trust::Measured);
         assert_eq!(trust("580.142"), Trust::Read);
         assert_eq!(trust("610.43.02"), Trust::Unknown);

@@ -6,8 +6,8 @@
 use core::arch::asm;
 
 use super::neon::Neon;
-use crate::cpu::access::{Access, LineGroup};
-use crate::cpu::plan::LINE;
+use crate::cpu::isa::{Access, LineGroup};
+use crate::cpu::split::LINE;
 
 /// Whole lines by LD64B and ST64B, everything else as NEON does it.
 pub(super) struct Ls64;

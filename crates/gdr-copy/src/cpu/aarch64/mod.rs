@@ -3,27 +3,27 @@
 mod ls64;
 mod neon;
 
-use super::routine::{Loads, Parts, Routine, Window};
-use super::transfer;
+use super::copy;
+use super::routine::{Loads, MappingRequirement, Parts, Routine};
 
 unsafe fn store_neon(window: *mut u8, host: *const u8, len: usize) {
     // SAFETY: the routine's contract; every aarch64 CPU that runs Linux programs has NEON.
-    unsafe { transfer::store::<neon::Neon>(window, host, len) }
+    unsafe { copy::store::<neon::Neon>(window, host, len) }
 }
 
 unsafe fn load_neon(host: *mut u8, window: *const u8, len: usize) {
     // SAFETY: as above.
-    unsafe { transfer::load::<neon::Neon>(host, window, len) }
+    unsafe { copy::load::<neon::Neon>(host, window, len) }
 }
 
 unsafe fn store_ls64(window: *mut u8, host: *const u8, len: usize) {
     // SAFETY: the routine's contract; it exists only where the CPU has the feature.
-    unsafe { transfer::store::<ls64::Ls64>(window, host, len) }
+    unsafe { copy::store::<ls64::Ls64>(window, host, len) }
 }
 
 unsafe fn load_ls64(host: *mut u8, window: *const u8, len: usize) {
     // SAFETY: as above.
-    unsafe { transfer::load::<ls64::Ls64>(host, window, len) }
+    unsafe { copy::load::<ls64::Ls64>(host, window, len) }
 }
 
 /// `AT_HWCAP3` bit 3, `HWCAP3_LS64` (Linux arch/arm64/include/uapi/asm/hwcap.h).
@@ -34,15 +34,21 @@ fn has_ls64() -> bool {
     unsafe { libc::getauxval(AT_HWCAP3) & HWCAP3_LS64 != 0 }
 }
 
+/// The routine that every aarch64 CPU has.
+pub(super) fn neon() -> &'static Routine {
+    let [neon, _] = &ROUTINES;
+    neon
+}
+
 /// Best first. `ls64` is last because its instructions fault where the memory behind the window
-/// does not take them, which no feature bit tells; it is there to be asked for by name.
+/// does not support them, for which there is no feature bit; it is used only by name.
 pub(super) static ROUTINES: [Routine; 2] = [
     Routine::new(Parts {
         name: "neon",
         store: store_neon,
         load: load_neon,
         loads: Loads::Plain,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: || true,
     }),
     Routine::new(Parts {
@@ -50,7 +56,7 @@ pub(super) static ROUTINES: [Routine; 2] = [
         store: store_ls64,
         load: load_ls64,
         loads: Loads::Plain,
-        window: Window::Uncached,
+        requires: MappingRequirement::Uncached,
         detect: has_ls64,
     }),
 ];

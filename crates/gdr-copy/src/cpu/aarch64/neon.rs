@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use crate::cpu::access::{Access, LineGroup};
+use crate::cpu::isa::{Access, LineGroup};
 
 /// Vector register and register pair loads and stores.
 pub(super) struct Neon;

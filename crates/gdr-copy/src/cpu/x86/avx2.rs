@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use crate::cpu::access::{Access, LineGroup};
+use crate::cpu::isa::{Access, LineGroup};
 
 /// Non-temporal stores and streaming loads of 32 bytes.
 pub(super) struct Avx2;

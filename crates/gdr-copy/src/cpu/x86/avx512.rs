@@ -6,9 +6,9 @@
 
 use core::arch::asm;
 
-use crate::cpu::access::{Access, LineGroup};
-use crate::cpu::plan::{LINE, StoreSplit};
+use crate::cpu::isa::{Access, LineGroup};
 use crate::cpu::scalar;
+use crate::cpu::split::{LINE, StoreSplit};
 
 /// Non-temporal stores, streaming loads (`vmovntdqa`).
 pub(super) struct Streaming;
@@ -159,7 +159,7 @@ access!(Plain, "vmovdqa64");
 /// byte-masked store of the line, or one of 16 or 32 bytes where the range is exactly that.
 ///
 /// # Safety
-/// As [`transfer::store`](crate::cpu::transfer::store); `len` is 1 to 63 and `skip + len` at most
+/// As [`copy::store`](crate::cpu::copy::store); `len` is 1 to 63 and `skip + len` at most
 /// 64.
 #[inline(always)]
 unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) {
@@ -190,7 +190,7 @@ unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) 
 /// Stores any range: whole lines by whole-line stores, the head and the tail by one store each.
 ///
 /// # Safety
-/// As [`transfer::store`](crate::cpu::transfer::store).
+/// As [`copy::store`](crate::cpu::copy::store).
 pub(super) unsafe fn store_masked(mut window: *mut u8, mut host: *const u8, len: usize) {
     let split = StoreSplit::of(window.addr(), len);
     // SAFETY: the split's parts cover the range one after another: the head lies in the line it

@@ -10,8 +10,8 @@ mod avx512;
 mod movdir64b;
 mod sse41;
 
-use super::routine::{Loads, Parts, Routine, Window};
-use super::transfer;
+use super::copy;
+use super::routine::{Loads, MappingRequirement, Parts, Routine};
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 
 /// Defines the two functions that a [`Routine`] points to for an implementor of `Access`.
@@ -19,11 +19,11 @@ macro_rules! functions {
     ($store:ident, $load:ident, $access:ty) => {
         unsafe fn $store(window: *mut u8, host: *const u8, len: usize) {
             // SAFETY: the routine's contract; it exists only where the CPU has the features.
-            unsafe { transfer::store::<$access>(window, host, len) }
+            unsafe { copy::store::<$access>(window, host, len) }
         }
         unsafe fn $load(host: *mut u8, window: *const u8, len: usize) {
             // SAFETY: as above.
-            unsafe { transfer::load::<$access>(host, window, len) }
+            unsafe { copy::load::<$access>(host, window, len) }
         }
     };
 }
@@ -70,7 +70,7 @@ pub(super) static ROUTINES: [Routine; 7] = [
         store: store_avx512,
         load: load_avx512,
         loads: Loads::Streaming,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: has_avx512,
     }),
     Routine::new(Parts {
@@ -78,7 +78,7 @@ pub(super) static ROUTINES: [Routine; 7] = [
         store: avx512::store_masked,
         load: load_avx512,
         loads: Loads::Streaming,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: has_avx512,
     }),
     Routine::new(Parts {
@@ -86,7 +86,7 @@ pub(super) static ROUTINES: [Routine; 7] = [
         store: store_movdir64b,
         load: load_movdir64b,
         loads: Loads::Streaming,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: || has_movdir64b() && has_avx512(),
     }),
     Routine::new(Parts {
@@ -94,7 +94,7 @@ pub(super) static ROUTINES: [Routine; 7] = [
         store: store_avx512_plain,
         load: load_avx512_plain,
         loads: Loads::Plain,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: has_avx512,
     }),
     Routine::new(Parts {
@@ -102,7 +102,7 @@ pub(super) static ROUTINES: [Routine; 7] = [
         store: store_movdir64b_avx2,
         load: load_movdir64b_avx2,
         loads: Loads::Streaming,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: || has_movdir64b() && has_avx2(),
     }),
     Routine::new(Parts {
@@ -110,7 +110,7 @@ pub(super) static ROUTINES: [Routine; 7] = [
         store: store_avx2,
         load: load_avx2,
         loads: Loads::Streaming,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: has_avx2,
     }),
     Routine::new(Parts {
@@ -118,7 +118,80 @@ pub(super) static ROUTINES: [Routine; 7] = [
         store: store_sse41,
         load: load_sse41,
         loads: Loads::Streaming,
-        window: Window::Any,
+        requires: MappingRequirement::Any,
         detect: || is_x86_feature_detected!("sse4.1"),
     }),
 ];
+
+#[cfg(test)]
+mod tests {
+    use core::arch::asm;
+
+    use super::*;
+
+    #[repr(align(64))]
+    struct Lines([u8; 1024]);
+
+    /// Calls `copy` with clean registers and returns the upper halves of ymm0 to ymm15 afterwards.
+    ///
+    /// # Safety
+    /// The CPU has AVX; the arguments are what `copy` takes.
+    unsafe fn upper_halves_after(
+        copy: unsafe fn(*mut u8, *const u8, usize),
+        to: *mut u8,
+        from: *const u8,
+        len: usize,
+    ) -> [[u8; 16]; 16] {
+        let mut registers = Lines([0xEE; 1024]);
+        // SAFETY: `vzeroall` leaves the registers as a function may find them. Baseline code
+        // between the call and the stores uses lower halves only, and writing those leaves the
+        // upper ones alone; `registers` has room for all sixteen.
+        unsafe {
+            asm!("vzeroall", clobber_abi("sysv64"));
+            copy(to, from, len);
+            asm!(
+                "vmovups [{at}], ymm0", "vmovups [{at} + 32], ymm1",
+                "vmovups [{at} + 64], ymm2", "vmovups [{at} + 96], ymm3",
+                "vmovups [{at} + 128], ymm4", "vmovups [{at} + 160], ymm5",
+                "vmovups [{at} + 192], ymm6", "vmovups [{at} + 224], ymm7",
+                "vmovups [{at} + 256], ymm8", "vmovups [{at} + 288], ymm9",
+                "vmovups [{at} + 320], ymm10", "vmovups [{at} + 352], ymm11",
+                "vmovups [{at} + 384], ymm12", "vmovups [{at} + 416], ymm13",
+                "vmovups [{at} + 448], ymm14", "vmovups [{at} + 480], ymm15",
+                at = in(reg) registers.0.as_mut_ptr(),
+                options(nostack, preserves_flags),
+            );
+        }
+        std::array::from_fn(|n| {
+            let upper = 32 * n + 16..32 * n + 32;
+            registers.0[upper].try_into().unwrap()
+        })
+    }
+
+    #[test]
+    fn no_routine_leaves_a_dirty_upper_half_of_a_register_behind() {
+        if !is_x86_feature_detected!("avx") {
+            return;
+        }
+        let from = Lines([0xA5; 1024]);
+        for routine in Routine::supported() {
+            for len in [9, 16, 20, 32, 33, 40, 64, 100, 128, 200, 600, 1000] {
+                for offset in [0, 1, 17] {
+                    let mut to = Lines([0; 1024]);
+                    let (to, from) = (to.0.as_mut_ptr(), from.0.as_ptr());
+                    for copy in [routine.0.store, routine.0.load] {
+                        let len = len.min(1024 - offset);
+                        // SAFETY: both arrays hold the range, in whole lines of ordinary memory,
+                        // and the CPU has the routine's features.
+                        let upper = unsafe {
+                            let (to, from) = (to.add(offset), from.add(offset));
+                            upper_halves_after(copy, to, from, len)
+                        };
+                        let name = routine.name();
+                        assert_eq!(upper, [[0; 16]; 16], "{len} B at {offset} by {name}");
+                    }
+                }
+            }
+        }
+    }
+}

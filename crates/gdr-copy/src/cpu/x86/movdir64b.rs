@@ -4,7 +4,7 @@
 use core::arch::asm;
 use core::marker::PhantomData;
 
-use crate::cpu::access::{Access, LineGroup};
+use crate::cpu::isa::{Access, LineGroup};
 
 /// Whole lines by MOVDIR64B, everything else as `A` does it.
 pub(super) struct Direct<A>(PhantomData<A>);

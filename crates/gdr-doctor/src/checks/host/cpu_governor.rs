@@ -1,13 +1,6 @@
-//! `cpu.governor`: CPUs run at full speed.
-
 use std::collections::BTreeMap;
 
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Risk};
+use crate::checks::prelude::*;
 
 const CPUFREQ: &str = "/sys/devices/system/cpu/cpufreq";
 
@@ -16,56 +9,43 @@ const SELF_GOVERNED: [&str; 3] = ["intel_pstate", "amd-pstate-epp", "amd_pstate_
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("cpu.governor"),
-    group: Group::Host,
     title: "CPUs run at full speed (scaling governor)",
-    documentation: Documentation {
-        means: "A CPU that polls for completions at a low clock sees them late: latency rises, \
-                message rates fall. Copies through CPU mappings slow down with the clock too.",
-        reads: "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor and scaling_driver.",
-        judges: "pass: performance. info: another governor, which follows the load. warn: \
-                 powersave, where it means the lowest clock. skip: the clock is not Linux's to \
-                 set. unknown: not collected.",
-        sources: &[
-            "Linux Documentation/admin-guide/pm/cpufreq.rst and intel_pstate.rst",
-            "DAQIRI tune_system.py",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "A CPU that polls for completions at a low clock sees them late: latency rises, message \
+          rates fall. Copies through CPU mappings slow down with the clock too.",
+    inputs: "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor and scaling_driver.",
+    criteria: "pass: performance. info: another governor, which follows the load. warn: powersave, \
+          where it means the lowest clock. skip: the clock is not Linux's to set. unknown: not \
+          collected.",
+    sources: &[
+        "Linux Documentation/admin-guide/pm/cpufreq.rst and intel_pstate.rst",
+        "DAQIRI tune_system.py",
+    ],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let names = match context.source.list(CPUFREQ) {
-        Datum::Present(names) => names,
-        Datum::Missing => {
-            return vec![Finding::skip("Linux does not set the clock of these CPUs")];
-        }
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the governor of CPUs",
-                &absent,
-            )];
-        }
-    };
+fn run(context: &Context<'_>) -> Judgement {
+    let names = context.source.list(CPUFREQ).known_or_skip(
+        "the governor of CPUs",
+        "Linux does not set the clock of these CPUs",
+    )?;
     let mut governors: BTreeMap<String, usize> = BTreeMap::new();
-    let mut absence = Datum::Missing;
+    let mut absence = Err(Absence::Missing);
     for policy in names.iter().filter(|name| name.starts_with("policy")) {
         match context.text(&format!("{CPUFREQ}/{policy}/scaling_governor")) {
-            Datum::Present(governor) => *governors.entry(governor).or_default() += 1,
+            Ok(governor) => *governors.entry(governor).or_default() += 1,
             absent => absence = absent,
         }
     }
     if governors.is_empty() {
-        return vec![match absence {
-            Datum::Missing => Finding::skip("Linux does not set the clock of these CPUs"),
-            absent => Finding::unknown(Subject::Node, "the governor of CPUs", &absent),
-        }];
+        return Ok(match absence {
+            Err(Absence::Missing) => Finding::skip("Linux does not set the clock of these CPUs"),
+            absent => Finding::unknown("the governor of CPUs", &absent),
+        });
     }
     let driver = context
         .text(&format!("{CPUFREQ}/policy0/scaling_driver"))
-        .into_present()
+        .ok()
         .unwrap_or_default();
     let shown = governors
         .iter()
@@ -74,43 +54,28 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         .join(", ");
     let path = format!("{CPUFREQ}/policy*/scaling_governor");
     if governors.keys().all(|governor| governor == "performance") {
-        return vec![
-            Finding::pass(Subject::Node, "every CPU runs at full speed").evidence(path, shown),
-        ];
+        return Ok(Finding::pass("every CPU runs at full speed").evidence(path, shown));
     }
     let lowest = governors.contains_key("powersave") && !SELF_GOVERNED.contains(&driver.as_str());
     let finding = if lowest {
-        Finding::warn(Subject::Node, "CPUs run at their lowest clock (powersave)")
+        Finding::warn("CPUs run at their lowest clock (powersave)")
     } else {
-        Finding::info(
-            Subject::Node,
-            "the clock of CPUs follows their load: latency is lower with `performance`",
-        )
+        Finding::info("the clock of CPUs follows their load: latency is lower with `performance`")
     };
     let mut finding = finding.evidence(path, shown);
     if !driver.is_empty() {
         finding = finding.evidence(format!("{CPUFREQ}/policy0/scaling_driver"), driver);
     }
-    vec![
-        finding.fix(
-            Fix::now(
-                "Run at full speed",
-                Action::Command {
-                    line: "cpupower frequency-set -g performance".into(),
-                },
-            )
+    Ok(finding.fix(
+        Fix::run("Run at full speed", "cpupower frequency-set -g performance")
             .risk(Risk::Low, "the machine draws more power"),
-        ),
-    ]
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn governed(governor: &str, driver: &str) -> MemorySource {
         example::healthy()
@@ -120,28 +85,22 @@ mod tests {
 
     #[test]
     fn full_speed_passes() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
     }
 
     #[test]
-    fn governors_that_follow_the_load_are_told_of_and_the_lowest_clock_warned_of() {
-        assert_eq!(
-            verdict(&CHECK, &governed("schedutil", "acpi-cpufreq")),
-            Verdict::Info
-        );
-        assert_eq!(
-            verdict(&CHECK, &governed("powersave", "intel_pstate")),
-            Verdict::Info
-        );
-        assert_eq!(
-            verdict(&CHECK, &governed("powersave", "acpi-cpufreq")),
-            Verdict::Warn
-        );
+    fn governors_that_follow_the_load_are_reported_and_the_lowest_clock_warned_of() {
+        for (governor, driver, expected) in [
+            ("schedutil", "acpi-cpufreq", Info),
+            ("powersave", "intel_pstate", Info),
+            ("powersave", "acpi-cpufreq", Warn),
+        ] {
+            assert_eq!(verdict(&CHECK, &governed(governor, driver)), expected);
+        }
     }
 
     #[test]
     fn a_guest_without_clocks_is_no_question_and_what_was_not_collected_unknown() {
-        assert_eq!(verdict(&CHECK, &MemorySource::new()), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &MemorySource::new()), Skip);
     }
 }

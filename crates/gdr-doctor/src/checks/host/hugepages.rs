@@ -1,32 +1,22 @@
-//! `hugepages`: how much memory is set aside as huge pages.
-
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("hugepages"),
-    group: Group::Host,
     title: "memory that is set aside as huge pages is known",
-    documentation: Documentation {
-        means: "DPDK and programs like it keep their packets in huge pages that are set aside at \
-                start; verbs do not need them. Memory that is set aside is lost to others.",
-        reads: "HugePages_Total and Hugepagesize in /proc/meminfo.",
-        judges: "info: how much there is, which is enough for DPDK from 500 MB on. unknown: not \
-                 collected.",
-        sources: &[
-            "Linux Documentation/admin-guide/mm/hugetlbpage.rst",
-            "https://docs.nvidia.com/holoscan/ (high-performance networking: huge pages)",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "DPDK and programs like it keep their packets in huge pages that are set aside at start; \
+          verbs do not need them. Memory that is set aside is lost to others.",
+    inputs: "HugePages_Total and Hugepagesize in /proc/meminfo.",
+    criteria: "info: how much there is, which is enough for DPDK from 500 MB on. unknown: not \
+          collected.",
+    sources: &[
+        "Linux Documentation/admin-guide/mm/hugetlbpage.rst",
+        "https://docs.nvidia.com/holoscan/ (high-performance networking: huge pages)",
+    ],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Judgement {
     let bytes = context.text("/proc/meminfo").map(|text| {
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -35,47 +25,27 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         };
         (field("HugePages_Total:"), field("Hugepagesize:"))
     });
-    let (pages, kib) = match bytes {
-        Datum::Present(both) => both,
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the count of huge pages",
-                &absent,
-            )];
-        }
-    };
+    let (pages, kib) = bytes.known("the count of huge pages")?;
     let mib = pages.saturating_mul(kib) >> 10;
     let summary = if pages == 0 {
         "no memory is set aside as huge pages, and verbs need none".to_owned()
     } else {
         format!("{mib} MiB of memory are set aside as huge pages, which verbs do not need")
     };
-    vec![
-        Finding::info(Subject::Node, summary)
-            .evidence("/proc/meminfo", format!("{pages} pages of {kib} kB")),
-    ]
+    Ok(Finding::info(summary).evidence("/proc/meminfo", format!("{pages} pages of {kib} kB")))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
-    fn how_much_there_is_is_told() {
+    fn how_much_there_is_is_shown() {
         let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Verdict::Info);
+        assert_eq!(found.verdict, Info);
         assert!(found.summary.starts_with("2048 MiB"), "{}", found.summary);
         let none = MemorySource::new().file("/proc/meminfo", "MemTotal: 1 kB\n");
         assert!(worst(&CHECK, &none).summary.starts_with("no memory"));
-    }
-
-    #[test]
-    fn what_was_not_collected_is_unknown() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
     }
 }

@@ -1,84 +1,94 @@
-//! `memlock.container`: the container was started without a limit of locked memory.
-
-use gdr_node::{Datum, virtual_path};
-
-use super::memory_lock::{Capability, Limit, has, own};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::facts::Container;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Privilege, Risk};
+use super::memory_lock::{Limit, own_and_privilege};
+use crate::checks::prelude::*;
+use crate::process::{Capability, Process};
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("memlock.container"),
-    group: Group::Host,
     title: "the container may lock as much memory as it needs",
-    documentation: Documentation {
-        means: "Inside a container nobody can lift the limit of locked memory: it is set when the \
-                container is started, or not at all.",
-        reads: "\"Max locked memory\" of the process that looks and bit 14 (CAP_IPC_LOCK) of CapEff \
-                in /proc/self/status; /.dockerenv, /run/.containerenv and /proc/1/cgroup for \
-                whether this is a container.",
-        judges: "skip: no container. pass: no limit, or CAP_IPC_LOCK. fail: less than 64 MiB. warn: \
-                 64 MiB or more. unknown: not collected.",
-        sources: &[
-            "docker run --ulimit memlock=-1:-1, --cap-add IPC_LOCK",
-            "https://github.com/stas00/ml-engineering (network debugging)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "Inside a container no process can lift the limit of locked memory: it is set when the \
+          container is started, or not at all.",
+    inputs: "\"Max locked memory\" of the process that looks; Uid, CapEff and CapBnd (bit 14, \
+          CAP_IPC_LOCK) in /proc/self/status: a capability that was added to a container takes \
+          effect for root's processes only; /.dockerenv, /run/.containerenv and /proc/1/cgroup for \
+          whether this is a container.",
+    criteria: "skip: no container. pass: no limit, or CAP_IPC_LOCK in effect. fail: less than 1 \
+          MiB. warn: 1 MiB or more. unknown: not collected.",
+    sources: &[
+        "docker run --ulimit memlock=-1:-1, --cap-add IPC_LOCK",
+        "https://github.com/stas00/ml-engineering (network debugging)",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    match &context.facts().container {
-        Datum::Present(Container::Yes) => {}
-        Datum::Present(Container::No) => return vec![Finding::skip("this is no container")],
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "whether this is a container",
-                absent,
-            )];
-        }
+fn run(context: &Context<'_>) -> Judgement {
+    let container = context.facts().container.by_ref();
+    if container.known("whether this is a container")? == &Container::No {
+        return Err(Unjudged::skip("this is no container"));
     }
-    let lock = match own(context) {
-        Datum::Present(lock) => lock,
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the limit of locked memory",
-                &absent,
-            )];
-        }
+    let (lock, privileged) = own_and_privilege(context)?;
+    let process = Process::read(context.source);
+    let inert = !privileged && process.could_have(Capability::IPC_LOCK) == Ok(true);
+    let given = if inert && process.is_root() == Ok(false) {
+        "; CAP_IPC_LOCK was added to it and has no effect, since this process is not root's"
+    } else {
+        ""
     };
-    let privileged = has(context, Capability::IPC_LOCK) == Datum::Present(true);
     let finding = match lock.soft {
-        Limit::Unlimited => Finding::pass(
-            Subject::Node,
-            "the container was started without a limit of locked memory",
-        ),
-        _ if privileged => Finding::pass(Subject::Node, "the container has CAP_IPC_LOCK"),
-        soft if soft.is_little() => Finding::fail(
-            Subject::Node,
-            format!("the container was started with a limit of {soft}: creating queues fails"),
-        ),
-        soft => Finding::warn(
-            Subject::Node,
-            format!("the container was started with a limit of {soft}"),
+        Limit::Unlimited => {
+            Finding::pass("the container was started without a limit of locked memory")
+        }
+        _ if privileged => Finding::pass("the container has CAP_IPC_LOCK"),
+        soft => Finding::new(
+            if soft.is_little() {
+                Verdict::Fail
+            } else {
+                Verdict::Warn
+            },
+            format!(
+                "the container was started with a limit of {soft}: {}{given}",
+                soft.consequence()
+            ),
         ),
     };
-    let bad = finding.verdict.is_bad();
     let finding = finding.evidence(
         format!("{} (Max locked memory)", virtual_path::LIMITS_SELF),
-        lock.soft.to_string(),
+        lock.soft,
     );
-    vec![if bad {
-        finding.fix(docker()).fix(kubernetes())
-    } else {
-        finding
-    }]
+    let finding = match context.text("/proc/self/status") {
+        Ok(status) => finding.evidence("/proc/self/status", who(&status)),
+        _ => finding,
+    };
+    Ok(finding
+        .fix_if_bad(runtime())
+        .fix(docker())
+        .fix(kubernetes()))
+}
+
+/// The lines of a status that decide.
+fn who(status: &str) -> String {
+    let wanted = ["Uid:", "CapEff:", "CapBnd:"];
+    let lines = status
+        .lines()
+        .filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    let lines: Vec<String> = lines
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    lines.join(", ")
+}
+
+/// What holds for every user of every container, Kubernetes' included.
+fn runtime() -> Fix {
+    Fix {
+        effect: Effect::AtRestart,
+        ..Fix::manual(
+            "On the host, lift the limit that the container runtime passes on",
+            "on the host: `systemctl edit containerd` (crio, docker), add the lines `[Service]` and \
+             `LimitMEMLOCK=infinity`, `systemctl restart containerd`, then start the container \
+             again",
+        )
+    }
 }
 
 fn docker() -> Fix {
@@ -86,32 +96,31 @@ fn docker() -> Fix {
         privilege: Privilege::Root,
         risk: Risk::None,
         ..Fix::user(
-            "Start the container anew: Docker, Podman",
-            "docker run --ulimit memlock=-1:-1 --cap-add IPC_LOCK --device /dev/infiniband …",
+            "Start the container again, Docker or Podman: the option holds for every user in it",
+            "docker run --ulimit memlock=-1:-1 --device /dev/infiniband …",
         )
     }
 }
 
 fn kubernetes() -> Fix {
-    let mut fix = Fix::user("Start the pod anew: Kubernetes", "");
+    let mut fix = Fix::user("Start the pod again: Kubernetes, as root in the pod", "");
     fix.actions = vec![Action::Manual {
-        text:
-            "in the pod: securityContext.capabilities.add: [IPC_LOCK]; Kubernetes has no setting \
-               of its own for the limit, which comes from LimitMEMLOCK of containerd or crio"
-                .into(),
+        text: "in the pod: securityContext.capabilities.add: [IPC_LOCK]. It has no effect for a \
+               container that runs as another user than root: set LimitMEMLOCK of the container \
+               runtime for these, since Kubernetes has no setting of its own for the limit"
+            .into(),
     }];
     fix
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{Inventory, MemorySource, example};
+    use gdr_node::Inventory;
 
     use super::super::memory_lock::limits;
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
     use crate::diagnosis::{Selection, diagnose};
-    use crate::finding::Verdict;
 
     fn container(soft: &str) -> MemorySource {
         example::healthy()
@@ -121,23 +130,43 @@ mod tests {
     }
 
     #[test]
+    fn a_capability_that_has_no_effect_is_said_to_have_none_and_the_runtime_is_advised() {
+        let node = container("65536").file(
+            "/proc/self/status",
+            "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n\
+             CapBnd:\t00000000a80465fb\n",
+        );
+        let found = worst(&CHECK, &node);
+        assert_eq!(found.verdict, Fail);
+        assert!(found.summary.contains("has no effect"), "{}", found.summary);
+        let first = found.fixes[0].actions[0].to_string();
+        assert!(first.contains("LimitMEMLOCK=infinity"), "{first}");
+        let evidence = found.evidence.iter().any(|it| it.value.contains("CapBnd"));
+        assert!(evidence, "{:?}", found.evidence);
+        // Without the capability there is nothing to say of it.
+        let found = worst(&CHECK, &container("8388608"));
+        assert_eq!(found.verdict, Warn);
+        assert!(!found.summary.contains("no effect"), "{}", found.summary);
+    }
+
+    #[test]
     fn outside_of_a_container_it_is_no_question() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Skip]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Skip]);
     }
 
     #[test]
     fn a_container_without_a_limit_passes() {
-        assert_eq!(verdict(&CHECK, &container("unlimited")), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &container("unlimited")), Pass);
         let capable = container("65536").file("/proc/self/status", "CapEff:\t0000000000004000\n");
-        assert_eq!(verdict(&CHECK, &capable), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &capable), Pass);
     }
 
     #[test]
     fn the_limit_of_the_container_is_the_cause_of_that_of_the_process() {
         let node = container("65536");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Fail);
-        assert_eq!(found.fixes.len(), 2);
+        assert_eq!(found.verdict, Fail);
+        assert_eq!(found.fixes.len(), 3);
         let inventory = Inventory::read(&node);
         let both = Selection::all().only([CHECK.id, CheckId("memlock.self")]);
         let diagnosis = diagnose(&Context::new(&node, &inventory), &both);
@@ -149,8 +178,9 @@ mod tests {
 
     #[test]
     fn what_was_not_collected_is_unknown() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
         let node = container("1").without("/proc/self").without("@limits");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
+        let node = container("1").not_collected("/proc/self/status");
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 }

@@ -1,13 +1,6 @@
-//! `memlock.daemons`: what starts jobs passes on no limit of locked memory.
-
-use gdr_node::{Datum, virtual_path};
-
 use super::memlock_self::for_logins;
 use super::memory_lock::{Limit, read};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Effect, Fix, Persistence, Privilege, Risk};
+use crate::checks::prelude::*;
 
 /// What starts jobs, by the names of processes, and the units that it may belong to. Of kubelet and
 /// systemd itself no job inherits: containers do from their runtime, services from their unit.
@@ -24,98 +17,80 @@ const DAEMONS: [(&str, &[&str]); 8] = [
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("memlock.daemons"),
-    group: Group::Host,
     title: "daemons that start jobs pass on no limit of locked memory",
-    documentation: Documentation {
-        means: "A job inherits its limits from what starts it, not from the shell in which somebody \
-                looked at `ulimit -l`: slurmd, a container runtime, sshd. That is why RDMA works \
-                by hand and fails in the queue. Logins over ssh get theirs from limits.d by PAM.",
-        reads: "\"Max locked memory\" in /proc/<pid>/limits of the daemons; LimitMEMLOCK of their \
-                units; memlock in /etc/security/limits.conf and limits.d for logins; \
-                PropagateResourceLimits of Slurm.",
-        judges: "pass: no limit. warn: a limit. info: a limit of sshd that limits.d lifts for \
-                 logins. skip: none of them runs. unknown: not collected.",
-        sources: &[
-            "systemd.exec(5): LimitMEMLOCK=",
-            "limits.conf(5), pam_limits(8)",
-            "slurm.conf(5): PropagateResourceLimitsExcept",
-            "https://github.com/NVIDIA/nccl-tests/issues/206",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "A job inherits its limits from what starts it, not from the shell in which a user \
+          looked at `ulimit -l`: slurmd, a container runtime, sshd. That is why RDMA works by hand \
+          and fails in the queue. Logins over ssh get theirs from limits.d by PAM.",
+    inputs: "\"Max locked memory\" in /proc/<pid>/limits of the daemons; LimitMEMLOCK of their \
+          units; memlock in /etc/security/limits.conf and limits.d for logins; \
+          PropagateResourceLimits of Slurm.",
+    criteria: "pass: no limit. warn: a limit. info: a limit of sshd that limits.d lifts for \
+          logins. skip: none of them runs. unknown: not collected.",
+    sources: &[
+        "systemd.exec(5): LimitMEMLOCK=",
+        "limits.conf(5), pam_limits(8)",
+        "slurm.conf(5): PropagateResourceLimitsExcept",
+        "https://github.com/NVIDIA/nccl-tests/issues/206",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Several(run),
+    otherwise: Some("no daemon that starts jobs runs here"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let limits = context.source.list(virtual_path::LIMITS);
     let units = context.source.list(virtual_path::SYSTEMD);
-    if limits.is_unknown() && !units.is_present() {
-        return vec![Finding::unknown(
-            Subject::Node,
-            "the list of limits of daemons that start jobs",
-            &limits,
-        )];
+    if limits.is_unknown() && units.is_err() {
+        limits.known("the list of limits of daemons that start jobs")?;
     }
-    let findings: Vec<Finding> = DAEMONS
-        .iter()
-        .filter_map(|(daemon, units)| judge(context, daemon, units))
-        .collect();
-    if findings.is_empty() {
-        return vec![Finding::skip("no daemon that starts jobs runs here")];
-    }
-    findings
+    Ok(runner::each(DAEMONS, |(daemon, units)| {
+        (
+            Subject::Named(daemon.to_owned()),
+            judge(context, daemon, units),
+        )
+    }))
 }
 
-fn judge(context: &Context<'_>, daemon: &str, units: &[&str]) -> Option<Finding> {
-    let subject = Subject::Named(daemon.to_owned());
+fn judge(context: &Context<'_>, daemon: &str, units: &[&str]) -> Judgement {
     let path = format!("{}/{daemon}", virtual_path::LIMITS);
     let unit = units.iter().find_map(|unit| {
         let path = format!("{}/{unit}", virtual_path::SYSTEMD);
-        let text = context.text(&path).into_present()?;
+        let text = context.text(&path).ok()?;
         Some((*unit, path, text))
     });
     let (source, limit) = match read(context, &path) {
-        Datum::Present(lock) => (path, lock.soft),
+        Ok(lock) => (path, lock.soft),
         absent => {
             // A daemon that runs and whose limits may not be seen is judged by its unit.
-            let (_, path, text) = unit.as_ref()?;
+            let (_, path, text) = unit.as_ref().ok_or(Unjudged::OutOfScope)?;
             let property = |name: &str| {
                 let mut lines = text.lines();
                 lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
             };
             if property("ActiveState") != Some("active") {
-                return None;
+                return Err(Unjudged::OutOfScope);
             }
             let limit = property("LimitMEMLOCKSoft").or(property("LimitMEMLOCK"));
-            match limit.and_then(Limit::parse) {
-                Some(limit) => (path.clone(), limit),
-                None => {
-                    return Some(Finding::unknown(
-                        subject,
-                        "the limit of locked memory that it passes on",
-                        &absent,
-                    ));
-                }
-            }
+            let Some(limit) = limit.and_then(Limit::parse) else {
+                let what = "the limit of locked memory that it passes on";
+                return Ok(Finding::unknown(what, &absent));
+            };
+            (path.clone(), limit)
         }
     };
     if limit == Limit::Unlimited {
-        return Some(
-            Finding::pass(subject, "it passes on no limit of locked memory")
-                .evidence(source, limit.to_string()),
-        );
+        return Ok(Finding::pass("it passes on no limit of locked memory").evidence(source, limit));
     }
     if daemon == "sshd" {
-        return Some(logins(context, subject, limit).evidence(source, limit.to_string()));
+        return Ok(logins(context, limit).evidence(source, limit));
     }
-    let mut finding = Finding::warn(
-        subject,
-        format!("jobs that it starts may lock {limit} of memory only"),
-    )
-    .evidence(source, limit.to_string());
+    let mut finding = Finding::warn(format!(
+        "jobs that it starts may lock {limit} of memory only"
+    ))
+    .evidence(source, limit);
     if daemon == "slurmd" {
-        let text = context.text("/etc/slurm/slurm.conf").into_present();
+        let text = context.text("/etc/slurm/slurm.conf").ok();
         let line = text.as_deref().and_then(|text| {
             text.lines()
                 .map(str::trim)
@@ -140,12 +115,12 @@ fn judge(context: &Context<'_>, daemon: &str, units: &[&str]) -> Option<Finding>
             .persistence(Persistence::Permanent),
         );
     }
-    Some(finding)
+    Ok(finding)
 }
 
-fn logins(context: &Context<'_>, subject: Subject, limit: Limit) -> Finding {
+fn logins(context: &Context<'_>, limit: Limit) -> Finding {
     let mut files = vec!["/etc/security/limits.conf".to_owned()];
-    let names = context.source.list("/etc/security/limits.d").into_present();
+    let names = context.source.list("/etc/security/limits.d").ok();
     files.extend(
         names
             .into_iter()
@@ -153,21 +128,17 @@ fn logins(context: &Context<'_>, subject: Subject, limit: Limit) -> Finding {
             .map(|name| format!("/etc/security/limits.d/{name}")),
     );
     let lifted = files.into_iter().find_map(|file| {
-        let text = context.text(&file).into_present()?;
+        let text = context.text(&file).ok()?;
         let line = text.lines().map(str::trim).find(|line| lifts(line))?;
         Some((file, line.to_owned()))
     });
     match lifted {
-        Some((file, line)) => Finding::info(
-            subject,
-            format!("it has a limit of {limit} itself, which {file} lifts for logins"),
-        )
+        Some((file, line)) => Finding::info(format!(
+            "it has a limit of {limit} itself, which {file} lifts for logins"
+        ))
         .evidence(file, line),
-        None => Finding::warn(
-            subject,
-            format!("logins by ssh may lock {limit} of memory only"),
-        )
-        .fix(for_logins()),
+        None => Finding::warn(format!("logins by ssh may lock {limit} of memory only"))
+            .fix(for_logins()),
     }
 }
 
@@ -189,10 +160,10 @@ fn lifts(line: &str) -> bool {
 fn lift(unit: &str) -> Fix {
     Fix {
         title: format!("Lift the limit of {unit}"),
-        actions: vec![Action::WriteFile {
-            path: format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
-            content: "[Service]\nLimitMEMLOCK=infinity\n".into(),
-        }],
+        actions: vec![Action::file(
+            format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
+            "[Service]\nLimitMEMLOCK=infinity\n",
+        )],
         privilege: Privilege::Root,
         effect: Effect::AtRestart,
         persistence: Persistence::Permanent,
@@ -206,16 +177,13 @@ fn lift(unit: &str) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::super::memory_lock::limits;
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn daemons_without_a_limit_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 3]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 3]);
     }
 
     #[test]
@@ -224,7 +192,7 @@ mod tests {
             .file("@limits/slurmd", limits("8388608", "8388608"))
             .file("/etc/slurm/slurm.conf", "PropagateResourceLimits=ALL\n");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject, Subject::Named("slurmd".into()));
         assert!(matches!(
             &found.fixes[0].actions[0],
@@ -238,9 +206,9 @@ mod tests {
     #[test]
     fn logins_get_theirs_from_limits_d() {
         let node = example::healthy().file("@limits/sshd", limits("8388608", "8388608"));
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &node), Info);
         let node = node.without("/etc/security/limits.d");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
     }
 
     #[test]
@@ -249,15 +217,14 @@ mod tests {
             "@systemd/containerd.service",
             "ActiveState=active\nLimitMEMLOCK=8388608\n",
         );
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
         let node = node.file("@systemd/containerd.service", "ActiveState=active\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 
     #[test]
     fn what_was_not_collected_is_unknown_and_no_daemon_is_no_question() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
         let alone = MemorySource::new().file("@limits/self", limits("1", "1"));
-        assert_eq!(verdict(&CHECK, &alone), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &alone), Skip);
     }
 }

@@ -2,12 +2,15 @@
 
 use std::fmt;
 
-use gdr_node::{Datum, virtual_path};
+use gdr_node::{Absence, Datum, virtual_path};
 
 use crate::context::Context;
+use crate::process::{Capability, Process};
+use crate::runner::{Known, Unjudged};
 
-/// Below this, not even the queues of a program that uses a few connections fit, in bytes.
-const LITTLE: u64 = 64 << 20;
+/// Below this, not even the queues of one connection fit, in bytes. Many distributions set 8 MiB,
+/// which is enough for the queues of some connections.
+const LITTLE: u64 = 1 << 20;
 
 /// A limit, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +22,15 @@ pub(super) enum Limit {
 impl Limit {
     pub(super) fn is_little(self) -> bool {
         matches!(self, Self::Bytes(bytes) if bytes < LITTLE)
+    }
+
+    /// What works under a limit and what does not.
+    pub(super) fn consequence(self) -> &'static str {
+        if self.is_little() {
+            "creating queue pairs fails"
+        } else {
+            "queue pairs can be created, and registering host memory beyond it fails"
+        }
     }
 
     /// As `/proc/<pid>/limits` and systemd write it.
@@ -61,33 +73,23 @@ pub(super) fn read(context: &Context<'_>, path: &str) -> Datum<MemoryLock> {
                 hard: Limit::parse(words.next()?)?,
             })
         });
-        both.into()
+        both.ok_or(Absence::Missing)
     })
 }
 
 /// That of the process that looks.
-pub(super) fn own(context: &Context<'_>) -> Datum<MemoryLock> {
-    read(context, virtual_path::LIMITS_SELF).or_else(|| read(context, "/proc/self/limits"))
+fn own(context: &Context<'_>) -> Datum<MemoryLock> {
+    read(context, virtual_path::LIMITS_SELF).or_else(|_| read(context, "/proc/self/limits"))
 }
 
-/// A capability of Linux, by its number (capabilities(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Capability(u32);
-
-impl Capability {
-    pub(super) const NET_RAW: Self = Self(13);
-    pub(super) const IPC_LOCK: Self = Self(14);
-    pub(super) const SYS_RAWIO: Self = Self(17);
-}
-
-/// Whether the process that looks has a capability.
-pub(super) fn has(context: &Context<'_>, capability: Capability) -> Datum<bool> {
-    context.text("/proc/self/status").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-            .map(|set| set & 1 << capability.0 != 0)
-            .into()
-    })
+/// The limit of the process that looks, and whether CAP_IPC_LOCK lifts it.
+pub(super) fn own_and_privilege(context: &Context<'_>) -> Result<(MemoryLock, bool), Unjudged> {
+    let lock = own(context).known("the limit of locked memory")?;
+    let privileged = match Process::read(context.source).has(Capability::IPC_LOCK) {
+        Err(_) if lock.soft == Limit::Unlimited => false,
+        has => has.known("whether CAP_IPC_LOCK lifts the limit of locked memory")?,
+    };
+    Ok((lock, privileged))
 }
 
 /// A text laid out as `/proc/<pid>/limits`.
@@ -107,18 +109,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_and_capabilities_are_read() {
-        let node = MemorySource::new()
-            .file("@limits/self", limits("8388608", "unlimited"))
-            .file("/proc/self/status", "Name:\tx\nCapEff:\t0000000000004000\n");
+    fn limits_are_read() {
+        let node = MemorySource::new().file("@limits/self", limits("8388608", "unlimited"));
         let inventory = Inventory::read(&node);
         let context = Context::new(&node, &inventory);
-        let lock = own(&context).into_present().unwrap();
+        let lock = own(&context).unwrap();
         assert_eq!(lock.soft, Limit::Bytes(8 << 20));
         assert_eq!(lock.hard, Limit::Unlimited);
         assert_eq!(lock.soft.to_string(), "8192 KiB");
-        assert!(lock.soft.is_little() && !lock.hard.is_little());
-        assert_eq!(has(&context, Capability::IPC_LOCK), Datum::Present(true));
-        assert_eq!(has(&context, Capability::NET_RAW), Datum::Present(false));
+        assert!(!lock.soft.is_little() && !lock.hard.is_little());
+        assert!(Limit::Bytes(65536).is_little());
     }
 }

@@ -1,12 +1,11 @@
 //! Checks of limits, device nodes, containers and CPUs.
 
-use crate::check::Check;
+use super::simple_value;
+use crate::check::{Check, Group};
 
 mod cpu_affinity;
 mod cpu_cstates;
 mod cpu_governor;
-mod cpu_numa_balancing;
-mod cpu_thp;
 mod dev_nodes;
 mod dev_nvidia;
 mod device_list;
@@ -22,6 +21,12 @@ mod vf;
 mod virt;
 mod vm_topology;
 
+/// What the checks here have in common.
+const CHECK: Check = Check {
+    group: Group::Host,
+    ..Check::DEFAULT
+};
+
 /// In the order of reports.
 pub(super) const CHECKS: &[&Check] = &[
     &memlock_self::CHECK,
@@ -35,8 +40,8 @@ pub(super) const CHECKS: &[&Check] = &[
     &hugepages::CHECK,
     &cpu_governor::CHECK,
     &cpu_cstates::CHECK,
-    &cpu_numa_balancing::CHECK,
-    &cpu_thp::CHECK,
+    &simple_value::NUMA_BALANCING,
+    &simple_value::THP,
     &cpu_affinity::CHECK,
     &virt::CHECK,
     &vm_topology::CHECK,

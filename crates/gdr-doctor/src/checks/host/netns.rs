@@ -1,134 +1,130 @@
-//! `netns`: interfaces of RoCE devices are in this network namespace.
-
 use std::collections::BTreeSet;
 
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::checks::network::ports::ports;
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Risk};
+use gdr_node::Netdev;
+
+use crate::checks::network::ports::{Port, ports};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("netns"),
-    group: Group::Host,
     title: "the interfaces of RoCE devices are in this network namespace",
-    documentation: Documentation {
-        means: "A connection over RoCE goes by a GID, and a GID belongs to an interface. A \
-                container with a network namespace of its own sees the device and its GIDs, but \
-                the interface is elsewhere: connecting fails with \"No such device\".",
-        reads: "/sys/class/infiniband/*/ports/*/gid_attrs/ndevs/*, and whether /sys/class/net has \
-                such an interface.",
-        judges: "pass: every GID's interface is here. fail: one is not. skip: no Ethernet port \
-                 with a GID. unknown: not collected.",
-        sources: &[
-            "https://github.com/NVIDIA/nccl/issues/925",
-            "rdma-system(8): rdma system set netns exclusive",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "A connection over RoCE goes by a GID, and a GID belongs to an interface. A container \
+          with a network namespace of its own sees the device and its GIDs, but the interface is \
+          elsewhere: connecting fails with \"No such device\".",
+    inputs: "/sys/class/infiniband/*/ports/*/gid_attrs/ndevs/*, and whether /sys/class/net has \
+          such an interface.",
+    criteria: "pass: every GID's interface is here. fail: one is not. skip: no Ethernet port with \
+          a GID. unknown: not collected.",
+    sources: &[
+        "https://github.com/NVIDIA/nccl/issues/925",
+        "rdma-system(8): rdma system set netns exclusive",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Several(run),
+    otherwise: Some("no Ethernet port has a GID with an interface"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let ports = match ports(context) {
-        Ok(ports) => ports,
-        Err(why) => return why,
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    let ports = ports(context)?;
+    let netdevs = context.inventory.netdevs.by_ref();
+    let here = netdevs.known("the list of network interfaces")?;
+    let ethernet = ports.iter().filter(|port| port.is_ethernet());
+    Ok(runner::each(ethernet, |port| {
+        (port.subject(), judge(context, port, here))
+    }))
+}
+
+fn judge(context: &Context<'_>, port: &Port<'_>, here: &[Netdev]) -> Judgement {
+    let gids = port.gids(context).ok().into_iter().flatten();
+    let names: BTreeSet<String> = gids.filter_map(|gid| gid.netdev).collect();
+    if names.is_empty() {
+        return Err(Unjudged::OutOfScope);
+    }
+    let is_away = |name: &&String| here.iter().all(|netdev| netdev.name != **name);
+    let away: Vec<&String> = names.iter().filter(is_away).collect();
+    let path = format!("{}/gid_attrs/ndevs", port.path);
+    // The list may hold some of the interfaces only.
+    let left_out = (away.iter())
+        .map(|name| context.source.link(&format!("/sys/class/net/{name}")))
+        .find(DatumExt::is_unknown);
+    if let Some(absence) = left_out {
+        absence.known("whether the interface of its GIDs is here")?;
+    }
+    let Some(name) = away.first() else {
+        let names: Vec<String> = names.into_iter().collect();
+        return Ok(Finding::pass("its interface is here").evidence(path, names.join(" ")));
     };
-    let netdevs = &context.inventory.netdevs;
-    let Some(here) = netdevs.present() else {
-        return vec![Finding::unknown(
-            Subject::Node,
-            "the list of network interfaces",
-            netdevs,
-        )];
-    };
-    let mut findings = Vec::new();
-    for port in ports.iter().filter(|port| port.is_ethernet()) {
-        let names: BTreeSet<String> = (port.gids(context).into_present())
-            .into_iter()
-            .flatten()
-            .filter_map(|gid| gid.netdev)
-            .collect();
-        if names.is_empty() {
-            continue;
-        }
-        let away: Vec<&String> = names
-            .iter()
-            .filter(|name| !here.iter().any(|netdev| netdev.name == **name))
-            .collect();
-        let path = format!("{}/gid_attrs/ndevs", port.path);
-        findings.push(match away.first() {
-            None => Finding::pass(port.subject(), "its interface is here")
-                .evidence(path, names.into_iter().collect::<Vec<_>>().join(" ")),
-            Some(name) => Finding::fail(
-                port.subject(),
-                format!(
-                    "its GIDs belong to {name}, which is not in this network namespace: \
-                     connecting fails with \"No such device\""
-                ),
-            )
-            .evidence(path, (*name).clone())
-            .evidence("/sys/class/net", format!("no {name}"))
-            .fix(Fix::user(
-                "Start the container in the host's network",
-                "docker run --network host …   # Kubernetes: hostNetwork: true",
-            ))
-            .fix(
-                Fix::now(
-                    "Move the interface and its RDMA device into the namespace",
-                    Action::Command {
-                        line: format!(
-                            "rdma system set netns exclusive; ip link set {name} netns NAMESPACE; \
-                             rdma dev set {} netns NAMESPACE",
-                            port.device
-                        ),
-                    },
-                )
-                .risk(Risk::Medium, "the device leaves the host's namespace"),
+    let device = port.device;
+    Ok(Finding::fail(format!(
+        "its GIDs belong to {name}, which is not in this network namespace: connecting fails with \
+         \"No such device\""
+    ))
+    .evidence(path, name)
+    .evidence("/sys/class/net", format!("no {name}"))
+    .fix(Fix::user(
+        "Start the container in the host's network",
+        "docker run --network host …   # Kubernetes: hostNetwork: true",
+    ))
+    .fix(
+        Fix::run(
+            "Move the interface and its RDMA device into the namespace",
+            format!(
+                "rdma system set netns exclusive; ip link set {name} netns NAMESPACE; rdma dev set \
+                 {device} netns NAMESPACE"
             ),
-        });
-    }
-    if findings.is_empty() {
-        findings.push(Finding::skip(
-            "no Ethernet port has a GID with an interface",
-        ));
-    }
-    findings
+        )
+        .risk(Risk::Medium, "the device leaves the host's namespace"),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
+
+    #[test]
+    fn an_interface_that_a_capture_left_out_is_not_elsewhere() {
+        let whole = example::healthy();
+        let left_out = |path: &str| path.contains("/net/enp6s0np0");
+        let part = (whole.paths()).filter(|path| !left_out(path)).fold(
+            MemorySource::partial(),
+            |part, path| match (whole.link(path), whole.read(path)) {
+                (Ok(target), _) => part.link_to(path, &target),
+                (_, Ok(bytes)) => part.file(path, bytes),
+                _ => part.directory(path),
+            },
+        );
+        let mut found = verdicts(&CHECK, &part);
+        found.sort();
+        assert_eq!(found, [Pass, Unknown]);
+        let away = whole.without("/sys/class/net/enp6s0np0");
+        assert_eq!(verdict(&CHECK, &away), Fail);
+    }
 
     #[test]
     fn interfaces_that_are_here_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 2]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 2]);
     }
 
     #[test]
     fn an_interface_elsewhere_fails() {
         let node = example::healthy().without("/sys/class/net/enp6s0np0");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert_eq!(found.subject.to_string(), "mlx5_0 port 1");
     }
 
     #[test]
     fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
         let node = example::healthy()
             .without("/sys/class/net")
             .not_collected("/sys/class/net");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
         let mut node = example::healthy();
         for name in ["mlx5_0", "mlx5_5"] {
             node = node.without(&format!("/sys/class/infiniband/{name}"));
         }
-        assert_eq!(verdict(&CHECK, &node), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &node), Skip);
     }
 }

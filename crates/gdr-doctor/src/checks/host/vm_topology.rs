@@ -1,93 +1,66 @@
-//! `vm.topology`: a guest shows how its devices hang together.
-
-use gdr_node::Datum;
 use gdr_node::topology::Note;
 
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::checks::pcie::devices;
-use crate::context::Context;
-use crate::facts::Machine;
-use crate::finding::{Finding, Subject};
-use crate::fix::Fix;
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("vm.topology"),
-    group: Group::Host,
     title: "a guest shows how its GPUs and NICs hang together",
-    documentation: Documentation {
-        means: "A hypervisor that puts all devices on one bus hides which GPU shares a switch with \
-                which NIC. Libraries then take every pair for equally far and choose badly, or do \
-                without GPUDirect RDMA: half the bandwidth.",
-        reads: "The PCI tree, and whether this is a guest.",
-        judges: "skip: no guest, or no GPU with a NIC. warn: every GPU and every NIC is right on a \
-                 root bus. pass: they are below bridges. unknown: not collected.",
-        sources: &[
-            "https://github.com/NVIDIA/nccl/issues/1464",
-            "https://github.com/NVIDIA/nccl/issues/949",
-            "https://github.com/cloud-hypervisor/cloud-hypervisor/pull/6235",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "A hypervisor that puts all devices on one bus hides which GPU shares a switch with which \
+          NIC. Libraries then take every pair for equally far and choose badly, or do without \
+          GPUDirect RDMA: half the bandwidth.",
+    inputs: "The PCI tree, and whether this is a guest.",
+    criteria: "skip: no guest, or no GPU with a NIC. warn: every GPU and every NIC is right on a \
+          root bus. pass: they are below bridges. unknown: not collected.",
+    sources: &[
+        "https://github.com/NVIDIA/nccl/issues/1464",
+        "https://github.com/NVIDIA/nccl/issues/949",
+        "https://github.com/cloud-hypervisor/cloud-hypervisor/pull/6235",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    match &context.facts().machine {
-        Datum::Present(Machine::Virtual) => {}
-        Datum::Present(Machine::Bare) => return vec![Finding::skip("this is no guest")],
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "whether this is a guest",
-                absent,
-            )];
-        }
+fn run(context: &Context<'_>) -> Judgement {
+    let machine = context.facts().machine.by_ref();
+    if machine.known("whether this is a guest")? == &Machine::Bare {
+        return Err(Unjudged::skip("this is no guest"));
     }
-    let absent = devices::gpus(context).err();
-    if let Some(why) = absent.or(devices::nics(context).err()) {
-        return why;
-    }
+    runner::gpus(context)?;
+    runner::nics(context)?;
     let pairs = context.pairs();
     let flat = |notes: &[Note]| notes.contains(&Note::FlatBus);
     // NVLink and PHB alike: what counts is that no bridge is shown.
     let all_flat = !pairs.is_empty() && pairs.iter().all(|pair| flat(&pair.relation.notes));
     if !all_flat {
-        return vec![Finding::pass(
-            Subject::Node,
+        return Ok(Finding::pass(
             "the guest shows bridges above its GPUs and NICs",
-        )];
+        ));
     }
     let first = &pairs[0];
-    vec![
-        Finding::warn(
-            Subject::Node,
-            "every GPU and NIC is right on a root bus: which of them are near each other is hidden",
-        )
-        .evidence(
-            format!("{} and {}", first.gpu.bdf, first.nic.bdf),
-            "no bridge above either",
-        )
-        .fix(Fix::user(
-            "Tell NCCL how they hang together",
-            "export NCCL_TOPO_FILE=/path/to/topology.xml   # from the provider of the machine, or \
+    Ok(Finding::warn(
+        "every GPU and NIC is right on a root bus: which of them are near each other is hidden",
+    )
+    .evidence(
+        format!("{} and {}", first.gpu.bdf, first.nic.bdf),
+        "no bridge above either",
+    )
+    .fix(Fix::user(
+        "Tell NCCL how they hang together",
+        "export NCCL_TOPO_FILE=/path/to/topology.xml   # from the provider of the machine, or \
              gdr topo --format nccl-xml on the host",
-        ))
-        .fix(Fix::manual(
-            "Let the host show it",
-            "on the host give the guest root ports and switches like the real ones (QEMU: pxb-pcie, \
+    ))
+    .fix(Fix::manual(
+        "Let the host show it",
+        "on the host give the guest root ports and switches like the real ones (QEMU: pxb-pcie, \
              pcie-root-port, x3130), with Direct Translated in ACS on and ATS on in the NICs",
-        )),
-    ]
+    )))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::verdict;
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     const GUEST: &str = "flags\t: fpu hypervisor\n";
 
@@ -114,14 +87,13 @@ mod tests {
 
     #[test]
     fn a_flat_guest_is_warned_of_and_one_with_bridges_passes() {
-        assert_eq!(verdict(&CHECK, &flat()), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &flat()), Warn);
         let guest = example::healthy().file("/proc/cpuinfo", GUEST);
-        assert_eq!(verdict(&CHECK, &guest), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &guest), Pass);
     }
 
     #[test]
     fn outside_of_a_guest_it_is_no_question_and_what_was_not_collected_is_unknown() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
     }
 }

@@ -1,14 +1,8 @@
-//! `klog.crash`: the kernel has not crashed in a driver of GPUs or NICs.
-
-use gdr_node::{Datum, virtual_path};
 use regex::Regex;
 
 use super::message::{Message, messages};
 use super::rule::cut;
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
+use crate::checks::prelude::*;
 
 /// How a report begins.
 const HEAD: &str = r"Oops|^BUG: |general protection fault|kernel BUG at";
@@ -19,29 +13,23 @@ const REPORT: usize = 80;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("klog.crash"),
-    group: Group::KernelLog,
     title: "the kernel has not crashed in a driver of GPUs or NICs",
-    documentation: Documentation {
-        means: "After a crash in a driver its locks and its lists cannot be trusted: transfers \
-                hang, modules cannot be unloaded.",
-        reads: "The kernel's log from /dev/kmsg, which many systems show to root only.",
-        judges: "fail: Oops, BUG or general protection fault with a function of nvidia, mlx5, \
-                 ib_core, gdrdrv or the like in the report. pass: none. unknown: the log may not \
-                 be read.",
-        sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "After a crash in a driver its locks and its lists cannot be trusted: transfers hang, \
+          modules cannot be unloaded.",
+    inputs: "The kernel's log from /dev/kmsg, which many systems show to root only.",
+    criteria: "fail: Oops, BUG or general protection fault with a function of nvidia, mlx5, \
+          ib_core, gdrdrv or the like in the report. pass: none. unknown: the log may not be read.",
+    sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let log = match context.text(virtual_path::KERNEL_LOG) {
-        Datum::Present(log) => log,
-        absent => return vec![Finding::unknown(Subject::Node, "the kernel log", &absent)],
-    };
+fn run(context: &Context<'_>) -> Judgement {
+    let log = context
+        .text(virtual_path::KERNEL_LOG)
+        .known("the kernel log")?;
     let (Ok(head), Ok(driver)) = (Regex::new(HEAD), Regex::new(DRIVER)) else {
-        return Vec::new();
+        return Err(Unjudged::OutOfScope);
     };
     // The report that the message is a part of: its first line, and where it ends at the latest.
     let mut report: Option<(Message<'_>, usize)> = None;
@@ -61,25 +49,21 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             Some((first, module))
         });
         if let Some((first, module)) = culprit {
-            return vec![crashed(first, message, &module)];
+            return Ok(crashed(first, message, &module));
         }
     }
-    vec![Finding::pass(
-        Subject::Node,
+    Ok(Finding::pass(
         "the kernel has not crashed in a driver of GPUs or NICs",
-    )]
+    ))
 }
 
 fn crashed(first: Message<'_>, trace: Message<'_>, module: &str) -> Finding {
-    Finding::fail(
-        Subject::Node,
-        format!("the kernel has crashed in {module}: start the machine anew"),
-    )
+    Finding::fail(format!("the kernel has crashed in {module}: restart the machine"))
     .evidence(virtual_path::KERNEL_LOG, cut(first.line))
     .evidence(virtual_path::KERNEL_LOG, cut(trace.line))
     .fix(
         Fix::manual(
-            "Start the machine anew",
+            "Restart the machine",
             "then bring the driver up to date, and report the crash to its maker with the whole log",
         )
         .risk(Risk::Medium, "everything on the machine stops"),
@@ -133,10 +117,5 @@ mod tests {
                        [   10.1] Call Trace:\n\
                        [   10.2]  mlx5_load+0x1/0x2 [mlx5_core]\n";
         assert_eq!(verdict(&CHECK, &log(warning)), Verdict::Pass);
-    }
-
-    #[test]
-    fn a_log_that_was_not_collected_is_unknown() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
     }
 }

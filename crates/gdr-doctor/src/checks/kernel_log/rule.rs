@@ -2,53 +2,31 @@
 
 use std::collections::BTreeSet;
 
-use gdr_node::{Bdf, Datum, virtual_path};
+use gdr_node::{Bdf, virtual_path};
 use regex::{Captures, Regex};
 
 use super::message::{Message, messages};
-use crate::check::{CheckId, Purpose};
 use crate::checks::pcie::devices::is_left_out;
 use crate::context::Context;
 use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::Fix;
+use crate::runner::{Known, Unjudged};
 
 /// The most findings that one rule gives.
 const MOST_FINDINGS: usize = 64;
 /// The longest line that is shown, in characters.
 const LONGEST_LINE: usize = 300;
 
-/// What a message means.
-pub(super) struct Meaning {
-    pub(super) verdict: Verdict,
-    pub(super) summary: String,
-    pub(super) fixes: Vec<Fix>,
-}
-
-impl Meaning {
-    pub(super) fn new(verdict: Verdict, summary: impl Into<String>) -> Self {
-        Self {
-            verdict,
-            summary: summary.into(),
-            fixes: Vec::new(),
-        }
-    }
-
-    pub(super) fn fix(mut self, fix: Fix) -> Self {
-        self.fixes.push(fix);
-        self
-    }
-}
-
 /// A kind of message. The group `bdf` of its expression, where it has one, is the address of the
 /// function that the message is about.
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     pub(super) expression: &'static str,
-    pub(super) means: fn(&Captures<'_>) -> Meaning,
+    /// What a message means: a finding without its evidence.
+    pub(super) why: fn(&Captures<'_>) -> Finding,
 }
 
 /// How often messages must come to be more than worth knowing.
 #[derive(Clone, Copy)]
-pub(super) struct Rate {
+pub(crate) struct Rate {
     /// So many of them ...
     pub(super) events: usize,
     /// ... within so many seconds.
@@ -64,14 +42,7 @@ impl Rate {
 }
 
 /// A rule about messages.
-pub(super) struct Rule {
-    pub(super) id: CheckId,
-    pub(super) title: &'static str,
-    pub(super) means: &'static str,
-    pub(super) judges: &'static str,
-    pub(super) sources: &'static [&'static str],
-    pub(super) purposes: &'static [Purpose],
-    pub(super) symptom_of: &'static [CheckId],
+pub(crate) struct Rule {
     /// The first that fits counts.
     pub(super) patterns: &'static [Pattern],
     pub(super) rate: Rate,
@@ -83,15 +54,21 @@ pub(super) struct Rule {
     pub(super) unless: fn(&Context<'_>) -> Option<&'static str>,
 }
 
-/// Nothing takes away from what was logged.
-pub(super) fn always(_: &Context<'_>) -> Option<&'static str> {
-    None
+impl Rule {
+    /// What most rules have in common, for struct update.
+    pub(super) const DEFAULT: Self = Self {
+        patterns: &[],
+        rate: Rate::ONCE,
+        window: 60.0,
+        on_the_way_only: false,
+        unless: |_| None,
+    };
 }
 
 /// Messages of one kind about one subject.
 struct Kind<'a> {
     subject: Subject,
-    meaning: Meaning,
+    meaning: Finding,
     first: Message<'a>,
     last: Message<'a>,
     /// How many messages, and when each event began.
@@ -100,11 +77,10 @@ struct Kind<'a> {
 }
 
 /// What a rule finds in the kernel's log.
-pub(super) fn judge(context: &Context<'_>, rule: &Rule) -> Vec<Finding> {
-    let log = match context.text(virtual_path::KERNEL_LOG) {
-        Datum::Present(log) => log,
-        absent => return vec![Finding::unknown(Subject::Node, "the kernel log", &absent)],
-    };
+pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, Unjudged> {
+    let log = context
+        .text(virtual_path::KERNEL_LOG)
+        .known("the kernel log")?;
     let expressions: Vec<(Regex, &Pattern)> = rule
         .patterns
         .iter()
@@ -126,7 +102,7 @@ pub(super) fn judge(context: &Context<'_>, rule: &Rule) -> Vec<Finding> {
             continue;
         }
         let subject = bdf.map_or(Subject::Node, |bdf| subject(context, bdf));
-        let mut meaning = (pattern.means)(&captures);
+        let mut meaning = (pattern.why)(&captures);
         if let Some(way) = &way
             && bdf.is_some_and(|bdf| !way.contains(&bdf))
         {
@@ -149,15 +125,15 @@ pub(super) fn judge(context: &Context<'_>, rule: &Rule) -> Vec<Finding> {
         }
     }
     if kinds.is_empty() {
-        return vec![Finding::pass(
-            Subject::Node,
+        return Ok(vec![Finding::pass(
             "the kernel has logged nothing of the kind",
-        )];
+        )]);
     }
     let unless = (rule.unless)(context);
-    (kinds.into_iter())
+    let kinds = kinds.into_iter();
+    Ok(kinds
         .map(|kind| kind.into_finding(rule.rate, unless))
-        .collect()
+        .collect())
 }
 
 impl<'a> Kind<'a> {
@@ -199,7 +175,8 @@ impl<'a> Kind<'a> {
         if let Some(why) = unless {
             summary = format!("{summary}; {why}");
         }
-        let mut finding = Finding::new(verdict, self.subject, summary)
+        let mut finding = Finding::new(verdict, summary)
+            .about(self.subject)
             .evidence(virtual_path::KERNEL_LOG, cut(self.first.line));
         if self.messages > 1 {
             finding = finding.evidence(virtual_path::KERNEL_LOG, cut(self.last.line));
@@ -232,13 +209,13 @@ fn subject(context: &Context<'_>, bdf: Bdf) -> Subject {
 }
 
 /// GPUs, NICs, and the bridges above them. Nothing where the tree is not known, since nothing
-/// then tells what matters.
+/// then shows what matters.
 fn on_the_way(context: &Context<'_>) -> BTreeSet<Bdf> {
     let mut way = BTreeSet::new();
     let gpus = context.gpus().map(|gpu| gpu.bdf);
     for bdf in gpus.chain(context.nics().iter().map(|nic| nic.bdf)) {
         way.insert(bdf);
-        let tree = context.inventory.tree.present();
+        let tree = context.inventory.tree.as_ref().ok();
         if let Some((_, bridges)) = tree.and_then(|tree| tree.chain(bdf)) {
             way.extend(bridges);
         }

@@ -1,86 +1,103 @@
-//! `gpu.class`: the GPUs are of a kind that NVIDIA supports GPUDirect RDMA on.
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::Fix;
-use crate::reach::model;
+use crate::checks::prelude::*;
+use crate::gpudirect_support::model;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.class"),
-    group: Group::Modules,
     title: "the GPUs are of a kind that has GPUDirect RDMA",
-    documentation: Documentation {
-        means: "NVIDIA supports GPUDirect RDMA on data centre and professional GPUs. GeForce cards \
-                have a small window to their memory or refuse peers, so that registering GPU \
-                memory fails or only small buffers fit.",
-        reads: "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED (116) of each GPU; its name of CUDA, \
-                of /proc/driver/nvidia/gpus/*/information or of a listing; its PCI class.",
-        judges: "pass: CUDA says so, or by its name or class it is no GeForce. warn: CUDA says \
-                 no, or it is a GeForce. unknown: neither is to be told. skip: no GPU.",
-        sources: &[
-            "CUDA Driver API: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED",
-            "https://github.com/NVIDIA/gdrcopy/blob/master/README.md",
-            "https://github.com/FlagOpen/FlagCX/issues/61",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("gpu.present")],
-    run,
+    why: "NVIDIA supports GPUDirect RDMA on data centre and professional GPUs. GeForce cards have \
+          a small window to their memory or refuse peers, so that registering GPU memory fails or \
+          only small buffers fit.",
+    inputs: "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED (116) and the compute capability of \
+          each GPU; its name of CUDA, of /proc/driver/nvidia/gpus/*/information or of a listing; \
+          its PCI class and device number.",
+    criteria: "fail: older than Kepler (compute capability 3.0), with which GPUDirect RDMA began. \
+          pass: CUDA says so, or by its name or class it is no GeForce. warn: CUDA says no, or it \
+          is a GeForce. unknown: the name was not captured. skip: no GPU.",
+    sources: &[
+        "CUDA Driver API: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED",
+        "https://docs.nvidia.com/cuda/gpudirect-rdma/ (supported on Kepler and later)",
+        "https://github.com/NVIDIA/gdrcopy/blob/master/README.md",
+        "https://github.com/FlagOpen/FlagCX/issues/61",
+    ],
+    workloads: Workload::RDMA,
+    symptom_of: &["gpu.present"],
+    scope: Scope::Gpu(judge),
+    together: Some("all GPUs"),
+    ..super::CHECK
 };
 
 /// 3D controller: a GPU without a screen, which only data centres have.
 const HEADLESS: u16 = 0x0302;
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let findings: Vec<Finding> = (context.gpus())
-        .map(|gpu| {
-            let subject = Subject::gpu(gpu);
-            let asked = (context.facts().cuda.present())
-                .and_then(|cuda| cuda.device(gpu.bdf))
-                .and_then(|device| device.gpu_direct_rdma_supported);
-            let name = model(context, gpu.bdf);
-            let headless = context
-                .function(gpu.bdf)
-                .and_then(|function| function.identity.class)
-                .is_some_and(|class| class.subclass() == HEADLESS);
-            let called = name.clone().unwrap_or_else(|| "this GPU".to_owned());
-            let geforce = name.as_deref().is_some_and(|name| name.contains("GeForce"));
-            let finding = match asked {
-                Some(true) => Finding::pass(subject, format!("{called} has GPUDirect RDMA")),
-                Some(false) => Finding::warn(
-                    subject,
-                    format!("CUDA says that {called} has no GPUDirect RDMA"),
-                )
-                .fix(staging()),
-                None if geforce => Finding::warn(
-                    subject,
-                    format!("{called} is a GeForce, for which GPUDirect RDMA is not supported"),
-                )
-                .fix(staging()),
-                None if name.is_some() => Finding::pass(subject, format!("{called} is no GeForce")),
-                None if headless => {
-                    Finding::pass(subject, "it has no screen: a GPU for data centres")
-                }
-                None => Finding::new(
-                    Verdict::Unknown,
-                    subject,
-                    "its name was not collected: whether it is a GeForce is not known",
-                ),
-            };
-            match asked {
-                Some(is) => finding.evidence(
-                    "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED",
-                    u8::from(is).to_string(),
-                ),
-                None => finding.evidence("name", called),
-            }
-        })
-        .collect();
-    if findings.is_empty() {
-        return vec![super::no_gpu(context)];
+fn judge(context: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgement {
+    let name = model(context, gpu.bdf);
+    let called = name.as_deref().unwrap_or("this GPU");
+    if let Some(shown) = before_kepler(context, gpu.bdf) {
+        let summary = format!("{called} is older than Kepler, with which GPUDirect RDMA began");
+        return Ok(Finding::fail(summary)
+            .evidence(shown.0, shown.1)
+            .fix(staging()));
     }
-    super::once(findings, "all GPUs")
+    let cuda = context.facts().cuda.as_ref().ok();
+    let asked = cuda.and_then(|cuda| cuda.device(gpu.bdf)?.gpu_direct_rdma_supported);
+    let class = function.identity.class;
+    let headless = class.is_some_and(|class| class.subclass() == HEADLESS);
+    let finding = match (asked, &name) {
+        (Some(true), _) => Finding::pass(format!("{called} has GPUDirect RDMA")),
+        (Some(false), _) => {
+            Finding::warn(format!("CUDA says that {called} has no GPUDirect RDMA")).fix(staging())
+        }
+        (None, Some(name)) if name.contains("GeForce") => Finding::warn(format!(
+            "{called} is a GeForce, for which GPUDirect RDMA is not supported"
+        ))
+        .fix(staging()),
+        (None, Some(_)) => Finding::pass(format!("{called} is no GeForce")),
+        (None, None) if headless => Finding::pass("it has no screen: a GPU for data centres"),
+        (None, None) => Finding::new(
+            Verdict::Unknown,
+            "its name was not collected: whether it is a GeForce is not known",
+        ),
+    };
+    Ok(match asked {
+        Some(is) => finding.evidence(
+            "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED",
+            u8::from(is),
+        ),
+        None => finding.evidence("name", called),
+    })
+}
+
+/// What shows that a GPU is older than Kepler: its compute capability, else its device number or
+/// the chip that a listing names.
+fn before_kepler(context: &Context<'_>, gpu: Bdf) -> Option<(&'static str, String)> {
+    let capability = (context.facts().cuda.as_ref().ok())
+        .and_then(|cuda| cuda.device(gpu))
+        .and_then(|device| device.compute_capability.clone());
+    if let Some(capability) = capability {
+        let major: u32 = capability.split('.').next()?.parse().ok()?;
+        return (major < 3).then_some(("compute capability", capability));
+    }
+    let identity = &context.function(gpu)?.identity;
+    if let Some(DeviceId(number)) = identity.device {
+        return (!is_kepler_or_later(number)).then(|| ("PCI device", format!("{number:04x}")));
+    }
+    let name = identity.name.as_deref()?;
+    let chip = name
+        .strip_prefix("NVIDIA Corporation ")?
+        .split(' ')
+        .next()?;
+    let old = [
+        "NV", "G7", "G8", "G9", "GT2", "GF1", "MCP", "C5", "C6", "C7",
+    ];
+    old.iter()
+        .any(|begin| chip.starts_with(begin))
+        .then(|| ("chip", chip.to_owned()))
+}
+
+/// Whether a device number is of Kepler or later (the PCI ID database): GK107, GK110, GK104 and
+/// GK208 lie between Fermi's, and all that came after lie above.
+const fn is_kepler_or_later(device: u16) -> bool {
+    matches!(device, 0x0fc0..=0x0fff | 0x1001..=0x103f | 0x1180..=0x11ff | 0x1280..=u16::MAX)
 }
 
 fn staging() -> Fix {
@@ -92,10 +109,8 @@ fn staging() -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts};
+    use crate::checks::fixture::*;
 
     fn called(name: &str) -> MemorySource {
         example::healthy().without(virtual_path::CUDA_DEVICES).file(
@@ -106,23 +121,52 @@ mod tests {
 
     #[test]
     fn what_cuda_says_or_the_name_decides() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass]);
-        assert_eq!(
-            verdict(&CHECK, &called("NVIDIA RTX 6000 Ada")),
-            Verdict::Pass
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
+        assert_eq!(verdict(&CHECK, &called("NVIDIA RTX 6000 Ada")), Pass);
+        assert_eq!(verdict(&CHECK, &called("NVIDIA GeForce RTX 3090")), Warn);
+        let refused = cuda_says(0, r#""gpu_direct_rdma_supported":false"#);
+        assert_eq!(verdict(&CHECK, &refused), Warn);
+    }
+
+    fn listed(name: &str) -> Verdict {
+        let text = format!("3b:00.0 3D controller: NVIDIA Corporation {name} (rev a1)\n");
+        let tree = gdr_node::import::lspci::read(&text).unwrap().into_tree();
+        let layout = gdr_node::NumaLayout::unknown();
+        let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
+        let node = MemorySource::partial();
+        CHECK
+            .run(&Context::new(&node, &inventory))
+            .remove(0)
+            .verdict
+    }
+
+    #[test]
+    fn gpudirect_rdma_begins_with_kepler() {
+        for old in [
+            "GF100GL [Tesla M2050 / M2070]",
+            "GF110GL [Tesla M2090] [10de:1091]",
+            "GT200GL [Tesla C1060]",
+            "GF114 [GeForce GTX 560 Ti] [10de:1200]",
+        ] {
+            assert_eq!(listed(old), Fail, "{old}");
+        }
+        for new in [
+            "GK107GL [Quadro K2000] [10de:0ffe]",
+            "GK110GL [Tesla K20m] [10de:1028]",
+            "GK104GL [Tesla K10] [10de:118f]",
+            "GM200GL [Tesla M40] [10de:17fd]",
+            "GH100 [H100 SXM5 80GB] [10de:2330]",
+            "TU104GL [Tesla T4]",
+            "Device 2bb5",
+        ] {
+            assert_ne!(listed(new), Fail, "{new}");
+        }
+        let fermi = format!(
+            "{{\"devices\":[{{\"pci\":\"{}\",\"compute_capability\":\"2.0\"}}]}}",
+            example::GPUS[0]
         );
-        assert_eq!(
-            verdict(&CHECK, &called("NVIDIA GeForce RTX 3090")),
-            Verdict::Warn
-        );
-        let refused = example::healthy().file(
-            virtual_path::CUDA_DEVICES,
-            format!(
-                "{{\"devices\":[{{\"pci\":\"{}\",\"gpu_direct_rdma_supported\":false}}]}}",
-                example::GPUS[0]
-            ),
-        );
-        assert_eq!(verdict(&CHECK, &refused), Verdict::Warn);
+        let node = example::healthy().file(virtual_path::CUDA_DEVICES, fermi);
+        assert_eq!(verdict(&CHECK, &node), Fail);
     }
 
     #[test]
@@ -133,9 +177,6 @@ mod tests {
             .without("/proc/driver/nvidia/gpus")
             .file(&format!("{at}/class"), "0x030000\n")
             .not_collected(&format!("{at}/config"));
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        let bare = MemorySource::new().directory("/sys/bus/pci/devices");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 }

@@ -1,118 +1,101 @@
-//! `gpu.ecc`: the GPUs' memory corrects its errors.
-
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Effect, Fix, Persistence, Risk};
-use crate::reach::model;
+use crate::checks::prelude::*;
+use crate::gpudirect_support::model;
+use crate::probes::Library;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.ecc"),
-    group: Group::Modules,
     title: "the GPUs' memory corrects its errors",
-    documentation: Documentation {
-        means: "With ECC off a flipped bit in GPU memory goes over the network unseen. Data centre \
-                GPUs have it on as they are delivered.",
-        reads: "CU_DEVICE_ATTRIBUTE_ECC_ENABLED of each GPU.",
-        judges: "pass: on, or a GeForce, which has none. warn: off. skip: CUDA was not asked for \
-                 it. unknown: what CUDA answers was not collected.",
-        sources: &["CUDA Driver API: CU_DEVICE_ATTRIBUTE_ECC_ENABLED"],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "With ECC off a flipped bit in GPU memory goes over the network unseen. Data centre GPUs \
+          have it on as they are delivered.",
+    inputs: "nvmlDeviceGetEccMode of each GPU, or CU_DEVICE_ATTRIBUTE_ECC_ENABLED.",
+    criteria: "pass: on, or a GeForce, which has none. warn: off. skip: neither library said. \
+          unknown: what they answer was not collected.",
+    sources: &[
+        "NVML API reference: nvmlDeviceGetEccMode",
+        "CUDA Driver API: CU_DEVICE_ATTRIBUTE_ECC_ENABLED",
+    ],
+    scope: Scope::Gpu(judge),
+    together: Some("all GPUs"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let findings: Vec<Finding> = (context.gpus())
-        .map(|gpu| {
-            let subject = Subject::gpu(gpu);
-            let cuda = match &context.facts().cuda {
-                Datum::Present(cuda) => cuda,
-                Datum::Missing => return skip(subject),
-                absent => return Finding::unknown(subject, "whether ECC is on", absent),
-            };
-            let enabled = cuda.device(gpu.bdf).and_then(|device| device.ecc_enabled);
-            let geforce = model(context, gpu.bdf).is_some_and(|name| name.contains("GeForce"));
-            let finding = match enabled {
-                Some(true) => Finding::pass(subject, "ECC is on"),
-                Some(false) if geforce => Finding::pass(subject, "a GeForce has no ECC"),
-                Some(false) => Finding::warn(subject, "ECC is off").fix(
-                    Fix::now(
-                        "Switch ECC on",
-                        Action::Command {
-                            line: format!("nvidia-smi -i {} -e 1", gpu.bdf),
-                        },
-                    )
-                    .effect(Effect::AtReboot)
-                    .persistence(Persistence::Permanent)
-                    .risk(
-                        Risk::Low,
-                        "a few percent of memory or bandwidth on some GPUs",
-                    ),
-                ),
-                None => return skip(subject),
-            };
-            finding.evidence(
-                "CU_DEVICE_ATTRIBUTE_ECC_ENABLED",
-                u8::from(enabled == Some(true)).to_string(),
-            )
+fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
+    let unsaid = "neither CUDA nor NVML said whether ECC is on";
+    let cuda = context.facts().cuda.by_ref();
+    let (enabled, library) = cuda
+        .and_then(|cuda| {
+            let device = cuda.device(gpu.bdf).ok_or(Absence::Missing)?;
+            let enabled = device.ecc_enabled.ok_or(Absence::Missing)?;
+            Ok((enabled, device.ecc_enabled_by))
         })
-        .collect();
-    if findings.is_empty() {
-        return vec![super::no_gpu(context)];
-    }
-    super::once(findings, "all GPUs")
-}
-
-fn skip(subject: Subject) -> Finding {
-    Finding::new(
-        Verdict::Skip,
-        subject,
-        "CUDA was not asked whether ECC is on",
-    )
+        .known_or_skip("whether ECC is on", unsaid)?;
+    let source = match library {
+        Library::Cuda => "CU_DEVICE_ATTRIBUTE_ECC_ENABLED",
+        Library::Nvml => "nvmlDeviceGetEccMode",
+    };
+    let geforce = model(context, gpu.bdf).is_some_and(|name| name.contains("GeForce"));
+    let finding = if enabled {
+        Finding::pass("ECC is on")
+    } else if geforce {
+        Finding::pass("a GeForce has no ECC")
+    } else {
+        Finding::warn("ECC is off").fix(
+            Fix::run("Switch ECC on", format!("nvidia-smi -i {} -e 1", gpu.bdf))
+                .effect(Effect::AtReboot)
+                .persistence(Persistence::Permanent)
+                .risk(
+                    Risk::Low,
+                    "a few percent of memory or bandwidth on some GPUs",
+                ),
+        )
+    };
+    Ok(finding.evidence(source, u8::from(enabled)))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::verdict;
+    use crate::checks::fixture::*;
 
     fn with_ecc(on: bool, name: &str) -> MemorySource {
-        example::healthy().file(
-            virtual_path::CUDA_DEVICES,
-            format!(
-                "{{\"devices\":[{{\"pci\":\"{}\",\"name\":\"{name}\",\"ecc_enabled\":{on}}}]}}",
-                example::GPUS[0]
-            ),
-        )
+        cuda_says(0, &format!(r#""name":"{name}","ecc_enabled":{on}"#))
     }
 
     #[test]
     fn on_passes_and_off_is_warned_of_where_there_could_be() {
-        assert_eq!(
-            verdict(&CHECK, &with_ecc(true, "NVIDIA H100")),
-            Verdict::Pass
-        );
-        assert_eq!(
-            verdict(&CHECK, &with_ecc(false, "NVIDIA H100")),
-            Verdict::Warn
-        );
+        assert_eq!(verdict(&CHECK, &with_ecc(true, "NVIDIA H100")), Pass);
+        assert_eq!(verdict(&CHECK, &with_ecc(false, "NVIDIA H100")), Warn);
         assert_eq!(
             verdict(&CHECK, &with_ecc(false, "NVIDIA GeForce RTX 3090")),
-            Verdict::Pass
+            Pass
+        );
+    }
+
+    #[test]
+    fn the_library_that_said_it_is_named() {
+        let of = |path: &str, answer: &str| {
+            let gpu = example::GPUS[0];
+            let text = format!("{{\"devices\":[{{\"pci\":\"{gpu}\",{answer}}}]}}");
+            let found = findings(&CHECK, &example::healthy().file(path, text));
+            found
+                .into_iter()
+                .flat_map(|it| it.evidence)
+                .next()
+                .unwrap()
+                .source
+        };
+        let ecc = "\"ecc_enabled\":true";
+        assert_eq!(of(virtual_path::NVML_DEVICES, ecc), "nvmlDeviceGetEccMode");
+        assert_eq!(
+            of(virtual_path::CUDA_DEVICES, ecc),
+            "CU_DEVICE_ATTRIBUTE_ECC_ENABLED"
         );
     }
 
     #[test]
     fn what_was_not_asked_or_not_collected_is_not_judged() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
         let unread = example::healthy().not_collected(virtual_path::CUDA_DEVICES);
-        assert_eq!(verdict(&CHECK, &unread), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &unread), Unknown);
     }
 }

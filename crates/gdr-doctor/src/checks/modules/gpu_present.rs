@@ -1,83 +1,40 @@
-//! `gpu.present`: a GPU of NVIDIA's answers on the PCI bus.
-
-use gdr_node::Datum;
-use gdr_node::pci::ConfigSpace;
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.present"),
-    group: Group::Modules,
     title: "NVIDIA GPUs are on the PCI bus and answer",
-    documentation: Documentation {
-        means: "Without a GPU there is nothing to reach. A GPU whose config space reads as ones \
-                has fallen off the bus: nothing reaches it until it is powered anew.",
-        reads: "/sys/bus/pci/devices/*/{vendor,class,config}: vendor 0x10de, class 0x0300xx or \
-                0x0302xx.",
-        judges: "fail: no GPU, or one that reads as ones. unknown: PCI functions are not known.",
-        sources: &[
-            "PCI Code and ID Assignment Specification, base class 03h",
-            "PCI Express Base Specification 2.3.2: unsupported requests read as ones",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "Without a GPU there is nothing to reach. A GPU whose config space reads as ones has \
+          fallen off the bus: nothing reaches it until it is powered again.",
+    inputs: "/sys/bus/pci/devices/*/{vendor,class,config}: vendor 0x10de, class 0x0300xx or \
+          0x0302xx; of lspci, revision ff and header type 7f. The GPUs that \
+          /proc/driver/nvidia/gpus and CUDA name.",
+    criteria: "fail: no GPU, or one that reads as ones. unknown: the PCI functions, or what some \
+          of them are, were not captured.",
+    sources: &[
+        "PCI Code and ID Assignment Specification, base class 03h",
+        "PCI Express Base Specification 2.3.2: unsupported requests read as ones",
+    ],
+    scope: Scope::Several(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    if !context.inventory.tree.is_present() {
-        return vec![Finding::unknown(
-            Subject::Node,
-            "the list of PCI functions",
-            &context.inventory.tree,
-        )];
-    }
-    let identified = |tree: &gdr_node::pci::Tree| {
-        tree.is_empty()
-            || tree
-                .functions()
-                .any(|function| function.identity.class.is_some())
-    };
-    if !context.inventory.tree.present().is_some_and(identified) {
-        let unknown = Datum::<()>::NotCollected;
-        let what = "what the PCI functions are";
-        return vec![Finding::unknown(Subject::Node, what, &unknown)];
-    }
-    let mut findings = Vec::new();
-    for gpu in context.gpus() {
-        let path = format!("/sys/bus/pci/devices/{}/config", gpu.bdf);
-        let gone = context
-            .source
-            .read(&path)
-            .into_present()
-            .and_then(|bytes| ConfigSpace::new(bytes, gdr_node::pci::Unread::Denied).ok())
-            .is_some_and(|config| config.is_gone());
-        let subject = Subject::gpu(gpu);
-        findings.push(if gone {
-            Finding::fail(
-                subject,
-                "it has fallen off the bus: its config space reads as ones",
-            )
-            .evidence(path, "ff ff ff ff …")
-            .fix(
-                Fix::manual(
-                    "Power the GPU anew",
-                    "power the machine off and on; if it comes back, reseat the card and its \
-                         power cables, then look for Xid 79 in the kernel log",
-                )
-                .risk(Risk::Medium, "everything on the machine stops"),
-            )
-        } else {
-            Finding::pass(subject, "it answers").evidence("PCI address", gpu.bdf.to_string())
-        });
-    }
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    let mut findings: Vec<Finding> = (context.gpus())
+        .map(|gpu| {
+            let finding = match context.function(gpu.bdf) {
+                Some(function) if function.gone => gone(function, "GPU"),
+                _ => Finding::pass("it answers").evidence("PCI address", gpu.bdf),
+            };
+            finding.about(Subject::gpu(gpu))
+        })
+        .collect();
+    let every = context.every_gpu();
     if findings.is_empty() {
+        if every.is_err() {
+            return Err(runner::no_gpu(context));
+        }
         findings.push(
-            Finding::fail(Subject::Node, "there is no NVIDIA GPU")
+            Finding::fail("there is no NVIDIA GPU")
                 .evidence(
                     "/sys/bus/pci/devices",
                     "no function with vendor 0x10de, class 0x03",
@@ -87,17 +44,42 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
                     "seat the card and its power; in a virtual machine, pass the GPU through",
                 )),
         );
+    } else if every.is_err() {
+        findings.push(Finding::unknown(
+            "whether there are more GPUs: what some PCI functions are",
+            &every,
+        ));
     }
-    findings
+    Ok(findings)
+}
+
+/// A card whose function no longer answers.
+pub(super) fn gone(function: &Function, card: &str) -> Finding {
+    Finding::fail(
+        "it does not answer: its config space reads as ones, so it has fallen off the bus or has \
+         no power",
+    )
+    .evidence(
+        format!("/sys/bus/pci/devices/{}/config", function.bdf),
+        "ff ff ff ff …",
+    )
+    .fix(
+        Fix::manual(
+            format!("Power the {card} off and on"),
+            format!(
+                "power the machine off and on; if the {card} comes back, reseat the card and its \
+                 power cables, then look for Xid 79 and AER errors in the kernel log"
+            ),
+        )
+        .risk(Risk::Medium, "everything on the machine stops"),
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::MemorySource;
-
     use super::*;
     use crate::checks::fixture;
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn verdicts(node: &MemorySource) -> Vec<Verdict> {
         fixture::verdicts(&CHECK, node)
@@ -120,28 +102,64 @@ mod tests {
         let mut config = vec![0; 64];
         config[..4].copy_from_slice(&[0xde, 0x10, 0x30, 0x23]);
         config[8..12].copy_from_slice(&[0, 0, 2, 3]);
-        assert_eq!(verdicts(&gpu(&config)), [Verdict::Pass]);
+        assert_eq!(verdicts(&gpu(&config)), [Pass]);
     }
 
     #[test]
     fn a_gpu_that_fell_off_the_bus_and_no_gpu_at_all_fail() {
-        assert_eq!(verdicts(&gpu(&[0xff; 64])), [Verdict::Fail]);
+        assert_eq!(verdicts(&gpu(&[0xff; 64])), [Fail]);
         let bare = MemorySource::new().directory("/sys/bus/pci/devices");
-        assert_eq!(verdicts(&bare), [Verdict::Fail]);
+        assert_eq!(verdicts(&bare), [Fail]);
+    }
+
+    #[test]
+    fn a_vendor_that_was_not_captured_is_not_the_absence_of_a_gpu() {
+        let place = "/sys/devices/pci0000:00/0000:00:03.0";
+        let unnamed = gpu(&[]).without(&format!("{place}/vendor"));
+        assert_eq!(verdicts(&unnamed), [Unknown]);
+        // The class alone may say that it is none.
+        let storage = unnamed.file(&format!("{place}/class"), "0x010802\n");
+        assert_eq!(verdicts(&storage), [Fail]);
+        // The driver knows of one that the list of functions does not show.
+        let listed = storage.file("/proc/driver/nvidia/gpus/0000:41:00.0/information", "");
+        assert_eq!(verdicts(&listed), [Unknown]);
+    }
+
+    #[test]
+    fn of_several_gpus_one_that_is_not_named_is_missed() {
+        let at = format!("/sys/bus/pci/devices/{}", example::GPUS[1]);
+        let node = example::healthy()
+            .without(&format!("{at}/config"))
+            .without(&format!("{at}/vendor"));
+        let mut found = findings(&CHECK, &node);
+        assert_eq!(found.pop().unwrap().verdict, Unknown);
+        assert_eq!(found.len(), 7);
+    }
+
+    #[test]
+    fn a_gpu_that_lspci_shows_with_revision_ff_is_lost() {
+        let text = "01:00.0 3D controller [0302]: NVIDIA Corporation X [10de:2330] (rev ff)\n\
+                    \t!!! Unknown header type 7f\n\tKernel driver in use: nvidia\n";
+        let tree = gdr_node::import::lspci::read(text).unwrap().into_tree();
+        let layout = gdr_node::NumaLayout::unknown();
+        let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
+        let node = MemorySource::partial();
+        let found = CHECK.run(&Context::new(&node, &inventory));
+        assert_eq!(found[0].verdict, Fail, "{found:?}");
     }
 
     #[test]
     fn a_tree_of_addresses_alone_says_nothing_of_gpus() {
         let node = MemorySource::partial();
         let tree = gdr_node::import::lspci::read("-[0000:00]-+-00.0\n           \\-01.0\n");
-        let tree = Datum::Present(tree.unwrap().into_tree());
+        let tree = Ok(tree.unwrap().into_tree());
         let inventory = gdr_node::Inventory::of_tree(tree, gdr_node::NumaLayout::unknown());
-        let found = run(&Context::new(&node, &inventory));
-        assert_eq!(found[0].verdict, Verdict::Unknown);
+        let found = CHECK.run(&Context::new(&node, &inventory));
+        assert_eq!(found[0].verdict, Unknown);
     }
 
     #[test]
     fn a_capture_without_pci_says_nothing_of_gpus() {
-        assert_eq!(verdicts(&MemorySource::partial()), [Verdict::Unknown]);
+        assert_eq!(verdicts(&MemorySource::partial()), [Unknown]);
     }
 }

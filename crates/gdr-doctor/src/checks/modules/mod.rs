@@ -2,9 +2,10 @@
 
 use gdr_node::{Bdf, RdmaDevice};
 
-use crate::check::Check;
+use super::simple_value;
+use crate::check::{Check, Group};
 use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
+use crate::finding::{Subject, Verdict};
 
 mod dmabuf_force_pcie;
 mod dmabuf_gpu;
@@ -22,7 +23,6 @@ mod modules_lockdown;
 mod nic_driver;
 mod nic_present;
 mod nvidia_flavour;
-mod nvidia_fs;
 mod nvidia_params;
 mod nvidia_persistence;
 mod nvidia_userspace_match;
@@ -34,6 +34,12 @@ mod peermem_loaded;
 mod peermem_registered;
 mod peermem_symbol;
 mod uverbs_abi;
+
+/// What the checks here have in common.
+const CHECK: Check = Check {
+    group: Group::Modules,
+    ..Check::DEFAULT
+};
 
 /// In the order of reports.
 pub(super) const CHECKS: &[&Check] = &[
@@ -64,50 +70,8 @@ pub(super) const CHECKS: &[&Check] = &[
     &peermem_registered::CHECK,
     &peermem_age::CHECK,
     &gdrdrv::CHECK,
-    &nvidia_fs::CHECK,
+    &simple_value::NVIDIA_FS,
 ];
-
-/// Says once of the whole node what is so of every device: where all findings are alike, the
-/// first of them, about the node.
-fn once(mut findings: Vec<Finding>, all: &str) -> Vec<Finding> {
-    let alike = findings.len() > 1
-        && findings
-            .windows(2)
-            .all(|two| (two[0].verdict, &two[0].summary) == (two[1].verdict, &two[1].summary));
-    if alike {
-        findings.truncate(1);
-        for finding in &mut findings {
-            finding.subject = Subject::Node;
-            finding.summary = format!("{all}: {}", finding.summary);
-        }
-    }
-    findings
-}
-
-/// Why nothing can be said of GPUs, where there is none.
-fn no_gpu(context: &Context<'_>) -> Finding {
-    if context.inventory.tree.is_present() {
-        Finding::skip("there is no GPU")
-    } else {
-        Finding::unknown(
-            Subject::Node,
-            "the list of PCI functions",
-            &context.inventory.tree,
-        )
-    }
-}
-
-/// Why nothing can be said of NICs, where there is none.
-fn no_nic(context: &Context<'_>) -> Finding {
-    let inventory = context.inventory;
-    if !inventory.tree.is_present() {
-        Finding::unknown(Subject::Node, "the list of PCI functions", &inventory.tree)
-    } else if inventory.rdma.is_unknown() {
-        Finding::unknown(Subject::Node, "the list of RDMA devices", &inventory.rdma)
-    } else {
-        Finding::skip("there is no RDMA NIC that is a PCI function")
-    }
-}
 
 /// What is wrong, as bad as it is: what another way makes up for is worth knowing only.
 fn unless(made_up_for: bool, verdict: Verdict) -> Verdict {
@@ -121,9 +85,12 @@ struct NicFunction<'a> {
 }
 
 impl NicFunction<'_> {
-    fn name(&self) -> String {
-        self.rdma
-            .map_or_else(|| self.bdf.to_string(), |rdma| rdma.name.clone())
+    fn subject(&self) -> Subject {
+        let name = (self.rdma).map_or_else(|| self.bdf.to_string(), |rdma| rdma.name.clone());
+        Subject::Nic {
+            name,
+            bdf: self.bdf,
+        }
     }
 }
 
@@ -144,7 +111,7 @@ fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
         functions.retain(|nic| asked.iter().any(|it| it.bdf == nic.bdf));
         return functions;
     }
-    for function in (inventory.tree.present().into_iter()).flat_map(|tree| tree.functions()) {
+    for function in (inventory.tree.as_ref().ok().into_iter()).flat_map(|tree| tree.functions()) {
         let known = functions.iter().any(|nic| nic.bdf == function.bdf);
         if !known && gdr_node::is_rdma_nic(function) {
             functions.push(NicFunction {

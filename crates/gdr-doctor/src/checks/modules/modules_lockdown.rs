@@ -1,33 +1,22 @@
-//! `modules.lockdown`: the kernel lets unsigned modules and register writes through.
-
-use gdr_node::{Datum, virtual_path};
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("modules.lockdown"),
-    group: Group::Modules,
     title: "the kernel takes the modules and register writes that are needed",
-    documentation: Documentation {
-        means: "With Secure Boot or lockdown the kernel refuses modules that no trusted key \
-                signed, which those built on the machine (nvidia, nvidia_peermem, gdrdrv) often \
-                are, and refuses setpci, so that ACS and read requests cannot be set at run time.",
-        reads: "/sys/kernel/security/lockdown, the EFI variable SecureBoot, \
-                /sys/module/module/parameters/sig_enforce, the kernel's log.",
-        judges: "pass: neither. info: Secure Boot without lockdown; signatures are enforced and \
-                 NVIDIA's driver is loaded. warn: lockdown; signatures are enforced and it is not. \
-                 fail: the log says that a module was rejected and NVIDIA's driver is not loaded.",
-        sources: &[
-            "man 7 kernel_lockdown",
-            "https://docs.nvidia.com/holoscan (DAQIRI: `setpci … Operation not permitted`)",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "With Secure Boot or lockdown the kernel refuses modules that no trusted key signed, \
+          which those built on the machine (nvidia, nvidia_peermem, gdrdrv) often are, and refuses \
+          setpci, so that ACS and read requests cannot be set at run time.",
+    inputs: "/sys/kernel/security/lockdown, the EFI variable SecureBoot, \
+          /sys/module/module/parameters/sig_enforce, the kernel's log.",
+    criteria: "pass: neither. info: Secure Boot without lockdown; signatures are enforced and \
+          NVIDIA's driver is loaded. warn: lockdown; signatures are enforced and it is not. fail: \
+          the log says that a module was rejected and NVIDIA's driver is not loaded.",
+    sources: &[
+        "man 7 kernel_lockdown",
+        "https://docs.nvidia.com/holoscan (DAQIRI: `setpci … Operation not permitted`)",
+    ],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
@@ -44,69 +33,50 @@ const REJECTIONS: [&str; 5] = [
     "signature not signed with a trusted key",
 ];
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Judgement {
     let lockdown = context.text(LOCKDOWN);
     let enforced = context.text(ENFORCED);
     // Four bytes of attributes, then the value.
     let secure_boot = (context.source.read(SECURE_BOOT)).map(|bytes| bytes.get(4) == Some(&1));
     if lockdown.is_unknown() && enforced.is_unknown() {
-        return vec![Finding::unknown(
-            Subject::Node,
-            "the state of lockdown",
-            &lockdown,
-        )];
+        return Ok(Finding::unknown("the state of lockdown", &lockdown));
     }
-    let locked = (lockdown.present())
+    let locked = (lockdown.as_ref().ok())
         .and_then(|text| text.split(['[', ']']).nth(1))
         .filter(|level| *level != "none");
-    let enforces = matches!(enforced.present().map(String::as_str), Some("Y" | "1"));
-    let log = context.text(virtual_path::KERNEL_LOG).into_present();
+    let enforces = matches!(enforced.as_ref().ok().map(String::as_str), Some("Y" | "1"));
+    let log = context.text(virtual_path::KERNEL_LOG).ok();
     let rejected = (log.iter().flat_map(|text| text.lines()))
         .find(|line| REJECTIONS.iter().any(|words| line.contains(words)));
 
-    let finding = if let (Some(_), Datum::Missing) = (rejected, &context.facts().nvidia) {
+    let finding = if let (Some(_), Err(Absence::Missing)) = (rejected, &context.facts().nvidia) {
         Finding::fail(
-            Subject::Node,
             "the kernel rejected a module for its signature, and NVIDIA's driver is not loaded",
         )
         .fix(sign())
         .fix(switch_off())
     } else if let Some(level) = locked {
-        Finding::warn(
-            Subject::Node,
-            format!(
-                "the kernel is locked down ({level}): setpci cannot write, and unsigned modules \
+        Finding::warn(format!(
+            "the kernel is locked down ({level}): setpci cannot write, and unsigned modules \
                  are refused"
-            ),
-        )
+        ))
         .fix(sign())
         .fix(switch_off())
-    } else if enforces && context.facts().nvidia.is_present() {
+    } else if enforces && context.facts().nvidia.is_ok() {
         Finding::info(
-            Subject::Node,
             "the kernel refuses modules that no trusted key signed; NVIDIA's driver is loaded",
         )
     } else if enforces {
-        Finding::warn(
-            Subject::Node,
-            "the kernel refuses modules that no trusted key signed",
-        )
-        .fix(sign())
-    } else if secure_boot == Datum::Present(true) {
-        Finding::info(
-            Subject::Node,
-            "Secure Boot is on and the kernel is not locked down",
-        )
+        Finding::warn("the kernel refuses modules that no trusted key signed").fix(sign())
+    } else if secure_boot == Ok(true) {
+        Finding::info("Secure Boot is on and the kernel is not locked down")
     } else {
-        Finding::pass(Subject::Node, "nothing is locked down")
+        Finding::pass("nothing is locked down")
     };
     let finding = finding
-        .evidence(LOCKDOWN, lockdown.to_string())
-        .evidence(ENFORCED, enforced.to_string());
-    vec![match rejected {
-        Some(line) => finding.evidence("kernel log", line),
-        None => finding,
-    }]
+        .evidence(LOCKDOWN, lockdown.shown())
+        .evidence(ENFORCED, enforced.shown());
+    Ok(finding.evidence_all(rejected.map(|line| ("kernel log", line))))
 }
 
 fn sign() -> Fix {
@@ -125,27 +95,24 @@ fn switch_off() -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn a_free_kernel_passes_and_secure_boot_alone_is_worth_knowing() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         let secure = example::healthy().file(SECURE_BOOT, [6, 0, 0, 0, 1]);
-        assert_eq!(verdict(&CHECK, &secure), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &secure), Info);
     }
 
     #[test]
     fn lockdown_and_enforced_signatures_are_warned_of() {
         let locked = example::healthy().file(LOCKDOWN, "none [integrity] confidentiality\n");
-        assert_eq!(verdict(&CHECK, &locked), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &locked), Warn);
         let enforcing = example::healthy().file(ENFORCED, "Y\n");
-        assert_eq!(verdict(&CHECK, &enforcing), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &enforcing), Info);
         let unloaded = enforcing.without("/proc/driver/nvidia");
-        assert_eq!(verdict(&CHECK, &unloaded), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &unloaded), Warn);
     }
 
     #[test]
@@ -156,11 +123,6 @@ mod tests {
                 virtual_path::KERNEL_LOG,
                 "[    9.1] Loading of unsigned module is rejected\n",
             );
-        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
-    }
-
-    #[test]
-    fn what_was_not_collected_is_not_judged() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Fail);
     }
 }

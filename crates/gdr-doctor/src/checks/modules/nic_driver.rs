@@ -1,90 +1,66 @@
-//! `nic.driver`: each RDMA NIC has its driver, and the driver made an RDMA device of it.
-
-use gdr_node::pci::VendorId;
-use gdr_node::{Bdf, Datum};
-
 use super::NicFunction;
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Persistence, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nic.driver"),
-    group: Group::Modules,
     title: "each RDMA NIC has its driver and is an RDMA device",
-    documentation: Documentation {
-        means: "A NIC without a driver is not there for anybody. One whose driver made no RDMA \
-                device of it is a network card only: mlx5_ib and ib_uverbs, or the like of other \
-                makers, are not loaded, or RDMA was switched off for it.",
-        reads: "/sys/bus/pci/devices/*/driver of RDMA NICs, /sys/class/infiniband/*/device.",
-        judges: "pass: an RDMA device; the second port of a bond counts with the first. info: \
-                 bound to vfio-pci, for a guest. warn: a driver and no RDMA device. fail: no \
-                 driver. skip: no NIC.",
-        sources: &[
-            "Linux Documentation/ABI/stable/sysfs-class-infiniband",
-            "Linux Documentation/ABI/testing/sysfs-bus-pci (remove, rescan)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("modules.lockdown")],
-    run,
+    why: "A NIC without a driver is not usable. One whose driver made no RDMA device of \
+          it is a network card only: mlx5_ib and ib_uverbs, or the like of other makers, are not \
+          loaded, or RDMA was switched off for it.",
+    inputs: "/sys/bus/pci/devices/*/driver of RDMA NICs, /sys/class/infiniband/*/device.",
+    criteria: "pass: an RDMA device; the second port of a bond counts with the first. info: bound \
+          to vfio-pci, for a guest. warn: a driver and no RDMA device. fail: no driver. skip: no \
+          NIC.",
+    sources: &[
+        "Linux Documentation/ABI/stable/sysfs-class-infiniband",
+        "Linux Documentation/ABI/testing/sysfs-bus-pci (remove, rescan)",
+    ],
+    workloads: Workload::RDMA,
+    symptom_of: &["modules.lockdown"],
+    scope: Scope::Several(run),
+    together: Some("all NICs"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let functions = super::nic_functions(context);
     if functions.is_empty() {
-        return vec![super::no_nic(context)];
+        return Err(runner::no_nic(context));
     }
-    let findings = functions
-        .iter()
-        .map(|nic| judge(context, nic, &functions))
-        .collect();
-    super::once(findings, "all NICs")
+    Ok(runner::each(&functions, |nic| {
+        (nic.subject(), judge(context, nic, &functions))
+    }))
 }
 
-fn judge(context: &Context<'_>, nic: &NicFunction<'_>, all: &[NicFunction<'_>]) -> Finding {
-    let subject = Subject::Nic {
-        name: nic.name(),
-        bdf: nic.bdf,
-    };
+fn judge(context: &Context<'_>, nic: &NicFunction<'_>, all: &[NicFunction<'_>]) -> Judgement {
     let path = format!("/sys/bus/pci/devices/{}/driver", nic.bdf);
     let driver = context
         .function(nic.bdf)
-        .map_or(Datum::NotCollected, |function| function.driver.clone());
+        .map_or(Err(Absence::NotCollected), |function| {
+            function.driver.clone()
+        });
     let driver = match (driver, nic.rdma) {
-        (Datum::Present(driver), _) => driver,
-        (Datum::Missing, None) => return unbound(context, subject, &path, nic.bdf),
-        (_, Some(_)) => return Finding::pass(subject, "is an RDMA device"),
-        (absent, None) => return Finding::unknown(subject, "its driver", &absent),
+        (Ok(driver), _) => driver,
+        (Err(Absence::Missing), None) => return Ok(unbound(context, &path, nic.bdf)),
+        (_, Some(_)) => return Ok(Finding::pass("is an RDMA device")),
+        (absent, None) => return Ok(Finding::unknown("its driver", &absent)),
     };
     let finding = if nic.rdma.is_some() {
-        Finding::pass(subject, format!("{driver} made an RDMA device of it"))
+        Finding::pass(format!("{driver} made an RDMA device of it"))
     } else if driver.contains("vfio") {
-        Finding::info(subject, "is bound to VFIO: it belongs to a guest")
+        Finding::info("is bound to VFIO: it belongs to a guest")
     } else if context.inventory.rdma.is_unknown() {
-        Finding::unknown(
-            subject,
-            "whether it is an RDMA device",
-            &context.inventory.rdma,
-        )
+        Finding::unknown("whether it is an RDMA device", &context.inventory.rdma)
     } else if let Some(bond) = partner(nic.bdf, all) {
-        Finding::pass(subject, format!("its port belongs to {bond}"))
+        Finding::pass(format!("its port belongs to {bond}"))
     } else {
-        Finding::warn(
-            subject,
-            format!("{driver} drives it and made no RDMA device of it"),
-        )
+        Finding::warn(format!("{driver} drives it and made no RDMA device of it"))
         .fix(
             Fix::now(
                 "Load the RDMA half of the driver",
-                Action::LoadModule {
-                    module: rdma_module(&driver).to_owned(),
-                },
+                Action::load(rdma_module(&driver).to_owned()),
             )
-            .then(Action::LoadModule {
-                module: "ib_uverbs".to_owned(),
-            }),
+            .then(Action::load("ib_uverbs")),
         )
         .fix(Fix::manual(
             "Switch RDMA on for the device",
@@ -95,23 +71,17 @@ fn judge(context: &Context<'_>, nic: &NicFunction<'_>, all: &[NicFunction<'_>]) 
             ),
         ))
     };
-    finding.evidence(path, driver)
+    Ok(finding.evidence(path, driver))
 }
 
-fn unbound(context: &Context<'_>, subject: Subject, path: &str, bdf: Bdf) -> Finding {
-    let mut finding =
-        Finding::fail(subject, "no driver is bound to it").evidence(path, "no such link");
+fn unbound(context: &Context<'_>, path: &str, bdf: Bdf) -> Finding {
+    let mut finding = Finding::fail("no driver is bound to it").evidence(path, "no such link");
     if let Some(module) = module_for(context, bdf) {
-        finding = finding.fix(Fix::now(
-            "Load the driver",
-            Action::LoadModule {
-                module: module.to_owned(),
-            },
-        ));
+        finding = finding.fix(Fix::now("Load the driver", Action::load(module.to_owned())));
     }
     finding.fix(
         Fix::now(
-            "Take the function away and let the kernel find it anew",
+            "Take the function away and let the kernel find it again",
             Action::Rescan { bdf },
         )
         .persistence(Persistence::UntilReboot)
@@ -160,25 +130,22 @@ fn rdma_module(driver: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn rdma_devices_pass_together() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
     }
 
     #[test]
-    fn a_nic_without_a_driver_fails_and_may_be_found_anew() {
+    fn a_nic_without_a_driver_fails_and_may_be_found_again() {
         let driver = format!("/sys/bus/pci/devices/{}/driver", example::NICS[2]);
         let node = example::healthy()
             .without(&driver)
             .without("/sys/class/infiniband/mlx5_2");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert_eq!(found.subject.to_string(), example::NICS[2]);
         assert!(found.fixes[1].actions[0].to_string().contains("rescan"));
     }
@@ -187,20 +154,17 @@ mod tests {
     fn a_network_card_only_is_warned_of_and_one_for_a_guest_is_not() {
         let node = example::healthy().without("/sys/class/infiniband/mlx5_2");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert_eq!(found.fixes[0].actions[0].to_string(), "modprobe mlx5_ib");
         let driver = format!("/sys/bus/pci/devices/{}/driver", example::NICS[2]);
         let guests = node.link_to(&driver, "../../../../bus/pci/drivers/vfio-pci");
-        assert_eq!(verdict(&CHECK, &guests), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &guests), Info);
     }
 
     #[test]
     fn without_nics_or_without_a_capture_nothing_is_judged() {
-        let bare = MemorySource::new().directory("/sys/bus/pci/devices");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
         let unlisted = example::healthy().not_collected("/sys/class/infiniband");
         let unlisted = unlisted.without("/sys/class/infiniband/mlx5_0");
-        assert_ne!(verdict(&CHECK, &unlisted), Verdict::Fail);
+        assert_ne!(verdict(&CHECK, &unlisted), Fail);
     }
 }

@@ -1,62 +1,33 @@
-//! `nic.present`: an RDMA NIC is on the PCI bus.
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::Fix;
+use super::gpu_present::gone;
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nic.present"),
-    group: Group::Modules,
     title: "an RDMA NIC is on the PCI bus",
-    documentation: Documentation {
-        means: "Without an RDMA NIC nothing from outside reaches GPU memory but through the CPU. \
-                RDMA devices made of software (rxe, siw) do not count: they cannot reach it.",
-        reads: "/sys/class/infiniband/*/device; of PCI functions class 0x0207xx (InfiniBand), and \
-                class 0x02xxxx with vendor 0x15b3.",
-        judges: "pass: there is one. fail: none. unknown: PCI functions are not known, or which \
-                 network cards do RDMA.",
-        sources: &["PCI Code and ID Assignment Specification, base class 02h"],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "Without an RDMA NIC nothing from outside reaches GPU memory but through the CPU. RDMA \
+          devices made of software (rxe, siw) do not count: they cannot reach it.",
+    inputs: "/sys/class/infiniband/*/device; of PCI functions class 0x0207xx (InfiniBand), and \
+          class 0x02xxxx with vendor 0x15b3.",
+    criteria: "pass: there is one. fail: none, or one whose config space reads as ones. unknown: \
+          PCI functions are not known, or which network cards do RDMA.",
+    sources: &["PCI Code and ID Assignment Specification, base class 02h"],
+    workloads: Workload::RDMA,
+    scope: Scope::Several(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let functions = super::nic_functions(context);
     if functions.is_empty() {
-        let inventory = context.inventory;
-        if !inventory.tree.is_present() {
-            return vec![super::no_nic(context)];
-        }
-        let cards = (inventory.tree.present().into_iter())
-            .flat_map(|tree| tree.functions())
-            .filter(|function| function.identity.is_network())
-            .count();
-        if inventory.rdma.is_unknown() && cards > 0 {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "whether one of the network cards does RDMA",
-                &inventory.rdma,
-            )];
-        }
-        return vec![
-            Finding::fail(Subject::Node, "there is no RDMA NIC")
-                .evidence("/sys/class/infiniband", "no device that is a PCI function")
-                .evidence(
-                    "/sys/bus/pci/devices",
-                    "no InfiniBand controller and no NIC of vendor 0x15b3",
-                )
-                .fix(Fix::manual(
-                    "Make an RDMA NIC visible",
-                    "seat the card; in a virtual machine, pass the NIC or one of its virtual \
-                     functions through; in a container, share /dev/infiniband and look again",
-                )),
-        ];
+        return Ok(vec![none(context)?]);
     }
-    let names: Vec<String> = functions
-        .iter()
+    let mut findings: Vec<Finding> = (functions.iter())
+        .filter_map(|nic| {
+            let function = context.function(nic.bdf).filter(|it| it.gone)?;
+            Some(gone(function, "NIC").about(nic.subject()))
+        })
+        .collect();
+    let names: Vec<String> = (functions.iter())
         .map(|nic| match nic.rdma {
             Some(rdma) => format!("{} {}", rdma.name, nic.bdf),
             None => nic.bdf.to_string(),
@@ -66,19 +37,42 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         1 => "1 RDMA NIC".to_owned(),
         n => format!("{n} RDMA NICs"),
     };
-    vec![
-        Finding::pass(Subject::Node, format!("{count} on the PCI bus"))
+    findings.push(
+        Finding::pass(format!("{count} on the PCI bus"))
             .evidence("PCI functions", names.join(", ")),
-    ]
+    );
+    Ok(findings)
+}
+
+fn none(context: &Context<'_>) -> Judgement {
+    let inventory = context.inventory;
+    let Ok(tree) = &inventory.tree else {
+        return Err(runner::no_nic(context));
+    };
+    let mut functions = tree.functions();
+    if inventory.rdma.is_unknown() && functions.any(|it| it.identity.is_network()) {
+        let rdma = inventory.rdma.by_ref();
+        rdma.known("whether one of the network cards does RDMA")?;
+    }
+    let every = context.every_nic_by_identity();
+    every.known("which PCI functions are RDMA NICs")?;
+    Ok(Finding::fail("there is no RDMA NIC")
+        .evidence("/sys/class/infiniband", "no device that is a PCI function")
+        .evidence(
+            "/sys/bus/pci/devices",
+            "no InfiniBand controller and no NIC of vendor 0x15b3",
+        )
+        .fix(Fix::manual(
+            "Make an RDMA NIC visible",
+            "seat the card; in a virtual machine, pass the NIC or one of its virtual functions \
+             through; in a container, share /dev/infiniband and look again",
+        )))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn nics_pass_with_and_without_their_driver() {
@@ -88,16 +82,33 @@ mod tests {
                 .starts_with("10 ")
         );
         let unbound = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdicts(&CHECK, &unbound), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &unbound), [Pass]);
+    }
+
+    #[test]
+    fn a_nic_that_reads_as_ones_fails_beside_the_others() {
+        let at = format!("/sys/bus/pci/devices/{}/config", example::NICS[2]);
+        let node = example::healthy().file(&at, [0xff; 64]);
+        let found = worst(&CHECK, &node);
+        assert_eq!(found.verdict, Fail);
+        assert_eq!(found.subject.to_string(), "mlx5_2");
+    }
+
+    #[test]
+    fn a_maker_that_was_not_captured_is_not_the_absence_of_a_nic() {
+        let node = MemorySource::new()
+            .directory("/sys/class/infiniband")
+            .file("/sys/bus/pci/devices/0000:41:00.0/device", "0x1021\n");
+        assert_eq!(verdicts(&CHECK, &node), [Unknown]);
+        let named = node
+            .file("/sys/bus/pci/devices/0000:41:00.0/vendor", "0x10de\n")
+            .file("/sys/bus/pci/devices/0000:41:00.0/class", "0x030200\n");
+        assert_eq!(verdicts(&CHECK, &named), [Fail]);
     }
 
     #[test]
     fn a_node_without_one_fails_and_one_that_was_not_read_is_not_judged() {
         let bare = MemorySource::new().directory("/sys/bus/pci/devices");
-        assert_eq!(verdicts(&CHECK, &bare), [Verdict::Fail]);
-        assert_eq!(
-            verdicts(&CHECK, &MemorySource::partial()),
-            [Verdict::Unknown]
-        );
+        assert_eq!(verdicts(&CHECK, &bare), [Fail]);
     }
 }

@@ -1,60 +1,36 @@
-//! `nvidia.flavour`: NVIDIA's kernel modules are the open ones.
-
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::facts::Flavour;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.flavour"),
-    group: Group::Modules,
     title: "NVIDIA's kernel modules are the open ones",
-    documentation: Documentation {
-        means: "Only the open modules export GPU memory as dma-buf. With the proprietary ones a \
-                peer-memory module is the only way for a NIC into GPU memory.",
-        reads: "/proc/driver/nvidia/version (`Open Kernel Module`), /sys/module/nvidia/taint (P: \
-                proprietary).",
-        judges: "pass: open. warn: proprietary. skip: not loaded, or no GPU; nvidia.version tells.",
-        sources: &[
-            "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
-            "https://github.com/openucx/ucx/pull/11002",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "Only the open modules export GPU memory as dma-buf. With the proprietary ones a \
+          peer-memory module is the only way for a NIC into GPU memory.",
+    inputs: "/proc/driver/nvidia/version (`Open Kernel Module`), /sys/module/nvidia/taint (P: \
+          proprietary).",
+    criteria: "pass: open. warn: proprietary. skip: not loaded, or no GPU; nvidia.version reports it.",
+    sources: &[
+        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
+        "https://github.com/openucx/ucx/pull/11002",
+    ],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    if context.inventory.tree.is_present() && context.inventory.gpus.is_empty() {
-        return vec![super::no_gpu(context)];
+fn run(context: &Context<'_>) -> Judgement {
+    if context.inventory.tree.is_ok() && context.inventory.gpus.is_empty() {
+        return Err(runner::no_gpu(context));
     }
-    let driver = match &context.facts().nvidia {
-        Datum::Present(driver) => driver,
-        Datum::Missing => return vec![Finding::skip("NVIDIA's driver is not loaded")],
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the flavour of NVIDIA's driver",
-                absent,
-            )];
-        }
-    };
+    let driver = context.facts().nvidia.by_ref().known_or_skip(
+        "the flavour of NVIDIA's driver",
+        "NVIDIA's driver is not loaded",
+    )?;
     let finding = match driver.flavour {
-        Flavour::Open => Finding::pass(
-            Subject::Node,
-            "the open modules are loaded, which can export dma-buf",
-        ),
+        Flavour::Open => Finding::pass("the open modules are loaded, which can export dma-buf"),
         Flavour::Proprietary if before_turing(context) => Finding::warn(
-            Subject::Node,
             "the proprietary modules are loaded, which these GPUs need: a peer-memory module is \
              the only way for NICs into their memory",
         ),
         Flavour::Proprietary => Finding::warn(
-            Subject::Node,
             "the proprietary modules are loaded, which export no dma-buf: a peer-memory module is \
              the only way for NICs into GPU memory",
         )
@@ -69,22 +45,22 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             ),
         ),
     };
-    let text = context.text("/proc/driver/nvidia/version").into_present();
+    let text = context.text("/proc/driver/nvidia/version").ok();
     let line = text.unwrap_or_default();
     let mut finding = finding.evidence(
         "/proc/driver/nvidia/version",
         line.lines().next().unwrap_or_default(),
     );
-    if let Datum::Present(taint) = context.text("/sys/module/nvidia/taint") {
+    if let Ok(taint) = context.text("/sys/module/nvidia/taint") {
         finding = finding.evidence("/sys/module/nvidia/taint", taint);
     }
-    vec![finding]
+    Ok(finding)
 }
 
 /// Whether a GPU is known to be older than Turing (compute capability 7.5), which the open modules
 /// do not serve.
 fn before_turing(context: &Context<'_>) -> bool {
-    let Some(cuda) = context.facts().cuda.present() else {
+    let Some(cuda) = context.facts().cuda.as_ref().ok() else {
         return false;
     };
     cuda.devices.iter().any(|device| {
@@ -101,24 +77,21 @@ fn before_turing(context: &Context<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     const CLOSED: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n";
 
     #[test]
     fn open_modules_pass_and_proprietary_ones_are_warned_of() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let closed = example::healthy().file("/proc/driver/nvidia/version", CLOSED);
         let found = worst(&CHECK, &closed);
-        assert_eq!((found.verdict, found.fixes.len()), (Verdict::Warn, 1));
+        assert_eq!((found.verdict, found.fixes.len()), (Warn, 1));
     }
 
     #[test]
-    fn gpus_that_the_open_modules_do_not_serve_are_not_told_to_take_them() {
+    fn gpus_that_the_open_modules_do_not_serve_are_not_advised_to_take_them() {
         let volta = example::healthy()
             .file("/proc/driver/nvidia/version", CLOSED)
             .file(
@@ -131,7 +104,6 @@ mod tests {
     #[test]
     fn what_is_not_loaded_or_not_known_is_not_judged() {
         let none = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -1,32 +1,20 @@
-//! `nvidia.params`: no parameter of NVIDIA's driver switches a safety check or GPUDirect RDMA off.
-
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Effect, Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.params"),
-    group: Group::Modules,
     title: "no parameter of NVIDIA's driver is in the way",
-    documentation: Documentation {
-        means: "Some parameters decide about peers. GrdmaPciTopoCheckOverride=1 has the driver \
-                skip the check that a mapping is safe on this platform, 2 has it refuse every \
-                mapping. GPU-initiated transports of old needed PeerMappingOverride and \
-                EnableStreamMemOPs.",
-        reads: "/proc/driver/nvidia/params.",
-        judges: "warn: GrdmaPciTopoCheckOverride 1 or 2. pass: otherwise; what is set is in the \
-                 evidence. skip: the driver is not loaded.",
-        sources: &[
-            "NVIDIA open-gpu-kernel-modules kernel-open/nvidia/nv-reg.h",
-            "https://github.com/NVIDIA/nvshmem/issues/23",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "Some parameters decide about peers. GrdmaPciTopoCheckOverride=1 has the driver skip the \
+          check that a mapping is safe on this platform, 2 has it refuse every mapping. \
+          GPU-initiated transports of old needed PeerMappingOverride and EnableStreamMemOPs.",
+    inputs: "/proc/driver/nvidia/params.",
+    criteria: "warn: GrdmaPciTopoCheckOverride 1 or 2. pass: otherwise; what is set is in the \
+          evidence. skip: the driver is not loaded.",
+    sources: &[
+        "NVIDIA open-gpu-kernel-modules kernel-open/nvidia/nv-reg.h",
+        "https://github.com/NVIDIA/nvshmem/issues/23",
+    ],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
 const PATH: &str = "/proc/driver/nvidia/params";
@@ -39,18 +27,11 @@ const SHOWN: [&str; 5] = [
     "RegistryDwords",
 ];
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let text = match context.text(PATH) {
-        Datum::Present(text) => text,
-        Datum::Missing => return vec![Finding::skip("NVIDIA's driver is not loaded")],
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the list of parameters of NVIDIA's driver",
-                &absent,
-            )];
-        }
-    };
+fn run(context: &Context<'_>) -> Judgement {
+    let text = context.text(PATH).known_or_skip(
+        "the list of parameters of NVIDIA's driver",
+        "NVIDIA's driver is not loaded",
+    )?;
     let value = |name: &str| {
         text.lines()
             .filter_map(|line| line.split_once(':'))
@@ -59,31 +40,29 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     };
     let mut finding = match value(OVERRIDE) {
         Some("1") => Finding::warn(
-            Subject::Node,
             "GrdmaPciTopoCheckOverride=1: the driver maps for peers without checking that the \
              platform carries it, where data may be lost without an error",
         )
         .fix(unset()),
-        Some("2") => Finding::warn(
-            Subject::Node,
-            "GrdmaPciTopoCheckOverride=2: the driver refuses every mapping for peers",
-        )
-        .fix(unset()),
-        _ => Finding::pass(Subject::Node, "no parameter is in the way"),
+        Some("2") => {
+            Finding::warn("GrdmaPciTopoCheckOverride=2: the driver refuses every mapping for peers")
+                .fix(unset())
+        }
+        _ => Finding::pass("no parameter is in the way"),
     };
     for name in SHOWN {
         if let Some(value) = value(name) {
             finding = finding.evidence(format!("{PATH}: {name}"), value);
         }
     }
-    vec![finding]
+    Ok(finding)
 }
 
 fn unset() -> Fix {
     Fix::manual(
         "Take the parameter out",
         "remove NVreg_GrdmaPciTopoCheckOverride from /etc/modprobe.d, rebuild the initramfs, and \
-         load the driver anew",
+         load the driver again",
     )
     .effect(Effect::AtReboot)
     .risk(Risk::Medium, "every process on the GPUs ends")
@@ -91,28 +70,21 @@ fn unset() -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn what_is_set_is_shown_and_overrides_are_warned_of() {
         let found = worst(&CHECK, &example::healthy());
-        assert_eq!((found.verdict, found.evidence.len()), (Verdict::Pass, 5));
+        assert_eq!((found.verdict, found.evidence.len()), (Pass, 5));
         for value in ["1", "2"] {
             let node = example::healthy().file(PATH, format!("{OVERRIDE}: {value}\n"));
-            assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+            assert_eq!(verdict(&CHECK, &node), Warn);
         }
     }
 
     #[test]
-    fn without_a_driver_or_a_capture_nothing_is_judged() {
-        assert_eq!(
-            verdict(&CHECK, &example::healthy().without(PATH)),
-            Verdict::Skip
-        );
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    fn without_a_driver_nothing_is_judged() {
+        assert_eq!(verdict(&CHECK, &example::healthy().without(PATH)), Skip);
     }
 }

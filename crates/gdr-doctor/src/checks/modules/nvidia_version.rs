@@ -1,105 +1,76 @@
-//! `nvidia.version`: NVIDIA's kernel driver is loaded, and new enough for dma-buf.
-
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::facts::NvidiaDriver;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Risk};
-use crate::reach::{DMABUF_DRIVER, DMABUF_KERNEL, dmabuf_everywhere};
+use crate::checks::prelude::*;
+use crate::gpudirect_support::{DMABUF_DRIVER, DMABUF_KERNEL, dmabuf_everywhere};
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.version"),
-    group: Group::Modules,
     title: "NVIDIA's driver is loaded and new enough",
-    documentation: Documentation {
-        means: "Nothing reaches a GPU without NVIDIA's kernel driver. From 515 on, together with \
-                kernel 5.12 and CUDA 11.7, GPU memory is exported as dma-buf, which needs no \
-                peer-memory module.",
-        reads: "/proc/driver/nvidia/version, /proc/sys/kernel/osrelease.",
-        judges: "pass: driver 515 or later on kernel 5.12 or later. warn: older: only a \
-                 peer-memory module is left. fail: not loaded. skip: no GPU.",
-        sources: &[
-            "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
-            "Linux drivers/infiniband/core/umem_dmabuf.c, since 5.12",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[CheckId("gpu.present"), CheckId("modules.lockdown")],
-    run,
+    why: "Nothing reaches a GPU without NVIDIA's kernel driver. From 515 on, together with kernel \
+          5.12 and CUDA 11.7, GPU memory is exported as dma-buf, which needs no peer-memory \
+          module.",
+    inputs: "/proc/driver/nvidia/version, /proc/sys/kernel/osrelease.",
+    criteria: "pass: driver 515 or later on kernel 5.12 or later. warn: older: only a peer-memory \
+          module is left. fail: not loaded. skip: no GPU.",
+    sources: &[
+        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
+        "Linux drivers/infiniband/core/umem_dmabuf.c, since 5.12",
+    ],
+    symptom_of: &["gpu.present", "modules.lockdown"],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    if context.inventory.tree.is_present() && context.inventory.gpus.is_empty() {
-        return vec![super::no_gpu(context)];
+fn run(context: &Context<'_>) -> Judgement {
+    if context.inventory.tree.is_ok() && context.inventory.gpus.is_empty() {
+        return Err(runner::no_gpu(context));
     }
     let facts = context.facts();
     let path = "/proc/driver/nvidia/version";
     let driver = match &facts.nvidia {
-        Datum::Present(driver) => driver,
-        Datum::Missing => {
-            let finding = Finding::fail(Subject::Node, "NVIDIA's kernel driver is not loaded")
+        Ok(driver) => driver,
+        Err(Absence::Missing) => {
+            let finding = Finding::fail("NVIDIA's kernel driver is not loaded")
                 .evidence(path, "is not there")
-                .fix(Fix::now(
-                    "Load the driver",
-                    Action::LoadModule {
-                        module: "nvidia".to_owned(),
-                    },
-                ))
+                .fix(Fix::now("Load the driver", Action::load("nvidia")))
                 .fix(install());
-            return vec![if is_kept_out(context) {
-                finding.symptom_of(CheckId("gpu.driver"))
+            return Ok(if is_kept_out(context) {
+                finding.symptom_of("gpu.driver")
             } else {
                 finding
-            }];
+            });
         }
         absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the version of NVIDIA's driver",
-                absent,
-            )];
+            return Ok(Finding::unknown("the version of NVIDIA's driver", absent));
         }
     };
-    let first_line = context.text(path).into_present().unwrap_or_default();
+    let first_line = context.text(path).ok().unwrap_or_default();
     let first_line = first_line.lines().next().unwrap_or_default().to_owned();
     let finding = if driver.version.is_at_least(&DMABUF_DRIVER) {
         of_kernel(context, driver)
     } else {
-        Finding::warn(
-            Subject::Node,
-            format!(
-                "driver {driver} is older than 515 and exports no dma-buf: only a peer-memory \
+        Finding::warn(format!(
+            "driver {driver} is older than 515 and exports no dma-buf: only a peer-memory \
                  module is left"
-            ),
-        )
+        ))
         .fix(install())
     };
     let finding = finding.evidence(path, first_line);
-    vec![match context.text("/proc/sys/kernel/osrelease") {
-        Datum::Present(release) => finding.evidence("/proc/sys/kernel/osrelease", release),
+    Ok(match context.text("/proc/sys/kernel/osrelease") {
+        Ok(release) => finding.evidence("/proc/sys/kernel/osrelease", release),
         _ => finding,
-    }]
+    })
 }
 
 /// What the kernel adds to a driver that exports dma-buf.
 fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
     match &context.facts().kernel {
         // A kernel of a distribution may have got it from a later one.
-        Datum::Present(kernel) if dmabuf_everywhere(context) == Datum::Present(true) => {
-            Finding::pass(
-                Subject::Node,
-                format!("driver {driver} on kernel {kernel}, with dma-buf at work"),
-            )
-        }
-        Datum::Present(kernel) if !kernel.is_at_least(&DMABUF_KERNEL) => Finding::warn(
-            Subject::Node,
-            format!(
-                "kernel {kernel} is older than 5.12 and knows no dma-buf for RDMA: only a \
+        Ok(kernel) if dmabuf_everywhere(context) == Ok(true) => Finding::pass(format!(
+            "driver {driver} on kernel {kernel}, with dma-buf at work"
+        )),
+        Ok(kernel) if !kernel.is_at_least(&DMABUF_KERNEL) => Finding::warn(format!(
+            "kernel {kernel} is older than 5.12 and knows no dma-buf for RDMA: only a \
                  peer-memory module is left"
-            ),
-        )
+        ))
         .fix(
             Fix::manual(
                 "Install a newer kernel",
@@ -107,13 +78,11 @@ fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
             )
             .risk(
                 Risk::Medium,
-                "every driver built outside the kernel is built anew",
+                "every driver built outside the kernel is built again",
             ),
         ),
-        Datum::Present(kernel) => {
-            Finding::pass(Subject::Node, format!("driver {driver} on kernel {kernel}"))
-        }
-        absent => Finding::unknown(Subject::Node, "the kernel's version", absent),
+        Ok(kernel) => Finding::pass(format!("driver {driver} on kernel {kernel}")),
+        absent => Finding::unknown("the kernel's version", absent),
     }
 }
 
@@ -121,7 +90,7 @@ fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
 fn is_kept_out(context: &Context<'_>) -> bool {
     context.gpus().any(|gpu| {
         let function = context.function(gpu.bdf);
-        function.is_some_and(|function| function.driver.is_present())
+        function.is_some_and(|function| function.driver.is_ok())
     })
 }
 
@@ -138,35 +107,29 @@ fn install() -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn a_current_driver_on_a_current_kernel_passes() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
     }
 
     #[test]
     fn an_old_driver_or_kernel_is_warned_of() {
         let old = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.161.03  Wed\n";
         let node = example::healthy().file("/proc/driver/nvidia/version", old);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
         let kernel = "/proc/sys/kernel/osrelease";
         let backported = example::healthy().file(kernel, "5.4.0-150-generic\n");
-        assert_eq!(verdict(&CHECK, &backported), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &backported), Pass);
         let old = backported.without(virtual_path::CUDA_DEVICES);
-        assert_eq!(verdict(&CHECK, &old), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &old), Warn);
     }
 
     #[test]
     fn no_driver_fails_and_without_a_gpu_it_does_not_matter() {
         let node = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
-        let bare = MemorySource::new().directory("/sys/bus/pci/devices");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Fail);
     }
 }

@@ -1,85 +1,66 @@
-//! `ofed.flavour`: which RDMA stack runs, and whether one set of libraries goes with it.
-
 use std::collections::BTreeSet;
 
-use gdr_node::{Datum, virtual_path};
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::Fix;
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ofed.flavour"),
-    group: Group::Modules,
     title: "one RDMA stack, with one set of libraries",
-    documentation: Documentation {
-        means: "The RDMA stack is the kernel's own, or MLNX_OFED or DOCA, which brings a place for \
-                peer-memory modules and its own libraries. Two sets of libraries on one machine \
-                get in each other's way: which one a program loads is chance.",
-        reads: "/sys/module/mlx5_core/version, which only MLNX_OFED's has; mlx_compat in \
-                /proc/modules; where libibverbs.so.1 lies.",
-        judges: "info: which stack. warn: libibverbs.so.1 in several places. skip: no mlx5_core.",
-        sources: &[
-            "https://docs.nvidia.com/holoscan (DAQIRI)",
-            "MLNX_OFED user manual",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "The RDMA stack is the kernel's own, or MLNX_OFED or DOCA, which brings a place for \
+          peer-memory modules and its own libraries. Two sets of libraries on one machine get in \
+          each other's way: which one a program loads is chance.",
+    inputs: "/sys/module/mlx5_core/version, which only MLNX_OFED's has; mlx_compat in \
+          /proc/modules; where libibverbs.so.1 lies.",
+    criteria: "info: which stack. warn: libibverbs.so.1 in several places. skip: no mlx5_core.",
+    sources: &[
+        "https://docs.nvidia.com/holoscan (DAQIRI)",
+        "MLNX_OFED user manual",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Judgement {
     let facts = context.facts();
     let version = context.text("/sys/module/mlx5_core/version");
-    let compat = facts.module("mlx_compat").is_present();
+    let compat = facts.module("mlx_compat").is_ok();
     let core = facts.module("mlx5_core");
     let stack = match (&version, compat) {
-        (Datum::Present(version), _) => format!("MLNX_OFED or DOCA {version}"),
+        (Ok(version), _) => format!("MLNX_OFED or DOCA {version}"),
         (_, true) => "MLNX_OFED or DOCA".to_owned(),
-        (Datum::Missing, false) if core.is_present() => "the kernel's own RDMA stack".to_owned(),
-        (Datum::Missing, false) if core == Datum::Missing => {
-            return vec![Finding::skip("mlx5_core is not loaded")];
+        (Err(Absence::Missing), false) if core.is_ok() => "the kernel's own RDMA stack".to_owned(),
+        (Err(Absence::Missing), false) if core == Err(Absence::Missing) => {
+            return Err(Unjudged::skip("mlx5_core is not loaded"));
         }
         (absent, false) => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "which RDMA stack runs",
-                absent,
-            )];
+            return Ok(Finding::unknown("which RDMA stack runs", absent));
         }
     };
     let places = places(context);
     let finding = if places.len() > 1 {
         let places: Vec<&str> = places.iter().map(String::as_str).collect();
-        Finding::warn(
-            Subject::Node,
-            format!(
-                "{stack} runs, and there are several sets of its libraries: {}",
-                places.join(", ")
-            ),
-        )
+        Finding::warn(format!(
+            "{stack} runs, and there are several sets of its libraries: {}",
+            places.join(", ")
+        ))
         .fix(Fix::manual(
             "Leave one set of libraries",
             "remove the rdma-core that does not belong to the stack that runs, and what was \
              installed below /usr/local by hand",
         ))
     } else {
-        Finding::info(Subject::Node, format!("{stack} runs"))
+        Finding::info(format!("{stack} runs"))
     };
-    vec![
-        finding
-            .evidence("/sys/module/mlx5_core/version", version.to_string())
-            .evidence("mlx_compat", if compat { "loaded" } else { "not loaded" }),
-    ]
+    Ok(finding
+        .evidence("/sys/module/mlx5_core/version", version.shown())
+        .evidence("mlx_compat", if compat { "loaded" } else { "not loaded" }))
 }
 
 /// The directories that libibverbs lies in, of the machine's own width.
 fn places(context: &Context<'_>) -> BTreeSet<String> {
     let text = context
         .text(virtual_path::LIBRARIES)
-        .into_present()
+        .ok()
         .unwrap_or_default();
     text.lines()
         .filter_map(|line| line.split(" -> ").next())
@@ -95,16 +76,13 @@ fn places(context: &Context<'_>) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn either_stack_is_named() {
         let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Verdict::Info);
+        assert_eq!(found.verdict, Info);
         assert!(found.summary.contains("24.10-2.1.8"), "{}", found.summary);
         let inbox = example::healthy()
             .without("/sys/module/mlx5_core/version")
@@ -123,20 +101,16 @@ mod tests {
                 ),
             )
         };
-        assert_eq!(verdict(&CHECK, &with("/usr/local/lib")), Verdict::Warn);
-        assert_eq!(verdict(&CHECK, &with("/lib64")), Verdict::Info);
-        assert_eq!(
-            verdict(&CHECK, &with("/usr/lib/i386-linux-gnu")),
-            Verdict::Info
-        );
+        assert_eq!(verdict(&CHECK, &with("/usr/local/lib")), Warn);
+        assert_eq!(verdict(&CHECK, &with("/lib64")), Info);
+        assert_eq!(verdict(&CHECK, &with("/usr/lib/i386-linux-gnu")), Info);
     }
 
     #[test]
-    fn without_mlx5_or_a_capture_nothing_is_judged() {
+    fn without_mlx5_nothing_is_judged() {
         let none = example::healthy()
             .without("/sys/module/mlx5_core")
             .file("/proc/modules", "");
-        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

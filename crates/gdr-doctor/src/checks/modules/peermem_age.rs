@@ -1,83 +1,63 @@
-//! `peermem.age`: the peer-memory module is not one of those that lose track of their pages.
-
-use gdr_node::{Datum, virtual_path};
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
-use crate::reach;
+use crate::checks::prelude::*;
+use crate::gpudirect_support;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.age"),
-    group: Group::Modules,
     title: "the peer-memory module is not too old",
-    documentation: Documentation {
-        means: "Before branch 510 nvidia_peermem could free pages that the driver had taken back \
-                already: the log fills with `invalid context` or `invalid page_table`, and \
-                processes hang while they end.",
-        reads: "/proc/driver/nvidia/version; the kernel's log: `nv_get_p2p_free_callback`.",
-        judges: "pass: 510 or later and no such line; of branch 470, which got the correction \
-                 late, no such line. warn: older, or such a line. skip: no peer-memory module is \
-                 loaded.",
-        sources: &[
-            "https://github.com/Mellanox/nv_peer_memory/issues/112",
-            "https://github.com/Mellanox/nv_peer_memory/issues/120",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("peermem.conflict")],
-    run,
+    why: "Before branch 510 nvidia_peermem could free pages that the driver had taken back \
+          already: the log fills with `invalid context` or `invalid page_table`, and processes \
+          hang while they end.",
+    inputs: "/proc/driver/nvidia/version; the kernel's log: `nv_get_p2p_free_callback`.",
+    criteria: "pass: 510 or later and no such line; of branch 470, which got the correction late, \
+          no such line. warn: older, or such a line. skip: no peer-memory module is loaded.",
+    sources: &[
+        "https://github.com/Mellanox/nv_peer_memory/issues/112",
+        "https://github.com/Mellanox/nv_peer_memory/issues/120",
+    ],
+    workloads: Workload::RDMA,
+    symptom_of: &["peermem.conflict"],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let module = match reach::peer_module(context) {
-        Datum::Present(module) => module,
-        Datum::Missing => return vec![Finding::skip("no peer-memory module is loaded")],
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the list of loaded modules",
-                &absent,
-            )];
-        }
-    };
-    let log = context.text(virtual_path::KERNEL_LOG).into_present();
+fn run(context: &Context<'_>) -> Judgement {
+    let module = gpudirect_support::peer_module(context).known_or_skip(
+        "the list of loaded modules",
+        "no peer-memory module is loaded",
+    )?;
+    let log = context.text(virtual_path::KERNEL_LOG).ok();
     let complaint = (log.iter().flat_map(|log| log.lines())).find(|line| {
         line.contains("nv_get_p2p_free_callback")
             || (line.contains("peermem") || line.contains("nv_peer_mem"))
                 && (line.contains("invalid context") || line.contains("invalid page_table"))
     });
     let driver = match &context.facts().nvidia {
-        Datum::Present(driver) => driver,
+        Ok(driver) => driver,
         absent => {
-            return vec![match complaint {
+            return Ok(match complaint {
                 Some(line) => complained(module, line),
-                None => Finding::unknown(Subject::Node, "the version of NVIDIA's driver", absent),
-            }];
+                None => Finding::unknown("the version of NVIDIA's driver", absent),
+            });
         }
     };
     let branch = driver.version.0.first().copied().unwrap_or_default();
     let finding = match complaint {
         Some(line) => complained(module, line),
-        None if branch >= 510 || branch == 470 => Finding::pass(
-            Subject::Node,
-            format!("{module} of driver {driver} has not complained"),
-        ),
-        None => Finding::warn(
-            Subject::Node,
-            format!("{module} of driver {driver} is from before 510 and may lose track of pages"),
-        )
+        None if branch >= 510 || branch == 470 => {
+            Finding::pass(format!("{module} of driver {driver} has not complained"))
+        }
+        None => Finding::warn(format!(
+            "{module} of driver {driver} is from before 510 and may lose track of pages"
+        ))
         .fix(upgrade()),
     };
-    vec![finding.evidence("/proc/driver/nvidia/version", driver.to_string())]
+    Ok(finding.evidence("/proc/driver/nvidia/version", driver))
 }
 
 fn complained(module: &str, line: &str) -> Finding {
-    Finding::warn(
-        Subject::Node,
-        format!("{module} lost track of pages that the driver had taken back"),
-    )
+    Finding::warn(format!(
+        "{module} lost track of pages that the driver had taken back"
+    ))
     .evidence("kernel log", line)
     .fix(upgrade())
 }
@@ -93,11 +73,8 @@ fn upgrade() -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::verdict;
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn driver(version: &str) -> MemorySource {
         example::healthy().file(
@@ -108,23 +85,22 @@ mod tests {
 
     #[test]
     fn age_or_a_complaint_is_warned_of() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
-        assert_eq!(verdict(&CHECK, &driver("495.29.05")), Verdict::Warn);
-        assert_eq!(verdict(&CHECK, &driver("470.256.02")), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
+        assert_eq!(verdict(&CHECK, &driver("495.29.05")), Warn);
+        assert_eq!(verdict(&CHECK, &driver("470.256.02")), Pass);
         let complaint = "[ 1.0] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected \
                          invalid context, skipping further processing\n";
         let node = driver("470.57.02").file(virtual_path::KERNEL_LOG, complaint);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
     }
 
     #[test]
-    fn without_a_module_or_a_capture_nothing_is_judged() {
+    fn without_a_module_nothing_is_judged() {
         let none = example::healthy()
             .file("/proc/modules", "")
             .without("/sys/module/nvidia_peermem");
-        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &none), Skip);
         let unread = example::healthy().not_collected("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &unread), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &unread), Unknown);
     }
 }

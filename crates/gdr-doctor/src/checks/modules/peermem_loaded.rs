@@ -1,69 +1,54 @@
-//! `peermem.loaded`: a peer-memory module is loaded, or dma-buf makes one needless.
-
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::facts::{Container, Flavour};
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Effect, Fix, Persistence, Risk};
+use crate::checks::prelude::*;
+use crate::gpudirect_support;
 use crate::peermem::PeerMemory;
-use crate::reach;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.loaded"),
-    group: Group::Modules,
     title: "a NIC has a way into GPU memory: dma-buf or a peer-memory module",
-    documentation: Documentation {
-        means: "A NIC reaches GPU memory by dma-buf or by a peer-memory module (nvidia_peermem, \
-                before it nv_peer_mem). With neither, registering GPU memory fails with `Bad \
-                address`, or a library stages through the host and is slow without a word.",
-        reads: "/proc/modules, /sys/module/nvidia_peermem, /sys/module/nv_peer_mem; for dma-buf \
-                what dmabuf.gpu and dmabuf.nic read.",
-        judges: "pass: one is loaded, or dma-buf works everywhere. info: none is, and dma-buf \
-                 works as far as is known. warn: none is, and dma-buf does not work. fail: the \
-                 same with proprietary modules. skip: no GPU or no NIC.",
-        sources: &[
-            "NVIDIA driver README, chapter GPUDirect RDMA Peer Memory Client",
-            "NCCL src/transport/net_ib/gdr.cc",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[
-        CheckId("gpu.present"),
-        CheckId("nvidia.version"),
-        CheckId("peermem.symbol"),
+    why: "A NIC reaches GPU memory by dma-buf or by a peer-memory module (nvidia_peermem, before \
+          it nv_peer_mem). With neither, registering GPU memory fails with `Bad address`, or a \
+          library stages through the host and is slow without a word.",
+    inputs: "/proc/modules, /sys/module/nvidia_peermem, /sys/module/nv_peer_mem; for dma-buf what \
+          dmabuf.gpu and dmabuf.nic read.",
+    criteria: "pass: one is loaded, or dma-buf works everywhere. info: none is, and dma-buf works \
+          as far as is known. warn: none is, and dma-buf does not work. fail: the same with \
+          proprietary modules. skip: no GPU or no NIC.",
+    sources: &[
+        "NVIDIA driver README, chapter GPUDirect RDMA Peer Memory Client",
+        "NCCL src/transport/net_ib/gdr.cc",
     ],
-    run,
+    workloads: Workload::RDMA,
+    symptom_of: &["gpu.present", "nvidia.version", "peermem.symbol"],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let module = reach::peer_module(context);
-    let everywhere = reach::dmabuf_everywhere(context);
+fn run(context: &Context<'_>) -> Judgement {
+    let module = gpudirect_support::peer_module(context);
+    let everywhere = gpudirect_support::dmabuf_everywhere(context);
     let finding = match (&module, &everywhere) {
-        (Datum::Present(module), _) => Finding::pass(Subject::Node, format!("{module} is loaded"))
-            .evidence("/proc/modules", *module),
-        (_, Datum::Present(true)) => Finding::pass(
-            Subject::Node,
+        (Ok(module), _) => {
+            Finding::pass(format!("{module} is loaded")).evidence("/proc/modules", *module)
+        }
+        (_, Ok(true)) => Finding::pass(
             "dma-buf works between every GPU and its NICs, which needs no peer-memory module",
         ),
-        _ if context.gpus().next().is_none() => super::no_gpu(context),
-        _ if context.nics().is_empty() => super::no_nic(context),
-        (Datum::Missing, Datum::Present(false)) => neither(context),
-        (Datum::Missing, _) => Finding::info(
-            Subject::Node,
+        _ if context.gpus().next().is_none() => return Err(runner::no_gpu(context)),
+        _ if context.nics().is_empty() => return Err(runner::no_nic(context)),
+        (Err(Absence::Missing), Ok(false)) => neither(context),
+        (Err(Absence::Missing), _) => Finding::info(
             "no peer-memory module is loaded; whether dma-buf works was not tried with every NIC",
         )
         .fix(load(context)),
-        (absent, _) => Finding::unknown(Subject::Node, "the list of loaded modules", absent),
+        (absent, _) => Finding::unknown("the list of loaded modules", absent),
     };
-    vec![finding]
+    Ok(finding)
 }
 
 fn neither(context: &Context<'_>) -> Finding {
     let facts = context.facts();
     let proprietary =
-        (facts.nvidia.present()).is_some_and(|driver| driver.flavour == Flavour::Proprietary);
+        (facts.nvidia.as_ref().ok()).is_some_and(|driver| driver.flavour == Flavour::Proprietary);
     let (verdict, why) = if proprietary {
         (
             Verdict::Fail,
@@ -77,7 +62,7 @@ fn neither(context: &Context<'_>) -> Finding {
              go through the host",
         )
     };
-    Finding::new(verdict, Subject::Node, why)
+    Finding::new(verdict, why)
         .evidence("/proc/modules", "neither nvidia_peermem nor nv_peer_mem")
         .fix(load(context))
 }
@@ -90,7 +75,7 @@ fn load(context: &Context<'_>) -> Fix {
     .then(PeerMemory::enable())
     .effect(Effect::Now)
     .persistence(Persistence::Permanent);
-    if context.facts().container.present() == Some(&Container::Yes) {
+    if context.facts().container.as_ref().ok() == Some(&Container::Yes) {
         fix.risk(Risk::Low, "on the host: a container cannot load modules")
     } else {
         fix
@@ -99,10 +84,8 @@ fn load(context: &Context<'_>) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
+    use crate::checks::fixture::*;
 
     fn unloaded() -> MemorySource {
         example::healthy()
@@ -119,16 +102,16 @@ mod tests {
 
     #[test]
     fn either_way_passes() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
-        assert_eq!(verdict(&CHECK, &unloaded()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
+        assert_eq!(verdict(&CHECK, &unloaded()), Pass);
         let old = unloaded().file("/sys/module/nv_peer_mem/initstate", "live\n");
-        assert_eq!(verdict(&CHECK, &old), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &old), Pass);
     }
 
     #[test]
     fn neither_way_is_bad_and_worse_with_proprietary_modules() {
         let found = worst(&CHECK, &proprietary());
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
             "modprobe nvidia_peermem"
@@ -136,11 +119,11 @@ mod tests {
         let old = unloaded()
             .without(virtual_path::CUDA_DEVICES)
             .file("/proc/sys/kernel/osrelease", "5.4.0\n");
-        assert_eq!(verdict(&CHECK, &old), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &old), Warn);
     }
 
     #[test]
-    fn a_container_is_told_that_the_host_has_to_load_it() {
+    fn a_container_is_advised_that_the_host_has_to_load_it() {
         let node = proprietary().file("/.dockerenv", "");
         let caution = worst(&CHECK, &node).fixes[0].caution.clone();
         assert!(caution.unwrap().contains("on the host"));
@@ -149,9 +132,8 @@ mod tests {
     #[test]
     fn what_was_not_tried_or_not_collected_is_said() {
         let untried = unloaded().without(virtual_path::VERBS_DEVICES);
-        assert_eq!(verdict(&CHECK, &untried), Verdict::Info);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &untried), Info);
         let none = unloaded().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -1,105 +1,82 @@
-//! `peermem.registered`: the peer-memory module that is loaded has joined the RDMA stack.
-
-use gdr_node::Datum;
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Fix, Risk};
-use crate::reach;
+use crate::checks::prelude::*;
+use crate::gpudirect_support;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.registered"),
-    group: Group::Modules,
     title: "the peer-memory module has joined the RDMA stack",
-    documentation: Documentation {
-        means: "A peer-memory module that is loaded is of no use unless it registered itself with \
-                ib_core: after the RDMA stack was replaced under it, it may be loaded and serve \
-                nobody.",
-        reads: "/proc/modules: whether ib_core is used by the module; \
-                /sys/kernel/mm/memory_peers/{nv_mem,nv_mem_nc}.",
-        judges: "pass: either shows it. warn: loaded, and neither does. skip: no such module is \
-                 loaded. unknown: the modules are not known.",
-        sources: &[
-            "https://github.com/leptonai/gpud components/accelerator/nvidia/peermem",
-            "NCCL src/transport/net_ib/gdr.cc (/sys/kernel/mm/memory_peers)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("peermem.symbol"), CheckId("peermem.conflict")],
-    run,
+    why: "A peer-memory module that is loaded is of no use unless it registered itself with \
+          ib_core: after the RDMA stack was replaced under it, it may be loaded and serve no device.",
+    inputs: "/proc/modules: whether ib_core is used by the module; \
+          /sys/kernel/mm/memory_peers/{nv_mem,nv_mem_nc}.",
+    criteria: "pass: either shows it. warn: loaded, and neither does. skip: no such module is \
+          loaded. unknown: the modules are not known.",
+    sources: &[
+        "https://github.com/leptonai/gpud components/accelerator/nvidia/peermem",
+        "NCCL src/transport/net_ib/gdr.cc (/sys/kernel/mm/memory_peers)",
+    ],
+    workloads: Workload::RDMA,
+    symptom_of: &["peermem.symbol", "peermem.conflict"],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
 const CLIENTS: &str = "/sys/kernel/mm/memory_peers";
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let module = match reach::peer_module(context) {
-        Datum::Present(module) => module,
-        Datum::Missing => return vec![Finding::skip("no peer-memory module is loaded")],
-        absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "the list of loaded modules",
-                &absent,
-            )];
-        }
-    };
-    let clients = context.source.list(CLIENTS).into_present();
+fn run(context: &Context<'_>) -> Judgement {
+    let module = gpudirect_support::peer_module(context).known_or_skip(
+        "the list of loaded modules",
+        "no peer-memory module is loaded",
+    )?;
+    let clients = context.source.list(CLIENTS).ok();
     let client = clients
         .unwrap_or_default()
         .into_iter()
         .find(|name| name.starts_with("nv_mem"));
     if let Some(client) = client {
-        return vec![
-            Finding::pass(Subject::Node, format!("{module} is a client of ib_core"))
-                .evidence(CLIENTS, client),
-        ];
+        return Ok(
+            Finding::pass(format!("{module} is a client of ib_core")).evidence(CLIENTS, client)
+        );
     }
     let core = context.facts().module("ib_core");
     let users = match &core {
-        Datum::Present(core) => core.users.join(","),
-        Datum::Missing => "ib_core is not a module here".to_owned(),
+        Ok(core) => core.users.join(","),
+        Err(Absence::Missing) => "ib_core is not a module here".to_owned(),
         absent => {
-            return vec![Finding::unknown(Subject::Node, "who uses ib_core", absent)];
+            return Ok(Finding::unknown("who uses ib_core", absent));
         }
     };
     let joined = users.split(',').any(|user| user == module);
-    let made_up_for = reach::dmabuf_everywhere(context) == Datum::Present(true);
+    let made_up_for = gpudirect_support::dmabuf_everywhere(context) == Ok(true);
     let finding = if joined {
-        Finding::pass(Subject::Node, format!("{module} is a client of ib_core"))
+        Finding::pass(format!("{module} is a client of ib_core"))
     } else {
         Finding::new(
             super::unless(made_up_for, Verdict::Warn),
-            Subject::Node,
             format!("{module} is loaded and has not joined ib_core: it serves no NIC"),
         )
         .fix(
             Fix::now(
-                "Load it anew",
+                "Load it again",
                 Action::UnloadModule {
                     module: module.to_owned(),
                 },
             )
-            .then(Action::LoadModule {
-                module: module.to_owned(),
-            })
+            .then(Action::load(module.to_owned()))
             .risk(Risk::Medium, "jobs that have GPU memory registered lose it"),
         )
         .fix(Fix::manual(
-            "Build it anew",
+            "Build it again",
             "reinstall the NVIDIA driver after the RDMA stack, so that the module is built \
              against what is loaded",
         ))
     };
-    vec![finding.evidence("/proc/modules, users of ib_core", users)]
+    Ok(finding.evidence("/proc/modules, users of ib_core", users))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::verdict;
+    use crate::checks::fixture::*;
 
     fn not_joined() -> MemorySource {
         example::healthy()
@@ -113,14 +90,14 @@ mod tests {
 
     #[test]
     fn a_client_passes_by_either_sign() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let by_users = example::healthy().without("/sys/kernel/mm/memory_peers");
-        assert_eq!(verdict(&CHECK, &by_users), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &by_users), Pass);
     }
 
     #[test]
-    fn one_that_is_loaded_and_serves_nobody_is_warned_of() {
-        assert_eq!(verdict(&CHECK, &not_joined()), Verdict::Warn);
+    fn one_that_is_loaded_and_serves_no_device_is_warned_of() {
+        assert_eq!(verdict(&CHECK, &not_joined()), Warn);
     }
 
     #[test]
@@ -128,7 +105,6 @@ mod tests {
         let none = example::healthy()
             .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
             .without("/sys/module/nvidia_peermem");
-        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

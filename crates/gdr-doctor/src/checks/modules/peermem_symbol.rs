@@ -1,97 +1,76 @@
-//! `peermem.symbol`: a peer-memory module can be loaded here at all.
-
-use gdr_node::{Datum, virtual_path};
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Fix, Risk};
-use crate::reach;
+use crate::checks::prelude::*;
+use crate::gpudirect_support;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.symbol"),
-    group: Group::Modules,
     title: "the RDMA stack takes peer-memory modules",
-    documentation: Documentation {
-        means: "nvidia_peermem registers itself with ib_core, which has a place for it in \
-                MLNX_OFED, DOCA and some kernels of distributions, and not in the kernel as \
-                released. A module that was built without that place refuses to load with \
-                `Invalid argument`: its whole start is compiled to that error.",
-        reads: "/proc/kallsyms: ib_register_peer_memory_client; the kernel's modules.dep: whether \
-                nvidia-peermem depends on ib_core.",
-        judges: "pass: loaded, or the symbol is there. fail: it is not and dma-buf does not work \
-                 either. info: it is not and dma-buf works. warn: it is not and whether dma-buf \
-                 works is not known. unknown: symbols are not to be seen. skip: no RDMA NIC.",
-        sources: &[
-            "NVIDIA open-gpu-kernel-modules kernel-open/nvidia-peermem/nvidia-peermem.c \
+    why: "nvidia_peermem registers itself with ib_core, which has a place for it in MLNX_OFED, \
+          DOCA and some kernels of distributions, and not in the kernel as released. A module that \
+          was built without that place refuses to load with `Invalid argument`: its whole start is \
+          compiled to that error.",
+    inputs: "/proc/kallsyms: ib_register_peer_memory_client; the kernel's modules.dep: whether \
+          nvidia-peermem depends on ib_core.",
+    criteria: "pass: loaded, or the symbol is there. fail: it is not and dma-buf does not work \
+          either. info: it is not and dma-buf works. warn: it is not and whether dma-buf works is \
+          not known. unknown: symbols are not to be seen. skip: no RDMA NIC.",
+    sources: &[
+        "NVIDIA open-gpu-kernel-modules kernel-open/nvidia-peermem/nvidia-peermem.c \
              (NV_MLNX_IB_PEER_MEM_SYMBOLS_PRESENT)",
-            "https://bugs.launchpad.net/bugs/1923104",
-            "https://github.com/Mellanox/nv_peer_memory/issues/116",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+        "https://bugs.launchpad.net/bugs/1923104",
+        "https://github.com/Mellanox/nv_peer_memory/issues/116",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
 const SYMBOL: &str = "ib_register_peer_memory_client";
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    if let Datum::Present(module) = reach::peer_module(context) {
-        return vec![
-            Finding::pass(Subject::Node, format!("{module} is loaded, so it could be"))
-                .evidence("/proc/modules", module),
-        ];
+fn run(context: &Context<'_>) -> Judgement {
+    if let Ok(module) = gpudirect_support::peer_module(context) {
+        return Ok(Finding::pass(format!("{module} is loaded, so it could be"))
+            .evidence("/proc/modules", module));
     }
     if context.nics().is_empty() {
-        return vec![super::no_nic(context)];
+        return Err(runner::no_nic(context));
     }
     let symbols = match context.text(virtual_path::SYMBOLS) {
-        Datum::Present(symbols) => symbols,
+        Ok(symbols) => symbols,
         absent => {
-            return vec![Finding::unknown(
-                Subject::Node,
-                "whether ib_core has a place for peer-memory modules",
-                // No symbol at all is to be seen where addresses are hidden.
-                &absent.and_then(|_| Datum::<()>::Denied),
-            )];
+            return Ok(Finding::unknown(
+                "whether ib_core has a place for peer-memory modules", // No symbol at all is to be seen where addresses are hidden.
+                &absent.and(Err::<(), _>(Absence::Denied)),
+            ));
         }
     };
     let line = symbols
         .lines()
         .find(|line| line.split_whitespace().any(|word| word == SYMBOL));
     let Some(line) = line else {
-        return vec![
-            lacking(
-                context,
-                "ib_core has no place for peer-memory modules (the kernel's own RDMA stack), so \
+        return Ok(lacking(
+            context,
+            "ib_core has no place for peer-memory modules (the kernel's own RDMA stack), so \
                  that nvidia_peermem refuses to load with `Invalid argument`",
-            )
-            .evidence("/proc/kallsyms", format!("no {SYMBOL}")),
-        ];
+        )
+        .evidence("/proc/kallsyms", format!("no {SYMBOL}")));
     };
     if let Some(dependencies) = built_without(context) {
-        return vec![
-            lacking(
-                context,
-                "nvidia_peermem was built before the RDMA stack that is loaded, and refuses to \
+        return Ok(lacking(
+            context,
+            "nvidia_peermem was built before the RDMA stack that is loaded, and refuses to \
                  load with `Invalid argument`",
-            )
-            .evidence("/proc/kallsyms", line)
-            .evidence("modules.dep", dependencies),
-        ];
+        )
+        .evidence("/proc/kallsyms", line)
+        .evidence("modules.dep", dependencies));
     }
-    vec![
-        Finding::pass(Subject::Node, "ib_core takes peer-memory modules")
-            .evidence("/proc/kallsyms", line),
-    ]
+    Ok(Finding::pass("ib_core takes peer-memory modules").evidence("/proc/kallsyms", line))
 }
 
 /// The line of modules.dep by which nvidia-peermem needs nothing of ib_core: it was built without.
 fn built_without(context: &Context<'_>) -> Option<String> {
-    // One that is part of the kernel itself is nobody's dependency.
-    context.facts().module("ib_core").present()?;
-    let text = context.text(virtual_path::MODULE_FILES).into_present()?;
+    // One that is part of the kernel itself is not a dependency of any module.
+    context.facts().module("ib_core").as_ref().ok()?;
+    let text = context.text(virtual_path::MODULE_FILES).ok()?;
     let line = text.lines().find(|line| {
         let file = line.split(':').next().unwrap_or_default();
         file.contains("nvidia-peermem.ko")
@@ -101,7 +80,7 @@ fn built_without(context: &Context<'_>) -> Option<String> {
 
 fn lacking(context: &Context<'_>, why: &str) -> Finding {
     let rebuild = Fix::manual(
-        "Install MLNX_OFED or DOCA, then build NVIDIA's modules anew",
+        "Install MLNX_OFED or DOCA, then build NVIDIA's modules again",
         "install MLNX_OFED or DOCA, reinstall the NVIDIA driver (or `dkms install --force`) so \
          that nvidia_peermem is built against it, then reboot",
     )
@@ -114,18 +93,18 @@ fn lacking(context: &Context<'_>, why: &str) -> Finding {
         "install nvidia-open 515 or later on kernel 5.12 or later: dma-buf needs no such module",
     )
     .risk(Risk::Medium, "every process on the GPUs ends");
-    let by_dmabuf = if context.facts().nvidia == Datum::Missing {
+    let by_dmabuf = if context.facts().nvidia == Err(Absence::Missing) {
         // Of a driver that is not loaded nothing is to be said yet.
-        Datum::Missing
+        Err(Absence::Missing)
     } else {
-        reach::dmabuf_everywhere(context)
+        gpudirect_support::dmabuf_everywhere(context)
     };
     let (verdict, rest) = match by_dmabuf {
-        Datum::Present(true) => (Verdict::Info, "; dma-buf works and makes up for it"),
-        Datum::Present(false) => (Verdict::Fail, ", and dma-buf does not work either"),
+        Ok(true) => (Verdict::Info, "; dma-buf works and makes up for it"),
+        Ok(false) => (Verdict::Fail, ", and dma-buf does not work either"),
         _ => (Verdict::Warn, "; whether dma-buf works is not known"),
     };
-    let finding = Finding::new(verdict, Subject::Node, format!("{why}{rest}"));
+    let finding = Finding::new(verdict, format!("{why}{rest}"));
     if verdict == Verdict::Info {
         finding
     } else {
@@ -135,10 +114,8 @@ fn lacking(context: &Context<'_>, why: &str) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
+    use crate::checks::fixture::*;
 
     fn unloaded() -> MemorySource {
         example::healthy()
@@ -153,18 +130,18 @@ mod tests {
 
     #[test]
     fn a_loaded_module_or_the_symbol_passes() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
-        assert_eq!(verdict(&CHECK, &unloaded()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
+        assert_eq!(verdict(&CHECK, &unloaded()), Pass);
     }
 
     #[test]
     fn without_the_symbol_it_depends_on_dma_buf() {
-        assert_eq!(verdict(&CHECK, &inbox()), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &inbox()), Info);
         let unknown = inbox().without(virtual_path::VERBS_DEVICES);
-        assert_eq!(verdict(&CHECK, &unknown), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &unknown), Warn);
         let old = unknown.file("/proc/sys/kernel/osrelease", "5.4.0\n");
         let found = worst(&CHECK, &old);
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert!(
             found.summary.contains("Invalid argument"),
             "{}",
@@ -178,18 +155,17 @@ mod tests {
         let node = unloaded()
             .file(virtual_path::MODULE_FILES, line)
             .without(virtual_path::VERBS_DEVICES);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
         let good = "extra/nvidia-peermem.ko.xz: extra/nvidia.ko.xz extra/ib_core.ko.xz\n";
         let node = node.file(virtual_path::MODULE_FILES, good);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &node), Pass);
     }
 
     #[test]
     fn hidden_symbols_are_not_missing_symbols() {
         let hidden = unloaded().denied(virtual_path::SYMBOLS);
-        assert_eq!(verdict(&CHECK, &hidden), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &hidden), Unknown);
         let none = unloaded().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -1,38 +1,25 @@
-//! `bond`: RDMA devices that stand for two ports are known.
-
-use gdr_node::Datum;
-
 use super::ports::ports;
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::Fix;
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("bond"),
-    group: Group::Network,
     title: "RDMA devices that stand for two ports (bond, LAG) are known",
-    documentation: Documentation {
-        means: "When two ports of a card are bonded, one RDMA device stands for both, under a name \
-                like mlx5_bond_0. It carries management on many nodes, and libraries that take \
-                every device would use it for data.",
-        reads: "Names in /sys/class/infiniband; the link master of the devices' interfaces.",
-        judges: "info: a device is a bond. skip: none is. unknown: not collected.",
-        sources: &[
-            "Linux drivers/net/ethernet/mellanox/mlx5/core/lag",
-            "https://github.com/stas00/ml-engineering (network debugging)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "When two ports of a card are bonded, one RDMA device stands for both, under a name like \
+          mlx5_bond_0. It carries management on many nodes, and libraries that take every device \
+          would use it for data.",
+    inputs: "Names in /sys/class/infiniband; the link master of the devices' interfaces.",
+    criteria: "info: a device is a bond. skip: none is. unknown: not collected.",
+    sources: &[
+        "Linux drivers/net/ethernet/mellanox/mlx5/core/lag",
+        "https://github.com/stas00/ml-engineering (network debugging)",
+    ],
+    scope: Scope::Several(run),
+    otherwise: Some("no RDMA device stands for two ports"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let ports = match ports(context) {
-        Ok(ports) => ports,
-        Err(why) => return why,
-    };
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    let ports = ports(context)?;
     let mut findings: Vec<Finding> = Vec::new();
     for port in &ports {
         let subject = Subject::Named(port.device.to_owned());
@@ -41,10 +28,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         }
         let master = port.netdev(context).and_then(|netdev| {
             let path = format!("/sys/class/net/{}/master", netdev.name);
-            Some((
-                path.clone(),
-                context.source.link_name(&path).into_present()?,
-            ))
+            Some((path.clone(), context.source.link_name(&path).ok()?))
         });
         let named = port.device.contains("bond");
         if !named && master.is_none() {
@@ -52,14 +36,14 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         }
         let mut finding = match &master {
             Some((_, master)) => {
-                Finding::info(subject, format!("its interface is part of {master}"))
+                Finding::info(format!("its interface is part of {master}")).about(subject)
             }
-            None => Finding::info(subject, "by its name it stands for two ports"),
+            None => Finding::info("by its name it stands for two ports").about(subject),
         };
         if let Some((path, master)) = master {
-            finding = finding.evidence(path, master.clone());
+            finding = finding.evidence(path, &master);
             let text = context.text(&format!("/proc/net/bonding/{master}"));
-            if let Datum::Present(text) = text
+            if let Ok(text) = text
                 && let Some(mode) = text.lines().find(|line| line.starts_with("Bonding Mode"))
             {
                 finding = finding.evidence(format!("/proc/net/bonding/{master}"), mode);
@@ -75,24 +59,21 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     if findings.is_empty() {
         findings.push(Finding::skip("no RDMA device stands for two ports"));
     }
-    findings
+    Ok(findings)
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn devices_of_their_own_are_no_question() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Skip]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Skip]);
     }
 
     #[test]
-    fn a_bond_is_told_of() {
+    fn a_bond_is_reported() {
         let node = example::healthy()
             .link_to(
                 "/sys/class/net/enp6s0np0/master",
@@ -103,17 +84,12 @@ mod tests {
                 "Ethernet Channel Bonding Driver: v6.8\n\nBonding Mode: IEEE 802.3ad\n",
             );
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Info);
+        assert_eq!(found.verdict, Info);
         assert_eq!(found.evidence[1].value, "Bonding Mode: IEEE 802.3ad");
         let named = MemorySource::new().file(
             "/sys/class/infiniband/mlx5_bond_0/ports/1/state",
             "4: ACTIVE\n",
         );
-        assert_eq!(verdict(&CHECK, &named), Verdict::Info);
-    }
-
-    #[test]
-    fn what_was_not_collected_is_unknown() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &named), Info);
     }
 }

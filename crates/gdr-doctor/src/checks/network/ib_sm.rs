@@ -1,60 +1,34 @@
-//! `ib.sm`: a subnet manager has set up the port.
-
-use gdr_node::Datum;
-
-use super::ports::{Port, each};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::Finding;
-use crate::fix::{Action, Fix};
+use super::ports::Port;
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ib.sm"),
-    group: Group::Network,
     title: "InfiniBand ports know their subnet manager",
-    documentation: Documentation {
-        means: "An InfiniBand fabric works only after a subnet manager has given addresses and \
-                routes. Without one ports stay in INIT, and no connection is made.",
-        reads: "/sys/class/infiniband/*/ports/*/sm_lid of InfiniBand ports whose link is up.",
-        judges: "pass: not 0. fail: 0. skip: no InfiniBand port with a link. unknown: not \
-                 collected.",
-        sources: &[
-            "InfiniBand Architecture Specification 14.2.5.6: MasterSMLID",
-            "https://github.com/openucx/ucx/issues/9515",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "An InfiniBand fabric works only after a subnet manager has given addresses and routes. \
+          Without one ports stay in INIT, and no connection is made.",
+    inputs: "/sys/class/infiniband/*/ports/*/sm_lid of InfiniBand ports whose link is up.",
+    criteria: "pass: not 0. fail: 0. skip: no InfiniBand port with a link. unknown: not collected.",
+    sources: &[
+        "InfiniBand Architecture Specification 14.2.5.6: MasterSMLID",
+        "https://github.com/openucx/ucx/issues/9515",
+    ],
+    scope: Scope::Port(Which::LinkedInfiniband, judge),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    each(
-        context,
-        |port| port.is_infiniband() && (port.is_linked() || port.is_active()),
-        |port| judge(context, port),
-        "no InfiniBand port has a link",
-    )
-}
-
-fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
+fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let path = format!("{}/sm_lid", port.path);
-    match context
-        .text(&path)
-        .as_ref()
-        .and_then(|text| lid(text).into())
-    {
-        Datum::Present(0) => Finding::fail(
-            port.subject(),
+    let text = context.text(&path);
+    let lid = text.and_then(|text| lid(&text).ok_or(Absence::Missing));
+    Ok(match lid.known("its subnet manager")? {
+        0 => Finding::fail(
             "it knows no subnet manager: the fabric gives it neither address nor routes",
         )
         .evidence(path, "0x0")
         .fix(
-            Fix::now(
+            Fix::run(
                 "Start a subnet manager on one node of the fabric",
-                Action::Command {
-                    line: "systemctl enable --now opensm".into(),
-                },
+                "systemctl enable --now opensm",
             )
             .risk(
                 crate::fix::Risk::Medium,
@@ -62,12 +36,9 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
                  switch first",
             ),
         ),
-        Datum::Present(lid) => {
-            Finding::pass(port.subject(), format!("its subnet manager has LID {lid}"))
-                .evidence(path, format!("{lid:#x}"))
-        }
-        absent => Finding::unknown(port.subject(), "its subnet manager", &absent),
-    }
+        lid => Finding::pass(format!("its subnet manager has LID {lid}"))
+            .evidence(path, format!("{lid:#x}")),
+    })
 }
 
 /// A LID as the kernel writes it: `0x1`.
@@ -80,18 +51,17 @@ pub(super) fn lid(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{Inventory, MemorySource, example};
+    use gdr_node::Inventory;
 
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
     use crate::diagnosis::{Selection, diagnose};
-    use crate::finding::Verdict;
 
     const PORT: &str = "/sys/class/infiniband/mlx5_1/ports/1";
 
     #[test]
     fn ports_with_a_subnet_manager_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 8]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 8]);
     }
 
     #[test]
@@ -100,7 +70,7 @@ mod tests {
             .file(&format!("{PORT}/sm_lid"), "0x0\n")
             .file(&format!("{PORT}/lid"), "0xffff\n")
             .file(&format!("{PORT}/state"), "2: INIT\n");
-        assert_eq!(worst(&CHECK, &node).verdict, Verdict::Fail);
+        assert_eq!(worst(&CHECK, &node).verdict, Fail);
         let inventory = Inventory::read(&node);
         let ids = [CHECK.id, CheckId("ib.lid"), CheckId("port.state")];
         let diagnosis = diagnose(
@@ -116,9 +86,8 @@ mod tests {
     #[test]
     fn what_was_not_collected_is_unknown_and_no_infiniband_is_no_question() {
         let node = example::healthy().not_collected(&format!("{PORT}/sm_lid"));
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
         let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

@@ -1,48 +1,36 @@
-//! `ll.mismatch`: ports of one kind of board speak one language.
-
 use std::collections::BTreeMap;
 
 use super::ports::ports;
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ll.mismatch"),
-    group: Group::Network,
     title: "ports of one kind of board are all InfiniBand or all Ethernet",
-    documentation: Documentation {
-        means: "A VPI card is InfiniBand or Ethernet as its firmware is set. Where cards of one \
-                kind differ, some were forgotten: jobs that use all of them fail with \
-                \"incompatible devices\".",
-        reads: "/sys/class/infiniband/*/ports/*/link_layer, board_id.",
-        judges: "pass: all ports are the same. info: boards of different kinds differ. warn: boards \
-                 of one kind differ. unknown: not collected.",
-        sources: &[
-            "NCCL src/transport/net_ib/connect.cc: incompatible devices",
-            "mlxconfig: LINK_TYPE_P1",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "A VPI card is InfiniBand or Ethernet as its firmware is set. Where cards of one kind \
+          differ, some were forgotten: jobs that use all of them fail with \"incompatible \
+          devices\".",
+    inputs: "/sys/class/infiniband/*/ports/*/link_layer, board_id.",
+    criteria: "pass: all ports are the same. info: boards of different kinds differ. warn: boards \
+          of one kind differ. unknown: not collected.",
+    sources: &[
+        "NCCL src/transport/net_ib/connect.cc: incompatible devices",
+        "mlxconfig: LINK_TYPE_P1",
+    ],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let ports = match ports(context) {
-        Ok(ports) => ports,
-        Err(why) => return why,
-    };
+fn run(context: &Context<'_>) -> Judgement {
+    let ports = ports(context)?;
     let mut layers: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut boards: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for port in &ports {
-        let Some(layer) = port.port.link_layer.present() else {
-            return vec![Finding::unknown(
-                port.subject(),
+        let Some(layer) = port.port.link_layer.as_ref().ok() else {
+            return Ok(Finding::unknown(
                 "whether it is InfiniBand or Ethernet",
                 &port.port.link_layer,
-            )];
+            )
+            .about(port.subject()));
         };
         let name = port.subject().to_string();
         layers.entry(layer.clone()).or_default().push(name.clone());
@@ -60,68 +48,57 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     };
     let mixed = boards.iter().find(|(_, layers)| layers.len() > 1);
     if let Some((board, of_board)) = mixed {
-        return vec![
-            Finding::warn(
-                Subject::Node,
-                format!("some ports of board {board} are InfiniBand and some Ethernet"),
+        return Ok(Finding::warn(format!(
+            "some ports of board {board} are InfiniBand and some Ethernet"
+        ))
+        .evidence("link_layer", show(of_board))
+        .fix(
+            Fix::at_boot(
+                "Set them alike",
+                Action::run("mlxconfig -d DEVICE set LINK_TYPE_P1=1   # 1 InfiniBand, 2 Ethernet"),
             )
-            .evidence("link_layer", show(of_board))
-            .fix(
-                Fix::at_boot(
-                    "Set them alike",
-                    Action::Command {
-                        line: "mlxconfig -d DEVICE set LINK_TYPE_P1=1   # 1 InfiniBand, 2 Ethernet"
-                            .into(),
-                    },
-                )
-                .risk(
-                    Risk::Medium,
-                    "the port's addresses and names change with it",
-                ),
+            .risk(
+                Risk::Medium,
+                "the port's addresses and names change with it",
             ),
-        ];
+        ));
     }
     let all = show(&layers);
-    vec![if layers.len() > 1 {
+    Ok(if layers.len() > 1 {
         Finding::info(
-            Subject::Node,
-            "some boards are InfiniBand and others Ethernet: jobs should be told which to use",
+            "some boards are InfiniBand and others Ethernet: name in each job which to use",
         )
         .evidence("link_layer", all)
     } else {
-        Finding::pass(Subject::Node, "all ports have one link layer").evidence("link_layer", all)
-    }]
+        Finding::pass("all ports have one link layer").evidence("link_layer", all)
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::super::ports::without_ethernet;
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     const LAYER: &str = "/sys/class/infiniband/mlx5_1/ports/1/link_layer";
 
     #[test]
-    fn one_layer_passes_and_different_boards_are_told_of() {
-        assert_eq!(verdicts(&CHECK, &without_ethernet()), [Verdict::Pass]);
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Info]);
+    fn one_layer_passes_and_different_boards_are_reported() {
+        assert_eq!(verdicts(&CHECK, &without_ethernet()), [Pass]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Info]);
     }
 
     #[test]
     fn boards_of_one_kind_that_differ_are_warned_of() {
         let node = without_ethernet().file(LAYER, "Ethernet\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
     }
 
     #[test]
     fn what_was_not_collected_is_unknown_and_no_port_is_no_question() {
         let node = example::healthy().not_collected(LAYER);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
         let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

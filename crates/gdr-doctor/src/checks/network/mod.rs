@@ -1,6 +1,6 @@
 //! Checks of ports, GIDs, MTU and flow control.
 
-use crate::check::Check;
+use crate::check::{Check, Group, Workload};
 
 mod bond;
 mod ib_lid;
@@ -13,7 +13,7 @@ mod nic_fw;
 mod port_flap;
 mod port_rate;
 mod port_state;
-pub(super) mod ports;
+pub(crate) mod ports;
 mod roce_counters;
 mod roce_ecn;
 mod roce_gid;
@@ -21,6 +21,13 @@ mod roce_ip;
 mod roce_mtu;
 mod roce_pfc;
 mod roce_tos;
+
+/// What the checks here have in common.
+const CHECK: Check = Check {
+    group: Group::Network,
+    workloads: Workload::RDMA,
+    ..Check::DEFAULT
+};
 
 /// In the order of reports.
 pub(super) const CHECKS: &[&Check] = &[

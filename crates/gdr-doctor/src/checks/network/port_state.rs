@@ -1,66 +1,40 @@
-//! `port.state`: ports are up.
-
-use gdr_node::Datum;
-
-use super::ports::{Port, each, ports};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Verdict};
-use crate::fix::{Action, Fix};
+use super::ports::{Port, ports};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("port.state"),
-    group: Group::Network,
     title: "ports of RDMA devices are up",
-    documentation: Documentation {
-        means: "Nothing goes through a port that is not ACTIVE. DOWN is a cable, a transceiver or \
-                the other end; INIT and ARMED are a link that waits for the subnet manager.",
-        reads: "/sys/class/infiniband/*/ports/*/{state,phys_state}.",
-        judges: "pass: ACTIVE. warn: INIT or ARMED; or down, where another port of the device or \
-                 other devices serve every GPU. fail: down, on a device that is nearest to a GPU, \
-                 or where no port is up. unknown: not collected.",
-        sources: &[
-            "Linux Documentation/ABI/stable/sysfs-class-infiniband: state, phys_state",
-            "InfiniBand Architecture Specification 14.2.5.6 PortInfo",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("ib.sm"), CheckId("pci.slotpower")],
-    run,
+    why: "Nothing goes through a port that is not ACTIVE. DOWN is a cable, a transceiver or the \
+          other end; INIT and ARMED are a link that waits for the subnet manager.",
+    inputs: "/sys/class/infiniband/*/ports/*/{state,phys_state}.",
+    criteria: "pass: ACTIVE. warn: INIT or ARMED; or down, where another port of the device or \
+          other devices serve every GPU. fail: down, on a device that is nearest to a GPU, or \
+          where no port is up. unknown: not collected.",
+    sources: &[
+        "Linux Documentation/ABI/stable/sysfs-class-infiniband: state, phys_state",
+        "InfiniBand Architecture Specification 14.2.5.6 PortInfo",
+    ],
+    symptom_of: &["ib.sm", "pci.slotpower"],
+    scope: Scope::Port(Which::Every, judge),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let any_active = ports(context).is_ok_and(|all| all.iter().any(Port::is_active));
-    each(
-        context,
-        |_| true,
-        |port| judge(context, port, any_active),
-        "there is no port of an RDMA device",
-    )
-}
-
-fn judge(context: &Context<'_>, port: &Port<'_>, any_active: bool) -> Finding {
-    let subject = port.subject();
-    let state = match &port.port.state {
-        Datum::Present(state) => state.as_str(),
-        absent => return Finding::unknown(subject, "its state", absent),
-    };
-    let physical = port.port.physical_state.to_string();
+fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
+    let state = port.port.state.by_ref().known("its state")?.as_str();
+    let physical = port.port.physical_state.shown().to_string();
     let finding = match state {
-        "ACTIVE" => Finding::pass(subject, "it is up"),
-        "INIT" | "ARMED" => Finding::warn(
-            subject,
-            format!("its link works and it is in state {state}: no subnet manager has set it up"),
-        )
+        "ACTIVE" => Finding::pass("it is up"),
+        "INIT" | "ARMED" => Finding::warn(format!(
+            "its link works and it is in state {state}: no subnet manager has set it up"
+        ))
         .fix(Fix::manual(
             "Let a subnet manager set it up",
             "start one: on a managed switch, or opensm on one node of the fabric",
         )),
         _ => {
-            let verdict = severity(context, port, any_active);
+            let verdict = severity(context, port);
             Finding::new(
                 verdict,
-                subject,
                 format!("it is {state} ({physical}): nothing goes through it"),
             )
         }
@@ -68,14 +42,12 @@ fn judge(context: &Context<'_>, port: &Port<'_>, any_active: bool) -> Finding {
     let down = finding.verdict.is_bad() && !matches!(state, "INIT" | "ARMED");
     let mut finding = finding
         .evidence(format!("{}/state", port.path), state)
-        .evidence(format!("{}/phys_state", port.path), physical.clone());
+        .evidence(format!("{}/phys_state", port.path), &physical);
     if down {
         if let Some(netdev) = port.netdev(context).filter(|_| port.is_ethernet()) {
-            finding = finding.fix(Fix::now(
+            finding = finding.fix(Fix::run(
                 "Bring the interface up",
-                Action::Command {
-                    line: format!("ip link set dev {} up", netdev.name),
-                },
+                format!("ip link set dev {} up", netdev.name),
             ));
         }
         finding = finding.fix(Fix::manual(
@@ -83,23 +55,25 @@ fn judge(context: &Context<'_>, port: &Port<'_>, any_active: bool) -> Finding {
             match physical.as_str() {
                 "Polling" => {
                     "it looks for the other end: plug in the cable, seat the transceiver \
-                              anew, look at the switch's port"
+                              again, look at the switch's port"
                 }
                 "Disabled" => {
                     "it was turned off: turn it on (ip link set up; mlxlink --port_state \
                                UP), or with firmware look whether a cable is plugged in"
                 }
-                _ => "seat the cable and the transceiver anew, look at the switch's port",
+                _ => "seat the cable and the transceiver again, look at the switch's port",
             },
         ));
     }
-    finding
+    Ok(finding)
 }
 
 /// How bad it is that a port is down: on nodes with many ports some are meant to be.
-fn severity(context: &Context<'_>, port: &Port<'_>, any_active: bool) -> Verdict {
+fn severity(context: &Context<'_>, port: &Port<'_>) -> Verdict {
+    let any_active = ports(context).is_ok_and(|all| all.iter().any(Port::is_active));
     let other_port = port.rdma.ports.iter().any(|other| {
-        other.number != port.port.number && other.state.present().is_some_and(|it| it == "ACTIVE")
+        other.number != port.port.number
+            && other.state.as_ref().ok().is_some_and(|it| it == "ACTIVE")
     });
     let near = (context.nearest_pairs().iter()).any(|pair| pair.nic.name == port.device);
     if !any_active || (near && !other_port) {
@@ -111,10 +85,8 @@ fn severity(context: &Context<'_>, port: &Port<'_>, any_active: bool) -> Verdict
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
 
     fn in_state(device: &str, state: &str, physical: &str) -> MemorySource {
         let port = format!("/sys/class/infiniband/{device}/ports/1");
@@ -125,20 +97,20 @@ mod tests {
 
     #[test]
     fn ports_that_are_up_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 10]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
     fn a_port_next_to_a_gpu_that_is_down_fails_and_another_is_warned_of() {
         let found = worst(&CHECK, &in_state("mlx5_1", "1: DOWN\n", "2: Polling\n"));
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert!(
             found.summary.contains("DOWN (Polling)"),
             "{}",
             found.summary
         );
         let found = worst(&CHECK, &in_state("mlx5_0", "1: DOWN\n", "3: Disabled\n"));
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
             "ip link set dev enp6s0np0 up"
@@ -148,7 +120,7 @@ mod tests {
     #[test]
     fn a_port_that_waits_for_a_subnet_manager_is_warned_of() {
         let found = worst(&CHECK, &in_state("mlx5_1", "2: INIT\n", "5: LinkUp\n"));
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert!(
             found.summary.contains("subnet manager"),
             "{}",
@@ -161,10 +133,9 @@ mod tests {
         let path = "/sys/class/infiniband/mlx5_1/ports/1/state";
         assert_eq!(
             verdict(&CHECK, &example::healthy().not_collected(path)),
-            Verdict::Unknown
+            Unknown
         );
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
         let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

@@ -2,54 +2,55 @@
 
 use std::net::Ipv6Addr;
 
-use gdr_node::{Bdf, Datum, Netdev, RdmaDevice, RdmaPort};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, Netdev, RdmaDevice, RdmaPort};
 
 use crate::checks::pcie::devices::gigabits;
 use crate::context::Context;
-use crate::finding::{Finding, Subject};
+use crate::finding::Subject;
+use crate::runner::{Known, Unjudged};
 
 /// A port, and the device that it is of.
 #[derive(Clone, Debug)]
-pub(in crate::checks) struct Port<'a> {
+pub(crate) struct Port<'a> {
     /// The device's name.
-    pub(in crate::checks) device: &'a str,
-    pub(in crate::checks) rdma: &'a RdmaDevice,
-    pub(in crate::checks) port: &'a RdmaPort,
+    pub(crate) device: &'a str,
+    pub(crate) rdma: &'a RdmaDevice,
+    pub(crate) port: &'a RdmaPort,
     /// Its directory in sysfs.
-    pub(in crate::checks) path: String,
+    pub(crate) path: String,
 }
 
 /// An entry of a port's GID table that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::checks) struct Gid {
-    pub(in crate::checks) index: u32,
-    pub(in crate::checks) address: Ipv6Addr,
+pub(crate) struct Gid {
+    pub(crate) index: u32,
+    pub(crate) address: Ipv6Addr,
     /// `RoCE v2`, or `IB/RoCE v1`.
-    pub(in crate::checks) version: Option<String>,
+    pub(crate) version: Option<String>,
     /// The interface that it belongs to.
-    pub(in crate::checks) netdev: Option<String>,
+    pub(crate) netdev: Option<String>,
 }
 
 impl Gid {
     /// Whether packets to it can pass a router: an IPv4 address, or an IPv6 address of more than
     /// the link.
-    pub(in crate::checks) fn is_routable(&self) -> bool {
+    pub(crate) fn is_routable(&self) -> bool {
         self.is_ipv4() || !self.address.is_unicast_link_local()
     }
 
     /// Whether it stands for an IPv4 address: `::ffff:10.0.0.1`.
-    pub(in crate::checks) fn is_ipv4(&self) -> bool {
+    pub(crate) fn is_ipv4(&self) -> bool {
         self.address.to_ipv4_mapped().is_some()
     }
 
     /// Whether it is for RoCE v2.
-    pub(in crate::checks) fn is_v2(&self) -> bool {
+    pub(crate) fn is_v2(&self) -> bool {
         self.version.as_deref() == Some("RoCE v2")
     }
 }
 
 impl<'a> Port<'a> {
-    pub(in crate::checks) fn subject(&self) -> Subject {
+    pub(crate) fn subject(&self) -> Subject {
         Subject::Port {
             nic: self.device.to_owned(),
             port: self.port.number,
@@ -57,67 +58,82 @@ impl<'a> Port<'a> {
     }
 
     /// Whether its link is Ethernet: its protocol is RoCE, or iWARP.
-    pub(in crate::checks) fn is_ethernet(&self) -> bool {
+    pub(crate) fn is_ethernet(&self) -> bool {
         self.port
             .link_layer
-            .present()
+            .as_ref()
+            .ok()
             .is_some_and(|it| it == "Ethernet")
     }
 
     /// Whether its link is InfiniBand.
-    pub(in crate::checks) fn is_infiniband(&self) -> bool {
-        (self.port.link_layer.present()).is_some_and(|it| it == "InfiniBand")
+    pub(crate) fn is_infiniband(&self) -> bool {
+        (self.port.link_layer.as_ref().ok()).is_some_and(|it| it == "InfiniBand")
     }
 
-    pub(in crate::checks) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.port
             .state
-            .present()
+            .as_ref()
+            .ok()
             .is_some_and(|state| state == "ACTIVE")
     }
 
     /// Whether the cable works, whatever else is missing.
-    pub(in crate::checks) fn is_linked(&self) -> bool {
-        (self.port.physical_state.present()).is_some_and(|state| state == "LinkUp")
+    pub(crate) fn is_linked(&self) -> bool {
+        (self.port.physical_state.as_ref().ok()).is_some_and(|state| state == "LinkUp")
     }
 
     /// Whether jobs would go by it: no NIC is nearer to some GPU; or no GPU is known.
-    pub(in crate::checks) fn serves_a_gpu(&self, context: &Context<'_>) -> bool {
+    pub(crate) fn serves_a_gpu(&self, context: &Context<'_>) -> bool {
         let pairs = context.nearest_pairs();
         pairs.is_empty() || pairs.iter().any(|pair| pair.nic.name == self.device)
     }
 
     /// The bond that its interface is part of, whose addresses count.
-    pub(in crate::checks) fn bond(&self, context: &Context<'_>) -> Option<String> {
+    pub(crate) fn bond(&self, context: &Context<'_>) -> Option<String> {
         let netdev = self.netdev(context)?;
         let path = format!("/sys/class/net/{}/master", netdev.name);
-        context.source.link_name(&path).into_present()
+        context.source.link_name(&path).ok()
     }
 
     /// Its rate in Gb/s.
-    pub(in crate::checks) fn rate(&self) -> Option<u32> {
-        gigabits(self.port.rate.present()?)
+    pub(crate) fn rate(&self) -> Option<u32> {
+        gigabits(self.port.rate.as_ref().ok()?)
     }
 
     /// The board that the device is of, or its model.
-    pub(in crate::checks) fn board(&self, context: &Context<'_>) -> Option<String> {
-        let model = || context.text(&format!("/sys/class/infiniband/{}/hca_type", self.device));
+    pub(crate) fn board(&self, context: &Context<'_>) -> Option<String> {
+        let model = |_| context.text(&format!("/sys/class/infiniband/{}/hca_type", self.device));
         let board = self.rdma.board.clone().or_else(model);
-        board.into_present()
+        board.ok()
+    }
+
+    /// The interface of the port, where it is known.
+    pub(crate) fn interface<'b>(&self, context: &Context<'b>) -> Result<&'b Netdev, Unjudged> {
+        let missing = || (context.inventory.netdevs.by_ref()).and(Err(Absence::Missing));
+        (self.netdev(context).map_or_else(missing, Ok)).known("its interface")
     }
 
     /// Its GIDs, without the empty entries of the table. Where an entry or its type cannot be
     /// read, neither can the table: the one that is not seen may be the one that matters.
-    pub(in crate::checks) fn gids(&self, context: &Context<'_>) -> Datum<Vec<Gid>> {
+    pub(crate) fn gids(&self, context: &Context<'_>) -> Datum<Vec<Gid>> {
         let path = &self.path;
         let indices = match context.source.list(&format!("{path}/gids")) {
-            Datum::Present(indices) => indices,
+            Ok(indices) => indices,
             absent => return absent.map(|_| Vec::new()),
         };
+        // Each entry has a file in every directory, so an index that only another one has was left
+        // out of a capture.
+        let types = context.source.list(&format!("{path}/gid_attrs/types"));
+        let types = types.ok().unwrap_or_default();
+        if types.iter().any(|index| !indices.contains(index)) {
+            return Err(Absence::NotCollected);
+        }
         let mut gids = Vec::new();
         for index in indices {
             let text = |file: &str| context.text(&format!("{path}/{file}/{index}"));
-            let known = |text: Datum<String>| text.into_present().filter(|text| !text.is_empty());
+            let known = |text: Datum<String>| text.ok().filter(|text| !text.is_empty());
             let entry = text("gids");
             if entry.is_unknown() {
                 return entry.map(|_| Vec::new());
@@ -142,56 +158,87 @@ impl<'a> Port<'a> {
             });
         }
         gids.sort_by_key(|gid| gid.index);
-        Datum::Present(gids)
+        Ok(gids)
     }
 
     /// The interface of the port: the one on the same port of the same function, else the one
     /// that its GIDs belong to.
-    pub(in crate::checks) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
-        let all = context.inventory.netdevs.present()?;
+    pub(crate) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
+        let all = context.inventory.netdevs.as_ref().ok()?;
         let same = self.rdma.netdevs(all);
         let own = same
             .iter()
             .find(|netdev| {
                 let number = self.port.number;
-                same.len() == 1 || netdev.port.present().is_some_and(|it| it + 1 == number)
+                same.len() == 1 || netdev.port.as_ref().ok().is_some_and(|it| it + 1 == number)
             })
             .copied();
         own.or_else(|| {
-            let gids = self.gids(context).into_present()?;
+            let gids = self.gids(context).ok()?;
             let name = gids.into_iter().find_map(|gid| gid.netdev)?;
             all.iter().find(|netdev| netdev.name == name)
         })
     }
 }
 
-/// Every port that matters; where there is none, what a check says instead. Devices that are no
-/// PCI functions count where there are no others.
-pub(in crate::checks) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Vec<Finding>> {
-    let all = match &context.inventory.rdma {
-        Datum::Present(all) => all,
-        Datum::Missing => {
-            return Err(vec![Finding::skip(
-                "there is no RDMA device: the kernel's RDMA stack is not loaded",
-            )]);
+/// The ports that a check is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All of them.
+    Every,
+    /// Those that are up, or whose state is not known.
+    NotDown,
+    /// Those that are up.
+    Active,
+    /// Those of Ethernet that are up.
+    ActiveEthernet,
+    /// Those of InfiniBand that are up.
+    ActiveInfiniband,
+    /// Those of InfiniBand that have a link.
+    LinkedInfiniband,
+}
+
+impl Which {
+    /// Whether a port is one of them.
+    pub(crate) fn has(self, port: &Port<'_>) -> bool {
+        match self {
+            Self::Every => true,
+            Self::NotDown => port.is_active() || port.port.state.is_unknown(),
+            Self::Active => port.is_active(),
+            Self::ActiveEthernet => port.is_active() && port.is_ethernet(),
+            Self::ActiveInfiniband => port.is_active() && port.is_infiniband(),
+            Self::LinkedInfiniband => {
+                port.is_infiniband() && (port.is_linked() || port.is_active())
+            }
         }
-        absent => {
-            return Err(vec![Finding::unknown(
-                Subject::Node,
-                "the list of RDMA devices",
-                absent,
-            )]);
+    }
+
+    /// Why a check does not apply where no port is one of them.
+    pub(crate) const fn none(self) -> &'static str {
+        match self {
+            Self::Every => "there is no port of an RDMA device",
+            Self::NotDown => "no port is up",
+            Self::Active => "no port of an RDMA device is up",
+            Self::ActiveEthernet => "no Ethernet port of an RDMA device is up",
+            Self::ActiveInfiniband => "no InfiniBand port is up",
+            Self::LinkedInfiniband => "no InfiniBand port has a link",
         }
-    };
+    }
+}
+
+/// Every port that matters. Devices that are no PCI functions count where there are no others.
+pub(crate) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Unjudged> {
+    let all = context.inventory.rdma.by_ref().known_or_skip(
+        "the list of RDMA devices",
+        "there is no RDMA device: the kernel's RDMA stack is not loaded",
+    )?;
     let known: Vec<Bdf> = context.nics().iter().map(|nic| nic.bdf).collect();
     let hardware = context.inventory.rdma_functions().next().is_some();
-    let matters = |device: &&RdmaDevice| match device.function.present() {
+    let matters = |device: &&RdmaDevice| match device.function.as_ref().ok() {
         Some(bdf) => known.contains(bdf),
         None => !hardware,
     };
-    let ports: Vec<Port<'a>> = all
-        .iter()
-        .filter(matters)
+    let ports: Vec<Port<'a>> = (all.iter().filter(matters))
         .flat_map(|rdma| {
             rdma.ports.iter().map(|port| Port {
                 device: &rdma.name,
@@ -202,38 +249,16 @@ pub(in crate::checks) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>
         })
         .collect();
     if ports.is_empty() {
-        return Err(vec![Finding::skip("there is no port of an RDMA device")]);
+        return Err(Unjudged::skip(Which::Every.none()));
     }
     Ok(ports)
-}
-
-/// What a check finds of each port of one kind, or that there is none.
-pub(super) fn each<'a>(
-    context: &Context<'a>,
-    concerns: impl Fn(&Port<'a>) -> bool,
-    judge: impl Fn(&Port<'a>) -> Finding,
-    none: &str,
-) -> Vec<Finding> {
-    let ports = match ports(context) {
-        Ok(ports) => ports,
-        Err(why) => return why,
-    };
-    let findings: Vec<Finding> = ports
-        .iter()
-        .filter(|port| concerns(port))
-        .map(judge)
-        .collect();
-    if findings.is_empty() {
-        return vec![Finding::skip(none)];
-    }
-    findings
 }
 
 /// A counter of a port.
 pub(super) fn counter(context: &Context<'_>, port: &Port<'_>, name: &str) -> Datum<u64> {
     context
         .text(&format!("{}/{name}", port.path))
-        .and_then(|text| text.parse().ok().into())
+        .and_then(|text| text.parse().ok().ok_or(Absence::Missing))
 }
 
 /// The healthy example without its Ethernet devices.
@@ -259,7 +284,7 @@ mod tests {
         let context = Context::new(&node, &inventory);
         let ports = ports(&context).unwrap();
         assert_eq!(ports.len(), 10);
-        let gids = ports[0].gids(&context).into_present().unwrap();
+        let gids = ports[0].gids(&context).unwrap();
         assert_eq!(gids.len(), 4);
         assert!(!gids[1].is_routable() && gids[1].is_v2());
         assert!(gids[3].is_routable() && gids[3].is_ipv4() && gids[3].is_v2());

@@ -1,58 +1,30 @@
-//! `roce.ecn`: RoCE answers to congestion.
-
-use gdr_node::Datum;
-
-use super::ports::{Port, each};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::Finding;
-use crate::fix::{Action, Fix};
+use super::ports::Port;
+use crate::checks::prelude::*;
 
 /// Notification point and reaction point of DCQCN.
 const SIDES: [(&str, &str); 2] = [
-    ("roce_np", "it tells senders of congestion"),
-    ("roce_rp", "it slows down when it is told of congestion"),
+    ("roce_np", "it signals congestion to senders"),
+    ("roce_rp", "it slows down when congestion is signalled"),
 ];
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.ecn"),
-    group: Group::Network,
     title: "RoCE ports answer to congestion (ECN)",
-    documentation: Documentation {
-        means: "Switches mark packets when their queues grow, receivers tell the senders, senders \
-                slow down. Without it congestion ends in pauses that spread, or in lost packets.",
-        reads: "/sys/class/net/*/ecn/roce_{np,rp}/enable/<priority>, which MLNX_OFED and DOCA have.",
-        judges: "pass: on in both roles for some priority. info: off in one of them, or a driver \
-                 without these files. skip: no Ethernet port is up. unknown: not collected.",
-        sources: &[
-            "MLNX_OFED user manual: Explicit Congestion Notification",
-            "Linux drivers/infiniband/hw/mlx5/cong.c (debugfs cc_params)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "Switches mark packets when their queues grow, receivers tell the senders, senders slow \
+          down. Without it congestion ends in pauses that spread, or in lost packets.",
+    inputs: "/sys/class/net/*/ecn/roce_{np,rp}/enable/<priority>, which MLNX_OFED and DOCA have.",
+    criteria: "pass: on in both roles for some priority. info: off in one of them, or a driver \
+          without these files. skip: no Ethernet port is up. unknown: not collected.",
+    sources: &[
+        "MLNX_OFED user manual: Explicit Congestion Notification",
+        "Linux drivers/infiniband/hw/mlx5/cong.c (debugfs cc_params)",
+    ],
+    scope: Scope::Port(Which::ActiveEthernet, judge),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    each(
-        context,
-        |port| port.is_ethernet() && port.is_active(),
-        |port| judge(context, port),
-        "no Ethernet port of an RDMA device is up",
-    )
-}
-
-fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
-    let subject = port.subject();
-    let Some(netdev) = port.netdev(context) else {
-        let absent = context
-            .inventory
-            .netdevs
-            .as_ref()
-            .and_then(|_| Datum::<()>::Missing);
-        return Finding::unknown(subject, "its interface", &absent);
-    };
+fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
+    let netdev = port.interface(context)?;
     let mut off = Vec::new();
     let mut evidence = Vec::new();
     for (side, role) in SIDES {
@@ -61,25 +33,25 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         let values: Vec<(u8, Datum<String>)> = (0..8)
             .map(|priority| (priority, context.text(&format!("{path}/{priority}"))))
             .collect();
-        if values.iter().all(|(_, value)| *value == Datum::Missing) {
-            return Finding::info(
-                subject,
+        if values
+            .iter()
+            .all(|(_, value)| *value == Err(Absence::Missing))
+        {
+            return Ok(Finding::info(
                 "this driver does not show in sysfs whether it answers to congestion",
             )
             .evidence(path, "not there")
-            .fix(Fix::now(
+            .fix(Fix::run(
                 "Look at it in debugfs",
-                Action::Command {
-                    line: "grep . /sys/kernel/debug/mlx5/*/cc_params/*".into(),
-                },
-            ));
+                "grep . /sys/kernel/debug/mlx5/*/cc_params/*",
+            )));
         }
         if let Some((_, absent)) = values.iter().find(|(_, value)| value.is_unknown()) {
-            return Finding::unknown(subject, "whether it answers to congestion", absent);
+            return Ok(Finding::unknown("whether it answers to congestion", absent));
         }
         let on: Vec<String> = values
             .iter()
-            .filter(|(_, value)| value.present().is_some_and(|value| value == "1"))
+            .filter(|(_, value)| value.as_ref().ok().is_some_and(|value| value == "1"))
             .map(|(priority, _)| priority.to_string())
             .collect();
         if on.is_empty() {
@@ -88,26 +60,18 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         evidence.push((path, format!("priorities: {}", on.join(" "))));
     }
     let finding = if off.is_empty() {
-        Finding::pass(subject, "it answers to congestion")
+        Finding::pass("it answers to congestion")
     } else {
-        Finding::info(
-            subject,
-            format!("off for every priority: {}", off.join("; ")),
-        )
+        Finding::info(format!("off for every priority: {}", off.join("; ")))
     };
-    (evidence.into_iter()).fold(finding, |finding, (source, value)| {
-        finding.evidence(source, value)
-    })
+    Ok(finding.evidence_all(evidence))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::super::ports::without_ethernet;
     use super::*;
-    use crate::checks::fixture::{findings, verdict};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn enabled(np: &str, rp: &str) -> MemorySource {
         let mut node = example::healthy();
@@ -121,13 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn on_in_both_roles_passes_and_off_is_told_of() {
-        assert_eq!(
-            findings(&CHECK, &enabled("1\n", "1\n"))[0].verdict,
-            Verdict::Pass
-        );
+    fn on_in_both_roles_passes_and_off_is_reported() {
+        assert_eq!(findings(&CHECK, &enabled("1\n", "1\n"))[0].verdict, Pass);
         let found = findings(&CHECK, &enabled("1\n", "0\n"));
-        assert_eq!(found[0].verdict, Verdict::Info);
+        assert_eq!(found[0].verdict, Info);
         assert!(
             found[0].summary.contains("slows down"),
             "{}",
@@ -136,16 +97,15 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_these_files_is_told_of() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Info);
+    fn a_driver_without_these_files_is_reported() {
+        assert_eq!(verdict(&CHECK, &example::healthy()), Info);
     }
 
     #[test]
     fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
         let path = "/sys/class/net/enp6s0np0/ecn/roce_np/enable/3";
         let node = enabled("1\n", "1\n").not_collected(path);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
+        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

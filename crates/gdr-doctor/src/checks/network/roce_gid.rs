@@ -1,49 +1,35 @@
-//! `roce.gid`: RoCE ports have a GID that a library can use.
-
-use gdr_node::{Datum, virtual_path};
-
-use super::ports::{Gid, Port, each, ports};
+use super::ports::{Gid, Port, ports};
 use super::roce_ip::severity;
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.gid"),
-    group: Group::Network,
     title: "RoCE ports have a GID for RoCE v2 that routers pass",
-    documentation: Documentation {
-        means: "A connection over RoCE names a place in the port's GID table. The right one is of \
-                version 2 and of an IPv4 address, else of a global IPv6 address; link-local ones \
-                work on one segment at best. A wrong place ends in timeouts (status 12, vendor \
-                error 129).",
-        reads: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of Ethernet \
-                ports that are up; NCCL_IB_GID_INDEX in the environment.",
-        judges: "pass: one of version 2 that routers pass; its place is told. fail: none. warn: \
-                 none, on a device that no GPU is nearest to; or \
-                 NCCL_IB_GID_INDEX names another. info: the places of ports differ. skip: no \
-                 Ethernet port is up. unknown: not collected.",
-        sources: &[
-            "Linux Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs",
-            "https://github.com/NVIDIA/nccl/issues/426",
-            "https://github.com/NVIDIA/nccl/issues/769",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("netns"), CheckId("roce.ip")],
-    run,
+    why: "A connection over RoCE names a place in the port's GID table. The right one is of \
+          version 2 and of an IPv4 address, else of a global IPv6 address; link-local ones work on \
+          one segment at best. A wrong place ends in timeouts (status 12, vendor error 129).",
+    inputs: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of Ethernet \
+          ports that are up; NCCL_IB_GID_INDEX in the environment.",
+    criteria: "pass: one of version 2 that routers pass; its place is shown. fail: none. warn: \
+          none, on a device that no GPU is nearest to; or NCCL_IB_GID_INDEX names another. info: \
+          the places of ports differ. skip: no Ethernet port is up. unknown: not collected.",
+    sources: &[
+        "Linux Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs",
+        "https://github.com/NVIDIA/nccl/issues/426",
+        "https://github.com/NVIDIA/nccl/issues/769",
+    ],
+    symptom_of: &["netns", "roce.ip"],
+    scope: Scope::Several(run),
+    otherwise: Some(Which::ActiveEthernet.none()),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let mut findings = each(
-        context,
-        |port| port.is_ethernet() && port.is_active(),
-        |port| judge(context, port),
-        "no Ethernet port of an RDMA device is up",
-    );
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    let all = ports(context)?;
+    let up = all.iter().filter(|port| Which::ActiveEthernet.has(port));
+    let mut findings = runner::each(up, |port| (port.subject(), judge(context, port)));
     findings.extend(one_place(context));
-    findings
+    Ok(findings)
 }
 
 /// What is to be said of all ports: that one number names the same kind of GID at each.
@@ -51,10 +37,10 @@ fn one_place(context: &Context<'_>) -> Option<Finding> {
     let mut tables: Vec<(&str, Vec<Gid>)> = Vec::new();
     for port in ports(context).ok()? {
         if port.is_ethernet() && port.is_active() {
-            tables.push((port.device, port.gids(context).into_present()?));
+            tables.push((port.device, port.gids(context).ok()?));
         }
     }
-    let environment = context.text(virtual_path::ENVIRONMENT).into_present();
+    let environment = context.text(virtual_path::ENVIRONMENT).ok();
     let asked = environment.as_deref().and_then(|text| {
         text.lines()
             .find_map(|line| line.strip_prefix("NCCL_IB_GID_INDEX="))
@@ -66,10 +52,7 @@ fn one_place(context: &Context<'_>) -> Option<Finding> {
         };
         let (device, _) = tables.iter().find(|(_, gids)| !fits(gids))?;
         return Some(
-            Finding::warn(
-                Subject::Node,
-                format!("NCCL_IB_GID_INDEX is {asked}, which at {device} is no GID for RoCE v2 that routers pass"),
-            )
+            Finding::warn(format!("NCCL_IB_GID_INDEX is {asked}, which at {device} is no GID for RoCE v2 that routers pass"))
             .evidence(virtual_path::ENVIRONMENT, format!("NCCL_IB_GID_INDEX={asked}"))
             .fix(Fix::user(
                 "Let NCCL choose for each port",
@@ -87,11 +70,8 @@ fn one_place(context: &Context<'_>) -> Option<Finding> {
             .iter()
             .map(|(device, index)| format!("{device}: {index}"))
             .collect();
-        Finding::info(
-            Subject::Node,
-            "the GID to use is at different places of the ports: no one number fits all",
-        )
-        .evidence("places", shown.join(", "))
+        Finding::info("the GID to use is at different places of the ports: no one number fits all")
+            .evidence("places", shown.join(", "))
     })
 }
 
@@ -102,34 +82,32 @@ pub(super) fn best(gids: &[Gid]) -> Option<&Gid> {
         .min_by_key(|gid| (!gid.is_ipv4(), gid.index))
 }
 
-fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
+fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let path = format!("{}/gids", port.path);
-    let gids = match port.gids(context) {
-        Datum::Present(gids) => gids,
-        absent => return Finding::unknown(port.subject(), "its GID table", &absent),
-    };
+    let gids = port.gids(context).known("its GID table")?;
     if let Some(gid) = best(&gids) {
-        return Finding::pass(
-            port.subject(),
-            format!("GID {} is for RoCE v2 and routers pass it", gid.index),
-        )
-        .evidence(format!("{path}/{}", gid.index), gid.address.to_string())
+        return Ok(Finding::pass(format!(
+            "GID {} is for RoCE v2 and routers pass it",
+            gid.index
+        ))
+        .evidence(format!("{path}/{}", gid.index), gid.address)
         .evidence(
             "for libraries that ask",
             format!("NCCL_IB_GID_INDEX={}", gid.index),
-        );
+        ));
     }
-    if gids.iter().any(Gid::is_routable) && gids.iter().all(|gid| gid.version.is_none()) {
+    // An entry that routers pass and whose version is not known may be the one.
+    let unversioned = |gid: &Gid| gid.is_routable() && gid.version.is_none();
+    if gids.iter().any(unversioned) {
         let types = format!("{}/gid_attrs/types", port.path);
         let absent = context.source.list(&types);
-        return Finding::unknown(port.subject(), "of which version its GIDs are", &absent);
+        return Ok(Finding::unknown("of which version its GIDs are", &absent));
     }
     if let Some(bond) = port.bond(context) {
-        return Finding::info(
-            port.subject(),
-            format!("its interface is part of {bond}, whose addresses count"),
-        )
-        .evidence(path, format!("{} GIDs", gids.len()));
+        return Ok(Finding::info(format!(
+            "its interface is part of {bond}, whose addresses count"
+        ))
+        .evidence(path, format!("{} GIDs", gids.len())));
     }
     let why = if gids.is_empty() {
         "its GID table is empty"
@@ -147,34 +125,31 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Finding {
         .collect();
     let netdev = port.netdev(context).map(|netdev| netdev.name.clone());
     let summary = format!("{why}: connections time out");
-    Finding::new(severity(context, port), port.subject(), summary)
+    Ok(Finding::new(severity(context, port), summary)
         .evidence(path, shown.join("; "))
-        .fix(Fix::now(
-            "Give the interface an address and bring it up",
-            Action::Command {
-                line: {
-                    let name = netdev.unwrap_or_else(|| "INTERFACE".into());
-                    format!("ip address add ADDRESS/PREFIX dev {name}; ip link set dev {name} up")
-                },
-            },
-        ))
+        .fix(Fix::run("Give the interface an address and bring it up", {
+            let name = netdev.unwrap_or_else(|| "INTERFACE".into());
+            format!("ip address add ADDRESS/PREFIX dev {name}; ip link set dev {name} up")
+        })))
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{Inventory, MemorySource, example};
+    /// An entry of a GID table that has no address.
+    const UNUSED: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+
+    use gdr_node::Inventory;
 
     use super::super::ports::without_ethernet;
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
     use crate::diagnosis::{Selection, diagnose};
-    use crate::finding::Verdict;
 
     const PORT: &str = "/sys/class/infiniband/mlx5_0/ports/1";
 
     #[test]
-    fn the_place_of_the_gid_to_use_is_told() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 2]);
+    fn the_place_of_the_gid_to_use_is_shown() {
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 2]);
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.evidence[1].value, "NCCL_IB_GID_INDEX=3");
     }
@@ -200,10 +175,10 @@ mod tests {
     #[test]
     fn no_address_is_the_cause_of_no_gid() {
         let node = example::healthy()
-            .without(&format!("{PORT}/gids/2"))
-            .without(&format!("{PORT}/gids/3"));
+            .file(&format!("{PORT}/gids/2"), UNUSED)
+            .file(&format!("{PORT}/gids/3"), UNUSED);
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert!(found.summary.contains("link-local"), "{}", found.summary);
         let inventory = Inventory::read(&node);
         let ids = [CHECK.id, CheckId("roce.ip")];
@@ -217,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_somebody_asks_for_must_fit_every_port() {
+    fn a_requested_place_must_fit_every_port() {
         let asked = |index: &str| {
             let text = format!("NCCL_IB_GID_INDEX={index}\n");
             verdicts(
@@ -225,19 +200,19 @@ mod tests {
                 &example::healthy().file(virtual_path::ENVIRONMENT, text),
             )
         };
-        assert_eq!(asked("3"), [Verdict::Pass; 2]);
-        assert_eq!(asked("-1"), [Verdict::Pass; 2]);
+        assert_eq!(asked("3"), [Pass; 2]);
+        assert_eq!(asked("-1"), [Pass; 2]);
         for wrong in ["0", "1", "2", "9"] {
-            assert_eq!(asked(wrong), [Verdict::Pass, Verdict::Pass, Verdict::Warn]);
+            assert_eq!(asked(wrong), [Pass, Pass, Warn]);
         }
     }
 
     #[test]
-    fn places_that_differ_are_told_of() {
+    fn places_that_differ_are_reported() {
         let node = example::healthy()
             .file(&format!("{PORT}/gid_attrs/types/3"), "IB/RoCE v1\n")
             .file(&format!("{PORT}/gid_attrs/types/2"), "RoCE v2\n");
-        let expected = [Verdict::Pass, Verdict::Pass, Verdict::Info];
+        let expected = [Pass, Pass, Info];
         assert_eq!(verdicts(&CHECK, &node), expected);
     }
 
@@ -251,15 +226,14 @@ mod tests {
         let alone = (example::GPUS.iter()).fold(node, |node, gpu| {
             node.without(&format!("/sys/bus/pci/devices/{gpu}"))
         });
-        assert_eq!(worst(&CHECK, &alone).verdict, Verdict::Fail);
+        assert_eq!(worst(&CHECK, &alone).verdict, Fail);
     }
 
     #[test]
     fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
         let types = format!("{PORT}/gid_attrs/types");
         let node = example::healthy().without(&types).not_collected(&types);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
+        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

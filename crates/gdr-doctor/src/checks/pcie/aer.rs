@@ -1,45 +1,39 @@
-//! `link.aer`: links do not lose packets.
-
 use std::collections::BTreeMap;
-
-use gdr_node::Datum;
-use gdr_node::pci::{Function, UncorrectableErrors};
 
 use super::hops::Hop;
 use super::link_width::each_link;
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
+use crate::checks::prelude::*;
 
-/// Errors that say nothing of the link: requests that nobody took, as the search for devices at
-/// start makes them, and those that ACS refused.
-const NOT_OF_THE_LINK: [&str; 3] = ["UnsupReq", "ACSViol", "Undefined"];
+/// Errors that say nothing of the link: requests that no device took, as the search for devices at
+/// start makes them, with the advice that these leave behind, and those that ACS refused.
+const NOT_OF_THE_LINK: [&str; 5] = [
+    "UnsupReq",
+    "ACSViol",
+    "Undefined",
+    "NonFatalErr",
+    "AdvNonFatalErr",
+];
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("link.aer"),
-    group: Group::Pcie,
     title: "links on the way lose no packets (AER)",
-    documentation: Documentation {
-        means: "Advanced Error Reporting counts what links repaired by sending again \
-                (correctable) and what they lost (uncorrectable). Repairs cost bandwidth when they \
-                are many; a lost packet costs the transfer, often the device. A riser or a cable is \
-                the usual cause.",
-        reads: "aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal in sysfs of both ends of \
-                every link on the way; where a kernel does not count, the AER status registers, \
-                which needs root.",
-        judges: "pass: nothing counted. info: correctable errors since the last start, since no \
-                 time is known in which they happened; unsupported requests, which come with the \
-                 search for devices. fail: uncorrectable errors of the link. unknown: not \
-                 collected, or not root.",
-        sources: &[
-            "PCI Express Base Specification 6.0, 6.2 and 7.8.4",
-            "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[CheckId("gpu.present")],
-    run,
+    why: "Advanced Error Reporting counts what links repaired by sending again (correctable) and \
+          what they lost (uncorrectable). Repairs cost bandwidth when they are many; a lost packet \
+          costs the transfer, often the device. A riser or a cable is the usual cause.",
+    inputs: "aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal in sysfs of both ends of \
+          every link on the way; where a kernel does not count, the AER status registers, which \
+          needs root.",
+    criteria: "pass: nothing counted. info: correctable errors since the last start, since no time \
+          is known in which they happened; unsupported requests and advisory errors, which come \
+          with the search for devices. warn: the registers show data that was lost, at a time that \
+          they do not show: completions that timed out, malformed or poisoned packets. fail: the \
+          kernel counted such errors. unknown: not collected, or not root.",
+    sources: &[
+        "PCI Express Base Specification 6.0, 6.2 and 7.8.4",
+        "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats",
+    ],
+    scope: Scope::Several(|context| each_link(context, |hop| judge(context, hop))),
+    ..super::CHECK
 };
 
 /// What both ends of a link have counted.
@@ -47,73 +41,78 @@ pub(super) const CHECK: Check = Check {
 struct Counted {
     /// By what was counted, and where.
     lost: BTreeMap<String, u64>,
+    /// As `lost`, by registers, which may have held it since before the last start.
+    lost_once: BTreeMap<String, u64>,
     repaired: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
     known: bool,
 }
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    each_link(context, |subject, hop| judge(context, subject, hop))
-}
-
-fn judge(context: &Context<'_>, subject: Subject, hop: Hop<'_>) -> Finding {
+fn judge(context: &Context<'_>, hop: Hop<'_>) -> Judgement {
     let mut counted = Counted::default();
-    let mut absence = Datum::Missing;
+    let mut absence = Absence::Missing;
     for end in hop.upper.into_iter().chain([hop.lower]) {
         if let Err(absent) = count(context, end, &mut counted) {
             absence = absent;
         }
     }
     if !counted.known {
-        return match absence {
-            Datum::Missing => {
-                let mut finding = Finding::skip("neither end of its link reports errors");
-                finding.subject = subject;
-                finding
-            }
-            absent => Finding::unknown(subject, "what errors its link has seen", &absent),
-        };
+        let none = "neither end of its link reports errors";
+        Err(absence).known_or_skip("what errors its link has seen", none)?;
     }
     let finding = if !counted.lost.is_empty() {
-        Finding::fail(
-            subject,
-            format!("its link has lost packets: {}", words(&counted.lost)),
-        )
+        Finding::fail(format!(
+            "its link has lost packets: {}",
+            words(&counted.lost)
+        ))
         .fix(
             Fix::manual(
                 "Find the bad contact",
-                "seat the card, its riser and its cables anew; move the card to another slot to \
+                "seat the card, its riser and its cables again; move the card to another slot to \
                  tell the card from the slot; bring the firmware of retimers and switches up to \
                  date",
             )
             .risk(Risk::Medium, "the machine is powered off for it"),
         )
+    } else if !counted.lost_once.is_empty() {
+        Finding::warn(format!(
+            "data was lost on its link, at a time that the registers do not show: {}",
+            words(&counted.lost_once)
+        ))
+        .fix(Fix::manual(
+            "See whether it happens again",
+            "clear the status (`setpci -s ADDRESS ECAP_AER+4.l=ffffffff`), run a job and look \
+             again; if it comes back, seat the card, its riser and its cables again",
+        ))
     } else if !counted.repaired.is_empty() {
-        Finding::info(
-            subject,
-            format!(
-                "its link has repaired errors since the last start: {}; look whether they grow",
-                words(&counted.repaired)
-            ),
-        )
+        Finding::info(format!(
+            "its link has repaired errors since the last start: {}; look whether they grow",
+            words(&counted.repaired)
+        ))
     } else if !counted.refused.is_empty() {
-        Finding::info(
-            subject,
-            format!("requests were refused: {}", words(&counted.refused)),
-        )
+        Finding::info(format!(
+            "requests were refused: {}",
+            words(&counted.refused)
+        ))
     } else {
-        Finding::pass(subject, "its link has seen no errors")
+        Finding::pass("its link has seen no errors")
     };
-    let all = [counted.lost, counted.repaired, counted.refused];
-    all.into_iter()
+    let all = [
+        counted.lost,
+        counted.lost_once,
+        counted.repaired,
+        counted.refused,
+    ];
+    Ok(all
+        .into_iter()
         .flatten()
         .fold(finding, |finding, (what, count)| {
-            finding.evidence(what, count.to_string())
-        })
+            finding.evidence(what, count)
+        }))
 }
 
 /// Adds what one end has counted.
-fn count(context: &Context<'_>, end: &Function, counted: &mut Counted) -> Result<(), Datum<()>> {
+fn count(context: &Context<'_>, end: &Function, counted: &mut Counted) -> Datum<()> {
     let mut absence = None;
     for (file, is_lost) in [
         ("aer_dev_correctable", false),
@@ -122,9 +121,9 @@ fn count(context: &Context<'_>, end: &Function, counted: &mut Counted) -> Result
     ] {
         let path = format!("/sys/bus/pci/devices/{}/{file}", end.bdf);
         let text = match context.text(&path) {
-            Datum::Present(text) => text,
-            absent => {
-                absence = Some(absent.map(|_| ()));
+            Ok(text) => text,
+            Err(absent) => {
+                absence = Some(absent);
                 continue;
             }
         };
@@ -148,23 +147,22 @@ fn count(context: &Context<'_>, end: &Function, counted: &mut Counted) -> Result
         return Ok(());
     };
     match &end.aer {
-        // Registers hold since when nobody knows, and firmware clears some of them: what they
-        // show is told, and fails nothing.
-        Datum::Present(aer) => {
+        // Registers hold errors until they are cleared, and firmware clears some of them: what
+        // they show fails nothing.
+        Ok(aer) => {
             counted.known = true;
-            let quiet = UncorrectableErrors::UNSUPPORTED_REQUEST;
-            if !(aer.uncorrectable & !quiet).is_empty() {
-                let name = format!("{} uncorrectable error status", end.bdf);
-                counted.refused.insert(name, 1);
+            let of_the_link = |name: &&str| !NOT_OF_THE_LINK.contains(name);
+            for name in aer.uncorrectable.names().filter(of_the_link) {
+                let what = format!("{} {name}", end.bdf);
+                counted.lost_once.insert(what, 1);
             }
-            if !aer.correctable.is_empty() {
-                let name = format!("{} correctable error status", end.bdf);
-                counted.repaired.insert(name, 1);
+            for name in aer.correctable.names().filter(of_the_link) {
+                counted.repaired.insert(format!("{} {name}", end.bdf), 1);
             }
             Ok(())
         }
-        Datum::Missing => Err(absence),
-        absent => Err(absent.as_ref().map(|_| ())),
+        Err(Absence::Missing) => Err(absence),
+        Err(absence) => Err(*absence),
     }
 }
 
@@ -182,11 +180,8 @@ fn words(counts: &BTreeMap<String, u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{findings, verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn counting(file: &str, text: &str) -> MemorySource {
         let path = format!("/sys/bus/pci/devices/{}/{file}", example::NICS[1]);
@@ -196,7 +191,7 @@ mod tests {
     #[test]
     fn links_that_counted_nothing_pass() {
         let found = findings(&CHECK, &example::healthy());
-        assert!(found.iter().all(|it| it.verdict == Verdict::Pass));
+        assert!(found.iter().all(|it| it.verdict == Pass));
     }
 
     #[test]
@@ -205,16 +200,16 @@ mod tests {
             &CHECK,
             &counting("aer_dev_fatal", "DLP 0\nMalfTLP 2\nTOTAL_ERR_FATAL 2\n"),
         );
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert!(found.summary.contains("MalfTLP 2"), "{}", found.summary);
     }
 
     #[test]
-    fn repairs_without_a_time_and_refused_requests_are_told_of() {
+    fn repairs_without_a_time_and_refused_requests_are_reported() {
         let node = counting("aer_dev_correctable", "RxErr 12\nBadTLP 900\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &node), Info);
         let node = counting("aer_dev_nonfatal", "UnsupReq 7\nTOTAL_ERR_NONFATAL 7\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &node), Info);
     }
 
     #[test]
@@ -235,21 +230,34 @@ mod tests {
                 .filter(|it| it.subject.to_string() == "mlx5_1");
             of.next().unwrap().verdict
         };
-        assert_eq!(of_nic(&node), Verdict::Pass);
+        assert_eq!(of_nic(&node), Pass);
         for bdf in [example::NICS[1], example::NIC_PORTS[1]] {
             node = example::edit(node, bdf, |end| {
                 end.header_only();
             });
         }
-        assert_eq!(of_nic(&node), Verdict::Unknown);
+        assert_eq!(of_nic(&node), Unknown);
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_nothing_to_look_at_is_no_question() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        let bare = MemorySource::new()
-            .directory("/sys/bus/pci/devices")
-            .directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+    fn a_completion_that_timed_out_is_lost_data_and_an_advice_alone_is_nothing() {
+        let of = |uncorrectable: &str, correctable: &str| {
+            let text = format!(
+                "3b:00.0 3D controller [0302]: NVIDIA Corporation X [10de:2330]\n\
+                 \tStatus: Cap+\n\tCapabilities: [100 v1] Advanced Error Reporting\n\
+                 \t\tUESta:\tDLP- {uncorrectable}\n\t\tCESta:\tRxErr- {correctable}\n"
+            );
+            let tree = gdr_node::import::lspci::read(&text).unwrap().into_tree();
+            let layout = gdr_node::NumaLayout::unknown();
+            let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
+            let node = MemorySource::partial();
+            let mut found = CHECK.run(&Context::new(&node, &inventory));
+            found.remove(0)
+        };
+        let lost = of("CmpltTO+ UnsupReq+", "AdvNonFatalErr+");
+        assert_eq!(lost.verdict, Warn);
+        assert!(lost.summary.contains("CmpltTO"), "{}", lost.summary);
+        assert_eq!(of("CmpltTO- UnsupReq+", "AdvNonFatalErr+").verdict, Pass);
+        assert_eq!(of("CmpltTO-", "BadTLP+ AdvNonFatalErr+").verdict, Info);
     }
 }

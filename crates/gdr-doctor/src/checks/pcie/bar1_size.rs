@@ -1,76 +1,55 @@
-//! `bar1.size`: the window to a GPU's memory is as large as the memory.
+use gdr_node::pci::{Bar, BarKind};
 
-use gdr_node::pci::{Bar, BarKind, Function};
-
-use super::devices;
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Fix, Risk};
+use crate::checks::prelude::*;
 
 /// Up to here a window is of the kind that holds a display and little else, in bytes.
 const SMALL: u64 = 512 << 20;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("bar1.size"),
-    group: Group::Pcie,
     title: "the window to a GPU's memory (BAR1) is as large as the memory",
-    documentation: Documentation {
-        means: "A NIC, and a CPU mapping, reach a GPU's memory through BAR1. What is registered at \
-                one time has to fit into it: with a window of 256 MiB small registrations work and \
-                large ones fail with \"Bad address\" or \"Cannot allocate memory\".",
-        reads: "/sys/bus/pci/devices/<GPU>/resource: the first prefetchable range after the \
-                registers; the Resizable BAR capability (0x0015) for what it could be; the memory's \
-                size as the CUDA driver says it.",
-        judges: "pass: not smaller than the memory. warn: smaller, or smaller than it could be \
-                 made. fail: 512 MiB or less. unknown: the ranges are not known.",
-        sources: &[
-            "https://github.com/Mellanox/nv_peer_memory/issues/101",
-            "https://github.com/openucx/ucx/issues/8049",
-            "https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)",
-            "PCI Express Base Specification 6.0, 7.8.6 Resizable BAR",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[CheckId("gpu.present")],
-    run,
+    why: "A NIC, and a CPU mapping, reach a GPU's memory through BAR1. What is registered at one \
+          time has to fit into it: with a window of 256 MiB small registrations work and large \
+          ones fail with \"Bad address\" or \"Cannot allocate memory\".",
+    inputs: "/sys/bus/pci/devices/<GPU>/resource: the first prefetchable range after the \
+          registers; the Resizable BAR capability (0x0015) for what it could be; the memory's size \
+          as the CUDA driver says it.",
+    criteria: "pass: not smaller than the memory. warn: smaller, or smaller than it could be made. \
+          fail: 512 MiB or less. unknown: the ranges are not known.",
+    sources: &[
+        "https://github.com/Mellanox/nv_peer_memory/issues/101",
+        "https://github.com/openucx/ucx/issues/8049",
+        "https://docs.nvidia.com/cuda/gpudirect-rdma/ (BAR sizes)",
+        "PCI Express Base Specification 6.0, 7.8.6 Resizable BAR",
+    ],
+    symptom_of: &["gpu.present"],
+    scope: Scope::Gpu(judge),
+    ..super::CHECK
 };
 
 /// The window to a GPU's memory: BAR 1 behind 32-bit registers, BAR 2 behind 64-bit ones. The
 /// registers of the latter are prefetchable too, and come first.
 pub(super) fn window(function: &Function) -> Option<Bar> {
-    let bars = function.bars.present()?;
+    let bars = function.bars.as_ref().ok()?;
     bars.iter()
         .find(|bar| bar.kind == BarKind::Prefetchable && bar.number > 0)
         .copied()
 }
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    match devices::gpus(context) {
-        Ok(gpus) => gpus
-            .into_iter()
-            .map(|(gpu, function)| judge(context, Subject::gpu(gpu), function))
-            .collect(),
-        Err(why) => why,
-    }
-}
-
-fn judge(context: &Context<'_>, subject: Subject, function: &Function) -> Finding {
+fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement {
     let path = format!("/sys/bus/pci/devices/{}/resource", function.bdf);
-    if !function.bars.is_present() {
-        return Finding::unknown(subject, "the list of its address ranges", &function.bars);
-    }
+    let bars = function.bars.by_ref();
+    bars.known("the list of its address ranges")?;
     let Some(bar) = window(function) else {
-        return Finding::fail(
-            subject,
-            "it has no window to its memory: firmware gave it none",
-        )
-        .evidence(path, "no prefetchable range after the first")
-        .fix(larger_window());
+        return Ok(
+            Finding::fail("it has no window to its memory: firmware gave it none")
+                .evidence(path, "no prefetchable range after the first")
+                .fix(larger_window()),
+        );
     };
-    let memory =
-        (context.facts().cuda.present()).and_then(|cuda| cuda.device(function.bdf)?.total_memory);
-    let largest = function.resizable_bars.present().and_then(|bars| {
+    let memory = (context.facts().cuda.as_ref().ok())
+        .and_then(|cuda| cuda.device(function.bdf)?.total_memory);
+    let largest = function.resizable_bars.as_ref().ok().and_then(|bars| {
         let same = bars.iter().find(|it| it.bar == bar.number)?;
         same.largest()
     });
@@ -97,8 +76,8 @@ fn judge(context: &Context<'_>, subject: Subject, function: &Function) -> Findin
         ),
         (None, _) => (Verdict::Pass, format!("its window is {has}")),
     };
-    let mut finding = Finding::new(verdict, subject, summary)
-        .evidence(path, format!("BAR {} of {has}", bar.number));
+    let mut finding =
+        Finding::new(verdict, summary).evidence(path, format!("BAR {} of {has}", bar.number));
     if let Some(largest) = largest {
         finding = finding.evidence("Resizable BAR, largest", size(largest));
     }
@@ -112,10 +91,10 @@ fn judge(context: &Context<'_>, subject: Subject, function: &Function) -> Findin
             finding = finding.fix(
                 Fix::at_boot(
                     "Let the driver resize the window",
-                    Action::WriteFile {
-                        path: "/etc/modprobe.d/nvidia-rebar.conf".into(),
-                        content: "options nvidia NVreg_EnableResizableBar=1\n".into(),
-                    },
+                    Action::file(
+                        "/etc/modprobe.d/nvidia-rebar.conf",
+                        "options nvidia NVreg_EnableResizableBar=1\n",
+                    ),
                 )
                 .risk(
                     Risk::Low,
@@ -123,13 +102,19 @@ fn judge(context: &Context<'_>, subject: Subject, function: &Function) -> Findin
                 ),
             );
         }
-        finding = finding.fix(Fix::user(
-            "Do without a large window",
-            "# register and exchange less than the window at a time, or stage through the host: \
-             gdr loopback --staged",
-        ));
+        finding = finding.fix(Fix {
+            privilege: Privilege::User,
+            effect: Effect::AtRestart,
+            persistence: Persistence::UntilExit,
+            risk: Risk::None,
+            ..Fix::manual(
+                "Do without a large window",
+                "register and exchange less than the window at a time, or stage through the host: \
+                 `gdr loopback --staged`",
+            )
+        });
     }
-    finding
+    Ok(finding)
 }
 
 fn larger_window() -> Fix {
@@ -155,10 +140,8 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
 
     fn with_window(bytes: u64) -> MemorySource {
         let range = |start: u64, size: u64| {
@@ -178,42 +161,36 @@ mod tests {
 
     #[test]
     fn windows_as_large_as_the_memory_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 8]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 8]);
     }
 
     #[test]
     fn a_window_of_256_mib_fails_and_one_smaller_than_the_memory_is_a_warning() {
         let small = worst(&CHECK, &with_window(256 << 20));
-        assert_eq!(small.verdict, Verdict::Fail);
+        assert_eq!(small.verdict, Fail);
         assert!(small.summary.contains("256 MiB"), "{}", small.summary);
         assert_eq!(small.fixes.len(), 3);
-        assert_eq!(verdict(&CHECK, &with_window(32 << 30)), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &with_window(32 << 30)), Warn);
     }
 
     #[test]
     fn without_cuda_the_window_is_held_against_what_it_could_be() {
         let node = with_window(32 << 30).without("@cuda/devices.json");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert!(
             found.summary.contains("could be 128 GiB"),
             "{}",
             found.summary
         );
         let node = example::healthy().without("@cuda/devices.json");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &node), Pass);
     }
 
     #[test]
     fn what_was_not_collected_is_unknown_and_no_gpu_is_no_question() {
         let path = format!("/sys/bus/pci/devices/{}/resource", example::GPUS[2]);
         let node = example::healthy().not_collected(&path);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(
-            verdicts(&CHECK, &MemorySource::partial()),
-            [Verdict::Unknown]
-        );
-        let bare = MemorySource::new().directory("/sys/bus/pci/devices");
-        assert_eq!(verdicts(&CHECK, &bare), [Verdict::Skip]);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 }

@@ -4,7 +4,7 @@ use gdr_node::Datum;
 
 use crate::context::Context;
 
-/// Who made the CPUs, of those between whom a check tells apart.
+/// Who made the CPUs, of those between whom a check distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CpuMaker {
     Amd,

@@ -1,73 +1,9 @@
 //! The GPUs and the NICs that a check is about, or why there are none.
 
-use gdr_node::pci::Function;
-use gdr_node::{Bdf, GpuDevice};
+use gdr_node::pci::Bandwidth;
+use gdr_node::{Bdf, RdmaPort};
 
 use crate::context::{Context, Nic};
-use crate::finding::{Finding, Subject};
-
-/// Every NIC with its function; where there is none, what a check says instead.
-pub(in crate::checks) fn nics<'b, 'a>(
-    context: &'b Context<'a>,
-) -> Result<Vec<(&'b Nic<'a>, &'a Function)>, Vec<Finding>> {
-    let nics: Vec<_> = (context.nics().iter())
-        .filter_map(|nic| Some((nic, context.function(nic.bdf)?)))
-        .collect();
-    if !nics.is_empty() {
-        return Ok(nics);
-    }
-    let inventory = context.inventory;
-    Err(vec![if !inventory.tree.is_present() {
-        Finding::unknown(Subject::Node, "the list of PCI functions", &inventory.tree)
-    } else if inventory.rdma.is_unknown() {
-        Finding::unknown(Subject::Node, "the list of RDMA devices", &inventory.rdma)
-    } else {
-        Finding::skip("there is no RDMA NIC that is a PCI function")
-    }])
-}
-
-/// Every GPU with its function; where there is none, what a check says instead.
-pub(in crate::checks) fn gpus<'a>(
-    context: &Context<'a>,
-) -> Result<Vec<(&'a GpuDevice, &'a Function)>, Vec<Finding>> {
-    let gpus: Vec<_> = context
-        .gpus()
-        .filter_map(|gpu| Some((gpu, context.function(gpu.bdf)?)))
-        .collect();
-    if !gpus.is_empty() {
-        return Ok(gpus);
-    }
-    let tree = &context.inventory.tree;
-    Err(vec![if tree.is_present() {
-        Finding::skip("there is no NVIDIA GPU")
-    } else {
-        Finding::unknown(Subject::Node, "the list of PCI functions", tree)
-    }])
-}
-
-/// GPUs first, then NICs, each with what a finding about it is about.
-pub(in crate::checks) fn both<'a>(
-    context: &Context<'a>,
-) -> Result<Vec<(Subject, &'a Function)>, Vec<Finding>> {
-    let gpus = gpus(context);
-    let nics = nics(context);
-    let mut all = Vec::new();
-    for (gpu, function) in gpus.iter().flatten() {
-        all.push((Subject::gpu(gpu), *function));
-    }
-    for (nic, function) in nics.iter().flatten() {
-        all.push((Subject::nic(nic), *function));
-    }
-    if !all.is_empty() {
-        return Ok(all);
-    }
-    // Not knowing of NICs weighs more than knowing that there is no GPU.
-    Err(nics.err().or(gpus.err()).unwrap_or_else(|| {
-        vec![Finding::skip(
-            "there is neither an NVIDIA GPU nor an RDMA NIC",
-        )]
-    }))
-}
 
 /// Whether a function is a GPU or a NIC that was not asked about.
 pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
@@ -77,18 +13,52 @@ pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
         || (nic && context.nics().iter().all(|nic| nic.bdf != bdf))
 }
 
-/// The rates of a NIC's ports that are up, in Gb/s.
-pub(in crate::checks) fn active_ports(nic: &Nic<'_>) -> Vec<u32> {
+/// The ports of a NIC that are up.
+fn active_ports<'a>(nic: &Nic<'a>) -> impl Iterator<Item = &'a RdmaPort> + use<'a> {
     let ports = nic.rdma.into_iter().flat_map(|rdma| &rdma.ports);
-    ports
-        .filter(|port| port.state.present().is_some_and(|state| state == "ACTIVE"))
-        .filter_map(|port| gigabits(port.rate.present()?))
-        .collect()
+    ports.filter(|port| {
+        port.state
+            .as_ref()
+            .ok()
+            .is_some_and(|state| state == "ACTIVE")
+    })
 }
 
-/// The fastest of a NIC's ports that are up, in Gb/s.
+/// The rate of the fastest of a NIC's ports that are up, in Gb/s.
 pub(in crate::checks) fn fastest_port(nic: &Nic<'_>) -> Option<u32> {
-    active_ports(nic).into_iter().max()
+    active_ports(nic)
+        .filter_map(|port| gigabits(port.rate.as_ref().ok()?))
+        .max()
+}
+
+/// What the ports of a NIC that are up carry in each direction.
+pub(in crate::checks) fn data_rates(nic: &Nic<'_>) -> Vec<Bandwidth> {
+    active_ports(nic).filter_map(data_rate).collect()
+}
+
+/// What a port carries in each direction after line coding.
+///
+/// Linux writes the signalling rate of InfiniBand up to FDR and the rate of data from there on
+/// (`rate_show` of `drivers/infiniband/core/sysfs.c`; of FDR10 and EDR it leaves out the coding).
+/// SDR, DDR and QDR spend two bits in ten on it (8b/10b), FDR two in 66. Ports of Ethernet take
+/// the names of InfiniBand's speeds, and their rates are those of data.
+fn data_rate(port: &RdmaPort) -> Option<Bandwidth> {
+    let text = port.rate.as_ref().ok()?;
+    let bytes = u64::from(gigabits(text)?) * 125_000_000;
+    if (port.link_layer.as_ref().ok()).is_some_and(|layer| layer == "Ethernet") {
+        return Some(Bandwidth(bytes));
+    }
+    // `40 Gb/sec (4X QDR)`; older kernels name no speed but those after SDR.
+    let speed = text
+        .split_once('(')
+        .map_or("", |(_, lanes)| lanes.trim_end_matches(')'))
+        .split_once(' ')
+        .map_or("SDR", |(_, speed)| speed);
+    Some(Bandwidth(match speed {
+        "SDR" | "DDR" | "QDR" => bytes / 10 * 8,
+        "FDR" => bytes / 66 * 64,
+        _ => bytes,
+    }))
 }
 
 /// The number of `400 Gb/sec (4X NDR)`; of `2.5 Gb/sec` the whole part.

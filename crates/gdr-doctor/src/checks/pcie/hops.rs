@@ -1,9 +1,11 @@
 //! The links between a function and the root complex.
 
 use gdr_node::pci::{Express, Function, Link};
-use gdr_node::{Bdf, Datum, Source};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, Source};
 
 use crate::context::Context;
+use crate::fix::{Action, Register};
+use crate::runner::Unjudged;
 
 /// One link: a port and what is below it.
 #[derive(Clone, Copy, Debug)]
@@ -17,9 +19,9 @@ pub(super) struct Hop<'a> {
 impl Hop<'_> {
     /// The link as it is now: as its lower end says, else as its upper end does.
     pub(super) fn now(&self) -> Datum<Link> {
-        self.lower.link.clone().or_else(|| match self.upper {
-            Some(upper) => upper.link.clone(),
-            None => self.lower.link.clone(),
+        self.lower.link.or(match self.upper {
+            Some(upper) => upper.link,
+            None => self.lower.link,
         })
     }
 
@@ -28,20 +30,18 @@ impl Hop<'_> {
     pub(super) fn unsure(&self) -> Option<Datum<Link>> {
         let ends = [Some(self.lower), self.upper];
         (ends.into_iter().flatten())
-            .map(|end| end.link_capable.clone())
-            .find(|best| !best.is_present())
+            .map(|end| end.link_capable)
+            .find(|best| !best.is_ok())
     }
 
     /// The best that both ends can do. Where an end does not say, the other one alone.
     pub(super) fn best(&self) -> Datum<Link> {
-        let lower = self.lower.link_capable.clone();
+        let lower = self.lower.link_capable;
         let upper = self.upper.map(|upper| &upper.link_capable);
         match (lower, upper) {
-            (Datum::Present(lower), Some(Datum::Present(upper))) => {
-                Datum::Present(lower.meet(*upper))
-            }
-            (Datum::Present(lower), _) => Datum::Present(lower),
-            (_, Some(Datum::Present(upper))) => Datum::Present(*upper),
+            (Ok(lower), Some(Ok(upper))) => Ok(lower.meet(*upper)),
+            (Ok(lower), _) => Ok(lower),
+            (_, Some(Ok(upper))) => Ok(*upper),
             (absent, _) => absent,
         }
     }
@@ -53,7 +53,7 @@ impl Hop<'_> {
 /// leads up, a port of that switch that leads down. Where config space names the kinds of ports,
 /// these count; else their places.
 pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
-    let Some(tree) = context.inventory.tree.present() else {
+    let Some(tree) = context.inventory.tree.as_ref().ok() else {
         return Vec::new();
     };
     let (Some((_, bridges)), Some(function)) = (tree.chain(bdf), tree.get(bdf)) else {
@@ -70,7 +70,7 @@ pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
         }];
     }
     let leads_down = |(place, bridge): (usize, &Function)| match &bridge.express {
-        Datum::Present(express) => express.port.is_downstream(),
+        Ok(express) => express.port.is_downstream(),
         _ => place.is_multiple_of(2),
     };
     (way.windows(2).enumerate())
@@ -84,27 +84,49 @@ pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
 }
 
 /// A 16-bit register of a function's PCI Express capability, by its place in the capability.
-pub(super) fn express_register(
-    source: &dyn Source,
-    function: &Function,
-    offset: u16,
-) -> Option<u16> {
-    let at = function.express.present()?.at?;
+fn express_register(source: &dyn Source, function: &Function, offset: u16) -> Option<u16> {
+    let at = function.express.as_ref().ok()?.at?;
     let bytes = source
         .read(&format!("/sys/bus/pci/devices/{}/config", function.bdf))
-        .into_present()?;
+        .ok()?;
     let at = usize::from(at.plus(offset).0);
     let register = bytes.get(at..at + 2)?.try_into().ok()?;
     Some(u16::from_le_bytes(register))
 }
 
 /// Where Device Control is in the capability.
-pub(super) const DEVICE_CONTROL: u16 = 0x08;
+const DEVICE_CONTROL: u16 = 0x08;
+
+/// Sets the bits `mask` of a function's Device Control to those of `value`, in a way that can be
+/// undone where the register was read.
+pub(super) fn write_device_control(
+    context: &Context<'_>,
+    function: &Function,
+    mask: u16,
+    value: u16,
+) -> Action {
+    let bdf = function.bdf;
+    match express_register(context.source, function, DEVICE_CONTROL) {
+        Some(was) => Action::WriteConfig {
+            bdf,
+            register: Register::DeviceControl,
+            mask,
+            value,
+            was,
+        },
+        None => Action::run(format!(
+            "setpci -s {bdf} CAP_EXP+8.w={value:04x}:{mask:04x}"
+        )),
+    }
+}
 
 /// The PCI Express capability of a function that has registers of its own: virtual functions have
 /// most of theirs in their physical one, and functions of conventional PCI have none.
-pub(super) fn own_express(function: &Function) -> Option<&Datum<Express>> {
-    (!function.is_virtual() && function.express != Datum::Missing).then_some(&function.express)
+pub(super) fn own_express(function: &Function) -> Result<Datum<&Express>, Unjudged> {
+    if function.is_virtual() || function.express == Err(Absence::Missing) {
+        return Err(Unjudged::OutOfScope);
+    }
+    Ok(function.express.by_ref())
 }
 
 #[cfg(test)]

@@ -1,121 +1,94 @@
-//! `link.bottleneck`: PCI Express carries what a NIC's port can.
-
 use gdr_node::pci::{Bandwidth, Link};
-use gdr_node::{Bdf, Datum};
 
-use super::devices::{self, active_ports, fastest_port};
+use super::devices::data_rates;
 use super::hops::{Hop, hops};
 use super::link_width::no_link;
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::{Context, Nic};
-use crate::finding::{Finding, Subject};
-use crate::fix::Fix;
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("link.bottleneck"),
-    group: Group::Pcie,
     title: "no link between a NIC and its GPU is slower than the NIC's port",
-    documentation: Documentation {
-        means: "A port of 400 Gb/s needs 50 GB/s of PCI Express in each direction: 16 lanes of \
-                generation 5. On less the network is not the limit, the slot is, and no setting \
-                helps.",
-        reads: "The links on the way from the NIC to the GPU nearest to it, or to the CPU where \
-                there is none: lanes and speed after line coding. Of a GPU's link the speed that it \
-                can do counts, since it is slow while idle. The rate of the NIC's fastest active \
-                port.",
-        judges: "pass: the narrowest link carries the port's rate. warn: it does not. info: it carries \
-                 one port and not all of the card's; or no port is active. unknown: no link on the way is known. \
-                 skip: it shows no link.",
-        sources: &[
-            "PCI Express Base Specification 6.0, 4.2 (line coding)",
-            "https://docs.nvidia.com/holoscan/ (high-performance networking: PCIe bandwidth)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[
-        CheckId("link.width"),
-        CheckId("link.speed"),
-        CheckId("gpu.present"),
+    why: "A port of 400 Gb/s needs 50 GB/s of PCI Express in each direction: 16 lanes of \
+          generation 5. On less the network is not the limit, the slot is, and no setting helps. \
+          Of InfiniBand's rates before EDR line coding takes its part: a QDR port of 40 Gb/s \
+          carries 4 GB/s.",
+    inputs: "The links on the way from the NIC to the GPU nearest to it, or to the CPU where there \
+          is none: lanes and speed after line coding. Of a GPU's link the speed that it can do \
+          counts, since it is slow while idle. The rate of the NIC's fastest active port.",
+    criteria: "pass: the narrowest link carries the port's rate. warn: it does not. info: it \
+          carries one port and not all of the card's; or no port is active. unknown: no link on \
+          the way is known. skip: it shows no link.",
+    sources: &[
+        "PCI Express Base Specification 6.0, 4.2 (line coding)",
+        "https://docs.nvidia.com/holoscan/ (high-performance networking: PCIe bandwidth)",
     ],
-    run,
+    workloads: Workload::RDMA,
+    symptom_of: &["link.width", "link.speed"],
+    scope: Scope::Nic(judge),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    match devices::nics(context) {
-        Ok(nics) => nics.iter().map(|(nic, _)| judge(context, nic)).collect(),
-        Err(why) => why,
-    }
-}
-
-fn judge(context: &Context<'_>, nic: &Nic<'_>) -> Finding {
-    let subject = Subject::nic(nic);
+fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
     let way = way(context, nic);
     let narrowest = way
         .iter()
         .filter_map(|hop| Some((carries(hop)?, hop.lower.bdf)))
         .min_by_key(|(link, _)| link.bandwidth());
     let Some((link, at)) = narrowest else {
-        let absent = way.first().map_or(Datum::NotCollected, Hop::now);
-        if absent == Datum::Missing {
-            return no_link(subject);
+        let absent = way.first().map_or(Err(Absence::NotCollected), Hop::now);
+        if absent == Err(Absence::Missing) {
+            return Err(no_link());
         }
-        return Finding::unknown(subject, "the list of links on its way", &absent);
+        return Ok(Finding::unknown("the list of links on its path", &absent));
     };
     let has = link.bandwidth();
     let evidence = format!("{link} ({has}) at {at}");
-    let Some(rate) = fastest_port(nic) else {
-        return Finding::info(
-            subject,
-            format!("its way carries {has}; no active port tells what is needed"),
-        )
-        .evidence("narrowest link", evidence);
+    let Some(needed) = data_rates(nic).into_iter().max() else {
+        return Ok(Finding::info(format!(
+            "its way carries {has}; no active port shows what is needed"
+        ))
+        .evidence("narrowest link", evidence));
     };
-    let needed = Bandwidth(u64::from(rate) * 125_000_000);
     if has >= needed {
-        let together = Bandwidth(u64::from(all_ports(context, nic)) * 125_000_000);
+        let together = all_ports(context, nic);
         let finding = if has >= together {
-            Finding::pass(subject, format!("its way carries {has}, its port {needed}"))
+            Finding::pass(format!("its way carries {has}, its port {needed}"))
         } else {
-            Finding::info(
-                subject,
-                format!(
-                    "its way carries {has}, one port {needed}, all ports of the card {together}"
-                ),
-            )
+            Finding::info(format!(
+                "its way carries {has}, one port {needed}, all ports of the card {together}"
+            ))
         };
-        return finding.evidence("narrowest link", evidence);
+        return Ok(finding.evidence("narrowest link", evidence));
     }
     // A link that many devices share is a finding about that link.
     let subject = if at == nic.bdf {
-        subject
+        Subject::nic(nic)
     } else {
         Subject::Function(at)
     };
-    Finding::warn(
-        subject,
-        format!(
-            "{link} carries {has}, and the port of {} needs {needed} ({rate} Gb/s)",
-            nic.name
-        ),
-    )
+    Ok(Finding::warn(format!(
+        "{link} carries {has}, and the port of {} needs {needed}",
+        nic.name
+    ))
+    .about(subject)
     .evidence("narrowest link", evidence)
     .fix(Fix::manual(
         "Give the NIC a wider way",
         "move the NIC to a slot of as many lanes and as high a generation as its port needs: 400 \
          Gb/s needs generation 5 x16, 200 Gb/s generation 4 x16, 100 Gb/s generation 3 x16",
-    ))
+    )))
 }
 
-/// What the active ports of a card bring together, in Gb/s: those of all of its functions.
-fn all_ports(context: &Context<'_>, nic: &Nic<'_>) -> u32 {
+/// What the active ports of a card carry together: those of all of its functions.
+fn all_ports(context: &Context<'_>, nic: &Nic<'_>) -> Bandwidth {
     let same_card = |other: &&Nic<'_>| {
         let (a, b) = (other.bdf, nic.bdf);
         (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
     };
-    (context.nics().iter())
+    let each = (context.nics().iter())
         .filter(same_card)
-        .flat_map(active_ports)
-        .fold(0, u32::saturating_add)
+        .flat_map(data_rates);
+    Bandwidth(each.fold(0, |sum, port| sum.saturating_add(port.0)))
 }
 
 /// The links between a NIC and the GPU nearest to it, without those above what both are below;
@@ -140,11 +113,11 @@ fn way<'a>(context: &Context<'a>, nic: &Nic<'_>) -> Vec<Hop<'a>> {
 
 /// What a link carries when it is busy: an idle GPU lowers only its speed.
 fn carries(hop: &Hop<'_>) -> Option<Link> {
-    let now = hop.now().into_present()?;
+    let now = hop.now().ok()?;
     if !hop.lower.identity.is_nvidia_gpu() {
         return Some(now);
     }
-    let best = hop.best().into_present().unwrap_or(now);
+    let best = hop.best().ok().unwrap_or(now);
     Some(Link {
         speed: best.speed,
         width: now.width,
@@ -153,24 +126,23 @@ fn carries(hop: &Hop<'_>) -> Option<Link> {
 
 #[cfg(test)]
 mod tests {
+    use gdr_node::Inventory;
     use gdr_node::pci::{LinkSpeed, LinkWidth};
-    use gdr_node::{Inventory, MemorySource, example};
 
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
     use crate::diagnosis::{Selection, diagnose};
-    use crate::finding::Verdict;
 
     #[test]
     fn ways_as_wide_as_the_ports_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 10]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
     fn half_of_the_lanes_do_not_carry_400_gigabits_and_the_lanes_are_the_cause() {
         let node = example::node();
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert!(found.summary.contains("31.5 GB/s"), "{}", found.summary);
         let inventory = Inventory::read(&node);
         let selection = Selection::all().only([CHECK.id, CheckId("link.width")]);
@@ -185,33 +157,82 @@ mod tests {
         let node = example::edit(example::healthy(), example::GPUS[0], |gpu| {
             gpu.link(LinkSpeed::GEN1, LinkWidth(16));
         });
-        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &node), Pass);
     }
 
     #[test]
-    fn a_card_whose_ports_together_are_more_than_the_slot_is_told_of() {
+    fn a_card_whose_ports_together_are_more_than_the_slot_is_reported() {
         let port = "/sys/class/infiniband/mlx5_1/ports/2";
         let node = example::healthy()
             .file(&format!("{port}/state"), "4: ACTIVE\n")
             .file(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Info);
+        assert_eq!(found.verdict, Info);
         assert!(found.summary.contains("100.0 GB/s"), "{}", found.summary);
+    }
+
+    /// The example's mlx5_1 in a slot of generation 3 with 4 lanes, which carries 3.9 GB/s.
+    fn narrow(layer: &str, rate: &str) -> Verdict {
+        let node = example::edit(example::healthy(), example::NICS[1], |nic| {
+            nic.link(LinkSpeed::GEN3, LinkWidth(4));
+        });
+        let at = format!("/sys/bus/pci/devices/{}", example::NICS[1]);
+        let port = "/sys/class/infiniband/mlx5_1/ports/1";
+        let node = node
+            .file(&format!("{at}/current_link_speed"), "8.0 GT/s PCIe\n")
+            .file(&format!("{at}/current_link_width"), "4\n")
+            .file(&format!("{port}/link_layer"), layer)
+            .file(&format!("{port}/rate"), rate);
+        let inventory = Inventory::read(&node);
+        let context = Context::new(&node, &inventory);
+        let nic = context.nics().iter().find(|nic| nic.name == "mlx5_1");
+        let nic = nic.unwrap();
+        judge(&context, nic, context.function(nic.bdf).unwrap())
+            .unwrap()
+            .verdict
+    }
+
+    #[test]
+    fn line_coding_takes_its_part_of_infiniband_rates_before_edr() {
+        // 8b/10b leaves 3.2 GB/s of DDR and 2 GB/s of SDR, and 4 GB/s of QDR.
+        assert_eq!(narrow("InfiniBand", "32 Gb/sec (8X SDR)"), Pass);
+        assert_eq!(narrow("InfiniBand", "20 Gb/sec (4X DDR)"), Pass);
+        assert_eq!(narrow("InfiniBand", "38 Gb/sec (4X QDR)"), Pass);
+        assert_eq!(narrow("InfiniBand", "40 Gb/sec (4X QDR)"), Warn);
+        assert_eq!(narrow("InfiniBand", "30 Gb/sec (12X)"), Pass);
+        // Ethernet borrows the names, and its rates are those of data.
+        assert_eq!(narrow("Ethernet", "38 Gb/sec (4X QDR)"), Warn);
+        // 64/66 of FDR: 3.88 of 4.0 GB/s.
+        assert_eq!(narrow("InfiniBand", "32 Gb/sec (4X FDR)"), Pass);
+        assert_eq!(narrow("InfiniBand", "32 Gb/sec (4X EDR)"), Warn);
+    }
+
+    #[test]
+    fn a_port_that_is_too_fast_for_its_slot_does_not_follow_from_the_lack_of_a_gpu() {
+        let gpus = example::GPUS.iter();
+        let node = gpus.fold(example::node(), |node, gpu| {
+            node.without(&format!("/sys/bus/pci/devices/{gpu}"))
+        });
+        let inventory = Inventory::read(&node);
+        let diagnosis = diagnose(&Context::new(&node, &inventory), &Selection::all());
+        let found = diagnosis.findings.iter().filter(|judged| {
+            ["link.bottleneck", "link.width"].contains(&judged.check.id.0)
+                && judged.finding.verdict.is_bad()
+        });
+        let no_gpu =
+            (diagnosis.findings.iter()).position(|judged| judged.check.id.0 == "gpu.present");
+        assert!(no_gpu.is_some());
+        let causes: Vec<Option<usize>> = found.map(|judged| judged.cause).collect();
+        assert!(
+            !causes.is_empty() && !causes.contains(&no_gpu),
+            "{causes:?}"
+        );
     }
 
     #[test]
     fn a_nic_without_an_active_port_needs_nothing() {
         let node =
             example::healthy().file("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
-    }
-
-    #[test]
-    fn what_was_not_collected_is_unknown_and_no_nic_is_no_question() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        let bare = MemorySource::new()
-            .directory("/sys/bus/pci/devices")
-            .directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &node), Info);
     }
 }

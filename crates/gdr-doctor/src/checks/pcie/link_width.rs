@@ -1,55 +1,36 @@
-//! `link.width`: no link has lost lanes.
-
 use std::collections::BTreeSet;
 
-use gdr_node::Datum;
-
-use super::devices;
 use super::hops::{Hop, hops};
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("link.width"),
-    group: Group::Pcie,
     title: "every link between a GPU or a NIC and the CPU has all of its lanes",
-    documentation: Documentation {
-        means: "A link trains with as many lanes as both of its ends have and as work. A card that \
-                sits badly, a riser, or a slot that firmware splits (bifurcation) loses half of \
-                them or more, and with them half of the bandwidth.",
-        reads: "current_link_width and max_link_width of both ends of every link on the way, or the \
-                Link Status and Link Capabilities registers.",
-        judges: "pass: as many lanes as the end that has fewer. fail: fewer. info: fewer than the \
-                 device has, where the port above it is hidden. unknown: a width is not known. skip: it has no link of its own.",
-        sources: &[
-            "PCI Express Base Specification 6.0, 7.5.3.6 and 7.5.3.8",
-            "Linux Documentation/ABI/testing/sysfs-bus-pci: current_link_width",
-            "https://github.com/facebookresearch/gcm (check_pci)",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[CheckId("gpu.present")],
-    run,
+    why: "A link trains with as many lanes as both of its ends have and as work. A card that sits \
+          badly, a riser, or a slot that firmware splits (bifurcation) loses half of them or more, \
+          and with them half of the bandwidth.",
+    inputs: "current_link_width and max_link_width of both ends of every link on the way, or the \
+          Link Status and Link Capabilities registers.",
+    criteria: "pass: as many lanes as the end that has fewer. fail: fewer. info: fewer than the \
+          device has, where the port above it is hidden. unknown: a width is not known. skip: it \
+          has no link of its own.",
+    sources: &[
+        "PCI Express Base Specification 6.0, 7.5.3.6 and 7.5.3.8",
+        "Linux Documentation/ABI/testing/sysfs-bus-pci: current_link_width",
+        "https://github.com/facebookresearch/gcm (check_pci)",
+    ],
+    scope: Scope::Several(|context| each_link(context, judge)),
+    ..super::CHECK
 };
-
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    each_link(context, judge)
-}
 
 /// What is found of every link above the GPUs and the NICs, each link once.
 pub(super) fn each_link(
     context: &Context<'_>,
-    judge: impl Fn(Subject, Hop<'_>) -> Finding,
-) -> Vec<Finding> {
-    let all = match devices::both(context) {
-        Ok(all) => all,
-        Err(why) => return why,
-    };
+    judge: impl Fn(Hop<'_>) -> Judgement,
+) -> Result<Vec<Finding>, Unjudged> {
     let mut seen = BTreeSet::new();
-    let mut findings = Vec::new();
-    for (subject, function) in all {
+    let mut links = Vec::new();
+    for (subject, function) in runner::functions(context)? {
         for hop in hops(context, function.bdf) {
             if !seen.insert(hop.lower.bdf) {
                 continue;
@@ -59,82 +40,86 @@ pub(super) fn each_link(
             } else {
                 Subject::Function(hop.lower.bdf)
             };
-            findings.push(judge(subject, hop));
+            links.push((subject, hop));
         }
     }
-    findings
+    let found = links.into_iter().flat_map(|(subject, hop)| {
+        let mut found = runner::each([hop], |hop| (subject.clone(), judge(hop)));
+        // What is wrong with the link of a GPU follows from what is wrong with that GPU.
+        if hop.lower.identity.is_nvidia_gpu() {
+            found = found
+                .into_iter()
+                .map(|it| it.symptom_of("gpu.present"))
+                .collect();
+        }
+        found
+    });
+    Ok(found.collect())
 }
 
 /// What is to be said of a function that shows no link: many virtual ones, and those inside of
 /// the root complex.
-pub(super) fn no_link(subject: Subject) -> Finding {
-    let mut finding = Finding::skip("it shows no link of its own");
-    finding.subject = subject;
-    finding
+pub(super) fn no_link() -> Unjudged {
+    Unjudged::skip("it shows no link of its own")
 }
 
-fn judge(subject: Subject, hop: Hop<'_>) -> Finding {
-    let (now, best) = match (hop.now(), hop.best()) {
-        (Datum::Present(now), Datum::Present(best)) => (now.width, best.width),
-        (Datum::Present(_), Datum::Missing) | (Datum::Missing, _) => return no_link(subject),
-        (Datum::Present(_), absent) | (absent, _) => {
-            return Finding::unknown(subject, "the width of its link", &absent);
-        }
-    };
+fn judge(hop: Hop<'_>) -> Judgement {
+    let (now, best) = (hop.now(), hop.best());
+    if now == Err(Absence::Missing) || now.is_ok() && best == Err(Absence::Missing) {
+        return Err(no_link());
+    }
+    let now = now.known("the width of its link")?.width;
+    let best = best.known("the width of its link")?.width;
     let shown = format!("{now} of {best}");
     let path = format!("/sys/bus/pci/devices/{}/current_link_width", hop.lower.bdf);
-    if now >= best {
-        return Finding::pass(subject, format!("its link has {now}")).evidence(path, shown);
-    }
-    let Some(upper) = hop.upper else {
-        return Finding::info(
-            subject,
-            format!("its link has {shown}; whether the slot has more is hidden from here"),
-        )
-        .evidence(path, shown);
+    let finding = match (hop.upper, hop.unsure()) {
+        _ if now >= best => Finding::pass(format!("its link has {now}")),
+        (None, _) => Finding::info(format!(
+            "its link has {shown}; whether the slot has more is hidden from here"
+        )),
+        (_, Some(absent)) => Finding::unknown("what the other end of its link can do", &absent),
+        (Some(upper), None) => {
+            let share = u32::from(now.0) * 100 / u32::from(best.0.max(1));
+            let summary = format!(
+                "its link has {shown} lanes that both ends have: {share} % of the bandwidth"
+            );
+            let finding = Finding::fail(summary)
+                .evidence(path, shown)
+                .evidence("port above", upper.bdf);
+            return Ok(finding.fix(retrain()));
+        }
     };
-    let share = u32::from(now.0) * 100 / u32::from(best.0.max(1));
-    if let Some(absent) = hop.unsure() {
-        let what = "what the other end of its link can do";
-        return Finding::unknown(subject, what, &absent).evidence(path, shown);
-    }
-    Finding::fail(
-        subject,
-        format!("its link has {shown} lanes that both ends have: {share} % of the bandwidth"),
+    Ok(finding.evidence(path, shown))
+}
+
+fn retrain() -> Fix {
+    Fix::manual(
+        "Get the lanes back",
+        "seat the card and its riser again; look in the BIOS whether the slot is split \
+         (bifurcation x8x8); try the card in another slot to tell the card from the slot",
     )
-    .evidence(path, shown)
-    .evidence("port above", upper.bdf.to_string())
-    .fix(
-        Fix::manual(
-            "Get the lanes back",
-            "seat the card and its riser anew; look in the BIOS whether the slot is split \
-             (bifurcation x8x8); try the card in another slot to tell the card from the slot",
-        )
-        .risk(Risk::Medium, "the machine is powered off for it"),
-    )
+    .risk(Risk::Medium, "the machine is powered off for it")
 }
 
 #[cfg(test)]
 mod tests {
     use gdr_node::pci::{LinkSpeed, LinkWidth};
-    use gdr_node::{MemorySource, example};
 
     use super::*;
-    use crate::checks::fixture::{findings, verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
     fn a_node_whose_links_are_whole_passes_each_link_once() {
         let found = findings(&CHECK, &example::healthy());
         // Eight GPUs, ten NICs, four switches.
         assert_eq!(found.len(), 22);
-        assert!(found.iter().all(|it| it.verdict == Verdict::Pass));
+        assert!(found.iter().all(|it| it.verdict == Pass));
     }
 
     #[test]
     fn a_nic_on_half_of_its_lanes_fails() {
         let found = worst(&CHECK, &example::node());
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert_eq!(found.subject.to_string(), "mlx5_7");
         assert!(found.summary.contains("x8 of x16"), "{}", found.summary);
     }
@@ -146,7 +131,7 @@ mod tests {
             example::NIC_PORTS[7]
         );
         let node = example::node().file(&path, "8\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &node), Pass);
     }
 
     #[test]
@@ -156,11 +141,11 @@ mod tests {
         });
         let found = worst(&CHECK, &node);
         assert_eq!(found.subject.to_string(), "0000:16:00.0");
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
     }
 
     #[test]
-    fn a_hidden_slot_is_only_told_of() {
+    fn a_hidden_slot_is_only_reported() {
         let at = "/sys/devices/pci0000:00/0000:00:05.0";
         let mut node = MemorySource::new().link_to(
             "/sys/bus/pci/devices/0000:00:05.0",
@@ -176,7 +161,7 @@ mod tests {
         ] {
             node = node.file(&format!("{at}/{name}"), text);
         }
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &node), Info);
     }
 
     #[test]
@@ -193,15 +178,6 @@ mod tests {
         }
         let found = findings(&CHECK, &node);
         let of_nic = found.iter().find(|it| it.subject.to_string() == "mlx5_1");
-        assert_eq!(of_nic.unwrap().verdict, Verdict::Skip);
-    }
-
-    #[test]
-    fn what_was_not_collected_is_unknown_and_nothing_to_look_at_is_no_question() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        let bare = MemorySource::new()
-            .directory("/sys/bus/pci/devices")
-            .directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(of_nic.unwrap().verdict, Skip);
     }
 }

@@ -1,6 +1,6 @@
 //! Checks of links, BARs and registers of PCI functions.
 
-use crate::check::Check;
+use crate::check::{Check, Group};
 
 mod acc_out_read;
 mod aer;
@@ -21,6 +21,12 @@ mod relaxed_ordering;
 mod runtime_pm;
 mod slot_power;
 mod tags;
+
+/// What the checks here have in common.
+const CHECK: Check = Check {
+    group: Group::Pcie,
+    ..Check::DEFAULT
+};
 
 /// In the order of reports.
 pub(super) const CHECKS: &[&Check] = &[

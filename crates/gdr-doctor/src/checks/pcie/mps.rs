@@ -1,73 +1,48 @@
-//! `pci.mps`: payloads are as large as the way takes, and no larger.
+use gdr_node::pci::Express;
 
-use gdr_node::Datum;
-use gdr_node::pci::{Express, Function};
-
-use super::devices;
 use super::hops::{Hop, hops, own_express};
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::facts::Machine;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.mps"),
-    group: Group::Pcie,
     title: "devices send payloads as large as their way takes (MPS)",
-    documentation: Documentation {
-        means: "Every packet of PCI Express carries its payload behind some 20 bytes of its own. \
-                With payloads of 128 bytes a tenth more of the link is lost to these than with 256. \
-                A device that sends larger payloads than a port above it takes has its packets \
-                dropped as malformed.",
-        reads: "Device Control (bits 7:5) and Device Capabilities (bits 2:0) of the device and of \
-                every port above it. Needs root.",
-        judges: "pass: the largest that all on the way can take. info: less than that, or 128 where \
-                 more is not possible. warn: 128 where 256 or more is possible; or more than a port \
-                 above is set to. unknown: not root. skip: virtual functions, and \
-                 in guests.",
-        sources: &[
-            "PCI Express Base Specification 6.0, 2.2.2 and 7.5.3.4",
-            "Linux Documentation/admin-guide/kernel-parameters.txt: pci=pcie_bus_perf",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "Every packet of PCI Express carries its payload behind some 20 bytes of its own. With \
+          payloads of 128 bytes a tenth more of the link is lost to these than with 256. A device \
+          that sends larger payloads than a port above it takes has its packets dropped as \
+          malformed.",
+    inputs: "Device Control (bits 7:5) and Device Capabilities (bits 2:0) of the device and of \
+          every port above it. Needs root.",
+    criteria: "pass: the largest that all on the way can take. info: less than that, or 128 where \
+          more is not possible. warn: 128 where 256 or more is possible; or more than a port above \
+          is set to. unknown: not root. skip: virtual functions, and in guests.",
+    sources: &[
+        "PCI Express Base Specification 6.0, 2.2.2 and 7.5.3.4",
+        "Linux Documentation/admin-guide/kernel-parameters.txt: pci=pcie_bus_perf",
+    ],
+    scope: Scope::Several(run),
+    otherwise: Some("no device here has such a register of its own"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let all = match devices::both(context) {
-        Ok(all) => all,
-        Err(why) => return why,
-    };
-    if context.facts().machine == Datum::Present(Machine::Virtual) {
-        return vec![Finding::skip(
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    let all = runner::functions(context)?;
+    if context.facts().machine == Ok(Machine::Virtual) {
+        return Err(Unjudged::skip(
             "in a guest the registers of the ports above are made up",
-        )];
+        ));
     }
-    let findings: Vec<Finding> = all
-        .into_iter()
-        .filter_map(|(subject, function)| judge(context, subject, function))
-        .collect();
-    if findings.is_empty() {
-        return vec![Finding::skip(
-            "no device here has such a register of its own",
-        )];
-    }
-    findings
+    Ok(runner::each(all, |(subject, function)| {
+        (subject, judge(context, function))
+    }))
 }
 
-fn judge(context: &Context<'_>, subject: Subject, function: &Function) -> Option<Finding> {
-    let express = match own_express(function)? {
-        Datum::Present(express) => express,
-        absent => return Some(Finding::unknown(subject, "its payload size", absent)),
-    };
+fn judge(context: &Context<'_>, function: &Function) -> Judgement {
+    let express = own_express(function)?.known("its payload size")?;
     let way = hops(context, function.bdf);
     let above: Vec<&Function> = way.iter().flat_map(ports).collect();
     let known: Vec<(&Function, &Express)> = above
         .iter()
-        .filter_map(|port| Some((*port, port.express.present()?)))
+        .filter_map(|port| Some((*port, port.express.as_ref().ok()?)))
         .collect();
     let set = express.payload;
     let best = (known.iter())
@@ -78,42 +53,31 @@ fn judge(context: &Context<'_>, subject: Subject, function: &Function) -> Option
     let name = format!("{} Device Control, MPS", function.bdf);
     let smaller = known.iter().find(|(_, port)| port.payload < set);
     let finding = if let Some((port, at)) = smaller {
-        Finding::warn(
-            subject,
-            format!(
-                "it may send payloads of {set} bytes through {}, which is set to take {}",
-                port.bdf, at.payload
-            ),
-        )
-        .evidence(
-            format!("{} Device Control, MPS", port.bdf),
-            at.payload.to_string(),
-        )
+        Finding::warn(format!(
+            "it may send payloads of {set} bytes through {}, which is set to take {}",
+            port.bdf, at.payload
+        ))
+        .evidence(format!("{} Device Control, MPS", port.bdf), at.payload)
         .fix(tune())
     } else if set >= best && set > 128 {
-        Finding::pass(subject, format!("it sends payloads of up to {set} bytes"))
+        Finding::pass(format!("it sends payloads of up to {set} bytes"))
     } else if set >= best {
-        Finding::info(
-            subject,
-            format!("it sends payloads of {set} bytes, the largest that its way takes"),
-        )
+        Finding::info(format!(
+            "it sends payloads of {set} bytes, the largest that its way takes"
+        ))
     } else if set > 128 {
-        Finding::info(
-            subject,
-            format!("it sends payloads of up to {set} bytes; its way takes {best}"),
-        )
+        Finding::info(format!(
+            "it sends payloads of up to {set} bytes; its way takes {best}"
+        ))
     } else {
-        Finding::warn(
-            subject,
-            format!("it sends payloads of {set} bytes only; its way takes {best}"),
-        )
+        Finding::warn(format!(
+            "it sends payloads of {set} bytes only; its way takes {best}"
+        ))
         .fix(tune())
     };
-    Some(
-        finding
-            .evidence(name, set.to_string())
-            .evidence("largest that all on the way can take", best.to_string()),
-    )
+    Ok(finding
+        .evidence(name, set)
+        .evidence("largest that all on the way can take", best))
 }
 
 /// The ports at the ends of a link: its upper end, and its lower one if that is a bridge too.
@@ -125,9 +89,7 @@ fn ports<'a>(hop: &Hop<'a>) -> impl Iterator<Item = &'a Function> + use<'a> {
 fn tune() -> Fix {
     Fix::at_boot(
         "Let Linux set payload sizes for performance",
-        Action::KernelArgument {
-            argument: "pci=pcie_bus_perf".into(),
-        },
+        Action::boot("pci=pcie_bus_perf"),
     )
     .risk(
         Risk::Medium,
@@ -137,16 +99,13 @@ fn tune() -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{findings, verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
-    fn less_than_the_way_takes_is_only_told_of_from_256_on() {
+    fn less_than_the_way_takes_is_only_reported_from_256_on() {
         let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Verdict::Info);
+        assert_eq!(found.verdict, Info);
         assert!(found.summary.contains("takes 512"), "{}", found.summary);
     }
 
@@ -162,7 +121,7 @@ mod tests {
         }
         let found = findings(&CHECK, &node);
         assert_eq!(found.len(), 18);
-        assert!(found.iter().all(|it| it.verdict == Verdict::Pass));
+        assert!(found.iter().all(|it| it.verdict == Pass));
     }
 
     #[test]
@@ -171,12 +130,12 @@ mod tests {
             let node = example::edit(example::healthy(), example::NICS[1], |nic| {
                 nic.payload(bytes);
             });
-            assert_eq!(verdict(&CHECK, &node), Verdict::Warn, "{bytes}");
+            assert_eq!(verdict(&CHECK, &node), Warn, "{bytes}");
         }
     }
 
     #[test]
-    fn a_platform_that_takes_no_more_than_128_is_only_told_of() {
+    fn a_platform_that_takes_no_more_than_128_is_only_reported() {
         let mut node = example::edit(example::healthy(), example::ROOT_PORTS[0], |port| {
             port.payload_capable(128).payload(128);
         });
@@ -187,7 +146,7 @@ mod tests {
         }
         let found = findings(&CHECK, &node);
         let of_nic = found.iter().find(|it| it.subject.to_string() == "mlx5_1");
-        assert_eq!(of_nic.unwrap().verdict, Verdict::Info);
+        assert_eq!(of_nic.unwrap().verdict, Info);
     }
 
     #[test]
@@ -195,13 +154,8 @@ mod tests {
         let node = example::edit(example::healthy(), example::GPUS[0], |gpu| {
             gpu.header_only();
         });
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        let bare = MemorySource::new()
-            .directory("/sys/bus/pci/devices")
-            .directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
         let guest = example::healthy().file("/proc/cpuinfo", "flags\t: fpu hypervisor\n");
-        assert_eq!(verdict(&CHECK, &guest), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &guest), Skip);
     }
 }

@@ -1,14 +1,8 @@
-//! `pci.mrrs`: NICs ask for large pieces when they read.
+use gdr_node::pci::Bandwidth;
 
-use gdr_node::Datum;
-use gdr_node::pci::{Bandwidth, Function};
-
-use super::devices::{self, fastest_port};
-use super::hops::{DEVICE_CONTROL, express_register, own_express};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::{Context, Nic};
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Fix, Register, Risk};
+use super::devices::fastest_port;
+use super::hops::{own_express, write_device_control};
+use crate::checks::prelude::*;
 
 /// Bits 14:12 of Device Control.
 const MASK: u16 = 0x7000;
@@ -21,51 +15,30 @@ const FAST_LINK: Bandwidth = Bandwidth(25_000_000_000);
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.mrrs"),
-    group: Group::Pcie,
     title: "NICs ask for up to 4096 bytes when they read (MRRS)",
-    documentation: Documentation {
-        means: "To send, a NIC reads the GPU's memory in pieces of at most the Maximum Read Request \
-                Size. With 512 bytes a fast NIC runs out of outstanding reads before the link is \
-                full. Only what the NIC itself is set to matters: ports of switches send no reads, \
-                and theirs often cannot be written at all.",
-        reads: "Device Control of the NIC, bits 14:12 (8 bytes into its PCI Express capability). \
-                Needs root.",
-        judges: "pass: 4096. info: 1024 or 2048, or less on a NIC whose active ports are below 100 \
-                 Gb/s, or that has none. warn: 512 or less at 100 Gb/s or more, or where ports are \
-                 not known with a link of 25 GB/s or more. unknown: not root. skip: \
-                 virtual functions, which are set through their physical one.",
-        sources: &[
-            "PCI Express Base Specification 6.0, 7.5.3.4",
-            "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
-            "https://github.com/oracle-quickstart/oci-hpc",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "To send, a NIC reads the GPU's memory in pieces of at most the Maximum Read Request \
+          Size. With 512 bytes a fast NIC runs out of outstanding reads before the link is full. \
+          Only what the NIC itself is set to matters: ports of switches send no reads, and theirs \
+          often cannot be written at all.",
+    inputs: "Device Control of the NIC, bits 14:12 (8 bytes into its PCI Express capability). \
+          Needs root.",
+    criteria: "pass: 4096. info: 1024 or 2048, or less on a NIC whose active ports are below 100 \
+          Gb/s, or that has none. warn: 512 or less at 100 Gb/s or more, or where ports are not \
+          known with a link of 25 GB/s or more. unknown: not root. skip: virtual functions, which \
+          are set through their physical one.",
+    sources: &[
+        "PCI Express Base Specification 6.0, 7.5.3.4",
+        "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
+        "https://github.com/oracle-quickstart/oci-hpc",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Nic(judge),
+    otherwise: Some("no NIC here has such a register of its own"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let nics = match devices::nics(context) {
-        Ok(nics) => nics,
-        Err(why) => return why,
-    };
-    let findings: Vec<Finding> = nics
-        .iter()
-        .filter_map(|(nic, function)| judge(context, nic, function))
-        .collect();
-    if findings.is_empty() {
-        return vec![Finding::skip("no NIC here has such a register of its own")];
-    }
-    findings
-}
-
-fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Option<Finding> {
-    let subject = Subject::nic(nic);
-    let express = match own_express(function)? {
-        Datum::Present(express) => express,
-        absent => return Some(Finding::unknown(subject, "its read request size", absent)),
-    };
+fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
+    let express = own_express(function)?.known("its read request size")?;
     let size = express.read_request;
     let verdict = match size {
         4096.. => Verdict::Pass,
@@ -80,14 +53,12 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Option<Fi
         ),
         _ => format!("it reads up to {size} bytes at a time; 4096 may be faster"),
     };
-    let mut finding = Finding::new(verdict, subject, summary).evidence(
-        format!("{} Device Control, MRRS", function.bdf),
-        size.to_string(),
-    );
+    let mut finding = Finding::new(verdict, summary)
+        .evidence(format!("{} Device Control, MRRS", function.bdf), size);
     if size < 4096 {
         finding = finding.fix(enlarge(context, function));
     }
-    Some(finding)
+    Ok(finding)
 }
 
 /// Whether small reads throttle a NIC: by its ports, and where nothing is known of these by the
@@ -97,27 +68,13 @@ fn is_fast(nic: &Nic<'_>, function: &Function) -> bool {
         (Some(rate), _) => rate >= FAST,
         (None, Some(_)) => false,
         (None, None) => {
-            (function.link_capable.present()).is_some_and(|link| link.bandwidth() >= FAST_LINK)
+            (function.link_capable.as_ref().ok()).is_some_and(|link| link.bandwidth() >= FAST_LINK)
         }
     }
 }
 
 fn enlarge(context: &Context<'_>, function: &Function) -> Fix {
-    let action = match express_register(context.source, function, DEVICE_CONTROL) {
-        Some(was) => Action::WriteConfig {
-            bdf: function.bdf,
-            register: Register::DeviceControl,
-            mask: MASK,
-            value: LARGEST,
-            was,
-        },
-        None => Action::Command {
-            line: format!(
-                "setpci -s {} CAP_EXP+8.w={LARGEST:04x}:{MASK:04x}",
-                function.bdf
-            ),
-        },
-    };
+    let action = write_device_control(context, function, MASK, LARGEST);
     Fix::now("Let the NIC read 4096 bytes at a time", action).risk(
         Risk::Low,
         "other devices on the same path wait a little longer for theirs",
@@ -126,10 +83,8 @@ fn enlarge(context: &Context<'_>, function: &Function) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
 
     fn reading(bytes: u16) -> MemorySource {
         example::edit(example::healthy(), example::NICS[1], |nic| {
@@ -140,13 +95,13 @@ mod tests {
     #[test]
     fn nics_that_read_large_pieces_pass_whatever_switches_are_set_to() {
         // The ports of the example are set to 512.
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 10]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
     fn a_fast_nic_that_reads_512_bytes_is_warned_of_with_a_write_of_only_these_bits() {
         let found = worst(&CHECK, &reading(512));
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject.to_string(), "mlx5_1");
         let Action::WriteConfig {
             mask, value, was, ..
@@ -158,18 +113,18 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_faster_is_told_of() {
-        assert_eq!(verdict(&CHECK, &reading(1024)), Verdict::Info);
+    fn what_may_be_faster_is_reported() {
+        assert_eq!(verdict(&CHECK, &reading(1024)), Info);
         let down = reading(128).file("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
-        assert_eq!(verdict(&CHECK, &down), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &down), Info);
     }
 
     #[test]
-    fn where_ports_are_not_known_the_link_tells_how_fast_the_nic_is() {
+    fn where_ports_are_not_known_the_link_shows_how_fast_the_nic_is() {
         let node = reading(512).without("/sys/class/infiniband");
         let node = node.not_collected("/sys/class/infiniband");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject.to_string(), example::NICS[1]);
     }
 
@@ -179,16 +134,7 @@ mod tests {
             nic.header_only();
         });
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Unknown);
+        assert_eq!(found.verdict, Unknown);
         assert!(found.summary.contains("needs root"), "{}", found.summary);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-    }
-
-    #[test]
-    fn no_nic_is_no_question() {
-        let bare = MemorySource::new()
-            .directory("/sys/bus/pci/devices")
-            .directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
     }
 }

@@ -1,45 +1,30 @@
-//! `pci.readback`: ports whose registers ignore writes are known.
-
 use std::collections::BTreeMap;
 
-use gdr_node::Bdf;
-use gdr_node::pci::{DeviceId, VendorId};
-
-use super::devices;
 use super::hops::hops;
-use crate::check::{Check, CheckId, Documentation, Group};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
+use crate::checks::prelude::*;
 
 /// Broadcom's PEX 89000 switches, by the device number of their ports.
 const LOCKED: [DeviceId; 2] = [DeviceId(0xc030), DeviceId(0xc040)];
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.readback"),
-    group: Group::Pcie,
     title: "settings that are written can be read back",
-    documentation: Documentation {
-        means: "Some switches keep Device Control to their firmware: a write is accepted and \
-                changes nothing. PEX 89000 ports show a read request size of 128 and stay at it. \
-                That is no fault of the machine, since ports send no reads of their own; it is one \
-                of a fix that does not look at what it wrote. gdr fix reads every register again.",
-        reads: "Vendor and device of the bridges above GPUs and NICs.",
-        judges: "pass: no such bridge. info: there are some; sizes are judged at the devices only.",
-        sources: &[
-            "https://github.com/voipmonitor/rtx6kpro (PEX890xx notes)",
-            "PCI Express Base Specification 6.0, 7.5.3.4",
-        ],
-    },
-    purposes: &[],
-    symptom_of: &[],
-    run,
+    why: "Some switches keep Device Control to their firmware: a write is accepted and changes \
+          nothing. PEX 89000 ports show a read request size of 128 and stay at it. That is not a \
+          fault of the machine, since ports send no reads of their own; it is one of a fix that \
+          does not look at what it wrote. gdr fix reads every register again.",
+    inputs: "Vendor and device of the bridges above GPUs and NICs.",
+    criteria: "pass: no such bridge. info: there are some; sizes are judged at the devices only.",
+    sources: &[
+        "https://github.com/voipmonitor/rtx6kpro (PEX890xx notes)",
+        "PCI Express Base Specification 6.0, 7.5.3.4",
+    ],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let all = match devices::both(context) {
-        Ok(all) => all,
-        Err(why) => return why,
-    };
+fn run(context: &Context<'_>) -> Judgement {
+    let all = runner::functions(context)?;
     let mut locked: BTreeMap<Bdf, u16> = BTreeMap::new();
     for (_, function) in all {
         for hop in hops(context, function.bdf) {
@@ -49,45 +34,38 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
                 let is_locked = identity.vendor == Some(VendorId::BROADCOM_LSI)
                     && identity.device.is_some_and(|it| LOCKED.contains(&it));
                 if is_locked {
-                    let size = port.express.present().map_or(0, |it| it.read_request);
+                    let size = port.express.as_ref().ok().map_or(0, |it| it.read_request);
                     locked.insert(port.bdf, size);
                 }
             }
         }
     }
     let Some((first, size)) = locked.first_key_value() else {
-        return vec![Finding::pass(
-            Subject::Node,
+        return Ok(Finding::pass(
             "no bridge on the way is known to ignore writes",
-        )];
+        ));
     };
-    let mut finding = Finding::info(
-        Subject::Node,
-        format!(
-            "{} ports of PEX 89000 switches keep Device Control to their firmware; sizes are \
+    let mut finding = Finding::info(format!(
+        "{} ports of PEX 89000 switches keep Device Control to their firmware; sizes are \
              judged at the devices",
-            locked.len()
-        ),
-    );
+        locked.len()
+    ));
     finding = match size {
-        0 => finding.evidence("first of them", first.to_string()),
-        size => finding.evidence(format!("{first} Device Control, MRRS"), size.to_string()),
+        0 => finding.evidence("first of them", first),
+        size => finding.evidence(format!("{first} Device Control, MRRS"), size),
     };
-    vec![finding]
+    Ok(finding)
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     #[test]
-    fn switches_that_ignore_writes_are_told_of() {
+    fn switches_that_ignore_writes_are_reported() {
         let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Verdict::Info);
+        assert_eq!(found.verdict, Info);
         // Four switches of one port up and four down.
         assert!(found.summary.starts_with("20 ports"), "{}", found.summary);
     }
@@ -102,15 +80,6 @@ mod tests {
         for path in paths.iter().filter(|path| path.ends_with("/config")) {
             node = node.not_collected(path);
         }
-        assert_eq!(verdicts(&CHECK, &node), [Verdict::Pass]);
-    }
-
-    #[test]
-    fn what_was_not_collected_is_unknown_and_nothing_to_look_at_is_no_question() {
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        let bare = MemorySource::new()
-            .directory("/sys/bus/pci/devices")
-            .directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdicts(&CHECK, &node), [Pass]);
     }
 }

@@ -1,15 +1,7 @@
-//! `pci.ro`: NICs may relax the order of their writes.
-
-use gdr_node::Datum;
-use gdr_node::pci::Function;
-
 use super::cpu::{CpuMaker, maker};
-use super::devices::{self, fastest_port};
-use super::hops::{DEVICE_CONTROL, express_register, own_express};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::{Context, Nic};
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Register, Risk};
+use super::devices::fastest_port;
+use super::hops::{own_express, write_device_control};
+use crate::checks::prelude::*;
 
 /// Bit 4 of Device Control.
 const ENABLE: u16 = 1 << 4;
@@ -18,79 +10,44 @@ const FAST: u32 = 200;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.ro"),
-    group: Group::Pcie,
     title: "NICs may relax the order of their writes (RO)",
-    documentation: Documentation {
-        means: "Writes of a NIC that must stay in order wait for each other in the root complex. On \
-                AMD and Arm, and in guests, that costs much of a fast NIC's bandwidth. The NIC may \
-                relax the order where its Device Control allows it, and does where the application \
-                (IBV_ACCESS_RELAXED_ORDERING) or its firmware (PCI_WR_ORDERING) asks for it. Linux \
-                takes the right away below root ports that are known to mishandle it.",
-        reads: "Device Control of the NIC, bit 4; the CPU's maker in /proc/cpuinfo; \
-                EnablePCIERelaxedOrderingMode in /proc/driver/nvidia/params. Needs root.",
-        judges: "pass: allowed. warn: not allowed on AMD or Arm at 200 Gb/s or more. info: not \
-                 allowed elsewhere. unknown: not root. skip: virtual functions.",
-        sources: &[
-            "PCI Express Base Specification 6.0, 2.4 and 7.5.3.4",
-            "NCCL src/transport/net_ib/init.cc: NCCL_IB_PCI_RELAXED_ORDERING",
-            "Linux drivers/pci/probe.c: pci_configure_relaxed_ordering",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "Writes of a NIC that must stay in order wait for each other in the root complex. On AMD \
+          and Arm, and in guests, that costs much of a fast NIC's bandwidth. The NIC may relax the \
+          order where its Device Control allows it, and does where the application \
+          (IBV_ACCESS_RELAXED_ORDERING) or its firmware (PCI_WR_ORDERING) asks for it. Linux takes \
+          the right away below root ports that are known to mishandle it.",
+    inputs: "Device Control of the NIC, bit 4; the CPU's maker in /proc/cpuinfo; \
+          EnablePCIERelaxedOrderingMode in /proc/driver/nvidia/params. Needs root.",
+    criteria: "pass: allowed. warn: not allowed on AMD or Arm at 200 Gb/s or more. info: not \
+          allowed elsewhere. unknown: not root. skip: virtual functions.",
+    sources: &[
+        "PCI Express Base Specification 6.0, 2.4 and 7.5.3.4",
+        "NCCL src/transport/net_ib/init.cc: NCCL_IB_PCI_RELAXED_ORDERING",
+        "Linux drivers/pci/probe.c: pci_configure_relaxed_ordering",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Nic(judge),
+    otherwise: Some("no NIC here has such a register of its own"),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let nics = match devices::nics(context) {
-        Ok(nics) => nics,
-        Err(why) => return why,
-    };
-    let findings: Vec<Finding> = nics
-        .iter()
-        .filter_map(|(nic, function)| judge(context, nic, function))
-        .collect();
-    if findings.is_empty() {
-        return vec![Finding::skip("no NIC here has such a register of its own")];
-    }
-    findings
-}
-
-fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Option<Finding> {
-    let subject = Subject::nic(nic);
-    let express = match own_express(function)? {
-        Datum::Present(express) => express,
-        absent => {
-            return Some(Finding::unknown(
-                subject,
-                "whether it may relax the order of its writes",
-                absent,
-            ));
-        }
-    };
+fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
+    let express = own_express(function)?.known("whether it may relax the order of its writes")?;
     let name = format!("{} Device Control, relaxed ordering", function.bdf);
     if express.relaxed_ordering {
-        return Some(
-            Finding::pass(subject, "it may relax the order of its writes").evidence(name, "on"),
-        );
+        return Ok(Finding::pass("it may relax the order of its writes").evidence(name, "on"));
     }
-    let strict = matches!(
-        maker(context),
-        Datum::Present(CpuMaker::Amd | CpuMaker::Arm)
-    );
+    let strict = matches!(maker(context), Ok(CpuMaker::Amd | CpuMaker::Arm));
     let rate = fastest_port(nic).unwrap_or(0);
     let finding = if strict && rate >= FAST {
-        Finding::warn(
-            subject,
-            format!(
-                "it must keep its writes in order, which costs bandwidth on this CPU at {rate} Gb/s"
-            ),
-        )
+        Finding::warn(format!(
+            "it must keep its writes in order, which costs bandwidth on this CPU at {rate} Gb/s"
+        ))
     } else {
-        Finding::info(subject, "it must keep its writes in order")
+        Finding::info("it must keep its writes in order")
     };
     let mut finding = finding.evidence(name, "off").fix(allow(context, function));
-    let params = context.text("/proc/driver/nvidia/params").into_present();
+    let params = context.text("/proc/driver/nvidia/params").ok();
     let mode = params.as_deref().and_then(|text| {
         text.lines()
             .find_map(|line| line.strip_prefix("EnablePCIERelaxedOrderingMode:"))
@@ -101,25 +58,11 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Option<Fi
             mode.trim(),
         );
     }
-    Some(finding)
+    Ok(finding)
 }
 
 fn allow(context: &Context<'_>, function: &Function) -> Fix {
-    let action = match express_register(context.source, function, DEVICE_CONTROL) {
-        Some(was) => Action::WriteConfig {
-            bdf: function.bdf,
-            register: Register::DeviceControl,
-            mask: ENABLE,
-            value: ENABLE,
-            was,
-        },
-        None => Action::Command {
-            line: format!(
-                "setpci -s {} CAP_EXP+8.w={ENABLE:04x}:{ENABLE:04x}",
-                function.bdf
-            ),
-        },
-    };
+    let action = write_device_control(context, function, ENABLE, ENABLE);
     Fix::now("Let the NIC relax the order of its writes", action).risk(
         Risk::Medium,
         "where the kernel took the right away because of a root port's fault, data may arrive out \
@@ -129,11 +72,8 @@ fn allow(context: &Context<'_>, function: &Function) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn strict() -> MemorySource {
         example::edit(example::healthy(), example::NICS[1], |nic| {
@@ -143,15 +83,15 @@ mod tests {
 
     #[test]
     fn nics_that_may_relax_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass; 10]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
-    fn strict_order_is_warned_of_on_amd_and_told_of_elsewhere() {
-        assert_eq!(verdict(&CHECK, &strict()), Verdict::Info);
+    fn strict_order_is_warned_of_on_amd_and_reported_elsewhere() {
+        assert_eq!(verdict(&CHECK, &strict()), Info);
         let amd = strict().file("/proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
         let found = worst(&CHECK, &amd);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert!(matches!(
             found.fixes[0].actions[0],
             Action::WriteConfig {
@@ -161,7 +101,7 @@ mod tests {
             }
         ));
         let arm = strict().file("/proc/cpuinfo", "CPU implementer\t: 0x41\n");
-        assert_eq!(verdict(&CHECK, &arm), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &arm), Warn);
     }
 
     #[test]
@@ -169,11 +109,6 @@ mod tests {
         let node = example::edit(strict(), example::NICS[1], |nic| {
             nic.header_only();
         });
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
-        let bare = MemorySource::new()
-            .directory("/sys/bus/pci/devices")
-            .directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 }

@@ -1,39 +1,29 @@
-//! `acs.directnic`: the ports of a ConnectX with a DMA function are set as its traffic wants it.
-
 use std::collections::BTreeMap;
 
-use gdr_node::pci::{AcsBits, DeviceId, VendorId};
-use gdr_node::{Bdf, Datum};
+use gdr_node::pci::AcsBits;
 
 use super::{direct, is_guest};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("acs.directnic"),
-    group: Group::Topology,
     title: "the ports beside a ConnectX's DMA function are set as it wants them",
-    documentation: Documentation {
-        means: "ConnectX-8 and later may have a function of their own for GPU memory. Its requests \
-                are to go straight to the GPU and the GPU's completions back through the root, so \
-                that the ports of the common switch want different bits on either side; set alike \
-                they cost a seventh of the bandwidth or keep the driver from mapping.",
-        reads: "Functions 15b3:2100 and the ACS control registers of the port towards it, of the \
-                port towards the GPU below the same switch, and of the root port. Needs root.",
-        judges: "pass: xx110x1 towards the DMA function, xx101x1 towards the GPU, xx111x0 at the \
-                 root port (bits 6 to 0, x is either). fail: not so below a Grace root port; warn: \
-                 not so elsewhere. skip: no such function, or a guest.",
-        sources: &[
-            "rdma-core kernel-boot/rdma_topo",
-            "Linux Documentation/admin-guide/kernel-parameters.txt: pci=config_acs=",
-            "https://github.com/NVIDIA/nodewright/issues/111",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "ConnectX-8 and later may have a function of their own for GPU memory. Its requests are \
+          to go straight to the GPU and the GPU's completions back through the root, so that the \
+          ports of the common switch want different bits on either side; set alike they cost a \
+          seventh of the bandwidth or keep the driver from mapping.",
+    inputs: "Functions 15b3:2100 and the ACS control registers of the port towards it, of the port \
+          towards the GPU below the same switch, and of the root port. Needs root.",
+    criteria: "pass: xx110x1 towards the DMA function, xx101x1 towards the GPU, xx111x0 at the \
+          root port (bits 6 to 0, x is either). fail: not so below a Grace root port; warn: not so \
+          elsewhere. skip: no such function, or a guest.",
+    sources: &[
+        "rdma-core kernel-boot/rdma_topo",
+        "Linux Documentation/admin-guide/kernel-parameters.txt: pci=config_acs=",
+        "https://github.com/NVIDIA/nodewright/issues/111",
+    ],
+    scope: Scope::Several(run),
+    ..super::CHECK
 };
 
 /// What a port should be set to.
@@ -71,22 +61,16 @@ const ROOT: Wanted = Wanted {
 /// Root ports of Grace.
 const GRACE: [DeviceId; 3] = [DeviceId(0x22b1), DeviceId(0x22b2), DeviceId(0x22b8)];
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    if !context.inventory.tree.is_present() {
-        return vec![Finding::unknown(
-            Subject::Node,
-            "the PCI tree",
-            &context.inventory.tree,
-        )];
-    }
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    context.inventory.tree.by_ref().known("the PCI tree")?;
     if is_guest(context) {
-        return vec![Finding::skip("in a guest the ports of the host decide")];
+        return Err(Unjudged::skip("in a guest the ports of the host decide"));
     }
     let paths = direct::paths(context);
     if paths.is_empty() {
-        return vec![Finding::skip(
+        return Err(Unjudged::skip(
             "no ConnectX with a DMA function beside a GPU",
-        )];
+        ));
     }
     // A root port may be above several.
     let mut wanted: BTreeMap<Bdf, Wanted> = BTreeMap::new();
@@ -99,10 +83,10 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         .map(|(port, wanted)| format!("{}@{port}", wanted.mask))
         .collect();
     let argument = format!("pci=config_acs={}", argument.join(";"));
-    paths
-        .iter()
-        .map(|path| judge(context, path, &wanted, &argument))
-        .collect()
+    Ok(runner::each(&paths, |path| {
+        let judgement = judge(context, path, &wanted, &argument);
+        (path.subject(context), judgement)
+    }))
 }
 
 fn judge(
@@ -110,22 +94,16 @@ fn judge(
     path: &direct::DirectPath,
     wanted: &BTreeMap<Bdf, Wanted>,
     argument: &str,
-) -> Finding {
-    let subject = context
-        .gpus()
-        .find(|gpu| gpu.bdf == path.gpu)
-        .map_or(Subject::Function(path.dma), Subject::gpu);
+) -> Judgement {
     let mut wrong = Vec::new();
     let mut evidence = Vec::new();
     for port in [path.dma_port, path.gpu_port, path.root_port] {
         let Some(wanted) = wanted.get(&port) else {
             continue;
         };
-        let acs = context
-            .function(port)
-            .map_or(Datum::NotCollected, |function| function.acs.clone());
+        let acs = context.fact(port, |function| function.acs);
         match acs {
-            Datum::Present(acs) => {
+            Ok(acs) => {
                 evidence.push((
                     format!("ACS control of {port}, wanted {}", wanted.mask),
                     format!("{:07b} ({})", acs.control.bits() & 0x7f, acs.control),
@@ -134,21 +112,20 @@ fn judge(
                     wrong.push(port.to_string());
                 }
             }
-            Datum::Missing => wrong.push(port.to_string()),
+            Err(Absence::Missing) => wrong.push(port.to_string()),
             absent => {
-                return Finding::unknown(subject, "the ACS control register of a port", &absent)
-                    .evidence("port", port.to_string());
+                return Ok(
+                    Finding::unknown("the ACS control register of a port", &absent)
+                        .evidence("port", port),
+                );
             }
         }
     }
-    let mut finding = if wrong.is_empty() {
-        Finding::pass(
-            subject,
-            format!(
-                "the ports between it and DMA function {} are right",
-                path.dma
-            ),
-        )
+    let finding = if wrong.is_empty() {
+        Finding::pass(format!(
+            "the ports between it and DMA function {} are right",
+            path.dma
+        ))
     } else {
         let grace = (context.function(path.root_port)).is_some_and(|root| {
             root.identity.vendor == Some(VendorId::NVIDIA)
@@ -160,7 +137,6 @@ fn judge(
         let verdict = if grace { Verdict::Fail } else { Verdict::Warn };
         Finding::new(
             verdict,
-            subject,
             format!(
                 "the ACS bits of {} are not as DMA function {} wants them",
                 wrong.join(", "),
@@ -170,28 +146,21 @@ fn judge(
         .fix(
             Fix::at_boot(
                 "Set the bits at every boot, on kernels that know pci=config_acs",
-                Action::KernelArgument {
-                    argument: argument.to_owned(),
-                },
+                Action::boot(argument.to_owned()),
             )
             .risk(
                 Risk::Medium,
-                "IOMMU groups change; what is handed to guests may have to be chosen anew",
+                "IOMMU groups change; what is handed to guests may have to be chosen again",
             ),
         )
     };
-    for (source, value) in evidence {
-        finding = finding.evidence(source, value);
-    }
-    finding
+    Ok(finding.evidence_all(evidence))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{turned_into, verdict, worst};
+    use crate::checks::fixture::*;
 
     /// The example with a DMA function in the place of mlx5_1, beside GPU0 alone, below Grace.
     pub(in crate::checks) fn with_dma_function() -> MemorySource {
@@ -219,13 +188,13 @@ pub(super) mod tests {
     #[test]
     fn ports_that_are_set_as_wanted_pass() {
         let node = set_as_wanted(with_dma_function());
-        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &node), Pass);
     }
 
     #[test]
     fn ports_that_are_set_alike_fail_and_one_argument_sets_them_all() {
         let found = worst(&CHECK, &with_dma_function());
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert!(found.fixes[0].actions[0].to_string().ends_with(
             "pci=config_acs=xx111x0@0000:15:01.0;xx101x1@0000:17:00.0;xx110x1@0000:17:01.0"
         ));
@@ -239,16 +208,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_user_is_not_told_that_they_are_off() {
+    fn a_user_is_not_informed_that_they_are_off() {
         let node = example::edit(with_dma_function(), example::GPU_PORTS[0], |space| {
             space.header_only();
         });
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 
     #[test]
     fn without_such_a_function_it_does_not_apply() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
     }
 }

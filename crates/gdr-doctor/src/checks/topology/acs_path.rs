@@ -1,63 +1,48 @@
-//! `acs.path`: no port between a GPU and its NIC sends their traffic up to the root.
-
 use std::collections::BTreeMap;
 
 use gdr_node::pci::{Acs, AcsBits};
 use gdr_node::topology::{Ancestor, Note};
-use gdr_node::{Bdf, Datum};
 
 use super::iommu::{Domain, domain};
 use super::redirect::{self, Fault};
-use super::{direct, is_guest, is_handed, pairs_in_use};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::{Context, Pair};
-use crate::facts::Machine;
-use crate::finding::{Finding, Subject, Verdict};
+use super::{direct, is_guest, is_handed};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("acs.path"),
-    group: Group::Topology,
     title: "no port between a GPU and its NIC redirects their traffic",
-    documentation: Documentation {
-        means: "A switch hands requests from a NIC straight to a GPU below it, unless Access \
-                Control Services tell one of its ports to send them up to the root first. Then \
-                they are slow (half the bandwidth or less), and where an IOMMU refuses them they \
-                fail or vanish, which shows as a hang. Source validation and upstream forwarding \
-                redirect nothing, and ports that are on no way between a GPU and its NIC do not \
-                matter.",
-        reads: "The ACS control register (extended capability 0x000d, 6 bytes in) of every bridge \
-                below the lowest common bridge of a GPU and each of the NICs nearest to it. \
-                Needs root.",
-        judges: "fail: Request Redirect, Completion Redirect or Egress Control on a port between \
-                 two devices below one switch; or Translation Blocking where the NIC or the GPU \
-                 uses ATS. warn: the same on a pair that crosses the host bridge, whose requests \
-                 go to the root in any case; fail where the IOMMU also translates. info: only \
-                 Source Validation or Upstream Forwarding; or Direct Translated with ATS on. \
-                 unknown: not root. skip: in a guest, and for devices that a guest owns \
-                 (acs.virt), and for ConnectX with a DMA function (acs.directnic).",
-        sources: &[
-            "PCI Express Base Specification 6.0, 6.12 and 7.7.11",
-            "Linux aaca43fda742 (pci=disable_acs_redir=): clearing Request Redirect, Completion \
+    why: "A switch hands requests from a NIC straight to a GPU below it, unless Access Control \
+          Services tell one of its ports to send them up to the root first. Then they are slow \
+          (half the bandwidth or less), and where an IOMMU refuses them they fail or vanish, which \
+          shows as a hang. Source validation and upstream forwarding redirect nothing, and ports \
+          that are on no way between a GPU and its NIC do not matter.",
+    inputs: "The ACS control register (extended capability 0x000d, 6 bytes in) of every bridge \
+          below the lowest common bridge of a GPU and each of the NICs nearest to it. Needs root.",
+    criteria: "fail: Request Redirect, Completion Redirect or Egress Control on a port between two \
+          devices below one switch; or Translation Blocking where the NIC or the GPU uses ATS. \
+          warn: the same on a pair that crosses the host bridge, whose requests go to the root in \
+          any case; fail where the IOMMU also translates. info: only Source Validation or Upstream \
+          Forwarding; or Direct Translated with ATS on. unknown: not root. skip: in a guest, and \
+          for devices that a guest owns (acs.virt), and for ConnectX with a DMA function \
+          (acs.directnic).",
+    sources: &[
+        "PCI Express Base Specification 6.0, 6.12 and 7.7.11",
+        "Linux aaca43fda742 (pci=disable_acs_redir=): clearing Request Redirect, Completion \
              Redirect and Egress Control is sufficient",
-            "https://github.com/NVIDIA/nccl/issues/2079",
-            "https://github.com/NVIDIA/nccl/issues/928",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+        "https://github.com/NVIDIA/nccl/issues/2079",
+        "https://github.com/NVIDIA/nccl/issues/928",
+    ],
+    scope: Scope::Several(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     if is_guest(context) {
-        return vec![Finding::skip(
+        return Err(Unjudged::skip(
             "in a guest the ports of the host decide, which are not to be seen here",
-        )];
+        ));
     }
-    let pairs = match pairs_in_use(context) {
-        Ok(pairs) => pairs,
-        Err(why) => return vec![*why],
-    };
+    let pairs = runner::pairs(context)?;
     let exempt = direct::ports(context);
     let mut faults: BTreeMap<Bdf, Fault<'_, '_>> = BTreeMap::new();
     let mut unread: BTreeMap<Bdf, Datum<()>> = BTreeMap::new();
@@ -70,11 +55,10 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             continue;
         }
         if is_hidden(context, pair) {
-            findings.push(Finding::unknown(
-                Subject::pair(pair),
-                "the way between them",
-                &Datum::<()>::NotCollected,
-            ));
+            findings.push(
+                Finding::unknown("the way between them", &Err::<(), _>(Absence::NotCollected))
+                    .about(Subject::pair(pair)),
+            );
             continue;
         }
         let mut clear = true;
@@ -84,14 +68,30 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
                 continue;
             };
             let acs = match &function.acs {
-                Datum::Present(acs) => *acs,
-                Datum::Missing => continue,
+                Ok(acs) => *acs,
+                Err(Absence::Missing) => continue,
                 absent => {
                     clear = false;
-                    unread.insert(port, absent.as_ref().map(|_| ()));
+                    unread.insert(port, absent.by_ref().map(|_| ()));
                     continue;
                 }
             };
+            if acs.control.contains(AcsBits::DIRECT_TRANSLATED)
+                && let Some(function) = context.function(pair.nic.bdf)
+                && function.ats.is_unknown()
+                && !acs.redirecting().is_empty()
+            {
+                // Whether requests come translated, and so go straight, decides here.
+                clear = false;
+                findings.push(
+                    Finding::unknown(
+                        "whether the NIC's requests come translated (ATS)",
+                        &function.ats,
+                    )
+                    .about(Subject::pair(pair)),
+                );
+                continue;
+            }
             let bits = harmful(context, pair, acs);
             if bits.is_empty() {
                 if !acs.control.is_empty() {
@@ -116,9 +116,9 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         }
     }
     if handed > 0 && findings.is_empty() && faults.is_empty() && unread.is_empty() {
-        return vec![Finding::skip(
+        return Err(Unjudged::skip(
             "the devices belong to guests: acs.virt judges their ports",
-        )];
+        ));
     }
     let boot = redirect::at_boot(&faults);
     for (port, fault) in &faults {
@@ -126,14 +126,14 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     }
     findings.extend(not_read(&unread));
     findings.extend(innocent(&harmless));
-    findings
+    Ok(findings)
 }
 
-/// Whether a pair seems to hang right on a root bus although nobody said that the machine is real:
+/// Whether a pair seems to hang right on a root bus although nothing shows that the machine is real:
 /// a listing that leaves out bridges.
 fn is_hidden(context: &Context<'_>, pair: &Pair<'_>) -> bool {
     pair.relation.notes.contains(&Note::FlatBus)
-        && context.facts().machine.present() != Some(&Machine::Bare)
+        && context.facts().machine.as_ref().ok() != Some(&Machine::Bare)
 }
 
 /// The bits that keep a pair from talking straight to each other.
@@ -141,7 +141,7 @@ fn harmful(context: &Context<'_>, pair: &Pair<'_>, acs: Acs) -> AcsBits {
     let translates = |bdf: Bdf| {
         (context
             .function(bdf)
-            .and_then(|device| device.ats.present()))
+            .and_then(|device| device.ats.as_ref().ok()))
         .is_some_and(|ats| ats.enabled)
     };
     let nic = translates(pair.nic.bdf);
@@ -161,7 +161,7 @@ fn harmful(context: &Context<'_>, pair: &Pair<'_>, acs: Acs) -> AcsBits {
 fn severity(context: &Context<'_>, pair: &Pair<'_>) -> Verdict {
     let translated = [pair.gpu.bdf, pair.nic.bdf]
         .into_iter()
-        .any(|bdf| domain(context, bdf).1 == Datum::Present(Domain::Translated));
+        .any(|bdf| domain(context, bdf).1 == Ok(Domain::Translated));
     if matches!(pair.relation.ancestor, Ancestor::Bridge(_)) || translated {
         Verdict::Fail
     } else {
@@ -176,10 +176,10 @@ fn passed(context: &Context<'_>, pair: &Pair<'_>) -> Finding {
         1 => "the port between them redirects nothing".to_owned(),
         n => format!("none of the {n} ports between them redirects anything"),
     };
-    let mut finding = Finding::pass(Subject::pair(pair), summary);
+    let mut finding = Finding::pass(summary).about(Subject::pair(pair));
     for port in ports {
         let control = match context.function(*port).map(|function| &function.acs) {
-            Some(Datum::Present(acs)) => format!("{:04x} ({})", acs.control, acs.control),
+            Some(Ok(acs)) => format!("{:04x} ({})", acs.control, acs.control),
             _ => "no ACS".to_owned(),
         };
         finding = finding.evidence(format!("ACS control of {port}"), control);
@@ -204,8 +204,7 @@ fn not_read(unread: &BTreeMap<Bdf, Datum<()>>) -> Vec<Finding> {
                 n => format!("the {n} ports"),
             }
         );
-        let finding =
-            Finding::unknown(Subject::Node, &what, reason).evidence("ports", ports.join(" "));
+        let finding = Finding::unknown(&what, reason).evidence("ports", ports.join(" "));
         if !findings.contains(&finding) {
             findings.push(finding);
         }
@@ -217,25 +216,20 @@ fn innocent(harmless: &BTreeMap<Bdf, AcsBits>) -> Option<Finding> {
     if harmless.is_empty() {
         return None;
     }
-    let mut finding = Finding::info(
-        Subject::Node,
-        format!(
-            "{} of the ports between GPUs and NICs have ACS bits on that redirect nothing there",
-            harmless.len()
-        ),
-    );
+    let mut finding = Finding::info(format!(
+        "{} of the ports between GPUs and NICs have ACS bits on that redirect nothing there",
+        harmless.len()
+    ));
     for (port, control) in harmless {
-        finding = finding.evidence(format!("ACS control of {port}"), control.to_string());
+        finding = finding.evidence(format!("ACS control of {port}"), control);
     }
     Some(finding)
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{findings, verdict, verdicts, worst};
+    use crate::checks::fixture::*;
 
     const HARMLESS: AcsBits = AcsBits::SOURCE_VALIDATION.union(AcsBits::UPSTREAM_FORWARDING);
 
@@ -248,20 +242,18 @@ mod tests {
     #[test]
     fn source_validation_and_upstream_forwarding_are_no_fault() {
         let found = findings(&CHECK, &example::healthy());
-        let passes = found.iter().filter(|it| it.verdict == Verdict::Pass);
+        let passes = found.iter().filter(|it| it.verdict == Pass);
         // Each GPU has two NICs below its switch.
         assert_eq!(passes.count(), 16);
-        let rest: Vec<_> = (found.iter())
-            .filter(|it| it.verdict != Verdict::Pass)
-            .collect();
+        let rest: Vec<_> = (found.iter()).filter(|it| it.verdict != Pass).collect();
         assert_eq!(rest.len(), 1, "{rest:?}");
-        assert_eq!(rest[0].verdict, Verdict::Info);
+        assert_eq!(rest[0].verdict, Info);
     }
 
     #[test]
     fn a_port_that_redirects_fails_once_and_names_who_suffers() {
         let found = worst(&CHECK, &example::node());
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert_eq!(found.subject.to_string(), "GPU3");
         for word in [
             example::REDIRECTING_PORT,
@@ -287,7 +279,7 @@ mod tests {
             AcsBits::EGRESS_CONTROL,
         ] {
             let node = control(example::healthy(), example::NIC_PORTS[1], HARMLESS | bit);
-            assert_eq!(verdict(&CHECK, &node), Verdict::Fail, "{bit}");
+            assert_eq!(verdict(&CHECK, &node), Fail, "{bit}");
         }
     }
 
@@ -326,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_is_not_root_is_told_so_once() {
+    fn a_user_who_is_not_root_is_informed_once() {
         let mut node = example::node();
         for port in example::GPU_PORTS.iter().chain(&example::NIC_PORTS) {
             node = example::edit(node, port, |space| {
@@ -335,7 +327,7 @@ mod tests {
         }
         let found = findings(&CHECK, &node);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].verdict, Verdict::Unknown);
+        assert_eq!(found[0].verdict, Unknown);
         assert!(
             found[0].summary.contains("needs root"),
             "{}",
@@ -347,11 +339,11 @@ mod tests {
     fn translation_blocking_fails_only_with_ats() {
         let on = HARMLESS | AcsBits::TRANSLATION_BLOCKING;
         let node = control(example::healthy(), example::NIC_PORTS[1], on);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &node), Info);
         let node = example::edit(node, example::NICS[1], |nic| {
             nic.ats(true);
         });
-        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
+        assert_eq!(verdict(&CHECK, &node), Fail);
     }
 
     #[test]
@@ -361,11 +353,11 @@ mod tests {
             | AcsBits::COMPLETION_REDIRECT
             | AcsBits::DIRECT_TRANSLATED;
         let mut node = control(example::healthy(), example::NIC_PORTS[1], on);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
+        assert_eq!(verdict(&CHECK, &node), Fail);
         node = example::edit(node, example::NICS[1], |nic| {
             nic.ats(true);
         });
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &node), Info);
     }
 
     #[test]
@@ -377,23 +369,16 @@ mod tests {
         }
         let redirecting = HARMLESS | AcsBits::REQUEST_REDIRECT;
         let node = control(node, example::NIC_PORTS[5], redirecting);
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
         let group = "/sys/bus/pci/devices/0000:86:00.0/iommu_group/type";
-        assert_eq!(
-            verdict(&CHECK, &node.file(group, "DMA-FQ\n")),
-            Verdict::Fail
-        );
+        assert_eq!(verdict(&CHECK, &node.file(group, "DMA-FQ\n")), Fail);
     }
 
     #[test]
     fn nothing_is_said_in_a_guest_nor_of_what_was_not_collected() {
         let guest = example::node().file("/proc/cpuinfo", "flags\t: fpu hypervisor\n");
-        assert_eq!(verdicts(&CHECK, &guest), [Verdict::Skip]);
-        assert_eq!(
-            verdicts(&CHECK, &MemorySource::partial()),
-            [Verdict::Unknown]
-        );
+        assert_eq!(verdicts(&CHECK, &guest), [Skip]);
         let without = example::node().without("/sys/class/infiniband");
-        assert_eq!(verdicts(&CHECK, &without), [Verdict::Skip]);
+        assert_eq!(verdicts(&CHECK, &without), [Skip]);
     }
 }

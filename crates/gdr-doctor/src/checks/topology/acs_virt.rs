@@ -1,37 +1,28 @@
-//! `acs.virt`: the ports above devices that guests own are set for peers in a guest.
-
 use gdr_node::pci::{AcsBits, PortType};
 use gdr_node::topology::Relation;
-use gdr_node::{Bdf, Datum};
 
 use super::{is_guest, is_handed};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("acs.virt"),
-    group: Group::Topology,
     title: "the ports above guests' devices let a guest's GPU and NIC talk",
-    documentation: Documentation {
-        means: "Devices that guests own are kept apart by redirecting requests to the root. A \
-                guest's own NIC and GPU still reach each other straight where the NIC asks the \
-                IOMMU beforehand (ATS) and its port lets translated requests through (Direct \
-                Translated). With only some of that they go through the root, or nowhere.",
-        reads: "Functions bound to vfio-pci, and the ACS control registers of the ports between \
-                those GPUs and NICs. Needs root.",
-        judges: "pass: 1x111x1 above the NIC, xx111x1 above the GPU and at the root port (bits 6 \
-                 to 0, x is either). fail: a mixture. skip: no GPU and NIC of guests below one \
-                 switch, or this is a guest: ask the host.",
-        sources: &[
-            "NVIDIA AI Enterprise, GPUDirect RDMA in virtual machines",
-            "rdma-core kernel-boot/rdma_topo",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+    why: "Devices that guests own are kept apart by redirecting requests to the root. A guest's \
+          own NIC and GPU still reach each other straight where the NIC asks the IOMMU beforehand \
+          (ATS) and its port lets translated requests through (Direct Translated). With only some \
+          of that they go through the root, or nowhere.",
+    inputs: "Functions bound to vfio-pci, and the ACS control registers of the ports between those \
+          GPUs and NICs. Needs root.",
+    criteria: "pass: 1x111x1 above the NIC, xx111x1 above the GPU and at the root port (bits 6 to \
+          0, x is either). fail: a mixture. skip: no GPU and NIC of guests below one switch, or \
+          this is a guest: ask the host.",
+    sources: &[
+        "NVIDIA AI Enterprise, GPUDirect RDMA in virtual machines",
+        "rdma-core kernel-boot/rdma_topo",
+    ],
+    scope: Scope::Several(run),
+    otherwise: Some("no GPU and NIC below one switch are handed to guests"),
+    ..super::CHECK
 };
 
 const ISOLATED: AcsBits = AcsBits::SOURCE_VALIDATION
@@ -42,21 +33,16 @@ const ISOLATED: AcsBits = AcsBits::SOURCE_VALIDATION
 /// The most devices of a kind that are looked at: what a capture claims is not always so.
 const MOST: usize = 64;
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let inventory = context.inventory;
     if is_guest(context) {
-        return vec![Finding::skip(
+        return Err(Unjudged::skip(
             "this is a guest: on its host ATS has to be on at the NIC and Direct Translated at \
              its port",
-        )];
+        ));
     }
-    let (Some(tree), Some(topology)) = (inventory.tree.present(), inventory.topology()) else {
-        return vec![Finding::unknown(
-            Subject::Node,
-            "the PCI tree",
-            &inventory.tree,
-        )];
-    };
+    let tree = inventory.tree.by_ref().known("the PCI tree")?;
+    let topology = inventory.topology().known("the PCI tree")?;
     let nics: Vec<Bdf> = tree
         .functions()
         .filter(|function| function.identity.is_network() && is_handed(context, function.bdf))
@@ -71,30 +57,26 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             .filter(|(_, relation)| {
                 matches!(relation.ancestor, gdr_node::topology::Ancestor::Bridge(_))
             });
-        for (nic, relation) in near {
+        findings.extend(runner::each(near, |(nic, relation)| {
             let subject = Subject::Pair {
                 gpu: gpu.index.to_string(),
                 gpu_bdf: gpu.bdf,
                 nic: nic.to_string(),
                 nic_bdf: nic,
             };
-            findings.push(judge(context, subject, nic, &relation));
-        }
+            (subject, judge(context, nic, &relation))
+        }));
     }
-    if findings.is_empty() {
-        findings.push(Finding::skip(
-            "no GPU and NIC below one switch are handed to guests",
-        ));
-    }
-    findings
+    Ok(findings)
 }
 
-fn judge(context: &Context<'_>, subject: Subject, nic: Bdf, relation: &Relation) -> Finding {
+fn judge(context: &Context<'_>, nic: Bdf, relation: &Relation) -> Judgement {
     let above_nic = |port: Bdf| {
         let chain = context
             .inventory
             .tree
-            .present()
+            .as_ref()
+            .ok()
             .and_then(|tree| tree.chain(nic));
         chain.is_some_and(|(_, bridges)| bridges.contains(&port))
     };
@@ -104,7 +86,7 @@ fn judge(context: &Context<'_>, subject: Subject, nic: Bdf, relation: &Relation)
         let Some(function) = context.function(*port) else {
             continue;
         };
-        let upstream = (function.express.present())
+        let upstream = (function.express.as_ref().ok())
             .is_some_and(|express| express.port == PortType::SwitchUpstream);
         let wanted = if above_nic(*port) {
             ISOLATED | AcsBits::DIRECT_TRANSLATED
@@ -112,7 +94,7 @@ fn judge(context: &Context<'_>, subject: Subject, nic: Bdf, relation: &Relation)
             ISOLATED
         };
         match &function.acs {
-            Datum::Present(acs) => {
+            Ok(acs) => {
                 evidence.push((
                     format!("ACS control of {port}"),
                     format!("{} (wanted {wanted})", acs.control),
@@ -121,16 +103,18 @@ fn judge(context: &Context<'_>, subject: Subject, nic: Bdf, relation: &Relation)
                     wrong.push((*port, wanted));
                 }
             }
-            Datum::Missing if upstream => {}
-            Datum::Missing => wrong.push((*port, wanted)),
+            Err(Absence::Missing) if upstream => {}
+            Err(Absence::Missing) => wrong.push((*port, wanted)),
             absent => {
-                return Finding::unknown(subject, "the ACS control register of a port", absent)
-                    .evidence("port", port.to_string());
+                return Ok(
+                    Finding::unknown("the ACS control register of a port", absent)
+                        .evidence("port", port),
+                );
             }
         }
     }
-    let mut finding = if wrong.is_empty() {
-        Finding::pass(subject, "the ports between them are set for a guest")
+    let finding = if wrong.is_empty() {
+        Finding::pass("the ports between them are set for a guest")
     } else {
         let ports: Vec<String> = wrong.iter().map(|(port, _)| port.to_string()).collect();
         let masks: Vec<String> = (wrong.iter())
@@ -143,36 +127,25 @@ fn judge(context: &Context<'_>, subject: Subject, nic: Bdf, relation: &Relation)
                 format!("{mask}@{port}")
             })
             .collect();
-        Finding::fail(
-            subject,
-            format!(
-                "both belong to guests, and {} is not set for them to talk there",
-                ports.join(", ")
-            ),
-        )
+        Finding::fail(format!(
+            "both belong to guests, and {} is not set for them to talk there",
+            ports.join(", ")
+        ))
         .fix(
             Fix::at_boot(
                 "Set the bits at every boot, on kernels that know pci=config_acs",
-                Action::KernelArgument {
-                    argument: format!("pci=config_acs={}", masks.join(";")),
-                },
+                Action::boot(format!("pci=config_acs={}", masks.join(";"))),
             )
             .risk(Risk::Medium, "IOMMU groups change"),
         )
     };
-    for (source, value) in evidence {
-        finding = finding.evidence(source, value);
-    }
-    finding
+    Ok(finding.evidence_all(evidence))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{bound_to, verdict, verdicts};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     /// The example with GPU0 and mlx5_1 handed to a guest.
     pub(in crate::checks) fn handed() -> MemorySource {
@@ -193,19 +166,19 @@ pub(super) mod tests {
     #[test]
     fn ports_that_are_set_for_a_guest_pass_and_are_no_fault_of_the_path() {
         let node = set_for_a_guest(handed());
-        assert_eq!(verdicts(&CHECK, &node), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &node), [Pass]);
         let path = super::super::acs_path::CHECK;
         assert!(!verdict(&path, &node).is_bad());
     }
 
     #[test]
     fn a_mixture_fails() {
-        assert_eq!(verdicts(&CHECK, &handed()), [Verdict::Fail]);
+        assert_eq!(verdicts(&CHECK, &handed()), [Fail]);
         let without_direct =
             example::edit(set_for_a_guest(handed()), example::NIC_PORTS[1], |port| {
                 port.acs_control(ISOLATED);
             });
-        assert_eq!(verdicts(&CHECK, &without_direct), [Verdict::Fail]);
+        assert_eq!(verdicts(&CHECK, &without_direct), [Fail]);
     }
 
     #[test]
@@ -213,10 +186,9 @@ pub(super) mod tests {
         let user = example::edit(handed(), example::GPU_PORTS[0], |port| {
             port.header_only();
         });
-        assert_eq!(verdict(&CHECK, &user), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &user), Unknown);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
         let guest = handed().file("/proc/cpuinfo", "flags : hypervisor\n");
-        assert_eq!(verdict(&CHECK, &guest), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &guest), Skip);
     }
 }

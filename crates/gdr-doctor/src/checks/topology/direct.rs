@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use gdr_node::Bdf;
 
 use crate::context::Context;
-use crate::reach::dma_functions;
+use crate::finding::Subject;
+use crate::gpudirect_support::dma_functions;
 
 /// The most functions of a kind that are looked at: what a capture claims is not always so.
 const MOST: usize = 64;
@@ -27,9 +28,17 @@ pub(super) struct DirectPath {
     pub(super) root_port: Bdf,
 }
 
+impl DirectPath {
+    /// What a finding about it is about: the GPU.
+    pub(super) fn subject(&self, context: &Context<'_>) -> Subject {
+        let gpu = context.gpus().find(|gpu| gpu.bdf == self.gpu);
+        gpu.map_or(Subject::Function(self.dma), Subject::gpu)
+    }
+}
+
 /// The DMA functions of the node, each with the GPU below the same switch.
 pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
-    let Some(tree) = context.inventory.tree.present() else {
+    let Some(tree) = context.inventory.tree.as_ref().ok() else {
         return Vec::new();
     };
     let mut paths = Vec::new();

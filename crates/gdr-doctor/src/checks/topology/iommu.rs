@@ -1,6 +1,6 @@
 //! What the IOMMU does with a device's addresses.
 
-use gdr_node::{Bdf, Datum};
+use gdr_node::{Absence, Bdf, Datum};
 
 use crate::context::Context;
 
@@ -24,22 +24,22 @@ pub(super) enum Domain {
 /// Where the kind of a device's domain stands, and what it is.
 pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>) {
     let off = off(context);
-    if off == Datum::Present(true) {
-        return (UNITS.to_owned(), Datum::Present(Domain::Off));
+    if off == Ok(true) {
+        return (UNITS.to_owned(), Ok(Domain::Off));
     }
     let group = context
         .function(bdf)
-        .map_or(Datum::Missing, |function| function.iommu_group.clone());
+        .map_or(Err(Absence::Missing), |function| function.iommu_group);
     let group = match group {
-        Datum::Present(group) => group,
-        Datum::Missing if off == Datum::Present(false) => {
+        Ok(group) => group,
+        Err(Absence::Missing) if off == Ok(false) => {
             return (
                 format!("/sys/bus/pci/devices/{bdf}/iommu_group"),
-                Datum::Present(Domain::Off),
+                Ok(Domain::Off),
             );
         }
         // Without the list of IOMMUs a function without a group says nothing.
-        absent => return by_arguments(context, absent.and_then(|_| Datum::NotCollected)),
+        absent => return by_arguments(context, absent.and(Err(Absence::NotCollected))),
     };
     let path = format!("/sys/kernel/iommu_groups/{group}/type");
     let kind = context.text(&path).and_then(|text| {
@@ -49,9 +49,9 @@ pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>)
             "unmanaged" | "blocked" => Some(Domain::Handed),
             _ => None,
         }
-        .into()
+        .ok_or(Absence::Missing)
     });
-    if kind.is_present() {
+    if kind.is_ok() {
         (path, kind)
     } else {
         by_arguments(context, kind)
@@ -61,9 +61,9 @@ pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>)
 /// Whether there is no IOMMU at all.
 fn off(context: &Context<'_>) -> Datum<bool> {
     match context.source.list(UNITS) {
-        Datum::Present(units) => Datum::Present(units.is_empty()),
+        Ok(units) => Ok(units.is_empty()),
         // Where sysfs is there and the class is not, no IOMMU is.
-        Datum::Missing if context.inventory.tree.is_present() => Datum::Present(true),
+        Err(Absence::Missing) if context.inventory.tree.is_ok() => Ok(true),
         absent => absent.map(|_| false),
     }
 }
@@ -71,11 +71,11 @@ fn off(context: &Context<'_>) -> Datum<bool> {
 /// What the kernel's command line asks for, of kernels that show no groups.
 fn by_arguments(context: &Context<'_>, absence: Datum<Domain>) -> (String, Datum<Domain>) {
     let facts = context.facts();
-    let says = |name: &str, value: &str| facts.argument(name) == Datum::Present(value);
+    let says = |name: &str, value: &str| facts.argument(name) == Ok(value);
     let domain = if says("iommu", "off") || says("amd_iommu", "off") || says("intel_iommu", "off") {
-        Datum::Present(Domain::Off)
+        Ok(Domain::Off)
     } else if says("iommu", "pt") || says("iommu.passthrough", "1") {
-        Datum::Present(Domain::Identity)
+        Ok(Domain::Identity)
     } else {
         absence
     };

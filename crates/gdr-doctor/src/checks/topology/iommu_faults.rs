@@ -1,34 +1,24 @@
-//! `iommu.faults`: the IOMMU has refused nothing of GPUs and NICs.
-
-use gdr_node::{Bdf, virtual_path};
-
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject};
-use crate::fix::{Action, Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("iommu.faults"),
-    group: Group::Topology,
     title: "the IOMMU has refused no access of a GPU or NIC",
-    documentation: Documentation {
-        means: "A fault that names a NIC or a GPU is an access between peers that the IOMMU \
-                refused: the transfer failed or hangs.",
-        reads: "The kernel's log: `DMAR: … fault`, `AMD-Vi: Event logged [IO_PAGE_FAULT`, \
-                `arm-smmu-v3 … event`, with the address of a GPU or NIC.",
-        judges: "fail: such a line. pass: none. unknown: the log may not be read. skip: no GPU \
-                 and no NIC.",
-        sources: &[
-            "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c",
-            "https://github.com/NVIDIA/nccl/issues/2079",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("iommu.mode"), CheckId("acs.path")],
-    run,
+    why: "A fault that names a NIC or a GPU is an access between peers that the IOMMU refused: the \
+          transfer failed or hangs.",
+    inputs: "The kernel's log: `DMAR: … fault`, `AMD-Vi: Event logged [IO_PAGE_FAULT`, \
+          `arm-smmu-v3 … event`, with the address of a GPU or NIC.",
+    criteria: "fail: such a line. pass: none. unknown: the log may not be read. skip: no GPU and \
+          no NIC.",
+    sources: &[
+        "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c",
+        "https://github.com/NVIDIA/nccl/issues/2079",
+    ],
+    symptom_of: &["iommu.mode", "acs.path"],
+    scope: Scope::Several(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let mut devices: Vec<(Subject, Bdf)> = (context.gpus())
         .map(|gpu| (Subject::gpu(gpu), gpu.bdf))
         .collect();
@@ -38,13 +28,11 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             .iter()
             .map(|nic| (Subject::nic(nic), nic.bdf)),
     );
-    if devices.is_empty() && context.inventory.tree.is_present() {
-        return vec![Finding::skip("there is no GPU and no RDMA NIC")];
+    if devices.is_empty() && context.inventory.tree.is_ok() {
+        return Err(Unjudged::skip("there is no GPU and no RDMA NIC"));
     }
     let log = context.text(virtual_path::KERNEL_LOG);
-    let Some(text) = log.present() else {
-        return vec![Finding::unknown(Subject::Node, "the kernel's log", &log)];
-    };
+    let text = log.by_ref().known("the kernel's log")?;
     let faults: Vec<&str> = text.lines().filter(|line| is_fault(line)).collect();
     let mut findings = Vec::new();
     for (subject, bdf) in devices {
@@ -53,20 +41,16 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             continue;
         };
         findings.push(
-            Finding::fail(
-                subject,
-                format!(
-                    "the IOMMU refused {count} of its accesses{}",
-                    if count == 1 { "" } else { " or more" }
-                ),
-            )
+            Finding::fail(format!(
+                "the IOMMU refused {count} of its accesses{}",
+                if count == 1 { "" } else { " or more" }
+            ))
+            .about(subject)
             .evidence("kernel log", **first)
             .fix(
                 Fix::at_boot(
                     "Let the IOMMU pass addresses through",
-                    Action::KernelArgument {
-                        argument: "iommu=pt".to_owned(),
-                    },
+                    Action::boot("iommu=pt"),
                 )
                 .risk(
                     Risk::Low,
@@ -76,13 +60,13 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
         );
     }
     if findings.is_empty() {
-        let finding = Finding::pass(Subject::Node, "no fault that names a GPU or NIC");
+        let finding = Finding::pass("no fault that names a GPU or NIC");
         findings.push(match faults.last() {
             Some(line) => finding.evidence("kernel log, another device's", *line),
             None => finding,
         });
     }
-    findings
+    Ok(findings)
 }
 
 fn is_fault(line: &str) -> bool {
@@ -118,11 +102,8 @@ fn names(line: &str, bdf: Bdf) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{findings, verdict, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn logged(line: &str) -> MemorySource {
         example::healthy().file(virtual_path::KERNEL_LOG, format!("[   1.0] boot\n{line}\n"))
@@ -135,7 +116,7 @@ mod tests {
         let found = worst(&CHECK, &logged(intel));
         assert_eq!(
             (found.verdict, found.subject.to_string().as_str()),
-            (Verdict::Fail, "mlx5_1")
+            (Fail, "mlx5_1")
         );
         let amd = "[  99.1] mlx5_core 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT \
                    domain=0x0025 address=0x3fff flags=0x0020]";
@@ -145,17 +126,16 @@ mod tests {
     #[test]
     fn other_devices_and_other_domains_do_not_matter() {
         let other = "[ 9.1] DMAR: [DMA Read] Request device [00:17.0] fault addr 0x0";
-        assert_eq!(verdict(&CHECK, &logged(other)), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &logged(other)), Pass);
         let domain = "[ 9.1] DMAR: [DMA Read] Request device [0001:19:00.0] fault addr 0x0";
-        assert_eq!(verdict(&CHECK, &logged(domain)), Verdict::Pass);
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &logged(domain)), Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         assert_eq!(findings(&CHECK, &example::healthy()).len(), 1);
     }
 
     #[test]
     fn a_log_that_may_not_be_read_is_not_empty() {
         let denied = example::healthy().denied(virtual_path::KERNEL_LOG);
-        assert_eq!(verdict(&CHECK, &denied), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &denied), Unknown);
     }
 }

@@ -1,41 +1,30 @@
-//! `iommu.mode`: the IOMMU leaves the addresses of GPUs and NICs as they are.
-
-use gdr_node::pci::VendorId;
-use gdr_node::{Bdf, Datum};
-
+use super::direct;
 use super::iommu::{self, Domain};
-use super::{direct, pairs_in_use};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::{Context, Pair};
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::{Action, Fix, Risk};
-use crate::reach;
+use crate::checks::prelude::*;
+use crate::gpudirect_support;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("iommu.mode"),
-    group: Group::Topology,
     title: "the IOMMU leaves the addresses of GPUs and NICs as they are",
-    documentation: Documentation {
-        means: "A NIC asks for GPU memory by its address on the bus. Where the IOMMU translates \
-                the addresses of either, every request has to go up to the root, and a \
-                peer-memory module that knows nothing of translation hands out addresses that \
-                fault. dma-buf maps through the IOMMU and works, slower.",
-        reads: "/sys/class/iommu, /sys/kernel/iommu_groups/*/type of the groups of GPUs and NICs; \
-                where a kernel shows no type, the command line: iommu=, intel_iommu=, amd_iommu=, \
-                iommu.passthrough=.",
-        judges: "pass: no IOMMU, or identity. info: translated, with ATS on at the NIC; or handed \
-                 to a guest. warn: DMA or DMA-FQ. fail: the same where dma-buf is known not to \
-                 work. skip: no GPU or no NIC.",
-        sources: &[
-            "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups",
-            "CUDA GPUDirect RDMA guide, 2.2: physical addresses must be the same from the point \
+    why: "A NIC asks for GPU memory by its address on the bus. Where the IOMMU translates the \
+          addresses of either, every request has to go up to the root, and a peer-memory module \
+          that knows nothing of translation hands out addresses that fault. dma-buf maps through \
+          the IOMMU and works, slower.",
+    inputs: "/sys/class/iommu, /sys/kernel/iommu_groups/*/type of the groups of GPUs and NICs; \
+          where a kernel shows no type, the command line: iommu=, intel_iommu=, amd_iommu=, \
+          iommu.passthrough=.",
+    criteria: "pass: no IOMMU, or identity. info: translated, with ATS on at the NIC; or handed to \
+          a guest. warn: DMA or DMA-FQ. fail: the same where dma-buf is known not to work. skip: \
+          no GPU or no NIC.",
+    sources: &[
+        "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups",
+        "CUDA GPUDirect RDMA guide, 2.2: physical addresses must be the same from the point \
              of view of all PCI devices",
-            "https://github.com/NVIDIA/nccl/issues/1737",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    run,
+        "https://github.com/NVIDIA/nccl/issues/1737",
+    ],
+    scope: Scope::Several(run),
+    together: Some("GPUs and NICs"),
+    ..super::CHECK
 };
 
 /// A device and what became of its addresses.
@@ -48,11 +37,8 @@ struct Device {
     translated: bool,
 }
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let pairs = match pairs_in_use(context) {
-        Ok(pairs) => pairs,
-        Err(why) => return vec![*why],
-    };
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    let pairs = runner::pairs(context)?;
     let direct = direct::paths(context);
     let mut devices: Vec<Device> = Vec::new();
     for pair in &pairs {
@@ -72,54 +58,37 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             }
         }
     }
-    let mut findings: Vec<Finding> = (devices.iter())
-        .map(|device| judge(context, device, &pairs))
-        .collect();
-    let alike = (findings.windows(2))
-        .all(|two| (two[0].verdict, &two[0].summary) == (two[1].verdict, &two[1].summary));
-    if alike {
-        findings.truncate(1);
-        for finding in &mut findings {
-            finding.subject = Subject::Node;
-            finding.summary = format!("GPUs and NICs: {}", finding.summary);
-        }
-    }
-    findings
+    Ok(runner::each(&devices, |device| {
+        (device.subject.clone(), judge(context, device, &pairs))
+    }))
 }
 
-fn judge(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Finding {
-    let subject = device.subject.clone();
+fn judge(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Judgement {
     let finding = match &device.domain {
-        Datum::Present(Domain::Off) => Finding::pass(subject, "no IOMMU is in the way"),
-        Datum::Present(Domain::Identity) => {
-            Finding::pass(subject, "the IOMMU leaves addresses as they are")
-        }
-        Datum::Present(Domain::Handed) => {
-            Finding::info(subject, "the IOMMU maps it for a guest that owns it")
-        }
-        Datum::Present(Domain::Translated) => translated(context, device, pairs),
-        absent => Finding::unknown(subject, "what the IOMMU does with addresses", absent),
+        Ok(Domain::Off) => Finding::pass("no IOMMU is in the way"),
+        Ok(Domain::Identity) => Finding::pass("the IOMMU leaves addresses as they are"),
+        Ok(Domain::Handed) => Finding::info("the IOMMU maps it for a guest that owns it"),
+        Ok(Domain::Translated) => translated(context, device, pairs),
+        absent => Finding::unknown("what the IOMMU does with addresses", absent),
     };
     let seen = context.text(&device.path);
-    match (seen, &device.domain) {
-        (Datum::Present(text), _) => finding.evidence(device.path.clone(), text),
-        (_, Datum::Present(Domain::Off)) => finding.evidence(device.path.clone(), "nothing"),
-        (absent, _) => finding.evidence(device.path.clone(), absent.to_string()),
-    }
+    Ok(match (seen, &device.domain) {
+        (Ok(text), _) => finding.evidence(&device.path, text),
+        (_, Ok(Domain::Off)) => finding.evidence(&device.path, "nothing"),
+        (absent, _) => finding.evidence(&device.path, absent.shown()),
+    })
 }
 
 fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Finding {
-    let subject = device.subject.clone();
     if device.translated {
         return Finding::info(
-            subject,
             "the IOMMU translates, and the NIC asks it beforehand (ATS), as this platform wants it",
         );
     }
     let of_device =
         (pairs.iter()).filter(|pair| pair.gpu.bdf == device.bdf || pair.nic.bdf == device.bdf);
-    let mut by_dmabuf = of_device.map(|pair| reach::dmabuf_of_pair(context, pair));
-    let (verdict, summary) = if by_dmabuf.any(|works| works == Datum::Present(false)) {
+    let mut by_dmabuf = of_device.map(|pair| gpudirect_support::dmabuf_of_pair(context, pair));
+    let (verdict, summary) = if by_dmabuf.any(|works| works == Ok(false)) {
         (
             Verdict::Fail,
             "the IOMMU translates addresses and dma-buf does not work: a peer-memory module hands \
@@ -132,13 +101,11 @@ fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Fi
              is slower",
         )
     };
-    Finding::new(verdict, subject, summary)
+    Finding::new(verdict, summary)
         .fix(
             Fix::at_boot(
                 "Let the IOMMU pass addresses through",
-                Action::KernelArgument {
-                    argument: argument(context).to_owned(),
-                },
+                Action::boot(argument(context).to_owned()),
             )
             .risk(
                 Risk::Low,
@@ -161,7 +128,7 @@ fn comes_translated(context: &Context<'_>, paths: &[direct::DirectPath], bdf: Bd
     let ats = |bdf: Bdf| {
         context
             .function(bdf)
-            .and_then(|function| function.ats.present())
+            .and_then(|function| function.ats.as_ref().ok())
             .is_some_and(|ats| ats.enabled)
     };
     ats(bdf) || paths.iter().any(|path| path.gpu == bdf && ats(path.dma))
@@ -169,7 +136,7 @@ fn comes_translated(context: &Context<'_>, paths: &[direct::DirectPath], bdf: Bd
 
 /// The argument that asks for identity domains, of x86 and of ARM.
 fn argument(context: &Context<'_>) -> &'static str {
-    let x86 = context.inventory.tree.present().is_none_or(|tree| {
+    let x86 = context.inventory.tree.as_ref().ok().is_none_or(|tree| {
         (tree.functions()).any(|function| {
             matches!(
                 function.identity.vendor,
@@ -186,10 +153,8 @@ fn argument(context: &Context<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
+    use crate::checks::fixture::*;
 
     fn all_groups(kind: &str) -> MemorySource {
         let mut node = example::healthy();
@@ -202,28 +167,28 @@ mod tests {
 
     #[test]
     fn identity_and_no_iommu_pass() {
-        assert_eq!(verdicts(&CHECK, &example::healthy()), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         let off = example::healthy().without("/sys/class/iommu");
-        assert_eq!(verdicts(&CHECK, &off), [Verdict::Pass]);
+        assert_eq!(verdicts(&CHECK, &off), [Pass]);
     }
 
     #[test]
     fn translation_is_slow_with_dma_buf_and_broken_without() {
         let found = worst(&CHECK, &all_groups("DMA-FQ"));
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject, Subject::Node);
         assert!(found.fixes[0].actions[0].to_string().ends_with("iommu=pt"));
         let old = all_groups("DMA")
             .without(virtual_path::CUDA_DEVICES)
             .file("/proc/sys/kernel/osrelease", "5.4.0\n");
-        assert_eq!(verdict(&CHECK, &old), Verdict::Fail);
+        assert_eq!(verdict(&CHECK, &old), Fail);
     }
 
     #[test]
     fn one_group_that_differs_is_named() {
         let path = format!("/sys/bus/pci/devices/{}/iommu_group/type", example::GPUS[7]);
         let found = worst(&CHECK, &example::healthy().file(&path, "DMA\n"));
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject.to_string(), "GPU6");
     }
 
@@ -241,7 +206,7 @@ mod tests {
         }
         // GPU and NIC of one switch share a group here.
         assert!(!verdict(&CHECK, &node).is_bad());
-        assert_eq!(verdict(&CHECK, &all_groups("unmanaged")), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &all_groups("unmanaged")), Info);
     }
 
     #[test]
@@ -250,15 +215,14 @@ mod tests {
         for group in 0..40 {
             node = node.without(&format!("/sys/kernel/iommu_groups/{group}/type"));
         }
-        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &node), Pass);
         let node = node.file("/proc/cmdline", "quiet\n");
-        assert_eq!(verdict(&CHECK, &node), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 
     #[test]
-    fn without_pairs_or_a_capture_nothing_is_judged() {
+    fn without_pairs_nothing_is_judged() {
         let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

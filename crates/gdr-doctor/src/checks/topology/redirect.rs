@@ -40,7 +40,8 @@ impl Fault<'_, '_> {
                  where it is slowed or lost"
             )
         };
-        let mut finding = Finding::new(self.verdict, self.subject(context, port), summary)
+        let mut finding = Finding::new(self.verdict, summary)
+            .about(self.subject(context, port))
             .evidence(
                 format!("ACS control of {port}"),
                 format!("{:04x} ({})", self.acs.control, self.acs.control),
@@ -85,7 +86,8 @@ impl Fault<'_, '_> {
             let chain = context
                 .inventory
                 .tree
-                .present()
+                .as_ref()
+                .ok()
                 .and_then(|tree| tree.chain(bdf));
             chain.is_some_and(|(_, bridges)| bridges.contains(&port))
         };
@@ -136,8 +138,6 @@ pub(super) fn at_boot(faults: &BTreeMap<Bdf, Fault<'_, '_>>) -> Option<Fix> {
     }
     Some(Fix::at_boot(
         "Clear the redirect bits at every boot (Linux 4.19 and later)",
-        Action::KernelArgument {
-            argument: format!("pci=disable_acs_redir={}", ports.join(";")),
-        },
+        Action::boot(format!("pci=disable_acs_redir={}", ports.join(";"))),
     ))
 }

@@ -12,17 +12,13 @@ const SLOTS: &str = "/sys/bus/pci/slots";
 /// The names of the empty slots that are nearer to a GPU than what it has: below a bridge that is
 /// above the GPU too, or else below its root bus.
 pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec<String> {
-    let Some(tree) = context.inventory.tree.present() else {
+    let Some(tree) = context.inventory.tree.as_ref().ok() else {
         return Vec::new();
     };
     let Some((root, above)) = tree.chain(gpu) else {
         return Vec::new();
     };
-    let names = context
-        .source
-        .list(SLOTS)
-        .into_present()
-        .unwrap_or_default();
+    let names = context.source.list(SLOTS).ok().unwrap_or_default();
     let mut near = Vec::new();
     for name in names {
         let Some(place) = address(context, &name) else {
@@ -55,9 +51,7 @@ pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec
 
 /// `0000:41:00` of a slot's file, as the function that a card would have there.
 fn address(context: &Context<'_>, slot: &str) -> Option<Bdf> {
-    let text = context
-        .text(&format!("{SLOTS}/{slot}/address"))
-        .into_present()?;
+    let text = context.text(&format!("{SLOTS}/{slot}/address")).ok()?;
     format!("{text}.0").parse().ok()
 }
 

@@ -1,42 +1,28 @@
-//! `topo.bestnic`: no two GPUs share a NIC while a like one is idle.
-
 use std::collections::BTreeMap;
 
-use gdr_node::Bdf;
-
-use super::pairs_in_use;
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::{Context, Nic, Pair};
-use crate::finding::{Finding, Subject};
-use crate::fix::{Fix, Risk};
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.bestnic"),
-    group: Group::Topology,
     title: "each GPU has a near NIC of its own, or shares fairly",
-    documentation: Documentation {
-        means: "Jobs use for each GPU the NIC nearest to it. Where two GPUs have the same one \
-                nearest while a like NIC is nearest to none, half of the network is idle.",
-        reads: "The classes of every GPU with every NIC, and of each NIC the state, the link \
-                layer and the rate of its ports.",
-        judges: "pass: each GPU finds a near NIC of its own, or no like NIC is left over. warn: \
-                 GPUs share a NIC while one of the same rate and link layer that is up is left \
-                 over. skip: no GPU or no NIC.",
-        sources: &[
-            "NCCL_IB_HCA, UCX_NET_DEVICES: documentation of NCCL and UCX",
-            "OCI BM.GPU.H100.8 and AWS p4d topologies of NCCL",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("topo.pair"), CheckId("nic.driver")],
-    run,
+    why: "Jobs use for each GPU the NIC nearest to it. Where two GPUs have the same one nearest \
+          while a like NIC is nearest to none, half of the network is idle.",
+    inputs: "The classes of every GPU with every NIC, and of each NIC the state, the link layer \
+          and the rate of its ports.",
+    criteria: "pass: each GPU finds a near NIC of its own, or no like NIC is left over. warn: GPUs \
+          share a NIC while one of the same rate and link layer that is up is left over. skip: no \
+          GPU or no NIC.",
+    sources: &[
+        "NCCL_IB_HCA, UCX_NET_DEVICES: documentation of NCCL and UCX",
+        "OCI BM.GPU.H100.8 and AWS p4d topologies of NCCL",
+    ],
+    symptom_of: &["topo.pair", "nic.driver"],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let pairs = match pairs_in_use(context) {
-        Ok(pairs) => pairs,
-        Err(why) => return vec![*why],
-    };
+fn run(context: &Context<'_>) -> Judgement {
+    let pairs = runner::pairs(context)?;
     let nic_of = assign(&pairs);
     let name = |bdf: Bdf| {
         (context.nics().iter().find(|nic| nic.bdf == bdf))
@@ -53,27 +39,21 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     let used: Vec<Bdf> = nic_of.values().copied().collect();
     let idle = idle(context, &used);
     let mut finding = if sharing.is_empty() {
-        Finding::pass(Subject::Node, "each GPU has a near NIC of its own")
+        Finding::pass("each GPU has a near NIC of its own")
     } else if idle.is_empty() {
-        Finding::pass(
-            Subject::Node,
-            "GPUs outnumber the NICs near them and share them; no like NIC is idle",
-        )
+        Finding::pass("GPUs outnumber the NICs near them and share them; no like NIC is idle")
     } else {
         let gpus: Vec<String> = sharing.iter().map(|gpu| gpu.index.to_string()).collect();
         let idle: Vec<&str> = idle.iter().map(|nic| nic.name.as_str()).collect();
         let mut wanted: Vec<String> = used.iter().map(|nic| name(*nic)).collect();
         wanted.extend(idle.iter().map(|name| (*name).to_owned()));
-        Finding::warn(
-            Subject::Node,
-            format!(
-                "{} {} a NIC with other GPUs while {} of the same kind {} nearest to none",
-                gpus.join(", "),
-                if gpus.len() == 1 { "shares" } else { "share" },
-                idle.join(", "),
-                if idle.len() == 1 { "is" } else { "are" },
-            ),
-        )
+        Finding::warn(format!(
+            "{} {} a NIC with other GPUs while {} of the same kind {} nearest to none",
+            gpus.join(", "),
+            if gpus.len() == 1 { "shares" } else { "share" },
+            idle.join(", "),
+            if idle.len() == 1 { "is" } else { "are" },
+        ))
         .fix(
             Fix::manual(
                 "Move cards so that each GPU has a NIC below its switch",
@@ -93,7 +73,7 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
     for line in best {
         finding = finding.evidence("nearest NIC", line);
     }
-    vec![finding]
+    Ok(finding)
 }
 
 /// A near NIC for as many GPUs as can have one to themselves: the largest matching, found by
@@ -138,12 +118,12 @@ fn place(
 fn kind(nic: &Nic<'_>) -> Option<(String, String)> {
     let port = nic.rdma?.ports.first()?;
     Some((
-        port.link_layer.present()?.clone(),
-        port.rate.present()?.clone(),
+        port.link_layer.as_ref().ok()?.clone(),
+        port.rate.as_ref().ok()?.clone(),
     ))
 }
 
-/// The NICs that nobody has nearest, that are up, and that are like one that is used.
+/// The NICs that are nearest to no GPU, that are up, and that are like one that is used.
 fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
     let nics = context.nics();
     let kinds: Vec<_> = (nics.iter())
@@ -152,7 +132,12 @@ fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
         .collect();
     let is_up = |nic: &Nic<'_>| {
         let port = nic.rdma.and_then(|rdma| rdma.ports.first());
-        port.is_some_and(|port| port.state.present().is_some_and(|state| state == "ACTIVE"))
+        port.is_some_and(|port| {
+            port.state
+                .as_ref()
+                .ok()
+                .is_some_and(|state| state == "ACTIVE")
+        })
     };
     nics.iter()
         .filter(|nic| !used.contains(&nic.bdf) && is_up(nic))
@@ -162,11 +147,8 @@ fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, verdicts, worst};
-    use crate::finding::Verdict;
+    use crate::checks::fixture::*;
 
     fn without(node: MemorySource, numbers: &[usize]) -> MemorySource {
         numbers.iter().fold(node, |node, number| {
@@ -177,14 +159,14 @@ mod tests {
     #[test]
     fn eight_gpus_with_eight_near_nics_pass_and_the_ethernet_ones_do_not_matter() {
         let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Verdict::Pass);
+        assert_eq!(found.verdict, Pass);
         assert_eq!(found.evidence.len(), 8);
     }
 
     #[test]
     fn sharing_where_nothing_like_is_left_over_is_fair() {
         let shared = without(example::healthy(), &[2, 4, 7, 9]);
-        assert_eq!(verdict(&CHECK, &shared), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &shared), Pass);
     }
 
     #[test]
@@ -196,19 +178,15 @@ mod tests {
             .file(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n")
             .file(&format!("{port}/link_layer"), "InfiniBand\n");
         let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Verdict::Warn);
+        assert_eq!(found.verdict, Warn);
         assert!(found.summary.contains("mlx5_0"), "{}", found.summary);
         let down = node.file(&format!("{port}/state"), "1: DOWN\n");
-        assert_eq!(verdict(&CHECK, &down), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &down), Pass);
     }
 
     #[test]
-    fn without_nics_or_a_capture_nothing_is_judged() {
+    fn without_nics_nothing_is_judged() {
         let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdicts(&CHECK, &none), [Verdict::Skip]);
-        assert_eq!(
-            verdicts(&CHECK, &MemorySource::partial()),
-            [Verdict::Unknown]
-        );
+        assert_eq!(verdicts(&CHECK, &none), [Skip]);
     }
 }

@@ -1,67 +1,50 @@
-//! `topo.p2p_chipset`: the CPU forwards between root ports what a pair sends across it.
-
-use gdr_node::Datum;
 use gdr_node::topology::Ancestor;
 
-use super::{is_guest, pairs_in_use};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::Context;
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::Fix;
+use super::is_guest;
+use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.p2p_chipset"),
-    group: Group::Topology,
     title: "the CPU forwards between root ports where a pair needs it",
-    documentation: Documentation {
-        means: "Where a GPU and its NIC hang on different root ports the CPU has to forward \
-                between them. CPUs for servers do; Intel's for desktops forward writes at best: \
-                reads of GPU memory then fail with syndrome 0x89, and the other side sees \
-                `Remote operation error`.",
-        reads: "/proc/cpuinfo: vendor_id, model, model name; the classes of GPUs and their nearest \
-                NICs.",
-        judges: "pass: every pair is below one switch, or the CPU is for servers or AMD's. warn: \
-                 an Intel Core. fail: an Arrow Lake, on which reads are known to fail. skip: no \
-                 pair, or a guest. unknown: the CPU is not known.",
-        sources: &[
-            "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1253",
-            "https://github.com/linux-rdma/perftest/issues/200",
-            "Linux drivers/pci/p2pdma.c (pci_p2pdma_whitelist)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("topo.pair")],
-    run,
+    why: "Where a GPU and its NIC hang on different root ports the CPU has to forward between \
+          them. CPUs for servers do; Intel's for desktops forward writes at best: reads of GPU \
+          memory then fail with syndrome 0x89, and the other side sees `Remote operation error`.",
+    inputs: "/proc/cpuinfo: vendor_id, model, model name; the classes of GPUs and their nearest \
+          NICs.",
+    criteria: "pass: every pair is below one switch, or the CPU is for servers or AMD's. warn: an \
+          Intel Core. fail: an Arrow Lake, on which reads are known to fail. skip: no pair, or a \
+          guest. unknown: the CPU is not known.",
+    sources: &[
+        "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1253",
+        "https://github.com/linux-rdma/perftest/issues/200",
+        "Linux drivers/pci/p2pdma.c (pci_p2pdma_whitelist)",
+    ],
+    symptom_of: &["topo.pair"],
+    scope: Scope::Node(run),
+    ..super::CHECK
 };
 
 /// Models of family 6 that are Arrow Lake (Linux `arch/x86/include/asm/intel-family.h`:
 /// ARROWLAKE_H 0xc5, ARROWLAKE 0xc6, ARROWLAKE_U 0xb5).
 const ARROW_LAKE: [u32; 3] = [0xb5, 0xc5, 0xc6];
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let pairs = match pairs_in_use(context) {
-        Ok(pairs) => pairs,
-        Err(why) => return vec![*why],
-    };
+fn run(context: &Context<'_>) -> Judgement {
+    let pairs = runner::pairs(context)?;
     if is_guest(context) {
-        return vec![Finding::skip(
+        return Err(Unjudged::skip(
             "in a guest the host's CPU is not to be judged",
-        )];
+        ));
     }
     let across: Vec<_> = (pairs.iter())
         .filter(|pair| !matches!(pair.relation.ancestor, Ancestor::Bridge(_)))
         .collect();
     let Some(first) = across.first() else {
-        return vec![Finding::pass(
-            Subject::Node,
+        return Ok(Finding::pass(
             "each GPU and its NICs are below one switch: the CPU is not crossed",
-        )];
+        ));
     };
     let cpu = context.text("/proc/cpuinfo");
-    let text = match &cpu {
-        Datum::Present(text) => text,
-        absent => return vec![Finding::unknown(Subject::Node, "the CPU", absent)],
-    };
+    let text = cpu.by_ref().known("the CPU")?;
     let field = |name: &str| {
         text.lines()
             .filter_map(|line| line.split_once(':'))
@@ -94,28 +77,26 @@ fn run(context: &Context<'_>) -> Vec<Finding> {
             format!("{way} crosses {called}, whose kind forwards between root ports"),
         )
     };
-    let finding = Finding::new(verdict, Subject::Node, summary)
+    let finding = Finding::new(verdict, summary)
         .evidence("/proc/cpuinfo", called)
         .evidence(
             way,
             format!("{}: {}", first.relation.smi, first.relation.why),
         );
-    vec![if verdict.is_bad() {
+    Ok(if verdict.is_bad() {
         finding.fix(Fix::manual(
             "Put GPU and NIC below one switch",
             "use slots that share a switch or bifurcate one root port; or a CPU for servers",
         ))
     } else {
         finding
-    }]
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example};
-
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
+    use crate::checks::fixture::*;
 
     /// The example with one NIC, which hangs on a root port of its own.
     fn across(model: u32, name: &str) -> MemorySource {
@@ -134,17 +115,17 @@ mod tests {
 
     #[test]
     fn below_one_switch_the_cpu_does_not_matter() {
-        assert_eq!(verdict(&CHECK, &example::healthy()), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
     }
 
     #[test]
     fn servers_pass_desktops_are_warned_of_and_arrow_lake_fails() {
         let xeon = across(143, "Intel(R) Xeon(R) Platinum 8468");
-        assert_eq!(verdict(&CHECK, &xeon), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &xeon), Pass);
         let core = across(183, "13th Gen Intel(R) Core(TM) i9-13900K");
-        assert_eq!(verdict(&CHECK, &core), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &core), Warn);
         let found = worst(&CHECK, &across(198, "Intel(R) Core(TM) Ultra 9 285K"));
-        assert_eq!(found.verdict, Verdict::Fail);
+        assert_eq!(found.verdict, Fail);
         assert!(found.summary.contains("reads"), "{}", found.summary);
     }
 
@@ -152,9 +133,8 @@ mod tests {
     fn a_guest_an_unknown_cpu_and_no_pair_are_not_judged() {
         let guest = across(198, "Intel(R) Core(TM) Ultra 9 285K")
             .file("/proc/cpuinfo", "flags : hypervisor\n");
-        assert_eq!(verdict(&CHECK, &guest), Verdict::Skip);
+        assert_eq!(verdict(&CHECK, &guest), Skip);
         let unread = across(1, "x").not_collected("/proc/cpuinfo");
-        assert_eq!(verdict(&CHECK, &unread), Verdict::Unknown);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+        assert_eq!(verdict(&CHECK, &unread), Unknown);
     }
 }

@@ -1,57 +1,43 @@
-//! `topo.pair`: each GPU has a NIC near enough.
-
 use gdr_node::topology::{NcclClass, Note, SmiClass};
 
-use super::{is_guest, pairs_in_use, slots};
-use crate::check::{Check, CheckId, Documentation, Group, Purpose};
-use crate::context::{Context, Pair};
-use crate::finding::{Finding, Subject, Verdict};
-use crate::fix::Fix;
-use crate::reach::model;
+use super::{is_guest, slots};
+use crate::checks::prelude::*;
+use crate::gpudirect_support::model;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.pair"),
-    group: Group::Topology,
     title: "each GPU has a NIC below the same switch",
-    documentation: Documentation {
-        means: "Traffic between a GPU and a NIC is fastest where both hang below one switch (PIX, \
-                PXB). Through the host bridge (PHB, NODE) it depends on the CPU, and NCCL does not \
-                use GPUDirect RDMA by default; through the interconnect between NUMA nodes (SYS) \
-                it is often slower than going through the host's memory.",
-        reads: "The directories of /sys/devices that the functions lie in, numa_node, and the \
-                NUMA layout: the rule that agrees with `nvidia-smi topo -m`.",
-        judges: "Of each GPU the nearest NICs. pass: PIX or PXB; a GPU with a chip-to-chip link to \
-                 its CPU. warn: PHB or NODE; SYS within one socket, or where firmware does not \
-                 name NUMA nodes. fail: SYS and nothing nearer. info: a guest whose real tree is \
-                 hidden. unknown: a listing without bridges. skip: no GPU or no NIC.",
-        sources: &[
-            "nvidia-smi topo -m, legend",
-            "NCCL src/graph/paths.cc (NCCL_NET_GDR_LEVEL: PXB by default)",
-        ],
-    },
-    purposes: Purpose::RDMA,
-    symptom_of: &[CheckId("nic.driver")],
-    run,
+    why: "Traffic between a GPU and a NIC is fastest where both hang below one switch (PIX, PXB). \
+          Through the host bridge (PHB, NODE) it depends on the CPU, and NCCL does not use \
+          GPUDirect RDMA by default; through the interconnect between NUMA nodes (SYS) it is often \
+          slower than going through the host's memory.",
+    inputs: "The directories of /sys/devices that the functions lie in, numa_node, and the NUMA \
+          layout: the rule that agrees with `nvidia-smi topo -m`.",
+    criteria: "Of each GPU the nearest NICs. pass: PIX or PXB; a GPU with a chip-to-chip link to \
+          its CPU. warn: PHB or NODE; SYS within one socket, or where firmware does not name NUMA \
+          nodes. fail: SYS and nothing nearer. info: a guest whose real tree is hidden. unknown: a \
+          listing without bridges; NICs whose place is not known, where those that are known are \
+          far. skip: no GPU or no NIC.",
+    sources: &[
+        "nvidia-smi topo -m, legend",
+        "NCCL src/graph/paths.cc (NCCL_NET_GDR_LEVEL: PXB by default)",
+    ],
+    symptom_of: &["nic.driver"],
+    scope: Scope::Several(run),
+    ..super::CHECK
 };
 
-fn run(context: &Context<'_>) -> Vec<Finding> {
-    let pairs = match pairs_in_use(context) {
-        Ok(pairs) => pairs,
-        Err(why) => return vec![*why],
-    };
-    context
-        .gpus()
-        .filter_map(|gpu| {
-            let nearest: Vec<&Pair<'_>> = (pairs.iter().copied())
-                .filter(|pair| pair.gpu.bdf == gpu.bdf)
-                .collect();
-            let first = *nearest.first()?;
-            Some(judge(context, first, &nearest))
-        })
-        .collect()
+fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
+    let pairs = runner::pairs(context)?;
+    // The pairs of one GPU are neighbours.
+    let of_each_gpu = pairs.chunk_by(|a, b| a.gpu.bdf == b.gpu.bdf);
+    Ok(runner::each(of_each_gpu, |nearest| {
+        let pair = nearest[0];
+        (Subject::gpu(&pair.gpu), judge(context, pair, nearest))
+    }))
 }
 
-fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Finding {
+fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judgement {
     let names = some_of(nearest);
     let relation = &pair.relation;
     let class = relation.smi;
@@ -59,6 +45,11 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
     let unproven = note(|note| matches!(note, Note::NoProximity(_) | Note::ProximityUnknown(_)));
     let one_socket = note(|note| *note == Note::OneSocket);
     let linked = model(context, pair.gpu.bdf).is_some_and(|name| has_chip_link(&name));
+    // A pair that was asked about says nothing of what else the GPU has.
+    let named = match context.pair() {
+        Some(_) => format!("{names} is"),
+        None => format!("its nearest NIC is {names}"),
+    };
     let is_far = !matches!(class, SmiClass::Pix | SmiClass::Pxb | SmiClass::Same);
     let (verdict, summary) = match class {
         _ if !is_far => (
@@ -77,10 +68,16 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
             Verdict::Unknown,
             format!("{names} at {class} as far as this listing goes, which shows no bridge"),
         ),
+        _ if context.pair().is_none() && context.every_distance_from(pair.gpu.bdf).is_unknown() => {
+            (
+                Verdict::Unknown,
+                format!("{names} at {class}; where the other NICs are is not known"),
+            )
+        }
         SmiClass::Phb | SmiClass::Node => (
             Verdict::Warn,
             format!(
-                "its nearest NIC is {names} at {class}: {}; NCCL does not use GPUDirect RDMA \
+                "{named} at {class}: {}; NCCL does not use GPUDirect RDMA \
                  there by default",
                 relation.why
             ),
@@ -88,36 +85,47 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
         _ if one_socket => (
             Verdict::Warn,
             format!(
-                "its nearest NIC is {names} at {class}, on another NUMA node of the same socket: \
+                "{named} at {class}, on another NUMA node of the same socket: \
                  measure",
             ),
         ),
         _ if unproven => (
             Verdict::Warn,
-            format!(
-                "its nearest NIC is {names} at {class} as far as is known: {}",
-                relation.why
-            ),
+            format!("{named} at {class} as far as is known: {}", relation.why),
         ),
         _ => (
             Verdict::Fail,
             format!(
-                "its nearest NIC is {names} at {class}: {}; going through the host is often faster",
+                "{named} at {class}: {}; going through the host is often faster",
                 relation.why
             ),
         ),
     };
-    let mut finding = Finding::new(verdict, Subject::gpu(&pair.gpu), summary)
-        .symptom_of(CheckId("vm.topology"))
+    let mut finding = Finding::new(verdict, summary)
+        .symptom_of("vm.topology")
         .evidence(
             format!("way from {} to {}", pair.gpu.bdf, pair.nic.bdf),
             way(pair),
         );
     for note in &relation.notes {
-        finding = finding.evidence("note", note.to_string());
+        finding = finding.evidence("note", note);
     }
     if !verdict.is_bad() {
-        return finding;
+        return Ok(finding);
+    }
+    let nearer = context.nearer_nics(pair);
+    if !nearer.is_empty() {
+        let names: Vec<&str> = nearer.iter().map(|(name, _)| name.as_str()).collect();
+        let classes: Vec<String> = (nearer.iter())
+            .map(|(name, class)| format!("{name} at {class}"))
+            .collect();
+        finding = finding
+            .evidence("nearer NICs", classes.join(", "))
+            .fix(Fix::user(
+                "Use a NIC that is nearer to this GPU",
+                format!("export NCCL_IB_HCA=={}", names.join(",")),
+            ));
+        return Ok(finding);
     }
     finding = finding.fix(move_card(context, pair));
     // A trial: on many servers the host bridge forwards well.
@@ -125,10 +133,10 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Findi
         NcclClass::Sys => "SYS",
         _ => "PHB",
     };
-    finding.fix(Fix::user(
+    Ok(finding.fix(Fix::user(
         "Let NCCL use GPUDirect RDMA at this distance, and measure",
         format!("export NCCL_NET_GDR_LEVEL={level}"),
-    ))
+    )))
 }
 
 fn way(pair: &Pair<'_>) -> String {
@@ -179,10 +187,8 @@ fn has_chip_link(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{MemorySource, example, virtual_path};
-
     use super::*;
-    use crate::checks::fixture::{findings, verdict, worst};
+    use crate::checks::fixture::*;
 
     /// The example with the RDMA devices of these numbers only.
     fn with_nics(keep: &[usize]) -> MemorySource {
@@ -197,7 +203,7 @@ mod tests {
     fn nics_below_the_same_switch_pass() {
         let found = findings(&CHECK, &example::healthy());
         assert_eq!(found.len(), 8);
-        assert!(found.iter().all(|it| it.verdict == Verdict::Pass));
+        assert!(found.iter().all(|it| it.verdict == Pass));
         assert!(
             found[0].summary.starts_with("mlx5_1, mlx5_2 at PIX"),
             "{}",
@@ -209,8 +215,8 @@ mod tests {
     fn another_host_bridge_is_warned_of_and_another_socket_fails() {
         let found = findings(&CHECK, &with_nics(&[0]));
         let verdicts: Vec<Verdict> = found.iter().map(|it| it.verdict).collect();
-        assert_eq!(verdicts[..4], [Verdict::Warn; 4]);
-        assert_eq!(verdicts[4..], [Verdict::Fail; 4]);
+        assert_eq!(verdicts[..4], [Warn; 4]);
+        assert_eq!(verdicts[4..], [Fail; 4]);
         assert!(found[0].summary.contains("NODE"), "{}", found[0].summary);
         let fixes: Vec<String> = found[4]
             .fixes
@@ -218,6 +224,31 @@ mod tests {
             .map(|fix| fix.actions[0].to_string())
             .collect();
         assert!(fixes[1].ends_with("NCCL_NET_GDR_LEVEL=SYS"), "{fixes:?}");
+    }
+
+    fn of_pair(nic: usize) -> Finding {
+        let node = example::healthy();
+        let inventory = gdr_node::Inventory::read(&node);
+        let (gpu, nic) = (example::GPUS[0], example::NICS[nic]);
+        let context = Context::new(&node, &inventory);
+        let context = context.between(gpu.parse().unwrap(), nic.parse().unwrap());
+        CHECK.run(&context).remove(0)
+    }
+
+    #[test]
+    fn of_a_pair_that_was_asked_about_nothing_is_called_nearest() {
+        let far = of_pair(3);
+        assert_eq!(far.verdict, Warn);
+        assert!(
+            far.summary.starts_with("mlx5_3 is at NODE"),
+            "{}",
+            far.summary
+        );
+        let nearer = far.evidence.iter().find(|it| it.source == "nearer NICs");
+        assert_eq!(nearer.unwrap().value, "mlx5_1 at PIX, mlx5_2 at PIX");
+        let advice = far.fixes[0].actions[0].to_string();
+        assert_eq!(advice, "export NCCL_IB_HCA==mlx5_1,mlx5_2");
+        assert_eq!(of_pair(1).verdict, Pass);
     }
 
     #[test]
@@ -246,15 +277,15 @@ mod tests {
         for bdf in example::GPUS.iter().chain([&example::NICS[0]]) {
             node = node.file(&format!("/sys/bus/pci/devices/{bdf}/numa_node"), "-1\n");
         }
-        assert_eq!(verdict(&CHECK, &node), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Warn);
     }
 
     #[test]
     fn the_other_numa_node_of_one_socket_is_no_failure() {
         let node = with_nics(&[0]);
         let package = "/sys/devices/system/cpu/cpu48/topology/physical_package_id";
-        assert_eq!(verdict(&CHECK, &node), Verdict::Fail);
-        assert_eq!(verdict(&CHECK, &node.file(package, "0\n")), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &node), Fail);
+        assert_eq!(verdict(&CHECK, &node.file(package, "0\n")), Warn);
     }
 
     #[test]
@@ -267,7 +298,7 @@ mod tests {
             virtual_path::CUDA_DEVICES,
             format!("{{\"devices\":[{}]}}", devices.join(",")),
         );
-        assert_eq!(verdict(&CHECK, &node), Verdict::Pass);
+        assert_eq!(verdict(&CHECK, &node), Pass);
     }
 
     #[test]
@@ -289,14 +320,13 @@ mod tests {
                 "/sys/class/infiniband/mlx5_0/device",
                 "../../../devices/pci0000:00/0000:00:06.0",
             );
-        assert_eq!(verdict(&CHECK, &node), Verdict::Info);
+        assert_eq!(verdict(&CHECK, &node), Info);
         let bare = node.file("/proc/cpuinfo", "flags : fpu\n");
-        assert_eq!(verdict(&CHECK, &bare), Verdict::Warn);
+        assert_eq!(verdict(&CHECK, &bare), Warn);
     }
 
     #[test]
-    fn without_nics_or_a_capture_nothing_is_judged() {
-        assert_eq!(verdict(&CHECK, &with_nics(&[])), Verdict::Skip);
-        assert_eq!(verdict(&CHECK, &MemorySource::partial()), Verdict::Unknown);
+    fn without_nics_nothing_is_judged() {
+        assert_eq!(verdict(&CHECK, &with_nics(&[])), Skip);
     }
 }

@@ -1,7 +1,38 @@
 //! What is known, by what fails.
 
+/// What a NIC's vendor error, syndrome or `synd`/`vend` of UCX looks like with one of these codes.
+macro_rules! vendor {
+    ($codes:literal) => {
+        concat!(
+            r"(?:vend(?:or)?(?:[ _-]?(?:err(?:or)?|synd(?:rome?)?))?|\bsyndrome?)[ =:(]*(?:",
+            $codes,
+            r")\b"
+        )
+    };
+}
+
+/// What a completion with one of these statuses looks like.
+macro_rules! status {
+    ($codes:literal) => {
+        concat!(
+            r"(?:(?:completion|\bwc\b|wc_?status|\bcqe?\b|work request|failed)\b.{0,100}\b(?:status|error)[ =:]*(?:",
+            $codes,
+            r")\b|\b(?:status|error)[ =:]*(?:",
+            $codes,
+            r")\b.{0,40}(?:opcode|vendor|wr_id))"
+        )
+    };
+}
+
+/// The words before libmlx5's dump of a completion, which ends with `0000` and the vendor's code.
+const DUMP: &str = "got completion with error";
+
+mod gpus;
+mod libraries;
 mod modules;
+mod nics;
 mod path;
+mod pcie;
 mod registration;
 mod setup;
 mod transport;
@@ -16,6 +47,10 @@ pub fn all() -> impl Iterator<Item = &'static Cause> {
         path::CAUSES,
         transport::CAUSES,
         setup::CAUSES,
+        libraries::CAUSES,
+        pcie::CAUSES,
+        nics::CAUSES,
+        gpus::CAUSES,
     ]
     .into_iter()
     .flatten()
@@ -25,6 +60,7 @@ pub fn all() -> impl Iterator<Item = &'static Cause> {
 const fn sure(text: &'static str) -> Pattern {
     Pattern {
         text,
+        after: None,
         strength: Strength::Sure,
     }
 }
@@ -33,6 +69,7 @@ const fn sure(text: &'static str) -> Pattern {
 const fn likely(text: &'static str) -> Pattern {
     Pattern {
         text,
+        after: None,
         strength: Strength::Likely,
     }
 }
@@ -41,7 +78,17 @@ const fn likely(text: &'static str) -> Pattern {
 const fn weak(text: &'static str) -> Pattern {
     Pattern {
         text,
+        after: None,
         strength: Strength::Weak,
+    }
+}
+
+/// A text that has this cause where something stands before it.
+const fn follows(after: &'static str, text: &'static str, strength: Strength) -> Pattern {
+    Pattern {
+        text,
+        after: Some(after),
+        strength,
     }
 }
 
@@ -83,11 +130,7 @@ mod tests {
     fn every_check_that_would_confirm_a_cause_exists() {
         for cause in all() {
             for check in cause.checks {
-                assert!(
-                    checks::find(check.0).is_some(),
-                    "{} names {check}",
-                    cause.id
-                );
+                assert!(checks::find(check).is_some(), "{} names {check}", cause.id);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Kernel modules that do not load or do not fit.
 
 use super::{hand, likely, run, sure, weak};
-use crate::check::CheckId;
-use crate::explain::Cause;
+use crate::checks::kernel_log::expressions;
+use crate::explain::{Cause, Kind};
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -17,15 +17,16 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"could not insert '?(nvidia[_-]peermem|nv_peer_mem)'?.*(invalid argument|unknown symbol|exec format)",
             ),
             sure(
-                r"(nvidia[_-]peermem|nv_peer_mem)\S*:? .*(unknown symbol|disagrees about version of symbol)",
-            ),
-            sure(
                 r"(unknown symbol|disagrees about version of symbol).*ib_(un)?register_peer_memory_client",
             ),
+            sure(expressions::PEERMEM_SYMBOL),
             likely(
-                r"(modprobe|insmod|inserting).*(nvidia[_-]peermem|nv_peer_mem).*invalid (argument|parameters)",
+                r"(modprobe|insmod|insert\w*|load\w*).*(nvidia[_-]peermem|nv_peer_mem).*(invalid (argument|parameters)|unknown symbol)",
             ),
-            likely(r"ib_(un)?register_peer_memory_client.*(err|-22|undefined|not found)"),
+            likely(
+                r"\bib_(un)?register_peer_memory_client\b.*(\berr\b|undefined|not found|unknown)",
+            ),
+            likely(r"needs unknown symbol ib_(un)?register_peer_memory_client"),
         ],
         remedies: &[
             run(
@@ -43,15 +44,17 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         checks: &[
-            CheckId("peermem.symbol"),
-            CheckId("peermem.loaded"),
-            CheckId("ofed.flavour"),
+            "peermem.symbol",
+            "klog.peermem_symbol",
+            "peermem.loaded",
+            "ofed.flavour",
         ],
         sources: &[
             "nvidia-peermem.c of open-gpu-kernel-modules",
             "Mellanox/nv_peer_memory issues 28, 63, 84, 113, 116",
             "NVIDIA/gpu-operator issue 2868",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "peermem-callback",
@@ -61,8 +64,8 @@ pub(super) const CAUSES: &[Cause] = &[
               nv_peer_mem.",
         patterns: &[
             sure(r"nv_get_p2p_free_callback.*(invalid|error)"),
-            sure(r"nv_get_p2p_free_callback"),
-            likely(r"(peermem|nv_peer_mem).*invalid (context|page_table)"),
+            sure(expressions::PEERMEM_CONTEXT),
+            likely(r"nv_get_p2p_free_callback\+0x"),
         ],
         remedies: &[
             hand("Upgrade the NVIDIA driver (and MLNX_OFED) to a release after the mend"),
@@ -71,11 +74,12 @@ pub(super) const CAUSES: &[Cause] = &[
                 "NCCL_DMABUF_ENABLE=1",
             ),
         ],
-        checks: &[CheckId("peermem.age"), CheckId("peermem.conflict")],
+        checks: &["peermem.age", "peermem.conflict", "klog.peermem_context"],
         sources: &[
             "Mellanox/nv_peer_memory issues 53, 112, 120",
             "NVIDIA/nccl issue 1474",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "gdrdrv-missing",
@@ -87,11 +91,16 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"is gdrdrv driver installed and loaded"),
             sure(r"unable to open gdr driver"),
             sure(r"transport 'gdr_copy' is not available"),
-            sure(r"gdr_open.*(fail|error|returned|null)"),
-            sure(r"gdrdrv.*built for (proprietary|opensource|open)"),
+            sure(r"\bgdr_open\b.{0,40}(fail|error|null)"),
+            sure(r"gdrcopy open call failed"),
+            sure(r"gdrdrv is not installed or loaded"),
+            sure(r"gdrdrv.{0,10}built for (proprietary|opensource|open)"),
+            sure(r"gdrcopy requires gdrdrv or"),
+            sure(r"failed to open gdr copy|failed to open gdr handle"),
             likely(r"/dev/gdrdrv.*(no such|denied|not permitted)"),
-            likely(r"(modprobe|insmod|could not insert).*gdrdrv"),
-            likely(r"gdr_?copy.*(could not|failed|error|disabled|unavailable)"),
+            likely(r"module gdrdrv not found"),
+            weak(r"could not insert (module )?\S*gdrdrv"),
+            weak(r"\bgdr_?copy\b.{0,40}(could not|failed|error|disabled|unavailable|not enabled)"),
         ],
         remedies: &[
             run(
@@ -108,8 +117,9 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Rebuild it for the flavour of NVIDIA driver that is loaded (open or proprietary)",
             ),
         ],
-        checks: &[CheckId("gdrdrv")],
+        checks: &["gdrdrv"],
         sources: &["NVIDIA/gdrcopy issues 72, 138, 251, 334"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "fabric-manager",
@@ -118,9 +128,13 @@ pub(super) const CAUSES: &[Cause] = &[
               fabric manager of exactly the driver's version has set up the fabric.",
         patterns: &[
             sure(r"system not yet initialized"),
-            sure(r"cuda\S*.{0,40}\b802\b"),
+            sure(r"\bcuda\S*.{0,40}\b(error|returned|code|status)[ =:]*802\b"),
+            sure(r"\berror[ =:]*802\b.{0,40}system"),
+            sure(r"fabric state is not ready|fabric is not (ready|initialized)"),
             sure(r"cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY"),
-            likely(r"fabric ?manager.*(fail|not running|mismatch|inactive|error)"),
+            likely(
+                r"fabric ?manager.{0,60}(fail|not running|mismatch|inactive|does ?n[o']t match|error while)",
+            ),
         ],
         remedies: &[
             run(
@@ -131,11 +145,12 @@ pub(super) const CAUSES: &[Cause] = &[
                 "If it fails, compare its package's version with the driver's: all parts must agree",
             ),
         ],
-        checks: &[CheckId("fabricmanager")],
+        checks: &["fabricmanager"],
         sources: &[
             "pytorch/pytorch issue 35710",
             "NVIDIA/gpu-operator issue 1043",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "lockdown",
@@ -146,12 +161,11 @@ pub(super) const CAUSES: &[Cause] = &[
               machine trusts.",
         patterns: &[
             sure(r"setpci.*operation not permitted"),
-            sure(r"lockdown: .*(direct pci access|unsigned module|restricted)"),
+            sure(expressions::LOCKDOWN_PCI),
+            sure(expressions::MODULE_REFUSED),
             sure(r"write counter to semaphore.*operation not permitted"),
-            sure(r"key was rejected by service"),
-            sure(r"required key not available"),
             likely(r"loading of (unsigned )?module.*(rejected|denied)"),
-            weak(r"module verification failed"),
+            likely(r"lockdown: .{0,60}(unsigned module|restricted)"),
         ],
         remedies: &[
             hand("Set what setpci would in the firmware's setup or on the kernel's command line"),
@@ -161,10 +175,146 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             hand("Or switch Secure Boot off in the firmware's setup"),
         ],
-        checks: &[CheckId("modules.lockdown")],
+        checks: &["modules.lockdown", "klog.lockdown"],
         sources: &[
             "kernel: Documentation of lockdown, security/lockdown/lockdown.c",
             "DAQIRI documentation: setpci: Operation not permitted",
         ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "peermem-not-found",
+        title: "The peer-memory module is not installed for the kernel that is running",
+        why: "nvidia_peermem comes with NVIDIA's driver since release 470 and is built with it for \
+              one kernel. It is missing after a new kernel was started for which the driver was not \
+              built, where a distribution packages it apart, with an older driver, and in a \
+              container: modules are the host's.",
+        patterns: &[
+            sure(r"module \S*(nvidia[_-]peermem|nv_peer_mem)\S* not found"),
+            sure(
+                r"(nvidia[_-]peermem|nv_peer_mem)(\.ko)?\b.{0,40}(no such file or directory|not found in directory)",
+            ),
+        ],
+        remedies: &[
+            run(
+                "Build the driver's modules for this kernel",
+                "dkms autoinstall -k $(uname -r); depmod -a",
+            ),
+            run(
+                "Or register by dma-buf, which needs no such module: open driver, kernel 5.12 or later",
+                "NCCL_DMABUF_ENABLE=1; perftest: --use_cuda_dmabuf",
+            ),
+            hand("In a container: load the module on the host"),
+        ],
+        checks: &["peermem.loaded", "dmabuf.gpu"],
+        sources: &[
+            "NVIDIA driver README: GPUDirect RDMA peer memory client",
+            "Mellanox/nv_peer_memory issue 46",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "driver-symbols",
+        title: "A module was built against another version of NVIDIA's driver, or of the kernel",
+        why: "gdrdrv, nvidia_peermem and nvidia_fs use functions nvidia_p2p_* of the driver. After \
+              the driver is updated their versions differ; before it is loaded, or where a \
+              GPL-only symbol is wanted of the proprietary flavour, they are unknown.",
+        patterns: &[
+            sure(expressions::DRIVER_SYMBOL),
+            sure(r"(unknown symbol|disagrees about version of symbol) nvidia_p2p_\w+"),
+            sure(
+                r"(gdrdrv|nvidia.peermem|nv_peer_mem|nvidia.fs): version magic '.{1,80}' should be",
+            ),
+            sure(
+                r"(gdrdrv|nvidia.peermem|nv_peer_mem|nvidia.fs): module (using|uses).{0,60} from proprietary module",
+            ),
+            likely(
+                r"could not insert (module )?\S*(gdrdrv|nvidia.fs)\S*: (invalid (argument|parameters|module format)|unknown symbol|exec format)",
+            ),
+        ],
+        remedies: &[
+            run(
+                "Build the module against the driver that is loaded, then load it",
+                "dkms status; dkms remove <module>/<version> --all; dkms install <module>/<version>",
+            ),
+            hand(
+                "Load nvidia before it, and use the flavour (open or proprietary) it was built for",
+            ),
+            run(
+                "Or do without gdrdrv: gdr's libgdrapi.so.2 needs no module",
+                "LD_LIBRARY_PATH=<directory of gdr's libgdrapi.so.2>",
+            ),
+        ],
+        checks: &["klog.driver_symbol", "gdrdrv", "nvidia.version"],
+        sources: &[
+            "NVIDIA/gdrcopy issue 13",
+            "NVIDIA/gds-nvidia-fs issues 34, 48",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "driver-mismatch",
+        title: "The NVIDIA driver's library and its kernel module are of different versions",
+        why: "The driver's packages were updated while the old module stayed loaded, or the \
+              container brings libraries of another driver. NVML and CUDA then refuse to start.",
+        patterns: &[
+            sure(r"driver/library version mismatch"),
+            sure(expressions::API_MISMATCH),
+            sure(r"nvml library version|NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
+            sure(r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+            likely(r"system has unsupported display driver / cuda driver combination"),
+        ],
+        remedies: &[
+            run(
+                "Load the new module: end what uses the GPUs, or restart the machine",
+                "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia; modprobe nvidia",
+            ),
+            hand(
+                "In a container: use the libraries of the host's driver (NVIDIA container toolkit)",
+            ),
+        ],
+        checks: &["nvidia.userspace_match", "klog.driver_mismatch"],
+        sources: &["NVIDIA driver README: common problems"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "module-taints",
+        kind: Kind::Harmless,
+        title: "A module without a known signature was loaded all the same: nothing was refused",
+        why: "`module verification failed` marks the kernel as tainted. Only with Secure Boot or \
+              module.sig_enforce would the kernel refuse the module, and then says so.",
+        patterns: &[sure(expressions::MODULE_TAINTS)],
+        remedies: &[hand("Nothing has to be done")],
+        checks: &["klog.lockdown"],
+        sources: &["Linux kernel/module/signing.c"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gpu-driver",
+        title: "The NVIDIA driver is not loaded, or this process may not use it",
+        why: "Without the driver, or without its device nodes in a container, there is no GPU memory \
+              to transfer. In a container `Unknown Error` is often a change of cgroups (systemd \
+              daemon-reload) that took the devices away.",
+        patterns: &[
+            sure(r"couldn'?t communicate with the nvidia driver"),
+            sure(r"nvrm: no nvidia gpu found"),
+            likely(
+                r"failed to initialize nvml: (unknown error|insufficient permissions|driver not loaded|not found)",
+            ),
+            likely(r"could not select device driver .{0,40}\bgpu"),
+        ],
+        remedies: &[
+            run(
+                "See what the driver says",
+                "modprobe nvidia; dmesg | grep -i nvrm",
+            ),
+            hand("In a container: start it again with the GPUs (docker run --gpus all)"),
+        ],
+        checks: &["gpu.driver", "gpu.present", "dev.nvidia"],
+        sources: &[
+            "NVIDIA driver README",
+            "NVIDIA/nvidia-container-toolkit: troubleshooting",
+        ],
+        ..Cause::DEFAULT
     },
 ];

@@ -1,8 +1,8 @@
 //! Paths between GPU and NIC that are blocked or slow.
 
-use super::{hand, likely, run, sure, weak};
-use crate::check::CheckId;
+use super::{DUMP, follows, hand, likely, run, sure, weak};
 use crate::explain::Cause;
+use crate::explain::Strength;
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -13,13 +13,12 @@ pub(super) const CAUSES: &[Cause] = &[
               hypervisor the usual reason is ACS Request or Completion Redirect on a port between \
               the two, or an IOMMU that translates; in a virtual machine missing ATS.",
         patterns: &[
-            sure(r"vendor[ _]?err(or|_syndrome)?[ =:]*(81|0x51)\b"),
-            sure(r"syndrom\w*[ =:]*0x51\b"),
-            likely(r"local protection"),
-            likely(r"(status|error)[ =:]*4\b.*(vendor|opcode|wr_id|completion)"),
-            likely(r"(completion|wc|cqe).*\b(status|error)[ =:]*4\b"),
-            likely(r"ibv_wc_loc_prot_err|loc_prot_err"),
-            weak(r"\bstatus=4\b"),
+            sure(vendor!("81|0x51")),
+            sure(r"acs redirect is set between the client and provider"),
+            follows(DUMP, r"\b0000510[0-9a-f]\b", Strength::Sure),
+            likely(r"local protection (error|on|fault)|local protection:"),
+            likely(status!("4")),
+            likely(r"\b(ibv_wc_)?loc_prot_err\b"),
         ],
         remedies: &[
             run(
@@ -33,18 +32,14 @@ pub(super) const CAUSES: &[Cause] = &[
                 "NCCL_NET_GDR_LEVEL=LOC",
             ),
         ],
-        checks: &[
-            CheckId("acs.path"),
-            CheckId("iommu.mode"),
-            CheckId("iommu.faults"),
-            CheckId("bar1.56bit"),
-        ],
+        checks: &["acs.path", "iommu.mode", "iommu.faults", "bar1.56bit"],
         sources: &[
             "Linux commit aaca43fda742",
             "NVIDIA/nccl issues 214, 304, 660, 928",
             "openucx/ucx issues 3564, 9515",
             "linux-rdma/perftest issues 140, 173, 200, 289",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "gdr-unused",
@@ -53,11 +48,14 @@ pub(super) const CAUSES: &[Cause] = &[
               or a peer-memory module is there; otherwise it stages through the CPU without a \
               word. Its log then says `via NET/IB/0` without `/GDRDMA`.",
         patterns: &[
-            likely(r"via net/(ib|ibext\w*|rocm|ucx)/\d+(\(\d+\))?(/shared)?\s*$"),
-            likely(r"gpu ?direct rdma (is )?disabled"),
-            likely(r"(gdr|gpudirect)\s*[:=]?\s*0\b"),
-            likely(r"(without|no|not using) (/)?gdr(dma)?\b"),
-            weak(r"gpu ?direct.*(disabled|not (available|supported|enabled|used))"),
+            likely(
+                r"\bgpu ?direct( rdma)? (is )?(disabled|not (available|supported|enabled|used))\b",
+            ),
+            likely(r"\bgpu ?direct\b.{0,30}\b(disabled|not (available|supported|enabled|used))\b"),
+            likely(r"\bgdr\b.{0,20}\b(disabled|not (available|supported|enabled|used))\b"),
+            likely(r"\b(gdr|gdrdma|gpu_?direct(_rdma)?)\b ?[:=] ?(0|false|no|off|disabled)\b"),
+            likely(r"\b(without|not using) /?gdr(dma)?\b"),
+            likely(r"gdr 0\b.{0,20}\bhca|\bno gdr(dma)?\b"),
         ],
         remedies: &[
             run(
@@ -74,16 +72,12 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             hand("Move the NIC to a slot below the GPU's switch"),
         ],
-        checks: &[
-            CheckId("topo.pair"),
-            CheckId("peermem.loaded"),
-            CheckId("dmabuf.gpu"),
-            CheckId("dmabuf.nic"),
-        ],
+        checks: &["topo.pair", "peermem.loaded", "dmabuf.gpu", "dmabuf.nic"],
         sources: &[
             "NVIDIA/nccl issues 465, 489; src/graph/paths.cc",
             "Mellanox/nv_peer_memory issue 50",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "slow-path",
@@ -92,14 +86,16 @@ pub(super) const CAUSES: &[Cause] = &[
               different sockets or host bridges, ACS sends the traffic up to the root complex, or \
               the NIC's reads are small (MRRS 512) or strictly ordered.",
         patterns: &[
-            likely(r"(--)?use_cuda.*(gb/s|gb/sec|bandwidth|bw|slow|vs\.?)"),
             likely(
-                r"gpu.{0,30}(bandwidth|bw|throughput).{0,30}(low|slow|half|far below|below|less)",
+                r"use_cuda\b.{0,40}\b\d[\d.]* ?g(b|bit|ib)/?s.{0,40}\b\d[\d.]* ?g(b|bit|ib)/?s.{0,20}\b(without|host|cpu|instead)\b",
+            ),
+            likely(r"\buse_cuda\b.{0,60}\b(slow|slower|half|only \d[\d.]* ?g)"),
+            likely(
+                r"\b(gpu|gdr|gpu ?direct)\b.{0,30}\b(bandwidth|bw|throughput|performance)\b.{0,30}\b(low|lower|slow|slower|half|far below|below|less|poor|bad)\b",
             ),
             likely(
-                r"(low|slow|poor|half|bad)\w*.{0,30}(gpu ?direct|gdr|gpu).{0,20}(bandwidth|bw|performance|throughput)?",
+                r"\b(low|lower|slow|slower|poor|half|bad)\b.{0,20}\b(gpu ?direct|gdr|gpu)\b.{0,20}\b(bandwidth|bw|performance|throughput)\b",
             ),
-            weak(r"(slow|low) (bandwidth|bw|performance|throughput)"),
         ],
         remedies: &[
             run(
@@ -111,17 +107,18 @@ pub(super) const CAUSES: &[Cause] = &[
             hand("Then relaxed ordering, and more than one queue pair"),
         ],
         checks: &[
-            CheckId("topo.pair"),
-            CheckId("acs.path"),
-            CheckId("pci.mrrs"),
-            CheckId("pci.ro"),
-            CheckId("link.width"),
-            CheckId("link.bottleneck"),
+            "topo.pair",
+            "acs.path",
+            "pci.mrrs",
+            "pci.ro",
+            "link.width",
+            "link.bottleneck",
         ],
         sources: &[
             "linux-rdma/perftest issue 241",
             "kvcache-ai/Mooncake issue 1459",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "p2p-hang",
@@ -131,12 +128,12 @@ pub(super) const CAUSES: &[Cause] = &[
               with P2P or GPUDirect on.",
         patterns: &[
             likely(
-                r"(hang\w*|hung|stuck|freez\w*|deadlock\w*|blocks? forever).{0,80}(all_?reduce|all_?gather|nccl|init|p2p|gdr|gpudirect|collective)",
+                r"\b(hangs?|hanging|hung|stuck|freez\w*|deadlocks?|blocks? forever)\b.{0,80}\b(all_?reduce|all_?gather|nccl\w*|init\w*|p2p|gdr|gpudirect|collective)\b",
             ),
             likely(
-                r"(all_?reduce|all_?gather|nccl|ncclcomminit\w*|p2p|gdr|collective)\b.{0,80}(hang\w*|hung|stuck|freez\w*|deadlock)",
+                r"\b(all_?reduce|all_?gather|nccl|ncclcomminit\w*|p2p|gdr|collective)\b.{0,80}\b(hangs?|hanging|hung|stuck|freez\w*|deadlocks?)\b",
             ),
-            likely(r"watchdog caught collective operation timeout"),
+            weak(r"watchdog caught collective operation timeout"),
         ],
         remedies: &[
             run(
@@ -150,41 +147,41 @@ pub(super) const CAUSES: &[Cause] = &[
             run("Let the IOMMU pass DMA through", "iommu=pt"),
             run("To confirm", "NCCL_P2P_DISABLE=1 NCCL_NET_GDR_LEVEL=LOC"),
         ],
-        checks: &[
-            CheckId("acs.path"),
-            CheckId("iommu.mode"),
-            CheckId("iommu.faults"),
-        ],
+        checks: &["acs.path", "iommu.mode", "iommu.faults"],
         sources: &[
             "NVIDIA/nccl issues 603, 606, 1737, 2079",
             "NVIDIA/nccl-tests issue 115",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "root-port-reads",
         title: "The CPU forwards peer writes between root ports, but not peer reads",
         why: "Client processors of Intel (seen on Arrow Lake) forward posted writes from one root \
-              port to another and fail reads: RDMA WRITE into the GPU works, RDMA READ from it \
+              port to another and fail inputs: RDMA WRITE into the GPU works, RDMA READ from it \
               ends in a remote operation error (11), syndrome 0x89.",
         patterns: &[
-            sure(r"syndrom\w*[ =:]*0x89\b"),
-            sure(r"vendor[ _]?err(or|_syndrome)?[ =:]*(137|0x89)\b"),
-            likely(r"reads? fail\w*.{0,40}writes? (work|succe|ok|pass|fine)"),
-            likely(r"writes? (work|succe|ok|pass|fine)\w*.{0,40}reads? (fail|do not|don't|error)"),
+            sure(vendor!("137|0x89")),
+            follows(DUMP, r"\b0000891[0-9a-f]\b", Strength::Sure),
+            likely(r"\breads? fail\w*.{0,40}writes? (work|succe|ok|pass|fine)"),
+            likely(
+                r"\bwrites? (work|succe|ok|pass|fine)\w*.{0,40}reads? (fail|do not|don't|error)",
+            ),
             likely(r"remote operation error"),
-            likely(r"ibv_wc_rem_op_err"),
-            weak(r"\bstatus=11\b"),
+            likely(r"\b(ibv_wc_)?rem_op_err\b"),
+            likely(status!("11")),
         ],
         remedies: &[
             hand("Put GPU and NIC below one PCIe switch"),
             hand("Or use a server processor, which forwards both"),
             hand("Or let the GPU's side write (push), and never be read from"),
         ],
-        checks: &[CheckId("topo.p2p_chipset"), CheckId("topo.pair")],
+        checks: &["topo.p2p_chipset", "topo.pair"],
         sources: &[
             "NVIDIA/open-gpu-kernel-modules issue 1253",
             "linux-rdma/perftest issue 200",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "vm-topology",
@@ -208,10 +205,50 @@ pub(super) const CAUSES: &[Cause] = &[
             hand("On the host: give the guest switches or root ports as on the machine"),
             hand("On the host: ATS on in the NIC, ACS Direct Translated on its downstream port"),
         ],
-        checks: &[CheckId("vm.topology"), CheckId("acs.virt"), CheckId("virt")],
+        checks: &["vm.topology", "acs.virt", "virt"],
         sources: &[
             "NVIDIA/nccl issues 949, 1464",
             "NVIDIA/nccl-tests issue 201",
         ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gdr-distance",
+        title: "NCCL does not use GPUDirect RDMA of this pair: the NIC is too far from the GPU",
+        why: "The line gives the distance of GPU and NIC and the greatest that is allowed. Distances \
+              ascend LOC, NVL, NVB, (C2C,) PIX, PXB, (P2C, PXN,) PHB, SYS, and their numbers differ \
+              from version to version; the default allows PXB, a path through PCIe switches only.",
+        patterns: &[
+            sure(r"gpu ?direct rdma disabled for (gpu|rank) .{0,40}distance \d+ >=? \d+"),
+            sure(r"gpu ?direct rdma disabled for gpu .{0,40}/ hca"),
+        ],
+        detail: Some(distance),
+        remedies: &[
+            run(
+                "See the distances, and why",
+                "gdr topo; gdr topo why GPU0 mlx5_0",
+            ),
+            hand("Use the NIC below the GPU's own switch, or move it there"),
+            run(
+                "Allow the longer path, and measure",
+                "NCCL_NET_GDR_LEVEL=PHB (or SYS)",
+            ),
+            run(
+                "In a virtual machine give NCCL the real tree",
+                "NCCL_TOPO_FILE=<xml>",
+            ),
+        ],
+        checks: &["topo.pair", "topo.bestnic", "vm.topology"],
+        sources: &["NVIDIA/nccl src/graph/paths.cc; issues 489, 1657"],
+        ..Cause::DEFAULT
     },
 ];
+
+/// `distance 7 > 4`, of the line.
+fn distance(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line).to_lowercase();
+    let start = text.find("gpu direct rdma disabled for ")?;
+    let rest = &text[start + "gpu direct rdma disabled for ".len()..];
+    let end = rest.find(')').unwrap_or(rest.len());
+    Some(rest[..end].replace('(', "at ").to_owned())
+}

@@ -1,27 +1,49 @@
 //! GPU memory that cannot be registered.
 
+use super::follows;
 use super::{hand, likely, run, sure, weak};
-use crate::check::CheckId;
+use crate::checks::kernel_log::expressions;
 use crate::explain::Cause;
+use crate::explain::Strength;
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "no-peer-memory-client",
-        title: "Nobody told the RDMA stack how to pin GPU memory",
+        title: "The RDMA stack has no way to register GPU memory",
         why: "ibv_reg_mr with a CUDA address ends in EFAULT (14) where no peer-memory client \
               claims the address: nvidia_peermem is not loaded on the host; or the memory came \
               from the virtual memory API, cudaMallocAsync or PyTorch's expandable segments, \
-              which the client cannot pin; or the GPU is a GeForce.",
+              which the client cannot pin; or the GPU is a GeForce. UCX and NCCL find that out when \
+              they start, and then do without GPUDirect RDMA.",
         patterns: &[
-            sure(r"(ibv_)?(reg_mr|reg_mr_iova2?|exp_reg_mr)\b.*bad address"),
-            sure(r"fail\w* to register memory.*(bad address|\[14\])"),
+            sure(r"\b(ibv_|fi_)?(reg_mr|reg_mr_iova2?|exp_reg_mr|mr_reg\w*)\b.*bad address"),
+            sure(r"(fail\w*|unable) to regist\w+ (memory|mr|buffer|gpu).*(bad address|\[14\])"),
             sure(r"neither nv_peer_mem,? (or|nor) nvidia_peermem (was |were )?detected"),
+            sure(r"gpu ?direct rdma (\(\w+\) )?disabled for hca"),
+            sure(r"peermem is not supported, and device \d+ does not support dma-?buf"),
+            sure(r"cuda gpu ?direct rdma is disabled"),
+            sure(r"couldn'?t enable gpu ?direct rdma"),
+            sure(r"failed to register address \S+ \((cuda|rocm)[\w-]*\)"),
+            sure(
+                r"\bmd \w*(mlx\d|ib|rocep|bnxt|irdma|efa)\w* cannot register (cuda|rocm)[\w-]* memory",
+            ),
+            likely(r"cannot register (cuda|rocm)[\w-]* memory"),
+            likely(r"\bno support of dst md map|remote memory is unreachable \(remote md_map 0x0"),
+            weak(r"cuda gpu ?direct rdma is not detected by checking"),
+            sure(r"fi_hmem_cuda p2p support is not available"),
+            sure(r"failed to register cuda buffer with the efa device"),
+            sure(r"umem get failed \(-14\)"),
+            sure(r"failed to register \w*gpu\w* (buffer|memory)"),
             likely(r"couldn'?t (allocate|register)( gpu)? mr"),
-            likely(r"(reg\w*|mr)\b.*\berror=14\b"),
+            likely(r"(\breg\w*|\bmr)\b.*\berror=14\b"),
             likely(r"failed to (create|allocate) mr\b"),
-            likely(r"(regist\w+|reg_mr).*(errno[ =:]*14|\befault\b)"),
-            weak(r"\berror=14\b"),
-            weak(r"bad address"),
+            likely(r"(\bregist\w+|reg_mr)\b.*(errno[ =:]*14|\befault\b)"),
+            weak(r"\b(call to )?ibv_reg_mr(_iova2?)?\(?\)?( call)? failed"),
+            likely(
+                r"\b(failed|unable) to register (a )?(memory region|chunk)|memory registration failed",
+            ),
+            weak(r"unable to register memory\b|memory region not registered by any active device"),
+            weak(r"^\W*(errno:? )?bad address\W*$"),
         ],
         remedies: &[
             run(
@@ -38,10 +60,11 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         checks: &[
-            CheckId("peermem.loaded"),
-            CheckId("peermem.registered"),
-            CheckId("dmabuf.gpu"),
-            CheckId("gpu.class"),
+            "peermem.loaded",
+            "peermem.registered",
+            "klog.umem",
+            "dmabuf.gpu",
+            "gpu.class",
         ],
         sources: &[
             "Mellanox/nv_peer_memory issues 36, 121",
@@ -49,6 +72,7 @@ pub(super) const CAUSES: &[Cause] = &[
             "kvcache-ai/Mooncake issue 281",
             "microsoft/mscclpp issue 657",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "dmabuf-unsupported",
@@ -58,12 +82,12 @@ pub(super) const CAUSES: &[Cause] = &[
               driver. EOPNOTSUPP and EPROTONOSUPPORT (93) say that one is missing; ENOTSUPP that \
               the PCI shape was refused.",
         patterns: &[
-            sure(r"ibv_reg_dmabuf_mr.*(not supported|protocol not|error[ =]\d+|fail)"),
+            sure(r"reg_dmabuf_mr.*(not supported|protocol not|error[ =]\d+|fail)"),
             sure(r"dma.?buf support\w* (is )?required for gpu rdma"),
-            sure(r"\berror=93\b"),
-            likely(r"dma.?buf.*(not supported|unsupported|is not available|unavailable)"),
-            likely(r"(cuMemGetHandleForAddressRange).*(not supported|fail|error)"),
-            weak(r"reg_dmabuf"),
+            sure(r"\bmr\b.{0,20}\berror=93\b"),
+            sure(r"cuMemGetHandleForAddressRange.*(not supported|fail|error)"),
+            likely(r"dma.?buf.{0,60}(not supported|unsupported|is not available|unavailable)"),
+            likely(r"failed to (export|get|import) (a )?dma.?buf"),
         ],
         remedies: &[
             hand("Upgrade what is oldest of kernel, NIC driver (MLNX_OFED or DOCA) and rdma-core"),
@@ -73,16 +97,13 @@ pub(super) const CAUSES: &[Cause] = &[
                 "modprobe nvidia_peermem; NCCL_DMABUF_ENABLE=0",
             ),
         ],
-        checks: &[
-            CheckId("dmabuf.nic"),
-            CheckId("dmabuf.gpu"),
-            CheckId("acs.path"),
-        ],
+        checks: &["dmabuf.nic", "dmabuf.gpu", "acs.path"],
         sources: &[
             "NVIDIA/nccl issue 778",
             "linux-rdma/perftest issue 280",
             "kvcache-ai/Mooncake issue 3538",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "dmabuf-attach-topology",
@@ -90,9 +111,13 @@ pub(super) const CAUSES: &[Cause] = &[
                 peer-to-peer traffic and there is no common switch",
         why: "On attach the driver asks the kernel (pci_p2pdma_distance) whether the two may \
               talk. They may below a common switch, or below host bridges that the kernel lists.",
-        patterns: &[sure(
-            r"dma-?buf attach failed: pci topology not supported for dma-?buf",
-        )],
+        patterns: &[
+            sure(expressions::DMABUF_TOPOLOGY),
+            sure(r"dma-?buf attach failed: pci topology not supported for dma-?buf"),
+            sure(
+                r"cannot be used for peer-to-peer dma as the client and provider .{0,80} do not share",
+            ),
+        ],
         remedies: &[
             hand("Put the NIC and the GPU below the same PCIe switch"),
             run(
@@ -100,8 +125,9 @@ pub(super) const CAUSES: &[Cause] = &[
                 "NVreg_RegistryDwords=GrdmaPciTopoCheckOverride=1",
             ),
         ],
-        checks: &[CheckId("topo.pair"), CheckId("klog.dmabuf_topology")],
+        checks: &["topo.pair", "klog.dmabuf_topology"],
         sources: &["open-gpu-kernel-modules nv-dmabuf.c; kernel drivers/pci/p2pdma.c"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "dmabuf-attach-force-pcie",
@@ -109,15 +135,18 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "A mapping of type FORCE_PCIE (Grace and Blackwell with the NIC's own DMA function) \
               is only safe where both are in one group; the groups form at boot from the ACS bits \
               of the ports between them.",
-        patterns: &[sure(
-            r"dma-?buf attach failed: (pci )?topology not supported for mapping type force_pcie",
-        )],
+        patterns: &[sure(expressions::DMABUF_FORCE_PCIE)],
         remedies: &[run(
             "Set the ACS bits that this platform needs at boot",
             "pci=config_acs=<mask>@<port>; see the check acs.directnic",
         )],
-        checks: &[CheckId("dmabuf.force_pcie"), CheckId("acs.directnic")],
+        checks: &[
+            "dmabuf.force_pcie",
+            "acs.directnic",
+            "klog.dmabuf_force_pcie",
+        ],
         sources: &["open-gpu-kernel-modules nv-dmabuf.c, nv-pci.c; rdma-core rdma_topo"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "dmabuf-attach-struct-page",
@@ -125,14 +154,13 @@ pub(super) const CAUSES: &[Cause] = &[
                 peer-to-peer)",
         why: "An importer says with allow_peer2peer that it can handle device memory. Old NIC \
               drivers do not.",
-        patterns: &[sure(
-            r"dma-?buf attach failed: importer unable to handle mmio without struct page",
-        )],
+        patterns: &[sure(expressions::DMABUF_STRUCT_PAGE)],
         remedies: &[hand(
             "Upgrade the kernel, or the NIC's driver (MLNX_OFED or DOCA)",
         )],
-        checks: &[CheckId("dmabuf.nic"), CheckId("klog.dmabuf_struct_page")],
+        checks: &["dmabuf.nic", "klog.dmabuf_struct_page"],
         sources: &["open-gpu-kernel-modules nv-dmabuf.c; kernel Documentation/driver-api/dma-buf"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "dmabuf-attach",
@@ -144,8 +172,9 @@ pub(super) const CAUSES: &[Cause] = &[
             "Read the whole line in the kernel log",
             "dmesg | grep 'dma-buf attach'",
         )],
-        checks: &[CheckId("topo.pair"), CheckId("dmabuf.nic")],
+        checks: &["topo.pair", "dmabuf.nic"],
         sources: &["open-gpu-kernel-modules nv-dmabuf.c"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "memlock",
@@ -155,15 +184,33 @@ pub(super) const CAUSES: &[Cause] = &[
               starts them (sshd, slurmd, containerd), which is often 64 KiB or 8 MiB however \
               limits.conf reads.",
         patterns: &[
-            sure(r"please set max locked memory|max locked memory.*unlimited|ulimit -l"),
+            sure(r"please set max locked memory"),
+            sure(r"max locked memory\W+(kbytes|kilobytes|kb), -l\W+\d{1,6}$"),
+            sure(r"\bmax locked memory +\d{1,8} +\d+ +bytes"),
             sure(r"ibv_create_(qp|cq|srq|comp_channel)\w*\b.*cannot allocate memory"),
+            sure(r"mlx5dv_create_(qp|cq)\b.*cannot allocate memory"),
             sure(
-                r"(failed to create|creating) (cq|qp|completion queue|queue pair)\b.*cannot allocate memory",
+                r"(failed to create|unable to create|couldn'?t create|creating)( an?)? (cq|qp|completion queue|queue pair)\b.*cannot allocate memory",
             ),
-            likely(r"(ibv_)?reg_mr\w*\b.*cannot allocate memory"),
-            likely(r"rlimit_memlock|memlock"),
-            likely(r"(mlx\d_\d+|verbs|ib_|uct_ib|ibv_).*cannot allocate memory"),
-            weak(r"couldn'?t (create|allocate) (cq|qp|pd)"),
+            follows(
+                r"(failed to create|unable to create|couldn'?t create)( an?)? (cq|qp|completion queue|queue pair)\b",
+                r"cannot allocate memory",
+                Strength::Sure,
+            ),
+            sure(r"rlimit_memlock (is|limit is|too|soft limit).{0,40}(small|low|bytes)"),
+            sure(r"failed to initialize while trying to allocate some locked memory"),
+            sure(r"umem get failed \(-12\)"),
+            likely(
+                r"\b(ibv_|fi_)?(reg_mr\w*|mr_reg\w*)\b.*(cannot allocate memory|-12\b|\benomem\b)",
+            ),
+            likely(r"(register\w*|registration).{0,80}cannot allocate memory"),
+            likely(r"memlock.{0,40}(too (low|small)|exceeded|insufficient|not enough)"),
+            likely(
+                r"(\bmlx\d_\d+|\bverbs|\bib_\w+|\buct_ib|\bibv_\w+)\b.{0,100}cannot allocate memory",
+            ),
+            likely(r"\bmlock\w*\b.{0,60}(cannot allocate memory|enomem)"),
+            weak(r"couldn'?t (create|allocate) (a receiver |a |an )?(cq|qp|pd)\b"),
+            weak(r"unable to create qp\b"),
         ],
         remedies: &[
             run("See what the job has", "grep 'locked' /proc/self/limits"),
@@ -179,17 +226,19 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Lift it for a container",
                 "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK",
             ),
+            run(
+                "In Kubernetes, where IPC_LOCK has no effect unless the pod runs as root: lift it for \
+                 the runtime",
+                "systemctl edit containerd  # [Service] LimitMEMLOCK=infinity",
+            ),
         ],
-        checks: &[
-            CheckId("memlock.self"),
-            CheckId("memlock.daemons"),
-            CheckId("memlock.container"),
-        ],
+        checks: &["memlock.self", "memlock.daemons", "memlock.container"],
         sources: &[
             "openucx/ucx issues 8229, 8746",
             "NVIDIA/nccl-tests issue 206",
             "NVIDIA/nccl issue 380",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "bar1-small",
@@ -197,13 +246,18 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "Registered GPU memory is reached through BAR1. With 256 MiB (T4, GeForce, \
               resizable BAR off) a large buffer, or many, find no room; small ones work.",
         patterns: &[
-            sure(r"umem get failed"),
             // Hundreds of megabytes, in bytes.
             sure(r"reg_?mr.*bad address.*(length|len|size)\D{0,3}[1-9]\d{8,}"),
-            likely(r"mr_umem_get.*(fail|-14|-12)"),
-            likely(r"bar1.*(exhaust|full|too small|no space|insufficient|out of)"),
-            likely(r"nvidia_p2p_get_pages.*(fail|error|-12|-22|ret)"),
-            weak(r"regist\w+.*(large|big) buffer"),
+            // An address in place of an error number, as nv_peer_mem of old returned it.
+            sure(r"umem get failed \(-\d{6,}\)"),
+            sure(
+                r"nvidia_p2p_get_pages.{0,160}(ret(code)? ?= ?-12|error:? -12|failed.{0,10}-12)\b",
+            ),
+            likely(r"\bbar1\b.{0,40}(exhaust|full|too small|no space|insufficient|out of)"),
+            likely(
+                r"(register|registration|reg_mr).{0,60}\b(large|big|bigger|larger)\b.{0,40}\bfail",
+            ),
+            weak(r"gdr_pin_buffer.{0,60}(failed|error).{0,20}\b12\b"),
         ],
         remedies: &[
             hand("Switch on Above-4G decoding and resizable BAR in the firmware's setup"),
@@ -214,14 +268,101 @@ pub(super) const CAUSES: &[Cause] = &[
             hand("Switch a data-centre GPU to its mode with a large BAR1 (displaymodeselector)"),
             hand("Or register in pieces that fit"),
         ],
-        checks: &[
-            CheckId("bar1.size"),
-            CheckId("klog.umem"),
-            CheckId("peermem.loaded"),
-        ],
+        checks: &["bar1.size", "klog.umem", "peermem.loaded"],
         sources: &[
             "Mellanox/nv_peer_memory issues 27, 101",
             "openucx/ucx issues 4513, 8049",
         ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "pages-refused",
+        title: "NVIDIA's driver refuses to pin this address (EINVAL): it is not memory that can be \
+                shared",
+        why: "nvidia_p2p_get_pages answers -22 where the address or length is not a multiple of \
+              64 KiB, is not GPU memory of this process, was made by cuMemCreate without \
+              gpuDirectRDMACapable, or belongs to a GPU without GPUDirect RDMA (GeForce); and where \
+              CUDA and driver do not fit. The size of BAR1 is another error (-12).",
+        patterns: &[
+            sure(r"nvidia_p2p_get_pages.{0,200}(-22\b|einval)"),
+            sure(r"(-22\b|einval).{0,40}invoking nvidia_p2p_get_pages"),
+            sure(r"invalid argument in nv_p2p_get_pages"),
+            sure(r"gdr_pin_buffer(_v2)?\b.{0,80}(error|failed|returned|ret|code)\D{0,12}-?22\b"),
+            sure(r"gdr_pin_buffer.{0,60}(einval|invalid argument)"),
+            likely(r"\bgdr_pin_buffer(_v2)?\b.{0,80}failed"),
+        ],
+        remedies: &[
+            hand(
+                "Align the buffer and its length to 64 KiB, or let the library pin whole allocations",
+            ),
+            run(
+                "Allocate with plain cudaMalloc; with cuMemCreate set gpuDirectRDMACapable",
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+            ),
+            run(
+                "See whether the GPU has GPUDirect RDMA",
+                "gdr doctor --only gpu.class",
+            ),
+        ],
+        checks: &["gpu.class", "gdrdrv"],
+        sources: &[
+            "NVIDIA/gdrcopy issues 30, 139, 299",
+            "NVIDIA/gds-nvidia-fs issue 14",
+            "CUDA: Developing a Linux kernel module using GPUDirect RDMA",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "registration-arguments",
+        title: "The RDMA driver refuses the registration's arguments: it is too old for the flags",
+        why: "ibv_reg_mr_iova2 answers EINVAL where the NIC's driver does not know a flag, relaxed \
+              ordering above all, or where an old peer-memory client cannot pin memory of CUDA's \
+              virtual memory API, which newer NCCL registers.",
+        patterns: &[sure(
+            r"\breg_mr(_iova2?)?\b.{0,60}invalid argument|ibv_reg_mr\w*.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b)",
+        )],
+        remedies: &[
+            run(
+                "Try without relaxed ordering",
+                "NCCL_IB_PCI_RELAXED_ORDERING=0",
+            ),
+            hand("Bring NVIDIA's driver, MLNX_OFED or DOCA and rdma-core up to date"),
+            run(
+                "Try without registering user buffers",
+                "NCCL_CUMEM_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_LOCAL_REGISTER=0",
+            ),
+        ],
+        checks: &["pci.ro", "ofed.flavour", "nvidia.version"],
+        sources: &["NVIDIA/nccl issues 782, 1842"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "keys-exhausted",
+        title: "The NIC has no room for more memory keys or queues",
+        why: "Each registration takes memory keys of the NIC. Programs that were killed, many \
+              processes with large caches of registrations, or small firmware limits use them up: \
+              ENOMEM or EAGAIN (11) although memory may be locked without limit.",
+        patterns: &[
+            sure(r"async reg mr failed\. status -?1[12]\b"),
+            sure(r"fail\w* to register memory.{0,60}(resource temporarily unavailable|\[11\])"),
+            sure(r"reg_mr\w*\b.{0,80}resource temporarily unavailable"),
+        ],
+        remedies: &[
+            run(
+                "See who holds them",
+                "rdma resource show; rdma resource show mr",
+            ),
+            hand("End programs that were left behind; if the keys stay, load mlx5_ib again"),
+            run(
+                "Raise the limit on mappings where many are made",
+                "sysctl vm.max_map_count=1048576",
+            ),
+        ],
+        checks: &["klog.nic_command"],
+        sources: &[
+            "openucx/ucx issue 6264",
+            "kvcache-ai/Mooncake pull request 1765",
+        ],
+        ..Cause::DEFAULT
     },
 ];

@@ -1,7 +1,6 @@
 //! Devices and rights that a process lacks.
 
 use super::{hand, likely, run, sure, weak};
-use crate::check::CheckId;
 use crate::explain::Cause;
 
 pub(super) const CAUSES: &[Cause] = &[
@@ -13,16 +12,31 @@ pub(super) const CAUSES: &[Cause] = &[
               is ACTIVE, or a filter (NCCL_IB_HCA) matches none.",
         patterns: &[
             sure(r"net/ib ?: no device found"),
-            sure(r"no (ib|rdma|infiniband) devices? (was |were )?found"),
-            likely(r"unable to open device"),
-            likely(r"using network socket"),
+            sure(r"\bno (ib|rdma|infiniband) devices? (was |were )?found"),
+            sure(r"no available rnic"),
+            sure(r"couldn'?t read uverbs abi version|does not support the kernel abi"),
+            sure(r"failed to get ib devices? list|\bno ib devices found"),
+            sure(r"did not detect devices"),
+            sure(r"unable to find any supported nic|no hca found"),
+            sure(r"insufficient rdma/\w+"),
+            likely(r"\bib device \S+ not found|unable to find the infiniband/roce device"),
+            likely(r"unable to open device\W*$|unable to open device (mlx|ib|roce)\w*"),
+            likely(r"\busing network socket\b"),
             likely(
-                r"(failed to (get|open)|couldn'?t (get|open)).{0,30}(ib|rdma|infiniband|mlx\d).{0,10}device",
+                r"\b(failed to (get|open)|couldn'?t (get|open))\b.{0,30}\b(ib|rdma|infiniband|mlx\d\w*)\b.{0,10}\bdevice",
             ),
+            likely(r"network device '\S+' is not available, please use one or more of"),
+            likely(r"transport '(rc|dc|ud|ib)\w*' is not available"),
             likely(
-                r"libibverbs: warning: .*(couldn'?t (load|open)|no userspace device-specific driver)",
+                // A provider of a NIC that is not there is missed as well.
+                r"libibverbs: warning: .*(couldn'?t (load|open) .{0,20}\blib(mlx\d|bnxt_re|irdma|efa|ionic)|no userspace device-specific driver)",
             ),
-            likely(r"failed to open libibverbs"),
+            likely(r"failed to open libibverbs|libibverbs\.so\S*: cannot open shared object"),
+            likely(
+                r"\b(unable to|failed to|cannot|couldn'?t|could not) (dlopen|open|load) \S*(libmlx5(dv)?|libmlx5\.so)",
+            ),
+            likely(r"libmlx5\.so\S*: cannot open shared object"),
+            likely(r"/dev/infiniband/\S+.{0,40}(no such file|permission denied|not permitted)"),
         ],
         remedies: &[
             run(
@@ -40,13 +54,14 @@ pub(super) const CAUSES: &[Cause] = &[
             hand("Look at NCCL_IB_HCA and NCCL_IB_DISABLE"),
         ],
         checks: &[
-            CheckId("dev.nodes"),
-            CheckId("nic.present"),
-            CheckId("nic.driver"),
-            CheckId("port.state"),
-            CheckId("uverbs.abi"),
+            "dev.nodes",
+            "nic.present",
+            "nic.driver",
+            "port.state",
+            "uverbs.abi",
         ],
         sources: &["NVIDIA/nccl issues 451, 941, 952"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "ibgda-privilege",
@@ -57,10 +72,20 @@ pub(super) const CAUSES: &[Cause] = &[
               of mlx5.",
         patterns: &[
             sure(r"init failed for transport: ?ibgda"),
-            sure(r"mlx5dv_devx_(uar|alloc_uar)"),
+            sure(r"cannot allocate mlx5dv_devx_uar|mlx5dv_devx_alloc_uar.{0,40}(fail|error|null)"),
             sure(r"cannot allocate buffer on the specified memory type"),
-            likely(r"\bibgda\b.*(fail|error|unable|cannot|null)"),
-            likely(r"\bdevx\b.*(fail|error|denied|not permitted|null)"),
+            sure(r"cudahostregister with iomemory failed"),
+            sure(r"gpu cannot map uar of device"),
+            sure(
+                r"\b(uar|doorbell|iomemory|io memory)\b.{0,100}\b(error[ =:]*800|error=800|cuda_error_not_permitted|cudaerrornotpermitted)\b",
+            ),
+            sure(
+                r"\b(error[ =:]*800|cuda_error_not_permitted|cudaerrornotpermitted)\b.{0,100}\b(uar|doorbell|iomemory)\b",
+            ),
+            likely(r"failed to (map|register|export) (the )?(gpu )?(uar|doorbell)"),
+            likely(r"\bibgda_(alloc_and_map_qp_uar|nic_mem_gpu_map)\b.{0,40}failed"),
+            weak(r"\bibgda\b.{0,80}\b(fail\w*|error|unable|cannot|null)\b"),
+            likely(r"\bdevx\b.{0,60}\b(denied|not permitted)\b"),
         ],
         remedies: &[
             run(
@@ -77,12 +102,13 @@ pub(super) const CAUSES: &[Cause] = &[
                 "NVSHMEM_IBGDA_NIC_HANDLER=cpu",
             ),
         ],
-        checks: &[CheckId("devx"), CheckId("nvidia.params")],
+        checks: &["devx", "nvidia.params"],
         sources: &[
             "sgl-project/sglang issue 12533",
             "NVIDIA/nvshmem issues 23, 51",
             "deepseek-ai/DeepEP issues 128, 484",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "gpu-lost",
@@ -92,7 +118,11 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"gpu has fallen off the bus"),
             sure(r"xid \(pci:[0-9a-f:.]+\): 79\b"),
-            weak(r"\brev ff\b"),
+            sure(
+                r"unable to determine the device handle for gpu.{0,60}(gpu is lost|unknown error)",
+            ),
+            sure(r"\bgpu is lost\b"),
+            likely(r"\bnvidia\b.*\(rev ff\)"),
         ],
         remedies: &[
             hand("Power the machine off and on"),
@@ -100,11 +130,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 "If it returns: reseat the card, its power and its riser; look for AER errors before it",
             ),
         ],
-        checks: &[
-            CheckId("gpu.present"),
-            CheckId("link.aer"),
-            CheckId("klog.xid"),
-        ],
+        checks: &["gpu.present", "link.aer", "klog.xid"],
         sources: &["NVIDIA Xid catalogue"],
+        ..Cause::DEFAULT
     },
 ];

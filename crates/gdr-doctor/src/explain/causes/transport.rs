@@ -1,24 +1,23 @@
 //! Connections that fail between nodes.
 
-use super::{hand, likely, run, sure, weak};
-use crate::check::CheckId;
-use crate::explain::Cause;
+use super::{DUMP, follows, hand, likely, run, sure, weak};
+use crate::explain::Strength;
+use crate::explain::{Cause, Kind};
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "transport-timeout",
         title: "The two ends cannot reach each other: the NIC gave up after its retries",
-        why: "Status 12 (retry exceeded, vendor error 129 = 0x81) is a packet that nobody \
+        why: "Status 12 (retry exceeded, vendor error 129 = 0x81) is a packet that no one \
               acknowledged: the wrong GID index (link-local, RoCE v1), a VLAN or subnet that does \
               not route, a firewall on UDP port 4791, rails that are not joined, or loss without \
               flow control.",
         patterns: &[
-            sure(r"vendor[ _]?err(or|_syndrome)?[ =:]*(129|0x81)\b"),
-            sure(r"syndrom\w*[ =:]*0x81\b"),
-            sure(r"transport retry counter exceeded|ibv_wc_retry_exc_err|retry[_ ]exc"),
-            likely(r"(completion|wc|cqe|got).*\b(status|error)[ =:]*12\b"),
-            likely(r"(status|error)[ =:]*12\b.*(vendor|opcode|completion)"),
-            weak(r"\bstatus=12\b"),
+            sure(vendor!("129|0x81")),
+            sure(r"transport retry count(er)? exceeded|\b(ibv_wc_)?retry_exc_err\b"),
+            follows(DUMP, r"\b0000811[0-9a-f]\b", Strength::Sure),
+            sure(r"unresponsive receiver \(connection never established"),
+            likely(status!("12")),
         ],
         remedies: &[
             run(
@@ -37,30 +36,42 @@ pub(super) const CAUSES: &[Cause] = &[
             run("Only then wait longer", "NCCL_IB_TIMEOUT=22"),
         ],
         checks: &[
-            CheckId("roce.gid"),
-            CheckId("roce.ip"),
-            CheckId("port.state"),
-            CheckId("roce.pfc"),
-            CheckId("roce.counters"),
+            "roce.gid",
+            "roce.ip",
+            "port.state",
+            "roce.pfc",
+            "roce.counters",
         ],
         sources: &[
             "NVIDIA/nccl issues 426, 769, 902, 1664",
             "pytorch/pytorch issue 81628",
         ],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "address-resolution",
         title: "The peer's address cannot be resolved when the queue pair is connected",
         why: "For RoCE the kernel resolves the peer's GID to a MAC address when the queue pair \
               goes to RTR. A link-local GID, another subnet without a route, or a rail that is not \
-              joined ends in a time-out or in `no route`.",
+              joined ends in a time-out or in `no route`; an address handle that cannot be made has \
+              the same reasons. Try the fabric with perftest first: is it up at all?",
         patterns: &[
             sure(
                 r"ibv_modify_qp\b.*(connection timed out|network is unreachable|no route to host|\b110\b|\b101\b|\b113\b)",
             ),
+            sure(r"non-zero status: (110|101|113)\b.{0,40}ibv_modify_qp"),
+            sure(
+                r"\brtr\b.{0,80}(connection timed out|network is unreachable|no route to host|\[(110|101|113)\])",
+            ),
+            sure(
+                r"(unable|failed) to create (an? )?(ah|address handle)\b|ibv_create_ah\b.{0,80}fail",
+            ),
             sure(r"modify.{0,12}qp.{0,20}\brtr\b.*(timed out|unreachable|no route)"),
-            likely(r"failed to modify qp.{0,20}(to )?rtr"),
+            likely(r"failed to modify (\w+ )?qp.{0,30}\brtr\b"),
+            likely(r"unable to connect the hca'?s through the link"),
             likely(r"rdma_resolve_(addr|route).*(fail|error|timed|unreach)"),
+            likely(r"rdma_cm_event_(addr|route)_error|rdma_cm_event_unreachable"),
+            likely(r"ibgda_rc_init2rtr failed|devx_obj_modify for init2rtr"),
         ],
         remedies: &[
             run(
@@ -73,11 +84,12 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             run(
                 "See whether the addresses reach each other",
-                "ping -I <netdev> <peer>",
+                "ping -I <netdev> <peer>; ib_write_bw -d mlx5_0 -x 3 <peer>",
             ),
         ],
-        checks: &[CheckId("roce.gid"), CheckId("roce.ip")],
+        checks: &["roce.gid", "roce.ip"],
         sources: &["NVIDIA/nccl-tests issue 185", "uccl-project/uccl issue 641"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "gid-other-namespace",
@@ -86,6 +98,8 @@ pub(super) const CAUSES: &[Cause] = &[
               namespace. In a container with its own network it is not there: ENODEV (19).",
         patterns: &[
             sure(r"ibv_modify_qp\b.*(no such device|\berrno[ =:]*19\b|\[19\])"),
+            sure(r"non-zero status: 19\b.{0,40}ibv_modify_qp"),
+            sure(r"has no associated network device"),
             likely(r"modify.{0,12}qp.*no such device"),
         ],
         remedies: &[
@@ -102,21 +116,24 @@ pub(super) const CAUSES: &[Cause] = &[
                 "NCCL_IB_GID_INDEX=<n>",
             ),
         ],
-        checks: &[CheckId("netns"), CheckId("roce.gid")],
+        checks: &["netns", "roce.gid"],
         sources: &["NVIDIA/nccl issue 925", "microsoft/mscclpp issue 431"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "remote-access",
         title: "The other end refused the access: its GPU memory is not reachable for the NIC",
-        why: "A remote access error (syndrome 0x14) with GPU buffers, seen with MPI on B200, is \
-              a GPUDirect path that is not active over there: the proprietary driver without \
-              nvidia_peermem.",
+        why: "A remote access error (status 10, vendor error 0x88) says that the other end did not \
+              accept key, address or length. With GPU buffers, as with MPI on B200, it is a \
+              GPUDirect path that is not active over there: the proprietary driver without \
+              nvidia_peermem; or memory that was freed or registered again since its key was sent.",
         patterns: &[
-            sure(r"syndrom\w*[ =:]*0x14\b"),
-            sure(r"vendor[ _]?err(or|_syndrome)?[ =:]*(136|0x88)\b"),
-            likely(r"remote access error"),
-            likely(r"ibv_wc_rem_access_err|rem_access_err"),
-            weak(r"\bstatus=10\b"),
+            sure(vendor!("136|0x88")),
+            sure(r"\bsynd(rome?)? ?0x14\b.{0,30}remote access"),
+            follows(DUMP, r"\b0000881[0-9a-f]\b", Strength::Sure),
+            likely(r"remote access (error|on \w+:\d)"),
+            likely(r"\b(ibv_wc_)?rem_access_err\b"),
+            likely(status!("10")),
         ],
         remedies: &[
             hand("Install the open flavour of NVIDIA's driver on every node"),
@@ -125,24 +142,20 @@ pub(super) const CAUSES: &[Cause] = &[
                 "modprobe nvidia_peermem",
             ),
         ],
-        checks: &[
-            CheckId("nvidia.version"),
-            CheckId("peermem.loaded"),
-            CheckId("dmabuf.gpu"),
-        ],
+        checks: &["nvidia.version", "peermem.loaded", "dmabuf.gpu"],
         sources: &["open-mpi/ompi issue 13183"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "flush-error",
+        kind: Kind::Consequence,
         title: "This error follows from another: look at the first one",
         why: "Status 5 (flushed, vendor error 249) is what all work gets that was queued behind \
               the work that failed.",
         patterns: &[
-            likely(r"vendor[ _]?err(or|_syndrome)?[ =:]*(249|0xf9)\b"),
-            likely(r"(work request|wr) flush\w*|wr_flush_err"),
-            likely(r"(completion|wc|cqe|got).*\b(status|error)[ =:]*5\b"),
-            likely(r"\bstatus[ =:]*5\b.*vendor"),
-            weak(r"\bstatus[ =]5\b"),
+            sure(vendor!("249|0xf9")),
+            likely(r"\b(work request|wr) flush\w*|\bwr_flush_err\b|work request flushed"),
+            likely(status!("5")),
         ],
         remedies: &[hand(
             "Find the first completion that failed with another status, on either end, and \
@@ -150,16 +163,19 @@ pub(super) const CAUSES: &[Cause] = &[
         )],
         checks: &[],
         sources: &["NVIDIA/nccl issues 1405, 1814"],
+        ..Cause::DEFAULT
     },
     Cause {
         id: "mtu-differs",
         title: "The nodes have different MTUs",
         why: "NCCL 2.20 and later no longer take the smaller MTU of the two ends; where they \
-              differ, the NIC reports a local access violation or a local length error.",
+              differ, the NIC reports a local access violation or a remote invalid request.",
         patterns: &[
             sure(r"local access violation work queue error"),
-            likely(r"\bmtu\b.*(mismatch|differ|not equal|incompatible)"),
-            likely(r"local access violation"),
+            likely(r"\bmtu\b.{0,40}\b(mismatch|differs?|different|not equal|incompatible)\b"),
+            likely(r"\blocal access violation\b"),
+            likely(r"requested mtu is higher than active mtu"),
+            likely(status!("8")),
         ],
         remedies: &[
             run(
@@ -171,7 +187,254 @@ pub(super) const CAUSES: &[Cause] = &[
                 "ip link set dev <netdev> mtu 9000",
             ),
         ],
-        checks: &[CheckId("roce.mtu")],
+        checks: &["roce.mtu"],
         sources: &["NVIDIA/nccl issue 1524"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "receiver-not-ready",
+        title: "The receiver had posted no receive when the message came (RNR)",
+        why: "Status 13: the peer answered `receiver not ready` until the retries were used up. The \
+              peer's program hangs, posts too few receives, or is far behind; it is not a fault of the \
+              network.",
+        patterns: &[
+            sure(
+                r"\b(ibv_wc_)?rnr_retry_exc_err\b|\brnr retry counter exceeded|receiver[- ]not[- ]ready",
+            ),
+            sure(vendor!("135|0x87")),
+            follows(DUMP, r"\b0000871[0-9a-f]\b", Strength::Sure),
+            likely(status!("13")),
+        ],
+        remedies: &[
+            hand("Look at the peer's log of that moment: has it crashed or stopped?"),
+            run("Post more receives; with UCX", "UCX_RC_RX_QUEUE_LEN=<more>"),
+        ],
+        checks: &["roce.counters"],
+        sources: &["InfiniBand Architecture Specification 1, 9.7.5.2.8"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "length-error",
+        title: "The message is longer than the buffer that was posted for it",
+        why: "A local length error (status 1) at the receiver and a remote invalid request (status 9, \
+              vendor error 0x8a) at the sender are two ends of one fault: the receive buffer is too \
+              small, the ends disagree about sizes or versions, or their path MTUs differ.",
+        patterns: &[
+            sure(vendor!("138|0x8a")),
+            follows(DUMP, r"\b00008a1[0-9a-f]\b", Strength::Sure),
+            sure(r"\blocal length (error|on \w+:\d)|\b(ibv_wc_)?loc_len_err\b"),
+            sure(r"\bremote invalid request (error|on \w+:\d)|\b(ibv_wc_)?rem_inv_req_err\b"),
+            likely(status!("1|9")),
+        ],
+        remedies: &[
+            hand(
+                "Run the same version of program and library, with the same settings, on all nodes",
+            ),
+            run(
+                "Compare the MTUs of all ports",
+                "gdr doctor --only roce.mtu; gdr diff A B",
+            ),
+        ],
+        checks: &["roce.mtu"],
+        sources: &[
+            "InfiniBand Architecture Specification 1, 11.6.2",
+            "NVIDIA/nccl issue 1710",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "queue-operation",
+        title: "The NIC refused a request or ran into a fault of the queue itself",
+        why: "A local QP operation error (status 2), or an asynchronous fatal event of a queue: the \
+              request does not fit the queue pair (size, access, atomics on GPU memory), or memory \
+              behind it went away.",
+        patterns: &[
+            sure(r"invalid request local work queue error|local work queue catastrophic error"),
+            sure(
+                r"\b(ibv_wc_)?loc_qp_op_err\b|local qp operation (error|on \w+:\d)|\blocal qp on \w+:\d",
+            ),
+            likely(r"async fatal event on (qp|cq|srq)\b"),
+            likely(status!("2")),
+        ],
+        remedies: &[
+            hand("Bring the NIC's firmware, its driver and the library to current versions"),
+            hand("Try without plugins and user-buffer registration, then with perftest alone"),
+        ],
+        checks: &["nic.fw", "klog.nic_health"],
+        sources: &["NVIDIA/nccl issue 1919"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "qp-arguments",
+        title: "The connection's parameters do not fit the port (EINVAL)",
+        why: "ibv_modify_qp answers EINVAL (22) where the GID index is empty or of the other type, \
+              where the two ends have different link layers, where the peer's address arrived \
+              damaged, or where traffic class and MTU do not fit the link.",
+        patterns: &[
+            sure(r"ibv_modify_qp\b.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b| 22 )"),
+            sure(r"non-zero status: 22\b.{0,40}ibv_modify_qp"),
+            sure(r"\brtr\b.{0,80}(invalid argument|\[22\])"),
+            sure(r"attempted to connect incompatible devices"),
+            likely(r"local (mtu|port|link layer) .{0,30}(differ|does not match)"),
+        ],
+        remedies: &[
+            run(
+                "See which GID indexes are filled",
+                "gdr doctor --only roce.gid; gdr nics",
+            ),
+            run(
+                "Use NICs of one link layer only",
+                "NCCL_IB_HCA=<names>; NVSHMEM_HCA_LIST=<names>",
+            ),
+            run("Let the library choose the GID", "NCCL_IB_GID_INDEX=-1"),
+        ],
+        checks: &["roce.gid", "ll.mismatch", "roce.mtu"],
+        sources: &[
+            "NVIDIA/nvshmem issues 42, 45, 97",
+            "sgl-project/sglang issue 9813",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gid-index",
+        title: "The GID index that is asked for does not exist on this port",
+        why: "The index is empty, beyond the table, or no GID fits what the program looks for (an \
+              IPv4 address, RoCE v2). The device is then left out.",
+        patterns: &[
+            sure(r"failed to open device \S+ on port .{0,10}with gid -?\d+"),
+            sure(r"no suitable gid found"),
+            sure(r"failed to query gid \d+"),
+            sure(r"ibv_query_gid\w*\b.{0,60}(fail|error)"),
+            likely(
+                r"\b(invalid|no such|bad|wrong) gid(_| )?index|gid index \d+ (is )?(invalid|not found|out of range|empty)",
+            ),
+        ],
+        remedies: &[
+            run(
+                "See the GIDs of each port",
+                "gdr nics; gdr doctor --only roce.gid,roce.ip",
+            ),
+            run(
+                "Choose a filled index of RoCE v2",
+                "MC_GID_INDEX=<n>; NCCL_IB_GID_INDEX=<n>; UCX_IB_GID_INDEX=<n>",
+            ),
+            hand("Give the port's network interface an IPv4 address"),
+        ],
+        checks: &["roce.gid", "roce.ip", "netns"],
+        sources: &["kvcache-ai/Mooncake issues 879, 1384, 1593"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "port-down",
+        title: "The RDMA port is down, or went down while the job ran",
+        why: "A port error that arrives as an event is a link that went away: cable, transceiver, \
+              switch port, or the peer's end. What was under way ends in retry errors.",
+        patterns: &[
+            sure(r"async (fatal |non-fatal )?event ?: ?port error|\bibv_event_port_err\b"),
+            sure(r"\bport (number )?\d+ state is (down|init|polling|disabled)"),
+            sure(
+                r"there are no active ports detected|no active port was found|no active ports? found",
+            ),
+            likely(r"\bport_down \(1\)|\bstate: +(port_)?down\b"),
+            likely(r"\bibv_event_lid_change\b|async event ?: ?(lid change|client reregistration)"),
+            likely(r"\bmlx5_core \S+ \w+: link down\b"),
+            likely(r"\bmlx5_\d+\b.{0,20}port \d+.{0,10}(link )?(went )?down\b"),
+        ],
+        remedies: &[
+            run(
+                "See the ports and their counters",
+                "gdr nics; gdr doctor --group network",
+            ),
+            hand(
+                "Look at cable, transceiver and switch port; for InfiniBand at the subnet manager",
+            ),
+        ],
+        checks: &["port.state", "port.flap", "ib.sm", "klog.nic_health"],
+        sources: &["NVIDIA/nccl issue 905", "Lightning-AI/lit-llama issue 380"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "peer-gone",
+        kind: Kind::Consequence,
+        title: "The other process ended or closed the connection: its own log has the reason",
+        why: "A process that dies takes its connections with it, and every peer reports that.",
+        patterns: &[
+            likely(
+                r"connection closed by (remote )?peer|remote process exited or there was a network error",
+            ),
+            likely(r"\bnixl_err_remote_disconnect\b|nixlremotedisconnecterror"),
+            likely(
+                r"socket(progressopt|pollconnect|startconnect)?\b.{0,20}(recv|connect|call to).{0,60}(connection (refused|reset)|broken pipe)",
+            ),
+            likely(
+                r"call to (connect|recv|send)\w* (to \S+ )?(failed|returned).{0,40}(connection (refused|reset|timed out)|software caused connection abort)",
+            ),
+            likely(
+                r"\bconnect to \S+ .{0,20}failed.{0,20}(connection (refused|reset|timed out)|software caused connection abort)",
+            ),
+            likely(r"remote mooncake session .{0,80} is not alive"),
+            likely(r"proxy call to rank \d+ failed"),
+        ],
+        remedies: &[
+            hand("Find the process that ended first, and explain its log"),
+            run(
+                "Where none ended: is the right interface used?",
+                "NCCL_SOCKET_IFNAME=<netdev>",
+            ),
+        ],
+        checks: &["mgmt.nic"],
+        sources: &["ai-dynamo/nixl issue 1983", "NVIDIA/nccl issue 957"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "passed-on",
+        kind: Kind::Consequence,
+        title: "The library only passes an error on: the reason stands in an earlier line",
+        why: "`unhandled system error` of NCCL and `non-zero status: 7` of NVSHMEM say that something \
+              failed, not what. NCCL names it in a line with WARN.",
+        patterns: &[
+            likely(r"\bunhandled (system|cuda) error\b|ncclsystemerror|ncclunhandledcudaerror"),
+            likely(
+                r"nvshmem setup connections failed|\bconnect eps failed|\bep_connect failed|building transport map failed",
+            ),
+            weak(r"\bnccl error\b|ncclinternalerror|ncclremoteerror"),
+        ],
+        remedies: &[run(
+            "Log more, and explain the whole log",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV; NVSHMEM_DEBUG=INFO",
+        )],
+        checks: &[],
+        sources: &["NVIDIA/nccl issue 1657; user guide, troubleshooting"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "control-connection",
+        title: "The TCP connection over which the ends find each other fails",
+        why: "Before any RDMA the ends exchange addresses over TCP. The wrong interface, a name that \
+              resolves to another address, a firewall, or a peer that was not started (or not with \
+              the same options) keeps them apart.",
+        patterns: &[
+            sure(r"bootstrap ?:? ?no socket interface found|\bno ip interface found"),
+            sure(r"couldn'?t connect to \S+:\d+"),
+            sure(r"unable to init the socket connection"),
+            likely(r"(unable|failed) to exchange (keys|data between server and clients)"),
+            likely(r"couldn'?t read remote address|ethernet_read_keys"),
+        ],
+        remedies: &[
+            run(
+                "Choose the interface that reaches the peer",
+                "NCCL_SOCKET_IFNAME=<netdev>",
+            ),
+            run(
+                "See whether the peer listens there",
+                "nc -zv <peer> <port>; perftest: 18515",
+            ),
+        ],
+        checks: &["mgmt.nic"],
+        sources: &[
+            "NVIDIA/nccl user guide, troubleshooting",
+            "linux-rdma/perftest README",
+        ],
+        ..Cause::DEFAULT
     },
 ];

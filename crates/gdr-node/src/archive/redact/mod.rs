@@ -1,21 +1,21 @@
-//! Replacing names and addresses in an archive, so that it can be given away.
+//! Replacing names and addresses in an archive, so that it can be published.
 
 mod pseudonym;
 mod text;
 
 use self::text::{Nature, Text};
-use super::{Archive, ArchiveError, Content, Place};
+use super::{Archive, ArchiveError, Content, PathRecord};
 use crate::pci::{ConfigSpace, ExtendedId, Unread};
-use crate::source::{Datum, Source, virtual_path};
+use crate::source::{Absence, DatumExt, Source, virtual_path};
 
 impl Archive {
     /// The same archive with pseudonyms in place of names of hosts and users, Ethernet and IP
     /// addresses, GIDs, GUIDs, UUIDs and serial numbers.
     ///
-    /// The same original has the same pseudonym throughout the archive, not in another one. Who
-    /// made a device, which addresses share a network, and which are link-local stays to be seen,
-    /// so that the node is judged as before. `users` are names to look for beside those that the
-    /// archive shows to be users. Files that are no text are left out, but for config space.
+    /// The same original has the same pseudonym throughout the archive, not in another one. The
+    /// vendor of a device, which addresses share a network, and which are link-local stay visible,
+    /// so that checks give the same verdicts. `users` are names to replace in addition to those
+    /// that the archive has as users. Files that are not text are dropped, except config space.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl Archive {
     /// The names of the node: as the kernel has it, and without its domain.
     fn hosts(&self) -> Vec<String> {
         let mut hosts = vec![self.origin.host.clone()];
-        hosts.extend(self.text("/proc/sys/kernel/hostname").into_present());
-        let uname = self.text(virtual_path::UNAME).into_present();
+        hosts.extend(self.text("/proc/sys/kernel/hostname").ok());
+        let uname = self.text(virtual_path::UNAME).ok();
         let names = uname.iter().flat_map(|text| text.lines());
         hosts.extend(names.filter_map(|line| Some(line.strip_prefix("nodename ")?.to_owned())));
         let short = hosts.iter().filter_map(|host| host.split('.').next());
@@ -59,22 +59,22 @@ impl Archive {
 
 fn content(all: &Content, text: &mut Text) -> Content {
     let mut made = Content::default();
-    for (at, place) in all.iter() {
+    for (at, record) in all.iter() {
         // Administrators name files after users; the kernel names interfaces after addresses.
         let of_names = if at.starts_with("/etc/") {
             Nature::Free
         } else {
             Nature::Name
         };
-        let file = place.file.as_ref().map(|file| {
-            file.as_ref()
+        let file = record.file.as_ref().map(|file| {
+            file.by_ref()
                 .and_then(|bytes| match redact_file(at, bytes, text) {
-                    Some(bytes) => Datum::Present(bytes),
-                    None => Datum::NotCollected,
+                    Some(bytes) => Ok(bytes),
+                    None => Err(Absence::NotCollected),
                 })
         });
-        let list = place.list.as_ref().map(|list| {
-            list.as_ref().map(|names| {
+        let list = record.list.as_ref().map(|list| {
+            list.by_ref().map(|names| {
                 let mut names: Vec<String> = names
                     .iter()
                     .map(|name| text.redact(name, of_names))
@@ -83,11 +83,11 @@ fn content(all: &Content, text: &mut Text) -> Content {
                 names
             })
         });
-        let link = place
+        let link = record
             .link
             .as_ref()
-            .map(|link| link.as_ref().map(|target| text.redact(target, of_names)));
-        *made.place(&text.redact(at, of_names)) = Place { file, list, link };
+            .map(|link| link.by_ref().map(|target| text.redact(target, of_names)));
+        *made.record(&text.redact(at, of_names)) = PathRecord { file, list, link };
     }
     made
 }
@@ -140,12 +140,12 @@ fn nature(at: &str) -> Nature {
 }
 
 /// Config space with zeros in its Device Serial Number (PCI Express Base Specification 6.0,
-/// 7.9.3), which of a NIC is its address.
+/// 7.9.3), which a NIC derives from its Ethernet address.
 fn without_serial_number(bytes: &[u8]) -> Vec<u8> {
     const SERIAL_NUMBER: ExtendedId = ExtendedId(0x0003);
     let mut made = bytes.to_vec();
     if let Ok(config) = ConfigSpace::new(bytes.to_vec(), Unread::NotCollected)
-        && let Some(at) = config.extended_capabilities().find(&SERIAL_NUMBER)
+        && let Some(at) = config.extended_capabilities().find(SERIAL_NUMBER)
         && let Some(number) = made.get_mut(usize::from(at.0) + 4..usize::from(at.0) + 12)
     {
         number.fill(0);
@@ -159,9 +159,10 @@ mod tests {
     use crate::archive::Origin;
     use crate::collect::{Recorder, read_all};
     use crate::inventory::Inventory;
+    use crate::pci::{Function, Tree};
     use crate::{example, source::MemorySource};
 
-    /// The example with somebody's traces in it.
+    /// The example node with names and addresses of a user in its log and files.
     fn node() -> MemorySource {
         example::node()
             .file("/proc/sys/kernel/hostname", "gpu17.cluster.example\n")
@@ -205,7 +206,7 @@ mod tests {
         let recorder = Recorder::new(&node);
         read_all(&recorder, |_| {});
         let slurm = recorder.text("/etc/slurm/slurm.conf");
-        assert!(slurm.is_present());
+        assert!(slurm.is_ok());
         let origin = Origin::of(&node, "0.1.0", 1_800_000_000);
         recorder.finish(origin)
     }
@@ -278,11 +279,24 @@ mod tests {
     fn the_node_is_the_same_but_for_its_addresses() {
         let (before, after) = (archive(), archive().redact(&[]).unwrap());
         let (mut a, mut b) = (Inventory::read(&before), Inventory::read(&after));
+        // The serial number in config space is an address too.
+        let without_config = |tree: Tree| {
+            Tree::new(tree.functions().map(|function| {
+                let config = Err(Absence::Missing);
+                let function = Function {
+                    config,
+                    ..function.clone()
+                };
+                let parent = tree.parent(function.bdf).unwrap();
+                (function, parent)
+            }))
+        };
         let strip = |inventory: &mut Inventory| {
-            inventory.netdevs =
-                std::mem::replace(&mut inventory.netdevs, Datum::Missing).map(|netdevs| {
+            inventory.tree = inventory.tree.clone().map(without_config);
+            inventory.netdevs = std::mem::replace(&mut inventory.netdevs, Err(Absence::Missing))
+                .map(|netdevs| {
                     let unnamed = netdevs.into_iter().map(|mut netdev| {
-                        netdev.address = Datum::Missing;
+                        netdev.address = Err(Absence::Missing);
                         if netdev.name.starts_with("enx") {
                             netdev.name.clear();
                         }
@@ -312,7 +326,7 @@ mod tests {
         let after = archive().redact(&[]).unwrap();
         let gid = |index: usize| {
             let path = format!("/sys/class/infiniband/mlx5_0/ports/1/gids/{index}");
-            after.text(&path).into_present().unwrap()
+            after.text(&path).unwrap()
         };
         assert!(gid(1).starts_with("fe80:0000:0000:0000:9e63:c0ff:fe"));
         assert!(
@@ -321,13 +335,13 @@ mod tests {
             gid(3)
         );
         assert_eq!(gid(5), "0000:0000:0000:0000:0000:0000:0000:0000");
-        let name = after.list("/sys/class/net").into_present().unwrap();
+        let name = after.list("/sys/class/net").unwrap();
         let name = name.iter().find(|name| name.starts_with("enx")).unwrap();
         assert_ne!(name, "enx9c63c05e4110");
         assert!(
             after
                 .read(&format!("/sys/class/net/{name}/address"))
-                .is_present()
+                .is_ok()
         );
     }
 
@@ -336,21 +350,17 @@ mod tests {
         let after = archive().redact(&[]).unwrap();
         assert_eq!(
             after.text("/etc/slurm/slurm.conf"),
-            Datum::Present("propagateResourceLimitsExcept=MEMLOCK".to_owned())
+            Ok("propagateResourceLimitsExcept=MEMLOCK".to_owned())
         );
-        let names = after.list("/etc/security/limits.d").into_present().unwrap();
+        let names = after.list("/etc/security/limits.d").unwrap();
         assert_eq!(names, ["90-rdma.conf", "user-2.conf"]);
-        assert!(
-            after
-                .read("/etc/security/limits.d/user-2.conf")
-                .is_present()
-        );
+        assert!(after.read("/etc/security/limits.d/user-2.conf").is_ok());
     }
 
     #[test]
     fn redacting_twice_changes_nothing_more() {
         let once = archive().redact(&[]).unwrap();
-        let kmsg = once.text("@kmsg").into_present().unwrap();
+        let kmsg = once.text("@kmsg").unwrap();
         assert!(
             kmsg.contains("<host-1>") && kmsg.contains("SerialNumber: serial-1"),
             "{kmsg}"

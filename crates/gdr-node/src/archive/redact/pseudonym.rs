@@ -1,4 +1,4 @@
-//! What stands for what: the same original has the same pseudonym throughout an archive.
+//! Pseudonyms: the same original has the same pseudonym throughout an archive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,10 +17,10 @@ pub(super) enum Kind {
     Container,
 }
 
-/// What stands for what.
+/// The pseudonyms given so far.
 ///
-/// What a check needs of an address stays: who made the device, whether an address is link-local
-/// or an IPv4 one, and which of them share a network.
+/// They keep what checks need of an address: the vendor of the device, whether the address is
+/// link-local or IPv4, and which addresses share a network.
 #[derive(Debug, Default)]
 pub(super) struct Pseudonyms {
     names: BTreeMap<(Kind, String), usize>,
@@ -58,7 +58,7 @@ impl Pseudonyms {
             [a, b, c]
         };
         if !self.devices.contains_key(&last) {
-            // A pseudonym must be nobody's own number.
+            // A pseudonym must not equal an original.
             let free = (1..).find(|number| {
                 !taken.contains(number)
                     && of(*number) != last

@@ -6,7 +6,7 @@ use regex::{Captures, Regex};
 
 use super::pseudonym::{Guid, Kind, Mac, Pseudonyms};
 
-/// Addresses and numbers that are known by their looks, the longest first.
+/// Addresses and numbers that are recognized by their form, the longest first.
 const LOOKS: &str = r"(?xi)
       (?<ib> (?: [0-9a-f]{2} : ){19} [0-9a-f]{2} )
     | (?<gid> (?: [0-9a-f]{4} : ){7} [0-9a-f]{4} )
@@ -28,7 +28,7 @@ const CONTEXTS: &str = r#"(?x)
 const LIMITS: &str =
     r"(?m)^(?<lead>\s*[@%]?)(?<who>[A-Za-z_][A-Za-z0-9_.-]*)(?<rest>\s+(?:soft|hard|-)\s)";
 
-/// Names that would be found where they name no host and no user: words of the kernel's log.
+/// Words of the kernel log, which as names of hosts or users would be replaced everywhere.
 const WORDS: [&str; 14] = [
     "(none)",
     "gpu",
@@ -51,7 +51,7 @@ const WORDS: [&str; 14] = [
 pub(super) enum Nature {
     /// A path, a name in a directory, or where a link leads: addresses of devices only.
     Name,
-    /// A value of the kernel: addresses only, and no IPv4 ones, which look like versions.
+    /// A kernel value: addresses only, without IPv4 addresses, which look like versions.
     Value,
     /// Written by people or programs: anything may be in it.
     Free,
@@ -183,7 +183,7 @@ fn runs(text: &str, all: &mut Pseudonyms) -> String {
     made
 }
 
-/// The pseudonym of a run of letters and digits; `None` where it is nobody's.
+/// The pseudonym of a run of letters and digits; `None` if it is not an address.
 fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
     let lead = ["0x", "enx", "wlx", "ibx"]
         .into_iter()
@@ -263,7 +263,7 @@ fn goes_on(text: &str, start: usize, end: usize, separator: char, group: usize) 
     before || after
 }
 
-/// The pseudonym of what was found by its looks; `None` where it is nobody's.
+/// The pseudonym of a match by its form; `None` if it is not an address.
 fn address(
     found: &Captures<'_>,
     text: &str,
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_name_nobody_but_root_and_everybody() {
+    fn limits_name_only_root_and_all_users() {
         let made = redacted(
             "# limits\n* - memlock unlimited\nroot - memlock 1\ncarol soft memlock 1\n@hpc - x 1\n",
             Nature::Limits,

@@ -1,26 +1,28 @@
-//! The lines that lspci prints about one function.
+//! The lines of lspci about one function.
 
-use gdr_cuda::Bdf;
+use gdr_pci::Bdf;
 
+use super::device_line::{identity, ids_in_brackets};
 use super::express::{self, number_after};
-use super::headline::{identity, ids_in_brackets};
 use crate::pci::{
     Acs, AcsBits, Aer, Ats, Bar, BarKind, BusRange, ConfigSpace, CorrectableErrors, Function,
     NumaNode, Offset, ResizableBar, Sriov, UncorrectableErrors, Unread, names,
 };
-use crate::source::Datum;
+use crate::source::{Absence, Datum};
 
 /// The bytes of a whole config space.
 const MOST_BYTES: usize = 0x1000;
 
-/// What the lines about one function have said so far.
+/// The facts about a function from the lines so far.
 pub(super) struct Record {
     function: Function,
     bytes: Vec<u8>,
     /// The capability that the lines are about.
     capability: Option<(Offset, Kind)>,
     capabilities: Capabilities,
-    /// Whether the registers of the PCI Express capability were listed, which takes `-vv`.
+    /// The capabilities that were named, with or without their registers, which take `-vv`.
+    named: Vec<Kind>,
+    /// Whether the registers of the PCI Express capability were listed.
     express_listed: bool,
 }
 
@@ -35,10 +37,10 @@ enum Kind {
     Other,
 }
 
-/// What the listing says about capabilities as such.
+/// Whether the listing has capabilities.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Capabilities {
-    /// Not a word: no `-v`.
+    /// No, without `-v`.
     Silent,
     /// `Cap-` or `Cap+`, so that those that are not listed are not there.
     Listed,
@@ -50,13 +52,21 @@ impl Record {
     pub(super) fn new(bdf: Bdf, headline: &str) -> Self {
         let mut function = Function::new(bdf);
         function.identity = identity(headline);
+        // All bits of the revision are set where nothing answers.
+        function.gone = headline.contains("(rev ff)");
         Self {
             function,
             bytes: Vec::new(),
             capability: None,
             capabilities: Capabilities::Silent,
+            named: Vec::new(),
             express_listed: false,
         }
+    }
+
+    /// Whether it has the details that `-v` adds, so that what it leaves out is not there.
+    pub(super) fn is_verbose(&self) -> bool {
+        self.capabilities != Capabilities::Silent
     }
 
     /// Takes in a line; false for one that cannot belong to a function.
@@ -65,10 +75,14 @@ impl Record {
         if words.is_empty() {
             return true;
         }
+        if words.starts_with("!!! Unknown header type 7f") {
+            self.function.gone = true;
+            return true;
+        }
         if self.hex_row(words) {
             return true;
         }
-        if !line.starts_with([' ', '\t']) {
+        if !line.starts_with([' ', '\t']) && !is_detail(words) {
             return false;
         }
         if let Some(rest) = words.strip_prefix("Capabilities:") {
@@ -91,18 +105,19 @@ impl Record {
         };
         if let Some(denied) = silence {
             let f = &mut self.function;
-            settle(&mut f.express, denied);
-            settle(&mut f.acs, denied);
-            settle(&mut f.ats, denied);
-            settle(&mut f.aer, denied);
-            settle(&mut f.sriov, denied);
-            settle(&mut f.resizable_bars, denied);
+            let is_named = |kind| self.named.contains(&kind);
+            settle(&mut f.express, denied, is_named(Kind::Express));
+            settle(&mut f.acs, denied, is_named(Kind::Acs));
+            settle(&mut f.ats, denied, is_named(Kind::Ats));
+            settle(&mut f.aer, denied, is_named(Kind::Aer));
+            settle(&mut f.sriov, denied, is_named(Kind::Sriov));
+            settle(&mut f.resizable_bars, denied, is_named(Kind::ResizableBar));
         }
-        if self.function.express.is_present() && !self.express_listed {
-            self.function.express = Datum::NotCollected;
+        if self.function.express.is_ok() && !self.express_listed {
+            self.function.express = Err(Absence::NotCollected);
         }
         if let Ok(config) = ConfigSpace::new(self.bytes, Unread::NotCollected) {
-            self.function.apply(&config);
+            self.function.apply(config);
         }
         self.function.take_links();
         self.function
@@ -142,9 +157,23 @@ impl Record {
             "Status" if self.capabilities == Capabilities::Silent && rest.starts_with("Cap") => {
                 self.capabilities = Capabilities::Listed;
             }
-            "NUMA node" => f.numa = rest.parse().ok().map(NumaNode).into(),
-            "IOMMU group" => f.iommu_group = rest.parse().ok().into(),
-            "Kernel driver in use" => f.driver = Datum::Present(rest.to_owned()),
+            "Flags" => {
+                let number = |label: &str| {
+                    let mut parts = rest.split(", ");
+                    parts.find_map(|part| part.strip_prefix(label)?.trim().parse::<u32>().ok())
+                };
+                if let Some(node) = number("NUMA node") {
+                    f.numa = Ok(NumaNode(node));
+                }
+                if let Some(group) = number("IOMMU group") {
+                    f.iommu_group = Ok(group);
+                }
+            }
+            "NUMA node" => f.numa = rest.parse().ok().map(NumaNode).ok_or(Absence::Missing),
+            "IOMMU group" => f.iommu_group = rest.parse().ok().ok_or(Absence::Missing),
+            "Kernel driver in use" => f.driver = Ok(rest.to_owned()),
+            // It follows the driver in use, if there is one.
+            "Kernel modules" if f.driver.is_err() => f.driver = Err(Absence::Missing),
             "Bus" => f.bridge = bus_range(rest).or(f.bridge),
             "Subsystem" => {
                 if let Some((vendor, device)) = ids_in_brackets(rest) {
@@ -185,8 +214,11 @@ impl Record {
             }
             _ => Kind::Other,
         };
+        if kind != Kind::Other && !self.named.contains(&kind) {
+            self.named.push(kind);
+        }
         if kind == Kind::Express {
-            self.function.express = Datum::Present(express::begin(at, name));
+            self.function.express = Ok(express::begin(at, name));
         }
         self.capability = Some((at, kind));
     }
@@ -196,7 +228,7 @@ impl Record {
         let f = &mut self.function;
         match kind {
             Kind::Express => {
-                if let Datum::Present(known) = &mut f.express {
+                if let Ok(known) = &mut f.express {
                     express::take_line(known, words);
                     self.express_listed |= words.contains("MaxReadReq ");
                 }
@@ -208,14 +240,14 @@ impl Record {
                     capable: bits(""),
                     control: bits(""),
                 };
-                let acs = f.acs.present().copied().unwrap_or(empty);
+                let acs = f.acs.as_ref().ok().copied().unwrap_or(empty);
                 if let Some(rest) = words.strip_prefix("ACSCap:") {
-                    f.acs = Datum::Present(Acs {
+                    f.acs = Ok(Acs {
                         capable: bits(rest),
                         ..acs
                     });
                 } else if let Some(rest) = words.strip_prefix("ACSCtl:") {
-                    f.acs = Datum::Present(Acs {
+                    f.acs = Ok(Acs {
                         control: bits(rest),
                         ..acs
                     });
@@ -223,7 +255,7 @@ impl Record {
             }
             Kind::Ats => {
                 if let Some(rest) = words.strip_prefix("ATSCtl:") {
-                    f.ats = Datum::Present(Ats {
+                    f.ats = Ok(Ats {
                         enabled: rest.trim().starts_with("Enable+"),
                     });
                 }
@@ -233,7 +265,7 @@ impl Record {
                     uncorrectable: UncorrectableErrors::empty(),
                     correctable: CorrectableErrors::empty(),
                 };
-                let mut aer = f.aer.present().copied().unwrap_or(empty);
+                let mut aer = f.aer.as_ref().ok().copied().unwrap_or(empty);
                 if let Some(rest) = words.strip_prefix("UESta:") {
                     aer.uncorrectable.extend(flags(rest, &names::UNCORRECTABLE));
                 } else if let Some(rest) = words.strip_prefix("CESta:") {
@@ -241,10 +273,10 @@ impl Record {
                 } else {
                     return;
                 }
-                f.aer = Datum::Present(aer);
+                f.aer = Ok(aer);
             }
             Kind::Sriov => {
-                let mut sriov = f.sriov.present().copied().unwrap_or(Sriov {
+                let mut sriov = f.sriov.as_ref().ok().copied().unwrap_or(Sriov {
                     enabled: false,
                     total: 0,
                     number: 0,
@@ -257,16 +289,16 @@ impl Record {
                 } else {
                     return;
                 }
-                f.sriov = Datum::Present(sriov);
+                f.sriov = Ok(sriov);
             }
             Kind::ResizableBar => {
                 if let Some(bar) = resizable_bar(words) {
-                    let mut bars = f.resizable_bars.present().cloned().unwrap_or_default();
+                    let mut bars = f.resizable_bars.as_ref().ok().cloned().unwrap_or_default();
                     // There are six BARs at most; a longer list is garbage.
                     if bars.len() < 6 {
                         bars.push(bar);
                     }
-                    f.resizable_bars = Datum::Present(bars);
+                    f.resizable_bars = Ok(bars);
                 }
             }
             Kind::Other => {}
@@ -296,32 +328,92 @@ impl Record {
             })
         };
         if let Some(bar) = bar() {
-            let mut bars = self.function.bars.present().cloned().unwrap_or_default();
+            let mut bars = self
+                .function
+                .bars
+                .as_ref()
+                .ok()
+                .cloned()
+                .unwrap_or_default();
             bars.retain(|known| known.number != bar.number);
             bars.push(bar);
-            self.function.bars = Datum::Present(bars);
+            self.function.bars = Ok(bars);
         }
     }
 }
 
-fn settle<T>(fact: &mut Datum<T>, denied: bool) {
-    if matches!(fact, Datum::NotCollected) {
+/// Sets a capability that the listing does not have to missing or denied. A capability that is
+/// named without its registers stays not collected.
+fn settle<T>(fact: &mut Datum<T>, denied: bool, is_named: bool) {
+    if matches!(fact, Err(Absence::NotCollected)) && !is_named {
         *fact = if denied {
-            Datum::Denied
+            Err(Absence::Denied)
         } else {
-            Datum::Missing
+            Err(Absence::Missing)
         };
     }
+}
+
+/// Whether a line that lost its leading blanks is one of a record all the same.
+fn is_detail(words: &str) -> bool {
+    const BEGINNINGS: [&str; 33] = [
+        "Subsystem:",
+        "Control:",
+        "Status:",
+        "Flags:",
+        "Latency",
+        "Interrupt:",
+        "NUMA node:",
+        "IOMMU group:",
+        "Physical Slot:",
+        "DeviceName:",
+        "Region ",
+        "Memory at ",
+        "I/O ports at ",
+        "Expansion ROM at ",
+        "Bus:",
+        "I/O behind bridge:",
+        "Memory behind bridge:",
+        "Prefetchable memory behind bridge:",
+        "Secondary status:",
+        "BridgeCtl:",
+        "Capabilities:",
+        "Kernel driver in use:",
+        "Kernel modules:",
+        "MaxPayload ",
+        "Initial VFs:",
+        "BAR ",
+        "Slot #",
+        "VF offset:",
+        "Supported Page Size:",
+        "Address:",
+        "Vector table:",
+        "PBA:",
+        "Changed:",
+    ];
+    // The registers of capabilities: `LnkCap:`, `UESta:`, `ACSCtl:`.
+    let register = words.split(':').next().unwrap_or_default();
+    let is_register = register.len() < words.len()
+        && (register.bytes()).all(|b| b.is_ascii_alphanumeric())
+        && ["Cap", "Ctl", "Sta", "Msk", "Svrt", "Cap2", "Ctl2", "Sta2"]
+            .iter()
+            .any(|end| register.ends_with(end));
+    // What wraps a register: `RlxdOrd+ ExtTag+ PhantFunc-`.
+    let first = words.split_whitespace().next().unwrap_or_default();
+    let is_flag = first.len() > 2 && first.ends_with(['+', '-']) && !first.starts_with(['+', '-']);
+    is_register || is_flag || BEGINNINGS.iter().any(|start| words.starts_with(start))
 }
 
 /// Whether a line is one of the function's own that matter here, wherever it stands: lspci
 /// indents by one tab, some captures by blanks.
 fn is_top_level(words: &str) -> bool {
-    const LABELS: [&str; 6] = [
+    const LABELS: [&str; 8] = [
+        "Flags: ",
         "Status: Cap",
         "NUMA node:",
         "IOMMU group:",
         "Kernel driver in use:",
+        "Kernel modules:",
         "Bus:",
         "Subsystem:",
     ];

@@ -1,20 +1,21 @@
-//! How fast RDMA into GPU memory and out of it is, by size: direct against staged.
+//! Latency and bandwidth of RDMA into and out of GPU memory by size, direct and staged.
 //!
-//! The same bytes take the same way three times: into host memory, which shows what the network
-//! stack costs by itself, into GPU memory directly, and staged. With a device of the kernel, staged
-//! means that the program has the GPU copy between its memory and page-locked host memory, after
-//! WRITEs and before READs. For each size:
+//! The same transfers are measured three times: into host memory, which shows the cost of the
+//! network stack alone, into GPU memory directly, and staged. With a kernel device, staged means that
+//! the GPU copies between its memory and page-locked host memory after WRITEs and before READs. For
+//! each size:
 //!
-//! - *latency*: one request at a time, from its post to its completion, polled as `ib_write_lat`
-//!   and its kin do;
-//! - *bandwidth*: [`DEPTH`] requests in flight. Requests longer than a message of the proof are
-//!   several messages, in flight together: there one figure follows from the other.
+//! - *latency*: one request at a time, from post to completion, with a polled completion queue as in
+//!   `ib_write_lat`;
+//! - *bandwidth*: [`DEPTH`] requests in flight. Requests longer than one message are several messages
+//!   in flight together; their bandwidth is computed from the latency.
 //!
-//! After each of them the first and the last MiB are compared with what was sent: figures of bytes
-//! that did not arrive are an error.
+//! After each measurement the first and the last MiB are compared with the bytes that were sent; a
+//! difference is an error.
 
-mod lane;
+mod path;
 mod report;
+mod settings;
 
 use std::collections::VecDeque;
 use std::hint;
@@ -22,139 +23,81 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gdr_cuda::MemoryKind;
 use gdr_rdma::{Access, Buffer, Device, MemoryRegion, ProtectionDomain};
 
-use lane::Lane;
-pub use report::{Operation, Row, Sweep, Way};
+use path::MemoryPath;
+pub use report::{Operation, PathKind, Row, Sweep};
+pub use settings::SweepSettings;
 
-use super::Place;
 use super::compare::pieces;
-use super::link::MESSAGE;
+use super::device::mutual_mtu;
 use super::report::{End, Path};
-use super::settings::Reach;
-use super::stage::Stage;
-use crate::error::{Error, Result};
+use super::settings::MESSAGE;
+use super::staging::StagingBuffer;
+use crate::bench_target::BenchTarget;
+use crate::error::{Error, Result, SettingsError, TransferFailure, proceed};
 use crate::stats::Samples;
 
 /// Requests in flight where bandwidth is measured.
 const DEPTH: u64 = 16;
-/// How long each figure is measured, where its requests are not longer.
+/// How long each figure is measured, unless a single request takes longer.
 const DURATION: Duration = Duration::from_millis(250);
-/// Latencies are of this many rounds at least.
+/// The fewest rounds of a latency.
 const LEAST: u64 = 5;
-/// Rounds before those that count.
+/// Rounds before the measured ones.
 const WARM_UP: u32 = 20;
-/// Bytes of a piece where the GPU copies to and from a stage: long enough that a copy's fixed cost
-/// is small beside it.
+/// Bytes of a piece that the GPU copies to or from a staging buffer: long enough to hide the fixed
+/// cost of a copy.
 const STAGED_PIECE: u64 = 1 << 20;
-/// Pieces on their way at a time: what a queue pair takes is more.
+/// The most pieces in flight; a queue pair accepts more.
 const MOST_PIECES: usize = 64;
-/// Bytes that are compared, at either end of what was sent.
+/// Bytes that are compared at the beginning and at the end of the sent bytes.
 const COMPARED: u64 = 1 << 20;
-/// Polls for nothing between two looks at the clock.
+/// Empty polls between two readings of the clock.
 const POLLS: u32 = 64;
-/// The smallest size, and the ratio between two sizes.
-const SMALLEST: u64 = 4;
-const RATIO: u64 = 4;
-
-/// What to measure.
-#[derive(Clone, Copy, Debug)]
-pub struct SweepSettings {
-    /// The largest size, 1 GiB at most; the smallest is 4 bytes, each four times the one before.
-    pub largest: u64,
-    /// The most rounds that a latency is taken from.
-    pub rounds: u32,
-    /// How GPU memory is allocated.
-    pub memory: MemoryKind,
-    /// Which ways are compared: with `Auto` both, direct where the memory can be mapped.
-    pub reach: Reach,
-    /// How long one round may take, and a second more for each 64 MiB.
-    pub timeout: Duration,
-}
-
-impl Default for SweepSettings {
-    fn default() -> Self {
-        Self {
-            largest: 64 << 20,
-            rounds: 2000,
-            memory: MemoryKind::Plain,
-            reach: Reach::Auto,
-            timeout: Duration::from_secs(10),
-        }
-    }
-}
-
-impl SweepSettings {
-    /// From the smallest to the largest.
-    pub fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
-        let largest = self.largest;
-        std::iter::successors(Some(SMALLEST), |size| size.checked_mul(RATIO))
-            .take_while(move |size| *size <= largest)
-    }
-
-    fn limit(&self, size: u64) -> Duration {
-        let settings = super::Settings {
-            size,
-            timeout: self.timeout,
-            ..super::Settings::default()
-        };
-        settings.limit()
-    }
-
-    fn check(&self) -> Result<()> {
-        let settings = super::Settings {
-            size: self.largest,
-            iterations: self.rounds,
-            timeout: self.timeout,
-            ..super::Settings::default()
-        };
-        settings.check()
-    }
-}
 
 /// What happens during a sweep.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SweepEvent<'a> {
-    /// What is measured is settled; there are no rows yet.
+    /// The paths are set up; there are no rows yet.
     Ready(&'a Sweep),
-    /// One operation and size was measured, by each way.
+    /// One operation and size was measured on every path.
     Measured(&'a [Row]),
 }
 
-/// Host memory at the end that asks, shared by all lanes.
+/// Host memory at the requesting end, shared by all paths.
 struct Host {
     domain: ProtectionDomain,
     source: MemoryRegion,
     sink: MemoryRegion,
 }
 
-/// Measures between `from`, whose memory is the host's, and `to`, behind which are host and GPU
-/// memory, both in this process.
+/// Measures between `from`, with host memory, and `to`, with host and GPU memory, both in this
+/// process.
 ///
 /// # Errors
-/// What stands against beginning; a request that fails or does not end in time
-/// ([`Error::Transfer`]); bytes that did not arrive ([`Error::WrongData`]); [`Error::Stopped`] when
-/// `observe` breaks.
+/// Those of the setup; [`Error::Transfer`] for a request that fails or misses its deadline;
+/// [`Error::WrongData`] for bytes that did not arrive; [`Error::Stopped`] if `observe` breaks.
 pub fn sweep(
-    place: &Place,
+    target: &BenchTarget,
     from: &Device,
     to: &Device,
     settings: &SweepSettings,
     observe: &mut dyn FnMut(SweepEvent<'_>) -> ControlFlow<()>,
 ) -> Result<Sweep> {
     settings.check()?;
-    let mtu = super::mutual_mtu(from, to)?;
-    let bytes = usize::try_from(settings.largest)
-        .map_err(|_| Error::Settings("too large for this process; give less".into()))?;
+    let mtu = mutual_mtu(from, to)?;
+    let bytes = usize::try_from(settings.largest).map_err(|_| SettingsError::TooLarge {
+        bytes: settings.largest,
+    })?;
     let domain = from.protection_domain();
     let host = Host {
         source: domain.register(&Buffer::host(bytes)?, Access::empty())?,
         sink: domain.register(&Buffer::host(bytes)?, Access::LOCAL_WRITE)?,
         domain,
     };
-    let built = lane::build(place, &host.domain, to, mtu, settings)?;
+    let built = path::build(target, &host.domain, to, mtu, settings)?;
     let mut sweep = Sweep::new(
         built.subject,
         settings.memory.function(),
@@ -162,19 +105,15 @@ pub fn sweep(
         built.direct_missing,
         built.long_reads_from,
     );
-    let mut tell = |event: SweepEvent<'_>| match observe(event) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Stopped),
-    };
-    tell(SweepEvent::Ready(&sweep))?;
+    proceed(observe(SweepEvent::Ready(&sweep)))?;
     for operation in [Operation::Write, Operation::Read] {
         for size in settings.sizes() {
             let begin = sweep.rows.len();
-            for lane in &built.lanes {
-                let row = measure(&host, lane, operation, size, settings)?;
+            for path in &built.paths {
+                let row = measure(&host, path, operation, size, settings)?;
                 sweep.rows.push(row);
             }
-            tell(SweepEvent::Measured(&sweep.rows[begin..]))?;
+            proceed(observe(SweepEvent::Measured(&sweep.rows[begin..])))?;
         }
     }
     Ok(sweep)
@@ -182,24 +121,24 @@ pub fn sweep(
 
 fn measure(
     host: &Host,
-    lane: &Lane,
+    path: &MemoryPath,
     operation: Operation,
     size: u64,
     settings: &SweepSettings,
 ) -> Result<Row> {
-    // A pattern of its own, so that nothing left over passes for what was sent.
-    let seed = (size as u32) ^ ((operation as u32) << 8) ^ ((lane.way as u32) << 16);
+    // A different pattern for each row, so that leftover bytes do not pass the comparison.
+    let seed = (size as u32) ^ ((operation as u32) << 8) ^ ((path.kind as u32) << 16);
     let ends = [0, size.saturating_sub(COMPARED)].map(|at| (at, size.min(COMPARED)));
     for (offset, len) in ends {
         let bytes = pattern(seed, offset, len);
         match operation {
-            Operation::Write => host.source.buffer().copy_in(offset, &bytes)?,
-            Operation::Read => lane.target.write(offset, &bytes)?,
+            Operation::Write => host.source.buffer().write_at(offset, &bytes)?,
+            Operation::Read => path.memory.write(offset, &bytes)?,
         }
     }
     let run = Run {
         host,
-        lane,
+        path,
         operation,
         size,
         limit: settings.limit(size),
@@ -213,16 +152,16 @@ fn measure(
     for (offset, len) in ends {
         let mut found = vec![0; len as usize];
         match operation {
-            Operation::Write => lane.target.read(offset, &mut found)?,
-            Operation::Read => host.sink.buffer().copy_out(offset, &mut found)?,
+            Operation::Write => path.memory.read(offset, &mut found)?,
+            Operation::Read => host.sink.buffer().read_at(offset, &mut found)?,
         }
-        let what = format!("{operation} of {size} bytes, {}", lane.way);
+        let what = format!("{operation} of {size} bytes, {}", path.kind);
         crate::error::compare(&what, &pattern(seed, offset, len), &found)?;
     }
     Ok(Row {
         operation,
         size,
-        way: lane.way,
+        kind: path.kind,
         latency,
         gb_per_s,
     })
@@ -234,17 +173,17 @@ fn pattern(seed: u32, offset: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// One figure's way and size.
+/// The measurement of one row.
 struct Run<'a> {
     host: &'a Host,
-    lane: &'a Lane,
+    path: &'a MemoryPath,
     operation: Operation,
     size: u64,
     limit: Duration,
 }
 
 impl Run<'_> {
-    /// One request at a time, each from its post to its completion.
+    /// Measures one request at a time, from post to completion.
     fn latency(&self, rounds: u32) -> Result<Samples> {
         let start = Instant::now();
         for _ in 0..WARM_UP {
@@ -265,46 +204,45 @@ impl Run<'_> {
         Ok(samples)
     }
 
-    /// Where a device moves bytes to and from a stage, the GPU copies one piece while others are
-    /// on their way.
+    /// One request. With a staging buffer, the GPU copies one piece while others are in flight.
     fn round(&self) -> Result<()> {
-        let piece = match self.lane.stage {
+        let piece = match self.path.stage {
             Some(_) => STAGED_PIECE,
             None => MESSAGE,
         };
         let deadline = Instant::now() + self.limit;
-        let mut on_their_way = VecDeque::new();
+        let mut in_flight = VecDeque::new();
         for (offset, len) in pieces(self.size, piece) {
-            if on_their_way.len() == MOST_PIECES {
-                self.end(&mut on_their_way, deadline)?;
+            if in_flight.len() == MOST_PIECES {
+                self.end(&mut in_flight, deadline)?;
             }
             self.post(offset, len)?;
-            on_their_way.push_back((offset, len));
+            in_flight.push_back((offset, len));
         }
-        while !on_their_way.is_empty() {
-            self.end(&mut on_their_way, deadline)?;
+        while !in_flight.is_empty() {
+            self.end(&mut in_flight, deadline)?;
         }
-        self.lane.stage.as_ref().map_or(Ok(()), Stage::wait)
+        self.path.stage.as_ref().map_or(Ok(()), StagingBuffer::wait)
     }
 
-    /// Waits for the end of the first of these.
-    fn end(&self, on_their_way: &mut VecDeque<(u64, u64)>, deadline: Instant) -> Result<()> {
+    /// Waits for the first piece in flight.
+    fn end(&self, in_flight: &mut VecDeque<(u64, u64)>, deadline: Instant) -> Result<()> {
         self.done(deadline)?;
-        match on_their_way.pop_front() {
+        match in_flight.pop_front() {
             Some((offset, len)) => self.arrived(offset, len),
             None => Ok(()),
         }
     }
 
-    /// Begins to copy what a WRITE brought to a stage.
+    /// Starts the copy of bytes that a WRITE brought to the staging buffer.
     fn arrived(&self, offset: u64, len: u64) -> Result<()> {
-        match (&self.lane.stage, self.operation) {
+        match (&self.path.stage, self.operation) {
             (Some(stage), Operation::Write) => stage.begin_in(offset, len),
             _ => Ok(()),
         }
     }
 
-    /// Several requests in flight: bytes a nanosecond.
+    /// Measures several requests in flight, in bytes a nanosecond.
     fn bandwidth(&self) -> Result<f64> {
         for _ in 0..DEPTH {
             self.post(0, self.size)?;
@@ -315,8 +253,8 @@ impl Run<'_> {
         while elapsed < DURATION || completed < DEPTH {
             self.done(Instant::now() + self.limit)?;
             completed += 1;
-            if let Some(stage) = &self.lane.stage {
-                // The next request uses the same bytes of the stage.
+            if let Some(stage) = &self.path.stage {
+                // The next request uses the same bytes of the staging buffer.
                 self.arrived(0, self.size)?;
                 stage.wait()?;
             }
@@ -327,25 +265,28 @@ impl Run<'_> {
             self.done(Instant::now() + self.limit)?;
             self.arrived(0, self.size)?;
         }
-        self.lane.stage.as_ref().map_or(Ok(()), Stage::wait)?;
+        self.path
+            .stage
+            .as_ref()
+            .map_or(Ok(()), StagingBuffer::wait)?;
         Ok((completed * self.size) as f64 / elapsed.as_nanos().max(1) as f64)
     }
 
     fn post(&self, offset: u64, len: u64) -> Result<()> {
-        if let (Some(stage), Operation::Read) = (&self.lane.stage, self.operation) {
+        if let (Some(stage), Operation::Read) = (&self.path.stage, self.operation) {
             stage.begin_out(offset, len)?;
             stage.wait()?;
         }
         let Host { source, sink, .. } = self.host;
-        self.lane.post(self.operation, source, sink, offset, len)
+        self.path.post(self.operation, source, sink, offset, len)
     }
 
-    /// The next completion, awake: perftest waits so, too.
+    /// Polls for the next completion without sleeping, as perftest does.
     fn done(&self, deadline: Instant) -> Result<()> {
         let mut polls = 0_u32;
         loop {
-            if let Some(completion) = self.lane.here.poll()? {
-                return super::link::success(&completion, self.operation.name());
+            if let Some(completion) = self.path.here.poll()? {
+                return super::connection::success(&completion, self.operation.name(), self.size);
             }
             polls += 1;
             if !polls.is_multiple_of(POLLS) {
@@ -354,30 +295,12 @@ impl Run<'_> {
             }
             if Instant::now() >= deadline {
                 return Err(Error::Transfer {
-                    what: format!("{} of {} bytes", self.operation, self.size),
-                    why: format!("did not complete within {:?}", self.limit),
-                    remedy: "give a longer --timeout".into(),
+                    operation: self.operation.name(),
+                    size: self.size,
+                    failure: TransferFailure::Deadline { limit: self.limit },
                 });
             }
             thread::yield_now();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_go_from_4_bytes_to_the_largest() {
-        let sizes = |largest| {
-            let settings = SweepSettings {
-                largest,
-                ..SweepSettings::default()
-            };
-            settings.sizes().collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(100), [4, 16, 64]);
-        assert_eq!(sizes(1 << 30).last(), Some(&(1 << 30)));
     }
 }

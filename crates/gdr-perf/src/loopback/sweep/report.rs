@@ -1,4 +1,4 @@
-//! What a sweep measured.
+//! The result of a sweep.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use super::super::report::Path;
 use crate::report::{Schema, Subject};
 use crate::stats::Summary;
 
-/// What a sweep measured.
+/// The result of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sweep {
     /// `gdr.loopback.sweep`.
     #[serde(flatten)]
     pub schema: Schema,
-    /// The GPU, the backend and its route, `simulated` among it.
+    /// The GPU and the backend, with `simulated`.
     #[serde(flatten)]
     pub subject: Subject,
     /// The CUDA function that allocated the GPU memory.
     pub allocated_by: String,
-    /// The way the bytes took.
+    /// The devices.
     pub path: Path,
-    /// Why nothing was measured directly, where that is so.
+    /// Why the direct path was not measured.
     pub direct_missing: Option<String>,
     /// Direct READs of this many bytes and more were made by the copy engine.
     pub long_reads_from: Option<u64>,
-    /// By operation, then by size, then by way.
+    /// By operation, then by size, then by path.
     pub rows: Vec<Row>,
 }
 
@@ -49,22 +49,23 @@ impl Sweep {
     }
 }
 
-/// One operation on one size by one way.
+/// One operation on one size by one path.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
     /// Bytes a request.
     pub size: u64,
-    /// Into or out of which memory.
-    pub way: Way,
-    /// From the post to the completion, one request at a time.
+    /// The path.
+    #[serde(rename = "way")]
+    pub kind: PathKind,
+    /// From post to completion, one request at a time.
     pub latency: Summary,
     /// Bytes a nanosecond (GB/s), several requests in flight.
     pub gb_per_s: f64,
 }
 
-/// What was done.
+/// An RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -90,19 +91,19 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Into or out of which memory.
+/// The memory that a path leads to, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// Host memory: what the stack costs by itself.
+pub enum PathKind {
+    /// Host memory: the cost of the network stack alone.
     Host,
-    /// GPU memory through a CPU mapping of it, or registered with a device of the kernel.
+    /// GPU memory through a CPU mapping, or registered with a kernel device.
     Direct,
     /// GPU memory through host memory and the GPU's copy engine.
     Staged,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Host => "host",

@@ -1,86 +1,117 @@
 //! Rules about messages of NICs.
 
-use super::super::rule::{Meaning, Pattern, Rate, Rule, always};
-use crate::check::{CheckId, Purpose};
-use crate::finding::Verdict;
-use crate::fix::{Action, Fix, Risk};
+use super::super::CHECK;
+use super::super::expressions;
+use super::super::rule::{Pattern, Rule};
+use super::INPUTS;
+use crate::check::{Check, CheckId, Workload};
+use crate::finding::Finding;
+use crate::fix::{Fix, Risk};
+use crate::runner::Scope;
 
-pub(super) const ACCESS_REG: Rule = Rule {
+pub(in crate::checks::kernel_log) const ACCESS_REG: Check = Check {
     id: CheckId("klog.access_reg"),
     title: "the NIC's firmware answers queries of registers",
-    means: "Some functions may not read registers that tools ask for. The message is harmless \
-            and comes with every query.",
-    judges: "info: such a message. pass: none. unknown: the log may not be read.",
+    why: "Some functions may not read registers that tools ask for. The message is harmless and \
+          comes with every query.",
+    inputs: INPUTS,
+    criteria: "info: such a message. pass: none. unknown: the log may not be read.",
     sources: &["https://github.com/leptonai/gpud (ACCESS_REG matcher)"],
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    patterns: &[Pattern {
-        expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*ACCESS_REG\(0x805\).* failed",
-        means: |_| {
-            Meaning::new(
-                Verdict::Info,
-                "its firmware refused to show a register, as restricted functions do",
-            )
-        },
-    }],
-    rate: Rate::ONCE,
-    window: 60.0,
-    on_the_way_only: false,
-    unless: always,
+    workloads: Workload::RDMA,
+    scope: Scope::Log(&Rule {
+        patterns: &[Pattern {
+            expression: expressions::ACCESS_REG,
+            why: |_| {
+                Finding::info("its firmware refused to show a register, as restricted functions do")
+            },
+        }],
+        ..Rule::DEFAULT
+    }),
+    ..CHECK
 };
 
-pub(super) const NIC_HEALTH: Rule = Rule {
+pub(in crate::checks::kernel_log) const NIC_COMMAND: Check = Check {
+    id: CheckId("klog.nic_command"),
+    title: "the NIC's firmware makes every queue and memory key that is asked for",
+    why: "A program gets an error (often \"Cannot allocate memory\") where the firmware refuses to \
+          make a queue or a key: they are used up, or firmware and library do not fit.",
+    inputs: INPUTS,
+    criteria: "warn: such a message. pass: none. unknown: the log may not be read.",
+    sources: &[
+        "Linux drivers/net/ethernet/mellanox/mlx5/core/cmd.c",
+        "https://github.com/openucx/ucx/issues/6264",
+    ],
+    workloads: Workload::RDMA,
+    scope: Scope::Log(&Rule {
+        patterns: &[Pattern {
+            expression: expressions::NIC_COMMAND,
+            why: |captures| {
+                Finding::warn(format!(
+                    "its firmware refused {}: {}",
+                    &captures["command"], &captures["status"]
+                ),
+            )
+            .fix(Fix::user(
+                "See what is in use",
+                "rdma resource show   # end programs that were left behind; bring the firmware up to date",
+            ))
+            },
+        }],
+        window: 10.0,
+        ..Rule::DEFAULT
+    }),
+    ..CHECK
+};
+
+pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
     id: CheckId("klog.nic_health"),
     title: "no NIC has reported bad health",
-    means: "NICs report heat, cables and faults of their firmware to the driver, which logs \
-            them. Too little power of a slot is judged by pci.slotpower.",
-    judges: "fail: health compromised or a fatal error of firmware. warn: too hot. info: a cable \
-             that was pulled. pass: none. unknown: the log may not be read.",
+    why: "NICs report heat, cables and faults of their firmware to the driver, which logs them. \
+          Too little power of a slot is judged by pci.slotpower.",
+    inputs: INPUTS,
+    criteria: "fail: health compromised or a fatal error of firmware. warn: too hot. info: a cable \
+          that was pulled. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/{health,events}.c",
         "https://github.com/leptonai/gpud (kmsg matchers)",
     ],
-    purposes: Purpose::RDMA,
-    symptom_of: &[],
-    patterns: &[
-        Pattern {
-            expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*(?:health compromised|device's health|[Ff]irmware fatal|[Ff]atal error)",
-            means: |_| {
-                Meaning::new(Verdict::Fail, "its firmware has failed").fix(
-                    Fix::now(
-                        "Start its firmware anew",
-                        Action::Command {
-                            line: "mlxfwreset -d DEVICE reset   # or start the machine from \
-                                   cold"
-                                .into(),
-                        },
+    workloads: Workload::RDMA,
+    scope: Scope::Log(&Rule {
+        patterns: &[
+            Pattern {
+                expression: expressions::NIC_HEALTH,
+                why: |_| {
+                    Finding::fail("its firmware has failed").fix(
+                        Fix::run(
+                            "Start its firmware again",
+                            "mlxfwreset -d DEVICE reset   # or start the machine from \
+                                   cold",
+                        )
+                        .risk(Risk::Medium, "connections of the NIC end"),
                     )
-                    .risk(Risk::Medium, "connections of the NIC end"),
-                )
+                },
             },
-        },
-        Pattern {
-            expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*High [Tt]emperature",
-            means: |_| {
-                Meaning::new(Verdict::Warn, "it is too hot").fix(Fix::manual(
-                    "Cool it",
-                    "look at the fans and at what blocks the air; transceivers of high power \
+            Pattern {
+                expression: expressions::NIC_TEMPERATURE,
+                why: |_| {
+                    Finding::warn("it is too hot").fix(Fix::manual(
+                        "Cool it",
+                        "look at the fans and at what blocks the air; transceivers of high power \
                      need more of it",
-                ))
+                    ))
+                },
             },
-        },
-        Pattern {
-            expression: r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*Cable unplugged",
-            means: |_| {
-                Meaning::new(
-                    Verdict::Info,
-                    "a cable was pulled or is missing; port.state says what is so now",
-                )
+            Pattern {
+                expression: expressions::NIC_CABLE,
+                why: |_| {
+                    Finding::info(
+                        "a cable was pulled or is missing; port.state says what is so now",
+                    )
+                },
             },
-        },
-    ],
-    rate: Rate::ONCE,
-    window: 10.0,
-    on_the_way_only: false,
-    unless: always,
+        ],
+        window: 10.0,
+        ..Rule::DEFAULT
+    }),
+    ..CHECK
 };

@@ -3,149 +3,80 @@
 use gdr_node::{MemorySource, example, virtual_path};
 use regex::Regex;
 
-use super::RULES;
+use crate::check::Check;
 use crate::checks;
 use crate::checks::fixture::{findings, verdict, worst};
-use crate::finding::Verdict;
+use crate::explain::explain;
+use crate::finding::Verdict::{self, Fail, Info, Warn};
+use crate::runner::Scope;
 
-/// A message of each rule, what it is about, and the verdict.
-const EXAMPLES: &[(&str, &str, &str, Verdict)] = &[
-    (
-        "klog.xid",
-        "NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', GPU has fallen off the bus.",
-        "GPU0",
-        Verdict::Fail,
-    ),
-    (
-        "klog.xid",
-        "NVRM: Xid (PCI:0000:18:00): 13, pid=1, Graphics Exception",
-        "GPU0",
-        Verdict::Warn,
-    ),
-    (
-        "klog.sxid",
-        "nvidia-nvswitch3: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
-        "mlx5_0",
-        Verdict::Fail,
-    ),
-    (
-        "klog.sxid",
-        "nvidia-nvswitch3: SXid (PCI:0000:05:01.0): 19084, Non-fatal, Link 30",
-        "0000:05:01.0",
-        Verdict::Warn,
-    ),
-    (
-        "klog.dmabuf_topology",
-        "NVRM: dma-buf attach failed: PCI topology not supported for dma-buf",
-        "this node",
-        Verdict::Fail,
-    ),
-    (
-        "klog.dmabuf_force_pcie",
-        "NVRM: dma-buf attach failed: topology not supported for mapping type FORCE_PCIE",
-        "this node",
-        Verdict::Fail,
-    ),
-    (
-        "klog.dmabuf_struct_page",
-        "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page",
-        "this node",
-        Verdict::Fail,
-    ),
-    (
-        "klog.umem",
-        "mlx5_1: mr_umem_get:812:(pid 77): umem get failed (-14)",
-        "this node",
-        Verdict::Fail,
-    ),
-    (
-        "klog.access_reg",
+/// Of each rule what a message is about, the verdict, and the message.
+#[rustfmt::skip]
+const EXAMPLES: &[(&str, &str, Verdict, &str)] = &[
+    ("klog.xid", "GPU0", Fail,
+        "NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', GPU has fallen off the bus."),
+    ("klog.xid", "GPU0", Warn,
+        "NVRM: Xid (PCI:0000:18:00): 13, pid=1, Graphics Exception"),
+    ("klog.sxid", "mlx5_0", Fail,
+        "nvidia-nvswitch3: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
+    ("klog.sxid", "0000:05:01.0", Warn,
+        "nvidia-nvswitch3: SXid (PCI:0000:05:01.0): 19084, Non-fatal, Link 30"),
+    ("klog.dmabuf_topology", "this node", Fail,
+        "NVRM: dma-buf attach failed: PCI topology not supported for dma-buf"),
+    ("klog.dmabuf_force_pcie", "this node", Fail,
+        "NVRM: dma-buf attach failed: topology not supported for mapping type FORCE_PCIE"),
+    ("klog.dmabuf_struct_page", "this node", Fail,
+        "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page"),
+    ("klog.umem", "this node", Fail,
+        "mlx5_1: mr_umem_get:812:(pid 77): umem get failed (-14)"),
+    ("klog.access_reg", "mlx5_1", Info,
         "mlx5_core 0000:19:00.0: mlx5_cmd_out_err:838:(pid 1): ACCESS_REG(0x805) op_mod(0x1) \
-         failed, status bad operation(0x2)",
-        "mlx5_1",
-        Verdict::Info,
-    ),
-    (
-        "klog.nic_health",
+         failed, status bad operation(0x2)"),
+    ("klog.nic_health", "mlx5_1", Fail,
         "mlx5_core 0000:19:00.0: poll_health:800:(pid 0): device's health compromised - \
-         reached miss count",
-        "mlx5_1",
-        Verdict::Fail,
-    ),
-    (
-        "klog.nic_health",
-        "mlx5_core 0000:19:00.0: temp_warn:172:(pid 0): High temperature on sensors",
-        "mlx5_1",
-        Verdict::Warn,
-    ),
-    (
-        "klog.nic_health",
-        "mlx5_core 0000:19:00.0: Port module event: module 0, Cable unplugged",
-        "mlx5_1",
-        Verdict::Info,
-    ),
-    (
-        "klog.aer",
+         reached miss count"),
+    ("klog.nic_health", "mlx5_1", Warn,
+        "mlx5_core 0000:19:00.0: temp_warn:172:(pid 0): High temperature on sensors"),
+    ("klog.nic_health", "mlx5_1", Info,
+        "mlx5_core 0000:19:00.0: Port module event: module 0, Cable unplugged"),
+    ("klog.aer", "GPU0", Fail,
         "nvidia 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction \
-         Layer",
-        "GPU0",
-        Verdict::Fail,
-    ),
-    (
-        "klog.aer",
-        "pcieport 0000:17:00.0: DPC: containment event, status:0x1f01 source:0x0000",
-        "0000:17:00.0",
-        Verdict::Fail,
-    ),
-    (
-        "klog.aer",
-        "nvme 0000:e1:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal)",
-        "0000:e1:00.0",
-        Verdict::Info,
-    ),
-    (
-        "klog.iommu_fault",
-        "DMAR: [DMA Write NO_PASID] Request device [19:00.0] fault addr 0x3f8000000000",
-        "mlx5_1",
-        Verdict::Fail,
-    ),
-    (
-        "klog.iommu_fault",
-        "AMD-Vi: Event logged [IO_PAGE_FAULT device=18:00.0 domain=0x0001]",
-        "GPU0",
-        Verdict::Fail,
-    ),
-    (
-        "klog.iommu_fault",
-        "xhci_hcd 0000:e3:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0001]",
-        "0000:e3:00.0",
-        Verdict::Info,
-    ),
-    (
-        "klog.lockdown",
-        "Lockdown: setpci: direct PCI access is restricted; see man kernel_lockdown.7",
-        "this node",
-        Verdict::Warn,
-    ),
-    (
-        "klog.lockdown",
-        "Loading of unsigned module is rejected",
-        "this node",
-        Verdict::Warn,
-    ),
-    (
-        "klog.lockdown",
+         Layer"),
+    ("klog.aer", "0000:17:00.0", Fail,
+        "pcieport 0000:17:00.0: DPC: containment event, status:0x1f01 source:0x0000"),
+    ("klog.aer", "0000:e1:00.0", Info,
+        "nvme 0000:e1:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal)"),
+    ("klog.iommu_fault", "mlx5_1", Fail,
+        "DMAR: [DMA Write NO_PASID] Request device [19:00.0] fault addr 0x3f8000000000"),
+    ("klog.iommu_fault", "GPU0", Fail,
+        "AMD-Vi: Event logged [IO_PAGE_FAULT device=18:00.0 domain=0x0001]"),
+    ("klog.iommu_fault", "0000:e3:00.0", Info,
+        "xhci_hcd 0000:e3:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0001]"),
+    ("klog.lockdown", "this node", Warn,
+        "Lockdown: setpci: direct PCI access is restricted; see man kernel_lockdown.7"),
+    ("klog.lockdown", "this node", Warn,
+        "Loading of unsigned module is rejected"),
+    ("klog.lockdown", "this node", Info,
         "nvidia: module verification failed: signature and/or required key missing - \
-         tainting kernel",
-        "this node",
-        Verdict::Info,
-    ),
-    (
-        "klog.nccl_segfault",
-        "python3[4]: segfault at 18 ip 00007f sp 00007f error 4 in libnccl.so.2.20.5[7f]",
-        "this node",
-        Verdict::Info,
-    ),
+         tainting kernel"),
+    ("klog.iommu_fault", "this node", Info,
+        "arm-smmu-v3 arm-smmu-v3.0.auto: event 0x10 received:"),
+    ("klog.aer", "GPU0", Fail,
+        "nvidia 0000:18:00.0:    [14] CmpltTO                (First)"),
+    ("klog.driver_mismatch", "this node", Warn,
+        "NVRM: API mismatch: the client has the version 550.54.15, but"),
+    ("klog.bar_unassigned", "GPU0", Fail,
+        "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:18:00.0)"),
+    ("klog.driver_symbol", "this node", Warn,
+        "gdrdrv: disagrees about version of symbol nvidia_p2p_get_pages"),
+    ("klog.nic_command", "mlx5_1", Warn,
+        "mlx5_core 0000:19:00.0: mlx5_cmd_out_err:808:(pid 11): CREATE_MKEY(0x200) op_mod(0x0) \
+         failed, status limits exceeded(0x8), syndrome (0x1f3a), err(-12)"),
+    ("klog.pcie_bandwidth", "mlx5_1", Info,
+        "mlx5_core 0000:19:00.0: 31.504 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe \
+         x4 link at 0000:17:00.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)"),
+    ("klog.nccl_segfault", "this node", Info,
+        "python3[4]: segfault at 18 ip 00007f sp 00007f error 4 in libnccl.so.2.20.5[7f]"),
 ];
 
 fn logged(lines: &[&str]) -> MemorySource {
@@ -157,9 +88,17 @@ fn logged(lines: &[&str]) -> MemorySource {
     example::healthy().file(virtual_path::KERNEL_LOG, text)
 }
 
+/// Every check that is a rule.
+fn rules() -> impl Iterator<Item = &'static Check> {
+    checks::all().filter(|check| matches!(check.scope, Scope::Log(_)))
+}
+
 #[test]
 fn every_expression_is_one() {
-    for rule in RULES {
+    for check in rules() {
+        let Scope::Log(rule) = check.scope else {
+            continue;
+        };
         for pattern in rule.patterns {
             assert!(
                 Regex::new(pattern.expression).is_ok(),
@@ -172,10 +111,10 @@ fn every_expression_is_one() {
 
 #[test]
 fn every_rule_finds_its_messages_and_no_others() {
-    for (id, line, subject, verdict) in EXAMPLES {
+    for (id, subject, verdict, line) in EXAMPLES {
         let node = logged(&[line]);
-        for rule in RULES {
-            let found = worst(checks::find(rule.id.0).unwrap(), &node);
+        for rule in rules() {
+            let found = worst(rule, &node);
             if rule.id.0 == *id {
                 assert_eq!(found.verdict, *verdict, "{line}: {}", found.summary);
                 assert_eq!(found.subject.to_string(), *subject, "{line}");
@@ -188,15 +127,25 @@ fn every_rule_finds_its_messages_and_no_others() {
 }
 
 #[test]
+fn what_a_rule_finds_is_explained_by_a_cause_that_names_the_rule() {
+    for (id, .., line) in EXAMPLES {
+        let found = explain(line);
+        let first = found
+            .first()
+            .unwrap_or_else(|| panic!("{line} is not explained"));
+        let checks = first.cause.checks;
+        assert!(checks.contains(id), "{line}: {}", first.cause.id);
+        assert_eq!(found.len(), 1, "{line} has other causes, too");
+    }
+}
+
+#[test]
 fn every_rule_passes_on_a_quiet_log_and_is_unknown_without_one() {
     let quiet = example::healthy();
     let denied = example::healthy().denied(virtual_path::KERNEL_LOG);
-    for rule in RULES {
-        let check = checks::find(rule.id.0).unwrap();
-        assert_eq!(verdict(check, &quiet), Verdict::Pass, "{}", rule.id);
-        assert_eq!(verdict(check, &denied), Verdict::Unknown, "{}", rule.id);
-        let partial = MemorySource::partial();
-        assert_eq!(verdict(check, &partial), Verdict::Unknown, "{}", rule.id);
+    for rule in rules() {
+        assert_eq!(verdict(rule, &quiet), Verdict::Pass, "{}", rule.id);
+        assert_eq!(verdict(rule, &denied), Verdict::Unknown, "{}", rule.id);
     }
 }
 
@@ -211,10 +160,12 @@ fn what_the_kernel_says_at_every_start_is_no_error() {
         "AMD-Vi: Interrupt remapping enabled",
         "pcieport 0000:15:01.0: AER: Corrected error received: 0000:15:01.0",
         "mlx5_core 0000:19:00.0: Port module event: module 0, Cable plugged",
+        "pcieport 0000:15:01.0: PCIe Bus Error: severity=Corrected, type=Transaction Layer",
+        "pcieport 0000:15:01.0:    [13] NonFatalErr",
+        "pcieport 0000:15:01.0: 252.048 Gb/s available PCIe bandwidth (16.0 GT/s PCIe x16 link)",
     ]);
-    for rule in RULES {
-        let check = checks::find(rule.id.0).unwrap();
-        assert_eq!(verdict(check, &node), Verdict::Pass, "{}", rule.id);
+    for rule in rules() {
+        assert_eq!(verdict(rule, &node), Verdict::Pass, "{}", rule.id);
     }
 }
 
@@ -265,13 +216,13 @@ fn one_gpu_that_repeats_itself_is_one_finding() {
     let xid = |gpu: &str| format!("NVRM: Xid (PCI:0000:{gpu}:00): 119, pid=1, Timeout");
     let (one, other) = (xid("18"), xid("1a"));
     let found = findings(check, &logged(&[&one, &one, &other, &one]));
-    let told: Vec<String> = found
+    let reported: Vec<String> = found
         .iter()
         .map(|it| format!("{}: {}", it.subject, it.summary))
         .collect();
     let said = "Xid 119: the GPU's system processor (GSP) did not answer";
     assert_eq!(
-        told,
+        reported,
         [format!("GPU0: {said} (3 times)"), format!("GPU1: {said}")]
     );
 }

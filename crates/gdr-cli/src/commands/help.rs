@@ -1,0 +1,37 @@
+//! `gdr help`.
+
+use anyhow::Result;
+use clap::Command;
+
+use crate::exit::{Exit, UsageError};
+use crate::output::Output;
+
+/// Show the help of a command
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The command; without one, gdr itself
+    #[arg(value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+pub(crate) fn run(options: &Options, mut gdr: Command, output: &mut Output) -> Result<Exit> {
+    // Gives each command the name that its usage line begins with.
+    gdr.build();
+    let mut command = &mut gdr;
+    for name in &options.command {
+        let names = names(command);
+        command = command.find_subcommand_mut(name).ok_or_else(|| {
+            UsageError(format!(
+                "there is no command `{name}`: choose one of {names}"
+            ))
+        })?;
+    }
+    let help = command.render_long_help();
+    output.bytes(help.ansi().to_string().as_bytes())?;
+    Ok(Exit::Fine)
+}
+
+fn names(command: &Command) -> String {
+    let names: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
+    names.join(", ")
+}

@@ -1,0 +1,34 @@
+//! `gdr version`.
+
+use anyhow::Result;
+use gdr_perf::report::Schema;
+use serde::Serialize;
+
+use crate::exit::Exit;
+use crate::global::Global;
+use crate::output::Output;
+use crate::version::{COMMIT, VERSION};
+
+/// Show the version of gdr
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    schema: Schema,
+    /// Absent where it was not known when this was built.
+    commit: Option<&'static str>,
+}
+
+pub(crate) fn run(global: &Global, output: &mut Output) -> Result<Exit> {
+    if global.json {
+        output.json(&Report {
+            schema: Schema::first("gdr.version"),
+            commit: COMMIT,
+        })?;
+    } else {
+        output.line(format_args!("gdr {VERSION}"))?;
+    }
+    Ok(Exit::Fine)
+}

@@ -1,0 +1,57 @@
+//! The environment variables and files that gdr reads, for its manual pages.
+
+/// A variable or a file, and its purpose.
+pub(crate) type Entry = (&'static str, &'static str);
+
+/// The variables that the command reads. docs/mapping.md has the same table, and those of the
+/// library.
+pub(crate) const VARIABLES: [Entry; 10] = [
+    (
+        "GDR_BACKEND",
+        "gdrdrv, dmabuf, rm or sim: use only this backend, as --backend; sim simulates a GPU",
+    ),
+    (
+        "GDR_COPY",
+        "the copy routine; one that this CPU cannot run is ignored",
+    ),
+    (
+        "GDR_LIBCUDA",
+        "the CUDA driver library to load instead of libcuda.so.1",
+    ),
+    (
+        "GDR_LIBIBVERBS",
+        "the RDMA library to load instead of libibverbs.so.1",
+    ),
+    (
+        "GDR_LOG",
+        "what is logged to standard error, in the syntax of RUST_LOG",
+    ),
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "the GPUs that CUDA shows to this process, and their order",
+    ),
+    (
+        "MLX5_SCATTER_TO_CQE",
+        "set to 0 by gdr loopback, unless it is set",
+    ),
+    ("NO_COLOR", "if not empty, output has no color"),
+    ("CLICOLOR_FORCE", "if not empty or 0, output has color"),
+    (
+        "USER, LOGNAME, SUDO_USER",
+        "names that gdr collect --redact replaces",
+    ),
+];
+
+/// The files of the command itself; what it looks at in a node is in docs/collect.md.
+pub(crate) const FILES: [Entry; 4] = [
+    (
+        "/dev/nvidiactl, /dev/nvidiaN",
+        "the NVIDIA driver, for backend rm",
+    ),
+    ("/dev/gdrdrv", "GDRCopy's kernel module, for backend gdrdrv"),
+    ("/dev/infiniband/uverbsN", "the kernel RDMA devices"),
+    (
+        "/var/lib/gdr/fix.journal",
+        "what gdr fix --apply did, for gdr fix --undo",
+    ),
+];

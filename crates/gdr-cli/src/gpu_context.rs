@@ -1,0 +1,189 @@
+//! The GPU and the backend that a command uses.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use gdr_copy::{BackendKind, Context};
+use gdr_cuda::{Cuda, DeviceInfo, Driver, Gpu, SimDriver};
+use gdr_perf::BenchTarget;
+
+use crate::exit::Exit;
+use crate::gpu::{Demand, GpuOptions, RealGpu, Wanted};
+use crate::hardware::{Found, look};
+
+/// Simulated GPUs: two, so that mixing them up is detected.
+const SIMULATED_GPUS: u32 = 2;
+
+/// The GPUs of this process, the chosen one, and its backend.
+pub(crate) struct GpuContext {
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) target: BenchTarget,
+    /// Why the GPU is simulated; `None` for a real one.
+    pub(crate) simulated: Option<String>,
+}
+
+/// What a command does on a machine without a GPU, a driver and device nodes, if no option asks for
+/// a real GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WithoutGpu {
+    /// It ends: its result would describe hardware.
+    Exit,
+    /// It simulates a GPU, and prints that it does.
+    Simulates,
+    /// It fails: its options require real hardware.
+    Fails,
+}
+
+/// Why no GPU can be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoGpu {
+    #[error(
+        "there is no GPU: no NVIDIA function is on the PCI bus, and no NVIDIA driver \
+         (libcuda.so.1, /dev/nvidia*) is installed; run this on a machine with a GPU, or \
+         simulate one with --simulate"
+    )]
+    Absent { exit: Exit },
+    #[error(
+        "the GPU cannot be used: {reason}; `gdr doctor` finds the cause, and --simulate uses a \
+         simulated GPU"
+    )]
+    Unusable { reason: String },
+}
+
+impl NoGpu {
+    /// The status that a command ends with.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Absent { exit } => *exit,
+            Self::Unusable { .. } => Exit::Failure,
+        }
+    }
+}
+
+impl GpuContext {
+    /// Opens the GPU that the options name. It is simulated only if the options ask for that, or if
+    /// `without` permits it and the machine shows no trace of a real GPU.
+    pub(crate) fn open(options: &GpuOptions, without: WithoutGpu) -> anyhow::Result<Self> {
+        let variable = std::env::var_os("GDR_BACKEND");
+        let variable = variable.map(|name| name.to_string_lossy().into_owned());
+        let real = match options.wanted(variable.as_deref())? {
+            Wanted::Simulated(why) => return Self::simulate(options, why.to_owned()),
+            Wanted::Real(real) => real,
+        };
+        match look(Path::new("/"), find_gpus) {
+            Found::Gpus((cuda, gpus)) => {
+                // A real GPU that cannot be mapped is a failure and is never simulated instead.
+                let builder = Context::builder().cuda(cuda.clone());
+                let context = match real.backend {
+                    Some(kind) => builder.backend(kind).open()?,
+                    None => builder.open()?,
+                };
+                Self::with(options, cuda, gpus, context, None)
+            }
+            Found::Nothing => match settle(real, without) {
+                Ok(why) => Self::simulate(options, why.to_owned()),
+                Err(none) => Err(none.into()),
+            },
+            Found::Unusable(reason) => Err(NoGpu::Unusable { reason }.into()),
+        }
+    }
+
+    fn simulate(options: &GpuOptions, reason: String) -> anyhow::Result<Self> {
+        let driver = SimDriver::new(SIMULATED_GPUS);
+        let gpus = Gpu::all(driver.clone())?;
+        let context = Context::builder()
+            .simulated(driver.clone())
+            .backend(BackendKind::Sim)
+            .open()?;
+        Self::with(options, driver, gpus, context, Some(reason))
+    }
+
+    fn with(
+        options: &GpuOptions,
+        driver: Arc<dyn Driver>,
+        gpus: Vec<Gpu>,
+        context: Context,
+        simulated: Option<String>,
+    ) -> anyhow::Result<Self> {
+        let gpu = named(options, driver, &gpus)?;
+        Ok(Self {
+            gpus,
+            target: BenchTarget::new(gpu, Arc::new(context)),
+            simulated,
+        })
+    }
+
+    /// The GPU that the options name, whose memory no backend maps for the reason in `error`.
+    pub(crate) fn without_mappings(
+        options: &GpuOptions,
+        error: &gdr_copy::Error,
+    ) -> anyhow::Result<Self> {
+        let cuda = Cuda::load()?;
+        let gpus = Gpu::all(cuda.clone())?;
+        let gpu = named(options, cuda, &gpus)?;
+        Ok(Self {
+            gpus,
+            target: BenchTarget::without_mappings(gpu, error),
+            simulated: None,
+        })
+    }
+}
+
+fn named(options: &GpuOptions, driver: Arc<dyn Driver>, gpus: &[Gpu]) -> anyhow::Result<Gpu> {
+    let seen: Vec<&DeviceInfo> = gpus.iter().map(Gpu::info).collect();
+    Ok(Gpu::open(driver, options.select(&seen)?)?)
+}
+
+/// Decides, on a machine without any trace of a GPU, why one is simulated or how the command ends.
+fn settle(real: RealGpu, without: WithoutGpu) -> Result<&'static str, NoGpu> {
+    let exit = match (real.demand, without) {
+        (Demand::Unsaid, WithoutGpu::Simulates) => {
+            return Ok("no NVIDIA GPU is on the PCI bus, and no NVIDIA driver is installed");
+        }
+        (Demand::Required, _) | (_, WithoutGpu::Simulates | WithoutGpu::Fails) => Exit::Failure,
+        (Demand::Unsaid | Demand::Named, WithoutGpu::Exit) => Exit::Undecided,
+    };
+    Err(NoGpu::Absent { exit })
+}
+
+type RealGpus = (Arc<Cuda>, Vec<Gpu>);
+
+fn find_gpus() -> gdr_cuda::Result<Option<RealGpus>> {
+    let cuda = Cuda::load()?;
+    let gpus = Gpu::all(cuda.clone())?;
+    Ok((!gpus.is_empty()).then_some((cuda, gpus)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends_with(demand: Demand, without: WithoutGpu) -> Option<Exit> {
+        let real = RealGpu {
+            backend: None,
+            demand,
+        };
+        settle(real, without).err().map(|none| none.exit())
+    }
+
+    #[test]
+    fn without_a_gpu_a_simulation_takes_a_command_that_may_and_no_word_for_a_real_one() {
+        assert_eq!(ends_with(Demand::Unsaid, WithoutGpu::Simulates), None);
+        for demand in [Demand::Named, Demand::Required] {
+            let failure = ends_with(demand, WithoutGpu::Simulates);
+            assert_eq!(failure, Some(Exit::Failure), "{demand:?}");
+        }
+        for demand in [Demand::Unsaid, Demand::Named, Demand::Required] {
+            let failure = ends_with(demand, WithoutGpu::Fails);
+            assert_eq!(failure, Some(Exit::Failure), "{demand:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_gpu_a_measurement_is_undecided_and_a_required_gpu_a_failure() {
+        let ends = |demand| ends_with(demand, WithoutGpu::Exit);
+        assert_eq!(ends(Demand::Unsaid), Some(Exit::Undecided));
+        assert_eq!(ends(Demand::Named), Some(Exit::Undecided));
+        assert_eq!(ends(Demand::Required), Some(Exit::Failure));
+    }
+}

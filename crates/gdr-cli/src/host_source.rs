@@ -1,0 +1,117 @@
+//! This machine as a source of facts: its files, and the answers of CUDA, NVML and libibverbs.
+
+mod nvml;
+mod verbs;
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use gdr_cuda::{Cuda, Driver, Error};
+use gdr_node::{Absence, Datum, Errno, ThisNode, virtual_path};
+use serde_json::{Value, json};
+
+/// The deadline of a driver's answer. Without persistence mode, NVIDIA's driver initializes every GPU
+/// first, which takes seconds each. A driver that hangs must not block the diagnosis.
+const LIMIT: Duration = Duration::from_secs(60);
+/// `ETIMEDOUT` of Linux.
+const TOO_LATE: Errno = Errno(110);
+
+/// This machine.
+pub(crate) fn this_node() -> ThisNode {
+    ThisNode::new()
+        .with(virtual_path::CUDA_DEVICES, || in_time(cuda_devices))
+        .with(virtual_path::NVML_DEVICES, || in_time(nvml::devices))
+        .with(virtual_path::VERBS_DEVICES, || in_time(verbs::devices))
+}
+
+/// The answer of `ask` within [`LIMIT`]. The thread of a driver that hangs is leaked.
+fn in_time(ask: fn() -> Datum<Vec<u8>>) -> Datum<Vec<u8>> {
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        // The receiver is gone after the deadline.
+        let _ = send.send(ask());
+    });
+    receive
+        .recv_timeout(LIMIT)
+        .unwrap_or(Err(Absence::Failed(TOO_LATE)))
+}
+
+fn cuda_devices() -> Datum<Vec<u8>> {
+    let asked = Cuda::load().and_then(|cuda| Ok((cuda.cuda_version(), cuda.devices()?)));
+    match asked {
+        Ok((version, devices)) => {
+            let devices: Vec<Value> = devices.iter().map(device).collect();
+            present(&json!({
+                "driver_version": version.to_string(),
+                "error": null,
+                "devices": devices,
+            }))
+        }
+        Err(Error::Library { .. }) => Err(Absence::Missing),
+        Err(error) => present(&json!({
+            "driver_version": null,
+            "error": error.to_string(),
+            "devices": [],
+        })),
+    }
+}
+
+fn device(info: &gdr_cuda::DeviceInfo) -> Value {
+    let (major, minor) = info.compute_capability;
+    json!({
+        "ordinal": info.ordinal.0,
+        "name": info.name,
+        "pci": info.bdf.to_string(),
+        "uuid": uuid(info.uuid),
+        "compute_capability": format!("{major}.{minor}"),
+        "total_memory": info.total_memory,
+        "gpu_direct_rdma_supported": info.gpudirect_rdma,
+        "dma_buf_supported": info.dma_buf,
+    })
+}
+
+/// A UUID as nvidia-smi writes it.
+pub(crate) fn uuid(bytes: [u8; 16]) -> String {
+    let mut text = String::from("GPU");
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+fn present(value: &Value) -> Datum<Vec<u8>> {
+    Ok(format!("{value}\n").into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_named_as_nvidia_smi_names_it() {
+        let bytes = [
+            0x6d, 0x1c, 0x3a, 0x52, 0x8e, 0x0f, 0x4b, 0x7a, 0x9c, 0x15, 0x2f, 0x40, 0xb7, 0xe6,
+            0xa1, 0x00,
+        ];
+        assert_eq!(uuid(bytes), "GPU-6d1c3a52-8e0f-4b7a-9c15-2f40b7e6a100");
+    }
+
+    #[test]
+    fn cuda_facts_have_the_layout_of_the_example() {
+        use gdr_node::{Source, example};
+        let driver = gdr_cuda::SimDriver::new(1);
+        let made = device(&driver.devices().unwrap()[0]);
+        let text = example::node().text(virtual_path::CUDA_DEVICES);
+        let example: Value = serde_json::from_str(text.as_ref().unwrap()).unwrap();
+        let names = |value: &Value| -> Vec<String> {
+            let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&made), names(&example["devices"][0]));
+    }
+}

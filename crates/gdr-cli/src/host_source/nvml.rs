@@ -1,0 +1,89 @@
+//! Facts about each GPU from NVIDIA's management library (NVML).
+
+use gdr_node::{Absence, Bdf, Datum};
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::ComputeMode;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::nv_link::NvLink;
+use serde_json::{Value, json};
+
+use super::present;
+
+/// The most NVLinks that a GPU of any generation has.
+const LINKS: u32 = 36;
+
+/// IBM's vendor number on PCI.
+const IBM: u32 = 0x1014;
+
+pub(super) fn devices() -> Datum<Vec<u8>> {
+    match ask() {
+        Ok(devices) => present(&json!({ "error": null, "devices": devices })),
+        Err(NvmlError::LibloadingError(_)) => Err(Absence::Missing),
+        Err(error) => present(&json!({ "error": error.to_string(), "devices": [] })),
+    }
+}
+
+fn ask() -> Result<Vec<Value>, NvmlError> {
+    let nvml = Nvml::init()?;
+    let count = nvml.device_count()?;
+    let mut gpus = Vec::new();
+    for index in 0..count {
+        let device = nvml.device_by_index(index)?;
+        // A lost GPU must not hide the others.
+        if let Some(at) = device.pci_info().ok().and_then(|pci| address(&pci.bus_id)) {
+            gpus.push((at, device));
+        }
+    }
+    let known: Vec<Bdf> = gpus.iter().map(|(at, _)| *at).collect();
+    Ok(gpus
+        .iter()
+        .map(|(at, device)| {
+            let links: Vec<Value> = (0..LINKS)
+                .map_while(|link| {
+                    let link = device.link_wrapper_for(link);
+                    // A number beyond the last link is an invalid argument.
+                    let active = link.is_active().ok()?;
+                    Some((active, link))
+                })
+                .filter(|(active, _)| *active)
+                .map(|(_, link)| remote(&link, &known))
+                .collect();
+            json!({
+                "pci": at.to_string(),
+                "compute_mode": device.compute_mode().ok().map(mode),
+                "ecc_enabled": device.is_ecc_enabled().ok().map(|ecc| ecc.currently_enabled),
+                "nvlinks": links,
+            })
+        })
+        .collect())
+}
+
+/// The compute mode as CUDA numbers it.
+fn mode(mode: ComputeMode) -> u32 {
+    match mode {
+        ComputeMode::Default => 0,
+        ComputeMode::ExclusiveThread => 1,
+        ComputeMode::Prohibited => 2,
+        ComputeMode::ExclusiveProcess => 3,
+    }
+}
+
+/// The other end of a link: one of the GPUs, or a switch. A switch that is not a PCI function of this
+/// machine (in a guest, or below another host) has no address.
+fn remote(link: &NvLink<'_, '_>, gpus: &[Bdf]) -> Value {
+    let pci = link.remote_pci_info().ok();
+    let at = pci.as_ref().and_then(|pci| address(&pci.bus_id));
+    let vendor = pci.map(|pci| pci.pci_device_id & 0xffff);
+    let kind = match at {
+        Some(at) if gpus.contains(&at) => "gpu",
+        // POWER processors have their own links.
+        _ if vendor == Some(IBM) => "other",
+        _ => "switch",
+    };
+    json!({ "kind": kind, "pci": at.map(|at| at.to_string()) })
+}
+
+/// NVML writes the domain with eight digits.
+fn address(text: &str) -> Option<Bdf> {
+    text.parse().ok()
+}

@@ -1,0 +1,377 @@
+//! Errors as a program reads them: their codes and exit statuses.
+
+use gdr_perf::report::Schema;
+use gdr_rdma::HandshakeError;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::exit::{Exit, InputError, UsageError};
+use crate::gpu::NoSuchGpu;
+use crate::gpu_context::NoGpu;
+use crate::interrupt::Interrupted;
+
+/// What `--json` prints when a command ends with an error: `gdr.error`.
+#[derive(Debug, Serialize)]
+pub(crate) struct JsonError {
+    #[serde(flatten)]
+    schema: Schema,
+    error: Details,
+    /// The exit status.
+    exit: u8,
+    /// What was measured before a signal arrived.
+    #[serde(skip_serializing_if = "<[Value]>::is_empty")]
+    measured: Vec<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct Details {
+    /// The code of the error, such as `port_in_use`.
+    name: &'static str,
+    /// What failed, why, and what to do.
+    message: String,
+}
+
+impl JsonError {
+    /// The document for `error`, whose text is `message`.
+    pub(crate) fn new(error: &anyhow::Error, message: String, exit: Exit) -> Self {
+        let interrupted = error.downcast_ref::<Interrupted>();
+        Self {
+            measured: interrupted.map_or_else(Vec::new, |it| it.measured.clone()),
+            ..Self::named(code(error), message, exit)
+        }
+    }
+
+    /// The document for a command line that cannot be parsed.
+    pub(crate) fn usage(message: String) -> Self {
+        Self::named("usage", message, Exit::Usage)
+    }
+
+    fn named(name: &'static str, message: String, exit: Exit) -> Self {
+        Self {
+            schema: Schema::first("gdr.error"),
+            error: Details { name, message },
+            exit: exit.code(),
+            measured: Vec::new(),
+        }
+    }
+}
+
+/// The exit status of a command that ends with `error`.
+pub(crate) fn exit_status(error: &anyhow::Error) -> Exit {
+    if error.is::<UsageError>() {
+        return Exit::Usage;
+    }
+    if error.is::<InputError>() {
+        return Exit::Input;
+    }
+    if let Some(none) = error.downcast_ref::<NoGpu>() {
+        return none.exit();
+    }
+    if error.is::<Interrupted>() {
+        return Exit::Undecided;
+    }
+    match error.downcast_ref::<gdr_perf::Error>() {
+        Some(gdr_perf::Error::Settings(_)) => Exit::Usage,
+        Some(gdr_perf::Error::Stopped) => Exit::Undecided,
+        _ => match error.downcast_ref::<gdr_copy::Error>() {
+            Some(gdr_copy::Error::BackendName(_)) => Exit::Usage,
+            _ => Exit::Failure,
+        },
+    }
+}
+
+/// An error with a code that programs can rely on.
+///
+/// Codes are part of the interface: a variant that is renamed keeps its code, and a new variant
+/// has the code of its type until it gets its own.
+trait Code {
+    /// The code of this error, or of the error inside it.
+    fn code(&self) -> &'static str;
+}
+
+/// Declares the codes of an enum. `inside` lists the variants that wrap an error with a code of
+/// its own; `otherwise` is the code of every variant that is not listed.
+macro_rules! codes {
+    (
+        $error:ty, otherwise $otherwise:literal;
+        inside: [$($inner:ident),*];
+        $($variant:ident => $code:literal,)*
+    ) => {
+        impl Code for $error {
+            #[allow(unreachable_patterns, reason = "not every enum is non-exhaustive")]
+            fn code(&self) -> &'static str {
+                match self {
+                    $(Self::$inner(error) => error.code(),)*
+                    $(Self::$variant { .. } => $code,)*
+                    _ => $otherwise,
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl Codes for $error {
+            const CODES: &'static [&'static str] = &[$($code,)* $otherwise];
+        }
+    };
+}
+
+/// The codes that a type declares.
+#[cfg(test)]
+trait Codes {
+    const CODES: &'static [&'static str];
+}
+
+/// The code of the first error in the chain that has one.
+fn code(error: &anyhow::Error) -> &'static str {
+    fn of<E: Code + std::error::Error + 'static>(
+        cause: &(dyn std::error::Error + 'static),
+    ) -> Option<&'static str> {
+        cause.downcast_ref::<E>().map(Code::code)
+    }
+    let code = |cause| {
+        None.or_else(|| of::<UsageError>(cause))
+            .or_else(|| of::<InputError>(cause))
+            .or_else(|| of::<Interrupted>(cause))
+            .or_else(|| of::<NoGpu>(cause))
+            .or_else(|| of::<NoSuchGpu>(cause))
+            .or_else(|| of::<gdr_perf::Error>(cause))
+            .or_else(|| of::<gdr_rdma::Error>(cause))
+            .or_else(|| of::<gdr_copy::Error>(cause))
+            .or_else(|| of::<gdr_cuda::Error>(cause))
+            .or_else(|| of::<std::io::Error>(cause))
+    };
+    error.chain().find_map(code).unwrap_or("other")
+}
+
+impl Code for UsageError {
+    fn code(&self) -> &'static str {
+        "usage"
+    }
+}
+
+impl Code for InputError {
+    fn code(&self) -> &'static str {
+        "input"
+    }
+}
+
+impl Code for Interrupted {
+    fn code(&self) -> &'static str {
+        "stopped"
+    }
+}
+
+impl Code for NoSuchGpu {
+    fn code(&self) -> &'static str {
+        "no_such_device"
+    }
+}
+
+impl Code for std::io::Error {
+    fn code(&self) -> &'static str {
+        "io"
+    }
+}
+
+codes! {
+    NoGpu, otherwise "no_gpu";
+    inside: [];
+    Unusable => "gpu_unusable",
+}
+
+codes! {
+    gdr_perf::Error, otherwise "measurement";
+    inside: [Gpu, Copy, Rdma];
+    NoMappings => "no_mappings",
+    Peer => "peer",
+    Transfer => "transfer",
+    Host => "host",
+    GpuMemory => "gpu_memory",
+    Settings => "settings",
+    WrongData => "wrong_data",
+    NoAnswer => "no_answer",
+    OutOfOrder => "out_of_order",
+    Stopped => "stopped",
+}
+
+codes! {
+    gdr_rdma::Error, otherwise "rdma";
+    inside: [Handshake, Copy, Cuda];
+    EmptyBuffer => "empty_buffer",
+    OutOfRange => "out_of_range",
+    LocalWriteMissing => "local_write_missing",
+    Misaligned => "misaligned",
+    MappedElsewhere => "mapped_elsewhere",
+    Foreign => "foreign",
+    Deadline => "deadline",
+    Transfer => "transfer",
+    CompletionQueueOverrun => "completion_queue_overrun",
+    Post => "post",
+    State => "state",
+    PortInUse => "port_in_use",
+    PortDenied => "port_denied",
+    ListenPortInUse => "listen_port_in_use",
+    AddressNotLocal => "address_not_local",
+    AddressNotUnicast => "address_not_unicast",
+    AddressFamily => "address_family",
+    Connect => "connect",
+    NoRoute => "network_unreachable",
+    MtuTooSmall => "mtu_too_small",
+    NoPeer => "no_peer",
+    ListenNeedsKey => "listen_needs_key",
+    KeyFile => "key_file",
+    ForkedChild => "forked_child",
+    DeviceFailed => "device_failed",
+    KeyTooShort => "key_too_short",
+    Os => "os",
+    Verbs => "verbs",
+}
+
+codes! {
+    HandshakeError, otherwise "handshake";
+    inside: [];
+    Protocol => "handshake_protocol",
+    Version => "handshake_version",
+    Mtu => "handshake_mtu",
+    TooLong => "handshake_too_long",
+    Malformed => "handshake_malformed",
+    KeyMissing => "handshake_key_missing",
+    WrongKey => "handshake_wrong_key",
+    Refused => "handshake_refused",
+    OtherAddress => "handshake_other_address",
+    NotAnAddress => "handshake_not_an_address",
+    Crowded => "handshake_crowded",
+    Lost => "handshake_lost",
+    Gone => "handshake_gone",
+    KeyNeeded => "handshake_key_needed",
+}
+
+codes! {
+    gdr_copy::Error, otherwise "mapping";
+    inside: [Gpu];
+    NoBackend => "no_backend",
+    BackendUnavailable => "backend_unavailable",
+    BackendName => "backend_name",
+    NotDeviceMemory => "not_device_memory",
+    PastAllocation => "past_allocation",
+    EmptyRange => "empty_range",
+    DeviceNode => "device_node",
+    Rm => "rm",
+    SelfTest => "self_test",
+    NoRoute => "no_route",
+    ForkedChild => "forked_child",
+    AlreadyMapped => "already_mapped",
+    Invalidated => "invalidated",
+    Caching => "caching",
+    ForcePcie => "force_pcie",
+    MapLength => "map_length",
+    OutOfRange => "out_of_range",
+    Unaligned => "unaligned",
+    ModuleVersion => "module_version",
+    Module => "module",
+    DmaBufMmap => "dma_buf_mmap",
+    Routine => "routine",
+    Os => "os",
+}
+
+codes! {
+    gdr_cuda::Error, otherwise "cuda";
+    inside: [];
+    Library => "library",
+    Symbol => "symbol",
+    Call => "call",
+    UnknownPointer => "unknown_pointer",
+    NoSuchDevice => "no_such_device",
+    OutOfRange => "out_of_range",
+    Misaligned => "misaligned",
+    ForeignBuffer => "foreign_buffer",
+    NotDeviceMemory => "not_device_memory",
+    OtherDevice => "other_device",
+    PastAllocation => "past_allocation",
+    Deadline => "deadline",
+    Os => "os",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_the_name_of_the_innermost_that_has_one() {
+        let wrong_key = || gdr_rdma::Error::from(HandshakeError::WrongKey);
+        let perf = gdr_perf::Error::from(wrong_key());
+        assert_eq!(code(&perf.into()), "handshake_wrong_key");
+        let context = anyhow::Error::from(wrong_key()).context("connecting");
+        assert_eq!(code(&context), "handshake_wrong_key");
+        let copy = gdr_perf::Error::Copy(gdr_copy::Error::ForkedChild);
+        assert_eq!(code(&copy.into()), "forked_child");
+        let settings = gdr_perf::Error::from(gdr_perf::SettingsError::NoSize);
+        assert_eq!(code(&settings.into()), "settings");
+        assert_eq!(code(&UsageError("no".into()).into()), "usage");
+        assert_eq!(code(&InputError("no".into()).into()), "input");
+        assert_eq!(code(&std::io::Error::other("no").into()), "io");
+        assert_eq!(code(&anyhow::anyhow!("no")), "other");
+    }
+
+    #[test]
+    fn a_gpu_that_is_missing_has_another_name_than_one_that_fails() {
+        let exit = Exit::Undecided;
+        assert_eq!(code(&NoGpu::Absent { exit }.into()), "no_gpu");
+        let reason = String::new();
+        assert_eq!(code(&NoGpu::Unusable { reason }.into()), "gpu_unusable");
+    }
+
+    #[test]
+    fn an_error_becomes_the_status_of_its_kind() {
+        let usage = gdr_perf::Error::from(gdr_perf::SettingsError::NoSize);
+        assert_eq!(exit_status(&usage.into()), Exit::Usage);
+        assert_eq!(
+            exit_status(&gdr_perf::Error::Stopped.into()),
+            Exit::Undecided
+        );
+        assert_eq!(
+            exit_status(&gdr_copy::Error::ForkedChild.into()),
+            Exit::Failure
+        );
+        assert_eq!(exit_status(&UsageError("no".into()).into()), Exit::Usage);
+        assert_eq!(exit_status(&InputError("no".into()).into()), Exit::Input);
+    }
+
+    #[test]
+    fn the_codes_stay_as_they_are() {
+        let declared = |codes: &[&str]| codes.join(" ");
+        assert_eq!(declared(<NoGpu as Codes>::CODES), "gpu_unusable no_gpu");
+        assert_eq!(
+            declared(<gdr_perf::Error as Codes>::CODES),
+            "no_mappings peer transfer host gpu_memory settings wrong_data no_answer \
+             out_of_order stopped measurement"
+        );
+        assert_eq!(
+            declared(<gdr_rdma::Error as Codes>::CODES),
+            "empty_buffer out_of_range local_write_missing misaligned mapped_elsewhere \
+             foreign deadline transfer completion_queue_overrun post state port_in_use \
+             port_denied listen_port_in_use address_not_local address_not_unicast \
+             address_family connect network_unreachable mtu_too_small no_peer \
+             listen_needs_key key_file forked_child device_failed key_too_short os verbs rdma"
+        );
+        assert_eq!(
+            declared(<HandshakeError as Codes>::CODES),
+            "handshake_protocol handshake_version handshake_mtu handshake_too_long \
+             handshake_malformed handshake_key_missing handshake_wrong_key handshake_refused \
+             handshake_other_address handshake_not_an_address handshake_crowded \
+             handshake_lost handshake_gone handshake_key_needed handshake"
+        );
+        assert_eq!(
+            declared(<gdr_copy::Error as Codes>::CODES),
+            "no_backend backend_unavailable backend_name not_device_memory past_allocation \
+             empty_range device_node rm self_test no_route forked_child already_mapped \
+             invalidated caching force_pcie map_length out_of_range unaligned module_version \
+             module dma_buf_mmap routine os mapping"
+        );
+        assert_eq!(
+            declared(<gdr_cuda::Error as Codes>::CODES),
+            "library symbol call unknown_pointer no_such_device out_of_range misaligned \
+             foreign_buffer not_device_memory other_device past_allocation deadline os cuda"
+        );
+    }
+}

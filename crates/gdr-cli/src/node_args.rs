@@ -1,0 +1,392 @@
+//! The node that a command reads: this one, a capture of another, or the example.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use gdr_node::archive::{Archive, ArchiveError};
+use gdr_node::import::nccl_xml::NcclTopology;
+use gdr_node::import::topo_matrix::Matrices;
+use gdr_node::import::{Assembled, Assembly, ImportError, LeftOut, MAX_TEXT};
+use gdr_node::{Absence, Inventory, LiveRoot, MemorySource, NumaLayout, Source, example};
+
+use crate::document::{self, Utc};
+use crate::exit::{InputError, UsageError};
+use crate::host_source;
+
+/// A node.
+pub(crate) struct Node {
+    /// The source of further reads.
+    pub(crate) source: Box<dyn Source>,
+    /// The inventory.
+    pub(crate) inventory: Inventory,
+    /// When it was collected, in seconds since 1970, if the archive says so.
+    pub(crate) collected: Option<u64>,
+}
+
+impl Node {
+    fn read(source: Box<dyn Source>) -> Self {
+        let inventory = Inventory::read(source.as_ref());
+        Self {
+            source,
+            inventory,
+            collected: None,
+        }
+    }
+
+    /// One of which nothing was collected.
+    pub(crate) fn unread() -> Self {
+        Self::of_devices(Inventory::of_tree(
+            Err(Absence::NotCollected),
+            NumaLayout::unknown(),
+        ))
+    }
+
+    /// One of which all else was not collected.
+    pub(crate) fn of_devices(inventory: Inventory) -> Self {
+        Self {
+            source: Box::new(MemorySource::partial()),
+            inventory,
+            collected: None,
+        }
+    }
+}
+
+/// A node, or the output of other tools about distances in one.
+pub(crate) enum Known {
+    /// A node.
+    Node(Node),
+    /// Only its devices.
+    Devices(Inventory),
+    /// Distances without a tree.
+    Distances(Matrices, Vec<NcclTopology>),
+}
+
+impl Known {
+    /// The parts of the captures that were not read.
+    fn left_out(&self) -> &[LeftOut] {
+        match self {
+            Self::Node(node) => &node.inventory.left_out,
+            Self::Devices(inventory) => &inventory.left_out,
+            Self::Distances(matrices, _) => &matrices.left_out,
+        }
+    }
+}
+
+/// The most files that are read from a directory of captures.
+const MOST_FILES: usize = 256;
+
+/// The options that choose a node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Which {
+    /// Use the built-in example node: eight GPUs, ten NICs, two faults
+    #[arg(long)]
+    example: bool,
+
+    /// Use another node: an archive of `gdr collect` or hwloc-gather-topology, a directory with the
+    /// layout of its root or with captures, or the output of lspci, nvidia-smi,
+    /// nvidia-bug-report.sh, dmesg, NCCL, lstopo or rdma_topo; - reads standard input. Several
+    /// captures of one node complete each other
+    #[arg(long, value_name = "PATH", conflicts_with = "example")]
+    from: Vec<PathBuf>,
+}
+
+impl Which {
+    /// Reads the node.
+    pub(crate) fn open(&self) -> Result<Node> {
+        match self.look()? {
+            Known::Node(node) => Ok(node),
+            Known::Devices(inventory) => Ok(Node::of_devices(inventory)),
+            Known::Distances(matrices, _) if !matrices.all.is_empty() => Err(InputError(format!(
+                "{}: a matrix of nvidia-smi has no PCI tree, which this command needs; `gdr topo` shows it",
+                self.name()
+            ))
+            .into()),
+            Known::Distances(..) => Err(InputError(format!(
+                "{}: a topology of NCCL has no ports and no host bridges, which this command needs; `gdr \
+                 topo --from` shows it and says where NCCL uses GPUDirect RDMA",
+                self.name()
+            ))
+            .into()),
+        }
+    }
+
+    /// The options that chose it.
+    fn name(&self) -> String {
+        let named: Vec<String> = self
+            .from
+            .iter()
+            .map(|it| it.display().to_string())
+            .collect();
+        if named.is_empty() {
+            "this node".to_owned()
+        } else {
+            named.join(", ")
+        }
+    }
+
+    /// Reads the node, or what is known about it, and reports on standard error what was not read.
+    pub(crate) fn look(&self) -> Result<Known> {
+        let known = self.read()?;
+        if self.is_elsewhere() {
+            document::is_about(match &known {
+                Known::Node(node) => Some(node.source.as_ref()),
+                Known::Devices(_) | Known::Distances(..) => None,
+            });
+        }
+        Ok(known)
+    }
+
+    fn read(&self) -> Result<Known> {
+        let source: Box<dyn Source> = match self.from.as_slice() {
+            _ if self.example => Box::new(example::node()),
+            [] => Box::new(host_source::this_node()),
+            paths => {
+                let found = known(paths)?;
+                for left_out in found.left_out() {
+                    anstream::eprintln!("note: {left_out}");
+                }
+                return Ok(found);
+            }
+        };
+        Ok(Known::Node(Node::read(source)))
+    }
+
+    /// The caption of a picture: the node's name, its file, and when that was written.
+    pub(crate) fn title(&self, node: &Node) -> String {
+        let host = node.source.text("/proc/sys/kernel/hostname").ok();
+        let host = host.filter(|host| !host.is_empty());
+        if self.example {
+            return "example node".to_owned();
+        }
+        let Some(path) = self.from.first() else {
+            let host = host.unwrap_or_else(|| "this node".to_owned());
+            return format!("{host}, {}", day(SystemTime::now()));
+        };
+        let modified = path.metadata().and_then(|about| about.modified()).ok();
+        let parts = [
+            host,
+            (!is_standard_input(path)).then(|| self.name()),
+            modified.map(|time| format!("file of {}", day(time))),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        parts.join(", ")
+    }
+
+    /// The names of the files, without their directories.
+    pub(crate) fn file(&self) -> Option<String> {
+        let names: Vec<String> = (self.from.iter())
+            .map(|path| {
+                if is_standard_input(path) {
+                    return "standard input".to_owned();
+                }
+                let name = path.file_name().unwrap_or(path.as_os_str());
+                name.to_string_lossy().into_owned()
+            })
+            .collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
+    /// Whether it is the example.
+    pub(crate) fn is_example(&self) -> bool {
+        self.example
+    }
+
+    /// Whether it is not this machine.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.example || !self.from.is_empty()
+    }
+}
+
+/// A node to compare with others.
+pub(crate) struct Named {
+    /// Its name in the output.
+    pub(crate) name: String,
+    /// Its source.
+    pub(crate) source: Box<dyn Source>,
+}
+
+impl Named {
+    /// The node in a capture, by its host name, else by its file name.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let source = capture(path)?;
+        let host = source.text("/proc/sys/kernel/hostname").ok();
+        let name = host
+            .filter(|host| !host.is_empty() && !host.contains(char::is_control))
+            .unwrap_or_else(|| path.display().to_string());
+        Ok(Self { name, source })
+    }
+
+    /// This machine.
+    pub(crate) fn this() -> Self {
+        Self {
+            name: "this node".to_owned(),
+            source: Box::new(host_source::this_node()),
+        }
+    }
+}
+
+/// Opens a capture of a whole node.
+fn capture(path: &Path) -> Result<Box<dyn Source>> {
+    match known(&[path.to_owned()])? {
+        Known::Node(node) => Ok(node.source),
+        Known::Devices(_) | Known::Distances(..) => Err(InputError(format!(
+            "{}: this is only a part of a node; pass an archive of `gdr collect`",
+            path.display()
+        ))
+        .into()),
+    }
+}
+
+/// Combines captures of one node; an error names the file.
+fn known(paths: &[PathBuf]) -> Result<Known> {
+    let mut assembly = Assembly::default();
+    let mut collected = None;
+    for path in paths {
+        let at = add(&mut assembly, path).map_err(|error| match error.downcast_ref() {
+            _ if error.is::<UsageError>() => error,
+            // The error names the file itself.
+            Some(ArchiveError::File { .. }) => InputError(crate::words(&error)).into(),
+            _ => InputError(format!("{}: {}", path.display(), crate::words(&error))).into(),
+        })?;
+        collected = collected.or(at);
+    }
+    let names: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
+    let names = names.join(", ");
+    let assembled = (assembly.finish())
+        .map_err(|error| InputError(format!("{names}: {}", crate::words(&error.into()))))?;
+    Ok(match assembled {
+        Assembled::Node {
+            source,
+            has_files: true,
+            inventory,
+        } => Known::Node(Node {
+            source,
+            inventory: *inventory,
+            collected,
+        }),
+        Assembled::Node { inventory, .. } => Known::Devices(*inventory),
+        Assembled::Distances { matrices, nccl } => Known::Distances(matrices, nccl),
+        _ => {
+            let unknown = format!("{names}: this kind of capture cannot be shown yet");
+            return Err(InputError(unknown).into());
+        }
+    })
+}
+
+/// Adds a capture, which may be a directory. Returns when it was collected, in seconds since 1970, if
+/// it says so.
+fn add(assembly: &mut Assembly, path: &Path) -> Result<Option<u64>> {
+    if path.is_dir() {
+        let root = root(path);
+        if root.join("sys").is_dir() || root.join("proc").is_dir() {
+            assembly.add_source(Box::new(LiveRoot::at(root)));
+            return Ok(None);
+        }
+        add_all(assembly, path)?;
+        return Ok(None);
+    }
+    let bytes = head(path)?;
+    if Archive::is_archive(&bytes) {
+        // Standard input cannot be read a second time.
+        let archive = if is_standard_input(path) {
+            Archive::read(&bytes[..])?
+        } else {
+            Archive::open(path)?
+        };
+        let collected = Some(archive.origin().collected).filter(|at| *at != 0);
+        assembly.add_source(Box::new(archive));
+        return Ok(collected);
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    assembly.add(&name.to_string_lossy(), &bytes)?;
+    Ok(None)
+}
+
+/// Adds the files of a directory that are captures.
+fn add_all(assembly: &mut Assembly, directory: &Path) -> Result<()> {
+    let mut files: Vec<PathBuf> = (directory.read_dir()?.flatten())
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    let mut found = 0;
+    for (number, path) in files.iter().enumerate() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let added = if number < MOST_FILES {
+            let bytes = head(path)?;
+            assembly.add(&name, &bytes)
+        } else {
+            Err(ImportError::TooLarge("256 files"))
+        };
+        match added {
+            Ok(()) => found += 1,
+            Err(error) => assembly.leave_out(&name, &error),
+        }
+    }
+    if found == 0 {
+        return Err(UsageError(format!(
+            "{} is neither the root of a node nor has captures of one: neither sys nor proc is in it, \
+             and none of its {} files is the output of a tool that is known",
+            directory.display(),
+            files.len()
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+/// `2026-11-22`, in UTC.
+fn day(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let Utc {
+        year, month, day, ..
+    } = Utc::of(since.as_secs());
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The bytes of a file or of standard input, at most one more than a text may have.
+fn head(path: &Path) -> Result<Vec<u8>> {
+    let file = |source| ArchiveError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let input: Box<dyn Read> = if is_standard_input(path) {
+        let input = io::stdin();
+        if input.is_terminal() {
+            return Err(UsageError(
+                "standard input is a terminal: name a file, or pipe one here".to_owned(),
+            )
+            .into());
+        }
+        Box::new(input)
+    } else {
+        Box::new(File::open(path).map_err(file)?)
+    };
+    let mut bytes = Vec::new();
+    let mut input = input.take(MAX_TEXT as u64 + 1);
+    input.read_to_end(&mut bytes).map_err(file)?;
+    Ok(bytes)
+}
+
+/// The root in a directory: the directory itself, or the only directory in it, as in unpacked
+/// archives of hwloc-gather-topology.
+fn root(path: &Path) -> PathBuf {
+    if path.join("sys").is_dir() {
+        return path.to_owned();
+    }
+    let inside = path.read_dir().into_iter().flatten().flatten();
+    let mut roots = inside
+        .map(|entry| entry.path())
+        .filter(|inside| inside.join("sys").is_dir());
+    match (roots.next(), roots.next()) {
+        (Some(only), None) => only,
+        _ => path.to_owned(),
+    }
+}

@@ -1,0 +1,202 @@
+//! Numbers on the command line.
+
+/// The units of sizes. K, KB and KiB all mean 1024: sizes of memory are powers of two.
+const UNITS: [(char, u32); 5] = [('k', 10), ('m', 20), ('g', 30), ('t', 40), ('p', 50)];
+
+/// A number of bytes: decimal, with a fraction before a unit, or 0x hexadecimal; the units are K,
+/// M, G, T and P of 1024, also as KiB or KB.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is not a size: give bytes, such as 4096, 0x1000, 4K, 16MiB, 1.5M or 1G, with \
+             units of 1024"
+        )
+    };
+    let lower = text.to_ascii_lowercase();
+    if lower.starts_with("0x") {
+        return number(&lower).ok_or_else(wrong);
+    }
+    let end = lower.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (digits, unit) = lower.split_at(end.unwrap_or(lower.len()));
+    let unit = unit.trim_start_matches(' ');
+    let unit = unit
+        .strip_suffix("ib")
+        .or(unit.strip_suffix('b'))
+        .unwrap_or(unit);
+    let shift = match (unit, lower.ends_with("ib")) {
+        ("", false) => Some(0),
+        _ => {
+            let mut units = UNITS.iter();
+            let named = units.find(|(name, _)| unit.chars().eq([*name]));
+            named.map(|(_, shift)| *shift)
+        }
+    };
+    shift
+        .and_then(|shift| scaled(digits, shift))
+        .ok_or_else(wrong)
+}
+
+/// `digits`, which may have a fraction, times 2 to the power of `shift`: a whole number.
+fn scaled(digits: &str, shift: u32) -> Option<u64> {
+    let (whole, fraction) = match digits.split_once('.') {
+        Some((_, fraction)) if fraction.is_empty() || fraction.len() > 9 => return None,
+        Some((whole, fraction)) => (whole, fraction),
+        None => (digits, ""),
+    };
+    let scale = 1u128 << shift;
+    let tenths = 10u128.pow(fraction.len().try_into().ok()?);
+    let parts = match fraction {
+        "" => 0,
+        fraction => u128::from(number(fraction)?) * scale,
+    };
+    if parts % tenths != 0 {
+        return None;
+    }
+    let bytes = u128::from(number(whole)?).checked_mul(scale)? + parts / tenths;
+    u64::try_from(bytes).ok()
+}
+
+/// A count, decimal or 0x hexadecimal, at least 1.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    number(text)
+        .and_then(|value| u32::try_from(value).ok())
+        .filter(|&value| value > 0)
+        .ok_or_else(|| {
+            format!(
+                "`{text}` is not a count: give a number from 1 to {}",
+                u32::MAX
+            )
+        })
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let (digits, radix) = match digits
+        .strip_prefix("0x")
+        .or_else(|| digits.strip_prefix("0X"))
+    {
+        Some(hex) => (hex, 16),
+        None => (digits, 10),
+    };
+    let plain = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
+    plain
+        .then(|| u64::from_str_radix(digits, radix).ok())
+        .flatten()
+}
+
+/// A measured figure: four significant digits, or three below 1, without trailing zeros.
+pub(crate) fn figure(value: f64) -> String {
+    significant(value, if value < 1.0 { 3 } else { 4 })
+}
+
+/// Six significant digits without trailing zeros, as C++ streams print a number.
+pub(crate) fn six_digits(value: f64) -> String {
+    significant(value, 6)
+}
+
+fn significant(value: f64, digits: usize) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    // The exponent after rounding: with six digits 999999.7 is a million.
+    let scientific = format!("{value:.places$e}", places = digits - 1);
+    let exponent = scientific
+        .split_once('e')
+        .and_then(|(_, e)| e.parse::<i32>().ok());
+    let decimals = (digits as i32 - 1 - exponent.unwrap_or(0)).clamp(0, 12) as usize;
+    let plain = format!("{value:.decimals$}");
+    if plain.contains('.') {
+        plain.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        plain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("0x1000", 4096),
+            ("4K", 4096),
+            ("16m", 16 << 20),
+            ("1G", 1 << 30),
+            ("1g", 1 << 30),
+            ("1MiB", 1 << 20),
+            ("1MB", 1 << 20),
+            ("1mb", 1 << 20),
+            ("64 KiB", 64 << 10),
+            ("1.5M", 3 << 19),
+            ("0.5k", 512),
+            ("2T", 2 << 40),
+            ("512B", 512),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for bad in [
+            "",
+            "K",
+            "-1",
+            "+1",
+            "1.5",
+            "0.3K",
+            "1.M",
+            ".5M",
+            "1..5M",
+            "1iB",
+            "4KBB",
+            "4KK",
+            "4Kibi",
+            "MiB",
+            "0x",
+            "0xG",
+            "0x1K",
+            "99999999999G",
+            "20000000000000000000",
+            "1é",
+        ] {
+            assert!(
+                size(bad).unwrap_err().contains(&format!("`{bad}`")),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_count_is_at_least_one() {
+        assert_eq!(count("100"), Ok(100));
+        assert!(count("0").is_err());
+        assert!(count("4294967296").is_err());
+    }
+
+    #[test]
+    fn no_figure_is_so_small_that_it_becomes_nothing() {
+        for (value, text) in [
+            (0.000_190_24, "0.00019"),
+            (0.000_085_89, "0.0000859"),
+            (21.144, "21.14"),
+            (660.08, "660.1"),
+            (12_345.6, "12346"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn numbers_are_printed_with_six_digits() {
+        for (value, text) in [
+            (9638.5432, "9638.54"),
+            (0.945_000_1, "0.945"),
+            (530.0, "530"),
+            (999_999.7, "1000000"),
+            (0.001_234_567_8, "0.00123457"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(six_digits(value), text);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! System calls of the driver: opening device nodes and issuing escapes (ioctls).
+//!
+//! A trait, so that tests can produce errors that are rare on hardware (a full BAR1, MIG, a lost
+//! GPU), call by call.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::abi::{Escape, request};
+
+/// A device node of the NVIDIA driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Control,
+    Gpu { minor: u32 },
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Control => f.write_str("/dev/nvidiactl"),
+            Self::Gpu { minor } => write!(f, "/dev/nvidia{minor}"),
+        }
+    }
+}
+
+pub(super) trait RmIoctl: Send + Sync + fmt::Debug {
+    fn open(&self, node: Node) -> io::Result<OwnedFd>;
+
+    /// Issues an escape.
+    ///
+    /// # Safety
+    /// `arg` points to the escape's structure, `size` bytes, readable and writable, and every
+    /// pointer in it obeys the escape's rules.
+    unsafe fn escape(
+        &self,
+        fd: BorrowedFd<'_>,
+        escape: Escape,
+        arg: *mut c_void,
+        size: usize,
+    ) -> io::Result<()>;
+}
+
+/// The running kernel.
+#[derive(Debug)]
+pub(super) struct KernelIoctl;
+
+impl RmIoctl for KernelIoctl {
+    fn open(&self, node: Node) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(node.to_string(), flags, Mode::empty())?)
+    }
+
+    unsafe fn escape(
+        &self,
+        fd: BorrowedFd<'_>,
+        escape: Escape,
+        arg: *mut c_void,
+        size: usize,
+    ) -> io::Result<()> {
+        // The kernel interrupts an escape only before it has begun (waiting for a lock), so it can be
+        // repeated; a bounded number of times, so a process that gets many signals can end.
+        for _ in 0..1000 {
+            // SAFETY: the caller's promise.
+            let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request(escape, size).into(), arg) };
+            if answer == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Err(io::ErrorKind::Interrupted.into())
+    }
+}

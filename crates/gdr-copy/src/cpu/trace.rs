@@ -1,0 +1,63 @@
+//! What was done to a window, in order: a seam for tests. Barriers leave no trace in memory.
+
+/// Notes a step of this thread in tests; nothing elsewhere.
+macro_rules! step {
+    ($step:expr) => {
+        #[cfg(test)]
+        $crate::cpu::trace::note($step);
+    };
+}
+pub(crate) use step;
+
+/// A window was stored to, by one copy or one word.
+#[cfg(test)]
+pub(crate) const STORE: &str = "store";
+/// A window was loaded from.
+#[cfg(test)]
+pub(crate) const LOAD: &str = "load";
+
+#[cfg(test)]
+thread_local! {
+    static STEPS: std::cell::RefCell<Vec<&'static str>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Adds a step of this thread: a barrier by its instruction, [`STORE`] or [`LOAD`].
+#[cfg(test)]
+pub(crate) fn note(step: &'static str) {
+    STEPS.with_borrow_mut(|steps| steps.push(step));
+}
+
+/// The steps that `work` takes on this thread.
+#[cfg(test)]
+pub(crate) fn steps_of(work: impl FnOnce()) -> Vec<&'static str> {
+    STEPS.with_borrow_mut(Vec::clear);
+    work();
+    STEPS.with_borrow_mut(std::mem::take)
+}
+
+/// The instructions that the fences are on this CPU.
+#[cfg(test)]
+pub(crate) mod barrier {
+    #[cfg(target_arch = "x86_64")]
+    mod instruction {
+        pub(crate) const STORE: &str = "sfence";
+        pub(crate) const LOAD: &str = "lfence";
+        pub(crate) const FRESH_LOAD: &str = "mfence";
+        pub(crate) const FULL: &str = "mfence";
+    }
+    #[cfg(target_arch = "aarch64")]
+    mod instruction {
+        pub(crate) const STORE: &str = "dsb st";
+        pub(crate) const LOAD: &str = "dmb ld";
+        pub(crate) const FRESH_LOAD: &str = "dmb ld";
+        pub(crate) const FULL: &str = "dsb sy";
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    mod instruction {
+        pub(crate) const STORE: &str = "fence";
+        pub(crate) const LOAD: &str = "fence";
+        pub(crate) const FRESH_LOAD: &str = "fence";
+        pub(crate) const FULL: &str = "fence";
+    }
+    pub(crate) use instruction::{FRESH_LOAD, FULL, LOAD, STORE};
+}

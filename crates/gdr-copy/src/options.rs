@@ -1,0 +1,107 @@
+//! How to pin and how to map.
+
+use crate::cpu::Caching;
+
+/// Which bus a mapping must go over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bus {
+    /// The platform's choice: PCIe on most machines, the coherent link on Grace-based ones.
+    #[default]
+    Default,
+    /// PCIe (BAR1), also where a coherent link exists.
+    Pcie,
+}
+
+/// The unit in which the ends of a pinned range are checked against its allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PinGranularity {
+    /// Bytes: the range lies within its allocation.
+    #[default]
+    Bytes,
+    /// GPU pages of 64 KiB, as in GDRCopy: the range may begin before its allocation and end after
+    /// it, as long as the allocation has a part of those pages.
+    GpuPages,
+}
+
+/// How to pin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PinOptions {
+    bus: Bus,
+    granularity: PinGranularity,
+}
+
+impl PinOptions {
+    /// The platform's choice of bus; the range is checked in bytes.
+    pub const fn new() -> Self {
+        Self {
+            bus: Bus::Default,
+            granularity: PinGranularity::Bytes,
+        }
+    }
+
+    /// Pins for a mapping over `bus`.
+    pub const fn with_bus(mut self, bus: Bus) -> Self {
+        self.bus = bus;
+        self
+    }
+
+    /// Checks the range in this unit.
+    pub const fn with_granularity(mut self, granularity: PinGranularity) -> Self {
+        self.granularity = granularity;
+        self
+    }
+
+    /// The bus that the mapping must go over.
+    pub const fn bus(&self) -> Bus {
+        self.bus
+    }
+
+    /// The unit in which the range is checked.
+    pub const fn granularity(&self) -> PinGranularity {
+        self.granularity
+    }
+}
+
+/// How to map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapOptions {
+    caching: Option<Caching>,
+    len: Option<u64>,
+}
+
+impl MapOptions {
+    /// The whole pin, mapped as the backend does by default.
+    pub const fn new() -> Self {
+        Self {
+            caching: None,
+            len: None,
+        }
+    }
+
+    /// Asks for a kind of mapping.
+    pub const fn with_caching(mut self, caching: Caching) -> Self {
+        self.caching = Some(caching);
+        self
+    }
+
+    /// Maps only the first `len` bytes, counted from [`PinInfo::va`](crate::PinInfo::va) and
+    /// rounded up to host pages.
+    pub const fn with_len(mut self, len: u64) -> Self {
+        self.len = Some(len);
+        self
+    }
+
+    /// The kind of mapping that was asked for; `None` is the backend's default.
+    pub const fn caching(&self) -> Option<Caching> {
+        self.caching
+    }
+
+    /// The bytes that were asked for; `None` is the whole pin.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a number that was asked for, not a container's length"
+    )]
+    pub const fn len(&self) -> Option<u64> {
+        self.len
+    }
+}

@@ -1,0 +1,62 @@
+//! What a pin and its mapping share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gdr_cuda::{DeviceBuffer, DevicePtr};
+
+use crate::backend::{Backend, Pin};
+use crate::backend_kind::BackendKind;
+use crate::cpu::{Caching, Routine};
+use crate::fork::ProcessId;
+
+/// A range that a backend has pinned.
+#[derive(Debug)]
+pub(crate) struct PinState {
+    // Field order is drop order: the pin is released before the backend it belongs to and before
+    // the memory may be freed.
+    pub(crate) pin: Box<dyn Pin>,
+    pub(crate) backend: Arc<dyn Backend>,
+    /// The buffer that the range lies in, where it was pinned as one.
+    pub(crate) buffer: Option<Arc<DeviceBuffer>>,
+    pub(crate) origin: ProcessId,
+    pub(crate) ptr: DevicePtr,
+    pub(crate) len: u64,
+    pub(crate) is_mapped: AtomicBool,
+}
+
+impl PinState {
+    /// Called by the mapping after its munmap.
+    pub(crate) fn unmapped(&self) {
+        self.is_mapped.store(false, Ordering::Release);
+    }
+
+    /// Whether `routine` can be used on this memory where it is mapped as `caching` says. Some
+    /// routines fault on cacheable memory, and simulated memory is cacheable whatever its mapping
+    /// reports.
+    pub(crate) fn accepts(&self, routine: &Routine, caching: Caching) -> bool {
+        let uncached = caching != Caching::Cached && self.backend.kind() != BackendKind::Sim;
+        uncached || !routine.needs_uncached_mapping()
+    }
+
+    /// The first of `routines`, given best first, that can be used on this memory.
+    pub(crate) fn first_accepted(
+        &self,
+        routines: impl IntoIterator<Item = &'static Routine>,
+        caching: Caching,
+    ) -> Option<&'static Routine> {
+        routines
+            .into_iter()
+            .find(|routine| self.accepts(routine, caching))
+    }
+
+    /// The copy routine for this memory.
+    pub(crate) fn routine(&self, caching: Caching) -> &'static Routine {
+        let best = Routine::best();
+        let by_preference = [best]
+            .into_iter()
+            .chain(Routine::supported().iter().copied());
+        // `portable` is always supported and can be used on everything.
+        self.first_accepted(by_preference, caching).unwrap_or(best)
+    }
+}

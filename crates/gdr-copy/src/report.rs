@@ -1,0 +1,83 @@
+//! What backends, pins and routes are, for callers and for reports.
+
+use std::fmt;
+
+use gdr_cuda::DevicePtr;
+
+/// Version of a kernel module, e.g. 2.5.
+pub type ModuleVersion = (u16, u16);
+
+/// What a backend offers, in GDRCopy's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Mappings outlive `cudaFree`.
+    pub persistent: bool,
+    /// [`Bus::Pcie`](crate::Bus::Pcie) can be asked for (it may still fail on this platform).
+    pub force_pcie: bool,
+    /// Mappings are mmaps of a dma-buf.
+    pub dma_buf_mmap: bool,
+    /// Version of the `gdrdrv` module, where that is the backend.
+    pub module: Option<ModuleVersion>,
+}
+
+/// How the memory behind a pin was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Route {
+    /// `rm`: the POSIX descriptor of VMM memory that allows exporting one.
+    PosixFd,
+    /// `rm`: the RM client and object in CUDA's IPC handle of a `cuMemAlloc` allocation.
+    IpcHandle,
+    /// `rm`: the RM client and objects in the dma-buf export call that CUDA itself makes.
+    DmaBufCall,
+    /// `dmabuf`: mmap of the dma-buf itself.
+    DmaBufMmap,
+    /// `gdrdrv`: NVIDIA's kernel module.
+    Module,
+    /// `sim`: the simulated GPU's memfd.
+    Simulated,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::PosixFd => "POSIX fd export",
+            Self::IpcHandle => "IPC handle",
+            Self::DmaBufCall => "dma-buf export call",
+            Self::DmaBufMmap => "dma-buf mmap",
+            Self::Module => "gdrdrv module",
+            Self::Simulated => "simulated memory",
+        })
+    }
+}
+
+/// Whether a route reaches some memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteReport {
+    /// The route.
+    pub route: Route,
+    /// Why it does not; `None` where it does and, for routes that need one, has passed its
+    /// self-test.
+    pub refusal: Option<String>,
+}
+
+/// Size and free space of a GPU's BAR1, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bar1 {
+    /// Its size.
+    pub total: u64,
+    /// The part that no process has mapped. On GPUs whose BAR1 shows all of the memory permanently
+    /// ("static BAR1"), mappings take no space and this does not change.
+    pub free: u64,
+}
+
+/// What is pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinInfo {
+    /// Where the pinned pages start, at or below the pointer that was pinned.
+    pub va: DevicePtr,
+    /// Bytes pinned from `va` on.
+    pub mapped_size: u64,
+    /// Unit of both, bytes.
+    pub page_size: u32,
+}

@@ -1,0 +1,53 @@
+//! The driver that the environment chooses.
+
+use std::env;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use crate::cuda::Cuda;
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::sim::SimDriver;
+
+/// The variable that chooses the backend of gdr-copy. Its value [`SIMULATED`] chooses the driver, too.
+const BACKEND: &str = "GDR_BACKEND";
+const SIMULATED: &str = "sim";
+/// Simulated GPUs of [`open_driver`]: two, so that code for several GPUs runs.
+const SIMULATED_GPUS: u32 = 2;
+
+/// The driver that the environment chooses: the simulation with two GPUs where `GDR_BACKEND` is
+/// `sim`, otherwise NVIDIA's ([`Cuda::load`]).
+///
+/// A missing GPU is never simulated: without `GDR_BACKEND=sim` it is an error. [`Driver::kind`] says
+/// which of the two the driver is. Each call makes a new simulation, so call it once and share the
+/// driver.
+///
+/// # Errors
+/// As [`Cuda::load`].
+pub fn open_driver() -> Result<Arc<dyn Driver>> {
+    if names_simulation(env::var_os(BACKEND).as_deref()) {
+        tracing::warn!("{BACKEND}={SIMULATED}: the GPUs of this process are simulated");
+        return Ok(SimDriver::new(SIMULATED_GPUS));
+    }
+    Ok(Cuda::load()?)
+}
+
+fn names_simulation(backend: Option<&OsStr>) -> bool {
+    backend.is_some_and(|name| name.eq_ignore_ascii_case(SIMULATED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_simulated_only_where_the_simulation_is_named() {
+        for name in ["sim", "SIM"] {
+            assert!(names_simulation(Some(OsStr::new(name))), "{name}");
+        }
+        for name in ["", "rm", "simulated", "auto"] {
+            assert!(!names_simulation(Some(OsStr::new(name))), "{name}");
+        }
+        assert!(!names_simulation(None));
+    }
+}

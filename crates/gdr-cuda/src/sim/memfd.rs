@@ -1,0 +1,179 @@
+//! The memory behind simulated addresses: memfds.
+
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Error, Result};
+use crate::volatile;
+
+/// A memfd and its mapping in this process.
+#[derive(Debug)]
+pub(super) struct Memfd {
+    fd: OwnedFd,
+    map: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `map` is owned by this value alone and stays mapped until it is dropped; all access to
+// the bytes is by `volatile`, which allows concurrent accesses.
+unsafe impl Send for Memfd {}
+// SAFETY: as above: no method returns a reference to the bytes.
+unsafe impl Sync for Memfd {}
+
+impl Memfd {
+    /// `len` zeroed bytes, `len` being non-zero.
+    pub(super) fn new(len: u64) -> Result<Self> {
+        let os = |what| {
+            move |errno: rustix::io::Errno| Error::Os {
+                what,
+                source: errno.into(),
+            }
+        };
+        let fd = rustix::fs::memfd_create("gdr-simulated-gpu", MemfdFlags::CLOEXEC)
+            .map_err(os("memfd_create for simulated GPU memory failed"))?;
+        rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of simulated GPU memory failed"))?;
+        let len = usize::try_from(len).map_err(|_| Error::Os {
+            what: "simulated GPU memory does not fit this process's address space",
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        })?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address, so no other mapping is replaced.
+        let map =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &fd, 0) }
+                .map_err(os("mmap of simulated GPU memory failed"))?;
+        let map = NonNull::new(map.cast()).ok_or_else(|| Error::Os {
+            what: "mmap of simulated GPU memory gave address 0",
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        })?;
+        Ok(Self { fd, map, len })
+    }
+
+    /// Another descriptor of the same memory.
+    pub(super) fn share(&self) -> Result<OwnedFd> {
+        self.fd.try_clone().map_err(|source| Error::Os {
+            what: "duplicating the descriptor of simulated GPU memory failed",
+            source,
+        })
+    }
+
+    /// Its address in this process.
+    pub(super) fn as_ptr(&self) -> *mut u8 {
+        self.map.as_ptr()
+    }
+}
+
+impl Drop for Memfd {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `new` made; every `View` of it has an `Arc` of this value,
+        // so none is left.
+        if let Err(error) = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.len) } {
+            tracing::debug!(%error, "munmap of simulated GPU memory failed");
+        }
+    }
+}
+
+/// A range of a [`Memfd`], which it keeps alive.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    memfd: Arc<Memfd>,
+    offset: usize,
+    len: usize,
+}
+
+impl View {
+    /// `None` when the range runs past the memfd.
+    pub(super) fn new(memfd: Arc<Memfd>, offset: u64, len: u64) -> Option<Self> {
+        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+        (offset.checked_add(len)? <= memfd.len).then_some(Self { memfd, offset, len })
+    }
+
+    /// Whether the range starts at a multiple of `alignment`, at most the page size.
+    pub(super) fn is_aligned(&self, alignment: usize) -> bool {
+        self.offset.is_multiple_of(alignment)
+    }
+
+    /// How many whole 32-bit words it has.
+    pub(super) fn words(&self) -> usize {
+        self.len / 4
+    }
+
+    fn start(&self) -> *mut u8 {
+        // SAFETY: `offset` lies inside the mapping, as `new` checked.
+        unsafe { self.memfd.as_ptr().add(self.offset) }
+    }
+
+    /// Fills the whole view from `src`.
+    ///
+    /// # Safety
+    /// `src` is readable for the length of this view.
+    pub(super) unsafe fn write_from(&self, src: *const u8) {
+        let mut piece = [0; 4096];
+        for at in (0..self.len).step_by(piece.len()) {
+            let piece = &mut piece[..(self.len - at).min(4096)];
+            // SAFETY: at + piece.len() <= len, in range by the caller's promise; the piece is a
+            // local array.
+            unsafe { ptr::copy_nonoverlapping(src.add(at), piece.as_mut_ptr(), piece.len()) };
+            // SAFETY: in range as above, inside the mapping.
+            unsafe { volatile::write(self.start().add(at), piece) };
+        }
+    }
+
+    /// Reads the whole view to `dst`.
+    ///
+    /// # Safety
+    /// `dst` is writable for the length of this view.
+    pub(super) unsafe fn read_to(&self, dst: *mut u8) {
+        let mut piece = [0; 4096];
+        for at in (0..self.len).step_by(piece.len()) {
+            let piece = &mut piece[..(self.len - at).min(4096)];
+            // SAFETY: at + piece.len() <= len, so inside the mapping.
+            unsafe { volatile::read(self.start().add(at), piece) };
+            // SAFETY: `dst` may be uninitialized, hence a raw copy; in range as above, and the
+            // piece is a local array.
+            unsafe { ptr::copy_nonoverlapping(piece.as_ptr(), dst.add(at), piece.len()) };
+        }
+    }
+
+    /// Writes `value` to every byte.
+    pub(super) fn fill(&self, value: u8) {
+        let piece = [value; 4096];
+        for at in (0..self.len).step_by(piece.len()) {
+            let piece = &piece[..(self.len - at).min(4096)];
+            // SAFETY: at + piece.len() <= len, so inside the mapping.
+            unsafe { volatile::write(self.start().add(at), piece) };
+        }
+    }
+
+    /// The `index`-th 32-bit word, which other threads and mappings may use at the same time.
+    ///
+    /// # Panics
+    /// Where the view has no such word or is not 4-byte aligned: both are checked when a kernel is
+    /// prepared.
+    pub(super) fn word(&self, index: usize) -> &AtomicU32 {
+        assert!(
+            index < self.words() && self.is_aligned(4),
+            "word {index} of {self:?}"
+        );
+        // SAFETY: in range and aligned (checked above; the mapping starts at a page), and mapped
+        // as long as `self` keeps the memfd alive.
+        unsafe { volatile::flag(self.start().add(4 * index)) }
+    }
+
+    /// The `index`-th 64-bit word, which other threads and mappings may use at the same time.
+    ///
+    /// # Panics
+    /// Where the view has no such word or is not 8-byte aligned.
+    pub(super) fn wide_word(&self, index: usize) -> &AtomicU64 {
+        assert!(
+            index < self.len / 8 && self.is_aligned(8),
+            "wide word {index} of {self:?}"
+        );
+        // SAFETY: as for `word`.
+        unsafe { volatile::counter(self.start().add(8 * index)) }
+    }
+}

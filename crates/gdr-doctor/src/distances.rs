@@ -1,0 +1,266 @@
+//! A verdict on what other tools say of distances: the matrix of `nvidia-smi topo -m` and the
+//! topology that NCCL dumps. They show how far GPUs and NICs are apart, NCCL's also whether it goes
+//! straight into GPU memory, and nothing else of the node.
+
+use std::fmt::Display;
+
+use gdr_node::Bdf;
+use gdr_node::import::nccl_xml::{NcclTopology, Net, PciNode};
+use gdr_node::import::topo_matrix::TopoMatrix;
+use gdr_node::topology::{NcclClass, NcclGraph, SmiClass};
+
+use crate::check::CheckId;
+use crate::context::Context;
+use crate::diagnosis::{Diagnosis, Selection, diagnose_instead};
+use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::Fix;
+
+const DISTANCE: CheckId = CheckId("topo.pair");
+const WAY_IN: CheckId = CheckId("peermem.loaded");
+const CLASS: CheckId = CheckId("gpu.class");
+
+/// The most GPUs and the most network devices that are looked at, far more than a machine has.
+const MOST: usize = 128;
+
+/// Judges the matrix of a node. Everything that it does not show is unknown.
+pub fn of_matrix(context: &Context<'_>, selection: &Selection, matrix: &TopoMatrix) -> Diagnosis {
+    let is_gpu = |name: &str| name.starts_with("GPU");
+    let called = |name: &str| {
+        let known = matrix.legend.iter().find(|(short, _)| short == name);
+        known.map_or_else(|| name.to_owned(), |(_, long)| long.clone())
+    };
+    let nics: Vec<&String> = (matrix.devices.iter())
+        .filter(|name| !is_gpu(name))
+        .take(MOST)
+        .collect();
+    let gpus = matrix.devices.iter().filter(|name| is_gpu(name));
+    let found = gpus
+        .take(MOST)
+        .map(|gpu| {
+            let classes = nics.iter().filter_map(|nic| {
+                let class = matrix.class(gpu, nic)?;
+                Some((called(nic), class))
+            });
+            let judge = |class: SmiClass| match class {
+                SmiClass::Phb | SmiClass::Node => Verdict::Warn,
+                SmiClass::Sys => Verdict::Fail,
+                _ => Verdict::Pass,
+            };
+            (DISTANCE, nearest(gpu, classes.collect(), judge))
+        })
+        .collect();
+    diagnose_instead(context, selection, found)
+}
+
+/// Judges a topology of NCCL's. Everything that it does not show is unknown.
+pub fn of_nccl(context: &Context<'_>, selection: &Selection, topology: &NcclTopology) -> Diagnosis {
+    let mut devices = Devices::default();
+    for cpu in &topology.cpus {
+        devices.nets.extend(cpu.nets.iter().map(|net| (None, net)));
+        for node in &cpu.pci {
+            devices.add(node, 0);
+        }
+    }
+    devices.gpus.truncate(MOST);
+    devices.nets.truncate(MOST);
+    let graph = NcclGraph::from_topology(topology);
+    let direct = |net: &Net| net.gdr != Some(false);
+    let mut found = Vec::new();
+    for (number, (gpu, node)) in devices.gpus.iter().enumerate() {
+        let dev = node.dev.and_then(|dev| usize::try_from(dev).ok());
+        let name = format!("GPU{}", dev.unwrap_or(number));
+        if node.sm.is_some_and(|sm| (1..30).contains(&sm)) {
+            found.push((CLASS, before_kepler(&name, node.sm)));
+        }
+        let classes = (devices.nets.iter())
+            .filter(|(_, net)| direct(net))
+            .filter_map(|(at, net)| {
+                let class = graph.class(*gpu, (*at)?)?;
+                Some((net.name.clone(), class))
+            });
+        let judge = |class: NcclClass| match class {
+            _ if class <= NcclClass::Pxn => Verdict::Pass,
+            NcclClass::Phb => Verdict::Warn,
+            _ => Verdict::Fail,
+        };
+        found.push((DISTANCE, nearest(&name, classes.collect(), judge)));
+        if node.gdr == Some(false) {
+            let why = "NCCL found no way for the network into its memory (gdr=\"0\" of the GPU)";
+            let finding = Finding::fail(why).about(Subject::Named(name)).fix(load());
+            found.push((WAY_IN, finding));
+        }
+    }
+    found.extend(ways_in(&devices.nets).into_iter().map(|it| (WAY_IN, it)));
+    diagnose_instead(context, selection, found)
+}
+
+/// The devices of a topology, in its order.
+#[derive(Default)]
+struct Devices<'a> {
+    gpus: Vec<(Bdf, &'a gdr_node::import::nccl_xml::Gpu)>,
+    nets: Vec<(Option<Bdf>, &'a Net)>,
+}
+
+impl<'a> Devices<'a> {
+    fn add(&mut self, node: &'a PciNode, depth: usize) {
+        // Readers refuse what is nested deeper than machines are.
+        if depth > MOST {
+            return;
+        }
+        self.gpus
+            .extend(node.gpus.iter().map(|gpu| (node.bdf, gpu)));
+        let nets = node.nets.iter().map(|net| (Some(node.bdf), net));
+        self.nets.extend(nets);
+        for child in &node.children {
+            self.add(child, depth + 1);
+        }
+    }
+}
+
+/// What the distances of a GPU come to.
+fn nearest<C: Copy + Ord + Display>(
+    gpu: &str,
+    classes: Vec<(String, C)>,
+    judge: impl Fn(C) -> Verdict,
+) -> Finding {
+    let subject = Subject::Named(gpu.to_owned());
+    let Some(least) = classes.iter().map(|(_, class)| *class).min() else {
+        return Finding::new(Verdict::Skip, "no RDMA NIC is shown beside it").about(subject);
+    };
+    let names: Vec<&str> = (classes.iter())
+        .filter(|(_, class)| *class == least)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let names = names.join(", ");
+    let verdict = judge(least);
+    let summary = match verdict {
+        Verdict::Pass => format!("{names} at {least}"),
+        Verdict::Warn => format!(
+            "its nearest NIC is {names} at {least}; NCCL does not use GPUDirect RDMA there by \
+             default"
+        ),
+        _ => {
+            format!("its nearest NIC is {names} at {least}: going through the host is often faster")
+        }
+    };
+    let all: Vec<String> = (classes.iter())
+        .map(|(name, class)| format!("{name} {class}"))
+        .collect();
+    let finding = Finding::new(verdict, summary)
+        .about(subject)
+        .evidence("classes", all.join(", "));
+    if verdict.is_bad() {
+        finding.fix(Fix::manual(
+            "Put a NIC nearer to the GPU",
+            "put a NIC, or the GPU, into a slot below the same switch or at least the same root",
+        ))
+    } else {
+        finding
+    }
+}
+
+/// Whether NCCL goes straight from the network devices into GPU memory: `gdr` of each.
+fn ways_in(nets: &[(Option<Bdf>, &Net)]) -> Vec<Finding> {
+    let named = |wanted: bool| -> Vec<&str> {
+        (nets.iter())
+            .filter(|(_, net)| net.gdr == Some(wanted))
+            .map(|(_, net)| net.name.as_str())
+            .collect()
+    };
+    let (yes, no) = (named(true), named(false));
+    let mut findings = Vec::new();
+    if !yes.is_empty() {
+        let summary = format!("NCCL goes straight into GPU memory from {}", yes.join(", "));
+        findings.push(Finding::pass(summary).evidence("gdr", "1"));
+    }
+    if no.is_empty() {
+        return findings;
+    }
+    let summary = format!("NCCL goes through the host's memory from {}", no.join(", "));
+    let finding = if yes.is_empty() {
+        Finding::fail(format!("{summary}: GPUDirect RDMA is off"))
+    } else {
+        Finding::warn(summary)
+    };
+    findings.push(finding.evidence("gdr", "0").fix(load()));
+    findings
+}
+
+fn before_kepler(name: &str, sm: Option<u32>) -> Finding {
+    let subject = Subject::Named(name.to_owned());
+    Finding::fail("it is older than Kepler, with which GPUDirect RDMA began")
+        .about(subject)
+        .evidence("sm", sm.map_or_else(String::new, |sm| sm.to_string()))
+}
+
+fn load() -> Fix {
+    Fix::manual(
+        "Find out why on the node itself",
+        "run `sudo gdr doctor --for nccl` there: it needs dma-buf or a peer-memory module, and a \
+         network plugin that uses it",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::import::{nccl_xml, topo_matrix};
+    use gdr_node::{Absence, Inventory, MemorySource, NumaLayout};
+
+    use super::*;
+    use crate::diagnosis::Outcome;
+
+    fn judged<T>(of: impl Fn(&Context<'_>, &Selection, &T) -> Diagnosis, capture: &T) -> Diagnosis {
+        let source = MemorySource::partial();
+        let inventory = Inventory::of_tree(Err(Absence::NotCollected), NumaLayout::unknown());
+        of(
+            &Context::new(&source, &inventory),
+            &Selection::all(),
+            capture,
+        )
+    }
+
+    fn verdicts(diagnosis: &Diagnosis, check: CheckId) -> Vec<Verdict> {
+        let found = diagnosis.findings.iter().filter(|it| it.check.id == check);
+        found.map(|judged| judged.finding.verdict).collect()
+    }
+
+    #[test]
+    fn a_matrix_gets_a_verdict_on_the_distances_and_on_nothing_else() {
+        let text = "\tGPU0\tGPU1\tGPU2\tNIC0\nGPU0\t X \tPIX\tSYS\tPXB\nGPU1\tPIX\t X \tSYS\tNODE\n\
+                    GPU2\tSYS\tSYS\t X \tSYS\nNIC0\tPXB\tNODE\tSYS\t X \n\n  NIC0: mlx5_3\n";
+        let matrix = topo_matrix::read_all(text).unwrap().remove(0);
+        let diagnosis = judged(of_matrix, &matrix);
+        assert_eq!(
+            verdicts(&diagnosis, DISTANCE),
+            [Verdict::Pass, Verdict::Warn, Verdict::Fail]
+        );
+        assert_eq!(diagnosis.outcome(), Outcome::Failure);
+        let known = |judged: &&crate::Reported| judged.finding.verdict != Verdict::Unknown;
+        let others = diagnosis.findings.iter().filter(known);
+        assert!(others.clone().all(|it| it.check.id == DISTANCE));
+    }
+
+    #[test]
+    fn gdr_of_an_nccl_dump_is_what_is_judged_first() {
+        let dump = |net: u32, gpu: u32| {
+            let text = format!(
+                "<system version=\"1\"><cpu numaid=\"0\" affinity=\"1\" arch=\"x86_64\" \
+                 vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"143\">\
+                 <pci busid=\"0000:10:00.0\" class=\"0x060400\" link_speed=\"32 GT/s\" \
+                 link_width=\"16\">\
+                 <pci busid=\"0000:12:00.0\" class=\"0x030200\" link_speed=\"32 GT/s\" \
+                 link_width=\"16\"><gpu dev=\"0\" sm=\"90\" rank=\"0\" gdr=\"{gpu}\"/></pci>\
+                 <pci busid=\"0000:13:00.0\" class=\"0x020700\" link_speed=\"32 GT/s\" \
+                 link_width=\"16\"><nic><net name=\"mlx5_0\" dev=\"0\" speed=\"400000\" \
+                 port=\"1\" gdr=\"{net}\"/></nic></pci></pci></cpu></system>"
+            );
+            judged(of_nccl, &nccl_xml::read(&text).unwrap())
+        };
+        let works = dump(1, 1);
+        assert_eq!(verdicts(&works, WAY_IN), [Verdict::Pass]);
+        assert_eq!(verdicts(&works, DISTANCE), [Verdict::Pass]);
+        assert_eq!(works.outcome(), Outcome::Undecided);
+        assert!(verdicts(&dump(0, 1), WAY_IN).contains(&Verdict::Fail));
+        assert!(verdicts(&dump(1, 0), WAY_IN).contains(&Verdict::Fail));
+    }
+}

@@ -1,0 +1,160 @@
+//! What GPUs, NVSwitches and their driver log.
+
+use super::{hand, likely, run, sure};
+use crate::checks::kernel_log::{expressions, xid};
+use crate::explain::Cause;
+
+const CATALOGUE: &str = "https://docs.nvidia.com/deploy/xid-errors/";
+
+pub(super) const CAUSES: &[Cause] = &[
+    Cause {
+        id: "gpu-memory-error",
+        title: "A GPU's memory had an error",
+        why: "Errors of two bits and rows that cannot be remapped end what ran on the GPU, and what \
+              was transferred cannot be trusted. A remapping that succeeded (Xid 63) is completed by \
+              a reset.",
+        patterns: &[
+            sure(r"\bxid \(pci:[0-9a-f:.]+\): (48|63|64|92|94|95|140|171|172)\b"),
+            likely(
+                r"\b(double bit|uncorrectable) ecc error|cudaerroreccuncorrectable|cuda_error_ecc_uncorrectable",
+            ),
+        ],
+        detail: Some(xid_of),
+        remedies: &[
+            run(
+                "See the counts, then reset the GPU",
+                "nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi --gpu-reset -i <GPU>",
+            ),
+            hand("Where it comes back: have the GPU replaced"),
+        ],
+        checks: &["klog.xid", "gpu.ecc"],
+        sources: &[CATALOGUE],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gpu-firmware",
+        title: "A GPU's own processors have stopped: it needs a reset",
+        why: "The driver's requests to the GPU's system processor (GSP) or microcontrollers are no \
+              longer answered. Programs hang, nvidia-smi hangs.",
+        patterns: &[
+            sure(r"\bxid \(pci:[0-9a-f:.]+\): (38|46|61|62|109|110|119|120|136|143|154|156|158)\b"),
+            likely(r"\btimeout after \d+s of waiting for rpc response from gpu"),
+            likely(r"\brminitadapter failed\b"),
+        ],
+        detail: Some(xid_of),
+        remedies: &[
+            run("Reset the GPU", "nvidia-smi --gpu-reset -i <GPU>"),
+            hand(
+                "Bring driver and firmware up to date; where it comes back, have the GPU replaced",
+            ),
+        ],
+        checks: &["klog.xid", "gpu.present"],
+        sources: &[CATALOGUE],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "nvlink-error",
+        title: "An NVLink had an error",
+        why: "Links retrain or stop. On machines with NVSwitches all GPUs of the fabric can be \
+              affected.",
+        patterns: &[
+            sure(r"\bxid \(pci:[0-9a-f:.]+\): (74|137|14[4-9]|150|155)\b"),
+            likely(r"\bnvlink\b.{0,40}\b(fatal|crc|replay|recovery) error"),
+        ],
+        detail: Some(xid_of),
+        remedies: &[
+            run(
+                "See which link",
+                "nvidia-smi nvlink --status; nvidia-smi nvlink --errorcounters",
+            ),
+            hand("Reset the GPUs; where it comes back, have the board replaced"),
+        ],
+        checks: &["klog.xid", "klog.sxid", "fabricmanager"],
+        sources: &[CATALOGUE],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "nvswitch-error",
+        title: "An NVSwitch had an error (SXid)",
+        why: "Fatal ones end every program that uses NVLink until GPUs and switches are reset.",
+        patterns: &[sure(expressions::SXID), sure(r"\bsxid \(pci:")],
+        remedies: &[
+            run(
+                "Reset GPUs and switches",
+                "nvidia-smi --gpu-reset && systemctl restart nvidia-fabricmanager",
+            ),
+            run("See the links", "nvidia-smi nvlink --errorcounters"),
+        ],
+        checks: &["klog.sxid", "fabricmanager"],
+        sources: &["NVIDIA Fabric Manager user guide: NVSwitch SXids"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gpu-program-fault",
+        title: "A program's work on the GPU failed: usually the program, not the machine",
+        why: "A kernel read or wrote where it may not, or was stopped. Other ranks then wait for this \
+              one, and NCCL reports time-outs.",
+        patterns: &[
+            sure(r"\bxid \(pci:[0-9a-f:.]+\): (8|11|13|31|32|43|44|45|68|69)\b"),
+            likely(
+                r"an illegal memory access was encountered|cudaerrorillegaladdress|cuda_error_illegal_address",
+            ),
+        ],
+        detail: Some(xid_of),
+        remedies: &[
+            run(
+                "Look for the fault in the program",
+                "compute-sanitizer <program>",
+            ),
+            hand("Where different programs fail on one GPU: reset it, then test its memory"),
+        ],
+        checks: &["klog.xid"],
+        sources: &[CATALOGUE],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gpu-xid",
+        title: "A GPU has reported an error (Xid)",
+        why: "NVIDIA's catalogue says what the number stands for and what to do.",
+        patterns: &[
+            likely(expressions::XID),
+            likely(r"\bxid \(pci:[0-9a-f:.]+\): \d+"),
+        ],
+        detail: Some(xid_of),
+        remedies: &[run("Look the number up", CATALOGUE)],
+        checks: &["klog.xid"],
+        sources: &[CATALOGUE],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "nccl-crash",
+        title: "A program has crashed in NCCL",
+        why: "A crash in libnccl.so is one of NCCL, of a plugin, or of how it was called: mixed \
+              versions in one process, a communicator that is used after its end. It says nothing \
+              of the node.",
+        patterns: &[
+            sure(expressions::NCCL_SEGFAULT),
+            likely(r"segmentation fault.{0,120}\blibnccl"),
+        ],
+        remedies: &[
+            hand("Take out network plugins, and use one version of NCCL in the whole job"),
+            run("See which is loaded", "NCCL_DEBUG=VERSION"),
+        ],
+        checks: &["klog.nccl_segfault"],
+        sources: &["leptonai/gpud, matcher NCCL"],
+        ..Cause::DEFAULT
+    },
+];
+
+/// What the Xid of a line stands for.
+fn xid_of(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line).to_lowercase();
+    let rest = &text[text.find("xid (pci:")?..];
+    let number = rest.split_once("): ")?.1;
+    let digits = number
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(number.len());
+    let number: u32 = number[..digits].parse().ok()?;
+    let meaning = xid::meaning_of(number)?;
+    Some(format!("Xid {number}: {meaning}"))
+}

@@ -1,0 +1,218 @@
+//! Communication libraries that were built or set without GPUDirect RDMA.
+
+use super::{follows, hand, likely, run, sure, weak};
+use crate::explain::{Cause, Kind, Strength};
+
+pub(super) const CAUSES: &[Cause] = &[
+    Cause {
+        id: "ucx-without-cuda",
+        title: "UCX or MPI takes GPU memory for host memory: it was built or started without CUDA",
+        why: "Without its CUDA modules UCX cannot see what kind of memory a pointer is. It then \
+              copies from GPU memory with the CPU, which ends in a segmentation fault \
+              (`invalid permissions for mapped object`), or registers it as host memory. The modules \
+              are missing where UCX was configured without --with-cuda, where UCX_TLS leaves out \
+              cuda_copy, or where the loader does not find them.",
+        patterns: &[
+            sure(r"invalid permissions for mapped object"),
+            sure(r"transport '?cuda(_copy|_ipc)?'? is not available"),
+            sure(
+                r"vram (memory )?(is |was )?(detected|classified|misclassified) as host|memory is detected as host",
+            ),
+            sure(
+                r"ucx (is|was) (not )?(built|compiled|configured) without (cuda|gpu)|ucx is not configured with cuda",
+            ),
+            likely(r"(cuda|gpu)(-| )aware.{0,40}(not|disabled|without)\b"),
+            likely(
+                r"unsupported (operation )?mem(ory)?[ _]type.{0,20}cuda|memory type cuda.{0,30}(not supported|unsupported)",
+            ),
+            likely(r"uct_cuda\S*\.so.{0,60}(cannot open|no such file|failed)"),
+        ],
+        remedies: &[
+            run(
+                "See whether UCX has the modules",
+                "ucx_info -d | grep -i cuda; ucx_info -v",
+            ),
+            run(
+                "Keep them in the list of transports",
+                "UCX_TLS=rc,cuda_copy,cuda_ipc,gdr_copy",
+            ),
+            hand("Build UCX with --with-cuda=<path>, and MPI with that UCX"),
+        ],
+        checks: &["peermem.loaded", "dmabuf.gpu"],
+        sources: &[
+            "openucx/ucx issues 6530, 7845, 9533",
+            "ai-dynamo/nixl pull requests 1385, 1393",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "efa-sync-memops",
+        title: "The EFA provider cannot set a CUDA attribute that this memory does not have",
+        why: "libfabric sets SYNC_MEMOPS on GPU memory that it registers or transfers. Memory of \
+              CUDA's virtual memory API (NCCL 2.19 and later, expandable segments) refuses it with \
+              CUDA_ERROR_NOT_SUPPORTED, and the registration ends in `Invalid argument`.",
+        patterns: &[
+            sure(r"cuda_set_sync_memops|unable to set memops for cuda"),
+            sure(r"cupointersetattribute.{0,60}not[_ ]supported"),
+            likely(r"fi_efa_set_cuda_sync_memops"),
+            weak(r"\befa\b.{0,60}unable to register mr"),
+        ],
+        remedies: &[
+            run(
+                "With libfabric 1.19 and earlier",
+                "FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
+            ),
+            hand("Bring libfabric and aws-ofi-nccl (the EFA installer) up to date"),
+            run(
+                "Or allocate without the virtual memory API",
+                "NCCL_CUMEM_ENABLE=0 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+            ),
+        ],
+        checks: &["dmabuf.gpu"],
+        sources: &[
+            "awslabs/awsome-distributed-ai issue 278",
+            "ofiwg/libfabric issue 12853, pull request 9459",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "ofi-without-gdr",
+        title: "libfabric's provider does not do GPUDirect RDMA here: data goes through host memory",
+        why: "The plugin asks for FI_HMEM and for a provider that does not call CUDA. An old \
+              libfabric, an instance type whose EFA has no RDMA, or a device without peer-to-peer \
+              leaves it without.",
+        patterns: &[
+            sure(r"could not disable cuda api usage for hmem"),
+            sure(r"gdr support reported to nccl but then couldn'?t be configured"),
+            sure(r"fi_hmem capability requires rdma, which this device does not support"),
+            sure(r"fi_hmem transfers that require peer to peer support will fail"),
+            likely(r"(hmem|gdr) .{0,30}(disabl\w+|not supported).{0,20}\b(gdr|provider|efa)"),
+            likely(r"selected provider is (tcp|sockets)\b"),
+            likely(r"support for dma-buf registrations: false"),
+        ],
+        remedies: &[
+            hand("Bring libfabric and aws-ofi-nccl (the EFA installer) up to date: 1.18 or later"),
+            run("See what the provider offers", "fi_info -p efa -c FI_HMEM"),
+            hand("Use an instance type whose EFA supports RDMA"),
+        ],
+        checks: &["dmabuf.gpu", "nic.driver"],
+        sources: &[
+            "aws/aws-ofi-nccl issue 278, pull request 286",
+            "ofiwg/libfabric issue 11256",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gdrcopy-library",
+        title: "libgdrapi.so is not found: small messages take the slow way",
+        why: "UCX, NVSHMEM and NCCL load GDRCopy's library at run time where it is there. Without it \
+              they work, with more latency for small messages; NVSHMEM's CPU handler needs it.",
+        patterns: &[
+            sure(r"gdrcopy library not found"),
+            sure(r"libgdrapi\.so\S*: cannot open shared object|failed to open libgdrapi"),
+            sure(r"could not load libgdrapi|gdrcopy support not available at compile time"),
+            likely(r"gdrcopy library is older than"),
+        ],
+        remedies: &[
+            run(
+                "Put a libgdrapi.so.2 where the loader looks: gdr's own needs no kernel module",
+                "LD_LIBRARY_PATH=<directory of libgdrapi.so.2>",
+            ),
+            run("Where it is not wanted", "NVSHMEM_DISABLE_GDRCOPY=1"),
+        ],
+        checks: &["gdrdrv"],
+        sources: &["NVIDIA/nvshmem src/modules/transport/common/transport_gdr_common.cpp"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "nixl-backend",
+        kind: Kind::Consequence,
+        title: "NIXL's backend failed: the reason stands in an earlier line of UCX or libfabric",
+        why: "NIXL_ERR_BACKEND passes on that registering memory or connecting failed below. With \
+              GPU memory the usual reasons are a UCX without CUDA modules and GPU memory that \
+              cannot be registered.",
+        patterns: &[
+            likely(r"\bnixl_err_backend\b|nixlbackenderror"),
+            likely(r"no available backends for mem type '?vram"),
+            likely(r"registermem: registration failed for the specified or all potential backends"),
+            weak(r"no (specified or )?potential backend (found|had|could)"),
+        ],
+        remedies: &[
+            run(
+                "Log more, and explain the whole log",
+                "UCX_LOG_LEVEL=info NIXL_LOG_LEVEL=debug",
+            ),
+            run(
+                "See whether UCX has its CUDA modules",
+                "ucx_info -d | grep -i cuda",
+            ),
+        ],
+        checks: &["peermem.loaded", "dmabuf.gpu", "dmabuf.nic"],
+        sources: &["ai-dynamo/nixl issues 177, 1628"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "nixl-metadata",
+        title: "NIXL does not know the peer: its metadata was never loaded, or was dropped",
+        why: "An agent needs a peer's metadata before it can transfer. It is missing where the \
+              exchange did not happen, and is dropped after a disconnect.",
+        patterns: &[
+            sure(r"metadata for remote agent .{0,120}not found"),
+            likely(r"\bnixl_err_not_found\b|nixlnotfounderror"),
+        ],
+        remedies: &[
+            hand("Exchange metadata again after the peer was restarted (add_remote_agent)"),
+            hand("Look for an earlier disconnect, and explain that one"),
+        ],
+        checks: &[],
+        sources: &["ai-dynamo/nixl issue 1983, src/core/nixl_agent.cpp"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "perftest-options",
+        title: "perftest reads its options in order: --use_cuda has to stand before its dependents",
+        why: "--use_cuda_dmabuf and --cuda_mem_type are refused where --use_cuda has not been read \
+              yet, and --use_cuda is unknown where perftest was built without CUDA.",
+        patterns: &[
+            sure(
+                r"\b(cuda|rocm|neuron|mlu|musa) (dma-?buf|mem type) cannot be used without (cuda|rocm|neuron|mlu|musa)",
+            ),
+            sure(r"(unrecognized|unknown|invalid) option '?(--)?use_(cuda|rocm)\w*"),
+        ],
+        remedies: &[
+            run(
+                "Put it first",
+                "ib_write_bw --use_cuda=0 --use_cuda_dmabuf ...",
+            ),
+            run(
+                "Where the option is unknown: build it with CUDA",
+                "./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h",
+            ),
+        ],
+        checks: &[],
+        sources: &["linux-rdma/perftest issue 336"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "shared-memory-small",
+        title: "Shared memory of the container is too small",
+        why: "NCCL's ranks of a node meet in /dev/shm, of which Docker gives 64 MiB.",
+        patterns: &[
+            sure(r"/dev/shm/nccl\S*.{0,80}no space left on device"),
+            sure(r"error while creating shared memory segment"),
+            follows(r"/dev/shm", r"no space left on device", Strength::Likely),
+            likely(r"shared memory.{0,60}(too small|insufficient|no space)"),
+            likely(r"\bbus error\b.{0,80}shared memory"),
+        ],
+        remedies: &[
+            run(
+                "Give the container more",
+                "docker run --shm-size=1g --ipc=host",
+            ),
+            hand("In Kubernetes: an emptyDir of medium Memory at /dev/shm"),
+        ],
+        checks: &["shm"],
+        sources: &["NVIDIA/nccl user guide: troubleshooting"],
+        ..Cause::DEFAULT
+    },
+];

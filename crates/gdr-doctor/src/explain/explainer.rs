@@ -1,0 +1,531 @@
+//! Reads a text and ranks the causes that it speaks of.
+
+use std::cmp::Reverse;
+use std::io::{self, Read};
+use std::sync::OnceLock;
+
+use super::channel::{self, Channel, Transport};
+use super::clean::{clean, excerpt, has_log_prefix, unquoted};
+use super::lines::{Line, Lines};
+use super::matcher::{Candidates, Matcher};
+use super::signs::{self, Sign};
+use super::usage::{GpuDirect, Usage};
+use super::{Cause, Explanation, Match, Pattern, Strength, causes};
+
+/// Within how many lines what belongs together stands.
+const TOGETHER: usize = 60;
+/// The longest line that may be the beginning or the rest of a wrapped one, in bytes.
+const WRAPPED: usize = 400;
+/// From this length on a line may have been cut within a word.
+const FULL_WIDTH: usize = 60;
+/// From this length on a line may have been wrapped; shorter ones are taken for the first part of
+/// what they say only where that has one meaning.
+const WORTH_WRAPPING: usize = 50;
+/// How much of a text is read at once.
+const CHUNK: usize = 1 << 16;
+
+/// The expression by which lines of channels are found; what they say is read without it.
+const CHANNEL: &str = r" via (net|p2p|shm|collnet)";
+
+/// What a text says.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The causes that it speaks of, likeliest first.
+    pub causes: Vec<Explanation>,
+    /// Whether it shows GPUDirect RDMA at work.
+    pub gpudirect: GpuDirect,
+}
+
+/// What an expression is for.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Channel,
+    /// Says what lines after it are about.
+    Context,
+    Cause {
+        cause: usize,
+        pattern: &'static Pattern,
+        after: Option<usize>,
+    },
+    Sign {
+        sign: &'static Sign,
+        after: Option<usize>,
+    },
+}
+
+struct Table {
+    matcher: Matcher,
+    roles: Vec<Role>,
+    causes: Vec<&'static Cause>,
+    /// What channels through host memory, and over sockets, speak of.
+    staged: Option<usize>,
+    sockets: Option<usize>,
+}
+
+fn table() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let causes: Vec<&'static Cause> = causes().collect();
+        let mut expressions = vec![CHANNEL];
+        let mut roles = vec![Role::Channel];
+        let mut contexts: Vec<(&'static str, usize)> = Vec::new();
+        let patterns = || {
+            let with_cause = |(place, cause): (usize, &&'static Cause)| {
+                cause.patterns.iter().map(move |pattern| (place, pattern))
+            };
+            causes.iter().enumerate().flat_map(with_cause)
+        };
+        let afters = patterns().filter_map(|(_, pattern)| pattern.after);
+        for text in afters.chain(signs::SIGNS.iter().filter_map(|sign| sign.after)) {
+            if contexts.iter().all(|(known, _)| *known != text) {
+                contexts.push((text, expressions.len()));
+                expressions.push(text);
+                roles.push(Role::Context);
+            }
+        }
+        let place_of = |after: Option<&'static str>| {
+            let after = after?;
+            let known = contexts.iter().find(|(known, _)| *known == after);
+            known.map(|(_, place)| *place)
+        };
+        for (cause, pattern) in patterns() {
+            expressions.push(pattern.text);
+            roles.push(Role::Cause {
+                cause,
+                pattern,
+                after: place_of(pattern.after),
+            });
+        }
+        for sign in signs::SIGNS {
+            expressions.push(sign.text);
+            roles.push(Role::Sign {
+                sign,
+                after: place_of(sign.after),
+            });
+        }
+        let of_id = |id| causes.iter().position(|cause: &&Cause| cause.id == id);
+        Table {
+            matcher: Matcher::new(expressions),
+            roles,
+            staged: of_id("gdr-unused"),
+            sockets: of_id("no-rdma-device"),
+            causes,
+        }
+    })
+}
+
+/// The causes that a text speaks of, likeliest first: see [`Explainer`].
+pub fn explain(text: &str) -> Vec<Explanation> {
+    let mut explainer = Explainer::new();
+    explainer.push(text.as_bytes());
+    explainer.finish().causes
+}
+
+/// What a text of any length says, in bounded memory.
+pub fn read(mut text: impl Read) -> io::Result<Answer> {
+    let mut explainer = Explainer::new();
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match text.read(&mut chunk) {
+            Ok(0) => return Ok(explainer.finish()),
+            Ok(length) => explainer.push(&chunk[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads a text piece by piece.
+///
+/// On one line only the surest causes count. A cause with a surer line comes first; of equals that
+/// which is spoken of first, for later errors often follow from earlier ones. What follows from
+/// other errors, and what does no harm, comes last.
+#[derive(Debug)]
+pub struct Explainer {
+    lines: Lines,
+    state: State,
+}
+
+impl Default for Explainer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Explainer {
+    /// Nothing is read yet.
+    pub fn new() -> Self {
+        Self {
+            lines: Lines::new(),
+            state: State::default(),
+        }
+    }
+
+    /// Reads on.
+    pub fn push(&mut self, text: &[u8]) {
+        let state = &mut self.state;
+        self.lines.push(text, &mut |line| state.line(line));
+    }
+
+    /// What all of it says.
+    pub fn finish(self) -> Answer {
+        let Self { lines, mut state } = self;
+        lines.finish(&mut |line| state.line(line));
+        state.finish()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    candidates: Candidates,
+    cleaned: Vec<u8>,
+    joined: Vec<u8>,
+    found: Vec<Option<Explanation>>,
+    usage: Usage,
+    /// A channel whose line may go on in the next one.
+    open_channel: Option<(Channel, usize, Vec<u8>, usize)>,
+    /// The line on which each expression last matched; 0 is never.
+    matched_on: Vec<usize>,
+    /// Lines that the one at hand may be the rest of, with their numbers, and how many there are.
+    before: [(usize, Vec<u8>); 2],
+    parts: usize,
+    /// What the line at hand says, for the surest of it to be kept.
+    spoken: Vec<(usize, Strength, usize)>,
+}
+
+impl State {
+    fn line(&mut self, line: Line<'_>) {
+        // A logger that wraps lines up as JSON writes line ends as `\n`.
+        let mut start = 0;
+        let mut from = 0;
+        while let Some(at) = line.bytes[from..].iter().position(|byte| *byte == b'\\') {
+            from += at + 1;
+            if line.bytes.get(from) == Some(&b'n') {
+                self.statement(line.number, &line.bytes[start..from - 1]);
+                from += 1;
+                start = from;
+            }
+        }
+        self.statement(line.number, &line.bytes[start..]);
+    }
+
+    fn statement(&mut self, number: usize, line: &[u8]) {
+        let line = unquoted(line.trim_ascii());
+        self.matched_on.resize(table().roles.len(), 0);
+        if let Some((mut channel, on, first, at)) = self.open_channel.take() {
+            if channel::continues_with_gpudirect(line) {
+                channel.transport = Transport::GpuDirect;
+            }
+            self.use_channel(channel, on, &first, at);
+        }
+        let mut buffer = std::mem::take(&mut self.cleaned);
+        // Most lines say nothing, and need no cleaning for that.
+        let text = if line.contains(&0x1b) || self.may_say_something(number, line) {
+            let text = clean(line, &mut buffer);
+            self.look_at(number, text);
+            text
+        } else {
+            line
+        };
+        if text.is_empty() || text.len() > WRAPPED {
+            self.parts = 0;
+        } else {
+            self.look_at_wrapped(number, text);
+        }
+        self.cleaned = buffer;
+    }
+
+    fn may_say_something(&mut self, number: usize, line: &[u8]) -> bool {
+        let table = table();
+        let places = table.matcher.candidates(line, &mut self.candidates);
+        places.iter().any(|place| match table.roles[*place] {
+            Role::Sign {
+                after: Some(context),
+                ..
+            } => together(self.matched_on.get(context).copied(), number),
+            _ => true,
+        })
+    }
+
+    /// What one line says.
+    fn look_at(&mut self, number: usize, line: &[u8]) {
+        let table = table();
+        let mut candidates = std::mem::take(&mut self.candidates);
+        let places = table.matcher.candidates(line, &mut candidates);
+        for place in places {
+            match table.roles[*place] {
+                Role::Channel => {
+                    if let Some((channel, at)) = channel::parse(line) {
+                        self.matched_on[*place] = number;
+                        self.channel(channel, number, line, at);
+                    }
+                }
+                Role::Context if table.matcher.find(*place, line).is_some() => {
+                    self.matched_on[*place] = number;
+                }
+                _ => {}
+            }
+        }
+        for place in places {
+            self.try_pattern(*place, number, line);
+        }
+        self.candidates = candidates;
+        self.keep_spoken(number, line);
+    }
+
+    fn channel(&mut self, channel: Channel, number: usize, line: &[u8], at: usize) {
+        if channel.open {
+            self.open_channel = Some((channel, number, line.to_vec(), at));
+        } else {
+            self.use_channel(channel, number, line, at);
+        }
+    }
+
+    fn use_channel(&mut self, channel: Channel, number: usize, line: &[u8], at: usize) {
+        self.usage.channel(channel, number, line, at);
+        let table = table();
+        let cause = match channel.transport {
+            Transport::HostMemory => table.staged,
+            Transport::Socket => table.sockets,
+            Transport::GpuDirect | Transport::SameNode => None,
+        };
+        if let Some(cause) = cause {
+            self.keep_cause(cause, number, line, Strength::Likely, at);
+        }
+    }
+
+    fn keep_cause(
+        &mut self,
+        cause: usize,
+        number: usize,
+        line: &[u8],
+        strength: Strength,
+        at: usize,
+    ) {
+        let table = table();
+        self.found.resize_with(table.causes.len(), || None);
+        let explanation = self.found[cause].get_or_insert_with(|| Explanation {
+            cause: table.causes[cause],
+            matches: Vec::new(),
+            details: Vec::new(),
+            lines: 0,
+        });
+        explanation.add(number, line, strength, at);
+    }
+
+    /// What a line says together with those before it that it may be the rest of.
+    fn look_at_wrapped(&mut self, number: usize, line: &[u8]) {
+        if has_log_prefix(line) {
+            self.parts = 0;
+        }
+        let mut joined = std::mem::take(&mut self.joined);
+        for first in (0..self.parts).rev() {
+            let parts = &self.before[first..self.parts];
+            let start = parts[0].0;
+            let least = if parts.iter().all(|(_, part)| part.len() >= WORTH_WRAPPING) {
+                Strength::Weak
+            } else {
+                Strength::Sure
+            };
+            joined.clear();
+            for (_, part) in parts {
+                joined.extend_from_slice(part);
+                joined.push(b' ');
+            }
+            joined.extend_from_slice(line);
+            let within_a_word = parts.len() == 1 && parts[0].1.len() >= FULL_WIDTH;
+            let cut = parts[0].1.len();
+            self.look_at_joined(start, &joined, least);
+            if within_a_word {
+                joined.remove(cut);
+                self.look_at_joined(start, &joined, least);
+            }
+        }
+        self.joined = joined;
+        if self.parts == self.before.len() {
+            self.before.rotate_left(1);
+            self.parts -= 1;
+        }
+        let (on, text) = &mut self.before[self.parts];
+        *on = number;
+        text.clear();
+        text.extend_from_slice(line);
+        self.parts += 1;
+    }
+
+    /// What lines say that none of them says alone, by patterns that are sure enough.
+    fn look_at_joined(&mut self, start: usize, line: &[u8], least: Strength) {
+        let table = table();
+        let mut candidates = std::mem::take(&mut self.candidates);
+        for place in table.matcher.candidates(line, &mut candidates) {
+            if self.matched_on[*place] >= start {
+                continue;
+            }
+            match table.roles[*place] {
+                Role::Channel => {
+                    if let Some((channel, at)) = channel::parse(line) {
+                        self.matched_on[*place] = start;
+                        self.channel(channel, start, line, at);
+                    }
+                }
+                Role::Cause { pattern, .. } if pattern.strength < least => {}
+                _ => self.try_pattern(*place, start, line),
+            }
+        }
+        self.candidates = candidates;
+        self.keep_spoken(start, line);
+    }
+
+    fn try_pattern(&mut self, place: usize, number: usize, line: &[u8]) {
+        let table = table();
+        let after = match table.roles[place] {
+            Role::Cause { after, .. } | Role::Sign { after, .. } => after,
+            Role::Channel | Role::Context => return,
+        };
+        if after.is_some_and(|context| !together(Some(self.matched_on[context]), number)) {
+            return;
+        }
+        let Some(at) = table.matcher.find(place, line) else {
+            return;
+        };
+        self.matched_on[place] = number;
+        match table.roles[place] {
+            Role::Cause { cause, pattern, .. } => self.spoken.push((cause, pattern.strength, at)),
+            Role::Sign { sign, .. } => self.usage.sign(sign.proof, number, line, at),
+            Role::Channel | Role::Context => {}
+        }
+    }
+
+    /// Keeps the surest of what a line says.
+    fn keep_spoken(&mut self, number: usize, line: &[u8]) {
+        let Some(surest) = self.spoken.iter().map(|(_, strength, _)| *strength).max() else {
+            return;
+        };
+        let mut spoken = std::mem::take(&mut self.spoken);
+        spoken.sort_unstable();
+        spoken.dedup_by_key(|(cause, strength, _)| (*cause, *strength));
+        for (cause, strength, at) in spoken.drain(..) {
+            if strength == surest {
+                self.keep_cause(cause, number, line, strength, at);
+            }
+        }
+        self.spoken = spoken;
+    }
+
+    fn finish(mut self) -> Answer {
+        if let Some((channel, number, line, at)) = self.open_channel.take() {
+            self.use_channel(channel, number, &line, at);
+        }
+        let mut causes: Vec<Explanation> = self.found.into_iter().flatten().collect();
+        causes.sort_by_key(|it| {
+            (
+                it.cause.kind,
+                Reverse(it.strength()),
+                it.matches.first().map(|first| first.line),
+                Reverse(it.lines),
+            )
+        });
+        let gpudirect = self.usage.finish();
+        Answer { causes, gpudirect }
+    }
+}
+
+/// Whether what matched on a line, which is 0 where it never did, belongs to what stands here.
+fn together(on: Option<usize>, number: usize) -> bool {
+    on.is_some_and(|on| on != 0 && number.saturating_sub(on) <= TOGETHER)
+}
+
+impl Explanation {
+    /// Counts a line, and keeps it where it is among the first, or surer than all that are kept.
+    fn add(&mut self, number: usize, line: &[u8], strength: Strength, at: usize) {
+        if self.matches.last().is_some_and(|last| last.line == number) {
+            return;
+        }
+        self.lines += 1;
+        if let Some(detail) = self.cause.detail.and_then(|detail| detail(line))
+            && self.details.len() < Self::MAX_MATCHES
+            && !self.details.contains(&detail)
+        {
+            self.details.push(detail);
+        }
+        let surer = self.matches.iter().all(|it| it.strength < strength);
+        if self.matches.len() == Self::MAX_MATCHES {
+            if !surer {
+                return;
+            }
+            self.matches.pop();
+        }
+        self.matches.push(Match {
+            line: number,
+            text: excerpt(line, at),
+            strength,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MAX_LINE;
+    use super::*;
+
+    fn ids(text: &str) -> Vec<&'static str> {
+        explain(text).iter().map(|it| it.cause.id).collect()
+    }
+
+    #[test]
+    fn every_pattern_is_a_regular_expression_that_has_a_literal() {
+        assert_eq!(table().matcher.faults(), [""; 0]);
+        // Those without one are tried only where something else has stood before.
+        let roles = table().matcher.without_literals();
+        let roles = roles.into_iter().map(|place| table().roles[place]);
+        for role in roles {
+            assert!(
+                matches!(role, Role::Sign { after: Some(_), .. }),
+                "{role:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn flushed_work_comes_after_what_failed() {
+        let found = ids(
+            "NET/IB : Got completion from peer 10.0.0.2<4791> with status=5 opcode=0 len=0 vendor err 249\n\
+             NET/IB : Got completion from peer 10.0.0.2<4791> with status=12 opcode=1 len=0 vendor err 129\n",
+        );
+        assert_eq!(found, ["transport-timeout", "flush-error"]);
+    }
+
+    #[test]
+    fn a_log_of_nothing_in_particular_is_not_explained() {
+        assert_eq!(ids("all is well\n\n12345 GB/s"), [""; 0]);
+    }
+
+    #[test]
+    fn the_end_of_a_long_line_is_read_and_a_storm_is_counted() {
+        let storm = "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context\n";
+        let text = format!("{} {storm}{}", "x".repeat(MAX_LINE * 4), storm.repeat(999));
+        let found = explain(&text);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].lines, 1000);
+        assert_eq!(found[0].matches.len(), Explanation::MAX_MATCHES);
+        assert_eq!(found[0].matches[0].line, 1);
+        assert!(found[0].matches[0].text.len() < 1000);
+    }
+
+    #[test]
+    fn text_in_pieces_says_what_it_says_in_one() {
+        let text = "NCCL WARN Call to ibv_reg_mr failed with error Bad address\n".repeat(3);
+        let whole = explain(&text);
+        let mut explainer = Explainer::new();
+        for byte in text.as_bytes() {
+            explainer.push(&[*byte]);
+        }
+        let pieces = explainer.finish().causes;
+        assert_eq!(whole.len(), pieces.len());
+        assert_eq!(whole[0].matches, pieces[0].matches);
+        assert_eq!(
+            read(text.as_bytes()).unwrap().causes[0].matches,
+            whole[0].matches
+        );
+    }
+}

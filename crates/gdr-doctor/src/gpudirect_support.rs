@@ -1,0 +1,328 @@
+//! The two ways by which a NIC reaches GPU memory, dma-buf and a peer-memory module, and whether a
+//! node has what each of them needs.
+
+use gdr_node::pci::{DeviceId, VendorId};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, virtual_path};
+
+use crate::context::{Context, Nic, Pair};
+use crate::facts::Flavour;
+use crate::finding::{Evidence, Finding};
+
+/// The first driver whose open module exports dma-buf.
+pub(crate) const DMABUF_DRIVER: [u32; 1] = [515];
+/// The first kernel whose RDMA stack imports dma-buf (`ib_umem_dmabuf_get`).
+pub(crate) const DMABUF_KERNEL: [u32; 2] = [5, 12];
+
+/// Whether something is there, in words, and what that rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Support {
+    /// Whether it is.
+    pub(crate) is: Datum<bool>,
+    /// A clause about it.
+    pub(crate) why: String,
+    evidence: Vec<Evidence>,
+}
+
+impl Support {
+    fn new(is: Datum<bool>, why: impl Into<String>) -> Self {
+        Self {
+            is,
+            why: why.into(),
+            evidence: Vec::new(),
+        }
+    }
+
+    fn evidence(mut self, source: impl Into<String>, value: impl Into<String>) -> Self {
+        self.evidence.push(Evidence {
+            source: source.into(),
+            value: value.into(),
+        });
+        self
+    }
+
+    /// Whether it is known not to be there.
+    pub(crate) fn no(&self) -> bool {
+        self.is == Ok(false)
+    }
+
+    /// Puts what it rests on into a finding.
+    pub(crate) fn onto(&self, mut finding: Finding) -> Finding {
+        finding.evidence.extend(self.evidence.iter().cloned());
+        finding
+    }
+}
+
+/// Whether a GPU exports its memory as dma-buf: as the CUDA driver says, otherwise by the rule
+/// that the open module does from 515 on, on a kernel that has what it takes.
+pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
+    let facts = context.facts();
+    let asked = (facts.cuda.as_ref().ok())
+        .and_then(|cuda| cuda.device(gpu))
+        .and_then(|device| device.dma_buf_supported);
+    if let Some(is) = asked {
+        let why = if is {
+            "the CUDA driver says that it exports dma-buf"
+        } else {
+            "the CUDA driver says that it exports no dma-buf"
+        };
+        return Support::new(Ok(is), why).evidence(
+            "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED",
+            u8::from(is).to_string(),
+        );
+    }
+    let no = |why: String| Support::new(Ok(false), why);
+    let driver = match &facts.nvidia {
+        Ok(driver) => driver,
+        Err(Absence::Missing) => return no("the NVIDIA driver is not loaded".to_owned()),
+        absent => {
+            let absence = absent.by_ref().map(|_| false);
+            return Support::new(absence, "the NVIDIA driver's version");
+        }
+    };
+    let of_driver = |answer: Support| {
+        answer.evidence(
+            "/proc/driver/nvidia/version",
+            format!("{} module, version {driver}", driver.flavour),
+        )
+    };
+    if driver.flavour == Flavour::Proprietary {
+        return of_driver(no(
+            "the proprietary NVIDIA module exports no dma-buf".to_owned()
+        ));
+    }
+    if !driver.version.is_at_least(&DMABUF_DRIVER) {
+        return of_driver(no(format!(
+            "driver {driver} is older than 515, the first that exports dma-buf"
+        )));
+    }
+    let kernel = match &facts.kernel {
+        Ok(kernel) => kernel,
+        absent => {
+            let absence = absent.by_ref().map(|_| false);
+            return of_driver(Support::new(absence, "the kernel's version"));
+        }
+    };
+    let of_kernel =
+        |answer: Support| answer.evidence("/proc/sys/kernel/osrelease", kernel.to_string());
+    if !kernel.is_at_least(&DMABUF_KERNEL) {
+        return of_kernel(no(format!(
+            "kernel {kernel} is older than 5.12, the first whose RDMA stack imports dma-buf"
+        )));
+    }
+    if let Ok(config) = context.text(virtual_path::KERNEL_CONFIG) {
+        let lacks = ["CONFIG_DMA_SHARED_BUFFER", "CONFIG_PCI_P2PDMA"]
+            .into_iter()
+            .find(|name| !config.lines().any(|line| line == format!("{name}=y")));
+        if let Some(lacks) = lacks {
+            return no(format!("the kernel was built without {lacks}"))
+                .evidence("the kernel's configuration", format!("{lacks} is not set"));
+        }
+    }
+    of_kernel(of_driver(Support::new(
+        Ok(true),
+        "the open module of this version exports dma-buf on this kernel",
+    )))
+}
+
+/// Whether a NIC's driver imports dma-buf: as it says itself. Otherwise only that it cannot is to
+/// be known.
+pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Support {
+    let facts = context.facts();
+    let asked = (facts.verbs.as_ref().ok())
+        .and_then(|verbs| verbs.device(&nic.name))
+        .and_then(|device| device.dma_buf.as_deref());
+    let source = "ibv_reg_dmabuf_mr with a bad descriptor";
+    match asked {
+        Some("supported") => {
+            return Support::new(Ok(true), "its driver imports dma-buf")
+                .evidence(source, "supported");
+        }
+        Some("unsupported") => {
+            return Support::new(Ok(false), "its driver does not import dma-buf")
+                .evidence(source, "unsupported");
+        }
+        _ => {}
+    }
+    let old = (facts.kernel.as_ref().ok()).filter(|kernel| !kernel.is_at_least(&DMABUF_KERNEL));
+    // MLNX_OFED brings a newer RDMA stack into older kernels.
+    let ofed = facts.module("mlx_compat").is_ok();
+    if let (Some(kernel), false) = (old, ofed) {
+        return Support::new(
+            Ok(false),
+            format!(
+                "kernel {kernel} is older than 5.12, the first whose RDMA stack imports dma-buf"
+            ),
+        )
+        .evidence("/proc/sys/kernel/osrelease", kernel.to_string());
+    }
+    let answer = Support::new(
+        Err(Absence::NotCollected),
+        "whether its driver imports dma-buf",
+    );
+    match asked {
+        Some(why) => answer.evidence(source, why),
+        None => answer,
+    }
+}
+
+/// Whether a pair of GPU and NIC has what dma-buf needs.
+pub(crate) fn dmabuf_of_pair(context: &Context<'_>, pair: &Pair<'_>) -> Datum<bool> {
+    let gpu = dmabuf_of_gpu(context, pair.gpu.bdf);
+    let nic = dmabuf_of_nic(context, &pair.nic);
+    if gpu.no() || nic.no() {
+        return Ok(false);
+    }
+    gpu.is.and(nic.is)
+}
+
+/// Whether every pair that a job would use has what dma-buf needs. [`Absence::Missing`] where there
+/// is no pair.
+pub(crate) fn dmabuf_everywhere(context: &Context<'_>) -> Datum<bool> {
+    let mut everywhere = Err(Absence::Missing);
+    for pair in context.nearest_pairs() {
+        match dmabuf_of_pair(context, pair) {
+            Ok(false) => return Ok(false),
+            Ok(true) if everywhere == Err(Absence::Missing) => {
+                everywhere = Ok(true);
+            }
+            Ok(true) => {}
+            absent => everywhere = absent,
+        }
+    }
+    everywhere
+}
+
+/// The peer-memory modules, today's first.
+pub(crate) const PEER_MODULES: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
+
+/// The peer-memory module that is loaded; [`Absence::Missing`] where none is.
+pub(crate) fn peer_module(context: &Context<'_>) -> Datum<&'static str> {
+    let facts = context.facts();
+    for name in PEER_MODULES {
+        let loaded = facts.module(name).is_ok()
+            || context
+                .text(&format!("/sys/module/{name}/initstate"))
+                .is_ok();
+        if loaded {
+            return Ok(name);
+        }
+    }
+    facts.modules.by_ref().and(Err(Absence::Missing))
+}
+
+/// The DMA function of a ConnectX (rdma-core `kernel-boot/rdma_topo`).
+const DMA_FUNCTION: DeviceId = DeviceId(0x2100);
+
+/// The functions by which ConnectX-8 and later reach GPU memory beside their own.
+pub(crate) fn dma_functions(context: &Context<'_>) -> Vec<Bdf> {
+    let tree = context.inventory.tree.as_ref().ok();
+    tree.into_iter()
+        .flat_map(|tree| tree.functions())
+        .filter(|function| {
+            function.identity.vendor == Some(VendorId::MELLANOX)
+                && function.identity.device == Some(DMA_FUNCTION)
+        })
+        .map(|function| function.bdf)
+        .collect()
+}
+
+/// The name of a GPU: of CUDA, of the driver, or of the tool that listed it.
+pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
+    let asked = (context.facts().cuda.as_ref().ok())
+        .and_then(|cuda| cuda.device(gpu))
+        .and_then(|device| device.name.clone());
+    let driver = || {
+        let path = format!("/proc/driver/nvidia/gpus/{gpu}/information");
+        let text = context.text(&path).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+        Some(line.trim().to_owned())
+    };
+    // What a listing does not know it calls `Device 2bb5`.
+    let listed = || {
+        let name = context.function(gpu)?.identity.name.clone()?;
+        (!name.contains(" Device ")).then_some(name)
+    };
+    asked.or_else(driver).or_else(listed)
+}
+
+/// The model of a NIC: as a listing names it, else as its driver numbers it.
+pub(crate) fn nic_model(context: &Context<'_>, nic: &Nic<'_>) -> Option<String> {
+    let identity = context.function(nic.bdf).map(|function| &function.identity);
+    let listed = || {
+        let name = identity?.name.clone()?;
+        (!name.contains(" Device ")).then_some(name)
+    };
+    let driver = || {
+        let path = format!("/sys/class/infiniband/{}/hca_type", nic.name);
+        let kind = context.text(&path).ok()?;
+        (!kind.is_empty()).then_some(kind)
+    };
+    let numbers = || Some(format!("{}:{}", identity?.vendor?, identity?.device?));
+    listed().or_else(driver).or_else(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{Inventory, MemorySource, example};
+
+    use super::*;
+
+    fn of_gpu(node: &MemorySource) -> Support {
+        let inventory = Inventory::read(node);
+        dmabuf_of_gpu(
+            &Context::new(node, &inventory),
+            example::GPUS[0].parse().unwrap(),
+        )
+    }
+
+    fn unasked() -> MemorySource {
+        example::healthy().without(virtual_path::CUDA_DEVICES)
+    }
+
+    #[test]
+    fn without_cuda_flavour_version_and_kernel_decide() {
+        assert_eq!(of_gpu(&unasked()).is, Ok(true));
+        let version = "/proc/driver/nvidia/version";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n";
+        assert!(of_gpu(&unasked().file(version, closed)).no());
+        let old = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  510.1.2  Release\n";
+        assert!(of_gpu(&unasked().file(version, old)).no());
+        assert!(of_gpu(&unasked().without(version)).no());
+        let kernel = unasked().file("/proc/sys/kernel/osrelease", "5.4.0-200-generic\n");
+        assert!(of_gpu(&kernel).no());
+        let config = unasked().file(virtual_path::KERNEL_CONFIG, "CONFIG_DMA_SHARED_BUFFER=y\n");
+        assert!(of_gpu(&config).why.contains("CONFIG_PCI_P2PDMA"));
+        assert_eq!(
+            of_gpu(&MemorySource::partial()).is,
+            Err(Absence::NotCollected)
+        );
+    }
+
+    #[test]
+    fn what_cuda_says_counts_more_than_the_rule() {
+        let says_no = example::healthy().file(
+            virtual_path::CUDA_DEVICES,
+            format!(
+                "{{\"devices\":[{{\"pci\":\"{}\",\"dma_buf_supported\":false}}]}}",
+                example::GPUS[0]
+            ),
+        );
+        assert!(of_gpu(&says_no).no());
+    }
+
+    #[test]
+    fn one_nic_that_cannot_is_enough_for_not_everywhere() {
+        let everywhere = |node: &MemorySource| {
+            let inventory = Inventory::read(node);
+            dmabuf_everywhere(&Context::new(node, &inventory))
+        };
+        assert_eq!(everywhere(&example::healthy()), Ok(true));
+        let unasked = example::healthy().without(virtual_path::VERBS_DEVICES);
+        assert_eq!(everywhere(&unasked), Err(Absence::NotCollected));
+        let old = unasked
+            .file("/proc/sys/kernel/osrelease", "5.4.0\n")
+            .file("/proc/modules", "");
+        assert_eq!(everywhere(&old), Ok(false));
+        assert_eq!(everywhere(&MemorySource::new()), Err(Absence::Missing));
+    }
+}

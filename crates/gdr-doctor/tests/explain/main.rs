@@ -1,0 +1,193 @@
+//! Error texts, and the cause that `explain` names first.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use gdr_doctor::explain::{MAX_LINE, causes, explain};
+use proptest::prelude::*;
+
+use self::healthy::HEALTHY;
+use self::texts::texts;
+
+mod healthy;
+mod texts;
+mod usage;
+
+fn first(text: &str) -> &'static str {
+    explain(text).first().map_or("nothing", |it| it.cause.id)
+}
+
+/// Fails with all wrong texts.
+fn assert_none_wrong(wrong: &[String]) {
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn the_right_cause_comes_first() {
+    let mut wrong = Vec::new();
+    for (cause, text) in texts() {
+        if first(text) != cause {
+            wrong.push(format!("{text}: {}, not {cause}", first(text)));
+        }
+    }
+    assert_none_wrong(&wrong);
+}
+
+#[test]
+fn a_text_that_has_one_cause_names_no_other() {
+    // Both are true of these.
+    let several = [
+        "failed to create mr",
+        "qpn",
+        "Bad address.",
+        "HMEM transfers",
+        "Disabled for HCA",
+        "Channel",
+    ];
+    let mut wrong = Vec::new();
+    for (cause, text) in texts() {
+        let found = explain(text);
+        let others: Vec<&str> = found.iter().skip(1).map(|it| it.cause.id).collect();
+        if text.lines().count() == 1
+            && !others.is_empty()
+            && !several.iter().any(|it| text.contains(it))
+        {
+            wrong.push(format!("{text}: {cause}, and {others:?}"));
+        }
+    }
+    assert_none_wrong(&wrong);
+}
+
+#[test]
+fn a_healthy_text_has_no_cause() {
+    let mut wrong = Vec::new();
+    for text in HEALTHY {
+        if first(text) != "nothing" {
+            let found = explain(text);
+            wrong.push(format!("{text}: {} by {:?}", first(text), found[0].matches));
+        }
+    }
+    assert_none_wrong(&wrong);
+}
+
+#[test]
+fn healthy_lines_in_a_row_have_no_cause() {
+    let all = HEALTHY.join("\n");
+    let found = explain(&all);
+    let named: Vec<_> = found.iter().map(|it| (it.cause.id, &it.matches)).collect();
+    assert!(named.is_empty(), "{named:?}");
+}
+
+#[test]
+fn what_loggers_put_around_a_message_changes_nothing() {
+    let wrappers: [(&str, &str); 11] = [
+        ("[  812.345678] ", ""),
+        ("[Sun Feb 23 16:24:18 2025] ", ""),
+        ("Nov 22 07:31:54 gpu-node-17 kernel: ", ""),
+        ("6,3973,227996636,-;", ""),
+        ("2025-08-21T10:00:00.123456789Z stderr F ", ""),
+        (
+            "{\"log\":\"",
+            "\\n\",\"stream\":\"stderr\",\"time\":\"2025-08-21T10:00:00.1Z\"}",
+        ),
+        ("[1,12]<stderr>:", "\r"),
+        ("> ", ""),
+        ("\u{1b}[1;31m", "\u{1b}[0m"),
+        ("(RayWorker pid=4242, ip=10.0.0.1) ", ""),
+        ("[rank3]: ", ""),
+    ];
+    let mut wrong = Vec::new();
+    for (cause, text) in texts() {
+        for (before, after) in wrappers {
+            let lines: Vec<String> = (text.lines())
+                .map(|line| format!("{before}{line}{after}"))
+                .collect();
+            let wrapped = lines.join("\n");
+            // A time in front takes a line from those that begin with a word.
+            if first(&wrapped) != cause {
+                wrong.push(format!("{wrapped}: {}, not {cause}", first(&wrapped)));
+            }
+        }
+        for changed in [
+            text.to_uppercase(),
+            text.to_lowercase(),
+            text.replace('\n', "\r\n"),
+        ] {
+            if first(&changed) != cause {
+                wrong.push(format!("{changed}: {}, not {cause}", first(&changed)));
+            }
+        }
+    }
+    assert_none_wrong(&wrong);
+}
+
+#[test]
+fn a_wrapped_message_means_what_it_means_on_one_line() {
+    let mut wrong = Vec::new();
+    for (cause, text) in texts().filter(|(_, text)| !text.contains('\n')) {
+        // As a terminal does it, within words.
+        let hard: Vec<String> = (text.chars().collect::<Vec<char>>())
+            .chunks(80)
+            .map(|line| line.iter().collect())
+            .collect();
+        // As a mail program does it, between words.
+        let mut soft = vec![String::new()];
+        for word in text.split(' ') {
+            if soft[soft.len() - 1].len() + word.len() > 72 {
+                soft.push(String::new());
+            }
+            let line = soft.last_mut().unwrap();
+            line.push_str(word);
+            line.push(' ');
+        }
+        for lines in [hard, soft] {
+            if lines.len() > 3 {
+                continue;
+            }
+            let wrapped = lines.join("\n");
+            if first(&wrapped) != cause {
+                wrong.push(format!("{wrapped}: {}, not {cause}", first(&wrapped)));
+            }
+        }
+    }
+    assert_none_wrong(&wrong);
+}
+
+#[test]
+fn every_cause_is_named_by_a_text() {
+    for cause in causes() {
+        assert!(
+            texts().any(|(id, _)| id == cause.id),
+            "{} has no text",
+            cause.id
+        );
+    }
+}
+
+#[test]
+fn of_a_log_the_surest_cause_comes_first_and_its_lines_are_shown() {
+    let log = "\
+host:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE
+host:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0
+host:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.1.1.2<48344> with error 4, opcode 0, len 0, vendor err 81
+host:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.1.1.2<48344> with error 5, opcode 0, len 0, vendor err 249
+";
+    let found = explain(log);
+    let ids: Vec<&str> = found.iter().map(|it| it.cause.id).collect();
+    assert_eq!(ids, ["acs-redirect", "gdr-unused", "flush-error"]);
+    assert_eq!(found[0].matches[0].line, 3);
+}
+
+proptest! {
+    #[test]
+    fn no_text_is_too_strange(text in "\\PC{0,200}(\n\\PC{0,200}){0,20}") {
+        for explanation in explain(&text) {
+            prop_assert!(!explanation.matches.is_empty());
+            prop_assert!(explanation.matches.iter().all(|it| it.text.len() <= MAX_LINE));
+        }
+    }
+}

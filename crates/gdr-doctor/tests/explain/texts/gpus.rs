@@ -1,0 +1,50 @@
+//! Texts of causes of GPUs, NVLink and NVSwitch.
+
+use super::Texts;
+
+pub(crate) const TEXTS: Texts = &[
+    (
+        "gpu-memory-error",
+        &[
+            "NVRM: Xid (PCI:0000:18:00): 48, pid=1, DBE (Double Bit Error)",
+            "NVRM: Xid (PCI:0000:9b:00): 94, pid=4242, name=python3, Contained: CE User Channel (0x9)",
+            "CUDA error: uncorrectable ECC error encountered",
+        ],
+    ),
+    (
+        "gpu-firmware",
+        &[
+            "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103",
+            "NVRM: Xid (PCI:0000:9b:00): 62, pid='<unknown>', name=<unknown>, 2027(2d00) 00000000",
+            "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)",
+        ],
+    ),
+    (
+        "nvlink-error",
+        &[
+            "NVRM: Xid (PCI:0000:9b:00): 74, pid='<unknown>', NVLink: fatal error detected on link 3",
+            "NVRM: Xid (PCI:0000:9b:00): 145, RLW_SRC_TRACK Nonfatal XC0 i0 Link 09",
+        ],
+    ),
+    (
+        "nvswitch-error",
+        &["nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"],
+    ),
+    (
+        "gpu-program-fault",
+        &[
+            "NVRM: Xid (PCI:0000:18:00): 31, pid=123, name=python, Ch 00000008, intr 00000000. MMU Fault",
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+        ],
+    ),
+    (
+        "gpu-xid",
+        &["NVRM: Xid (PCI:0000:18:00): 999, pid=1, something new"],
+    ),
+    (
+        "nccl-crash",
+        &[
+            "python3[4242]: segfault at 18 ip 00007f7e4a2b sp 00007f error 4 in libnccl.so.2.20.5[7f7e49000000+d000000]",
+        ],
+    ),
+];

@@ -1,0 +1,66 @@
+//! Texts of causes of communication libraries and their options.
+
+use super::Texts;
+
+pub(crate) const TEXTS: Texts = &[
+    (
+        "ucx-without-cuda",
+        &[
+            "[hawk-ai09:26686:0:26686] Caught signal 11 (Segmentation fault: invalid permissions for mapped object at address 0x7f4785200200)",
+            "ucp_context.c:779  UCX  WARN  transport 'cuda_copy' is not available, please use one or more of: cma, dc, rc",
+            "W0603 ucx_utils.cpp:10] memory is detected as host memory, check that UCX is configured with CUDA support",
+            "NIXL: VRAM memory is detected as host by UCX",
+        ],
+    ),
+    (
+        "efa-sync-memops",
+        &[
+            "libfabric:652244:1713524816::core:core:cuda_set_sync_memops():207<warn> Failed to perform cuPointerSetAttribute: CUDA_ERROR_NOT_SUPPORTED:operation not supported\nlibfabric:652244:1713524816::efa:mr:efa_mr_hmem_setup():254<warn> unable to set memops for cuda ptr\nlibfabric:652244:1713524816::efa:mr:efa_mr_regattr():1014<warn> Unable to register MR: Invalid argument",
+            "set FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
+        ],
+    ),
+    (
+        "ofi-without-gdr",
+        &[
+            "NCCL WARN NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR",
+            "NCCL WARN NET/OFI GDR support reported to NCCL but then couldn't be configured on an endpoint.  Cannot continue.",
+            "libfabric:462:1673041636:efa:core:rxr_info_to_rxr():506<warn> FI_HMEM capability requires RDMA, which this device does not support.",
+        ],
+    ),
+    (
+        "gdrcopy-library",
+        &[
+            "NVSHMEM INFO GDRCopy library not found. disabling GDRCopy.",
+            "NCCL INFO NET/OFI Could not load libgdrapi.so",
+            "NCCL WARN Failed to open libgdrapi.so - libgdrapi.so: cannot open shared object file: No such file or directory",
+        ],
+    ),
+    (
+        "nixl-backend",
+        &[
+            "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND",
+            "E1104 06:35:19.118512 2368741 nixl_agent.cpp:473] registerMem: registration failed for the specified or all potential backends",
+        ],
+    ),
+    (
+        "nixl-metadata",
+        &[
+            "E0722 nixl_agent.cpp:840] createXferReq: metadata for remote agent 'decode-0' not found",
+            "nixlNotFoundError: NIXL_ERR_NOT_FOUND",
+        ],
+    ),
+    (
+        "perftest-options",
+        &[
+            "CUDA DMA-BUF cannot be used without CUDA\n Parser function exited with Error",
+            "ib_write_bw: unrecognized option '--use_cuda=0'",
+        ],
+    ),
+    (
+        "shared-memory-small",
+        &[
+            "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-aBcDeF (size 9637888)",
+            "NCCL WARN Call to posix_fallocate failed : No space left on device for /dev/shm/nccl-X, No space left on device",
+        ],
+    ),
+];

@@ -1,0 +1,42 @@
+//! Texts of causes of mlx5 NICs.
+
+use super::Texts;
+
+pub(crate) const TEXTS: Texts = &[
+    (
+        "nic-firmware",
+        &[
+            "mlx5_core 0000:19:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
+            "mlx5_core 0000:5e:00.1: mlx5_health_try_recover:339:(pid 1): handling bad device here\nmlx5_core 0000:5e:00.1: print_health_info: Fatal error",
+            "2019-06-02T16:13:44.884Z: [1,12]<stdout>:container:815:864 [0] transport/net_ib.cu:80 NCCL WARN NET/IB : Got async event : local catastrophic error",
+            "mlx5_core 0000:19:00.0: wait_fw_init:202:(pid 1): Waiting for FW initialization, timeout abort in 100s (0xffffffff)",
+            "mlx5_core: probe of 0000:19:00.0 failed with error -12",
+            "mlx5_core 0000:19:00.0: mlx5_fw_fatal_reporter_err_work:654:(pid 1): fw fatal",
+        ],
+    ),
+    (
+        "nic-heat-or-power",
+        &[
+            "mlx5_core 0000:19:00.0: temp_warn:172:(pid 0): High temperature on sensors with bit set 0 1",
+            "mlx5_core 0000:19:00.0: mlx5_pcie_event:301:(pid 268): Detected insufficient power on the PCIe slot (27W).",
+        ],
+    ),
+    (
+        "nic-cable",
+        &["mlx5_core 0000:19:00.0: Port module event: module 0, Cable unplugged"],
+    ),
+    (
+        "nic-command",
+        &[
+            "mlx5_core 0000:19:00.0: mlx5_cmd_out_err:808:(pid 11): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x59c8a4), err(-12)",
+            "mlx5_core 0000:9b:00.0: mlx5_cmd_check:782:(pid 3): CREATE_QP(0x500) op_mod(0x0) failed, status bad parameter(0x3), syndrome (0x424be)",
+            "ib_mlx5_dv.c:430  UCX  ERROR   mlx5dv_devx_obj_create(QP) failed on mlx5_0, syndrome 0x2c4154: Remote I/O error",
+        ],
+    ),
+    (
+        "nic-register",
+        &[
+            "mlx5_core 0000:19:00.0: mlx5_cmd_out_err:838:(pid 1): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), syndrome (0x305684), err(-22)",
+        ],
+    ),
+];

@@ -1,0 +1,274 @@
+//! The log of `nvidia-bug-report.sh`: files and outputs of commands, one below the other.
+
+use super::smi_query;
+use crate::source::{MAX_FILE, MemorySource, virtual_path};
+
+/// With what a report begins.
+const TITLE: &str = "Start of NVIDIA bug report log file";
+/// How many bytes of a text are looked at for the title.
+const HEAD: usize = 4096;
+/// What stands between its parts, at least.
+const RULE: &str = "______________________";
+
+/// The parts of a report that are used.
+#[derive(Debug)]
+pub(super) struct BugReport {
+    /// The files below `/proc`, the kernel log, and the GPU facts of nvidia-smi.
+    pub(super) files: MemorySource,
+    /// The output of lspci and `nvidia-smi topo`.
+    pub(super) pages: String,
+    /// The active NVLinks of each GPU, in the order of nvidia-smi.
+    pub(super) nvlinks: Vec<u8>,
+}
+
+/// Whether a text is a report.
+pub(super) fn is_report(text: &str) -> bool {
+    let head = text.get(..HEAD).unwrap_or(text);
+    text.len() <= HEAD && text.contains(TITLE) || head.contains(TITLE)
+}
+
+/// Reads a report.
+pub(super) fn read(text: &str) -> BugReport {
+    let mut report = BugReport {
+        files: MemorySource::partial(),
+        pages: String::new(),
+        nvlinks: Vec::new(),
+    };
+    let mut log = String::new();
+    let mut uname = String::new();
+    for part in text.split(RULE) {
+        let part = part.trim_start_matches('_').trim_start();
+        let Some((head, body)) = part.split_once('\n') else {
+            continue;
+        };
+        if let Some(path) = head.strip_prefix("*** ") {
+            let (listed, content) = body.split_once('\n').unwrap_or((body, ""));
+            let content = if listed.starts_with("*** ls:") {
+                content
+            } else {
+                body
+            };
+            report.file(path.trim(), content);
+        } else if part.starts_with(TITLE) {
+            uname = part
+                .lines()
+                .find_map(|line| line.strip_prefix("uname: "))
+                .unwrap_or_default()
+                .to_owned();
+        } else if head.contains("lspci") || (head.contains("nvidia-smi") && head.contains("topo")) {
+            report.pages.push_str(body);
+            report.pages.push('\n');
+        } else if head.contains("dmesg") || (head.contains("journalctl") && log.is_empty()) {
+            log.push_str(&kernel_lines(body));
+        } else if head.contains("nvidia-smi") && head.contains("nvlink") {
+            if report.nvlinks.is_empty() {
+                report.nvlinks = active_links(body);
+            }
+        } else if smi_query::is_query(body)
+            && let Some(devices) = smi_query::devices(body)
+        {
+            report.put(virtual_path::NVML_DEVICES, &devices);
+        }
+    }
+    if !log.is_empty() {
+        report.put(virtual_path::KERNEL_LOG, last(&log));
+    }
+    // `Linux host 5.15.0-91-generic #101-Ubuntu SMP ... x86_64 GNU/Linux`
+    let words: Vec<&str> = uname.split_whitespace().collect();
+    if let [_, host, release, ..] = words.as_slice() {
+        report.put("/proc/sys/kernel/hostname", host);
+        report.put("/proc/sys/kernel/osrelease", release);
+    }
+    report
+}
+
+impl BugReport {
+    /// Takes in a file of `/proc`. Of directories below `/sys` a report has some files only, which
+    /// would pass for all of them.
+    fn file(&mut self, path: &str, content: &str) {
+        let path = path.replace("/./", "/");
+        let is_name = path.starts_with("/proc/") && !path.contains("..") && !path.contains(' ');
+        if is_name && !content.trim_end().ends_with("does not exist") {
+            self.put(&path, content);
+        }
+    }
+
+    fn put(&mut self, path: &str, content: &str) {
+        let files = std::mem::replace(&mut self.files, MemorySource::partial());
+        self.files = files.file(path, content);
+    }
+}
+
+/// The kernel messages in a log, as `dmesg` prints them.
+pub(super) fn kernel_lines(text: &str) -> String {
+    let mut lines = String::new();
+    for line in super::plain::lines(text) {
+        // `Nov 21 12:00:01 host kernel: [   12.3] words`
+        let line = match line.split_once(" kernel: ") {
+            Some((_, rest)) => rest,
+            None => line,
+        };
+        if !line.trim().is_empty() {
+            lines.push_str(line);
+            lines.push('\n');
+        }
+    }
+    lines
+}
+
+/// Whether most lines of a text are kernel messages.
+pub(super) fn is_kernel_log(text: &str) -> bool {
+    const SAMPLE: usize = 200;
+    let is_line = |line: &str| {
+        let stamp =
+            line.split_once('>').map_or(
+                line,
+                |(level, rest)| {
+                    if level.starts_with('<') { rest } else { line }
+                },
+            );
+        let inside = stamp
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once(']'));
+        let is_time = inside.is_some_and(|(time, _)| time.trim().parse::<f64>().is_ok());
+        is_time || line.contains(" kernel: ")
+    };
+    let lines = || {
+        text.lines()
+            .filter(|line| !line.trim().is_empty())
+            .take(SAMPLE)
+    };
+    let (all, of_kernel) = (
+        lines().count(),
+        lines().filter(|line| is_line(line)).count(),
+    );
+    all > 0 && 2 * of_kernel > all
+}
+
+/// The end of a log that a file has room for.
+pub(super) fn last(log: &str) -> &str {
+    let Some(mut start) = log.len().checked_sub(MAX_FILE) else {
+        return log;
+    };
+    while !log.is_char_boundary(start) {
+        start += 1;
+    }
+    let rest = log.get(start..).unwrap_or_default();
+    rest.split_once('\n').map_or(rest, |(_, lines)| lines)
+}
+
+/// The active links below each `GPU 0: ...` of `nvidia-smi nvlink --status`.
+fn active_links(text: &str) -> Vec<u8> {
+    let mut counts: Vec<u8> = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("GPU ") {
+            counts.push(0);
+        } else if let (Some(count), Some((link, state))) =
+            (counts.last_mut(), line.trim().split_once(": "))
+            && link.starts_with("Link ")
+            && state.contains("GB/s")
+        {
+            *count = count.saturating_add(1);
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{Absence, Source};
+
+    const REPORT: &str = "\
+____________________________________________
+
+Start of NVIDIA bug report log file.  Please include this file, along
+with a detailed description of your problem.
+
+nvidia-bug-report.sh Version: 31831145
+
+Date: Thu Oct 27 08:50:11 PM -03 2022
+uname: Linux node17 6.8.0-45-generic #45-Ubuntu SMP x86_64 GNU/Linux
+command line flags: 
+
+____________________________________________
+
+*** /proc/cmdline
+*** ls: -r--r--r-- 1 root root 0 2022-10-27 20:50:12 /proc/cmdline
+root=/dev/sda1 iommu=pt
+
+____________________________________________
+
+*** /proc/driver/nvidia/./version
+*** ls: -r--r--r-- 1 root root 0 2022-10-27 20:50:12 /proc/driver/nvidia/./version
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build
+____________________________________________
+
+*** /sys/bus/pci/devices/0000:01:00.0/power/control
+*** ls: -rw-r--r-- 1 root root 4096 /sys/bus/pci/devices/0000:01:00.0/power/control
+auto
+____________________________________________
+
+/usr/bin/lspci -d \"10de:*\" -v -xxx
+
+01:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)
+\tFlags: bus master, fast devsel, latency 0, IRQ 16, NUMA node 0, IOMMU group 14
+____________________________________________
+
+/usr/bin/nvidia-smi nvlink --status
+
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-x)
+\t Link 0: 26.562 GB/s
+\t Link 1: 26.562 GB/s
+\t Link 2: <inactive>
+____________________________________________
+
+/usr/bin/nvidia-smi --query
+
+==============NVSMI LOG==============
+
+Driver Version                            : 580.95.05
+
+GPU 00000000:01:00.0
+    Compute Mode                          : Default
+    ECC Mode
+        Current                           : Enabled
+____________________________________________
+
+/usr/bin/dmesg:
+
+[    1.000000] Linux version 6.8.0
+[   12.345678] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.
+";
+
+    #[test]
+    fn a_report_has_files_logs_and_what_commands_printed() {
+        assert!(is_report(REPORT) && !is_report("words"));
+        let report = read(REPORT);
+        let text = |path: &str| report.files.text(path).ok().unwrap_or_default();
+        assert_eq!(text("/proc/cmdline"), "root=/dev/sda1 iommu=pt");
+        assert!(text("/proc/driver/nvidia/version").contains("580.95.05"));
+        assert_eq!(text("/proc/sys/kernel/hostname"), "node17");
+        assert!(text(virtual_path::KERNEL_LOG).ends_with("fallen off the bus."));
+        assert!(text(virtual_path::NVML_DEVICES).contains("\"ecc_enabled\":true"));
+        assert!(report.pages.contains("01:00.0 3D controller"));
+        assert_eq!(report.nvlinks, [2]);
+        // A directory of which only a part is there is not listed as if it were whole.
+        assert_eq!(
+            report.files.list("/sys/bus/pci/devices"),
+            Err(Absence::NotCollected)
+        );
+    }
+
+    #[test]
+    fn a_log_is_known_by_its_lines() {
+        assert!(is_kernel_log("[    1.0] a\n[    2.0] b\nwrapped\n"));
+        assert!(is_kernel_log("<6>[    1.0] a\n"));
+        assert!(is_kernel_log("Nov 21 12:00:01 host kernel: NVRM: words\n"));
+        assert!(!is_kernel_log("01:00.0 3D controller: X\n[1] words\n\n"));
+        assert_eq!(
+            kernel_lines("Nov 21 12:00:01 host kernel: [  1.0] x\n"),
+            "[  1.0] x\n"
+        );
+    }
+}

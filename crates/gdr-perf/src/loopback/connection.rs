@@ -1,0 +1,321 @@
+//! One end of the RDMA connection, and waiting for its completions.
+
+use std::time::{Duration, Instant};
+
+use gdr_rdma::{
+    AckTimeout, AsyncEvent, Completion, CompletionQueue, ConnectionOptions, Deadline, Endpoint,
+    Mtu, ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, WcStatus,
+};
+
+use super::event::{Event, Observer};
+use super::report::Ended;
+use crate::error::{Error, Result, TransferFailure};
+
+/// Completion queue entries of each direction: more than the messages of an iteration.
+const ENTRIES: usize = 128;
+/// Why a wait for completions ended early.
+const INTERRUPTED: &str = "the peer ended the run or closed the connection";
+/// How often a wait notifies the observer, which may stop the run.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pair: QueuePair,
+    queue: CompletionQueue,
+}
+
+impl Connection {
+    pub(super) fn new(domain: &ProtectionDomain) -> Result<Self> {
+        let queue = domain.device().completion_queue(2 * ENTRIES);
+        let pair = domain.queue_pair(&QueuePairOptions::new(&queue))?;
+        Ok(Self { pair, queue })
+    }
+
+    pub(super) fn pair(&self) -> &QueuePair {
+        &self.pair
+    }
+
+    /// Connects; requests without an answer fail after `give_up_after`.
+    pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu, give_up_after: Duration) -> Result<()> {
+        let options = ConnectionOptions {
+            timeout: ack_timeout(give_up_after),
+            retry_count: RetryCount::new(7),
+            give_up_after: Some(give_up_after),
+            ..ConnectionOptions::new(mtu)
+        };
+        Ok(self.pair.connect(peer, &options)?)
+    }
+
+    /// Takes the next completion from the queue.
+    pub(super) fn poll(&self) -> Result<Option<Completion>> {
+        Ok(self.queue.poll()?)
+    }
+
+    /// Waits until `limit` after `start` for `due` completions. Each has to be a success for which
+    /// `right` returns no objection.
+    pub(super) fn wait(
+        &self,
+        start: Instant,
+        limit: Duration,
+        due: u32,
+        observer: &mut Observer<'_>,
+        right: impl Fn(&Completion) -> Option<String>,
+    ) -> Result<Ended> {
+        for completions in 0..due {
+            let completion = loop {
+                let left = (start + limit).saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(Ended::Late {
+                        waited_ms: limit.as_millis() as u64,
+                        completions,
+                        due,
+                    });
+                }
+                match self.queue.wait(Deadline::after(left.min(LOOK))) {
+                    Ok(completion) => break completion,
+                    Err(gdr_rdma::Error::Deadline { .. }) => {
+                        observer.notify(Event::Waiting)?;
+                        if observer.is_interrupted() {
+                            let reason = INTERRUPTED.to_owned();
+                            return Ok(Ended::Failed { reason });
+                        }
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            if completion.status != WcStatus::Success {
+                return Ok(self.explain(completion.status));
+            }
+            if let Some(reason) = right(&completion) {
+                return Ok(Ended::Failed { reason });
+            }
+        }
+        let ns = start.elapsed().as_nanos() as u64;
+        Ok(Ended::Done { ns })
+    }
+
+    fn explain(&self, status: WcStatus) -> Ended {
+        let (name, remedy) = name_and_advice(status);
+        let mut meaning = status.to_string();
+        if status == WcStatus::WrFlushed
+            && let Some(event) = self.fatal_event()
+        {
+            meaning += &format!("; before that, {event}");
+        }
+        Ended::Error {
+            status: name.to_owned(),
+            meaning,
+            remedy: remedy.to_owned(),
+        }
+    }
+
+    /// The asynchronous event that explains why the queue pair failed.
+    fn fatal_event(&self) -> Option<&'static str> {
+        let qpn = self.pair.qpn();
+        let device = self.pair.domain().device();
+        std::iter::from_fn(|| device.poll_event()).find_map(|event| match event {
+            AsyncEvent::QueuePair { qpn: of, event } if of == qpn => match event {
+                gdr_rdma::Event::InvalidRequest => {
+                    Some("the peer sent a request that breaks the protocol")
+                }
+                gdr_rdma::Event::AccessViolation => {
+                    Some("the peer sent a request that this side's memory does not permit")
+                }
+                gdr_rdma::Event::Fatal => Some("the device gave the connection up"),
+                _ => None,
+            },
+            AsyncEvent::DeviceFatal => Some("the device failed permanently"),
+            AsyncEvent::PortDown { .. } => Some("the port's link went down"),
+            AsyncEvent::CompletionQueueLost => Some("the completion queue overran"),
+            _ => None,
+        })
+    }
+}
+
+/// Fails unless `completion` is a success of `operation` on `size` bytes.
+pub(super) fn success(completion: &Completion, operation: &'static str, size: u64) -> Result<()> {
+    let status = completion.status;
+    if status == WcStatus::Success {
+        return Ok(());
+    }
+    let (name, advice) = name_and_advice(status);
+    Err(Error::Transfer {
+        operation,
+        size,
+        failure: TransferFailure::Completion {
+            name,
+            status,
+            advice,
+        },
+    })
+}
+
+/// The time without an acknowledgement after which a request is sent again: at most 268 ms, enough
+/// for a busy machine, and short enough for eight attempts within `limit`.
+fn ack_timeout(limit: Duration) -> AckTimeout {
+    let fits = |exponent: &u8| {
+        let wait = AckTimeout::new(*exponent).duration();
+        wait.is_some_and(|wait| wait * 8 <= limit)
+    };
+    AckTimeout::new((1..=16).rev().find(fits).unwrap_or(1))
+}
+
+/// The name of an error status in `enum ibv_wc_status`, and what to do.
+fn name_and_advice(status: WcStatus) -> (&'static str, &'static str) {
+    match status {
+        WcStatus::LocalLength => ("LOC_LEN_ERR", "this is a bug in gdr: report it"),
+        WcStatus::LocalProtection => (
+            "LOC_PROT_ERR",
+            "the memory of this side failed or was unmapped; for GPU memory see `dmesg` for Xid \
+             messages",
+        ),
+        WcStatus::WrFlushed => (
+            "WR_FLUSH_ERR",
+            "the connection had failed before, perhaps by an error at the peer: see its message",
+        ),
+        WcStatus::BadResponse => (
+            "BAD_RESP_ERR",
+            "the peer speaks another protocol: use the same version of gdr on both sides",
+        ),
+        WcStatus::RemoteInvalidRequest => (
+            "REM_INV_REQ_ERR",
+            "use the same version of gdr on both sides; if it is the same, this is a bug: report it",
+        ),
+        WcStatus::RemoteAccess => (
+            "REM_ACCESS_ERR",
+            "the peer withdrew its memory or gave another key: see its message",
+        ),
+        WcStatus::RemoteOperation => (
+            "REM_OP_ERR",
+            "the peer could not place or fetch the bytes; for GPU memory see `dmesg` there for Xid \
+             messages, and compare a staged run with a direct one",
+        ),
+        WcStatus::RetryExceeded => (
+            "RETRY_EXC_ERR",
+            "see whether the peer still runs, and whether a firewall drops UDP between the two \
+             addresses",
+        ),
+        WcStatus::RnrRetryExceeded => (
+            "RNR_RETRY_EXC_ERR",
+            "the peer posted no receive: see its message",
+        ),
+        _ => ("an unknown status", "see the peer's message"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::ops::ControlFlow;
+
+    use fake_ibverbs::{DeviceSpec, Element, Fake, Request};
+    use gdr_rdma::{
+        Access, Buffer, Device, RecvRequest, Rkey, SendRequest, SoftOptions, VerbsOptions, WrId,
+    };
+
+    use super::*;
+
+    /// What a wait for one completion that failed says.
+    fn explanation(link: &Connection) -> String {
+        let mut observe = |_: Event<'_>| ControlFlow::Continue(());
+        let mut observer = Observer::new(&mut observe);
+        let limit = Duration::from_secs(60);
+        match link.wait(Instant::now(), limit, 1, &mut observer, |_| None) {
+            Ok(Ended::Error {
+                status, meaning, ..
+            }) => format!("{status}: {meaning}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flushed_requests_are_explained_by_what_the_device_said_of_their_queue_pair() {
+        let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();
+        let domain = device.protection_domain();
+        let (near, far) = (
+            Connection::new(&domain).unwrap(),
+            Connection::new(&domain).unwrap(),
+        );
+        let limit = Duration::from_secs(60);
+        near.connect(&far.pair().endpoint(), Mtu::B1024, limit)
+            .unwrap();
+        far.connect(&near.pair().endpoint(), Mtu::B1024, limit)
+            .unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let region = domain.register(&Buffer::host(64).unwrap(), access).unwrap();
+        near.pair().post_recv(RecvRequest::new(WrId(1))).unwrap();
+        let mut target = region.remote();
+        target.rkey = Rkey(target.rkey.0 ^ 1);
+        let write = SendRequest::write(WrId(2), target.at(0));
+        far.pair()
+            .post_send(write.segment(region.segment(0, 8).unwrap()))
+            .unwrap();
+        let refused = explanation(&far);
+        assert!(refused.starts_with("REM_ACCESS_ERR"), "{refused}");
+        assert!(!refused.contains("before that"), "{refused}");
+        let flushed = explanation(&near);
+        assert!(flushed.starts_with("WR_FLUSH_ERR"), "{flushed}");
+        let why = "before that, the peer sent a request that this side's memory does not permit";
+        assert!(flushed.ends_with(why), "{flushed}");
+        // An event explains one end.
+        assert_eq!(near.fatal_event(), None);
+    }
+
+    #[test]
+    fn events_of_the_device_and_of_this_queue_pair_end_a_run_and_those_of_others_do_not() {
+        let fake = Fake::load();
+        fake.add(DeviceSpec::roce("mlx5_0", Ipv4Addr::new(10, 1, 0, 1)));
+        let options = VerbsOptions::new().library(fake.verbs());
+        let device = Device::verbs(&options.device("mlx5_0")).unwrap();
+        let domain = device.protection_domain();
+        let (link, other) = (
+            Connection::new(&domain).unwrap(),
+            Connection::new(&domain).unwrap(),
+        );
+        let [own, others] = [&link, &other].map(|link| Element::Pair(link.pair().qpn().get()));
+        // The numbers are those of `enum ibv_event_type`.
+        for (event, element, says) in [
+            (1, own, Some("the device gave the connection up")),
+            (2, own, Some("breaks the protocol")),
+            (3, own, Some("does not permit")),
+            (4, own, None),
+            (1, others, None),
+            (2, others, None),
+            (3, others, None),
+            (9, Element::Port(1), None),
+            (10, Element::Port(1), Some("link went down")),
+            (8, Element::Port(1), Some("the device failed")),
+        ] {
+            fake.request(&Request::Raise {
+                device: "mlx5_0".to_owned(),
+                event,
+                element,
+            });
+            let said = link.fatal_event();
+            match says {
+                Some(says) => assert!(said.is_some_and(|said| said.contains(says)), "{event}"),
+                None => assert_eq!(said, None, "{event}"),
+            }
+        }
+        // An event without meaning for the run does not hide the one behind it.
+        for event in [9, 10] {
+            fake.request(&Request::Raise {
+                device: "mlx5_0".to_owned(),
+                event,
+                element: Element::Port(1),
+            });
+        }
+        assert_eq!(link.fatal_event(), Some("the port's link went down"));
+    }
+
+    #[test]
+    fn all_attempts_fit_into_the_limit() {
+        for seconds in [1, 2, 3, 10, 1000] {
+            let limit = Duration::from_secs(seconds);
+            let wait = ack_timeout(limit).duration().unwrap();
+            assert!(wait * 8 <= limit, "{seconds}");
+            assert!(wait >= Duration::from_millis(67), "{seconds}");
+        }
+    }
+}

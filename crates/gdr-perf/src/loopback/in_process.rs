@@ -1,0 +1,95 @@
+//! Both ends in this process.
+
+use std::ops::ControlFlow;
+
+use gdr_rdma::Device;
+
+use super::device::mutual_mtu;
+use super::event::{Event, Observer, Step};
+use super::gpu::GpuSide;
+use super::host::HostSide;
+use super::iterations::{Tally, run_all};
+use super::report::{End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
+use super::settings::{Destination, Settings};
+use crate::bench_target::BenchTarget;
+use crate::error::Result;
+
+/// Transfers bytes from host memory at `from` into GPU memory at `to`, both in this process. A run
+/// that `observe` breaks is [`super::Verdict::Undecided`].
+///
+/// # Errors
+/// [`crate::Error::Settings`], and the errors of a GPU or a device that cannot be set up. A failure after
+/// that is a report with [`super::Verdict::Fail`].
+pub fn run(
+    target: &BenchTarget,
+    from: &Device,
+    to: &Device,
+    destination: Destination,
+    settings: &Settings,
+    observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> Result<Report> {
+    settings.check()?;
+    let mut observer = Observer::new(observe);
+    let mut gpu = GpuSide::new(target, to, destination, settings)?;
+    let mut host = HostSide::new(from, settings)?;
+    let mtu = mutual_mtu(from, to)?;
+    gpu.connect(&host.endpoint(), mtu)?;
+    host.connect(&gpu.endpoint(), mtu)?;
+    let memory = gpu.memory().clone();
+    let path = Path::new(End::of(from), End::of(to), mtu, settings.size);
+    observer.notify(Event::Ready {
+        settings,
+        memory: &memory,
+        path: &path,
+    })?;
+
+    let mut tally = Tally::default();
+    let end = run_all(
+        settings,
+        &mut tally,
+        &mut observer,
+        |iteration, observer| {
+            let (sender, receiver) = (PacketCounter::start(from), PacketCounter::start(to));
+            let outcome = round(&mut gpu, &mut host, settings, iteration, observer);
+            iteration.packets = Packets {
+                sender: sender.counted(),
+                receiver: receiver.counted(),
+            };
+            outcome
+        },
+    );
+    Ok(tally.report(settings, memory, path, end))
+}
+
+fn round(
+    gpu: &mut GpuSide,
+    host: &mut HostSide,
+    settings: &Settings,
+    iteration: &mut Iteration,
+    observer: &mut Observer<'_>,
+) -> Result<()> {
+    let number = iteration.number;
+    let seeds = settings.seeds(number);
+    let remote = gpu.remote();
+    observer.step(number, Step::Fill)?;
+    iteration.filled = gpu.fill(number, seeds);
+    if iteration.filled != Outcome::Equal {
+        return Ok(());
+    }
+    host.load(seeds.sent)?;
+    observer.step(number, Step::Write)?;
+    iteration.sent = host.write(number, &remote, observer)?;
+    if iteration.sent.is_done() {
+        iteration.received = gpu.arrived(number, observer)?;
+    }
+    observer.step(number, Step::Verify)?;
+    iteration.checks = gpu.verify(seeds);
+    if iteration.sent.is_done() {
+        observer.step(number, Step::Read)?;
+        iteration.read = host.read(&remote, observer)?;
+        if iteration.read.is_done() {
+            iteration.read_back = host.compare(seeds.sent, seeds.before);
+        }
+    }
+    Ok(())
+}

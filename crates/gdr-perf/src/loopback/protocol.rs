@@ -1,0 +1,231 @@
+//! The JSON messages between the two ends of a run in two processes.
+
+use gdr_rdma::{Deadline, HandshakeError, PeerText, Session};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::report::{Checks, End, Ended, Memory, Outcome, PacketCounts};
+use crate::error::{Error, PeerError, Result};
+
+/// The version of the protocol.
+pub(super) const VERSION: u32 = 2;
+/// The most entries of a list, or fields of an object, in a message.
+const MOST_ENTRIES: usize = 64;
+
+/// A message. The connecting end sends the first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub(super) enum Message {
+    /// What the connecting end requests.
+    Ask(Ask),
+    /// The listening end accepts.
+    Ready(Box<Ready>),
+    /// The connecting end has chosen the path MTU.
+    Agreed {
+        /// As the InfiniBand specification codes it.
+        mtu: u8,
+    },
+    /// Pattern A was filled in.
+    Filled {
+        /// The result of its verification.
+        outcome: Outcome,
+    },
+    /// The WRITEs have ended.
+    Written {
+        /// The result.
+        ended: Ended,
+    },
+    /// GPU memory was compared.
+    Verified {
+        /// The result of the receive.
+        received: Ended,
+        /// The results of the comparisons.
+        checks: Checks,
+        /// The counters of its device.
+        #[serde(default)]
+        packets: Option<PacketCounts>,
+    },
+    /// The READs have ended.
+    ReadBack {
+        /// The result.
+        ended: Ended,
+        /// The result of comparing the bytes.
+        outcome: Outcome,
+        /// The counters of its device.
+        #[serde(default)]
+        packets: Option<PacketCounts>,
+    },
+}
+
+/// What the connecting end requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ask {
+    pub(super) version: u32,
+    pub(super) size: u64,
+    pub(super) iterations: u32,
+    pub(super) seed: u32,
+    pub(super) end: End,
+}
+
+/// What the listening end offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ready {
+    pub(super) memory: Memory,
+    pub(super) end: End,
+    /// The path MTU as this end sees it.
+    pub(super) mtu: u8,
+}
+
+pub(super) fn send(session: &mut Session, message: &Message, deadline: Deadline) -> Result<()> {
+    let bytes = serde_json::to_vec(message).map_err(PeerError::Encode)?;
+    Ok(session.send(&bytes, deadline)?)
+}
+
+pub(super) fn receive(session: &mut Session, deadline: Deadline) -> Result<Message> {
+    match session.receive(deadline) {
+        Ok(bytes) => parse(&bytes),
+        Err(error) => Err(refusal(error)),
+    }
+}
+
+/// Turns a refusal of the peer into [`PeerError::Refused`]; other errors stay.
+pub(super) fn refusal(error: gdr_rdma::Error) -> Error {
+    match error {
+        gdr_rdma::Error::Handshake(HandshakeError::Refused(why)) => {
+            PeerError::Refused(why.to_string()).into()
+        }
+        error => error.into(),
+    }
+}
+
+/// Parses bytes from an untrusted sender.
+fn parse(bytes: &[u8]) -> Result<Message> {
+    let wrong = |error: &dyn std::fmt::Display| PeerError::Message(error.to_string());
+    let mut value: Value = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
+    if !make_safe(&mut value) {
+        return Err(wrong(&"it has too many entries").into());
+    }
+    Ok(serde_json::from_value(value).map_err(|error| wrong(&error))?)
+}
+
+/// Escapes every text, so that it can be printed. Returns whether lists and objects are short enough.
+fn make_safe(value: &mut Value) -> bool {
+    match value {
+        Value::String(text) => {
+            *text = PeerText::new(text).into_string();
+            true
+        }
+        Value::Array(values) => values.len() <= MOST_ENTRIES && values.iter_mut().all(make_safe),
+        Value::Object(fields) => {
+            let safe = std::mem::take(fields).into_iter().map(|(name, mut value)| {
+                let fits = make_safe(&mut value);
+                (PeerText::new(&name).into_string(), value, fits)
+            });
+            let mut fit = true;
+            *fields = safe
+                .map(|(name, value, fits)| {
+                    fit &= fits;
+                    (name, value)
+                })
+                .collect();
+            fit && fields.len() <= MOST_ENTRIES
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+    }
+}
+
+/// Fails because `message` is not the one that the protocol has here.
+pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
+    let name = match message {
+        Message::Ask(_) => "ask",
+        Message::Ready(_) => "ready",
+        Message::Agreed { .. } => "agreed",
+        Message::Filled { .. } => "filled",
+        Message::Written { .. } => "written",
+        Message::Verified { .. } => "verified",
+        Message::ReadBack { .. } => "read_back",
+    };
+    Err(PeerError::OutOfTurn(name).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::report::Difference;
+    use super::*;
+
+    #[test]
+    fn messages_come_back_as_they_went() {
+        let differs = Outcome::Differs(Difference {
+            words: u64::MAX,
+            mismatches: 2,
+            still_before: 1,
+            first_offset: 4,
+            expected: u32::MAX,
+            found: 0,
+        });
+        let failed = Ended::Late {
+            waited_ms: 5,
+            completions: 1,
+            due: 2,
+        };
+        let mut checks = Checks::not_done("nothing");
+        checks.copy = differs.clone();
+        for message in [
+            Message::Agreed { mtu: 5 },
+            Message::Filled { outcome: differs },
+            Message::Written { ended: failed },
+            Message::Verified {
+                received: Ended::Done { ns: 7 },
+                checks,
+                packets: Some(PacketCounts::default()),
+            },
+        ] {
+            let bytes = serde_json::to_vec(&message).unwrap();
+            assert_eq!(parse(&bytes).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn words_that_would_act_on_a_terminal_or_forge_a_line_are_made_safe() {
+        let forged = "\\nPASS: 10 of 10\\u001b[2J\\u202e";
+        let message = format!(
+            r#"{{"message":"filled","outcome":{{"outcome":"failed","reason":"{forged}"}}}}"#
+        )
+        .replace("\\\\", "\\");
+        let Message::Filled {
+            outcome: Outcome::Failed { reason },
+        } = parse(message.as_bytes()).unwrap()
+        else {
+            panic!("another message");
+        };
+        assert_eq!(reason, "\\nPASS: 10 of 10\\u{1b}[2J\\u{202e}");
+    }
+
+    #[test]
+    fn unknown_words_are_quoted_in_part_and_made_safe() {
+        let long = "\u{202e}".to_owned() + &"x".repeat(60_000);
+        for message in [
+            serde_json::json!({ "message": long }),
+            serde_json::json!({ "message": "filled", "outcome": { "outcome": long } }),
+            serde_json::json!({ "message": "written", "ended": { "ended": "late", "due": long } }),
+        ] {
+            let bytes = serde_json::to_vec(&message).unwrap();
+            let error = parse(&bytes).unwrap_err().to_string();
+            assert!(error.len() < 700, "{} bytes", error.len());
+            assert!(!error.contains('\u{202e}'), "{error}");
+        }
+        let many = serde_json::json!({ "message": "filled", "outcome": vec![1; 1000] });
+        let error = parse(&serde_json::to_vec(&many).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("too many entries"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_judged(bytes: Vec<u8>, text: String) {
+            prop_assert!(parse(&bytes).is_err());
+            let _ = parse(text.as_bytes());
+        }
+    }
+}

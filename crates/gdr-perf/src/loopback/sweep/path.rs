@@ -1,0 +1,171 @@
+//! A path into memory with its own connection.
+
+use std::sync::Arc;
+
+use gdr_cuda::DeviceBuffer;
+use gdr_rdma::{
+    Access, Buffer, Device, MemoryRegion, Mtu, ProtectionDomain, Provider, RemoteMemory,
+    SendRequest, WrId,
+};
+
+use super::super::connection::Connection;
+use super::super::device_memory::DeviceMemory;
+use super::super::gpu;
+use super::super::settings::TransferPreference;
+use super::super::staging::StagingBuffer;
+use super::report::{Operation, PathKind};
+use super::settings::SweepSettings;
+use crate::bench_target::BenchTarget;
+use crate::error::Result;
+use crate::report::Subject;
+
+/// The memory at the end of a path, accessed without RDMA.
+pub(super) enum PathMemory {
+    Host(Buffer),
+    Gpu(Arc<DeviceBuffer>),
+}
+
+impl PathMemory {
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Host(buffer) => Ok(buffer.write_at(offset, bytes)?),
+            Self::Gpu(buffer) => Ok(buffer.write(offset, bytes)?),
+        }
+    }
+
+    pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Host(buffer) => Ok(buffer.read_at(offset, bytes)?),
+            Self::Gpu(buffer) => Ok(buffer.read(offset, bytes)?),
+        }
+    }
+}
+
+/// A path into memory.
+pub(super) struct MemoryPath {
+    pub(super) kind: PathKind,
+    pub(super) here: Connection,
+    remote: RemoteMemory,
+    pub(super) memory: PathMemory,
+    /// The host memory that stands in for GPU memory, if the device cannot access that.
+    pub(super) stage: Option<StagingBuffer>,
+    // Fields drop in order: the connections go before the region and the memory.
+    _there: Connection,
+    _region: MemoryRegion,
+}
+
+impl MemoryPath {
+    pub(super) fn post(
+        &self,
+        operation: Operation,
+        source: &MemoryRegion,
+        sink: &MemoryRegion,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let (id, remote) = (WrId(offset), self.remote.at(offset));
+        let request = match operation {
+            Operation::Write => {
+                SendRequest::write(id, remote).segment(source.segment(offset, len)?)
+            }
+            Operation::Read => SendRequest::read(id, remote).segment(sink.segment(offset, len)?),
+        };
+        Ok(self.here.pair().post_send(request)?)
+    }
+}
+
+/// All paths, and the report's facts about them.
+pub(super) struct MemoryPaths {
+    pub(super) paths: Vec<MemoryPath>,
+    pub(super) subject: Subject,
+    pub(super) direct_missing: Option<String>,
+    pub(super) long_reads_from: Option<u64>,
+}
+
+/// Builds the paths that the settings request.
+pub(super) fn build(
+    target: &BenchTarget,
+    here: &ProtectionDomain,
+    to: &Device,
+    mtu: Mtu,
+    settings: &SweepSettings,
+) -> Result<MemoryPaths> {
+    let len = settings.largest;
+    let there = to.protection_domain();
+    let buffer = Arc::new(target.gpu().allocate(settings.memory, len)?);
+    let limit = settings.limit(len);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let path = |kind, region: MemoryRegion, memory, stage| -> Result<MemoryPath> {
+        let (near, far) = (Connection::new(here)?, Connection::new(&there)?);
+        near.connect(&far.pair().endpoint(), mtu, limit)?;
+        far.connect(&near.pair().endpoint(), mtu, limit)?;
+        Ok(MemoryPath {
+            kind,
+            here: near,
+            remote: region.remote(),
+            memory,
+            stage,
+            _there: far,
+            _region: region,
+        })
+    };
+    let host = Buffer::host(len as usize)?;
+    let region = there.register(&host, access)?;
+    let paths = vec![path(PathKind::Host, region, PathMemory::Host(host), None)?];
+    let memory = || PathMemory::Gpu(Arc::clone(&buffer));
+    let mut paths = MemoryPaths {
+        paths,
+        subject: Subject::new(target, None),
+        direct_missing: None,
+        long_reads_from: None,
+    };
+    let wanted = settings.transfer;
+    let staged = if to.provider() == Provider::Verbs {
+        let register = |wanted| DeviceMemory::new(&there, &buffer, 0, len, access, wanted);
+        let made = register(wanted)?;
+        if made.stage.is_some() {
+            paths.direct_missing = Some(match &made.refusals[..] {
+                [] => made.why,
+                refusals => refusals.join("; "),
+            });
+            Some((made.region, made.stage))
+        } else {
+            let direct = path(PathKind::Direct, made.region, memory(), None)?;
+            paths.paths.push(direct);
+            match wanted {
+                TransferPreference::Direct => None,
+                _ => {
+                    let made = register(TransferPreference::Staged)?;
+                    Some((made.region, made.stage))
+                }
+            }
+        }
+    } else {
+        let direct = gpu::map_or_stage(target, &buffer, wanted)?;
+        paths.subject = direct.subject;
+        match direct.mapping {
+            Some(mapping) => {
+                let local = gpu::direct(mapping, &buffer)?;
+                paths.long_reads_from = local.long_reads_from();
+                let region = there.register(&local, access)?;
+                paths
+                    .paths
+                    .push(path(PathKind::Direct, region, memory(), None)?);
+            }
+            None => paths.direct_missing = Some(direct.why),
+        }
+        match wanted {
+            TransferPreference::Direct => None,
+            _ => {
+                let local = Buffer::staged(Arc::clone(&buffer))?;
+                Some((there.register(&local, access)?, None))
+            }
+        }
+    };
+    if let Some((region, stage)) = staged {
+        paths
+            .paths
+            .push(path(PathKind::Staged, region, memory(), stage)?);
+    }
+    Ok(paths)
+}

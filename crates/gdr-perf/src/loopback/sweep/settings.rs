@@ -1,0 +1,85 @@
+//! What a sweep measures.
+
+use std::time::Duration;
+
+use gdr_cuda::MemoryKind;
+
+use super::super::settings::{Settings, TransferPreference};
+use crate::error::{Result, SettingsError};
+
+/// The smallest size, and the ratio between two sizes.
+const SMALLEST: u64 = 4;
+const RATIO: u64 = 4;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct SweepSettings {
+    /// The largest size, 1 GiB at most; the smallest is 4 bytes, each four times the one before.
+    pub largest: u64,
+    /// The most rounds of a latency.
+    pub rounds: u32,
+    /// How GPU memory is allocated.
+    pub memory: MemoryKind,
+    /// The paths to measure: `Auto` measures both, direct if the memory permits it.
+    pub transfer: TransferPreference,
+    /// The deadline of one round, which is a second longer for each 64 MiB.
+    pub timeout: Duration,
+}
+
+impl Default for SweepSettings {
+    fn default() -> Self {
+        Self {
+            largest: 64 << 20,
+            rounds: 2000,
+            memory: MemoryKind::Plain,
+            transfer: TransferPreference::Auto,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl SweepSettings {
+    /// The sizes, from the smallest to the largest.
+    pub fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
+        let largest = self.largest;
+        std::iter::successors(Some(SMALLEST), |size| size.checked_mul(RATIO))
+            .take_while(move |size| *size <= largest)
+    }
+
+    pub(super) fn limit(&self, size: u64) -> Duration {
+        let settings = Settings {
+            size,
+            timeout: self.timeout,
+            ..Settings::default()
+        };
+        settings.limit()
+    }
+
+    pub(super) fn check(&self) -> Result<(), SettingsError> {
+        let settings = Settings {
+            size: self.largest,
+            iterations: self.rounds,
+            timeout: self.timeout,
+            ..Settings::default()
+        };
+        settings.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_go_from_4_bytes_to_the_largest() {
+        let sizes = |largest| {
+            let settings = SweepSettings {
+                largest,
+                ..SweepSettings::default()
+            };
+            settings.sizes().collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(100), [4, 16, 64]);
+        assert_eq!(sizes(1 << 30).last(), Some(&(1 << 30)));
+    }
+}

@@ -1,0 +1,488 @@
+//! One end of a run in two processes.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use gdr_rdma::{
+    Deadline, Device, Listener, Mtu, PeerInfo, Provider, RemoteMemory, Security, Session,
+};
+
+use super::event::{Event, Observer, Step};
+use super::gpu::GpuSide;
+use super::host::HostSide;
+use super::iterations::{Tally, run_all};
+use super::protocol::{Ask, Message, Ready, VERSION, receive, refusal, send, unexpected};
+use super::report::{Cause, End, Iteration, Memory, Outcome, PacketCounter, Packets, Path, Report};
+use super::settings::{Destination, Settings};
+use crate::bench_target::BenchTarget;
+use crate::error::{Error, PeerError, Result};
+
+/// How long to exchange messages about a failure once its cause is known.
+const AFTERMATH: Duration = Duration::from_secs(3);
+/// The time that a message may take in addition to its step.
+const MESSAGE_DELAY: Duration = Duration::from_secs(3);
+
+/// The deadlines of the listening end.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For a peer to connect.
+    pub peer: Duration,
+    /// For each step, as [`Settings::timeout`].
+    pub step: Duration,
+}
+
+/// A session with the peer, and the deadline of the peer's next message.
+struct PeerSession {
+    stream: Session,
+    limit: Duration,
+}
+
+impl PeerSession {
+    fn send(&mut self, message: &Message) -> Result<()> {
+        send(&mut self.stream, message, Deadline::after(self.limit))
+    }
+
+    fn receive(&mut self) -> Result<Message> {
+        self.receive_within(self.limit)
+    }
+
+    fn receive_within(&mut self, limit: Duration) -> Result<Message> {
+        receive(&mut self.stream, Deadline::after(limit))
+    }
+
+    /// Exchanges endpoints and regions with the peer.
+    fn introduce(&mut self, ours: &PeerInfo) -> Result<PeerInfo> {
+        let deadline = Deadline::after(self.limit);
+        self.stream.introduce(ours, deadline).map_err(refusal)
+    }
+
+    /// Waits until both ends are connected.
+    fn barrier(&mut self) -> Result<()> {
+        let deadline = Deadline::after(self.limit);
+        self.stream.barrier(deadline).map_err(refusal)
+    }
+
+    /// Sends the peer the reason if this end cannot go on.
+    fn explain<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        match &outcome {
+            Ok(_) => {}
+            Err(Error::Peer(what)) => self.refuse(&format!("your side {what}")),
+            Err(error) => self.refuse(&error.to_string()),
+        }
+        outcome
+    }
+
+    fn refuse(&mut self, reason: &str) {
+        // Best effort: the peer may be gone. The error that is reported is the first one.
+        let _ = self.stream.refuse(reason, Deadline::after(AFTERMATH));
+    }
+
+    /// Sends the peer the result of a run that did not pass.
+    fn conclude(&mut self, end: &Result<Option<Cause>>) {
+        match end {
+            Ok(None) => {}
+            Ok(Some(cause)) => self.refuse(&cause.what),
+            Err(Error::Stopped) => self.refuse("it was stopped"),
+            Err(error) => self.refuse(&error.to_string()),
+        }
+    }
+}
+
+/// Waits for one peer that [connects](connect), and lets it write into GPU memory at `device`. The
+/// peer chooses the settings. The run cannot be stopped while it waits for the peer.
+///
+/// # Errors
+/// As [`super::run`]; no peer connects in time, or it speaks another protocol or does not know the
+/// key. A peer that fails later is a [`super::Verdict::Fail`].
+pub fn listen(
+    target: &BenchTarget,
+    device: &Device,
+    listener: &Listener,
+    security: &Security,
+    destination: Destination,
+    timeouts: Timeouts,
+    observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> Result<Report> {
+    let mut observer = Observer::new(observe);
+    observer.notify(Event::Listening(listener.address()?))?;
+    let session = listener.accept(security, Deadline::after(timeouts.peer))?;
+    greet(&session, listener.failed(), &mut observer)?;
+    let mut session = PeerSession {
+        stream: session,
+        limit: timeouts.step,
+    };
+    let prepared = prepare(target, device, destination, timeouts, &mut session);
+    let Prepared {
+        mut gpu,
+        settings,
+        memory,
+        path,
+    } = session.explain(prepared)?;
+    observer.watch(&session.stream)?;
+    observer.notify(Event::Ready {
+        settings: &settings,
+        memory: &memory,
+        path: &path,
+    })?;
+
+    let mut tally = Tally::default();
+    let end = run_all(
+        &settings,
+        &mut tally,
+        &mut observer,
+        |iteration, observer| {
+            receive_round(
+                &mut gpu,
+                device,
+                &mut session,
+                &settings,
+                iteration,
+                observer,
+            )
+        },
+    );
+    session.conclude(&end);
+    Ok(tally.report(&settings, memory, path, end))
+}
+
+/// The listening end after the setup, with the peer's settings.
+struct Prepared {
+    gpu: GpuSide,
+    settings: Settings,
+    memory: Memory,
+    path: Path,
+}
+
+fn prepare(
+    target: &BenchTarget,
+    device: &Device,
+    destination: Destination,
+    timeouts: Timeouts,
+    session: &mut PeerSession,
+) -> Result<Prepared> {
+    let ask = match session.receive()? {
+        Message::Ask(ask) => ask,
+        other => return unexpected(&other),
+    };
+    let settings = asked(&ask, timeouts)?;
+    session.limit = settings.peer_limit();
+    session.stream.give_up_after(settings.limit())?;
+    let gpu = GpuSide::new(target, device, destination, &settings)?;
+    let memory = gpu.memory().clone();
+    let ours = device.path_mtu(ask.end.address.ip())?;
+    session.send(&Message::Ready(Box::new(Ready {
+        memory: memory.clone(),
+        end: End::of(device),
+        mtu: ours.code(),
+    })))?;
+    let mtu = match session.receive()? {
+        Message::Agreed { mtu } => known(mtu)?,
+        other => return unexpected(&other),
+    };
+    let theirs = session.introduce(&PeerInfo {
+        endpoint: gpu.endpoint(),
+        path_mtu: mtu,
+        regions: vec![gpu.remote()],
+    })?;
+    check_end(device, &ask.end, &theirs)?;
+    gpu.connect(&theirs.endpoint, mtu)?;
+    session.barrier()?;
+    let path = Path::new(ask.end, End::of(device), mtu, settings.size);
+    Ok(Prepared {
+        gpu,
+        settings,
+        memory,
+        path,
+    })
+}
+
+/// The settings that the peer requests. Unusable settings are a [`PeerError`], not an error of this
+/// end's settings.
+fn asked(ask: &Ask, timeouts: Timeouts) -> Result<Settings> {
+    if ask.version != VERSION {
+        return Err(PeerError::Version {
+            theirs: ask.version,
+            ours: VERSION,
+        }
+        .into());
+    }
+    let settings = Settings {
+        size: ask.size,
+        iterations: ask.iterations,
+        seed: ask.seed,
+        timeout: timeouts.step,
+    };
+    settings.check().map_err(PeerError::Settings)?;
+    Ok(settings)
+}
+
+/// Checks that the peer's queue pair is at the address that its messages name, and not at this end's.
+fn check_end(device: &Device, end: &End, theirs: &PeerInfo) -> Result<()> {
+    let (said, named) = (end.address, theirs.endpoint.address);
+    if (said.ip(), said.port()) != (named.ip(), named.port()) {
+        return Err(PeerError::TwoAddresses { said, named }.into());
+    }
+    // Two processes may share a network card, and no UDP port.
+    if device.provider() == Provider::Soft && named == device.address() {
+        return Err(PeerError::OwnAddress(named).into());
+    }
+    Ok(())
+}
+
+/// Connects to a peer that [listens](listen), and writes into its GPU memory from host memory at
+/// `device`.
+///
+/// Without a key, the connection comes from the device's own address: the peer accepts only that one
+/// as the RDMA address.
+///
+/// # Errors
+/// As [`listen`].
+pub fn connect(
+    device: &Device,
+    peer: SocketAddr,
+    security: &Security,
+    settings: &Settings,
+    observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> Result<Report> {
+    settings.check()?;
+    let mut observer = Observer::new(observe);
+    let session = reach(device, peer, security, settings.timeout)?;
+    greet(&session, 0, &mut observer)?;
+    let mut session = PeerSession {
+        stream: session,
+        limit: settings.peer_limit(),
+    };
+    let agreed = agree(device, settings, &mut session);
+    let Agreed {
+        mut host,
+        remote,
+        memory,
+        path,
+    } = session.explain(agreed)?;
+    observer.watch(&session.stream)?;
+    observer.notify(Event::Ready {
+        settings,
+        memory: &memory,
+        path: &path,
+    })?;
+
+    let mut tally = Tally::default();
+    let end = run_all(
+        settings,
+        &mut tally,
+        &mut observer,
+        |iteration, observer| {
+            let to = RemoteEnd {
+                remote,
+                session: &mut session,
+            };
+            send_round(&mut host, device, to, settings, iteration, observer)
+        },
+    );
+    session.conclude(&end);
+    Ok(tally.report(settings, memory, path, end))
+}
+
+/// Opens the session.
+fn reach(
+    device: &Device,
+    peer: SocketAddr,
+    security: &Security,
+    limit: Duration,
+) -> Result<Session> {
+    let deadline = Deadline::after(limit);
+    let from = device.address().ip();
+    let anywhere = || Ok(Session::connect(peer, security, deadline)?);
+    // With a key the peer accepts any RDMA address, and TCP may use another interface.
+    if matches!(security, Security::Key(_)) || from.is_ipv4() != peer.is_ipv4() {
+        return anywhere();
+    }
+    match Session::connect_from(from, peer, security, deadline) {
+        // The GID of a NIC need not be an address of this host.
+        Err(gdr_rdma::Error::AddressNotLocal { .. }) => anywhere(),
+        session => Ok(session?),
+    }
+}
+
+/// The connecting end after the setup, with the peer's offer.
+struct Agreed {
+    host: HostSide,
+    remote: RemoteMemory,
+    memory: Memory,
+    path: Path,
+}
+
+fn agree(device: &Device, settings: &Settings, session: &mut PeerSession) -> Result<Agreed> {
+    session.stream.give_up_after(settings.limit())?;
+    session.send(&Message::Ask(Ask {
+        version: VERSION,
+        size: settings.size,
+        iterations: settings.iterations,
+        seed: settings.seed,
+        end: End::of(device),
+    }))?;
+    let Ready { memory, end, mtu } = match session.receive()? {
+        Message::Ready(ready) => *ready,
+        other => return unexpected(&other),
+    };
+    let (theirs, ours) = (known(mtu)?, device.path_mtu(end.address.ip())?);
+    let mtu = if theirs.bytes() < ours.bytes() {
+        theirs
+    } else {
+        ours
+    };
+    session.send(&Message::Agreed { mtu: mtu.code() })?;
+    let host = HostSide::new(device, settings)?;
+    let theirs = session.introduce(&PeerInfo {
+        endpoint: host.endpoint(),
+        path_mtu: mtu,
+        regions: Vec::new(),
+    })?;
+    check_end(device, &end, &theirs)?;
+    let remote = match theirs.regions[..] {
+        [remote] if remote.len == settings.size => remote,
+        _ => return Err(PeerError::OtherMemory.into()),
+    };
+    host.connect(&theirs.endpoint, mtu)?;
+    session.barrier()?;
+    let path = Path::new(End::of(device), end, mtu, settings.size);
+    Ok(Agreed {
+        host,
+        remote,
+        memory,
+        path,
+    })
+}
+
+fn greet(session: &Session, strangers: u64, observer: &mut Observer<'_>) -> Result<()> {
+    observer.notify(Event::Connected {
+        peer: session.peer()?,
+        authenticated: session.is_authenticated(),
+        strangers,
+    })
+}
+
+fn known(mtu: u8) -> Result<Mtu> {
+    Ok(Mtu::from_code(mtu).ok_or(PeerError::Mtu(mtu))?)
+}
+
+fn receive_round(
+    gpu: &mut GpuSide,
+    device: &Device,
+    session: &mut PeerSession,
+    settings: &Settings,
+    iteration: &mut Iteration,
+    observer: &mut Observer<'_>,
+) -> Result<()> {
+    let number = iteration.number;
+    let seeds = settings.seeds(number);
+    let counting = PacketCounter::start(device);
+    observer.step(number, Step::Fill)?;
+    iteration.filled = gpu.fill(number, seeds);
+    session.send(&Message::Filled {
+        outcome: iteration.filled.clone(),
+    })?;
+    if iteration.filled != Outcome::Equal {
+        return Ok(());
+    }
+    observer.step(number, Step::Write)?;
+    // The peer reports the result of its WRITE within the step's deadline.
+    let written = session.receive_within(settings.limit() + MESSAGE_DELAY);
+    iteration.packets.receiver = counting.counted();
+    iteration.sent = match written? {
+        Message::Written { ended } => ended.of_peer(),
+        other => return unexpected(&other),
+    };
+    if iteration.sent.is_done() {
+        iteration.received = gpu.arrived(number, observer)?;
+    }
+    observer.step(number, Step::Verify)?;
+    iteration.checks = gpu.verify(seeds);
+    iteration.packets.receiver = counting.counted();
+    session.send(&Message::Verified {
+        received: iteration.received.clone(),
+        checks: iteration.checks.clone(),
+        packets: iteration.packets.receiver,
+    })?;
+    observer.step(number, Step::Read)?;
+    match session.receive()? {
+        Message::ReadBack {
+            ended,
+            outcome,
+            packets,
+        } => {
+            iteration.read = ended.of_peer();
+            iteration.read_back = outcome.of_peer();
+            iteration.packets.sender = packets;
+        }
+        other => return unexpected(&other),
+    }
+    Ok(())
+}
+
+/// The listening end, as the connecting end uses it.
+struct RemoteEnd<'a> {
+    remote: RemoteMemory,
+    session: &'a mut PeerSession,
+}
+
+fn send_round(
+    host: &mut HostSide,
+    device: &Device,
+    RemoteEnd { remote, session }: RemoteEnd<'_>,
+    settings: &Settings,
+    iteration: &mut Iteration,
+    observer: &mut Observer<'_>,
+) -> Result<()> {
+    let number = iteration.number;
+    let seeds = settings.seeds(number);
+    let counting = PacketCounter::start(device);
+    observer.step(number, Step::Fill)?;
+    host.load(seeds.sent)?;
+    iteration.filled = match session.receive()? {
+        Message::Filled { outcome } => outcome.of_peer(),
+        other => return unexpected(&other),
+    };
+    if iteration.filled != Outcome::Equal {
+        return Ok(());
+    }
+    observer.step(number, Step::Write)?;
+    iteration.sent = host.write(number, &remote, observer)?;
+    let sent = iteration.sent.is_done();
+    iteration.packets = Packets {
+        sender: counting.counted(),
+        receiver: None,
+    };
+    session.send(&Message::Written {
+        ended: iteration.sent.clone(),
+    })?;
+    observer.step(number, Step::Verify)?;
+    // After a failed WRITE the peer may be gone.
+    let limit = if sent { session.limit } else { AFTERMATH };
+    match session.receive_within(limit)? {
+        Message::Verified {
+            received,
+            checks,
+            packets,
+        } => {
+            iteration.received = received.of_peer();
+            iteration.checks = checks.of_peer();
+            iteration.packets.receiver = packets;
+        }
+        other => return unexpected(&other),
+    }
+    if sent {
+        observer.step(number, Step::Read)?;
+        iteration.read = host.read(&remote, observer)?;
+        if iteration.read.is_done() {
+            iteration.read_back = host.compare(seeds.sent, seeds.before);
+        }
+    }
+    iteration.packets.sender = counting.counted();
+    session.send(&Message::ReadBack {
+        ended: iteration.read.clone(),
+        outcome: iteration.read_back.clone(),
+        packets: iteration.packets.sender,
+    })
+}

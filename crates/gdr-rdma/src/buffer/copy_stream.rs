@@ -1,0 +1,127 @@
+//! The stream on which the engine's copies run.
+//!
+//! It does not synchronize with the default stream, so the engine never waits for kernels of the
+//! program. It is not used again after the first wait that times out: the engine serves all queue
+//! pairs of its device, so a GPU that does not respond may delay it once, not for each packet.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gdr_cuda::{DeviceBuffer, Gpu, HostBuffer, Stream};
+
+use crate::error::Result;
+
+/// The limit of a wait. A copy of 256 KiB takes some 20 us.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// A stream, and whether it can still be used.
+#[derive(Debug)]
+pub(super) struct CopyStream {
+    stream: Stream,
+    /// Set by a wait that timed out: its copies may never complete.
+    lost: Cell<bool>,
+    limit: Duration,
+}
+
+impl CopyStream {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
+        Ok(Self {
+            stream: gpu.stream()?,
+            lost: Cell::new(false),
+            limit: LIMIT,
+        })
+    }
+
+    /// Queues a copy from page-locked memory.
+    pub(super) fn queue_write(
+        &self,
+        from: &Arc<HostBuffer>,
+        from_offset: usize,
+        to: &DeviceBuffer,
+        to_offset: u64,
+        len: usize,
+    ) -> Result<()> {
+        self.check()?;
+        Ok(self
+            .stream
+            .queue_write(from, from_offset, to, to_offset, len)?)
+    }
+
+    /// Queues a copy to page-locked memory.
+    pub(super) fn queue_read(
+        &self,
+        from: &DeviceBuffer,
+        from_offset: u64,
+        to: &Arc<HostBuffer>,
+        to_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        self.check()?;
+        Ok(self
+            .stream
+            .queue_read(from, from_offset, to, to_offset, len)?)
+    }
+
+    /// Waits until all queued copies are complete.
+    pub(super) fn wait(&self) -> Result<()> {
+        self.check()?;
+        self.stream
+            .wait(self.limit)
+            .inspect_err(|_| self.lost.set(true))?;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        if !self.lost.get() {
+            return Ok(());
+        }
+        Err(gdr_cuda::Error::Deadline {
+            what: "an earlier copy",
+            limit: self.limit,
+        }
+        .into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_cuda::{Direction, Launch, MemoryKind, Ordinal, SimDriver};
+
+    use super::*;
+
+    #[test]
+    fn a_stream_is_not_used_after_a_wait_that_timed_out() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let stream = CopyStream {
+            limit: Duration::ZERO,
+            ..CopyStream::new(&gpu).unwrap()
+        };
+        let flags = Arc::new(gpu.allocate_host(64).unwrap());
+        flags.write(0, &[0; 64]).unwrap();
+        let memory = gpu.allocate(MemoryKind::Plain, 64).unwrap();
+        let flag = |offset| flags.gpu_ptr().checked_add(offset).unwrap();
+        let stuck = Launch::PingPong {
+            ping: flag(0),
+            pong: flag(4),
+            stop: flag(8),
+            iterations: 1,
+            data: memory.ptr(),
+            data_words: 0,
+            direction: Direction::CpuToGpu,
+            blocks: 1,
+            threads: 1,
+            barrier: memory.ptr(),
+            mismatches: memory.ptr().checked_add(8).unwrap(),
+        };
+        // SAFETY: all of it is memory of this driver that lives until the stream is idle, below.
+        unsafe { stream.stream.launch(&stuck) }.unwrap();
+        assert!(stream.wait().is_err());
+        flags.store_u32(8, 1).unwrap();
+        while !stream.stream.is_idle().unwrap() {
+            std::thread::yield_now();
+        }
+        assert!(stream.wait().is_err());
+        assert!(stream.queue_read(&memory, 0, &flags, 0, 8).is_err());
+    }
+}

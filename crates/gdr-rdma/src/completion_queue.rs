@@ -1,0 +1,69 @@
+//! Completion queues.
+
+use std::sync::Arc;
+
+use gdr_roce::Completion;
+
+use crate::deadline::Deadline;
+use crate::device::Device;
+use crate::error::{Awaited, Error, Result};
+use crate::provider::CompletionQueueOps;
+
+/// A queue of the completions of requests. A clone is the same queue.
+///
+/// Several threads may poll one queue; each completion goes to one of them. The bytes that a
+/// completion reports are in memory when it is polled.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    device: Device,
+    queue: Arc<dyn CompletionQueueOps>,
+}
+
+impl Device {
+    /// A new completion queue of `capacity` entries (`ibv_create_cq`). As many entries as all queue
+    /// pairs that use it have requests are always enough.
+    pub fn completion_queue(&self, capacity: usize) -> CompletionQueue {
+        CompletionQueue {
+            device: self.clone(),
+            queue: self.ops().create_completion_queue(capacity),
+        }
+    }
+}
+
+impl CompletionQueue {
+    /// The device it belongs to.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How many completions it holds.
+    pub fn capacity(&self) -> usize {
+        self.queue.capacity()
+    }
+
+    /// Returns the next completion, if there is one. If there is none yet, this polls the device's
+    /// engine once, so a loop over it has the lowest latency.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueueOverrun`], once the completions that were not lost have been taken;
+    /// [`Error::ForkedChild`]; [`Error::Verbs`] if a kernel device failed. An error of
+    /// [`VerbsError::Flush`](crate::VerbsError::Flush) takes no completion: the completion is
+    /// returned once the bytes are in GPU memory, or their region has ended.
+    pub fn poll(&self) -> Result<Option<Completion>> {
+        self.queue.poll()
+    }
+
+    /// Waits for the next completion: polls for the device's
+    /// [`busy_poll`](crate::SoftOptions::busy_poll), then sleeps.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; the others as [`CompletionQueue::poll`].
+    pub fn wait(&self, deadline: Deadline) -> Result<Completion> {
+        let next = self.queue.wait(deadline)?;
+        next.ok_or(Error::Deadline(Awaited::Completion))
+    }
+
+    pub(crate) fn ops(&self) -> &Arc<dyn CompletionQueueOps> {
+        &self.queue
+    }
+}

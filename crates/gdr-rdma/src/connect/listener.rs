@@ -1,0 +1,426 @@
+//! Listening for peers.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::handshake::{Handshake, Progress};
+use super::session::{Security, Session};
+use super::stream::late;
+use crate::deadline::Deadline;
+use crate::error::{Error, HandshakeError, HandshakeStep, Result};
+use crate::lock::lock;
+
+/// The default limit for greeting and proof of a connection, which take two round trips.
+const LIMIT: Duration = Duration::from_secs(2);
+/// How many connections are handled at a time.
+const MOST: usize = 32;
+/// How many connections are accepted before the others are polled again.
+const AT_ONCE: usize = 8;
+/// How long to leave connections in the kernel's queue if the process has no descriptor or no memory
+/// for them.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Waits for peers.
+///
+/// Other connections, such as port scans, health checks or clients without the key, do not delay a
+/// peer: up to 32 connections are handled at a time, each within two seconds however slowly its
+/// bytes arrive, and the oldest that has sent nothing makes room for the next.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    limit: Duration,
+    /// The handshakes that were in progress when the last call found its peer.
+    pending: Mutex<Vec<(Security, Handshake)>>,
+    failed: AtomicU64,
+}
+
+impl Listener {
+    /// Listens on a TCP address; port 0 takes any.
+    ///
+    /// # Errors
+    /// [`Error::ListenPortInUse`], [`Error::AddressNotLocal`], [`Error::Os`].
+    pub fn bind(address: SocketAddr) -> Result<Self> {
+        let socket = TcpListener::bind(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => Error::ListenPortInUse { address, source },
+            io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
+            _ => Error::os("listening on a TCP port", source),
+        })?;
+        socket
+            .set_nonblocking(true)
+            .map_err(|source| Error::os("preparing a TCP socket", source))?;
+        Ok(Self {
+            socket,
+            limit: LIMIT,
+            pending: Mutex::default(),
+            failed: AtomicU64::new(0),
+        })
+    }
+
+    /// Sets the limit for greeting and proof of one connection.
+    #[must_use]
+    pub fn greeting_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The address on which it listens.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn address(&self) -> Result<SocketAddr> {
+        self.socket
+            .local_addr()
+            .map_err(|source| Error::os("getsockname", source))
+    }
+
+    /// How many connections were closed because they were not a peer's.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Accepts the next peer, after greeting and proof. Connections that fail these are closed,
+    /// counted and logged, and the wait goes on.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] if there was no connection, [`Error::NoPeer`] if none was a peer's;
+    /// [`Error::ListenNeedsKey`] at once; [`Error::Os`].
+    pub fn accept(&self, security: &Security, deadline: Deadline) -> Result<Session> {
+        self.accept_noting(security, deadline, |_, _| ())
+    }
+
+    /// As [`Listener::accept`]; calls `note` for each connection that failed, with the error.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`].
+    pub fn accept_noting(
+        &self,
+        security: &Security,
+        deadline: Deadline,
+        mut note: impl FnMut(SocketAddr, &Error),
+    ) -> Result<Session> {
+        self.check(security)?;
+        let mut note = |peer: SocketAddr, error: &Error| {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(%peer, %error, "a connection is not a peer's");
+            note(peer, error);
+        };
+        let pending = std::mem::take(&mut *lock(&self.pending));
+        let mut reception = Reception {
+            incoming: &self.socket,
+            security,
+            limit: self.limit,
+            handshakes: Vec::new(),
+            accept_from: Instant::now(),
+        };
+        for (how, mut handshake) in pending {
+            if how == *security {
+                handshake.renew(self.limit, Instant::now());
+                reception.handshakes.push(handshake);
+            }
+        }
+        let outcome = reception.run(deadline, &mut note);
+        let left = reception.handshakes.into_iter();
+        lock(&self.pending).extend(left.map(|handshake| (security.clone(), handshake)));
+        outcome
+    }
+
+    /// Fails if no peer could be accepted.
+    fn check(&self, security: &Security) -> Result<()> {
+        let address = self.address()?;
+        let ip = address.ip().to_canonical();
+        // An unspecified address includes the loopback address.
+        if *security == Security::Loopback && !ip.is_loopback() && !ip.is_unspecified() {
+            return Err(Error::ListenNeedsKey { address });
+        }
+        Ok(())
+    }
+}
+
+/// A source of connections.
+trait Incoming {
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Accepts the next connection, without waiting.
+    fn accept(&self) -> io::Result<(TcpStream, SocketAddr)>;
+}
+
+impl Incoming for TcpListener {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+
+    fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        Self::accept(self)
+    }
+}
+
+/// What an error of accept(2) means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// There is no connection.
+    Empty,
+    /// This connection failed; the next one may be accepted.
+    Connection,
+    /// There are no descriptors or no memory.
+    Exhausted,
+    /// The listener failed.
+    Listener,
+}
+
+impl Refusal {
+    fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => Self::Empty,
+            // accept(2), "Error handling": pending network errors of the new socket.
+            Some(
+                libc::EINTR
+                | libc::ECONNABORTED
+                | libc::ENETDOWN
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::EOPNOTSUPP
+                | libc::ENETUNREACH
+                | libc::ETIMEDOUT
+                | libc::ECONNRESET
+                | libc::EPERM,
+            ) => Self::Connection,
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => Self::Exhausted,
+            _ => Self::Listener,
+        }
+    }
+}
+
+/// Handshakes, until one of them yields a peer.
+struct Reception<'a, I> {
+    incoming: &'a I,
+    security: &'a Security,
+    limit: Duration,
+    /// The oldest first.
+    handshakes: Vec<Handshake>,
+    /// When the next connection may be accepted.
+    accept_from: Instant,
+}
+
+impl<I: Incoming> Reception<'_, I> {
+    fn run(
+        &mut self,
+        deadline: Deadline,
+        note: &mut dyn FnMut(SocketAddr, &Error),
+    ) -> Result<Session> {
+        let mut failed = 0_u64;
+        let mut last = None;
+        loop {
+            let mut fail = |peer, error| {
+                note(peer, &error);
+                failed += 1;
+                last = Some((peer, error));
+            };
+            if let Some(session) = self.poll(&mut fail)? {
+                return Ok(session);
+            }
+            if deadline.has_passed() {
+                return Err(match last {
+                    Some((peer, error)) => Error::NoPeer {
+                        failed,
+                        peer,
+                        last: Box::new(error),
+                    },
+                    None => late(HandshakeStep::Accept),
+                });
+            }
+            let taken = self.accept(&mut fail)?;
+            if !taken {
+                self.sleep(deadline)?;
+            }
+        }
+    }
+
+    /// Polls every handshake.
+    fn poll(&mut self, fail: &mut dyn FnMut(SocketAddr, Error)) -> Result<Option<Session>> {
+        let mut at = 0;
+        while let Some(handshake) = self.handshakes.get_mut(at) {
+            let outcome = match handshake.poll() {
+                // A handshake that completed in time counts.
+                Ok(Progress::Waiting) if Instant::now() >= handshake.until() => {
+                    Err(handshake.late())
+                }
+                outcome => outcome,
+            };
+            match outcome {
+                Ok(Progress::Waiting) => at += 1,
+                Ok(Progress::Done) => {
+                    let handshake = self.handshakes.remove(at);
+                    let peer = handshake.peer();
+                    match handshake.finish() {
+                        Ok(session) => return Ok(Some(session)),
+                        Err(error) => fail(peer, error),
+                    }
+                }
+                Err(error) => {
+                    let handshake = self.handshakes.remove(at);
+                    fail(handshake.peer(), error);
+                    handshake.close();
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Accepts connections; returns whether there were any.
+    fn accept(&mut self, fail: &mut dyn FnMut(SocketAddr, Error)) -> Result<bool> {
+        if Instant::now() < self.accept_from {
+            return Ok(false);
+        }
+        for taken in 0..AT_ONCE {
+            let (stream, peer) = match self.incoming.accept() {
+                Ok(accepted) => accepted,
+                Err(error) => match Refusal::of(&error) {
+                    Refusal::Empty => return Ok(taken > 0),
+                    Refusal::Connection => {
+                        tracing::debug!(%error, "a connection failed before it was accepted");
+                        continue;
+                    }
+                    Refusal::Exhausted => {
+                        tracing::warn!(%error, "no connection can be accepted for the moment");
+                        self.accept_from = Instant::now() + PAUSE;
+                        // This frees a descriptor.
+                        self.make_room(1, fail);
+                        return Ok(taken > 0);
+                    }
+                    Refusal::Listener => return Err(Error::os("accept", error)),
+                },
+            };
+            self.make_room(MOST, fail);
+            match Handshake::new(stream, peer, self.security, self.limit, Instant::now()) {
+                Ok(handshake) => self.handshakes.push(handshake),
+                Err(error) => fail(peer, error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Closes connections until there are fewer than `most`: first those that have sent nothing, the
+    /// oldest first.
+    fn make_room(&mut self, most: usize, fail: &mut dyn FnMut(SocketAddr, Error)) {
+        while self.handshakes.len() >= most {
+            let silent = self.handshakes.iter().position(Handshake::is_silent);
+            let handshake = self.handshakes.remove(silent.unwrap_or(0));
+            fail(handshake.peer(), HandshakeError::Crowded.into());
+            handshake.close();
+        }
+    }
+
+    /// Sleeps until a descriptor is ready or a deadline has passed.
+    fn sleep(&self, deadline: Deadline) -> Result<()> {
+        let now = Instant::now();
+        let mut until = deadline.instant();
+        let mut interest = Vec::with_capacity(1 + self.handshakes.len());
+        if now < self.accept_from {
+            until = until.min(self.accept_from);
+        } else {
+            interest.push(PollFd::from_borrowed_fd(self.incoming.fd(), PollFlags::IN));
+        }
+        for handshake in &self.handshakes {
+            until = until.min(handshake.until());
+            interest.push(PollFd::from_borrowed_fd(
+                handshake.fd(),
+                handshake.interest(),
+            ));
+        }
+        // A timeout beyond the range of the type waits without limit.
+        let timeout = Timespec::try_from(until.saturating_duration_since(now)).ok();
+        match poll(&mut interest, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(Error::os("poll", errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        reason = "a fixture that fails is a test that fails"
+    )]
+
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// A listener whose first attempts to accept fail.
+    struct Failing {
+        socket: TcpListener,
+        errors: RefCell<Vec<i32>>,
+    }
+
+    impl Incoming for Failing {
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.socket.as_fd()
+        }
+
+        fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+            match self.errors.borrow_mut().pop() {
+                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                None => self.socket.accept(),
+            }
+        }
+    }
+
+    fn run(errors: &[i32]) -> Result<Session> {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let address = socket.local_addr().unwrap();
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let security = Security::Loopback;
+        let client =
+            std::thread::spawn(move || Session::connect(address, &Security::Loopback, deadline));
+        let failing = Failing {
+            socket,
+            errors: RefCell::new(errors.to_vec()),
+        };
+        let mut reception = Reception {
+            incoming: &failing,
+            security: &security,
+            limit: LIMIT,
+            handshakes: Vec::new(),
+            accept_from: Instant::now(),
+        };
+        let outcome = reception.run(deadline, &mut |_, _| ());
+        drop(reception);
+        // Closes the connection of a client that was not accepted.
+        drop(failing);
+        let _ = client.join().unwrap();
+        outcome
+    }
+
+    #[test]
+    fn transient_errors_of_accept_do_not_end_the_wait() {
+        for errno in [
+            libc::ECONNABORTED,
+            libc::EPROTO,
+            libc::ENETDOWN,
+            libc::EHOSTUNREACH,
+            libc::ETIMEDOUT,
+            libc::EPERM,
+            libc::EINTR,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOBUFS,
+            libc::ENOMEM,
+        ] {
+            run(&[errno]).unwrap();
+        }
+        run(&[libc::EPROTO; 40]).unwrap();
+        let ended = run(&[libc::EINVAL]);
+        assert!(matches!(ended, Err(Error::Os { call: "accept", .. })));
+    }
+}

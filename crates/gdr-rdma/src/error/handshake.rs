@@ -1,0 +1,124 @@
+//! Errors of the connection set-up.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use gdr_roce::Mtu;
+
+use crate::types::PeerText;
+
+/// What the other end of a connection set-up did wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
+pub enum HandshakeError {
+    /// It speaks another protocol.
+    #[error("does not speak gdr's connection set-up; check host and port")]
+    Protocol,
+    /// It speaks another version.
+    #[error(
+        "speaks version {theirs} of the set-up, this is version {ours}; use one gdr on both sides"
+    )]
+    Version { ours: u16, theirs: u16 },
+    /// It uses another path MTU.
+    #[error("uses a path MTU of {theirs}, this side {ours}; give both the same")]
+    Mtu { ours: Mtu, theirs: Mtu },
+    /// It announced a message that is too long.
+    #[error("announced a message of {len} bytes, {most} are possible; check host and port")]
+    TooLong { len: usize, most: usize },
+    /// Its message does not follow the format.
+    #[error("sent a message that violates the format: {0}; use one gdr on both sides")]
+    Malformed(&'static str),
+    /// It requires a key and this side has none, or the reverse.
+    #[error("{}", if *.theirs {
+        "asks for a shared key and this side has none; give this side the same key"
+    } else {
+        "has no shared key and this side asks for one; give the peer the same key"
+    })]
+    KeyMissing {
+        /// Whether the peer requires the key.
+        theirs: bool,
+    },
+    /// It does not have the same key.
+    #[error("does not know the shared key; give both sides the same one")]
+    WrongKey,
+    /// It refused to go on.
+    #[error("refused: it says {0}")]
+    Refused(PeerText),
+    /// It announced an RDMA address other than the address of its TCP connection.
+    #[error(
+        "is at {tcp} and announces {named} as its RDMA address; without a shared key the two must \
+         be the same: connect from and listen at the addresses of the RDMA devices, or give both \
+         sides a key"
+    )]
+    OtherAddress { tcp: IpAddr, named: SocketAddr },
+    /// It announced an RDMA address that no device can have.
+    #[error("announces {named} as its RDMA address, which is {what}; give it its own address")]
+    NotAnAddress {
+        named: SocketAddr,
+        what: &'static str,
+    },
+    /// More connections arrived than are handled at a time.
+    #[error("did not authenticate before others took its place; connect again")]
+    Crowded,
+    /// It closed the connection.
+    #[error(
+        "closed the connection during {step}; it ended, or its own message says why it closed it"
+    )]
+    Gone { step: HandshakeStep },
+    /// Its host no longer answers.
+    #[error(
+        "stopped answering during {step}: its host, or the route to it, is down; see `ip link` and \
+         `ping` on both sides"
+    )]
+    Lost { step: HandshakeStep },
+    /// A key is needed for addresses that are not loopback.
+    #[error(
+        "is at {0}, which is not a loopback address, and no shared key was given; give both sides \
+         one, use loopback addresses, or declare the network trusted"
+    )]
+    KeyNeeded(IpAddr),
+}
+
+/// A step of the connection set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HandshakeStep {
+    /// Waiting for a connection.
+    Accept,
+    /// Connecting by TCP.
+    Connect,
+    /// Exchanging greetings.
+    Greeting,
+    /// The client proves that it has the key.
+    ClientProof,
+    /// The server proves that it has the key.
+    ServerProof,
+    /// Exchanging [`PeerInfo`](crate::PeerInfo).
+    PeerInfo,
+    /// Sending the reason of a refusal.
+    Refusal,
+    /// Meeting at a barrier.
+    Barrier,
+    /// Sending a message of the program.
+    Send,
+    /// Receiving a message of the program.
+    Receive,
+}
+
+impl fmt::Display for HandshakeStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accept => "a peer's connection",
+            Self::Connect => "connecting",
+            Self::Greeting => "the peer's greeting",
+            Self::ClientProof => "the client's proof of the shared key",
+            Self::ServerProof => "the server's proof of the shared key",
+            Self::PeerInfo => "the peer's information",
+            Self::Refusal => "sending the reason of a refusal",
+            Self::Barrier => "the peer's arrival at a barrier",
+            Self::Send => "sending a message",
+            Self::Receive => "a message of the peer",
+        })
+    }
+}

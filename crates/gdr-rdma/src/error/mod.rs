@@ -1,0 +1,301 @@
+//! Errors.
+
+mod handshake;
+mod verbs;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use gdr_roce::{PostError, StateError, WcStatus};
+
+pub use self::handshake::{HandshakeError, HandshakeStep};
+pub use self::verbs::{FlushError, LoopbackError, VerbsError};
+pub(crate) use self::verbs::{dma_buf_hint, peer_memory_hint};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What failed, why, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
+pub enum Error {
+    /// A buffer or region of no bytes.
+    #[error("a buffer of no bytes cannot be registered; give it at least one")]
+    EmptyBuffer,
+    /// A range that exceeds its buffer or region.
+    #[error("{wanted} bytes at offset {offset} exceed the {len} bytes there are; nothing was done")]
+    OutOfRange {
+        /// The first byte of the range.
+        offset: u64,
+        /// The length of the range.
+        wanted: u64,
+        /// The length of the buffer or region.
+        len: u64,
+    },
+    /// A region that the peer may change and this side may not.
+    #[error(
+        "a region with REMOTE_WRITE or REMOTE_ATOMIC needs LOCAL_WRITE too; network cards require \
+         it"
+    )]
+    LocalWriteMissing,
+    /// A word at an address that is not a multiple of its size.
+    #[error("offset {offset} is not a multiple of {alignment}; align the word")]
+    Misaligned { offset: u64, alignment: u64 },
+    /// A mapping and an allocation that are not the same memory.
+    #[error(
+        "the mapping shows GPU memory at {mapped:#x}, which is not all in the allocation at \
+         {allocated:#x}; map that allocation"
+    )]
+    MappedElsewhere {
+        /// The GPU address at which the mapping begins.
+        mapped: u64,
+        /// The GPU address at which the allocation begins.
+        allocated: u64,
+    },
+    /// Objects of two devices or protection domains in one call.
+    #[error("{0}")]
+    Foreign(Foreign),
+    /// A wait reached its deadline.
+    #[error("{_0} before the deadline; {}", _0.remedy())]
+    Deadline(Awaited),
+    /// A transfer that consists of several requests failed.
+    #[error("a transfer through the staging ring failed: {0}; make a new ring and connect it")]
+    Transfer(TransferError),
+    /// More completions than a completion queue holds; those beyond are lost.
+    #[error(
+        "the completion queue overran its {capacity} entries and completions are lost; poll more \
+         often, or make it as large as all requests of its queue pairs"
+    )]
+    CompletionQueueOverrun { capacity: usize },
+    /// A request was not posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// A queue pair did not change its state.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The UDP port is in use.
+    #[error(
+        "binding UDP {address} failed: the port is in use, by another engine at this address (use \
+         another one; a host has 127.0.0.2 and so on), or by Linux's rxe, which takes it at \
+         every address (`rdma link` shows it; remove its links, or use a network namespace)"
+    )]
+    PortInUse {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    /// This user may not use the UDP port.
+    #[error(
+        "binding UDP {address} failed: {source}; ports below 1024 \
+         (net.ipv4.ip_unprivileged_port_start) need root or CAP_NET_BIND_SERVICE: use another port"
+    )]
+    PortDenied {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    /// The TCP port of the connection set-up is in use.
+    #[error(
+        "listening on TCP {address} failed: the port is in use; use another one, or end the \
+         process that listens there (`ss -ltnp` shows it)"
+    )]
+    ListenPortInUse {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    /// This host does not have the address.
+    #[error(
+        "binding {address} failed: no interface of this host has this address; `ip address` lists \
+         the addresses of this host"
+    )]
+    AddressNotLocal {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    /// An unspecified or multicast address.
+    #[error("{0} is not the address of a single interface; give the address that peers send to")]
+    AddressNotUnicast(IpAddr),
+    /// Two address families on one path.
+    #[error("{local} and {peer} are of different families; use IPv4 or IPv6 on both sides")]
+    AddressFamily { local: IpAddr, peer: IpAddr },
+    /// The peer's TCP port was not reached.
+    #[error(
+        "connecting to TCP {address} failed: {source}; {}",
+        unreachable_hint(source).unwrap_or("see whether the peer listens there")
+    )]
+    Connect {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    /// There is no route to a peer.
+    #[error(
+        "packets cannot be sent to {peer}: {source}; {}",
+        unreachable_hint(source).unwrap_or("`ip route get` shows the route to it")
+    )]
+    NoRoute { peer: IpAddr, source: io::Error },
+    /// The route to a peer carries no RoCE packets.
+    #[error(
+        "the route to {peer} has an MTU of {mtu}, which is below RoCE's smallest packet; raise it \
+         (`ip link set DEVICE mtu 1500`), or use another interface"
+    )]
+    MtuTooSmall {
+        peer: IpAddr,
+        /// The MTU of the interface or the path in bytes.
+        mtu: u32,
+    },
+    /// Connections arrived, and none of them was a peer's.
+    #[error(
+        "no peer authenticated before the deadline: {failed} {} failed, the last from {peer}: {last}",
+        if *failed == 1 { "connection" } else { "connections" }
+    )]
+    NoPeer {
+        /// How many connections failed.
+        failed: u64,
+        /// The source of the last one.
+        peer: SocketAddr,
+        /// Why the last one failed.
+        #[source]
+        last: Box<Error>,
+    },
+    /// A listener that other hosts can reach and that accepts only peers of this host.
+    #[error(
+        "listening on {address} needs a shared key: other hosts reach that address; give both \
+         sides a key, listen on a loopback address, or declare the network trusted"
+    )]
+    ListenNeedsKey { address: SocketAddr },
+    /// A key file that cannot or must not be used.
+    #[error("the key file {} {why}; {remedy}", path.display())]
+    KeyFile {
+        path: PathBuf,
+        why: String,
+        remedy: String,
+    },
+    /// A shared key that is easy to guess.
+    #[error("a shared key of {len} bytes is too short; give at least {least}, random ones")]
+    KeyTooShort { len: usize, least: usize },
+    /// The connection set-up failed at the other end.
+    #[error("the peer at the other end of the connection set-up {0}")]
+    Handshake(#[from] HandshakeError),
+    /// A system call failed.
+    #[error("{call} failed: {source}")]
+    Os {
+        call: &'static str,
+        source: io::Error,
+    },
+    /// A device, or an object made from it or a buffer, was used in a forked child.
+    #[error(
+        "this process was forked from the one that opened the device or made the buffer, which \
+         stay with the parent; open a device in this process, after the fork"
+    )]
+    ForkedChild,
+    /// A device of the soft provider whose socket failed.
+    #[error("the device failed and moves no more bytes: {why}; drop it and open it again")]
+    DeviceFailed { why: String },
+    /// A mapping of GPU memory failed.
+    #[error(transparent)]
+    Copy(#[from] gdr_copy::Error),
+    /// A kernel device failed or refused.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// CUDA failed.
+    #[error(transparent)]
+    Cuda(#[from] gdr_cuda::Error),
+}
+
+/// An object that belongs to another device or protection domain than the one it is used with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Foreign {
+    /// A completion queue of another device.
+    CompletionQueue,
+    /// A memory region of another protection domain.
+    MemoryRegion,
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CompletionQueue => {
+                "a completion queue belongs to another device; use one of the same device"
+            }
+            Self::MemoryRegion => {
+                "a memory region belongs to another protection domain; use one of the same \
+                 protection domain"
+            }
+        })
+    }
+}
+
+/// What a wait waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// A completion.
+    Completion,
+    /// An asynchronous event.
+    Event,
+    /// The end of a step of the connection set-up.
+    Handshake(HandshakeStep),
+}
+
+impl Awaited {
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Completion => "look at the peer, or wait longer than its retries take",
+            Self::Event => "there may be none",
+            Self::Handshake(_) => "see whether the peer runs and answers",
+        }
+    }
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Completion => f.write_str("no completion arrived"),
+            Self::Event => f.write_str("no asynchronous event occurred"),
+            Self::Handshake(step) => write!(f, "{step} did not happen"),
+        }
+    }
+}
+
+/// Why a transfer that consists of several requests failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// An earlier transfer failed, after which the state of the rest is unknown.
+    #[error("an earlier one failed")]
+    Earlier,
+    /// A request completed with an error.
+    #[error("{0} (look at the peer and its region)")]
+    Status(WcStatus),
+}
+
+/// What to do if an address cannot be reached from this host.
+fn unreachable_hint(source: &io::Error) -> Option<&'static str> {
+    Some(match source.kind() {
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            "this host has no route there: check that the interface is up (`ip link`), the \
+             loopback interface included, and that `ip route get` finds a route"
+        }
+        io::ErrorKind::NetworkDown => "the interface is down: `ip link set DEVICE up`",
+        io::ErrorKind::PermissionDenied => {
+            "it is a broadcast address, or a rule of this host's firewall forbids it: give the \
+             peer's own address, and see `nft list ruleset`"
+        }
+        io::ErrorKind::InvalidInput => {
+            "a link-local IPv6 address needs its interface, and a loopback address can be reached \
+             only from loopback: use addresses of one network on both sides"
+        }
+        _ => return None,
+    })
+}
+
+impl Error {
+    pub(crate) fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Os {
+            call,
+            source: source.into(),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Memory regions: registered memory, and parts of it that requests name.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+
+use gdr_roce::{Access, Lkey, Remote, Rkey};
+
+use crate::buffer::{Buffer, check_range};
+use crate::error::{Error, Result};
+use crate::types::{DomainId, FlushPolicy, RegistrationMethod};
+
+/// Part of a buffer that is to be registered.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryRange {
+    pub(crate) buffer: Buffer,
+    /// The offset of its first byte in the buffer.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+}
+
+impl MemoryRange {
+    /// The address of its first byte, as requests name it.
+    pub(crate) fn address(&self) -> u64 {
+        self.buffer.address() + self.offset
+    }
+}
+
+/// What a provider returns for a memory range.
+pub(crate) struct Registration {
+    pub(crate) lkey: Lkey,
+    pub(crate) rkey: Rkey,
+    pub(crate) method: RegistrationMethod,
+    /// Ends the registration when it is dropped.
+    pub(crate) _guard: Box<dyn Any + Send + Sync>,
+}
+
+/// Methods that do not work for a range of GPU memory, with the reasons.
+#[derive(Debug, Default)]
+pub(crate) struct RejectedMethods {
+    methods: Vec<RegistrationMethod>,
+    reasons: Vec<String>,
+}
+
+impl RejectedMethods {
+    pub(crate) fn add(&mut self, method: RegistrationMethod, why: &dyn fmt::Display) {
+        self.methods.push(method);
+        self.reasons.push(format!("{method}: {why}"));
+    }
+
+    pub(crate) fn contains(&self, method: RegistrationMethod) -> bool {
+        self.methods.contains(&method)
+    }
+
+    /// The reasons, a sentence for each method.
+    pub(crate) fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    pub(crate) fn into_reasons(self) -> Vec<String> {
+        self.reasons
+    }
+}
+
+/// How writes of a device into a region of GPU memory are flushed.
+pub(crate) struct Flush {
+    pub(crate) policy: FlushPolicy,
+    pub(crate) why: String,
+    /// Stops the flushes when it is dropped.
+    pub(crate) _guard: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Registered memory; it keeps its buffer alive. A clone is the same region.
+///
+/// The region ends, and its key with it, when the last clone is dropped and no posted request uses
+/// it any more: a request holds its regions until it has completed (an unsignalled one, until a
+/// later one has). Once the region has ended, the buffer cannot be reached through it, not even by
+/// a request of the peer that is half done: that request fails.
+///
+/// The key is 32 random bits, new for each registration, and the same for local and remote use.
+#[derive(Clone, Debug)]
+pub struct MemoryRegion(Arc<Registered>);
+
+/// A region with everything that ends with it.
+pub(crate) struct Registered {
+    // Field order is drop order: the flushes stop first, and the registration ends before the
+    // buffer is freed.
+    flush: OnceLock<Flush>,
+    registration: Registration,
+    domain: DomainId,
+    range: MemoryRange,
+    rejected_methods: Vec<String>,
+    unverified_reason: OnceLock<String>,
+}
+
+impl MemoryRegion {
+    pub(crate) fn new(
+        domain: DomainId,
+        range: MemoryRange,
+        registration: Registration,
+        rejected_methods: Vec<String>,
+    ) -> Self {
+        Self(Arc::new(Registered {
+            flush: OnceLock::new(),
+            registration,
+            domain,
+            range,
+            rejected_methods,
+            unverified_reason: OnceLock::new(),
+        }))
+    }
+
+    /// Returns the registration itself if this is its last handle.
+    pub(crate) fn into_last(self) -> Option<Registered> {
+        Arc::into_inner(self.0)
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakMemoryRegion {
+        WeakMemoryRegion(Arc::downgrade(&self.0))
+    }
+
+    /// Records that the registration was not verified. The first reason counts.
+    pub(crate) fn set_unverified(&self, why: String) {
+        let _ = self.0.unverified_reason.set(why);
+    }
+
+    /// Records how writes of the device are flushed. The first record counts.
+    pub(crate) fn set_flush(&self, flush: Flush) {
+        let _ = self.0.flush.set(flush);
+    }
+
+    /// Why the loopback verification of this registration could not run; the registration may
+    /// still work. `None` for a verified registration, and for one that needs no verification.
+    pub fn unverified_reason(&self) -> Option<&str> {
+        self.0.unverified_reason.get().map(String::as_str)
+    }
+
+    /// The address of the first byte, as requests of both sides name it.
+    pub fn addr(&self) -> u64 {
+        self.0.range.address()
+    }
+
+    /// The length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
+    pub fn len(&self) -> u64 {
+        self.0.range.len
+    }
+
+    /// The permitted access.
+    pub fn access(&self) -> Access {
+        self.0.range.access
+    }
+
+    /// The key for this side's requests.
+    pub fn lkey(&self) -> Lkey {
+        self.0.registration.lkey
+    }
+
+    /// The key for the peer's requests.
+    pub fn rkey(&self) -> Rkey {
+        self.0.registration.rkey
+    }
+
+    /// How the device reaches the memory.
+    pub fn route(&self) -> RegistrationMethod {
+        self.0.registration.method
+    }
+
+    /// The methods for GPU memory that were tried before and rejected, a sentence each.
+    pub fn rejected_methods(&self) -> &[String] {
+        &self.0.rejected_methods
+    }
+
+    /// How bytes that a kernel device wrote into GPU memory become visible before their completion
+    /// is polled, and why so. `None` for memory that no device writes to directly.
+    pub fn flush_policy(&self) -> Option<(FlushPolicy, &str)> {
+        let flush = self.0.flush.get()?;
+        Some((flush.policy, &flush.why))
+    }
+
+    /// The memory itself.
+    pub fn buffer(&self) -> &Buffer {
+        &self.0.range.buffer
+    }
+
+    /// What a peer must know to reach all of it.
+    pub fn remote(&self) -> RemoteMemory {
+        RemoteMemory {
+            rkey: self.rkey(),
+            addr: self.addr(),
+            len: self.len(),
+        }
+    }
+
+    /// Returns `len` bytes at `offset`, for a request.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], also for more than 4 GiB in one segment.
+    pub fn segment(&self, offset: u64, len: u64) -> Result<Segment> {
+        check_range(offset, len, self.len())?;
+        let short = u32::try_from(len).map_err(|_| Error::OutOfRange {
+            offset,
+            wanted: len,
+            len: u64::from(u32::MAX),
+        })?;
+        Ok(Segment {
+            region: self.clone(),
+            addr: self.addr() + offset,
+            len: short,
+        })
+    }
+
+    /// The domain in which it is registered.
+    pub(crate) fn domain(&self) -> DomainId {
+        self.0.domain
+    }
+}
+
+/// Part of a region, for a request; it keeps the region alive.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    region: MemoryRegion,
+    addr: u64,
+    len: u32,
+}
+
+impl Segment {
+    /// The region it is part of.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether its length is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn into_region(self) -> MemoryRegion {
+        self.region
+    }
+
+    /// The segment as the protocol and the kernel name it.
+    pub(crate) fn raw(&self) -> gdr_roce::Segment {
+        gdr_roce::Segment {
+            lkey: self.region.lkey(),
+            addr: self.addr,
+            len: self.len,
+        }
+    }
+}
+
+/// A region of the peer, as the peer announced it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteMemory {
+    /// Its key.
+    pub rkey: Rkey,
+    /// The address of its first byte, as the peer names it.
+    pub addr: u64,
+    /// The length in bytes.
+    pub len: u64,
+}
+
+impl RemoteMemory {
+    /// The address at `offset`. The peer checks the range; here the addition wraps.
+    pub fn at(&self, offset: u64) -> Remote {
+        Remote {
+            rkey: self.rkey,
+            addr: self.addr.wrapping_add(offset),
+        }
+    }
+}
+
+/// A region that may have ended.
+pub(crate) struct WeakMemoryRegion(Weak<Registered>);
+
+impl WeakMemoryRegion {
+    pub(crate) fn upgrade(&self) -> Option<MemoryRegion> {
+        self.0.upgrade().map(MemoryRegion)
+    }
+}
+
+impl Registered {
+    /// Lets the release of its GPU memory not wait for kernels, if this is the last owner and the
+    /// driver supports it.
+    pub(crate) fn free_unwaited(&self) {
+        if let Some((memory, _)) = self.range.buffer.device_memory()
+            && Arc::strong_count(memory) == 1
+        {
+            memory.free_unwaited();
+        }
+    }
+
+    /// Whether dropping it may wait for a GPU's work.
+    pub(crate) fn frees_gpu_memory(&self) -> bool {
+        self.range.buffer.is_of_driver()
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered")
+            .field("range", &self.range)
+            .field("method", &self.registration.method)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! Requests that are posted and not yet complete.
+
+use std::collections::VecDeque;
+
+use gdr_roce::WrId;
+use smallvec::SmallVec;
+
+use crate::memory_region::Segment;
+use crate::reaper;
+
+/// The segments of a request.
+pub(crate) type Segments = SmallVec<[Segment; 2]>;
+
+/// A posted request. It keeps its memory registered.
+#[derive(Debug)]
+pub(crate) struct Outstanding<T> {
+    /// The number by which the protocol or the device knows the request: the program's own
+    /// identifiers may repeat. Numbers of one queue increase.
+    pub(crate) number: u64,
+    /// The program's identifier.
+    pub(crate) id: WrId,
+    pub(crate) segments: Segments,
+    /// What the provider needs to know when the request completes.
+    pub(crate) detail: T,
+}
+
+/// The outstanding requests of a send or receive queue, in the order in which they were posted.
+#[derive(Debug)]
+pub(crate) struct OutstandingQueue<T>(VecDeque<Outstanding<T>>);
+
+impl<T> Default for OutstandingQueue<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> OutstandingQueue<T> {
+    /// Adds a request whose number is above all others of the queue.
+    pub(crate) fn push(&mut self, request: Outstanding<T>) {
+        debug_assert!(
+            self.0
+                .back()
+                .is_none_or(|last| last.number < request.number)
+        );
+        self.0.push_back(request);
+    }
+
+    /// Removes the request of this number and all before it: requests of a queue complete in
+    /// order, and those before it were not signalled. The request of this number comes last. An
+    /// unknown number removes nothing.
+    pub(crate) fn complete(&mut self, number: u64) -> impl Iterator<Item = Outstanding<T>> {
+        let ended = match self.0.front() {
+            Some(first) if first.number == number => 1,
+            _ => match self
+                .0
+                .binary_search_by_key(&number, |request| request.number)
+            {
+                Ok(index) => index + 1,
+                Err(_) => 0,
+            },
+        };
+        self.0.drain(..ended)
+    }
+
+    /// Returns all requests, for a queue that is destroyed.
+    pub(crate) fn into_requests(self) -> impl Iterator<Item = Outstanding<T>> {
+        self.0.into_iter()
+    }
+}
+
+/// Drops the segments of completed requests.
+///
+/// With the last segment of a region its GPU memory may be freed, which may wait for kernels. A
+/// thread that processes completions has the deadline of its caller, or drives all queue pairs of
+/// its device, so another thread frees that memory.
+pub(crate) fn release(segments: impl IntoIterator<Item = Segment>) {
+    for segment in segments {
+        let Some(last) = segment.into_region().into_last() else {
+            continue;
+        };
+        if last.frees_gpu_memory() {
+            last.free_unwaited();
+            reaper::drop_later(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(number: u64) -> Outstanding<u64> {
+        Outstanding {
+            number,
+            id: WrId(number + 100),
+            segments: Segments::new(),
+            detail: number,
+        }
+    }
+
+    fn completed(queue: &mut OutstandingQueue<u64>, number: u64) -> Vec<u64> {
+        queue.complete(number).map(|ended| ended.detail).collect()
+    }
+
+    #[test]
+    fn a_completion_ends_the_requests_before_it_too() {
+        let mut queue = OutstandingQueue::default();
+        for number in [3, 4, 7, 9] {
+            queue.push(request(number));
+        }
+        assert_eq!(completed(&mut queue, 3), [3]);
+        assert_eq!(completed(&mut queue, 9), [4, 7, 9]);
+        assert!(completed(&mut queue, 9).is_empty());
+    }
+
+    #[test]
+    fn an_unknown_number_ends_nothing() {
+        let mut queue = OutstandingQueue::default();
+        for number in [3, 7] {
+            queue.push(request(number));
+        }
+        for unknown in [0, 4, 8, u64::MAX] {
+            assert!(completed(&mut queue, unknown).is_empty());
+        }
+        let left: Vec<_> = queue.into_requests().map(|ended| ended.id).collect();
+        assert_eq!(left, [WrId(103), WrId(107)]);
+    }
+}

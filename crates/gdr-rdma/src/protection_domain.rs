@@ -1,0 +1,45 @@
+//! Protection domains.
+
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::provider::DomainOps;
+use crate::types::DomainId;
+
+/// Regions and queue pairs that may be used together.
+///
+/// A queue pair reaches, for its own requests and for its peer's, only the regions of its own
+/// domain. A clone is the same domain.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    device: Device,
+    id: DomainId,
+    domain: Arc<dyn DomainOps>,
+}
+
+impl Device {
+    /// A new protection domain (`ibv_alloc_pd`).
+    pub fn protection_domain(&self) -> ProtectionDomain {
+        let id = DomainId::new();
+        ProtectionDomain {
+            device: self.clone(),
+            id,
+            domain: self.ops().create_domain(id),
+        }
+    }
+}
+
+impl ProtectionDomain {
+    /// The device it belongs to.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn id(&self) -> DomainId {
+        self.id
+    }
+
+    pub(crate) fn ops(&self) -> &Arc<dyn DomainOps> {
+        &self.domain
+    }
+}

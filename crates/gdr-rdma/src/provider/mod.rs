@@ -1,0 +1,169 @@
+//! Providers: what moves the bytes.
+//!
+//! A provider implements [`DeviceOps`] for its device. Every other object comes from that device
+//! and holds it, so an object of one provider cannot be combined with a device of another: the
+//! public types own these trait objects and call nothing else. The one place where two objects of
+//! a caller's choice meet is [`DomainOps::create_queue_pair`], whose completion queues may belong
+//! to another device; it returns an error for them.
+//!
+//! Providers import plain types, buffers, regions and requests, but nothing that is built on this
+//! interface: what needs queue pairs of a device, such as the verification of its registrations
+//! of GPU memory, is above it.
+
+mod flush_list;
+pub(crate) mod soft;
+pub(crate) mod verbs;
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use gdr_roce::{Access, Capabilities, Completion, Mtu, Psn, Qpn, State};
+
+pub(crate) use self::flush_list::{FlushList, RdmaWriteFlush};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
+use crate::types::{
+    AsyncEvent, ChosenGid, ConnectionOptions, Counters, DomainId, Endpoint, Integrity, Lid,
+    Provider, SourcePort,
+};
+use crate::work_request::{RecvRequest, SendRequest};
+
+/// A device.
+pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
+    fn provider(&self) -> Provider;
+
+    fn name(&self) -> &str;
+
+    /// The address to which peers send.
+    fn address(&self) -> SocketAddr;
+
+    fn integrity(&self) -> Integrity;
+
+    fn path_mtu(&self, peer: IpAddr) -> Result<Mtu>;
+
+    fn lid(&self) -> Option<Lid> {
+        None
+    }
+
+    fn gid(&self) -> Option<&ChosenGid> {
+        None
+    }
+
+    /// How many bytes of received packets the kernel queues for it.
+    fn receive_buffer(&self) -> usize {
+        0
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    /// Fails in a child of the process that opened the device.
+    fn check_process(&self) -> Result<()>;
+
+    /// Receives and sends what is due, without waiting; returns whether there was anything.
+    fn progress(&self) -> bool {
+        false
+    }
+
+    /// Returns the next event, without waiting.
+    fn poll_event(&self) -> Option<AsyncEvent>;
+
+    /// Returns the next event, or `None` after the deadline.
+    fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent>;
+
+    fn create_domain(self: Arc<Self>, id: DomainId) -> Arc<dyn DomainOps>;
+
+    fn create_completion_queue(self: Arc<Self>, capacity: usize) -> Arc<dyn CompletionQueueOps>;
+
+    /// How the device accesses GPU memory by DMA; `None` if the CPU or the GPU's copy engine moves
+    /// the bytes, which needs neither verification nor flushes.
+    fn gpu_dma(&self) -> Option<GpuDma<'_>> {
+        None
+    }
+}
+
+/// Access to GPU memory by a device's own DMA.
+#[derive(Clone, Copy)]
+pub(crate) struct GpuDma<'a> {
+    pub(crate) verification: Verification,
+    /// What the device flushes before it returns completions of bytes that arrived.
+    pub(crate) flushes: &'a Arc<FlushList>,
+}
+
+/// Whether registrations of GPU memory are verified by a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verification {
+    Run,
+    Skip,
+}
+
+/// A protection domain.
+pub(crate) trait DomainOps: Debug + Send + Sync {
+    /// Registers memory by the first method that works and is not among those rejected; adds the
+    /// methods that fail to them.
+    fn register(
+        self: Arc<Self>,
+        range: &MemoryRange,
+        rejected: &mut RejectedMethods,
+    ) -> Result<Registration>;
+
+    /// Creates a queue pair in INIT.
+    fn create_queue_pair(
+        self: Arc<Self>,
+        init: &QueuePairInit<'_>,
+    ) -> Result<Box<dyn QueuePairOps>>;
+}
+
+/// How to create a queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePairInit<'a> {
+    pub(crate) send_queue: &'a Arc<dyn CompletionQueueOps>,
+    pub(crate) recv_queue: &'a Arc<dyn CompletionQueueOps>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) access: Access,
+}
+
+/// A completion queue.
+pub(crate) trait CompletionQueueOps: Any + Debug + Send + Sync {
+    fn capacity(&self) -> usize;
+
+    /// Returns the next completion, without waiting.
+    fn poll(&self) -> Result<Option<Completion>>;
+
+    /// Returns the next completion, or `None` after the deadline.
+    fn wait(&self, deadline: Deadline) -> Result<Option<Completion>>;
+}
+
+/// A queue pair. Dropping it destroys it.
+pub(crate) trait QueuePairOps: Debug + Send + Sync {
+    fn qpn(&self) -> Qpn;
+
+    /// The UDP port from which it sends.
+    fn source_port(&self) -> SourcePort;
+
+    fn state(&self) -> State;
+
+    fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()>;
+
+    fn to_rts(&self, psn: Psn, options: &ConnectionOptions) -> Result<()>;
+
+    fn to_error(&self);
+
+    /// Posts requests until one is refused; returns how many were posted. The segments of posted
+    /// requests are taken out of them. A refused request stays whole.
+    fn post_sends(&self, requests: &mut [SendRequest]) -> (usize, Result<()>);
+
+    fn post_recv(&self, request: RecvRequest) -> Result<()>;
+}
+
+/// Returns the completion queue as the type of one provider, or an error if it belongs to another.
+fn downcast_queue<T: CompletionQueueOps>(queue: &Arc<dyn CompletionQueueOps>) -> Result<Arc<T>> {
+    let queue: Arc<dyn Any + Send + Sync> = Arc::clone(queue) as _;
+    queue
+        .downcast()
+        .map_err(|_| Error::Foreign(crate::error::Foreign::CompletionQueue))
+}

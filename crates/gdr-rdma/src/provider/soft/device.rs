@@ -1,0 +1,153 @@
+//! Devices of the soft provider.
+
+use std::fmt;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gdr_roce::Mtu;
+use gdr_roce::wire::UDP_PORT;
+
+use super::address;
+use super::completion_queue::SoftCompletionQueue;
+use super::protection_domain::SoftDomain;
+use super::shared_engine::SharedEngine;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::lock::lock;
+use crate::provider::{CompletionQueueOps, DeviceOps, DomainOps};
+use crate::types::{AsyncEvent, Counters, DomainId, Integrity, Provider, SoftOptions};
+
+/// The limit for the end of the progress thread. One poll of the engine takes well below a
+/// millisecond; copies to a GPU that hangs take longer.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+/// An engine and its progress thread, which ends when this is dropped.
+pub(crate) struct SoftDevice {
+    engine: Arc<SharedEngine>,
+    name: String,
+    /// The thread, and a channel that disconnects when it ends.
+    thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
+}
+
+impl SoftDevice {
+    pub(crate) fn open(options: &SoftOptions) -> Result<Self> {
+        let ip = options.address.ip();
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(Error::AddressNotUnicast(ip));
+        }
+        let (alive, ended) = channel();
+        let (engine, thread) = SharedEngine::start(options, alive)?;
+        let name = match engine.local() {
+            local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
+            local => format!("soft-{local}"),
+        };
+        tracing::debug!(%name, receive_buffer = engine.receive_buffer(), "device opened");
+        Ok(Self {
+            engine,
+            name,
+            thread: Mutex::new(Some((thread, ended))),
+        })
+    }
+}
+
+impl Deref for SoftDevice {
+    type Target = SharedEngine;
+
+    fn deref(&self) -> &SharedEngine {
+        &self.engine
+    }
+}
+
+impl DeviceOps for SoftDevice {
+    fn provider(&self) -> Provider {
+        Provider::Soft
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.engine.local()
+    }
+
+    fn integrity(&self) -> Integrity {
+        self.engine.integrity()
+    }
+
+    fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
+        address::path_mtu_to(self.address().ip(), peer)
+    }
+
+    fn receive_buffer(&self) -> usize {
+        self.engine.receive_buffer()
+    }
+
+    fn counters(&self) -> Counters {
+        self.engine.counters()
+    }
+
+    fn check_process(&self) -> Result<()> {
+        self.engine.check_process()
+    }
+
+    fn progress(&self) -> bool {
+        self.engine.progress()
+    }
+
+    fn poll_event(&self) -> Option<AsyncEvent> {
+        self.check_process().ok()?;
+        self.engine.events().pop()
+    }
+
+    fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent> {
+        self.engine.events().pop_wait(deadline)
+    }
+
+    fn create_domain(self: Arc<Self>, id: DomainId) -> Arc<dyn DomainOps> {
+        Arc::new(SoftDomain::new(self, id))
+    }
+
+    fn create_completion_queue(self: Arc<Self>, capacity: usize) -> Arc<dyn CompletionQueueOps> {
+        Arc::new(SoftCompletionQueue::new(self, capacity))
+    }
+}
+
+impl fmt::Debug for SoftDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftDevice")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for SoftDevice {
+    fn drop(&mut self) {
+        let Some((thread, ended)) = lock(&self.thread).take() else {
+            return;
+        };
+        if !self.engine.origin().is_current() {
+            // The thread belongs to the parent process, and so does the eventfd that wakes it.
+            return mem::forget((thread, ended));
+        }
+        self.engine.stop();
+        match ended.recv_timeout(STOP_LIMIT) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                if thread.join().is_err() {
+                    tracing::error!(device = self.name, "the progress thread panicked");
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::error!(
+                    device = self.name,
+                    "the progress thread does not stop; it ends with the process"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,716 @@
+//! The engine: queue pairs, timers and the socket. One thread at a time uses it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::mem;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gdr_roce::wire::{Opcode, Packet};
+use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
+
+use super::memory::{Dirty, DomainMemory, RegionCache};
+use super::qp_context::{Peer, QpContext};
+use super::qp_table::{Acceptor, QpTable, is_sequence_nak, schedule};
+use super::region_table::Regions;
+use super::rx::Rx;
+use super::socket::Socket;
+use super::tx::{Batch, Sent};
+use crate::bounded_queue::{BoundedQueue, Pushed};
+use crate::error::{Error, Result};
+use crate::memory_region::Segment;
+use crate::os;
+use crate::types::{AsyncEvent, Counters};
+
+/// How many packets one queue pair sends before the next one sends.
+const QUANTUM: usize = 64;
+
+/// How many bytes a queue pair may defer: half of what one system call sends.
+const MOST_DEFERRED: usize = 32 << 10;
+
+/// What wakes a thread that sleeps, besides packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wakeup {
+    pub(super) at: Option<Time>,
+    /// Whether it wakes when the socket becomes writable.
+    pub(super) when_writable: bool,
+}
+
+/// The engine of a device.
+pub(super) struct Engine {
+    socket: Arc<Socket>,
+    rx: Rx,
+    batch: Batch,
+    /// The kernel has no room for the batch.
+    blocked: bool,
+    epoch: Instant,
+    qps: QpTable,
+    next_qpn: u32,
+    /// The addresses of peers, and how many queue pairs are connected to each.
+    peers: HashMap<IpAddr, u32>,
+    timers: BTreeSet<(Time, u32)>,
+    dirty: Dirty,
+    /// Keys of regions behind whose reads a fence has run since the poll began.
+    fenced: Vec<u32>,
+    events: Arc<BoundedQueue<AsyncEvent>>,
+    counters: Counters,
+    /// Why the socket was lost. The engine moves no more bytes then.
+    failed: Option<String>,
+    /// Segments of completed requests. The thread that polled the engine releases them once it is
+    /// unlocked: they may be the last of a region, and of a whole GPU allocation.
+    pub(super) completed: Vec<Segment>,
+    /// What wakes the progress thread while it sleeps.
+    pub(super) sleep: Option<Wakeup>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        socket: Arc<Socket>,
+        events: Arc<BoundedQueue<AsyncEvent>>,
+        epoch: Instant,
+    ) -> Result<Self> {
+        Ok(Self {
+            batch: Batch::new(socket.local()),
+            rx: Rx::new(&socket),
+            socket,
+            blocked: false,
+            epoch,
+            qps: QpTable::default(),
+            next_qpn: os::random_number()?,
+            peers: HashMap::new(),
+            timers: BTreeSet::new(),
+            dirty: Dirty::default(),
+            fenced: Vec::new(),
+            events,
+            counters: Counters::default(),
+            failed: None,
+            completed: Vec::new(),
+            sleep: None,
+        })
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(super) fn is_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Returns an error if the engine has failed.
+    pub(super) fn check_alive(&self) -> Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(why) => Err(Error::DeviceFailed { why: why.clone() }),
+        }
+    }
+
+    /// What the progress thread has to wait for, besides packets.
+    pub(super) fn wakeup(&self) -> Wakeup {
+        Wakeup {
+            at: self.timers.first().map(|(time, _)| *time),
+            when_writable: self.blocked,
+        }
+    }
+
+    /// Whether the progress thread sleeps and must be woken for what happened since.
+    pub(super) fn must_wake(&self) -> bool {
+        let Some(sleep) = self.sleep else {
+            return false;
+        };
+        let wakeup = self.wakeup();
+        let earlier = match (wakeup.at, sleep.at) {
+            (Some(new), Some(old)) => new < old,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        earlier || (wakeup.when_writable && !sleep.when_writable) || self.has_work()
+    }
+
+    /// Whether a poll would do something even if nothing arrives.
+    pub(super) fn has_work(&self) -> bool {
+        !self.blocked && !self.qps.ready.is_empty()
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::since_epoch(self.epoch.elapsed())
+    }
+
+    /// Returns a number that no queue pair has. The caller uses it before it asks for another.
+    pub(super) fn new_qpn(&mut self) -> Qpn {
+        loop {
+            let qpn = Qpn::new(self.next_qpn);
+            self.next_qpn = self.next_qpn.wrapping_add(1);
+            // 0 and 1 belong to the management queue pairs.
+            if qpn.get() > 1 && !self.qps.qps.contains_key(&qpn.get()) {
+                return qpn;
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, qp: QpContext) {
+        self.qps.qps.insert(qp.roce.qpn().get(), Box::new(qp));
+    }
+
+    /// Removes a queue pair. Its number stays on the ready list until that comes to it.
+    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
+        let qp = self.qps.qps.remove(&qpn.get())?;
+        if let Some(time) = qp.timer {
+            self.timers.remove(&(time, qpn.get()));
+        }
+        if qp.may_omit_checksum {
+            self.qps.expects_checksum(&self.socket);
+        }
+        if let Some(peer) = qp.peer {
+            self.remove_peer(peer.address.ip());
+        }
+        Some(qp)
+    }
+
+    /// Connects a queue pair in INIT to its peer, whose packets are accepted from here on.
+    pub(super) fn connect(
+        &mut self,
+        qpn: Qpn,
+        peer: Peer,
+        attributes: &RtrAttributes,
+    ) -> Result<()> {
+        // First, so that the kernel drops none of the packets that are meant for the new state.
+        self.add_peer(peer.address.ip())?;
+        let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
+            self.remove_peer(peer.address.ip());
+            return Err(unknown_qp(State::ReadyToReceive));
+        };
+        if let Err(error) = qp.roce.to_rtr(attributes) {
+            self.remove_peer(peer.address.ip());
+            return Err(error.into());
+        }
+        schedule(&mut self.qps.ready, qp);
+        qp.peer = Some(peer);
+        qp.may_omit_checksum = true;
+        self.qps.may_omit_checksum += 1;
+        self.socket.enable_raw();
+        Ok(())
+    }
+
+    /// Lets the kernel pass packets from this address.
+    fn add_peer(&mut self, address: IpAddr) -> Result<()> {
+        let count = self.peers.entry(address).or_default();
+        *count += 1;
+        if *count > 1 {
+            return Ok(());
+        }
+        self.socket.accept_from(self.peers.keys()).inspect_err(|_| {
+            self.peers.remove(&address);
+        })
+    }
+
+    /// Reverses one [`Engine::add_peer`].
+    fn remove_peer(&mut self, address: IpAddr) {
+        let Some(count) = self.peers.get_mut(&address) else {
+            return;
+        };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        self.peers.remove(&address);
+        if let Err(error) = self.socket.accept_from(self.peers.keys()) {
+            // The engine drops its packets instead.
+            tracing::debug!(%error, %address, "the kernel still passes packets of a former peer");
+        }
+    }
+
+    /// Returns a queue pair, and schedules it for the next poll.
+    pub(super) fn schedule(&mut self, qpn: Qpn) -> Option<&mut QpContext> {
+        let qp = self.qps.qps.get_mut(&qpn.get())?;
+        schedule(&mut self.qps.ready, qp);
+        Some(qp)
+    }
+
+    /// Whether what was just posted may wait for a poll that must follow soon anyway, for the
+    /// acknowledgement of outstanding requests: messages of several posts then share a system call,
+    /// and so do their acknowledgements.
+    pub(super) fn may_defer(&self, qpn: Qpn) -> bool {
+        // If the progress thread sleeps, it would have to be woken: sending takes as long. And a
+        // failed engine is not polled.
+        self.sleep.is_none()
+            && !self.is_failed()
+            && self
+                .qps
+                .qps
+                .get(&qpn.get())
+                .is_some_and(|qp| qp.deferred < MOST_DEFERRED && qp.roce.has_outstanding())
+    }
+
+    pub(super) fn state(&self, qpn: Qpn) -> Option<State> {
+        self.qps.qps.get(&qpn.get()).map(|qp| qp.roce.state())
+    }
+
+    /// Receives what has arrived, handles timers and sends what is due, without waiting; returns
+    /// whether there was anything to do. Packets that no queue pair accepts do not count:
+    /// otherwise a stranger could keep threads awake.
+    pub(super) fn poll(&mut self, regions: &Regions) -> bool {
+        if self.is_failed() {
+            return false;
+        }
+        let peers = &self.peers;
+        let received = self
+            .rx
+            .receive(&self.socket, |address| peers.contains_key(&address));
+        let now = self.now();
+        self.fenced.clear();
+        let accepted = match received {
+            Ok(false) => false,
+            Ok(true) => self.process(now, regions),
+            Err(error) => {
+                self.fail(&error);
+                true
+            }
+        };
+        let due = self.expire(now);
+        let unblocked = self.unblock();
+        let sent = self.transmit(regions);
+        accepted || due || unblocked || sent
+    }
+
+    /// Passes the received packets to their queue pairs; returns whether any was accepted.
+    fn process(&mut self, now: Time, regions: &Regions) -> bool {
+        let mut acceptor = Acceptor {
+            now,
+            socket: &self.socket,
+            qps: &mut self.qps,
+            regions,
+            cache: RegionCache::default(),
+            dirty: &mut self.dirty,
+            fenced: &mut self.fenced,
+            counters: &mut self.counters,
+        };
+        let mut accepted = false;
+        for datagram in self.rx.datagrams(&self.socket) {
+            accepted |= acceptor.accept(&datagram);
+        }
+        self.flush();
+        accepted
+    }
+
+    /// Makes placed bytes visible before they are acknowledged or completed.
+    fn flush(&mut self) {
+        let qps = &mut self.qps;
+        self.dirty.flush(|qpn| {
+            if let Some(qp) = qps.qps.get_mut(&qpn.get()) {
+                qp.roce.to_error();
+                schedule(&mut qps.ready, qp);
+            }
+        });
+    }
+
+    /// Handles the timers that have expired.
+    fn expire(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(&(time, qpn)) = self.timers.first()
+            && time <= now
+        {
+            self.timers.pop_first();
+            any = true;
+            if let Some(qp) = self.qps.qps.get_mut(&qpn) {
+                qp.timer = None;
+                qp.roce.handle_deadline(now);
+                schedule(&mut self.qps.ready, qp);
+            }
+        }
+        any
+    }
+
+    /// Retries a batch for which the kernel had no room.
+    fn unblock(&mut self) -> bool {
+        if !self.blocked {
+            return false;
+        }
+        self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+        !self.blocked
+    }
+
+    /// Sends what was just posted, outside a poll.
+    pub(super) fn send(&mut self, regions: &Regions) {
+        // Another thread may have made the last poll, and its fences order only its own reads.
+        self.fenced.clear();
+        self.transmit(regions);
+    }
+
+    /// Sends for every ready queue pair in turn, and settles what it completed.
+    fn transmit(&mut self, regions: &Regions) -> bool {
+        let mut any = false;
+        // Also while blocked: completions need no room in the socket.
+        for _ in 0..self.qps.ready.len() {
+            let Some(qpn) = self.qps.ready.pop_front() else {
+                break;
+            };
+            let Some(mut qp) = self.qps.qps.remove(&qpn) else {
+                continue;
+            };
+            qp.is_ready = false;
+            qp.deferred = 0;
+            let more = self.transmit_one(&mut qp, regions, &mut any);
+            self.settle(&mut qp);
+            if more {
+                schedule(&mut self.qps.ready, &mut qp);
+            }
+            self.qps.qps.insert(qpn, qp);
+        }
+        if !self.blocked {
+            self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+            if !self.blocked && !self.batch.is_empty() {
+                // A packet was carried over.
+                self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+            }
+        }
+        any
+    }
+
+    /// Sends up to a quantum; returns whether there may be more.
+    fn transmit_one(&mut self, qp: &mut QpContext, regions: &Regions, any: &mut bool) -> bool {
+        let Some(peer) = qp.peer else {
+            return false;
+        };
+        let now = self.now();
+        let cache = RegionCache::default();
+        let mut memory = DomainMemory {
+            regions,
+            cache: &cache,
+            domain: qp.domain,
+            qpn: qp.roce.qpn(),
+            dirty: &mut self.dirty,
+            fenced: &mut self.fenced,
+        };
+        for _ in 0..QUANTUM {
+            if self.blocked {
+                return true;
+            }
+            let room = self.batch.room();
+            let Some(len) = qp.roce.poll_transmit(now, &mut memory, room) else {
+                return false;
+            };
+            *any = true;
+            // The first byte alone rules out all but acknowledgements.
+            if room.first() == Some(&(Opcode::Acknowledge as u8))
+                && Packet::new(&room[..len]).is_ok_and(|packet| is_sequence_nak(&packet))
+            {
+                self.counters.sequence_naks_sent += 1;
+            }
+            let to = peer.address;
+            let sent = self.batch.push(&self.socket, &mut self.counters, to, len);
+            self.blocked = sent == Sent::Blocked;
+        }
+        true
+    }
+
+    /// Delivers completions and events, and sets the timer.
+    fn settle(&mut self, qp: &mut QpContext) {
+        let (events, qpn) = (&self.events, qp.roce.qpn());
+        qp.complete(&mut self.completed, &mut |queue| {
+            let capacity = queue.capacity();
+            raise(events, AsyncEvent::CompletionQueueOverrun { qpn, capacity });
+        });
+        while let Some(event) = qp.roce.poll_event() {
+            raise(events, AsyncEvent::QueuePair { qpn, event });
+        }
+        let timer = qp.roce.next_deadline();
+        if timer != qp.timer {
+            if let Some(old) = mem::replace(&mut qp.timer, timer) {
+                self.timers.remove(&(old, qpn.get()));
+            }
+            if let Some(new) = timer {
+                self.timers.insert((new, qpn.get()));
+            }
+        }
+    }
+
+    /// The socket failed permanently: every queue pair goes to ERR, and none can be connected.
+    pub(super) fn fail(&mut self, error: &Error) {
+        tracing::error!(%error, local = %self.socket.local(), "the engine cannot go on");
+        self.failed = Some(error.to_string());
+        raise(&self.events, AsyncEvent::DeviceFatal);
+        for qp in self.qps.qps.values_mut() {
+            qp.roce.to_error();
+            schedule(&mut self.qps.ready, qp);
+        }
+    }
+}
+
+/// Queues an event. If there is no room, the event is lost and counted.
+fn raise(events: &BoundedQueue<AsyncEvent>, event: AsyncEvent) {
+    if events.push(event) != Pushed::Stored {
+        tracing::debug!(?event, "too many events wait to be taken; this one is lost");
+    }
+}
+
+/// The error for a queue pair that the engine does not have. Handles keep theirs, so it does not
+/// occur.
+pub(super) fn unknown_qp(to: State) -> Error {
+    StateError {
+        from: State::Reset,
+        to,
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::time::Duration;
+
+    use gdr_roce::{
+        Access, AckTimeout, Capabilities, Mtu, Psn, RetryCount, RetryLimit, RnrRetry, RnrTimer,
+        RtrAttributes, RtsAttributes, WrId,
+    };
+
+    use super::*;
+    use crate::bounded_queue::Loss;
+    use crate::buffer::Buffer;
+    use crate::provider::soft::qp_context;
+    use crate::provider::soft::region_table::Region;
+    use crate::types::{DomainId, SourcePort};
+    use crate::work_request::SendRequest;
+
+    /// An engine without a thread, with a queue pair that is connected to itself.
+    fn engine() -> (Engine, Qpn) {
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
+        let events = Arc::new(BoundedQueue::new(16, Loss::Tolerated));
+        let mut engine = Engine::new(Arc::clone(&socket), events, Instant::now()).unwrap();
+        let qpn = engine.new_qpn();
+        let capabilities = Capabilities {
+            max_send_wr: 64,
+            max_recv_wr: 1,
+            max_inline: 8,
+        };
+        let mut roce = qp_context::protocol(qpn, capabilities, 1 << 20);
+        roce.to_init(Access::all()).unwrap();
+        roce.to_rtr(&RtrAttributes {
+            dest_qpn: qpn,
+            rq_psn: Psn::default(),
+            path_mtu: Mtu::B4096,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: RnrTimer::new(12),
+        })
+        .unwrap();
+        roce.to_rts(&RtsAttributes {
+            sq_psn: Psn::default(),
+            timeout: AckTimeout::NEVER,
+            retry_limit: RetryLimit::Count(RetryCount::new(0)),
+            rnr_retry: RnrRetry::new(0),
+            max_rd_atomic: 1,
+        })
+        .unwrap();
+        let mailbox = || Arc::new(BoundedQueue::new(64, Loss::Fatal));
+        let mut qp = QpContext::new(roce, DomainId::TEST, mailbox(), mailbox());
+        let address = socket.local();
+        qp.peer = Some(Peer {
+            address,
+            source_port: SourcePort::OfAddress,
+        });
+        engine.insert(qp);
+        engine.add_peer(address.ip()).unwrap();
+        (engine, qpn)
+    }
+
+    fn post(engine: &mut Engine, qpn: Qpn) {
+        let mut request = SendRequest::send(WrId(0)).inline(&[1]);
+        let qp = engine.schedule(qpn).unwrap();
+        qp.post_send(&mut request).unwrap();
+    }
+
+    #[test]
+    fn at_most_eight_short_requests_are_deferred_behind_others() {
+        let (mut engine, qpn) = engine();
+        post(&mut engine, qpn);
+        assert!(!engine.may_defer(qpn), "there is no outstanding request");
+        engine.send(&Regions::default());
+        for n in 1..8 {
+            post(&mut engine, qpn);
+            assert!(engine.may_defer(qpn), "{n}");
+        }
+        post(&mut engine, qpn);
+        assert!(!engine.may_defer(qpn));
+        engine.send(&Regions::default());
+        assert_eq!(engine.counters().packets_sent, 9);
+        post(&mut engine, qpn);
+        assert!(engine.may_defer(qpn));
+    }
+
+    #[test]
+    fn no_request_is_deferred_if_no_poll_would_follow() {
+        let (mut engine, qpn) = engine();
+        post(&mut engine, qpn);
+        engine.send(&Regions::default());
+        post(&mut engine, qpn);
+        assert!(engine.may_defer(qpn));
+        engine.sleep = Some(engine.wakeup());
+        assert!(!engine.may_defer(qpn), "the thread sleeps");
+        engine.sleep = None;
+        engine.failed = Some(String::new());
+        assert!(!engine.may_defer(qpn), "the engine is dead");
+    }
+
+    #[test]
+    fn a_sleeping_thread_is_woken_for_what_happened_since() {
+        let (mut engine, qpn) = engine();
+        engine.sleep = Some(engine.wakeup());
+        assert!(!engine.must_wake(), "nothing has happened");
+        post(&mut engine, qpn);
+        assert!(engine.must_wake(), "something is to be sent");
+        engine.send(&Regions::default());
+        assert!(!engine.must_wake(), "it was sent");
+        let (now, later) = (engine.now(), Time::since_epoch(Duration::from_secs(9)));
+        engine.timers.insert((later, 7));
+        assert!(engine.must_wake(), "it sleeps without an end");
+        engine.sleep = Some(engine.wakeup());
+        assert!(!engine.must_wake(), "it knows the end");
+        engine.timers.insert((now, 8));
+        assert!(engine.must_wake(), "it sleeps too long");
+        engine.sleep = Some(engine.wakeup());
+        engine.blocked = true;
+        assert!(engine.must_wake(), "room in the socket would not wake it");
+    }
+
+    /// Requests whose bytes are in mapped memory are read behind a fence of the thread that reads.
+    #[test]
+    fn requests_posted_outside_a_poll_are_read_behind_a_fence_of_their_own() {
+        let driver = gdr_cuda::SimDriver::new(1);
+        let gpu = gdr_cuda::Gpu::open(driver.clone(), gdr_cuda::Ordinal(0)).unwrap();
+        let memory = gpu.allocate(gdr_cuda::MemoryKind::Plain, 1 << 16).unwrap();
+        let context = gdr_copy::Context::builder().simulated(driver);
+        let context = context.backend(gdr_copy::BackendKind::Sim).open().unwrap();
+        let pinned = context.pin(memory.ptr(), memory.len()).unwrap();
+        let buffer = Buffer::direct(pinned.map().unwrap()).unwrap();
+        let (mut engine, qpn) = engine();
+        let region = Region {
+            domain: DomainId::TEST,
+            addr: buffer.address(),
+            len: buffer.len(),
+            offset: 0,
+            access: Access::all(),
+            buffer: buffer.clone(),
+        };
+        let regions = Regions::from_iter([(77, Arc::new(region))]);
+        let post = |engine: &mut Engine| {
+            let segment = gdr_roce::Segment {
+                lkey: gdr_roce::Lkey(77),
+                addr: buffer.address(),
+                len: 64,
+            };
+            let request = gdr_roce::SendRequest {
+                id: WrId(0),
+                operation: gdr_roce::Operation::Send { immediate: None },
+                data: gdr_roce::Data::Segments(&[segment]),
+                flags: gdr_roce::SendFlags::SIGNALLED,
+            };
+            let qp = engine.schedule(qpn).unwrap();
+            qp.roce.post_send(&request).unwrap();
+        };
+        post(&mut engine);
+        engine.poll(&regions);
+        assert_eq!(buffer.fences(), 1, "in a turn");
+        for n in 1..=5 {
+            post(&mut engine);
+            engine.send(&regions);
+            assert_eq!(buffer.fences(), 1 + n, "outside one");
+        }
+        assert_eq!(engine.counters().packets_sent, 6);
+    }
+
+    /// An acknowledgement for this queue pair, without its ICRC.
+    fn acknowledgement(qpn: u32) -> Vec<u8> {
+        let mut packet = vec![Opcode::Acknowledge as u8, 0, 0xff, 0xff];
+        packet.extend(qpn.to_be_bytes());
+        packet.resize(20, 0);
+        packet
+    }
+
+    #[test]
+    fn a_poll_without_an_accepted_packet_counts_as_idle() {
+        let (mut engine, qpn) = engine();
+        let neighbour = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let turns_for = |engine: &mut Engine, datagram: &[u8]| {
+            let received = engine.counters().packets_received;
+            neighbour.send_to(datagram, engine.socket.local()).unwrap();
+            while engine.counters().packets_received == received {
+                assert!(!engine.poll(&Regions::default()));
+            }
+            engine.counters()
+        };
+        assert_eq!(turns_for(&mut engine, &[1]).malformed, 1);
+        let unknown = acknowledgement(qpn.get() ^ 1);
+        assert_eq!(turns_for(&mut engine, &unknown).unknown_queue_pair, 1);
+        let foreign = acknowledgement(qpn.get());
+        assert_eq!(turns_for(&mut engine, &foreign).strangers, 1);
+        let qp = engine.qps.get_mut(qpn.get()).unwrap();
+        qp.peer.as_mut().unwrap().source_port = SourcePort::Any;
+        let damaged = acknowledgement(qpn.get());
+        assert_eq!(turns_for(&mut engine, &damaged).icrc_mismatches, 1);
+    }
+
+    #[test]
+    fn a_poll_with_a_packet_of_the_peer_counts_as_work() {
+        let (mut engine, qpn) = engine();
+        post(&mut engine, qpn);
+        engine.send(&Regions::default());
+        let mut worked = false;
+        while engine.counters().packets_received == 0 {
+            worked = engine.poll(&Regions::default());
+        }
+        assert!(worked);
+    }
+
+    #[test]
+    fn naks_for_lost_packets_are_counted_on_both_sides() {
+        let (mut engine, qpn) = engine();
+        // The first of two packets is lost; the second then is out of order.
+        post(&mut engine, qpn);
+        let qp = engine.qps.get_mut(qpn.get()).unwrap();
+        let mut lost = [0; gdr_roce::wire::MAX_DATAGRAM];
+        let regions = Regions::default();
+        let mut memory = DomainMemory {
+            regions: &regions,
+            cache: &RegionCache::default(),
+            domain: DomainId::TEST,
+            qpn,
+            dirty: &mut Dirty::default(),
+            fenced: &mut Vec::new(),
+        };
+        let now = Time::EPOCH;
+        assert!(qp.roce.poll_transmit(now, &mut memory, &mut lost).is_some());
+        post(&mut engine, qpn);
+        engine.send(&regions);
+        while engine.counters().sequence_naks_received == 0 {
+            engine.poll(&regions);
+        }
+        assert_eq!(engine.counters().sequence_naks_sent, 1);
+        assert_eq!(engine.counters().sequence_naks_received, 1);
+    }
+
+    /// With more peers than the kernel lists, what strangers send arrives.
+    #[test]
+    fn an_empty_datagram_enables_the_raw_socket_only_if_a_peer_sent_it() {
+        let (mut engine, _) = engine();
+        if engine.socket.raw().is_none() {
+            eprintln!("SKIPPED: no raw socket (CAP_NET_RAW)");
+            return;
+        }
+        let many: Vec<_> = (1..=17).map(|n| IpAddr::from([127, 0, 9, n])).collect();
+        engine.socket.accept_from(many.iter()).unwrap();
+        for (from, enabled) in [([127, 0, 0, 3], false), ([127, 0, 0, 1], true)] {
+            let sender = UdpSocket::bind((Ipv4Addr::from(from), 0)).unwrap();
+            let malformed = engine.counters().malformed;
+            // The second one shows that the first has been looked at.
+            for datagram in [&[][..], &[1]] {
+                sender.send_to(datagram, engine.socket.local()).unwrap();
+            }
+            while engine.counters().malformed == malformed {
+                engine.poll(&Regions::default());
+            }
+            let raw = engine.socket.raw().unwrap();
+            assert_eq!(raw.is_enabled(), enabled, "{from:?}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Socket filters, by which the kernel drops packets that the device would drop.
+//!
+//! They are classic BPF programs, which need no privilege. The program of a socket runs before a
+//! datagram takes room in the receive buffer or wakes a thread.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::{
+    BPF_ABS, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_MSH, BPF_RET,
+    BPF_W, sock_filter, sock_fprog,
+};
+
+/// The number of bytes that a program keeps: 0 drops the packet, 8 keep the UDP header.
+const DROP: u32 = 0;
+const EMPTY: u32 = 8;
+const KEEP: u32 = u32::MAX;
+
+/// `SKF_NET_OFF` of linux/filter.h: offsets are relative to the IP header for every socket type.
+const NET: u32 = 0xfff0_0000;
+/// The offsets of the source address in the headers of IPv4 and IPv6.
+const V4_SOURCE: u32 = NET + 12;
+const V6_SOURCE: u32 = NET + 8;
+/// How many addresses a program lists at most: the kernel runs the program for each packet.
+const MOST_SENDERS: usize = 16;
+
+/// The addresses from which datagrams are accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Senders {
+    /// Any address.
+    Any,
+    /// These addresses, at most [`MOST_SENDERS`].
+    Only(Vec<IpAddr>),
+}
+
+impl Senders {
+    /// Lists these addresses unless there are too many.
+    pub(super) fn of<'a>(addresses: impl ExactSizeIterator<Item = &'a IpAddr>) -> Self {
+        if addresses.len() > MOST_SENDERS {
+            return Self::Any;
+        }
+        Self::Only(addresses.copied().collect())
+    }
+
+    /// The beginning of a program, which drops datagrams from other addresses.
+    fn program(&self) -> Vec<sock_filter> {
+        let mut program = Vec::new();
+        let Self::Only(addresses) = self else {
+            return program;
+        };
+        for (n, address) in addresses.iter().enumerate() {
+            let (at, words) = match address {
+                IpAddr::V4(v4) => (V4_SOURCE, vec![u32::from(*v4)]),
+                IpAddr::V6(v6) => {
+                    let bits = u128::from(*v6);
+                    let word = |shift: u32| (bits >> shift) as u32;
+                    (V6_SOURCE, [96, 64, 32, 0].map(word).to_vec())
+                }
+            };
+            let len = words.len();
+            // A device has addresses of one family, so all parts of the program have the same length.
+            let behind = 2 * len * (addresses.len() - 1 - n);
+            for (i, (word, offset)) in words.into_iter().zip((at..).step_by(4)).enumerate() {
+                let rest = 2 * (len - 1 - i);
+                // If the last word is equal, the rest of the list and the drop are skipped.
+                let yes = if rest == 0 { behind + 1 } else { 0 };
+                program.push(statement(BPF_LD | BPF_W | BPF_ABS, offset));
+                program.push(if_equal(word, yes as u8, rest as u8));
+            }
+        }
+        program.push(statement(BPF_RET | BPF_K, DROP));
+        program
+    }
+}
+
+/// What a UDP socket keeps of a datagram without a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unchecked {
+    /// All of it.
+    Whole,
+    /// Only that it arrived, with no payload.
+    Empty,
+    /// Nothing: another socket receives it.
+    Nothing,
+}
+
+/// Returns the program of a UDP socket.
+pub(super) fn udp(senders: &Senders, unchecked: Unchecked) -> Vec<sock_filter> {
+    let rest = match unchecked {
+        Unchecked::Whole => KEEP,
+        Unchecked::Empty => EMPTY,
+        Unchecked::Nothing => DROP,
+    };
+    let mut program = senders.program();
+    // The data of the program begins with the UDP header.
+    program.extend([
+        statement(BPF_LD | BPF_H | BPF_ABS, 6),
+        if_equal(0, 0, 1),
+        statement(BPF_RET | BPF_K, rest),
+        statement(BPF_RET | BPF_K, KEEP),
+    ]);
+    program
+}
+
+/// Returns the program of a raw socket over IPv4, which keeps UDP datagrams to `port` without a
+/// checksum. A read beyond the end of a packet drops it.
+pub(super) fn raw(senders: &Senders, port: u16) -> Vec<sock_filter> {
+    let mut program = senders.program();
+    // The data of the program begins with the IP header, whose length goes to X.
+    program.extend([
+        statement(BPF_LDX | BPF_B | BPF_MSH, 0),
+        statement(BPF_LD | BPF_H | BPF_IND, 2),
+        if_equal(port.into(), 0, 3),
+        statement(BPF_LD | BPF_H | BPF_IND, 6),
+        if_equal(0, 0, 1),
+        statement(BPF_RET | BPF_K, KEEP),
+        statement(BPF_RET | BPF_K, DROP),
+    ]);
+    program
+}
+
+fn statement(code: u32, k: u32) -> sock_filter {
+    sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}
+
+/// Skips `yes` instructions if the loaded value is `k`, else `no`.
+fn if_equal(k: u32, yes: u8, no: u8) -> sock_filter {
+    sock_filter {
+        jt: yes,
+        jf: no,
+        ..statement(BPF_JMP | BPF_JEQ | BPF_K, k)
+    }
+}
+
+/// Attaches a program, which replaces the previous one.
+pub(super) fn attach(socket: BorrowedFd<'_>, filter: &[sock_filter]) -> io::Result<()> {
+    let program = sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the option takes a sock_fprog, which lives for the call, as does the filter that it
+    // points to, which has the stated length; the kernel copies both and writes to neither.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Sends a datagram from each of these addresses to a socket with this filter, then one from
+    /// `last`, which the filter accepts; returns the sources of those that arrived before it.
+    fn arrived(to: &str, from: &[IpAddr], allowed: &[IpAddr], last: IpAddr) -> Vec<IpAddr> {
+        let receiver = UdpSocket::bind((to, 0)).unwrap();
+        // A filter that drops `last` fails the test instead of hanging it.
+        let limit = Duration::from_secs(30);
+        receiver.set_read_timeout(Some(limit)).unwrap();
+        let senders = Senders::of(allowed.iter());
+        let program = udp(&senders, Unchecked::Whole);
+        attach(receiver.as_fd(), &program).unwrap();
+        for address in from.iter().chain([&last]) {
+            let sender = UdpSocket::bind((*address, 0)).unwrap();
+            sender
+                .send_to(b"hello", receiver.local_addr().unwrap())
+                .unwrap();
+        }
+        let mut seen = Vec::new();
+        loop {
+            let (len, sender) = receiver.recv_from(&mut [0; 9]).unwrap();
+            assert_eq!(len, 5);
+            if sender.ip() == last {
+                return seen;
+            }
+            seen.push(sender.ip());
+        }
+    }
+
+    fn loopback(n: u8) -> IpAddr {
+        IpAddr::from([127, 0, 7, n])
+    }
+
+    #[test]
+    fn a_program_of_any_length_accepts_only_its_senders() {
+        let from: Vec<_> = (1..=20).map(loopback).collect();
+        for count in [1, 2, 3, 16] {
+            // Not the first ones, so that every jump is taken by some packet.
+            let allowed: Vec<_> = (3..3 + count).map(loopback).collect();
+            let last = loopback(2 + count);
+            let expected: Vec<_> = (3..2 + count).map(loopback).collect();
+            let seen = arrived("127.0.0.1", &from, &allowed, last);
+            assert_eq!(seen[..expected.len()], expected, "{count}");
+            assert_eq!(seen.len(), expected.len(), "{count}");
+        }
+    }
+
+    #[test]
+    fn more_senders_than_a_program_lists_are_all_accepted() {
+        let many: Vec<_> = (1..=17).map(loopback).collect();
+        assert_eq!(Senders::of(many.iter()), Senders::Any);
+        let last = loopback(30);
+        assert_eq!(arrived("127.0.0.1", &many, &many, last), many);
+    }
+
+    #[test]
+    fn every_word_of_an_ipv6_address_is_compared() {
+        let here: IpAddr = "::1".parse().unwrap();
+        if UdpSocket::bind((here, 0)).is_err() {
+            eprintln!("SKIPPED: this machine has no {here}");
+            return;
+        }
+        for word in 0..4 {
+            let mut octets = [0; 16];
+            octets[15] = 1;
+            octets[4 * word] ^= 0x80;
+            let other = IpAddr::from(octets);
+            for allowed in [vec![other, here], vec![here, other], vec![here]] {
+                assert!(arrived("::1", &[], &allowed, here).is_empty());
+            }
+            // Only `other` is let in: the datagram from here is not.
+            let receiver = UdpSocket::bind((here, 0)).unwrap();
+            let program = udp(&Senders::Only(vec![other]), Unchecked::Whole);
+            attach(receiver.as_fd(), &program).unwrap();
+            let sender = UdpSocket::bind((here, 0)).unwrap();
+            sender
+                .send_to(b"hello", receiver.local_addr().unwrap())
+                .unwrap();
+            receiver.set_nonblocking(true).unwrap();
+            // Over loopback it has arrived, or was dropped, when the call returned.
+            assert!(receiver.recv_from(&mut [0; 9]).is_err(), "word {word}");
+        }
+    }
+}

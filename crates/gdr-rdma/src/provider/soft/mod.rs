@@ -1,0 +1,33 @@
+//! The soft provider: RoCEv2 over a UDP socket of this process.
+//!
+//! Each device has one [`engine`], behind a mutex. The thread that needs progress drives it: a
+//! thread that posts sends its own packets, a thread that waits for a completion receives them, and
+//! a progress thread does both when no other thread does. So a message takes no hand-over between
+//! threads if the program is polling anyway, and needs no help of the program if it is not.
+//!
+//! Under the mutex runs no code of the program (iterators, destructors of what it passed in) and no
+//! call that may wait for a GPU's kernels. A thread that polls without success does so without the mutex
+//! most of the time: a signal handler or a scheduler that stops it there stops no other thread.
+
+mod address;
+mod completion_queue;
+mod device;
+mod engine;
+mod filter;
+mod memory;
+mod partial_icrc;
+mod progress_thread;
+mod protection_domain;
+mod qp_context;
+mod qp_table;
+mod queue_pair;
+mod raw_socket;
+mod region_table;
+mod rx;
+mod shared_engine;
+mod socket;
+mod tx;
+
+pub use self::address::SoftAddress;
+pub(crate) use self::address::list as addresses;
+pub(crate) use self::device::SoftDevice;

@@ -1,0 +1,196 @@
+//! The engine's part of a queue pair.
+
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use gdr_roce::{
+    Capabilities, Completion, PostError, QueuePair, State, Time, TransportConfig, WrId,
+};
+use smallvec::SmallVec;
+
+use crate::bounded_queue::{BoundedQueue, Pushed};
+use crate::memory_region::Segment;
+use crate::outstanding::{Outstanding, OutstandingQueue, Segments};
+use crate::types::{DomainId, SourcePort};
+use crate::work_request::{Data, RecvRequest, SendRequest};
+
+/// The bytes that a request counts at least while requests are deferred: eight go together.
+const SHORT: usize = 4096;
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// The address at which it receives.
+    pub(crate) address: SocketAddr,
+    /// The UDP port from which it sends.
+    pub(crate) source_port: SourcePort,
+}
+
+impl Peer {
+    /// Whether a packet from `source` can be the peer's.
+    pub(super) fn sends_from(&self, source: SocketAddr) -> bool {
+        match self.source_port {
+            SourcePort::OfAddress => {
+                (self.address.ip(), self.address.port()) == (source.ip(), source.port())
+            }
+            SourcePort::Any => self.address.ip() == source.ip(),
+        }
+    }
+}
+
+/// A queue pair: the protocol's part, its outstanding requests, and what the engine schedules by.
+pub(super) struct QpContext {
+    pub(super) roce: QueuePair,
+    pub(super) domain: DomainId,
+    pub(super) peer: Option<Peer>,
+    /// It is connected, and its peer may be one that sets no UDP checksums.
+    pub(super) may_omit_checksum: bool,
+    /// Whether it is on the engine's list of queue pairs with something to do.
+    pub(super) is_ready: bool,
+    /// The bytes that were posted since the engine last sent for it; a short request counts as
+    /// [`SHORT`].
+    pub(super) deferred: usize,
+    /// Its entry in the engine's timers.
+    pub(super) timer: Option<Time>,
+    send_completions: Arc<BoundedQueue<Completion>>,
+    recv_completions: Arc<BoundedQueue<Completion>>,
+    sends: OutstandingQueue<()>,
+    receives: OutstandingQueue<()>,
+    next_number: u64,
+}
+
+impl QpContext {
+    pub(super) fn new(
+        roce: QueuePair,
+        domain: DomainId,
+        send_completions: Arc<BoundedQueue<Completion>>,
+        recv_completions: Arc<BoundedQueue<Completion>>,
+    ) -> Self {
+        Self {
+            roce,
+            domain,
+            peer: None,
+            may_omit_checksum: false,
+            is_ready: false,
+            deferred: 0,
+            timer: None,
+            send_completions,
+            recv_completions,
+            sends: OutstandingQueue::default(),
+            receives: OutstandingQueue::default(),
+            next_number: 0,
+        }
+    }
+
+    /// Posts a request, and takes its segments out of it. A refused request stays whole, so that
+    /// the caller drops it where no lock is held.
+    pub(super) fn post_send(&mut self, request: &mut SendRequest) -> Result<(), PostError> {
+        let mut raw = SmallVec::<[gdr_roce::Segment; 2]>::new();
+        let data = match &request.data {
+            Data::Segments(segments) => {
+                raw.extend(segments.iter().map(Segment::raw));
+                gdr_roce::Data::Segments(&raw)
+            }
+            Data::Inline(bytes) => gdr_roce::Data::Inline(bytes),
+        };
+        self.roce.post_send(&gdr_roce::SendRequest {
+            id: WrId(self.next_number),
+            operation: request.operation,
+            data,
+            flags: request.flags,
+        })?;
+        let (segments, len) = match &mut request.data {
+            Data::Segments(segments) => {
+                let len = raw.iter().map(|segment| segment.len as usize).sum();
+                (mem::take(segments), len)
+            }
+            Data::Inline(_) => (Segments::new(), 0),
+        };
+        self.deferred = self.deferred.saturating_add(SHORT.max(len));
+        self.sends.push(Outstanding {
+            number: self.next_number,
+            id: request.id,
+            segments,
+            detail: (),
+        });
+        self.next_number += 1;
+        Ok(())
+    }
+
+    /// As [`QpContext::post_send`].
+    pub(super) fn post_recv(&mut self, request: &mut RecvRequest) -> Result<(), PostError> {
+        let raw: SmallVec<[gdr_roce::Segment; 2]> =
+            request.segments.iter().map(Segment::raw).collect();
+        self.roce.post_recv(&gdr_roce::RecvRequest {
+            id: WrId(self.next_number),
+            segments: &raw,
+        })?;
+        self.receives.push(Outstanding {
+            number: self.next_number,
+            id: request.id,
+            segments: mem::take(&mut request.segments),
+            detail: (),
+        });
+        self.next_number += 1;
+        Ok(())
+    }
+
+    /// The segments of its outstanding requests.
+    pub(super) fn into_segments(self) -> impl Iterator<Item = Segment> {
+        let (sends, receives) = (self.sends, self.receives);
+        let requests = sends.into_requests().chain(receives.into_requests());
+        requests.flat_map(|request| request.segments)
+    }
+
+    /// Delivers completions to their queues; adds the segments of the completed requests to
+    /// `completed`. Calls `overrun` with a queue that has lost its first completion.
+    pub(super) fn complete(
+        &mut self,
+        completed: &mut Vec<Segment>,
+        overrun: &mut dyn FnMut(&BoundedQueue<Completion>),
+    ) {
+        let mut lost = false;
+        while let Some(mut completion) = self.roce.poll_completion() {
+            let (requests, queue) = if completion.opcode.is_receive() {
+                (&mut self.receives, &self.recv_completions)
+            } else {
+                (&mut self.sends, &self.send_completions)
+            };
+            for request in requests.complete(completion.id.0) {
+                completion.id = request.id;
+                completed.extend(request.segments);
+            }
+            match queue.push(completion) {
+                Pushed::Stored => continue,
+                Pushed::FirstLost => overrun(queue),
+                Pushed::Lost => {}
+            }
+            lost = true;
+        }
+        if lost && self.roce.state() != State::Error {
+            // As in libibverbs: with completions lost, the state of its requests is unknown.
+            self.roce.to_error();
+            self.complete(completed, &mut |_| {});
+        }
+    }
+}
+
+/// A queue pair of the protocol whose window fits the receive buffer of a peer's socket.
+pub(super) fn protocol(
+    qpn: gdr_roce::Qpn,
+    capabilities: Capabilities,
+    receive_buffer: usize,
+) -> QueuePair {
+    /// The bytes that a full packet takes of a socket's receive buffer, bookkeeping included.
+    const PACKET: usize = 4608;
+    // Both ends are assumed to be alike. 128 is the window of Linux's rxe; on one host a larger one
+    // brings no more throughput, as the packets evict each other from the CPU's cache.
+    let window = (receive_buffer / 2 / PACKET).clamp(16, 128) as u32;
+    let config = TransportConfig::DEFAULT
+        .with_window(window)
+        .with_read_packets(window / 2)
+        .with_ack_request_interval(window / 4)
+        .with_ack_interval(window / 4);
+    QueuePair::with_config(qpn, capabilities, config)
+}

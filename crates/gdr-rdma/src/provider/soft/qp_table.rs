@@ -1,0 +1,109 @@
+//! The queue pairs of an engine, and how received packets reach them.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use gdr_roce::Time;
+use gdr_roce::wire::{NakCode, Opcode, Packet, Syndrome};
+
+use super::memory::{Dirty, DomainMemory, RegionCache};
+use super::qp_context::QpContext;
+use super::region_table::Regions;
+use super::rx::Datagram;
+use super::socket::Socket;
+use crate::int_map::IntMap;
+use crate::types::Counters;
+
+/// The queue pairs, with what is counted and scheduled over all of them.
+#[derive(Default)]
+pub(super) struct QpTable {
+    pub(super) qps: IntMap<Box<QpContext>>,
+    /// How many have [`QpContext::may_omit_checksum`].
+    pub(super) may_omit_checksum: usize,
+    /// Those that may have a packet, a completion or an event.
+    pub(super) ready: VecDeque<u32>,
+}
+
+impl QpTable {
+    pub(super) fn get_mut(&mut self, qpn: u32) -> Option<&mut QpContext> {
+        self.qps.get_mut(&qpn).map(Box::as_mut)
+    }
+
+    /// Records that the peer of a queue pair sets UDP checksums, or that the queue pair is gone.
+    pub(super) fn expects_checksum(&mut self, socket: &Socket) {
+        self.may_omit_checksum -= 1;
+        if self.may_omit_checksum == 0 {
+            socket.disable_raw();
+        }
+    }
+}
+
+/// Puts a queue pair on the list of those with something to do.
+pub(super) fn schedule(ready: &mut VecDeque<u32>, qp: &mut QpContext) {
+    if !mem::replace(&mut qp.is_ready, true) {
+        ready.push_back(qp.roce.qpn().get());
+    }
+}
+
+/// Passes received packets to their queue pairs.
+pub(super) struct Acceptor<'a> {
+    pub(super) now: Time,
+    pub(super) socket: &'a Socket,
+    pub(super) qps: &'a mut QpTable,
+    pub(super) regions: &'a Regions,
+    pub(super) cache: RegionCache<'a>,
+    pub(super) dirty: &'a mut Dirty,
+    pub(super) fenced: &'a mut Vec<u32>,
+    pub(super) counters: &'a mut Counters,
+}
+
+impl Acceptor<'_> {
+    /// Passes a datagram to its queue pair; returns whether that accepted it.
+    pub(super) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
+        self.counters.packets_received += 1;
+        let Ok(packet) = Packet::new(datagram.payload) else {
+            self.counters.malformed += 1;
+            return false;
+        };
+        let qpn = packet.bth().dest_qpn;
+        let Some(qp) = self.qps.get_mut(qpn.get()) else {
+            self.counters.unknown_queue_pair += 1;
+            return false;
+        };
+        // Before the ICRC, whose computation is the main cost of a packet.
+        if !qp.peer.is_some_and(|peer| peer.sends_from(datagram.source)) {
+            self.counters.strangers += 1;
+            return false;
+        }
+        if !datagram.is_intact() {
+            self.counters.icrc_mismatches += 1;
+            return false;
+        }
+        self.counters.sequence_naks_received += u64::from(is_sequence_nak(&packet));
+        let has_checksum = datagram.came_by_udp() && mem::take(&mut qp.may_omit_checksum);
+        let mut memory = DomainMemory {
+            regions: self.regions,
+            cache: &self.cache,
+            domain: qp.domain,
+            qpn,
+            dirty: self.dirty,
+            fenced: self.fenced,
+        };
+        qp.roce.receive(self.now, &packet, &mut memory);
+        if !mem::replace(&mut qp.is_ready, true) {
+            self.qps.ready.push_back(qpn.get());
+        }
+        if has_checksum {
+            self.qps.expects_checksum(self.socket);
+        }
+        true
+    }
+}
+
+/// Whether a packet is a NAK for a lost packet.
+pub(super) fn is_sequence_nak(packet: &Packet<'_>) -> bool {
+    packet.opcode() == Opcode::Acknowledge
+        && packet
+            .aeth()
+            .is_some_and(|aeth| aeth.syndrome == Syndrome::Nak(NakCode::SequenceError))
+}

@@ -1,0 +1,125 @@
+//! Queue pairs of the soft provider.
+
+use std::sync::Arc;
+
+use gdr_roce::{Psn, Qpn, RetryLimit, RtrAttributes, RtsAttributes, State};
+
+use super::completion_queue::SoftCompletionQueue;
+use super::device::SoftDevice;
+use super::qp_context::Peer;
+use super::shared_engine::QpParts;
+use crate::error::{Error, Foreign, Result};
+use crate::provider::{QueuePairInit, QueuePairOps, downcast_queue};
+use crate::types::{ConnectionOptions, DomainId, Endpoint, SourcePort};
+use crate::work_request::{RecvRequest, SendRequest};
+
+/// A queue pair. Its state is in the engine, which knows it by its number.
+#[derive(Debug)]
+pub(super) struct SoftQueuePair {
+    device: Arc<SoftDevice>,
+    qpn: Qpn,
+}
+
+impl SoftQueuePair {
+    pub(super) fn new(
+        device: &Arc<SoftDevice>,
+        domain: DomainId,
+        init: &QueuePairInit<'_>,
+    ) -> Result<Self> {
+        let entries = |queue| {
+            let queue: Arc<SoftCompletionQueue> = downcast_queue(queue)?;
+            if !Arc::ptr_eq(queue.device(), device) {
+                return Err(Error::Foreign(Foreign::CompletionQueue));
+            }
+            Ok(Arc::clone(queue.entries()))
+        };
+        let qpn = device.create_qp(QpParts {
+            domain,
+            capabilities: init.capabilities,
+            access: init.access,
+            send_completions: entries(init.send_queue)?,
+            recv_completions: entries(init.recv_queue)?,
+        })?;
+        Ok(Self {
+            device: Arc::clone(device),
+            qpn,
+        })
+    }
+}
+
+impl QueuePairOps for SoftQueuePair {
+    fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    fn source_port(&self) -> SourcePort {
+        // The device's one socket sends and receives.
+        SourcePort::OfAddress
+    }
+
+    fn state(&self) -> State {
+        match self.device.check_process() {
+            Ok(()) => self.device.qp_state(self.qpn),
+            Err(_) => State::Error,
+        }
+    }
+
+    fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
+        self.device.check_process()?;
+        let attributes = RtrAttributes {
+            dest_qpn: peer.qpn,
+            rq_psn: peer.psn,
+            path_mtu: options.path_mtu,
+            max_dest_rd_atomic: options.max_dest_rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+        };
+        let peer = Peer {
+            address: peer.address,
+            source_port: peer.source_port,
+        };
+        self.device.qp_to_rtr(self.qpn, peer, &attributes)
+    }
+
+    fn to_rts(&self, psn: Psn, options: &ConnectionOptions) -> Result<()> {
+        self.device.check_process()?;
+        let attributes = RtsAttributes {
+            sq_psn: psn,
+            timeout: options.timeout,
+            retry_limit: match options.give_up_after {
+                Some(limit) => RetryLimit::NoProgressFor(limit),
+                None => RetryLimit::Count(options.retry_count),
+            },
+            rnr_retry: options.rnr_retry,
+            max_rd_atomic: options.max_rd_atomic,
+        };
+        self.device.qp_to_rts(self.qpn, &attributes)
+    }
+
+    fn to_error(&self) {
+        // In a forked child the queue pair belongs to the parent.
+        if self.device.check_process().is_ok() {
+            self.device.qp_to_error(self.qpn);
+        }
+    }
+
+    fn post_sends(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
+        match self.device.check_process() {
+            Ok(()) => self.device.post_sends(self.qpn, requests),
+            Err(error) => (0, Err(error)),
+        }
+    }
+
+    fn post_recv(&self, request: RecvRequest) -> Result<()> {
+        self.device.check_process()?;
+        self.device.post_recv(self.qpn, request)
+    }
+}
+
+impl Drop for SoftQueuePair {
+    fn drop(&mut self) {
+        // In a forked child the queue pair belongs to the parent.
+        if self.device.check_process().is_ok() {
+            self.device.destroy_qp(self.qpn);
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! An engine that threads share.
+
+use std::fmt;
+use std::hint;
+use std::mem;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread as threads;
+use std::time::{Duration, Instant};
+
+use gdr_copy::ProcessId;
+use gdr_roce::{Access, Capabilities, Completion, Qpn, RtrAttributes, RtsAttributes, State};
+use rustix::event::EventfdFlags;
+
+use super::engine::{Engine, unknown_qp};
+use super::progress_thread;
+use super::qp_context::{self, Peer, QpContext};
+use super::region_table::RegionTable;
+use super::socket::Socket;
+use crate::bounded_queue::{BoundedQueue, Loss};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::lock::{lock, try_lock};
+use crate::outstanding;
+use crate::types::{AsyncEvent, Counters, DomainId, Integrity, SoftOptions};
+use crate::work_request::{RecvRequest, SendRequest};
+
+/// How many asynchronous events are kept until they are taken.
+const EVENTS: usize = 1024;
+/// How many idle polls there are between two yields of the CPU, if there are several CPUs. A yield
+/// costs as much as a poll.
+const POLLS_PER_YIELD: u64 = 32;
+/// After how many consecutive idle polls a thread checks the sockets before it locks the engine.
+/// Until then a poll notices a packet sooner.
+const POLLS_UNCHECKED: u32 = 64;
+/// Values of [`SharedEngine::due`]: a poll is due now, or no timer makes one due.
+const NOW: u64 = 0;
+const NEVER: u64 = u64::MAX;
+
+/// What a queue pair is made from.
+pub(super) struct QpParts {
+    pub(super) domain: DomainId,
+    pub(super) capabilities: Capabilities,
+    pub(super) access: Access,
+    pub(super) send_completions: Arc<BoundedQueue<Completion>>,
+    pub(super) recv_completions: Arc<BoundedQueue<Completion>>,
+}
+
+/// An engine with what its users and its progress thread share.
+pub(crate) struct SharedEngine {
+    /// The process that owns the sockets and the thread.
+    origin: ProcessId,
+    epoch: Instant,
+    engine: Mutex<Engine>,
+    socket: Arc<Socket>,
+    regions: Arc<RegionTable>,
+    events: Arc<BoundedQueue<AsyncEvent>>,
+    busy_poll: Duration,
+    /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
+    /// let them go first.
+    lock_waiters: AtomicU32,
+    /// How many threads of the program poll the engine while they wait.
+    polling_waiters: AtomicU32,
+    /// How many polls threads of the program have made.
+    caller_polls: AtomicU64,
+    /// How many times any thread looked for something to do.
+    looks: AtomicU64,
+    /// When the engine has something to do even if nothing arrives: nanoseconds since the epoch.
+    due: AtomicU64,
+    /// How many consecutive polls found nothing to do.
+    idle_polls: AtomicU32,
+    /// How many idle polls a waiting thread makes before it yields its CPU.
+    polls_per_yield: u64,
+    /// The progress thread leaves the engine to threads of the program.
+    yielded: AtomicBool,
+    /// An eventfd that wakes the progress thread.
+    wake: OwnedFd,
+    stop: AtomicBool,
+}
+
+impl SharedEngine {
+    /// Binds the address and starts the progress thread, which keeps `alive` until it ends.
+    pub(super) fn start(
+        options: &SoftOptions,
+        alive: Sender<()>,
+    ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
+        let socket = Arc::new(Socket::bind(options.address, options.receive_buffer)?);
+        let (origin, epoch) = (ProcessId::current(), Instant::now());
+        let events = Arc::new(BoundedQueue::new(EVENTS, Loss::Tolerated));
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::os("eventfd", errno))?;
+        let engine = Engine::new(Arc::clone(&socket), Arc::clone(&events), epoch)?;
+        let shared = Arc::new(Self {
+            origin,
+            epoch,
+            engine: Mutex::new(engine),
+            socket,
+            regions: Arc::new(RegionTable::new(origin)),
+            events,
+            busy_poll: options.busy_poll,
+            lock_waiters: AtomicU32::new(0),
+            polling_waiters: AtomicU32::new(0),
+            caller_polls: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
+            due: AtomicU64::new(NEVER),
+            idle_polls: AtomicU32::new(0),
+            polls_per_yield: polls_per_yield(),
+            yielded: AtomicBool::new(false),
+            wake,
+            stop: AtomicBool::new(false),
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = threads::Builder::new()
+            .name("gdr-rdma".to_owned())
+            .spawn(move || {
+                // Dropped last, also if a poll panics.
+                let _alive = alive;
+                progress_thread::run(&for_thread);
+                drop(for_thread);
+            })
+            .map_err(|source| Error::os("starting the progress thread", source))?;
+        Ok((shared, thread))
+    }
+
+    /// Asks the progress thread to end.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn origin(&self) -> ProcessId {
+        self.origin
+    }
+
+    /// Fails in a child of the process that opened the device: sockets and filters are shared with
+    /// the parent, and a lock may be held by a thread that exists only there.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.origin.is_current_fast() {
+            Ok(())
+        } else {
+            Err(Error::ForkedChild)
+        }
+    }
+
+    pub(super) fn local(&self) -> SocketAddr {
+        self.socket.local()
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub(super) fn receive_buffer(&self) -> usize {
+        self.socket.receive_buffer()
+    }
+
+    pub(super) fn busy_poll(&self) -> Duration {
+        self.busy_poll
+    }
+
+    pub(super) fn integrity(&self) -> Integrity {
+        self.socket.integrity()
+    }
+
+    pub(super) fn regions(&self) -> &Arc<RegionTable> {
+        &self.regions
+    }
+
+    pub(super) fn events(&self) -> &BoundedQueue<AsyncEvent> {
+        &self.events
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        if self.check_process().is_err() {
+            return Counters::default();
+        }
+        let counters = self.lock().counters();
+        Counters {
+            kernel_drops: self.socket.kernel_drops(),
+            events_lost: self.events.lost(),
+            looks: self.looks.load(Ordering::Relaxed),
+            ..counters
+        }
+    }
+
+    /// Creates a queue pair in INIT.
+    pub(super) fn create_qp(&self, parts: QpParts) -> Result<Qpn> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let qpn = engine.new_qpn();
+        let mut roce = qp_context::protocol(qpn, parts.capabilities, self.receive_buffer());
+        roce.to_init(parts.access)?;
+        engine.insert(QpContext::new(
+            roce,
+            parts.domain,
+            parts.send_completions,
+            parts.recv_completions,
+        ));
+        Ok(qpn)
+    }
+
+    /// Destroys a queue pair: from here on it neither sends, receives nor completes anything.
+    pub(super) fn destroy_qp(&self, qpn: Qpn) {
+        let qp = self.lock().remove(qpn);
+        // Its segments may be the last of a region, whose end waits for the engine's table.
+        outstanding::release(qp.into_iter().flat_map(|qp| qp.into_segments()));
+    }
+
+    pub(super) fn qp_state(&self, qpn: Qpn) -> State {
+        self.lock().state(qpn).unwrap_or(State::Reset)
+    }
+
+    pub(super) fn qp_to_rtr(&self, qpn: Qpn, peer: Peer, attributes: &RtrAttributes) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        engine.connect(qpn, peer, attributes)
+    }
+
+    pub(super) fn qp_to_rts(&self, qpn: Qpn, attributes: &RtsAttributes) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let Some(qp) = engine.schedule(qpn) else {
+            return Err(unknown_qp(State::ReadyToSend));
+        };
+        qp.roce.to_rts(attributes)?;
+        self.send_now(engine);
+        Ok(())
+    }
+
+    pub(super) fn qp_to_error(&self, qpn: Qpn) {
+        let mut engine = self.lock();
+        if let Some(qp) = engine.schedule(qpn) {
+            qp.roce.to_error();
+        }
+        self.send_now(engine);
+    }
+
+    /// Posts requests until one is refused; returns how many were posted.
+    pub(super) fn post_sends(&self, qpn: Qpn, requests: &mut [SendRequest]) -> (usize, Result<()>) {
+        let mut engine = self.lock();
+        let Some(qp) = engine.schedule(qpn) else {
+            return (0, Err(unknown_qp(State::ReadyToSend)));
+        };
+        let mut posted = 0;
+        let mut outcome = Ok(());
+        for request in requests {
+            if let Err(error) = qp.post_send(request) {
+                outcome = Err(error.into());
+                break;
+            }
+            posted += 1;
+        }
+        // A program that posts all the time is one that polls the engine.
+        self.caller_polls.fetch_add(1, Ordering::Relaxed);
+        if !engine.may_defer(qpn) {
+            self.send_now(engine);
+        }
+        (posted, outcome)
+    }
+
+    pub(super) fn post_recv(&self, qpn: Qpn, mut request: RecvRequest) -> Result<()> {
+        // A refused request stays whole; it is dropped after the guard, as parameters are.
+        let mut engine = self.lock();
+        let Some(qp) = engine.schedule(qpn) else {
+            return Err(unknown_qp(State::Init));
+        };
+        qp.post_recv(&mut request)?;
+        // A queue pair in ERR flushes it at once.
+        self.send_now(engine);
+        Ok(())
+    }
+
+    /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.
+    fn send_now(&self, mut engine: EngineGuard<'_>) {
+        engine.send(&self.regions.read());
+        self.unlock(engine);
+    }
+
+    /// Unlocks the engine, releases completed requests, and wakes the progress thread if it sleeps
+    /// too long.
+    fn unlock(&self, mut engine: EngineGuard<'_>) {
+        let completed = mem::take(&mut engine.completed);
+        let wake = engine.must_wake();
+        drop(engine);
+        outstanding::release(completed);
+        if wake {
+            self.wake();
+        }
+    }
+
+    /// Polls the engine once, unless another thread uses it or waits for it; returns whether there
+    /// was anything to do. Packets of strangers and damaged packets do not count.
+    pub(super) fn try_poll(&self) -> bool {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        if self.lock_waiters.load(Ordering::Relaxed) > 0 {
+            threads::yield_now();
+            return true;
+        }
+        let idle = self.idle_polls.load(Ordering::Relaxed);
+        if idle >= POLLS_UNCHECKED && !self.may_have_work() {
+            return false;
+        }
+        let Some(engine) = try_lock(&self.engine) else {
+            // The thread that holds it may have lost its CPU to this very loop.
+            threads::yield_now();
+            return false;
+        };
+        let mut engine = self.guard(engine);
+        let worked = engine.poll(&self.regions.read());
+        self.unlock(engine);
+        let idle = if worked { 0 } else { idle.saturating_add(1) };
+        self.idle_polls.store(idle, Ordering::Relaxed);
+        worked
+    }
+
+    /// Whether a poll may find anything to do, as far as can be seen without the mutex.
+    fn may_have_work(&self) -> bool {
+        let due = self.due.load(Ordering::Acquire);
+        due == NOW || due <= nanoseconds(self.epoch.elapsed()) || self.socket.is_readable()
+    }
+
+    /// One poll by a thread of the program, which from time to time yields its CPU if there was
+    /// nothing to do.
+    pub(super) fn progress(&self) -> bool {
+        if self.check_process().is_err() {
+            return false;
+        }
+        let polls = self.caller_polls.fetch_add(1, Ordering::Relaxed);
+        let worked = self.try_poll();
+        if !worked {
+            self.pause(polls);
+        }
+        worked
+    }
+
+    /// Passes the time after an idle poll; `polls` counts them.
+    pub(super) fn pause(&self, polls: u64) {
+        if polls.is_multiple_of(self.polls_per_yield) {
+            threads::yield_now();
+        } else {
+            hint::spin_loop();
+        }
+    }
+
+    /// Polls the engine until `take` returns something or the deadline has passed; after a while
+    /// without packets it sleeps in `sleep` instead.
+    pub(super) fn wait<T>(
+        &self,
+        deadline: Deadline,
+        take: impl Fn() -> Option<T>,
+        sleep: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        {
+            let _polling = PollingWaiter::new(self);
+            let mut last_work = Instant::now();
+            loop {
+                if let Some(taken) = take() {
+                    return Some(taken);
+                }
+                if self.progress() {
+                    last_work = Instant::now();
+                } else if last_work.elapsed() >= self.busy_poll {
+                    break;
+                }
+                if deadline.has_passed() {
+                    return take();
+                }
+            }
+        }
+        // From here on the progress thread is needed.
+        if self.yielded.load(Ordering::Acquire) {
+            self.wake();
+        }
+        sleep()
+    }
+
+    /// Locks the engine for a call of the program.
+    pub(super) fn lock(&self) -> EngineGuard<'_> {
+        self.lock_waiters.fetch_add(1, Ordering::Relaxed);
+        // A panic within a poll is a defect of the engine; what it leaves is still memory-safe,
+        // and its peers notice by their own timers.
+        let engine = lock(&self.engine);
+        self.lock_waiters.fetch_sub(1, Ordering::Relaxed);
+        self.guard(engine)
+    }
+
+    fn guard<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> EngineGuard<'a> {
+        let due = &self.due;
+        EngineGuard { engine, due }
+    }
+
+    /// How many polls threads of the program have made, and whether one of them is waiting.
+    pub(super) fn caller_polls(&self) -> u64 {
+        self.caller_polls.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_polling_waiter(&self) -> bool {
+        self.polling_waiters.load(Ordering::Acquire) > 0
+    }
+
+    /// Records whether the progress thread leaves the engine to threads of the program.
+    pub(super) fn set_yielded(&self, yielded: bool) {
+        self.yielded.store(yielded, Ordering::Release);
+    }
+
+    /// The eventfd that wakes the progress thread.
+    pub(super) fn wake_fd(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    fn wake(&self) {
+        // The only failure is a counter at its limit, which wakes as well.
+        if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
+            tracing::trace!(%error, "the eventfd of the progress thread is at its limit");
+        }
+    }
+
+    pub(super) fn clear_wake(&self) {
+        let mut count = [0; 8];
+        // EAGAIN: no thread woke it.
+        if let Err(error) = rustix::io::read(&self.wake, &mut count)
+            && error != rustix::io::Errno::AGAIN
+        {
+            tracing::trace!(%error, "reading the eventfd of the progress thread failed");
+        }
+    }
+}
+
+impl fmt::Debug for SharedEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedEngine")
+            .field("local", &self.local())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A time since the epoch, as a number that an atomic holds: up to 584 years.
+fn nanoseconds(elapsed: Duration) -> u64 {
+    u64::try_from(elapsed.as_nanos()).unwrap_or(NEVER)
+}
+
+fn polls_per_yield() -> u64 {
+    match threads::available_parallelism() {
+        Ok(cpus) if cpus.get() > 1 => POLLS_PER_YIELD,
+        // The peer may be the one that waits for the CPU.
+        _ => 1,
+    }
+}
+
+/// The locked engine. Unlocking it updates [`SharedEngine::due`].
+pub(super) struct EngineGuard<'a> {
+    engine: MutexGuard<'a, Engine>,
+    due: &'a AtomicU64,
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    fn drop(&mut self) {
+        let wakeup = self.engine.wakeup();
+        let due = match wakeup.at {
+            _ if wakeup.when_writable || self.engine.has_work() => NOW,
+            Some(at) => nanoseconds(at.elapsed()),
+            None => NEVER,
+        };
+        self.due.store(due, Ordering::Release);
+    }
+}
+
+/// While it lives, a thread of the program polls the engine in a loop.
+pub(super) struct PollingWaiter<'a>(&'a SharedEngine);
+
+impl<'a> PollingWaiter<'a> {
+    pub(super) fn new(engine: &'a SharedEngine) -> Self {
+        engine.polling_waiters.fetch_add(1, Ordering::AcqRel);
+        Self(engine)
+    }
+}
+
+impl Drop for PollingWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.polling_waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use gdr_roce::{Mtu, WrId};
+
+    use super::*;
+    use crate::device::Device;
+    use crate::queue_pair::QueuePairOptions;
+    use crate::types::ConnectionOptions;
+
+    fn device() -> Device {
+        Device::soft_with(SoftOptions::default().port(0)).unwrap()
+    }
+
+    #[test]
+    fn a_device_that_failed_refuses_connections_and_new_pairs_by_name() {
+        let device = device();
+        let queue = device.completion_queue(4);
+        let domain = device.protection_domain();
+        let options = QueuePairOptions::new(&queue);
+        let pair = domain.queue_pair(&options).unwrap();
+        let error = Error::os("recvmmsg", rustix::io::Errno::NETDOWN);
+        device.as_soft().lock().fail(&error);
+        assert_eq!(device.poll_event(), Some(AsyncEvent::DeviceFatal));
+        let failed = |error: Error| match error {
+            Error::DeviceFailed { why } => assert!(why.contains("recvmmsg"), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        let connected = pair.connect(&pair.endpoint(), &ConnectionOptions::new(Mtu::B1024));
+        failed(connected.unwrap_err());
+        failed(domain.queue_pair(&options).unwrap_err());
+        // Requests of a queue pair that was there before are flushed, as in any that failed.
+        pair.post_recv(RecvRequest::new(WrId(1))).unwrap();
+        let flushed = queue.poll().unwrap().unwrap();
+        assert_eq!(flushed.status, gdr_roce::WcStatus::WrFlushed);
+    }
+
+    #[test]
+    fn a_wait_for_an_event_after_lost_ones_lasts_until_its_deadline() {
+        let device = device();
+        for _ in 0..=EVENTS {
+            device.as_soft().events.push(AsyncEvent::DeviceFatal);
+        }
+        assert_eq!(device.counters().events_lost, 1);
+        for _ in 0..EVENTS {
+            device.wait_event(Deadline::after(Duration::ZERO)).unwrap();
+        }
+        let (start, limit) = (Instant::now(), Duration::from_millis(5));
+        assert!(device.wait_event(Deadline::after(limit)).is_err());
+        assert!(start.elapsed() >= limit);
+    }
+
+    #[test]
+    fn a_child_needs_no_lock_that_the_parent_holds() {
+        let device = device();
+        let queue = device.completion_queue(4);
+        let domain = device.protection_domain();
+        let pair = domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
+        let buffer = crate::buffer::Buffer::host(8).unwrap();
+        let region = domain.register(&buffer, Access::all()).unwrap();
+        let engine = device.as_soft().lock();
+        let regions = device.as_soft().regions().read();
+        // SAFETY: the child takes no lock, and leaves by `_exit` or by the signal of its alarm.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: ends a child that is stuck.
+                unsafe { libc::alarm(30) };
+                let refused = matches!(queue.poll(), Err(Error::ForkedChild))
+                    && pair.state() == State::Error
+                    && device.counters() == Counters::default();
+                // SAFETY: the child uses none of them again.
+                unsafe {
+                    ptr::drop_in_place(ptr::from_ref(&pair).cast_mut());
+                    ptr::drop_in_place(ptr::from_ref(&region).cast_mut());
+                    ptr::drop_in_place(ptr::from_ref(&queue).cast_mut());
+                    ptr::drop_in_place(ptr::from_ref(&domain).cast_mut());
+                    ptr::drop_in_place(ptr::from_ref(&device).cast_mut());
+                    libc::_exit(i32::from(!refused));
+                }
+            }
+            child => {
+                assert!(child > 0, "fork");
+                let mut status = 0;
+                // SAFETY: this process's own child, and a place for its status.
+                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                assert_eq!(status, 0, "the child's wait status");
+            }
+        }
+        drop((regions, engine));
+        drop((region, pair));
+    }
+}

@@ -1,0 +1,319 @@
+//! The UDP socket.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Mutex;
+
+use gdr_roce::wire::icrc::{self, Ip, Path};
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
+
+use super::filter::{self, Senders, Unchecked};
+use super::partial_icrc::PartialIcrc;
+use super::raw_socket::RawSocket;
+use crate::error::{Error, Result};
+use crate::lock::lock;
+use crate::types::Integrity;
+
+/// An unconnected socket that forbids fragmentation. Linux then writes 0 into IPv4's identification
+/// field, and counts up from there over the segments of one send; the ICRC covers that field.
+pub(super) struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+    receive_buffer: usize,
+    /// For packets without a UDP checksum, over IPv4 and if this process has CAP_NET_RAW.
+    raw: Option<RawSocket>,
+    /// The addresses from which the kernel passes datagrams.
+    senders: Mutex<Senders>,
+}
+
+impl Socket {
+    /// Binds `address`; port 0 takes a free one. The kernel is asked to queue `wanted` bytes of
+    /// received packets.
+    pub(super) fn bind(address: SocketAddr, wanted: usize) -> Result<Self> {
+        let socket = UdpSocket::bind(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => Error::PortInUse { address, source },
+            io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
+            io::ErrorKind::PermissionDenied => Error::PortDenied { address, source },
+            _ => Error::os("binding a UDP socket", source),
+        })?;
+        // The forced option may exceed net.core.rmem_max and needs CAP_NET_ADMIN.
+        if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, wanted)
+                .map_err(|errno| Error::os("setsockopt(SO_RCVBUF)", errno))?;
+        }
+        let receive_buffer = sockopt::socket_recv_buffer_size(&socket)
+            .map_err(|errno| Error::os("getsockopt(SO_RCVBUF)", errno))?;
+        // On one host, sent packets count here until the receiver has received them. With less room
+        // than there, the sender waits before the receiver's kernel drops packets.
+        let send_buffer = receive_buffer / 4; // The kernel doubles what is set.
+        if sockopt::set_socket_send_buffer_size_force(&socket, send_buffer).is_err() {
+            sockopt::set_socket_send_buffer_size(&socket, send_buffer)
+                .map_err(|errno| Error::os("setsockopt(SO_SNDBUF)", errno))?;
+        }
+        if address.is_ipv6() {
+            accept_without_checksum(&socket)
+                .map_err(|source| Error::os("setsockopt(UDP_NO_CHECK6_RX)", source))?;
+        }
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))
+            .map_err(|source| Error::os("preparing a UDP socket", source))?;
+        let local = socket
+            .local_addr()
+            .map_err(|source| Error::os("getsockname", source))?;
+        let raw = match local {
+            SocketAddr::V4(v4) => RawSocket::open(v4, wanted)
+                .inspect_err(|error| {
+                    tracing::debug!(%error, %local, "no raw socket; the ICRC is checked partially");
+                })
+                .ok(),
+            SocketAddr::V6(_) => None,
+        };
+        let socket = Self {
+            socket,
+            state,
+            local,
+            receive_buffer,
+            raw,
+            senders: Mutex::new(Senders::Any),
+        };
+        socket.accept_from([].iter())?;
+        Ok(socket)
+    }
+
+    /// Lets the kernel drop datagrams from other addresses, unless there are too many to list.
+    pub(super) fn accept_from<'a>(
+        &self,
+        addresses: impl ExactSizeIterator<Item = &'a IpAddr>,
+    ) -> Result<()> {
+        let failed = |source| Error::os("setsockopt(SO_ATTACH_FILTER)", source);
+        let mut senders = lock(&self.senders);
+        let wanted = Senders::of(addresses);
+        if let Some(raw) = &self.raw {
+            raw.accept_from(&wanted).map_err(failed)?;
+        }
+        self.filter(&wanted, self.unchecked()).map_err(failed)?;
+        *senders = wanted;
+        Ok(())
+    }
+
+    fn filter(&self, senders: &Senders, unchecked: Unchecked) -> io::Result<()> {
+        filter::attach(self.as_fd(), &filter::udp(senders, unchecked))
+    }
+
+    /// What the UDP socket keeps of datagrams without a checksum.
+    fn unchecked(&self) -> Unchecked {
+        self.raw
+            .as_ref()
+            .map_or(Unchecked::Whole, RawSocket::unchecked)
+    }
+
+    /// How many datagrams the kernel dropped at the UDP socket, because of its filter or for lack of
+    /// room.
+    pub(super) fn kernel_drops(&self) -> u64 {
+        /// `SK_MEMINFO_DROPS` of linux/sock_diag.h, and how many such numbers there are.
+        const DROPS: usize = 8;
+        let mut numbers = [0_u32; DROPS + 1];
+        let mut len = size_of_val(&numbers) as libc::socklen_t;
+        // SAFETY: the option fills at most `len` bytes of the array, which lives for the call.
+        let result = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                numbers.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        match result {
+            0 => numbers[DROPS].into(),
+            // Linux before 4.12 does not have this option.
+            _ => 0,
+        }
+    }
+
+    /// Whether a datagram has arrived, or the socket failed.
+    pub(super) fn is_readable(&self) -> bool {
+        let udp = PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN);
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ready = match self.raw.as_ref().filter(|raw| raw.is_enabled()) {
+            Some(raw) => {
+                let raw = PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN);
+                rustix::event::poll(&mut [udp, raw], Some(&now))
+            }
+            None => rustix::event::poll(&mut [udp], Some(&now)),
+        };
+        // If poll(2) fails, receiving reports why.
+        !matches!(ready, Ok(0))
+    }
+
+    /// How many packets one segmented send can carry.
+    pub(super) fn max_segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    pub(super) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// How many bytes the kernel queues for this socket, its bookkeeping included.
+    pub(super) fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn raw(&self) -> Option<&RawSocket> {
+        self.raw.as_ref()
+    }
+
+    /// Lets the raw socket, if there is one, receive packets without a checksum.
+    pub(super) fn enable_raw(&self) {
+        if let Some(raw) = &self.raw {
+            raw.enable(|unchecked| self.filter(&lock(&self.senders), unchecked));
+        }
+    }
+
+    /// As [`Socket::enable_raw`], permanently.
+    pub(super) fn enable_raw_permanently(&self) {
+        if let Some(raw) = &self.raw {
+            raw.enable_permanently(|unchecked| self.filter(&lock(&self.senders), unchecked));
+        }
+    }
+
+    /// Disables the raw socket: no peer is expected to send packets without a checksum.
+    pub(super) fn disable_raw(&self) {
+        if let Some(raw) = &self.raw {
+            raw.disable(|unchecked| self.filter(&lock(&self.senders), unchecked));
+        }
+    }
+
+    /// How thoroughly an arriving packet is checked. The ICRC covers IPv4's identification field,
+    /// which a UDP socket does not report.
+    pub(super) fn integrity(&self) -> Integrity {
+        match (self.local, &self.raw) {
+            (SocketAddr::V6(_), _) => Integrity::Icrc,
+            (SocketAddr::V4(_), Some(_)) => Integrity::IcrcOrChecksum,
+            (SocketAddr::V4(_), None) => Integrity::PartialIcrc,
+        }
+    }
+
+    /// The header fields that the ICRC covers.
+    pub(super) fn path(
+        &self,
+        src: SocketAddr,
+        dst: SocketAddr,
+        identification: u16,
+    ) -> Option<Path> {
+        let ip = match (src.ip(), dst.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Ip::V4 {
+                src,
+                dst,
+                identification,
+                dont_fragment: true,
+            },
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Ip::V6 { src, dst },
+            _ => return None,
+        };
+        Some(Path {
+            ip,
+            src_port: src.port(),
+            dst_port: dst.port(),
+        })
+    }
+
+    /// Whether the ICRC of a received datagram is correct. It is the one at `position` among those
+    /// that the kernel merged.
+    pub(super) fn is_intact(
+        &self,
+        partial: &PartialIcrc,
+        src: SocketAddr,
+        position: usize,
+        datagram: &[u8],
+    ) -> bool {
+        // If the sender is a socket such as this one, this identification is mostly right.
+        let path = self.path(src, self.local, position as u16);
+        path.is_some_and(|path| match path.ip {
+            Ip::V4 { .. } => partial.matches(&path, datagram),
+            Ip::V6 { .. } => icrc::matches(&path, datagram),
+        })
+    }
+
+    /// Receives datagrams, each merged from many by the kernel, without waiting.
+    pub(super) fn receive(
+        &self,
+        rooms: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> io::Result<usize> {
+        let received = self
+            .state
+            .recv(UdpSockRef::from(&self.socket), rooms, metas);
+        match received {
+            Err(error) if is_nothing_received(error.kind()) => Ok(0),
+            other => other,
+        }
+    }
+
+    /// Writes the ICRC of a packet, the one at `position` of a segmented send.
+    pub(super) fn seal(&self, dst: SocketAddr, position: usize, datagram: &mut [u8]) {
+        // A batch has fewer segments than the field has numbers.
+        if let Some(path) = self.path(self.local, dst, position as u16) {
+            icrc::seal(&path, datagram);
+        }
+    }
+
+    /// Sends `contents` as one datagram, or as several of `segment` bytes each.
+    pub(super) fn send(
+        &self,
+        dst: SocketAddr,
+        contents: &[u8],
+        segment: Option<usize>,
+    ) -> io::Result<()> {
+        let transmit = Transmit {
+            destination: dst,
+            ecn: None,
+            contents,
+            segment_size: segment,
+            src_ip: None,
+        };
+        self.state
+            .try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+}
+
+/// Whether an error of receiving means that there is no datagram. An ICMP error of an earlier send
+/// is also reported there; it is ignored, as the retries of the connection detect a lost peer.
+pub(super) fn is_nothing_received(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted
+    )
+}
+
+/// Accepts datagrams over IPv6 without a UDP checksum, which Linux drops by default: rxe and network
+/// cards set none, as RoCE's own CRC covers more.
+fn accept_without_checksum(socket: &UdpSocket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes an int, which lives for the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_UDP,
+            libc::UDP_NO_CHECK6_RX,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,66 @@
+//! Registration of memory with a protection domain.
+
+use gdr_roce::Access;
+
+use crate::buffer::{Buffer, check_range};
+use crate::error::{Error, Result};
+use crate::gpu_registration;
+use crate::memory_region::{MemoryRange, MemoryRegion, RejectedMethods};
+use crate::protection_domain::ProtectionDomain;
+
+impl ProtectionDomain {
+    /// Registers all of `buffer` (`ibv_reg_mr`) for this side's requests, and for the peer's as far
+    /// as `access` permits.
+    ///
+    /// A kernel device registers GPU memory by dma-buf, else by a peer-memory module. A method is
+    /// used only if the device has moved the first 64 bytes out of the memory and, if the peer may
+    /// write, other bytes into it. The original bytes are then restored; until this returns, the
+    /// program must not use them.
+    /// [`VerbsOptions::skip_verification`](crate::VerbsOptions::skip_verification) turns this off.
+    ///
+    /// # Errors
+    /// [`Error::LocalWriteMissing`], [`Error::ForkedChild`]; [`Error::Verbs`]; [`Error::Os`] if
+    /// the system provides no random number.
+    pub fn register(&self, buffer: &Buffer, access: Access) -> Result<MemoryRegion> {
+        self.register_range(buffer, 0, buffer.len(), access)
+    }
+
+    /// Registers `len` bytes of `buffer` from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::EmptyBuffer`]; as [`ProtectionDomain::register`].
+    pub fn register_range(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion> {
+        self.device().check_process()?;
+        if len == 0 {
+            return Err(Error::EmptyBuffer);
+        }
+        check_range(offset, len, buffer.len())?;
+        let changed_by_peer = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(changed_by_peer) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(Error::LocalWriteMissing);
+        }
+        let range = MemoryRange {
+            buffer: buffer.clone(),
+            offset,
+            len,
+            access,
+        };
+        match (self.device().gpu_dma(), buffer.device_memory()) {
+            (Some(dma), Some((memory, start))) => {
+                gpu_registration::register(self, dma, range.clone(), memory, start + offset)
+            }
+            _ => {
+                let mut rejected = RejectedMethods::default();
+                let registration = self.ops().clone().register(&range, &mut rejected)?;
+                let rejected = rejected.into_reasons();
+                Ok(MemoryRegion::new(self.id(), range, registration, rejected))
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! How a connection behaves.
+
+use std::time::Duration;
+
+use gdr_roce::{AckTimeout, Mtu, RetryCount, RnrRetry, RnrTimer};
+
+/// How a connection behaves (the rest of `struct ibv_qp_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct ConnectionOptions {
+    /// The largest payload of a packet; both sides must use the same.
+    pub path_mtu: Mtu,
+    /// How long to wait for an acknowledgement before retransmitting.
+    pub timeout: AckTimeout,
+    /// How many times to retransmit without progress.
+    pub retry_count: RetryCount,
+    /// How long to retransmit without progress before the connection fails with
+    /// [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded), in place of `retry_count`: the
+    /// time between two retransmissions starts at `timeout` and doubles, up to 500 ms. With `None`,
+    /// `retry_count` alone decides, as IBTA specifies. A kernel device counts attempts, all with
+    /// one timeout: it gets the shortest timeout, `timeout` at least, with which `retry_count + 1`
+    /// attempts take this long.
+    pub give_up_after: Option<Duration>,
+    /// How many times to retry when the peer has no receive posted.
+    pub rnr_retry: RnrRetry,
+    /// How long the peer is asked to wait when this side has no receive posted.
+    pub min_rnr_timer: RnrTimer,
+    /// How many READs and atomics this side may have outstanding; at most the peer's
+    /// `max_dest_rd_atomic`.
+    pub max_rd_atomic: u8,
+    /// How many READs and atomics of the peer this side accepts at a time.
+    pub max_dest_rd_atomic: u8,
+}
+
+impl ConnectionOptions {
+    /// perftest's values: a timeout of 67 ms, 7 retries, unlimited retries for a receiver that is
+    /// not ready (0.64 ms apart), 16 READs or atomics in each direction.
+    pub const fn new(path_mtu: Mtu) -> Self {
+        Self {
+            path_mtu,
+            timeout: AckTimeout::new(14),
+            retry_count: RetryCount::new(7),
+            give_up_after: None,
+            rnr_retry: RnrRetry::FOREVER,
+            min_rnr_timer: RnrTimer::new(12),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Counters of the soft provider.
+
+/// What a device of the soft provider has sent, received and dropped since it was opened. The unit is
+/// packets unless stated otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Passed to the kernel.
+    pub packets_sent: u64,
+    /// Received from the kernel, valid or not.
+    pub packets_received: u64,
+    /// Datagrams that are not packets of a reliable connection.
+    pub malformed: u64,
+    /// From the peer of a queue pair, but with a wrong ICRC.
+    pub icrc_mismatches: u64,
+    /// For queue pairs that do not exist.
+    pub unknown_queue_pair: u64,
+    /// For a queue pair whose peer has another address or port.
+    pub strangers: u64,
+    /// Dropped by the kernel at the UDP socket: from an address that is not a peer's, or because the
+    /// receive buffer was full (`SO_MEMINFO`).
+    pub kernel_drops: u64,
+    /// NAKs sent because a packet of the peer was lost.
+    pub sequence_naks_sent: u64,
+    /// NAKs received because a packet to the peer was lost.
+    pub sequence_naks_received: u64,
+    /// System calls that failed to send (no route, no such interface).
+    pub sends_failed: u64,
+    /// Asynchronous events that were lost because 1024 others were waiting to be taken.
+    pub events_lost: u64,
+    /// Polls of the device, by its own thread and those of the program.
+    pub looks: u64,
+}

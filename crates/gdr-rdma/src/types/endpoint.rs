@@ -1,0 +1,32 @@
+//! Endpoints of connections.
+
+use std::net::SocketAddr;
+
+use gdr_roce::{Psn, Qpn};
+
+use super::Lid;
+
+/// What a peer must know to connect to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// The address at which its device receives.
+    pub address: SocketAddr,
+    /// The number of the queue pair.
+    pub qpn: Qpn,
+    /// The first PSN it will send.
+    pub psn: Psn,
+    /// The LID of its port in an InfiniBand subnet; `None` on Ethernet.
+    pub lid: Option<Lid>,
+    /// The UDP port from which it sends.
+    pub source_port: SourcePort,
+}
+
+/// The UDP port from which an [`Endpoint`] sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SourcePort {
+    /// Always the port of [`Endpoint::address`], as the soft provider does. Packets from another
+    /// port of that address are dropped.
+    OfAddress,
+    /// Any port, as network cards and Linux's rxe do.
+    Any,
+}

@@ -1,0 +1,56 @@
+//! How to open a device of the soft provider.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use gdr_roce::wire::UDP_PORT;
+
+/// How to open a device of the soft provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct SoftOptions {
+    pub(crate) address: SocketAddr,
+    pub(crate) busy_poll: Duration,
+    pub(crate) receive_buffer: usize,
+}
+
+impl SoftOptions {
+    /// Opens at `address`, on RoCE's UDP port 4791.
+    pub const fn new(address: IpAddr) -> Self {
+        Self {
+            address: SocketAddr::new(address, UDP_PORT),
+            busy_poll: Duration::from_micros(50),
+            receive_buffer: 8 << 20,
+        }
+    }
+
+    /// Uses another port; 0 takes a free one. Network cards and the kernel send to 4791 only;
+    /// other peers learn the port from the [`Endpoint`](crate::Endpoint).
+    pub const fn port(mut self, port: u16) -> Self {
+        self.address.set_port(port);
+        self
+    }
+
+    /// Sets how long threads that wait, the progress thread and those in
+    /// [`CompletionQueue::wait`](crate::CompletionQueue::wait), poll after the last packet before
+    /// they sleep; 50 us by default. A longer time lowers latency (a wake-up takes some
+    /// microseconds) and uses more CPU time.
+    pub const fn busy_poll(mut self, busy_poll: Duration) -> Self {
+        self.busy_poll = busy_poll;
+        self
+    }
+
+    /// Sets how many bytes of received packets the kernel is asked to queue; 8 MiB by default.
+    /// [`Device::receive_buffer`](crate::Device::receive_buffer) returns what it granted.
+    pub const fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.receive_buffer = bytes;
+        self
+    }
+}
+
+impl Default for SoftOptions {
+    /// Opens at 127.0.0.1.
+    fn default() -> Self {
+        Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+}

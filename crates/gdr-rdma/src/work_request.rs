@@ -1,0 +1,136 @@
+//! Work requests.
+
+use gdr_roce::{AtomicOp, Immediate, Operation, Remote, SendFlags, WrId};
+use smallvec::SmallVec;
+
+use crate::memory_region::Segment;
+
+/// The bytes of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Data {
+    Segments(SmallVec<[Segment; 2]>),
+    Inline(SmallVec<[u8; 64]>),
+}
+
+/// A request for the send queue. It is signalled unless [`SendRequest::unsignalled`] is called, and
+/// has no bytes until [`SendRequest::segment`] or [`SendRequest::inline`] is.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SendRequest {
+    pub(crate) id: WrId,
+    pub(crate) operation: Operation,
+    pub(crate) data: Data,
+    pub(crate) flags: SendFlags,
+}
+
+impl SendRequest {
+    fn new(id: WrId, operation: Operation) -> Self {
+        Self {
+            id,
+            operation,
+            data: Data::Segments(SmallVec::new()),
+            flags: SendFlags::SIGNALLED,
+        }
+    }
+
+    /// Sends a message into the peer's next receive.
+    pub fn send(id: WrId) -> Self {
+        Self::new(id, Operation::Send { immediate: None })
+    }
+
+    /// Writes bytes into the peer's memory.
+    pub fn write(id: WrId, remote: Remote) -> Self {
+        let immediate = None;
+        Self::new(id, Operation::Write { remote, immediate })
+    }
+
+    /// Reads bytes of the peer's memory into the segments.
+    pub fn read(id: WrId, remote: Remote) -> Self {
+        Self::new(id, Operation::Read { remote })
+    }
+
+    /// Applies an atomic operation to 8 bytes of the peer at a multiple of 8. The previous value is
+    /// written to the segments, 8 bytes in this host's byte order.
+    ///
+    /// It is atomic with respect to all operations of the same device, and in host memory also with
+    /// respect to the peer's CPU.
+    pub fn atomic(id: WrId, remote: Remote, op: AtomicOp) -> Self {
+        Self::new(id, Operation::Atomic { remote, op })
+    }
+
+    /// Adds an immediate, which completes one of the peer's receives. Only SEND and WRITE have one;
+    /// other requests are unchanged.
+    pub fn immediate(mut self, value: Immediate) -> Self {
+        match &mut self.operation {
+            Operation::Send { immediate } | Operation::Write { immediate, .. } => {
+                *immediate = Some(value);
+            }
+            Operation::Read { .. } | Operation::Atomic { .. } => {}
+        }
+        self
+    }
+
+    /// Appends a segment; replaces inline bytes.
+    pub fn segment(mut self, segment: Segment) -> Self {
+        match &mut self.data {
+            Data::Segments(segments) => segments.push(segment),
+            Data::Inline(_) => self.data = Data::Segments(SmallVec::from_iter([segment])),
+        }
+        self
+    }
+
+    /// Sends a copy of these bytes, made now; they need not be registered. Replaces segments.
+    pub fn inline(mut self, bytes: &[u8]) -> Self {
+        self.data = Data::Inline(SmallVec::from_slice(bytes));
+        self
+    }
+
+    /// Makes a completion only if it fails. Its regions are released when a later request of its queue
+    /// pair completes.
+    pub fn unsignalled(mut self) -> Self {
+        self.flags.remove(SendFlags::SIGNALLED);
+        self
+    }
+
+    /// Starts only when all earlier READs and atomics of the queue pair are complete.
+    pub fn fenced(mut self) -> Self {
+        self.flags.insert(SendFlags::FENCE);
+        self
+    }
+
+    /// Marks the peer's completion as solicited.
+    pub fn solicited(mut self) -> Self {
+        self.flags.insert(SendFlags::SOLICITED);
+        self
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        match &self.data {
+            Data::Segments(segments) => segments,
+            Data::Inline(_) => &[],
+        }
+    }
+}
+
+/// A request for the receive queue: the memory for the next message. Without segments it receives
+/// empty messages, and WRITEs with an immediate.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RecvRequest {
+    pub(crate) id: WrId,
+    pub(crate) segments: SmallVec<[Segment; 2]>,
+}
+
+impl RecvRequest {
+    /// Makes a receive without segments.
+    pub fn new(id: WrId) -> Self {
+        let segments = SmallVec::new();
+        Self { id, segments }
+    }
+
+    /// Appends a segment, which is filled after the others.
+    pub fn segment(mut self, segment: Segment) -> Self {
+        self.segments.push(segment);
+        self
+    }
+}

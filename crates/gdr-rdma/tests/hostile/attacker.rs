@@ -1,0 +1,220 @@
+//! An honest device, and a socket at its peer's address.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use gdr_rdma::{
+    Access, Buffer, CompletionQueue, ConnectionOptions, Deadline, Device, Endpoint, Error,
+    MemoryRegion, Mtu, ProtectionDomain, Psn, Qpn, QueuePair, QueuePairOptions, SoftOptions,
+};
+
+use crate::packet::{ACK, Bytes, Received, opcode};
+
+/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// The attacker's own numbers.
+pub(crate) const QPN: u32 = 0x0a_77ac;
+pub(crate) const FIRST_PSN: u32 = 0xff_fff0;
+
+/// Bytes of the region that the peer may reach, and of the guards on both sides of it.
+pub(crate) const LEN: usize = 4096;
+const GUARD: usize = 4096;
+const SECRET: u8 = 0x5e;
+
+pub(crate) const MTU: usize = 1024;
+
+/// Where target and attacker are; no other process uses these addresses.
+pub(crate) const V4: (IpAddr, IpAddr) = (
+    IpAddr::V4(Ipv4Addr::new(127, 81, 0, 1)),
+    IpAddr::V4(Ipv4Addr::new(127, 81, 0, 2)),
+);
+pub(crate) const V6: (IpAddr, IpAddr) = (
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+);
+
+/// What the peer may do with the region in the middle.
+pub(crate) struct Target {
+    pub(crate) device: Device,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) queue: CompletionQueue,
+    pub(crate) region: MemoryRegion,
+    buffer: Buffer,
+    /// Its peer, which the target trusts no further than its connection goes.
+    pub(crate) attacker: UdpSocket,
+    /// A connection on which the attacker behaves: its answers show that all before was taken.
+    honest: Honest,
+}
+
+struct Honest {
+    pair: QueuePair,
+    region: MemoryRegion,
+    next: std::cell::Cell<u32>,
+}
+
+/// A queue pair of the target whose peer is the attacker.
+pub(crate) struct Connection {
+    pub(crate) pair: QueuePair,
+    pub(crate) qpn: u32,
+}
+
+impl Target {
+    /// `None`, loudly, where this machine lacks the address.
+    pub(crate) fn new((here, there): (IpAddr, IpAddr)) -> Option<Self> {
+        let device = match Device::soft_with(SoftOptions::new(here).port(0)) {
+            Ok(device) => device,
+            Err(Error::AddressNotLocal { .. }) => {
+                eprintln!("SKIPPED: this machine has no {here}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let attacker = socket(there);
+        let domain = device.protection_domain();
+        let queue = device.completion_queue(1 << 16);
+        let buffer = Buffer::host(LEN + 2 * GUARD).unwrap();
+        buffer.write_at(0, &[SECRET; LEN + 2 * GUARD]).unwrap();
+        let region = domain
+            .register_range(&buffer, GUARD as u64, LEN as u64, Access::all())
+            .unwrap();
+        let own = Buffer::host(64).unwrap();
+        let honest = Honest {
+            pair: domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap(),
+            region: domain.register(&own, Access::all()).unwrap(),
+            next: std::cell::Cell::new(FIRST_PSN),
+        };
+        let target = Self {
+            honest,
+            device,
+            domain,
+            queue,
+            region,
+            buffer,
+            attacker,
+        };
+        target.connect_pair(&target.honest.pair, QPN + 1);
+        Some(target)
+    }
+
+    fn connect_pair(&self, pair: &QueuePair, qpn: u32) {
+        let peer = Endpoint {
+            address: self.attacker.local_addr().unwrap(),
+            qpn: Qpn::new(qpn),
+            psn: Psn::new(FIRST_PSN),
+            ..pair.endpoint()
+        };
+        let options = ConnectionOptions {
+            max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
+            ..ConnectionOptions::new(Mtu::B1024)
+        };
+        pair.connect(&peer, &options).unwrap();
+    }
+
+    /// A new connection, on which nothing has happened.
+    pub(crate) fn connect(&self) -> Connection {
+        let options = QueuePairOptions::new(&self.queue);
+        let pair = self.domain.queue_pair(&options).unwrap();
+        self.connect_pair(&pair, QPN);
+        let qpn = pair.qpn().get();
+        Connection { pair, qpn }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.device.address()
+    }
+
+    /// Sends a packet with a right ICRC as the target's peer.
+    pub(crate) fn send(&self, packet: &Bytes) {
+        send(&self.attacker, packet, self.address());
+    }
+
+    /// What the target answers on `connection` to all that was sent so far.
+    pub(crate) fn answers(&self) -> Vec<Received> {
+        let psn = self.honest.next.get();
+        self.honest.next.set((psn + 1) & 0xff_ffff);
+        let probe = Bytes::new(opcode::WRITE_ONLY, self.honest.pair.qpn().get(), psn)
+            .asking_for_ack()
+            .reth(self.honest.region.addr(), self.honest.region.rkey().0, 4)
+            .payload(&[1; 4]);
+        self.send(&probe);
+        let mut answers = Vec::new();
+        loop {
+            let answer = self.receive();
+            if answer.qpn == QPN + 1 {
+                assert_eq!((answer.psn, answer.syndrome), (psn, Some(ACK)));
+                return answers;
+            }
+            answers.push(answer);
+        }
+    }
+
+    /// The next packet of the target.
+    pub(crate) fn receive(&self) -> Received {
+        let mut datagram = [0; 9000];
+        let (len, from) = self.attacker.recv_from(&mut datagram).unwrap();
+        assert_eq!(from, self.address());
+        Received::parse(&datagram[..len], from, self.attacker.local_addr().unwrap())
+    }
+
+    /// Checks that no byte of the region or its guards was changed.
+    pub(crate) fn assert_untouched(&self, what: &dyn std::fmt::Debug) {
+        let mut seen = [0; LEN + 2 * GUARD];
+        self.buffer.read_at(0, &mut seen).unwrap();
+        let changed = seen.iter().position(|byte| *byte != SECRET);
+        assert_eq!(changed, None, "{what:?}");
+    }
+
+    /// A WRITE of `len` bytes to `offset` of the region, right in every respect.
+    pub(crate) fn write(&self, to: &Connection, psn: u32, offset: u64, len: usize) -> Bytes {
+        Bytes::new(opcode::WRITE_ONLY, to.qpn, psn)
+            .asking_for_ack()
+            .reth(
+                self.region.addr() + offset,
+                self.region.rkey().0,
+                len as u32,
+            )
+            .payload(&vec![0xbb; len])
+    }
+
+    /// A READ request for `len` bytes at `offset` of the region.
+    pub(crate) fn read(&self, to: &Connection, psn: u32, offset: u64, len: u32) -> Bytes {
+        Bytes::new(opcode::READ_REQUEST, to.qpn, psn)
+            .asking_for_ack()
+            .reth(self.region.addr() + offset, self.region.rkey().0, len)
+    }
+}
+
+/// A socket at an address, on a port of its own, that never fragments and waits for long.
+pub(crate) fn socket(address: IpAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    if address.is_ipv4() {
+        let value = libc::IP_PMTUDISC_DO;
+        // SAFETY: the option takes an int, which lives for the call.
+        let answer = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                (&raw const value).cast(),
+                size_of_val(&value) as libc::socklen_t,
+            )
+        };
+        assert_eq!(answer, 0, "setsockopt");
+    }
+    socket
+}
+
+/// Sends a packet with a right ICRC from any socket.
+pub(crate) fn send(from: &UdpSocket, packet: &Bytes, to: SocketAddr) {
+    let datagram = packet.sealed(from.local_addr().unwrap(), to);
+    assert_eq!(from.send_to(&datagram, to).unwrap(), datagram.len());
+}

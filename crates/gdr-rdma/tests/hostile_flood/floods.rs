@@ -1,0 +1,96 @@
+//! Many packets at once, bounded in number: transfers go on, memory and descriptors stay.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::attacker::{FIRST_PSN, Target, V4, socket};
+use crate::packet::{ACK, Bytes, opcode};
+
+/// Datagrams of each kind.
+const FLOOD: usize = 100_000;
+
+/// Resident memory of this process, bytes.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// CPU time of this process so far.
+fn cpu_time() -> std::time::Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    std::time::Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn floods_cost_no_memory_and_stop_no_connection() {
+    let Some(target) = Target::new(V4) else {
+        return;
+    };
+    let connection = target.connect();
+    let stranger = socket(IpAddr::V4(Ipv4Addr::new(127, 81, 0, 4)));
+    let to = target.address();
+    let from = stranger.local_addr().unwrap();
+    let good = target.write(&connection, FIRST_PSN, 0, 16);
+    let mut foreign = good.clone();
+    foreign.0[4..8].copy_from_slice(&0x12_3456_u32.to_be_bytes());
+    let notification = Bytes::new(0x81, connection.qpn, 0).raw(&[0; 16]);
+    let kinds: [(&str, Vec<u8>); 6] = [
+        ("empty", vec![]),
+        ("noise", vec![0xa5; 64]),
+        ("a wrong ICRC", [&good.0[..], &[0; 4]].concat()),
+        ("a long wrong ICRC", vec![0x0a; 4132]),
+        ("another queue pair", foreign.sealed(from, to)),
+        ("congestion notifications", notification.sealed(from, to)),
+    ];
+    // What a first use allocates is there before anything is measured.
+    stranger.send_to(&[0; 8], to).unwrap();
+    target.answers();
+    let (memory, files) = (resident(), descriptors());
+    let mut psn = FIRST_PSN;
+    for (name, datagram) in &kinds {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..FLOOD {
+                    // The kernel drops packets when a buffer is full.
+                    let _ = stranger.send_to(datagram, to);
+                }
+                over.store(true, Ordering::Release);
+            });
+            let mut served = 0;
+            while !over.load(Ordering::Acquire) || served == 0 {
+                // As a peer does: again, until it is acknowledged.
+                target.send(&target.write(&connection, psn, 0, 16));
+                let deadline = std::time::Duration::from_millis(50);
+                target.attacker.set_read_timeout(Some(deadline)).unwrap();
+                let mut datagram = [0; 9000];
+                let Ok((len, from)) = target.attacker.recv_from(&mut datagram) else {
+                    continue;
+                };
+                let here = target.attacker.local_addr().unwrap();
+                let answer = crate::packet::Received::parse(&datagram[..len], from, here);
+                if answer.opcode == opcode::ACKNOWLEDGE && answer.psn == psn {
+                    assert_eq!(answer.syndrome, Some(ACK), "{name}");
+                    psn = (psn + 1) & 0xff_ffff;
+                    served += 1;
+                }
+            }
+        });
+    }
+    // In the silence after it, no thread polls.
+    let before = cpu_time();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let spent = cpu_time() - before;
+    assert!(
+        spent.as_millis() < 300,
+        "{spent:?} of CPU time in a second of silence"
+    );
+    let grown = resident().saturating_sub(memory);
+    assert!(grown < 4 << 20, "{grown} bytes more after the floods");
+    assert_eq!(descriptors(), files);
+}

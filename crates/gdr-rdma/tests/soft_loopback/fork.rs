@@ -1,0 +1,89 @@
+//! A forked child and what its parent opened.
+
+use std::ptr;
+
+use gdr_rdma::{Counters, Device, RecvRequest, SendRequest, State, WrId};
+
+use crate::fixture::*;
+use crate::forked_child::{check, in_child, refused};
+
+#[test]
+fn a_child_is_refused_everything_and_its_drops_change_nothing() {
+    let Some((a, b)) = sides() else { return };
+    let (source, target) = (a.memory(64), b.memory(64));
+    let sent = fill(&source, 1);
+    let write = || {
+        SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap())
+    };
+    // An outstanding request of the parent, which the child neither ends nor completes.
+    a.pair.post_send(write()).unwrap();
+    in_child(|| {
+        refused(a.pair.post_send(write()), "post_send")?;
+        refused(a.pair.post_recv(RecvRequest::new(WrId(2))), "post_recv")?;
+        refused(a.pair.connect(&b.pair.endpoint(), &options()), "connect")?;
+        refused(a.queue.poll(), "poll")?;
+        refused(a.queue.wait(soon()), "wait")?;
+        refused(a.device.wait_event(soon()), "wait_event")?;
+        refused(source.buffer().write_at(0, &[1]), "write_at")?;
+        refused(source.buffer().read_at(0, &mut [1]), "read_at")?;
+        refused(source.buffer().load_u8(0), "load_u8")?;
+        refused(a.domain.register(source.buffer(), EVERYTHING), "register")?;
+        let options = gdr_rdma::QueuePairOptions::new(&a.queue);
+        refused(a.domain.queue_pair(&options), "queue_pair")?;
+        a.pair.to_error();
+        check(a.pair.state() == State::Error, "state")?;
+        check(a.device.poll_event().is_none(), "poll_event")?;
+        check(!a.device.progress(), "progress")?;
+        check(a.device.counters() == Counters::default(), "counters")?;
+        for side in [&a, &b] {
+            // SAFETY: the child leaves by `_exit` and uses none of them again.
+            unsafe { ptr::drop_in_place(ptr::from_ref(side).cast_mut()) };
+        }
+        for region in [&source, &target] {
+            // SAFETY: as above.
+            unsafe { ptr::drop_in_place(ptr::from_ref(region).cast_mut()) };
+        }
+        let own = Device::soft_with(gdr_rdma::SoftOptions::default().port(0));
+        own.map(drop).map_err(|_| "a device of its own")
+    });
+    a.done();
+    assert!(bytes(&target) == sent);
+    assert_eq!([a.pair.state(), b.pair.state()], [State::ReadyToSend; 2]);
+    a.pair.post_send(write()).unwrap();
+    a.done();
+}
+
+#[test]
+fn memory_of_a_buffer_is_not_mapped_in_a_child() {
+    let Some(a) = Side::new(FIRST) else { return };
+    let region = a.memory(4096);
+    let is_mapped = || {
+        let page = ptr::with_exposed_provenance_mut(region.addr() as usize);
+        let mut resident = 0_u8;
+        // SAFETY: `mincore` looks at the address space and writes one byte for the one page.
+        unsafe { libc::mincore(page, 4096, &raw mut resident) == 0 }
+    };
+    assert!(is_mapped());
+    in_child(|| check(!is_mapped(), "the pages are mapped"));
+}
+
+#[test]
+fn a_child_that_drops_a_buffer_leaves_what_lies_at_its_address_alone() {
+    let buffer = gdr_rdma::Buffer::host(4096).unwrap();
+    let page = ptr::with_exposed_provenance_mut::<libc::c_void>(buffer.address() as usize);
+    let is_mapped = || {
+        let mut resident = 0_u8;
+        // SAFETY: `mincore` looks at the address space and writes one byte for the one page.
+        unsafe { libc::mincore(page, 4096, &raw mut resident) == 0 }
+    };
+    in_child(|| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: maps only where nothing is mapped.
+        let own = unsafe { libc::mmap(page, 4096, libc::PROT_READ, flags, -1, 0) };
+        check(own == page, "no page of its own")?;
+        // SAFETY: the child leaves by `_exit` and does not use it again.
+        unsafe { ptr::drop_in_place(ptr::from_ref(&buffer).cast_mut()) };
+        check(is_mapped(), "the child's own page is gone")
+    });
+    buffer.write_at(0, b"the parent's").unwrap();
+}

@@ -1,0 +1,121 @@
+//! Queue pair numbers that a device gives again at once, as firmware may.
+
+use std::sync::mpsc;
+use std::thread;
+
+use fake_ibverbs::{DeviceSpec, Fake, Request};
+use gdr_rdma::{CompletionQueue, QueuePair, QueuePairOptions, SendRequest, WrId};
+
+use crate::fixture::*;
+
+fn reusing() -> DeviceSpec {
+    DeviceSpec {
+        reuses_numbers: true,
+        ..roce()
+    }
+}
+
+/// Another queue pair on a side's queue, connected to the other side's.
+fn another(a: &Side, b: &Side, queue: &CompletionQueue) -> QueuePair {
+    let pair = a.domain.queue_pair(&QueuePairOptions::new(queue)).unwrap();
+    pair.connect(&b.pair.endpoint(), &options()).unwrap();
+    b.pair.connect(&pair.endpoint(), &options()).unwrap();
+    pair
+}
+
+/// A side without a queue pair, and one whose is not connected.
+fn bare(fake: &Fake, spec: &DeviceSpec) -> (Side, Side) {
+    (Side::new(fake, spec), Side::new(fake, &roce()))
+}
+
+#[test]
+fn a_queue_pair_that_gets_the_number_of_one_being_dropped_completes_its_requests() {
+    let fake = Fake::load();
+    let (a, b) = bare(&fake, &reusing());
+    let source = a.memory(64);
+    let target = b.memory(64);
+    let old = a.domain.queue_pair(&QueuePairOptions::new(&a.queue));
+    let old = old.unwrap();
+    let number = old.qpn();
+    let detain = |detained| {
+        let device = a.name();
+        fake.request(&Request::Detain { device, detained });
+    };
+    let pairs = fake.live(&a.name()).pairs;
+    detain(true);
+    thread::scope(|scope| {
+        let (dropped, gone) = mpsc::channel();
+        scope.spawn(move || {
+            drop(old);
+            dropped.send(()).unwrap();
+        });
+        let end = soon();
+        while fake.live(&a.name()).pairs == pairs {
+            assert!(!end.has_passed());
+            thread::yield_now();
+        }
+        // Its number is free, and its drop goes on when the new one is there.
+        let new = another(&a, &b, &a.queue);
+        assert_eq!(new.qpn(), number);
+        detain(false);
+        gone.recv().unwrap();
+        let write = SendRequest::write(WrId(7), target.remote().at(0));
+        new.post_send(write.segment(source.segment(0, 64).unwrap()))
+            .unwrap();
+        assert_eq!(a.done().id, WrId(7));
+    });
+    drop((source, target));
+    close(&fake, a, b);
+}
+
+#[test]
+fn a_completion_of_a_destroyed_queue_pair_ends_no_request_of_the_next_one_with_its_number() {
+    let fake = Fake::load();
+    let spec = DeviceSpec {
+        keeps_completions: true,
+        ..reusing()
+    };
+    let (a, b) = bare(&fake, &spec);
+    let source = a.memory(64);
+    let target = b.memory(64);
+    let write = |id| {
+        SendRequest::write(WrId(id), target.remote().at(0)).segment(source.segment(0, 64).unwrap())
+    };
+    let old = another(&a, &b, &a.queue);
+    let number = old.qpn();
+    old.post_send(write(1)).unwrap();
+    drop(old);
+
+    let b = {
+        let device = b.device.clone();
+        drop(b.pair);
+        Side::on(device)
+    };
+    let new = another(&a, &b, &a.queue);
+    assert_eq!(new.qpn(), number);
+    hold(&fake, &a.name(), true);
+    new.post_send(write(2)).unwrap();
+    assert_eq!(a.queue.poll().unwrap(), None, "nothing of it has ended");
+    hold(&fake, &a.name(), false);
+    drop((new, b));
+    drop((source, target));
+    drop(a);
+}
+
+#[test]
+fn what_a_dropped_queue_pair_held_goes_while_its_completion_queue_stays() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let (source, target) = (a.memory(4096), b.memory(4096));
+    hold(&fake, &a.name(), true);
+    let write = SendRequest::write(WrId(1), target.remote().at(0))
+        .segment(source.segment(0, 4096).unwrap());
+    a.pair.post_send(write).unwrap();
+    let name = a.name();
+    let queue = a.queue.clone();
+    drop((source, a));
+    assert_eq!(fake.live(&name).regions, 0);
+    assert_eq!(queue.poll().unwrap(), None);
+    drop((target, b, queue));
+    fake.assert_clean();
+}

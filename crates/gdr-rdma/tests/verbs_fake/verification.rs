@@ -1,0 +1,154 @@
+//! Registrations of GPU memory are trusted after a checked transfer only.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
+use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_rdma::{
+    Access, Buffer, Device, Error, MemoryRegion, RegistrationMethod, Result, VerbsError,
+    VerbsOptions,
+};
+
+use crate::fixture::*;
+
+const LEN: u64 = 1 << 16;
+/// `IBV_WC_REM_OP_ERR`.
+const REMOTE_OPERATION: u32 = 11;
+
+/// What registering GPU memory with such a device comes to; its bytes must be as before.
+fn register(fake: &Fake, spec: &DeviceSpec, access: Access) -> Result<MemoryRegion> {
+    fake.add(spec.clone());
+    let options = VerbsOptions::new().library(fake.verbs());
+    let device = Device::verbs(&options.device(&spec.name))?;
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let memory: Arc<DeviceBuffer> = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    let share = driver.share(memory.ptr()).unwrap();
+    fake.request(&Request::GpuMemory {
+        base: share.base.get(),
+        size: share.size,
+        fd: share.fd.as_raw_fd(),
+    });
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 + 3) as u8).collect();
+    memory.write(0, &bytes).unwrap();
+    let buffer = Buffer::staged(Arc::clone(&memory)).unwrap();
+    let registered = device
+        .protection_domain()
+        .register_range(&buffer, 4096, 8192, access);
+    let mut after = vec![0; LEN as usize];
+    memory.read(0, &mut after).unwrap();
+    assert!(after == bytes, "registering changed the memory");
+    registered
+}
+
+fn spec(dma_buf: GpuPath, peer_memory: GpuPath) -> DeviceSpec {
+    DeviceSpec {
+        dma_buf,
+        peer_memory,
+        ..roce()
+    }
+}
+
+fn refusals(registered: Result<MemoryRegion>) -> Vec<String> {
+    match registered {
+        Err(Error::Verbs(VerbsError::GpuRegistration(refusals))) => refusals,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_way_that_carries_bytes_is_proved_and_leaves_them_as_they_were() {
+    let fake = Fake::load();
+    let works = spec(GpuPath::Works, GpuPath::Refuses(libc::EFAULT));
+    for access in [Access::all(), Access::LOCAL_WRITE, Access::empty()] {
+        let works = DeviceSpec {
+            name: roce().name,
+            ..works.clone()
+        };
+        let region = register(&fake, &works, access).unwrap();
+        assert_eq!(region.route(), RegistrationMethod::DmaBuf);
+        assert_eq!(
+            (region.rejected_methods().len(), region.unverified_reason()),
+            (0, None)
+        );
+        drop(region);
+    }
+    fake.assert_clean();
+}
+
+#[test]
+fn a_way_that_loses_bytes_is_refused_and_the_next_one_taken() {
+    let fake = Fake::load();
+    let region = register(
+        &fake,
+        &spec(GpuPath::LosesBytes, GpuPath::Works),
+        Access::all(),
+    )
+    .unwrap();
+    assert_eq!(region.route(), RegistrationMethod::PeerMemory);
+    let [refusal] = region.rejected_methods() else {
+        panic!("{:?}", region.rejected_methods());
+    };
+    assert!(
+        refusal.starts_with("dma-buf: the registration succeeded"),
+        "{refusal}"
+    );
+    assert!(refusal.contains("without moving the bytes"), "{refusal}");
+    drop(region);
+    fake.assert_clean();
+}
+
+#[test]
+fn a_way_whose_transfers_fail_is_refused_with_their_status() {
+    let fake = Fake::load();
+    let fails = spec(
+        GpuPath::Fails(REMOTE_OPERATION),
+        GpuPath::Fails(REMOTE_OPERATION),
+    );
+    let refusals = refusals(register(&fake, &fails, Access::all()));
+    assert_eq!(refusals.len(), 2, "{refusals:?}");
+    assert!(refusals[0].starts_with("dma-buf: the registration succeeded, and a transfer"));
+    assert!(refusals[0].contains("fails: "), "{refusals:?}");
+    assert!(
+        refusals[1].starts_with("peer-memory module: "),
+        "{refusals:?}"
+    );
+    fake.assert_clean();
+}
+
+#[test]
+fn a_refusal_and_a_lossy_path_are_reported_in_the_order_they_were_tried() {
+    let fake = Fake::load();
+    let lossy = spec(GpuPath::Refuses(libc::EOPNOTSUPP), GpuPath::LosesBytes);
+    let refusals = refusals(register(&fake, &lossy, Access::all()));
+    assert_eq!(refusals.len(), 2, "{refusals:?}");
+    assert!(refusals[0].contains("kernel 5.12"), "{refusals:?}");
+    assert!(refusals[1].contains("without moving"), "{refusals:?}");
+    fake.assert_clean();
+}
+
+#[test]
+fn where_no_transfer_can_be_made_the_region_says_that_it_is_not_proved() {
+    let fake = Fake::load();
+    let mut spec = spec(GpuPath::Works, GpuPath::Works);
+    spec.refusals
+        .insert("ibv_modify_qp RTR".to_owned(), libc::EINVAL);
+    let region = register(&fake, &spec, Access::all()).unwrap();
+    assert_eq!(region.route(), RegistrationMethod::DmaBuf);
+    assert!(region.unverified_reason().is_some());
+    drop(region);
+    fake.assert_clean();
+}
+
+#[test]
+fn an_infiniband_port_proves_through_its_own_lid() {
+    let fake = Fake::load();
+    let infiniband = DeviceSpec {
+        dma_buf: GpuPath::LosesBytes,
+        ..DeviceSpec::infiniband("ib_proof", 5)
+    };
+    let refusals = refusals(register(&fake, &infiniband, Access::all()));
+    assert!(refusals[0].contains("without moving"), "{refusals:?}");
+    fake.assert_clean();
+}

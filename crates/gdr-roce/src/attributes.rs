@@ -1,0 +1,146 @@
+//! The parameters of a queue pair, and its states.
+
+use crate::ids::Qpn;
+use crate::mtu::Mtu;
+use crate::psn::Psn;
+use crate::timer::{AckTimeout, RetryLimit, RnrRetry, RnrTimer};
+
+/// Sizes of a queue pair, as in `struct ibv_qp_cap`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Maximum number of incomplete requests on the send queue.
+    pub max_send_wr: u32,
+    /// Maximum number of incomplete requests on the receive queue.
+    pub max_recv_wr: u32,
+    /// Maximum number of bytes in a request with [`Data::Inline`](crate::Data::Inline).
+    pub max_inline: u32,
+}
+
+/// Flow control and acknowledgement parameters. The two sides of a connection may differ.
+///
+/// Values outside a parameter's range are clamped when the queue pair is created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TransportConfig {
+    pub(crate) window: u32,
+    pub(crate) read_packets: u32,
+    pub(crate) ack_request_interval: u32,
+    pub(crate) ack_interval: u32,
+}
+
+impl TransportConfig {
+    /// A window of 128 packets, as in Linux rxe, half of it for one READ request.
+    pub const DEFAULT: Self = Self {
+        window: 128,
+        read_packets: 64,
+        ack_request_interval: 32,
+        ack_interval: 32,
+    };
+
+    /// Sets the maximum number of unacknowledged packets; the responses to a READ count. The
+    /// range is 2 to 65536, the default is 128.
+    #[must_use]
+    pub const fn with_window(mut self, packets: u32) -> Self {
+        self.window = packets;
+        self
+    }
+
+    /// Sets the maximum number of response packets for one READ request packet. A longer READ is
+    /// split, so that the window applies to its responses. The range is 1 to the window, the
+    /// default is 64.
+    #[must_use]
+    pub const fn with_read_packets(mut self, packets: u32) -> Self {
+        self.read_packets = packets;
+        self
+    }
+
+    /// Sets after how many packets, at the latest, the requester requests an acknowledgement. The
+    /// default is 32.
+    #[must_use]
+    pub const fn with_ack_request_interval(mut self, packets: u32) -> Self {
+        self.ack_request_interval = packets;
+        self
+    }
+
+    /// Sets after how many packets, at the latest, the responder sends an acknowledgement that
+    /// the peer did not request. The default is 32.
+    #[must_use]
+    pub const fn with_ack_interval(mut self, packets: u32) -> Self {
+        self.ack_interval = packets;
+        self
+    }
+
+    /// Maximum number of unacknowledged packets.
+    pub const fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Maximum number of response packets for one READ request packet.
+    pub const fn read_packets(&self) -> u32 {
+        self.read_packets
+    }
+
+    /// Maximum number of packets between two requests for an acknowledgement.
+    pub const fn ack_request_interval(&self) -> u32 {
+        self.ack_request_interval
+    }
+
+    /// Maximum number of packets between two acknowledgements.
+    pub const fn ack_interval(&self) -> u32 {
+        self.ack_interval
+    }
+}
+
+impl Default for TransportConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Attributes of the transition from INIT to RTR: those of the responder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RtrAttributes {
+    /// Queue pair number of the peer.
+    pub dest_qpn: Qpn,
+    /// First PSN that the peer sends: its `sq_psn`.
+    pub rq_psn: Psn,
+    /// Path MTU, which must be the same on both sides.
+    pub path_mtu: Mtu,
+    /// Maximum number of READs and atomics that the peer may have outstanding. With 0 they are
+    /// refused.
+    pub max_dest_rd_atomic: u8,
+    /// Wait time in the RNR NAK that is sent when no receive is posted.
+    pub min_rnr_timer: RnrTimer,
+}
+
+/// Attributes of the transition from RTR to RTS: those of the requester.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RtsAttributes {
+    /// First PSN to send: the peer's `rq_psn`.
+    pub sq_psn: Psn,
+    /// Time without an acknowledgement after which packets are sent again.
+    pub timeout: AckTimeout,
+    /// When the requester stops to send packets again.
+    pub retry_limit: RetryLimit,
+    /// Maximum number of retries after RNR NAKs.
+    pub rnr_retry: RnrRetry,
+    /// Maximum number of outstanding READs and atomics; at most the peer's `max_dest_rd_atomic`.
+    pub max_rd_atomic: u8,
+}
+
+/// The state of a queue pair.
+///
+/// The order is RESET, INIT, RTR, RTS. Every state but RESET can change to ERR, and every state to
+/// RESET.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// Initial state: nothing can be posted.
+    Reset,
+    /// Receives can be posted; packets are dropped.
+    Init,
+    /// RTR: requests of the peer are served.
+    ReadyToReceive,
+    /// RTS: requests can be posted.
+    ReadyToSend,
+    /// ERR: posted requests are flushed; packets are dropped.
+    Error,
+}

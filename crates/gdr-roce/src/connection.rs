@@ -1,0 +1,63 @@
+//! The state that the requester and the responder of a queue pair share.
+
+use std::collections::VecDeque;
+
+use crate::completion::{Completion, Event};
+use crate::ids::{PartitionKey, Qpn};
+use crate::mtu::Mtu;
+use crate::psn::Psn;
+use crate::wire::{Bth, Headers, Opcode, icrc, padding};
+
+/// The addresses and the path MTU of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connection {
+    pub(crate) qpn: Qpn,
+    pub(crate) dest_qpn: Qpn,
+    pub(crate) mtu: Mtu,
+}
+
+impl Connection {
+    /// The headers of a packet to the peer.
+    pub(crate) const fn headers(&self, opcode: Opcode, psn: Psn) -> Headers {
+        let bth = Bth {
+            opcode: opcode.byte(),
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            version: 0,
+            partition: PartitionKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qpn: self.dest_qpn,
+            ack_request: false,
+            psn,
+        };
+        Headers::new(opcode, bth)
+    }
+}
+
+/// The completions and events that the owner has not polled.
+#[derive(Debug, Default)]
+pub(crate) struct Notifications {
+    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) events: VecDeque<Event>,
+}
+
+/// The connection has failed: the queue pair must change to ERR.
+#[derive(Debug)]
+pub(crate) struct ConnectionFailed;
+
+/// Writes a whole datagram and returns its length: the headers, `len` bytes of payload from
+/// `fill`, the padding, and zeros in place of the ICRC.
+pub(crate) fn emit<E>(
+    headers: &Headers,
+    len: usize,
+    out: &mut [u8],
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<usize, E> {
+    let at = headers.emit(len, out);
+    fill(&mut out[at..at + len])?;
+    let end = at + len + padding(len) + icrc::LEN;
+    out[at + len..end].fill(0);
+    Ok(end)
+}

@@ -1,0 +1,59 @@
+//! Identifiers: queue pair numbers, memory keys, work request identifiers.
+
+/// A queue pair number of 24 bits. 0 and 1 are reserved for the management queue pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The low 24 bits of `number`.
+    pub const fn new(number: u32) -> Self {
+        Self(number & 0x00ff_ffff)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A partition key: the partition in the low 15 bits, full membership in the top bit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PartitionKey(pub u16);
+
+impl PartitionKey {
+    /// Full membership of the default partition, usually the only one in a RoCE network.
+    pub const DEFAULT: Self = Self(0xffff);
+
+    /// Whether ports with these keys may communicate: they are in the same partition, and at least
+    /// one is a full member.
+    pub const fn matches(self, other: Self) -> bool {
+        self.0 & 0x7fff == other.0 & 0x7fff && (self.0 | other.0) & 0x8000 != 0
+    }
+}
+
+/// The local key of a memory region, for work requests of this side. It is never sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+pub struct Lkey(pub u32);
+
+/// The remote key of a memory region, for requests of the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+pub struct Rkey(pub u32);
+
+/// The key of an access to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Key {
+    /// From a work request of this side.
+    Local(Lkey),
+    /// From a packet of the peer.
+    Remote(Rkey),
+}
+
+/// An identifier that the caller chooses for a work request; the completion returns it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+pub struct WrId(pub u64);
+
+/// Immediate data: four bytes that a message delivers to the completion of the receiver.
+///
+/// This is the number in host byte order; it is sent big-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Immediate(pub u32);

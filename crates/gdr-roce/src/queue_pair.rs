@@ -1,0 +1,327 @@
+//! The queue pair: its states, and the calls of its owner.
+
+use crate::attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
+use crate::completion::{Completion, Event};
+use crate::connection::{Connection, ConnectionFailed, Notifications};
+use crate::error::{PostError, StateError};
+use crate::ids::{PartitionKey, Qpn};
+use crate::memory::{Access, Memory};
+use crate::mtu::Mtu;
+use crate::request::{RecvRequest, SendRequest};
+use crate::requester::Requester;
+use crate::responder::{Polled, Responder};
+use crate::statistics::Statistics;
+use crate::timer::Time;
+use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
+
+/// One end of a reliable connection: a requester and a responder.
+///
+/// It owns no memory, socket or clock. Its owner
+///
+/// 1. passes every packet for its number to [`receive`](Self::receive),
+/// 2. calls [`poll_transmit`](Self::poll_transmit) and sends the packet, until it returns `None`,
+/// 3. calls [`handle_deadline`](Self::handle_deadline) at [`next_deadline`](Self::next_deadline),
+///    and continues with 2,
+/// 4. calls [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
+///
+/// It is deterministic: the same calls with the same arguments give the same results.
+#[derive(Debug)]
+pub struct QueuePair {
+    caps: Capabilities,
+    config: TransportConfig,
+    state: State,
+    connection: Connection,
+    requester: Requester,
+    responder: Responder,
+    notifications: Notifications,
+    /// Whether the next packet is a request, while READ responses are queued: both take turns.
+    request_next: bool,
+    established: bool,
+}
+
+impl QueuePair {
+    /// Creates a queue pair in RESET with the default [`TransportConfig`].
+    pub fn new(qpn: Qpn, caps: Capabilities) -> Self {
+        Self::with_config(qpn, caps, TransportConfig::default())
+    }
+
+    /// Creates a queue pair in RESET.
+    pub fn with_config(qpn: Qpn, caps: Capabilities, config: TransportConfig) -> Self {
+        Self {
+            caps,
+            config,
+            state: State::Reset,
+            connection: Connection {
+                qpn,
+                dest_qpn: Qpn::default(),
+                mtu: Mtu::B256,
+            },
+            requester: Requester::new(qpn, config),
+            responder: Responder::new(qpn, &config),
+            notifications: Notifications::default(),
+            request_next: false,
+            established: false,
+        }
+    }
+
+    /// The queue pair number.
+    pub const fn qpn(&self) -> Qpn {
+        self.connection.qpn
+    }
+
+    /// The sizes that it was created with.
+    pub const fn capabilities(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    /// The flow control parameters that it was created with.
+    pub const fn config(&self) -> &TransportConfig {
+        &self.config
+    }
+
+    /// The current state.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Changes the state from RESET to INIT, in which receives can be posted. The peer is allowed
+    /// `access` only, whatever the memory regions permit.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not RESET.
+    pub fn to_init(&mut self, access: Access) -> Result<(), StateError> {
+        self.transition(State::Reset, State::Init)?;
+        self.responder.set_access(access);
+        Ok(())
+    }
+
+    /// Changes the state from INIT to RTR, in which requests of the peer are served.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not INIT.
+    pub fn to_rtr(&mut self, attributes: &RtrAttributes) -> Result<(), StateError> {
+        self.transition(State::Init, State::ReadyToReceive)?;
+        self.connection.dest_qpn = attributes.dest_qpn;
+        self.connection.mtu = attributes.path_mtu;
+        self.responder.connect(attributes);
+        Ok(())
+    }
+
+    /// Changes the state from RTR to RTS, in which requests can be posted.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not RTR.
+    pub fn to_rts(&mut self, attributes: &RtsAttributes) -> Result<(), StateError> {
+        self.transition(State::ReadyToReceive, State::ReadyToSend)?;
+        self.requester.connect(attributes);
+        Ok(())
+    }
+
+    /// Changes the state to ERR, from any state but RESET. Posted requests complete with
+    /// [`WrFlushed`](crate::WcStatus::WrFlushed). Packets are neither received nor sent any more:
+    /// queued responses are dropped, the rest of a READ included, and memory is not read again.
+    pub fn to_error(&mut self) {
+        if matches!(self.state, State::Reset | State::Error) {
+            return;
+        }
+        self.state = State::Error;
+        self.requester.flush(&mut self.notifications);
+        self.responder.flush(&mut self.notifications);
+    }
+
+    /// Changes the state to RESET, from any state. Posted requests are discarded without a
+    /// completion. Earlier completions and events can still be polled.
+    pub fn to_reset(&mut self) {
+        let notifications = std::mem::take(&mut self.notifications);
+        *self = Self {
+            notifications,
+            ..Self::with_config(self.connection.qpn, self.caps, self.config)
+        };
+    }
+
+    fn transition(&mut self, from: State, to: State) -> Result<(), StateError> {
+        if self.state != from {
+            return Err(StateError {
+                from: self.state,
+                to,
+            });
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    /// Posts a request to the send queue. In ERR it is flushed immediately.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`]; before RTS, [`PostError::State`].
+    pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        match self.state {
+            State::ReadyToSend => self
+                .requester
+                .post(request, &self.caps, self.connection.mtu),
+            State::Error => {
+                let (caps, mtu) = (&self.caps, self.connection.mtu);
+                self.requester
+                    .post_flushed(request, caps, mtu, &mut self.notifications)
+            }
+            state => Err(PostError::State(state)),
+        }
+    }
+
+    /// Posts a request to the receive queue. In ERR it is flushed immediately.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`]; in RESET, [`PostError::State`].
+    pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        if self.state == State::Reset {
+            return Err(PostError::State(self.state));
+        }
+        self.responder.post(request, &self.caps)?;
+        if self.state == State::Error {
+            self.responder.flush(&mut self.notifications);
+        }
+        Ok(())
+    }
+
+    /// Processes a packet. The caller must have checked its ICRC, by
+    /// [`wire::icrc::matches`](crate::wire::icrc::matches) or by a trusted lower layer; everything
+    /// else about it is untrusted.
+    ///
+    /// Packets for another queue pair or partition, and packets that the state does not allow, are
+    /// dropped silently.
+    pub fn receive(&mut self, now: Time, packet: &Packet<'_>, memory: &mut dyn Memory) {
+        let bth = packet.bth();
+        let opcode = packet.opcode();
+        if bth.dest_qpn != self.connection.qpn || !bth.partition.matches(PartitionKey::DEFAULT) {
+            return;
+        }
+        // Congestion control is not implemented: the window limits the outstanding packets.
+        if opcode == Opcode::CongestionNotification {
+            return;
+        }
+        let (connection, notifications) = (&self.connection, &mut self.notifications);
+        let outcome = match self.state {
+            State::ReadyToSend if opcode.is_response() => {
+                self.requester
+                    .receive(now, packet, connection, memory, notifications)
+            }
+            State::ReadyToReceive | State::ReadyToSend if !opcode.is_response() => {
+                if self.state == State::ReadyToReceive && !self.established {
+                    self.established = true;
+                    notifications
+                        .events
+                        .push_back(Event::CommunicationEstablished);
+                }
+                self.responder
+                    .receive(packet, connection, memory, notifications);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        self.enter_error_on_failure(outcome);
+    }
+
+    /// Writes the next packet to the start of `out` and returns its length, or `None` if there is
+    /// no packet to send. The last four bytes are zeros;
+    /// [`wire::icrc::seal`](crate::wire::icrc::seal) replaces them with the ICRC.
+    ///
+    /// # Panics
+    ///
+    /// If `out` is shorter than [`wire::MAX_DATAGRAM`](crate::wire::MAX_DATAGRAM).
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        assert!(
+            out.len() >= MAX_DATAGRAM,
+            "out holds {} bytes, not {MAX_DATAGRAM}",
+            out.len()
+        );
+        let reading = self.responder.is_reading();
+        let request_first = reading && self.request_next;
+        self.request_next = !request_first;
+        if request_first && let Some(len) = self.poll_request(now, memory, out) {
+            return Some(len);
+        }
+        let response = self
+            .responder
+            .poll(&self.connection, memory, out, &mut self.notifications);
+        match response {
+            Polled::Packet(len) => Some(len),
+            Polled::FatalNak(len) => {
+                self.to_error();
+                Some(len)
+            }
+            Polled::Nothing if request_first => None,
+            Polled::Nothing => self.poll_request(now, memory, out),
+        }
+    }
+
+    fn poll_request(
+        &mut self,
+        now: Time,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        if self.state != State::ReadyToSend {
+            return None;
+        }
+        match self
+            .requester
+            .poll(now, &self.connection, memory, out, &mut self.notifications)
+        {
+            Ok(len) => len,
+            Err(failed) => {
+                self.enter_error_on_failure(Err(failed));
+                None
+            }
+        }
+    }
+
+    /// Whether request packets were sent that are not acknowledged.
+    pub fn has_outstanding(&self) -> bool {
+        self.requester.has_outstanding()
+    }
+
+    /// When [`handle_deadline`](Self::handle_deadline) must be called, or `None` if it need not be.
+    /// Every other call may change it.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.requester.next_deadline()
+    }
+
+    /// Processes the timers that have expired at `now`. Packets may be ready for transmission
+    /// afterwards. A call before the deadline does nothing.
+    pub fn handle_deadline(&mut self, now: Time) {
+        let handled = self.requester.handle_deadline(now, &mut self.notifications);
+        self.enter_error_on_failure(handled);
+    }
+
+    /// Changes the state to ERR if the connection has failed.
+    fn enter_error_on_failure(&mut self, outcome: Result<(), ConnectionFailed>) {
+        if let Err(ConnectionFailed) = outcome {
+            self.to_error();
+        }
+    }
+
+    /// The counters of this connection. RESET sets them to zero.
+    pub fn statistics(&self) -> Statistics {
+        self.requester.statistics + self.responder.statistics
+    }
+
+    /// Removes and returns the oldest completion.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.notifications.completions.pop_front()
+    }
+
+    /// Removes and returns the oldest event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.notifications.events.pop_front()
+    }
+}

@@ -1,0 +1,256 @@
+//! Processing of acknowledgements, NAKs, READ responses and atomic responses.
+
+use super::Requester;
+use crate::completion::WcStatus;
+use crate::connection::{Connection, ConnectionFailed, Notifications};
+use crate::memory::Memory;
+use crate::psn::Psn;
+use crate::request::{Operation, SendFlags};
+use crate::timer::{RnrTimer, Time};
+use crate::wire::{NakCode, Packet, Syndrome};
+
+impl Requester {
+    /// Processes a response packet.
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        let psn = packet.bth().psn;
+        if psn.distance_from(self.una) >= self.highest.distance_from(self.una) {
+            // The request was acknowledged before, or was never sent.
+            return Ok(());
+        }
+        let opcode = packet.opcode();
+        if opcode.is_read_response() || opcode.has_atomic_ack() {
+            return self.read_or_atomic_response(now, packet, connection, memory, notifications);
+        }
+        let Some(aeth) = packet.aeth() else {
+            return Ok(());
+        };
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {
+                let end = psn.wrapping_add(1);
+                self.acknowledge(now, end, notifications)?;
+                // A READ or atomic before `end` blocks the acknowledgement: its response is lost.
+                if self.una == end {
+                    Ok(())
+                } else {
+                    self.recover(now, notifications)
+                }
+            }
+            Syndrome::Nak(NakCode::SequenceError) => {
+                self.statistics.sequence_naks_received += 1;
+                self.acknowledge(now, psn, notifications)?;
+                self.recover(now, notifications)
+            }
+            Syndrome::Nak(code) => {
+                self.acknowledge(now, psn, notifications)?;
+                if self.una != psn {
+                    return self.recover(now, notifications);
+                }
+                let status = match code {
+                    NakCode::RemoteAccess => WcStatus::RemoteAccess,
+                    NakCode::RemoteOperation => WcStatus::RemoteOperation,
+                    NakCode::InvalidRequest | NakCode::SequenceError => {
+                        WcStatus::RemoteInvalidRequest
+                    }
+                };
+                self.fail(status, notifications)
+            }
+            Syndrome::ReceiverNotReady(timer) => {
+                self.statistics.rnr_naks_received += 1;
+                self.acknowledge(now, psn, notifications)?;
+                if self.una != psn {
+                    return self.recover(now, notifications);
+                }
+                self.receiver_not_ready(now, timer, notifications)
+            }
+            Syndrome::Reserved(_) => Ok(()),
+        }
+    }
+
+    /// Completes the requests before `end`, up to the first READ or atomic whose response is
+    /// missing. `end` is at most `highest`.
+    fn acknowledge(
+        &mut self,
+        now: Time,
+        end: Psn,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        let before = self.una;
+        while self.una != end {
+            let Some(wqe) = self.send_queue.front() else {
+                break;
+            };
+            let Some(first) = wqe.first else {
+                break;
+            };
+            if wqe.expects_response() {
+                break;
+            }
+            let wqe_end = first.wrapping_add(wqe.packets);
+            if wqe_end.distance_from(self.una) > end.distance_from(self.una) {
+                self.una = end;
+                break;
+            }
+            self.una = wqe_end;
+            self.complete(notifications);
+        }
+        if self.una == before {
+            Ok(())
+        } else {
+            self.progress(now, before, notifications)
+        }
+    }
+
+    /// Places the payload of a READ response or an atomic response.
+    fn read_or_atomic_response(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        let psn = packet.bth().psn;
+        // A response acknowledges all requests before it.
+        self.acknowledge(now, psn, notifications)?;
+        if self.una != psn {
+            return self.recover(now, notifications);
+        }
+        let Some(wqe) = self.send_queue.front_mut() else {
+            return Ok(());
+        };
+        let original = packet.atomic_ack().map(|ack| ack.original.to_ne_bytes());
+        let bytes = original
+            .as_ref()
+            .map_or(packet.payload(), |bytes| &bytes[..]);
+        let position = packet.opcode().position();
+        let (offset, expected, in_order) = match (wqe.operation, original) {
+            (Operation::Read { .. }, None) => {
+                let mtu = connection.mtu.bytes() as u32;
+                let offset = wqe.responses * mtu;
+                let piece = self.config.read_packets;
+                let index = wqe.responses;
+                let last = (index + 1) % piece == 0 || index + 1 == wqe.packets;
+                // After a retransmission, responses to either of the two requests may arrive.
+                let first = if index.is_multiple_of(piece) {
+                    position.is_first()
+                } else {
+                    !position.is_first() || self.restarted_at == Some(psn)
+                };
+                let in_order = first && position.is_last() == last;
+                (offset, (wqe.len - offset).min(mtu), in_order)
+            }
+            (Operation::Atomic { .. }, Some(_)) => (0, wqe.len, true),
+            (Operation::Read { .. }, Some(_)) | (Operation::Atomic { .. }, None) => (0, 0, false),
+            // The request expects an acknowledgement only.
+            (Operation::Send { .. } | Operation::Write { .. }, _) => return Ok(()),
+        };
+        // Middle responses of a READ have no AETH.
+        let granted = packet
+            .aeth()
+            .is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        if !in_order || !granted || bytes.len() != expected as usize {
+            return self.fail(WcStatus::BadResponse, notifications);
+        }
+        if wqe.place(memory, offset, bytes).is_err() {
+            return self.fail(WcStatus::LocalProtection, notifications);
+        }
+        wqe.responses += 1;
+        let done = wqe.responses == wqe.packets;
+        let before = self.una;
+        self.una = before.wrapping_add(1);
+        if done {
+            self.complete(notifications);
+        }
+        self.progress(now, before, notifications)
+    }
+
+    /// Completes the first request of the send queue.
+    fn complete(&mut self, notifications: &mut Notifications) {
+        if let Some(wqe) = self.send_queue.pop_front() {
+            self.cursor = self.cursor.saturating_sub(1);
+            if wqe.flags.contains(SendFlags::SIGNALLED) {
+                notifications
+                    .completions
+                    .push_back(wqe.completion(WcStatus::Success, self.qpn));
+            }
+        }
+    }
+
+    /// Updates timers and retry budgets after `una` has advanced from `before`.
+    fn progress(
+        &mut self,
+        now: Time,
+        before: Psn,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        let moved = self.una.distance_from(before);
+        if self.next.distance_from(before) < moved {
+            // Packets that were about to be sent again are acknowledged.
+            self.next = self.una;
+            self.cursor = 0;
+        }
+        while self
+            .outstanding_reads
+            .front()
+            .is_some_and(|last| last.distance_from(before) < moved)
+        {
+            self.outstanding_reads.pop_front();
+        }
+        self.recovering = false;
+        self.retries = 0;
+        self.progress_at = now;
+        self.rnr_retries_left = self.attributes.rnr_retry.times();
+        self.rnr_wait_until = None;
+        self.retransmit_at = if self.una == self.highest {
+            None
+        } else {
+            self.retransmit_time(now)
+        };
+        match self.send_queue.front().and_then(|wqe| wqe.failed) {
+            Some(status) => self.fail(status, notifications),
+            None => Ok(()),
+        }
+    }
+
+    /// Retransmits after a loss, unless a retransmission is in progress.
+    fn recover(
+        &mut self,
+        now: Time,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        if self.recovering {
+            Ok(())
+        } else {
+            self.retry(now, notifications)
+        }
+    }
+
+    fn receiver_not_ready(
+        &mut self,
+        now: Time,
+        timer: RnrTimer,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        if self.rnr_wait_until.is_some() {
+            return Ok(());
+        }
+        match &mut self.rnr_retries_left {
+            Some(0) => return self.fail(WcStatus::RnrRetryExceeded, notifications),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        // An RNR NAK shows that the peer is alive, so it resets the retry count.
+        self.retries = 0;
+        self.progress_at = now;
+        self.rewind();
+        self.rnr_wait_until = Some(now + timer.duration());
+        Ok(())
+    }
+}

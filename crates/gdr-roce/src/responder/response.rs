@@ -1,0 +1,276 @@
+//! Queued responses, in the order of their requests.
+
+use super::{Nak, Responder};
+use crate::completion::{Event, WcStatus};
+use crate::connection::{Connection, Notifications, emit};
+use crate::ids::Key;
+use crate::memory::{AccessError, Extent, Memory};
+use crate::psn::{Msn, Psn};
+use crate::wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Syndrome};
+
+/// Whether a request was executed before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RequestKind {
+    New,
+    Duplicate,
+}
+
+/// A response that is queued, in whole or in part.
+#[derive(Debug)]
+pub(super) enum Response {
+    Acknowledge {
+        psn: Psn,
+        syndrome: Syndrome,
+        msn: Msn,
+    },
+    /// The NAK that ends the connection. The receive in use completes with `status`.
+    FatalNak {
+        psn: Psn,
+        code: NakCode,
+        status: WcStatus,
+    },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: Msn,
+        request: RequestKind,
+    },
+    /// READ responses. Each packet is created when it is sent.
+    Read {
+        psn: Psn,
+        key: Key,
+        /// The bytes that are not sent.
+        extent: Extent,
+        /// Index of the next packet.
+        index: u32,
+        packets: u32,
+        msn: Msn,
+        request: RequestKind,
+    },
+}
+
+impl Response {
+    pub(super) const fn read(
+        psn: Psn,
+        key: Key,
+        extent: Extent,
+        packets: u32,
+        msn: Msn,
+        request: RequestKind,
+    ) -> Self {
+        Self::Read {
+            psn,
+            key,
+            extent,
+            index: 0,
+            packets,
+            msn,
+            request,
+        }
+    }
+
+    /// Whether a response with this PSN is still to be sent.
+    pub(super) const fn will_send(&self, wanted: Psn) -> bool {
+        match self {
+            Self::Read {
+                psn,
+                index,
+                packets,
+                ..
+            } => wanted.distance_from(*psn) < *packets - *index,
+            Self::Atomic { psn, .. } => wanted.distance_from(*psn) == 0,
+            Self::Acknowledge { .. } | Self::FatalNak { .. } => false,
+        }
+    }
+
+    /// Whether this is the response to a new READ or atomic.
+    pub(super) const fn counts_as_outstanding(&self) -> bool {
+        matches!(
+            self,
+            Self::Read {
+                request: RequestKind::New,
+                ..
+            } | Self::Atomic {
+                request: RequestKind::New,
+                ..
+            }
+        )
+    }
+}
+
+/// What [`Responder::poll`] wrote.
+pub(crate) enum Polled {
+    Nothing,
+    /// A packet of this length.
+    Packet(usize),
+    /// A NAK of this length that ends the connection: the queue pair must change to ERR.
+    FatalNak(usize),
+}
+
+/// What [`Response::emit_next`] wrote.
+enum Emitted {
+    /// A packet of this length; more follow.
+    Partial(usize),
+    /// The last packet of the response, of this length.
+    Last(usize),
+    /// No packet: the response is dropped.
+    Nothing,
+    /// No packet: the memory of a READ cannot be read.
+    MemoryError(AccessError, Psn),
+    FatalNak(Psn, NakCode, WcStatus),
+}
+
+impl Responder {
+    /// Whether the next response is a READ response. Only READs have many response packets.
+    pub(crate) fn is_reading(&self) -> bool {
+        matches!(self.responses.front(), Some(Response::Read { .. }))
+    }
+
+    /// Writes the next response packet to `out`.
+    pub(crate) fn poll(
+        &mut self,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+        notifications: &mut Notifications,
+    ) -> Polled {
+        while let Some(response) = self.responses.front_mut() {
+            match response.emit_next(connection, memory, out) {
+                Emitted::Partial(len) => return Polled::Packet(len),
+                Emitted::Last(len) => {
+                    if let Some(Response::Acknowledge {
+                        syndrome: Syndrome::Nak(NakCode::SequenceError),
+                        ..
+                    }) = self.responses.pop_front()
+                    {
+                        self.statistics.sequence_naks_sent += 1;
+                    }
+                    return Polled::Packet(len);
+                }
+                Emitted::Nothing => {
+                    self.responses.pop_front();
+                }
+                Emitted::MemoryError(error, psn) => {
+                    let (code, status) = Nak::access(error);
+                    return self.emit_fatal_nak(psn, code, status, connection, out, notifications);
+                }
+                Emitted::FatalNak(psn, code, status) => {
+                    return self.emit_fatal_nak(psn, code, status, connection, out, notifications);
+                }
+            }
+        }
+        Polled::Nothing
+    }
+
+    /// Writes the NAK that ends the connection.
+    fn emit_fatal_nak(
+        &mut self,
+        psn: Psn,
+        code: NakCode,
+        status: WcStatus,
+        connection: &Connection,
+        out: &mut [u8],
+        notifications: &mut Notifications,
+    ) -> Polled {
+        self.end_message(status, notifications);
+        notifications.events.push_back(match code {
+            NakCode::RemoteAccess => Event::AccessViolation,
+            NakCode::InvalidRequest | NakCode::SequenceError => Event::InvalidRequest,
+            NakCode::RemoteOperation => Event::Fatal,
+        });
+        Polled::FatalNak(emit_ack(
+            connection,
+            psn,
+            Syndrome::Nak(code),
+            self.msn,
+            out,
+        ))
+    }
+}
+
+impl Response {
+    /// Writes the next packet of this response.
+    fn emit_next(
+        &mut self,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+    ) -> Emitted {
+        match self {
+            Self::Acknowledge { psn, syndrome, msn } => {
+                Emitted::Last(emit_ack(connection, *psn, *syndrome, *msn, out))
+            }
+            Self::FatalNak { psn, code, status } => Emitted::FatalNak(*psn, *code, *status),
+            Self::Atomic {
+                psn, original, msn, ..
+            } => {
+                let mut headers = connection.headers(Opcode::AtomicAcknowledge, *psn);
+                headers.aeth = Some(Aeth {
+                    syndrome: Syndrome::ACK,
+                    msn: *msn,
+                });
+                headers.atomic_ack = Some(AtomicAckEth {
+                    original: *original,
+                });
+                Emitted::Last(emit_empty(&headers, out))
+            }
+            Self::Read {
+                psn,
+                key,
+                extent,
+                index,
+                packets,
+                msn,
+                request,
+            } => {
+                let position = Position::of(*index, *packets);
+                let mut headers = connection.headers(Opcode::read_response(position), *psn);
+                headers.aeth = Some(Aeth {
+                    syndrome: Syndrome::ACK,
+                    msn: *msn,
+                });
+                let len = extent.len.min(connection.mtu.bytes() as u32);
+                let sent = emit(&headers, len as usize, out, |payload| match payload {
+                    [] => Ok(()),
+                    payload => memory.read(*key, extent.addr, payload),
+                });
+                let sent = match sent {
+                    Ok(sent) => sent,
+                    Err(error) if *request == RequestKind::New => {
+                        return Emitted::MemoryError(error, *psn);
+                    }
+                    // The first response was sent, so the request has not failed.
+                    Err(_) => return Emitted::Nothing,
+                };
+                *psn = psn.wrapping_add(1);
+                // The whole range was checked, so this does not overflow.
+                extent.addr = extent.addr.wrapping_add(len.into());
+                extent.len -= len;
+                *index += 1;
+                if position.is_last() {
+                    Emitted::Last(sent)
+                } else {
+                    Emitted::Partial(sent)
+                }
+            }
+        }
+    }
+}
+
+fn emit_ack(
+    connection: &Connection,
+    psn: Psn,
+    syndrome: Syndrome,
+    msn: Msn,
+    out: &mut [u8],
+) -> usize {
+    let mut headers = connection.headers(Opcode::Acknowledge, psn);
+    headers.aeth = Some(Aeth { syndrome, msn });
+    emit_empty(&headers, out)
+}
+
+/// Writes a packet without payload.
+fn emit_empty(headers: &Headers, out: &mut [u8]) -> usize {
+    let Ok(len) = emit(headers, 0, out, |_| Ok::<_, std::convert::Infallible>(()));
+    len
+}

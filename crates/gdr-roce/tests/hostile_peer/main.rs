@@ -1,0 +1,10 @@
+//! A peer that breaks every rule: no byte is placed, nothing panics, and a NAK has the reason.
+
+mod error_state;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+mod flood;
+mod repeated_reads;
+mod requests;
+mod responses;
+mod target;

@@ -1,0 +1,486 @@
+//! An endpoint by rxe, through libibverbs and the declarations of gdr-verbs-sys only.
+
+use std::ffi::{CStr, c_int};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context;
+use gdr_rdma::{AtomicOp, Deadline};
+use gdr_verbs_sys::{
+    Errno, VerbError, Verbs, ibv_access_flags, ibv_ah_attr, ibv_context, ibv_cq, ibv_gid,
+    ibv_gid_entry, ibv_gid_type, ibv_global_route, ibv_mr, ibv_mtu, ibv_pd, ibv_poll_cq,
+    ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wc_flags, ibv_wc_status, ibv_wr_opcode,
+};
+
+use crate::endpoint::{Completion, Endpoint, Peer, Settings, Status, Work};
+use crate::memory::Memory;
+
+pub use crate::memory::Backing;
+
+/// The IPv4 address of the host with rxe.
+pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
+/// The IPv6 address of the host with rxe.
+pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2));
+
+const PORT: u8 = 1;
+
+/// An open device. It is closed after the last of its objects is dropped.
+#[derive(Debug)]
+pub struct Device {
+    verbs: &'static Verbs,
+    context: NonNull<ibv_context>,
+}
+
+// SAFETY: the objects of libibverbs may be used from several threads at the same time, except for
+// their destruction, which only `drop` does.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens the device with this name.
+    ///
+    /// # Errors
+    /// If it is not found.
+    pub fn open(name: &str) -> anyhow::Result<Arc<Self>> {
+        let verbs = Verbs::load()?;
+        let devices = verbs.devices()?;
+        for &device in devices.as_slice() {
+            // SAFETY: the list is not freed, and names are C strings.
+            let found = unsafe { CStr::from_ptr(verbs.ibv_get_device_name(device)) };
+            if found.to_bytes() == name.as_bytes() {
+                // SAFETY: the list is not freed.
+                let context = unsafe { verbs.ibv_open_device(device) }?;
+                return Ok(Arc::new(Self { verbs, context }));
+            }
+        }
+        anyhow::bail!("no device {name}")
+    }
+
+    /// Tries to register a DMA buffer (`ibv_reg_dmabuf_mr`).
+    ///
+    /// # Errors
+    /// The error of the call.
+    pub fn register_dmabuf(&self, buffer: &OwnedFd, len: u64) -> Result<(), Errno> {
+        self.try_registration(|pd| {
+            let access = every_access().0 as c_int;
+            let (verbs, fd) = (self.verbs, buffer.as_raw_fd());
+            // SAFETY: the domain is alive; the buffer outlives the registration.
+            unsafe { verbs.ibv_reg_dmabuf_mr(pd, 0, len as usize, 0, fd, access) }
+        })
+    }
+
+    /// Tries to register a mapping of a DMA buffer (`ibv_reg_mr`).
+    ///
+    /// # Errors
+    /// The error of the call.
+    pub fn register_mapping_of(&self, buffer: &OwnedFd, len: u64) -> Result<(), Errno> {
+        let memory = Memory::map(buffer, len as usize).expect("a mapping");
+        self.try_registration(|pd| {
+            let start = memory.start().cast();
+            // SAFETY: the domain is alive; the mapping outlives the registration.
+            unsafe { self.verbs.reg_mr(pd, start, memory.len(), every_access()) }
+        })
+    }
+
+    /// Registers and immediately deregisters.
+    fn try_registration(
+        &self,
+        register: impl FnOnce(*mut ibv_pd) -> Result<NonNull<ibv_mr>, VerbError>,
+    ) -> Result<(), Errno> {
+        let verbs = self.verbs;
+        // SAFETY: the context is open; the objects are destroyed here, in reverse order.
+        unsafe {
+            let pd = verbs.ibv_alloc_pd(self.context.as_ptr()).expect("a domain");
+            let made = register(pd.as_ptr());
+            if let Ok(region) = made {
+                verbs.ibv_dereg_mr(region.as_ptr()).expect("dereg_mr");
+            }
+            verbs.ibv_dealloc_pd(pd.as_ptr()).expect("dealloc_pd");
+            made.map(drop).map_err(|error| error.errno())
+        }
+    }
+
+    /// The index of the RoCEv2 GID of this address in the GID table.
+    ///
+    /// # Errors
+    /// If there is no such GID.
+    pub fn gid_index(&self, ip: IpAddr) -> anyhow::Result<u8> {
+        let mut entries = [MaybeUninit::<ibv_gid_entry>::uninit(); 64];
+        // SAFETY: the context is open.
+        let table = unsafe {
+            self.verbs
+                .query_gid_table(self.context.as_ptr(), &mut entries)
+        }?;
+        let wanted = gid(ip);
+        table
+            .iter()
+            .find(|entry| {
+                // SAFETY: every variant of the union has sixteen bytes.
+                let raw = unsafe { entry.gid.raw };
+                raw == wanted && entry.gid_type == ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0
+            })
+            .and_then(|entry| u8::try_from(entry.gid_index).ok())
+            .with_context(|| format!("no GID of {ip}"))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: objects of the context have a reference to `self`, so all are dropped.
+        if let Err(error) = unsafe { self.verbs.ibv_close_device(self.context.as_ptr()) } {
+            eprintln!("{error}");
+        }
+    }
+}
+
+/// The GID of an address; IPv4 addresses are mapped to IPv6.
+fn gid(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// A queue pair of rxe with its completion queue and memory.
+#[derive(Debug)]
+pub struct RxeEndpoint {
+    device: Arc<Device>,
+    pd: NonNull<ibv_pd>,
+    cq: NonNull<ibv_cq>,
+    qp: NonNull<ibv_qp>,
+    mr: NonNull<ibv_mr>,
+    memory: Memory,
+    ip: IpAddr,
+    peer: Option<Peer>,
+}
+
+// SAFETY: as for `Device`.
+unsafe impl Send for RxeEndpoint {}
+
+/// The first PSN of every queue pair, close to the point where PSNs wrap around.
+const FIRST_PSN: u32 = 0x00ff_fff0;
+
+impl RxeEndpoint {
+    /// Creates a queue pair at this address of the device, and `len` bytes of memory.
+    ///
+    /// # Errors
+    /// Those of libibverbs.
+    pub fn new(
+        device: &Arc<Device>,
+        ip: IpAddr,
+        backing: Backing,
+        len: usize,
+    ) -> anyhow::Result<Self> {
+        let verbs = device.verbs;
+        let context = device.context.as_ptr();
+        let memory = Memory::new(backing, len)?;
+        // SAFETY: the context is open; its objects are stored with it, and destroyed in reverse
+        // order.
+        unsafe {
+            let pd = verbs.ibv_alloc_pd(context)?;
+            let (no_context, no_channel) = (ptr::null_mut(), ptr::null_mut());
+            let cq = verbs.ibv_create_cq(context, 1024, no_context, no_channel, 0)?;
+            let mr = verbs.reg_mr(pd.as_ptr(), memory.start().cast(), len, every_access())?;
+            let mut attr = ibv_qp_init_attr {
+                send_cq: cq.as_ptr(),
+                recv_cq: cq.as_ptr(),
+                cap: ibv_qp_cap {
+                    max_send_wr: 128,
+                    max_recv_wr: 128,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: 0,
+                },
+                qp_type: ibv_qp_type::IBV_QPT_RC,
+                ..MaybeUninit::zeroed().assume_init()
+            };
+            let qp = verbs.ibv_create_qp(pd.as_ptr(), &mut attr)?;
+            let end = Self {
+                device: Arc::clone(device),
+                pd,
+                cq,
+                qp,
+                mr,
+                memory,
+                ip,
+                peer: None,
+            };
+            let mut init = attributes(ibv_qp_state::IBV_QPS_INIT);
+            init.port_num = PORT;
+            init.qp_access_flags = every_access().0;
+            end.modify(
+                &mut init,
+                &[
+                    ibv_qp_attr_mask::IBV_QP_PKEY_INDEX,
+                    ibv_qp_attr_mask::IBV_QP_PORT,
+                    ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
+                ],
+            )?;
+            Ok(end)
+        }
+    }
+
+    fn modify(&self, attr: &mut ibv_qp_attr, mask: &[ibv_qp_attr_mask]) -> anyhow::Result<()> {
+        let state = ibv_qp_attr_mask::IBV_QP_STATE.0;
+        let mask = mask.iter().fold(state, |all, bit| all | bit.0);
+        let verbs = self.device.verbs;
+        // SAFETY: the queue pair is alive and the attributes are readable.
+        unsafe { verbs.ibv_modify_qp(self.qp.as_ptr(), attr, mask as c_int) }?;
+        Ok(())
+    }
+
+    fn try_connect(&mut self, peer: &Peer, settings: &Settings) -> anyhow::Result<()> {
+        let mut rtr = attributes(ibv_qp_state::IBV_QPS_RTR);
+        rtr.path_mtu = ibv_mtu(settings.mtu.code().into());
+        rtr.dest_qp_num = peer.qpn;
+        rtr.rq_psn = peer.psn;
+        rtr.max_dest_rd_atomic = 16;
+        rtr.min_rnr_timer = 12;
+        rtr.ah_attr = ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: gid(peer.ip) },
+                flow_label: 0,
+                sgid_index: self.device.gid_index(self.ip)?,
+                hop_limit: 64,
+                traffic_class: 0,
+            },
+            is_global: 1,
+            port_num: PORT,
+            dlid: 0,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+        };
+        self.modify(
+            &mut rtr,
+            &[
+                ibv_qp_attr_mask::IBV_QP_AV,
+                ibv_qp_attr_mask::IBV_QP_PATH_MTU,
+                ibv_qp_attr_mask::IBV_QP_DEST_QPN,
+                ibv_qp_attr_mask::IBV_QP_RQ_PSN,
+                ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC,
+                ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER,
+            ],
+        )?;
+        let mut rts = attributes(ibv_qp_state::IBV_QPS_RTS);
+        rts.sq_psn = FIRST_PSN;
+        rts.timeout = settings.timeout;
+        rts.retry_cnt = settings.retries;
+        rts.rnr_retry = settings.rnr_retries;
+        rts.max_rd_atomic = 16;
+        self.modify(
+            &mut rts,
+            &[
+                ibv_qp_attr_mask::IBV_QP_SQ_PSN,
+                ibv_qp_attr_mask::IBV_QP_TIMEOUT,
+                ibv_qp_attr_mask::IBV_QP_RETRY_CNT,
+                ibv_qp_attr_mask::IBV_QP_RNR_RETRY,
+                ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
+            ],
+        )?;
+        self.peer = Some(*peer);
+        Ok(())
+    }
+
+    fn segment(&self, at: u64, len: u32) -> ibv_sge {
+        ibv_sge {
+            addr: self.memory.at(at, len as usize).addr() as u64,
+            length: len,
+            // SAFETY: the region is alive.
+            lkey: unsafe { self.mr.as_ref() }.lkey,
+        }
+    }
+}
+
+fn every_access() -> ibv_access_flags {
+    ibv_access_flags(
+        ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+            | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+            | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0,
+    )
+}
+
+fn attributes(state: ibv_qp_state) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: state,
+        // SAFETY: the fields are numbers, and a union of bytes.
+        ..unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+}
+
+impl Endpoint for RxeEndpoint {
+    fn name(&self) -> String {
+        format!("rxe-{}", self.ip)
+    }
+
+    fn peer(&self) -> Peer {
+        Peer {
+            ip: self.ip,
+            // SAFETY: the queue pair is alive.
+            qpn: unsafe { self.qp.as_ref() }.qp_num,
+            psn: FIRST_PSN,
+            addr: self.memory.start().addr() as u64,
+            // SAFETY: the region is alive.
+            rkey: unsafe { self.mr.as_ref() }.rkey,
+        }
+    }
+
+    fn connect(&mut self, peer: &Peer, settings: &Settings) {
+        self.try_connect(peer, settings).expect("connect");
+    }
+
+    fn fill(&self, at: u64, bytes: &[u8]) {
+        let start = self.memory.at(at, bytes.len());
+        for (n, byte) in bytes.iter().enumerate() {
+            // SAFETY: `at` has checked the range. The access is volatile because rxe shares the
+            // memory.
+            unsafe { start.add(n).write_volatile(*byte) };
+        }
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let start = self.memory.at(at, len);
+        // SAFETY: `at` has checked the range. The access is volatile because rxe shares the memory.
+        (0..len)
+            .map(|n| unsafe { start.add(n).read_volatile() })
+            .collect()
+    }
+
+    fn receive(&self, id: u64, at: u64, len: u32) {
+        let mut segment = self.segment(at, len);
+        let mut request = ibv_recv_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: &mut segment,
+            num_sge: 1,
+        };
+        // SAFETY: the queue pair is valid; the memory outlives it.
+        unsafe { ibv_post_recv(self.qp.as_ptr(), &mut request) }.expect("post_recv");
+    }
+
+    fn post(&self, id: u64, work: Work) {
+        let peer = self.peer.expect("connected");
+        // SAFETY: the fields are numbers, nullable pointers, and unions of them.
+        let mut request: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let (local, len) = match work {
+            Work::Send { local, len, .. }
+            | Work::Write { local, len, .. }
+            | Work::Read { local, len, .. } => (local, len),
+            Work::Atomic { local, .. } => (local, 8),
+        };
+        let mut segment = self.segment(local, len);
+        request.wr_id = id;
+        request.sg_list = &mut segment;
+        request.num_sge = 1;
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let set_remote = |request: &mut ibv_send_wr, remote: u64| {
+            request.wr.rdma.remote_addr = peer.addr + remote;
+            request.wr.rdma.rkey = peer.rkey;
+        };
+        let set_opcode = |request: &mut ibv_send_wr, immediate: Option<u32>, plain, with| {
+            request.opcode = if immediate.is_some() { with } else { plain };
+            request.__bindgen_anon_1.imm_data = immediate.unwrap_or(0).to_be();
+        };
+        match work {
+            Work::Send { immediate, .. } => set_opcode(
+                &mut request,
+                immediate,
+                ibv_wr_opcode::IBV_WR_SEND,
+                ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            ),
+            Work::Write {
+                remote, immediate, ..
+            } => {
+                set_remote(&mut request, remote);
+                set_opcode(
+                    &mut request,
+                    immediate,
+                    ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+                    ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+                );
+            }
+            Work::Read { remote, .. } => {
+                set_remote(&mut request, remote);
+                request.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+            }
+            Work::Atomic { remote, op, .. } => {
+                let (opcode, compare_add, swap) = match op {
+                    AtomicOp::FetchAdd { add } => {
+                        (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0)
+                    }
+                    AtomicOp::CompareSwap { compare, swap } => {
+                        (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, compare, swap)
+                    }
+                };
+                request.opcode = opcode;
+                request.wr.atomic.remote_addr = peer.addr + remote;
+                request.wr.atomic.rkey = peer.rkey;
+                request.wr.atomic.compare_add = compare_add;
+                request.wr.atomic.swap = swap;
+            }
+        }
+        // SAFETY: the queue pair is valid; the memory outlives it.
+        let posted = unsafe { ibv_post_send(self.qp.as_ptr(), &mut request) };
+        posted.map_err(|error| error.error).expect("post_send");
+    }
+
+    fn wait(&self, deadline: Deadline) -> Option<Completion> {
+        let mut room = [MaybeUninit::uninit()];
+        loop {
+            // SAFETY: the queue is valid, and not an extended one.
+            let found = unsafe { ibv_poll_cq(self.cq.as_ptr(), &mut room) }.expect("poll_cq");
+            if let Some(wc) = found.first() {
+                let status = match wc.status {
+                    ibv_wc_status::IBV_WC_SUCCESS => Status::Success,
+                    ibv_wc_status::IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
+                    ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => Status::RemoteInvalidRequest,
+                    ibv_wc_status::IBV_WC_REM_OP_ERR => Status::RemoteOperation,
+                    ibv_wc_status::IBV_WC_RETRY_EXC_ERR => Status::RetryExceeded,
+                    ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => Status::RnrRetryExceeded,
+                    ibv_wc_status::IBV_WC_WR_FLUSH_ERR => Status::Flushed,
+                    other => Status::Other(other.0.into()),
+                };
+                let with_immediate = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+                // SAFETY: by the flag the union has an immediate.
+                let immediate =
+                    with_immediate.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }));
+                return Some(Completion {
+                    id: wc.wr_id,
+                    status,
+                    bytes: wc.byte_len,
+                    immediate,
+                });
+            }
+            if deadline.has_passed() {
+                return None;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for RxeEndpoint {
+    fn drop(&mut self) {
+        let verbs = self.device.verbs;
+        // SAFETY: each object is valid and is not used again; none outlives one that it depends on.
+        let results = unsafe {
+            [
+                verbs.ibv_destroy_qp(self.qp.as_ptr()),
+                verbs.ibv_destroy_cq(self.cq.as_ptr()),
+                verbs.ibv_dereg_mr(self.mr.as_ptr()),
+                verbs.ibv_dealloc_pd(self.pd.as_ptr()),
+            ]
+        };
+        for error in results.into_iter().filter_map(Result::err) {
+            eprintln!("{error}");
+        }
+    }
+}

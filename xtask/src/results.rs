@@ -1,0 +1,182 @@
+//! The results of a run: what passed, what failed, what was skipped and why.
+
+use std::fmt;
+use std::process::{Command, ExitCode};
+
+use anyhow::Context;
+
+/// The results of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<Skip>,
+}
+
+#[derive(Debug)]
+struct Skip {
+    name: String,
+    reason: String,
+}
+
+/// How a check ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
+    Skipped { reason: String },
+}
+
+/// Why a check cannot run on this machine. It is skipped, not failed.
+#[derive(Debug)]
+pub(crate) struct Unavailable(String);
+
+impl Results {
+    pub(crate) fn record(&mut self, name: &str, outcome: Outcome) {
+        match outcome {
+            Outcome::Passed => self.passed += 1,
+            Outcome::Failed => self.failed.push(name.to_owned()),
+            Outcome::Skipped { reason } => {
+                self.skipped.push(Skip {
+                    name: name.to_owned(),
+                    reason,
+                });
+            }
+        }
+    }
+
+    /// Runs one check under a heading.
+    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> anyhow::Result<Outcome>) {
+        heading(name);
+        let outcome = check().unwrap_or_else(|error| {
+            eprintln!("{error:#}");
+            Outcome::Failed
+        });
+        self.record(name, outcome);
+    }
+
+    /// Prints the lists, and the totals alone on the last line.
+    pub(crate) fn close(self) -> ExitCode {
+        heading("result");
+        for Skip { name, reason } in &self.skipped {
+            println!("SKIPPED ({reason}): {name}");
+        }
+        for name in &self.failed {
+            println!("FAILED: {name}");
+        }
+        println!("{}", self.totals());
+        if self.failed.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+
+    fn totals(&self) -> String {
+        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        format!("{} passed, {failed} failed, {skipped} skipped", self.passed)
+    }
+}
+
+impl Outcome {
+    /// Runs a command and waits for it: passed if it exits with 0.
+    pub(crate) fn of(mut command: Command) -> anyhow::Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let status = command
+            .status()
+            .with_context(|| format!("{name} cannot be started"))?;
+        Ok(if status.success() {
+            Self::Passed
+        } else {
+            Self::Failed
+        })
+    }
+}
+
+impl Unavailable {
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+fn heading(name: &str) {
+    println!("\n== {name}");
+}
+
+/// Why a test is ignored that runs later in the same `cargo xtask test`: in a release build or in
+/// the guest.
+const RUNS_LATER: [&str; 2] = ["runs optimized", "runs in the VM"];
+
+/// Reads `test NAME ... OUTCOME` as the test harness prints it.
+pub(crate) fn test_line(line: &str) -> Option<(&str, Outcome)> {
+    let (name, word) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    let outcome = match word.split_once(", ") {
+        None if word == "ok" => Outcome::Passed,
+        None if word == "FAILED" => Outcome::Failed,
+        None if word == "ignored" => Outcome::Skipped {
+            reason: "ignored".to_owned(),
+        },
+        Some(("ignored", reason)) if RUNS_LATER.contains(&reason) => return None,
+        Some(("ignored", reason)) => Outcome::Skipped {
+            reason: reason.to_owned(),
+        },
+        _ => return None,
+    };
+    Some((name, outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_is_counted_once() {
+        let mut results = Results::default();
+        results.check("good", || Ok(Outcome::Passed));
+        results.check("bad", || Ok(Outcome::Failed));
+        results.check("broken", || anyhow::bail!("no such program"));
+        results.check("absent", || {
+            Ok(Outcome::Skipped {
+                reason: "no GPU".into(),
+            })
+        });
+        assert_eq!(results.totals(), "1 passed, 2 failed, 1 skipped");
+        assert_eq!(results.failed, ["bad", "broken"]);
+    }
+
+    #[test]
+    fn lines_of_the_test_harness_are_parsed() {
+        let skipped = |reason: &str| Outcome::Skipped {
+            reason: reason.to_owned(),
+        };
+        for (line, expected) in [
+            (
+                "test bdf::tests::reads ... ok",
+                Some(("bdf::tests::reads", Outcome::Passed)),
+            ),
+            ("test a ... FAILED", Some(("a", Outcome::Failed))),
+            ("test a ... ignored", Some(("a", skipped("ignored")))),
+            (
+                "test a ... ignored, no such CPU",
+                Some(("a", skipped("no such CPU"))),
+            ),
+            (
+                "test src/lib.rs - (line 3) ... ok",
+                Some(("src/lib.rs - (line 3)", Outcome::Passed)),
+            ),
+            ("test a ... ignored, runs in the VM", None),
+            ("test result: ok. 3 passed; 0 failed; 0 ignored", None),
+            ("running 3 tests", None),
+        ] {
+            assert_eq!(test_line(line), expected, "{line}");
+        }
+    }
+}

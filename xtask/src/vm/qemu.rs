@@ -1,0 +1,175 @@
+//! A virtual machine in QEMU. It ends when this process does, if not before.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// The program, and the folder of its parts if it is not installed.
+#[derive(Clone, Debug)]
+pub(crate) struct Qemu {
+    pub(crate) program: PathBuf,
+    /// The folder that its packages are unpacked in.
+    pub(crate) root: Option<PathBuf>,
+}
+
+/// How QEMU runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    Kvm,
+    /// QEMU's translator, ten or more times slower than KVM.
+    Tcg,
+}
+
+impl Accelerator {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// The files of a boot.
+pub(crate) struct Boot<'a> {
+    pub(crate) kernel: &'a Path,
+    pub(crate) initrd: &'a Path,
+    /// The file for the kernel's console.
+    pub(crate) console: &'a Path,
+}
+
+/// A running guest. It is killed when this is dropped.
+pub(crate) struct Machine {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+/// Why there is no further line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoLine {
+    /// The guest has ended.
+    Ended,
+    Deadline,
+}
+
+impl Machine {
+    pub(crate) fn start(
+        qemu: &Qemu,
+        accelerator: Accelerator,
+        boot: &Boot<'_>,
+        log: &Path,
+    ) -> anyhow::Result<Self> {
+        let mut command = command(qemu);
+        let cpu = match accelerator {
+            Accelerator::Kvm => "host",
+            // On a CPU with ERMS Linux copies by `rep movsb`, which TCG executes byte by byte: six
+            // times slower than copies by words.
+            Accelerator::Tcg => "max,-erms",
+        };
+        command
+            .args(["-nodefaults", "-no-user-config", "-no-reboot"])
+            .args(["-display", "none", "-machine", "q35", "-smp", "2"])
+            .args(["-m", "1536", "-accel", accelerator.name(), "-cpu", cpu])
+            // Without a network card the guest cannot send to any network.
+            .args(["-nic", "none", "-append", KERNEL_ARGUMENTS])
+            .arg("-kernel")
+            .arg(boot.kernel)
+            .arg("-initrd")
+            .arg(boot.initrd)
+            .arg("-serial")
+            .arg(format!("file:{}", boot.console.display()))
+            .args(["-chardev", "stdio,id=tests,signal=off"])
+            .args(["-serial", "chardev:tests"])
+            // It must stay open: at its end QEMU closes the serial line.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(log).with_context(|| log.display().to_string())?);
+        // SAFETY: between fork and exec only this system call is made.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{} cannot be started", qemu.program.display()))?;
+        let output = child.stdout.take().context("QEMU has no output")?;
+        let (sender, lines) = channel();
+        // The thread ends with QEMU, whose output it reads.
+        thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n') {
+                let Ok(line) = line else { return };
+                let line = String::from_utf8_lossy(&line);
+                if sender.send(line.trim_end_matches('\r').to_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, lines })
+    }
+
+    /// The next line that the guest prints.
+    pub(crate) fn line(&self, deadline: Instant) -> Result<String, NoLine> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.lines.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => NoLine::Deadline,
+            RecvTimeoutError::Disconnected => NoLine::Ended,
+        })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Neither fails for a child that was not waited for.
+        if let Err(error) = self.child.kill() {
+            eprintln!("QEMU cannot be killed: {error}");
+        }
+        if let Err(error) = self.child.wait() {
+            eprintln!("QEMU cannot be waited for: {error}");
+        }
+    }
+}
+
+/// A panic ends the guest at once. TCG's clock is steady, but the kernel's watchdog marks it as
+/// unstable.
+const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off nokaslr tsc=nowatchdog";
+
+fn command(qemu: &Qemu) -> Command {
+    let mut command = Command::new(&qemu.program);
+    if let Some(root) = &qemu.root {
+        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        let also = root.join("lib/x86_64-linux-gnu");
+        let path = format!("{}:{}", libraries.display(), also.display());
+        command
+            .env("LD_LIBRARY_PATH", path)
+            .env("QEMU_MODULE_DIR", libraries.join("qemu"))
+            .arg("-L")
+            .arg(root.join("usr/share/qemu"))
+            .arg("-L")
+            .arg(root.join("usr/share/seabios"));
+    }
+    command
+}
+
+/// Whether this QEMU starts.
+pub(crate) fn works(qemu: &Qemu) -> bool {
+    command(qemu)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The deadline of a guest's first line under TCG. Start of QEMU, firmware and unpacking of the
+/// initramfs take 5 s on an idle machine.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(90);
+/// The same under KVM. A guest that takes longer does not work under KVM or is too slow there.
+pub(crate) const KVM_START_LIMIT: Duration = Duration::from_secs(20);
