@@ -11,6 +11,7 @@ mod programs;
 mod qemu;
 
 use std::fs::{self, File};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use self::guest::Guest;
 use self::programs::Program;
-use self::qemu::{Accelerator, Boot, KVM_START_LIMIT, Machine, NoLine, Qemu, START_LIMIT};
+use self::qemu::{Accelerator, Boot, Machine, NoLine, Qemu, TCG_BOOTS};
 use crate::results::{Outcome, Results, Unavailable, test_line};
 
 /// Which tests to run in the guest, and for how long.
@@ -100,15 +101,14 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
     );
     let followed = follow(&machine, results, Instant::now() + limit);
     if followed.is_err() {
-        print_console()?;
+        print_console(&folder.join("console"))?;
     }
     followed
 }
 
 /// Prints the end of the kernel's console.
-fn print_console() -> anyhow::Result<()> {
-    let console = guest::run_folder().join("console");
-    let text = fs::read(&console).with_context(|| console.display().to_string())?;
+fn print_console(console: &Path) -> anyhow::Result<()> {
+    let text = fs::read(console).with_context(|| console.display().to_string())?;
     eprintln!("the guest's console ({}) ends with", console.display());
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<_> = text.lines().collect();
@@ -145,32 +145,40 @@ fn start(
         .is_ok();
     // A host whose KVM cannot run this kernel is not tried again.
     let no_kvm = guest::cache().join("kvm-does-not-work");
-    let kvm = (try_kvm && !no_kvm.exists()).then_some((Accelerator::Kvm, KVM_START_LIMIT));
-    for (accelerator, limit) in kvm.into_iter().chain([(Accelerator::Tcg, START_LIMIT)]) {
-        let initrd = folder.join("initrd");
+    let kvm = (try_kvm && !no_kvm.exists()).then_some(Accelerator::Kvm);
+    let tcg = [Accelerator::Tcg; TCG_BOOTS];
+    let initrd = folder.join("initrd");
+    let console = folder.join("console");
+    let log = folder.join("qemu.log");
+    let boot = Boot {
+        kernel: &guest.kernel,
+        initrd: &initrd,
+        console: &console,
+    };
+    for accelerator in kvm.into_iter().chain(tcg) {
         let script = program.script(accelerator.name(), &options.filters);
         guest::initrd(&guest.base, &program.files(), &script, &initrd)?;
-        let console = folder.join("console");
-        let boot = Boot {
-            kernel: &guest.kernel,
-            initrd: &initrd,
-            console: &console,
+        let mut machine = Machine::start(qemu, accelerator, &boot, &log)?;
+        let Err(reason) = wait_until_up(&machine, Instant::now() + accelerator.start_limit())
+        else {
+            return Ok((machine, accelerator));
         };
-        let log = folder.join("qemu.log");
-        let machine = Machine::start(qemu, accelerator, &boot, &log)?;
-        match wait_until_up(&machine, Instant::now() + limit) {
-            Ok(()) => return Ok((machine, accelerator)),
-            Err(reason) if accelerator == Accelerator::Kvm => {
+        match accelerator {
+            Accelerator::Kvm => {
                 println!("KVM cannot run the guest ({reason:?}); TCG is used from now on");
                 fs::write(&no_kvm, "")?;
             }
-            Err(reason) => {
-                let log = fs::read_to_string(&log).unwrap_or_default();
-                bail!("the guest does not start ({reason:?}); QEMU prints: {log}");
+            Accelerator::Tcg => {
+                let ended = machine.end()?;
+                let size = fs::metadata(&initrd)?.len();
+                eprintln!("the guest does not start ({reason:?}; QEMU: {ended});");
+                eprintln!("its initramfs has {size} bytes; QEMU prints:");
+                eprint!("{}", fs::read_to_string(&log).unwrap_or_default());
+                print_console(&console)?;
             }
         }
     }
-    bail!("no accelerator can run the guest")
+    bail!("the guest did not start in {TCG_BOOTS} boots (see above)")
 }
 
 fn wait_until_up(machine: &Machine, deadline: Instant) -> Result<(), NoLine> {
