@@ -133,7 +133,7 @@ fn print_error(words: impl std::fmt::Display) {
     print_to_stderr(format_args!("{} {words}", "error:".red().bold()));
 }
 
-/// The error and its causes, without those that it quotes, and the options behind its remedy.
+/// The error and its causes, without those that it quotes, and what helps against it.
 fn words(error: &anyhow::Error) -> String {
     let text = error.chain().fold(String::new(), |text, cause| {
         let cause = cause.to_string();
@@ -143,7 +143,7 @@ fn words(error: &anyhow::Error) -> String {
             text => format!("{text}: {cause}"),
         }
     });
-    remedy::with_options(text, remedy::of(error).as_slice())
+    remedy::with_remedies(text, remedy::of(error))
 }
 
 /// Logs to standard error: by `GDR_LOG` in the syntax of `RUST_LOG`, else by the number of `-v`.

@@ -344,7 +344,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     drop(progress);
     if let Some(cause) = &mut report.cause {
         let text = std::mem::take(&mut cause.remedy);
-        cause.remedy = remedy::with_options(text, cause.kind.remedies());
+        let remedies = cause.kind.remedies().iter().copied();
+        cause.remedy = remedy::with_remedies(text, remedies.filter_map(remedy::spelled));
     }
     if global.json {
         output.json(&report)?;

@@ -316,11 +316,10 @@ fn info_shows_the_route_of_every_kind_of_memory() {
 fn a_gpu_that_is_not_there_is_a_failure_that_counts_the_others() {
     let output = simulated("copybw --gpu 7");
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("no GPU 7: this process sees 2"),
-        "{}",
-        stderr(&output)
-    );
+    let error = stderr(&output);
+    assert!(error.contains("no GPU 7: this process sees 2"), "{error}");
+    let remedy = "; --gpu takes an index, a UUID or a PCI address";
+    assert!(error.contains(remedy), "{error}");
 }
 
 #[test]
