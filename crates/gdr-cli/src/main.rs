@@ -24,7 +24,6 @@ mod progress;
 mod remedy;
 mod run;
 mod units;
-mod version;
 
 use std::ffi::OsString;
 use std::io;
@@ -35,6 +34,7 @@ use owo_colors::OwoColorize;
 use tracing_subscriber::EnvFilter;
 
 use args::Args;
+use commands::version::VERSION;
 use exit::{Exit, UsageError};
 use global::Global;
 use json_error::{JsonError, exit_status};
@@ -99,10 +99,8 @@ fn unparsed(name: &str, error: &clap::Error, given: &[OsString]) -> ExitCode {
     let mut output = Output::stdout();
     // `finish` below reports a failed write.
     let _ = match error.kind() {
-        ErrorKind::DisplayVersion if name == "gdr" => {
-            output.line(format_args!("gdr {}", version::VERSION))
-        }
-        ErrorKind::DisplayVersion => output.line(format_args!("{name} (gdr) {}", version::VERSION)),
+        ErrorKind::DisplayVersion if name == "gdr" => output.line(format_args!("gdr {VERSION}")),
+        ErrorKind::DisplayVersion => output.line(format_args!("{name} (gdr) {VERSION}")),
         _ => output.bytes(error.render().ansi().to_string().as_bytes()),
     };
     conclude(Exit::Fine, output.finish())
