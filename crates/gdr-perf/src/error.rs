@@ -152,7 +152,7 @@ pub enum PeerError {
     )]
     Message(String),
     /// It sent another message than the protocol has at this point.
-    #[error("sent `{0}` out of turn; use the same version of gdr on both sides")]
+    #[error("sent `{0}` out of order; use the same version of gdr on both sides")]
     OutOfTurn(&'static str),
     /// It speaks another version of the protocol.
     #[error(
@@ -160,8 +160,8 @@ pub enum PeerError {
          version of gdr on both sides"
     )]
     Version { theirs: u32, ours: u32 },
-    /// It asked for settings that this end refuses.
-    #[error("asked for settings that cannot be used: {0}")]
+    /// It requested settings that this end refuses.
+    #[error("requested settings that cannot be used: {0}")]
     Settings(SettingsError),
     /// Its messages disagree about its RDMA address.
     #[error(
