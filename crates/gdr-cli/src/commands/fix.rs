@@ -56,7 +56,7 @@ pub(crate) struct Options {
     #[arg(short, long)]
     yes: bool,
 
-    /// File of the journal
+    /// File of the journal; only root may be able to write to it and its folder
     #[arg(long, value_name = "FILE", default_value = JOURNAL)]
     journal: PathBuf,
 }

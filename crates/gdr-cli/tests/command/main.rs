@@ -97,6 +97,7 @@ fn running_text_fits_100_columns() {
         "sanity --simulate -t basic_cumemalloc -t basic_v2_forcepci_cumemalloc",
         "doctor list",
         "peermem status --example",
+        "topo why --example GPU3 mlx5_4",
     ] {
         let text = stdout(&gdr(line.split(' ')));
         for line in text.lines() {

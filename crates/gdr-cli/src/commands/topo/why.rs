@@ -144,7 +144,7 @@ fn show(
     }
     output.line("\nthe path:")?;
     for hop in hops {
-        let mut line = format!("  {}", hop.place);
+        let mut line = hop.place.to_string();
         for word in [&hop.port, &hop.link].into_iter().flatten() {
             line.push_str(&format!("  {word}"));
         }
@@ -159,7 +159,7 @@ fn show(
         if let Some(acs) = &hop.acs {
             line.push_str(&format!("  ACS: {acs}"));
         }
-        output.line(&line)?;
+        output.paragraph("  ", "      ", &line)?;
         if let Some(bits) = &hop.acs_redirects {
             output.line(format_args!(
                 "      {} redirects peer-to-peer requests to the root complex",
