@@ -229,8 +229,8 @@ fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
     if gpudirect.receives_only {
         wrapped(
             "   ",
-            "All that is received uses it and nothing that is sent does: NCCL does not read from \
-             GPU memory here (GPUs before Ampere without NVLink, or NCCL_NET_GDR_READ=0).",
+            "Receives use it and sends do not: NCCL does not read from GPU memory here (GPUs before \
+             Ampere without NVLink, or NCCL_NET_GDR_READ=0).",
             output,
         )?;
     }
@@ -283,7 +283,7 @@ fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
     let sure = match (cause.kind, item.strength) {
         (Kind::Harmless, _) => "harmless",
         (Kind::Consequence, _) => "follows from another error",
-        (Kind::Fault, Strength::Sure) => "fits nothing else",
+        (Kind::Fault, Strength::Sure) => "certain",
         (Kind::Fault, Strength::Likely) => "likely",
         (Kind::Fault, Strength::Weak) => "possible",
     };
