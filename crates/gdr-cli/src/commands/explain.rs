@@ -86,12 +86,14 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     }
     let answer = answer(options)?;
     let found = &answer.causes;
-    let node = if options.offline || found.is_empty() {
-        None
-    } else {
+    let is_checked = !options.offline && !found.is_empty();
+    // A node that was named is read in any case: a wrong name must not pass as one that is fine.
+    let node = if is_checked || options.which.is_elsewhere() {
         Some(options.which.open()?)
+    } else {
+        None
     };
-    let diagnosis = node.as_ref().map(|node| {
+    let diagnosis = node.as_ref().filter(|_| is_checked).map(|node| {
         let context = Context::new(node.source.as_ref(), &node.inventory);
         let checks = found
             .iter()
