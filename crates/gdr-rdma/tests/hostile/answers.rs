@@ -75,7 +75,7 @@ fn a_read_is_completed_by_its_own_responses_only() {
 }
 
 #[test]
-fn answers_to_nothing_are_dropped() {
+fn responses_without_a_request_are_dropped() {
     everywhere(|target| {
         let connection = target.connect();
         let first = connection.pair.endpoint().psn.get();
