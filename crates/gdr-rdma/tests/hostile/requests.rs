@@ -2,17 +2,8 @@
 
 use gdr_rdma::State;
 
-use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, V4, V6, send};
+use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, everywhere, send};
 use crate::packet::{ACK, Bytes, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, RNR_NAK, Received, opcode};
-
-/// Runs over IPv4 and over IPv6.
-fn everywhere(test: impl Fn(&Target)) {
-    for addresses in [V4, V6] {
-        if let Some(target) = Target::new(addresses) {
-            test(&target);
-        }
-    }
-}
 
 fn said(psn: u32, syndrome: u8) -> Received {
     Received {
