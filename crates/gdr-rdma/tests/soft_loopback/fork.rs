@@ -68,7 +68,7 @@ fn memory_of_a_buffer_is_not_mapped_in_a_child() {
 }
 
 #[test]
-fn a_child_that_drops_a_buffer_leaves_what_lies_at_its_address_alone() {
+fn a_child_that_drops_a_buffer_leaves_other_memory_at_its_address_alone() {
     let buffer = gdr_rdma::Buffer::host(4096).unwrap();
     let page = ptr::with_exposed_provenance_mut::<libc::c_void>(buffer.address() as usize);
     let is_mapped = || {
