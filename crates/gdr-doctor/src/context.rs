@@ -4,11 +4,13 @@ use std::cell::OnceCell;
 
 use gdr_node::pci::{Class, Function, Tree, VendorId};
 use gdr_node::topology::{Relation, SmiClass, Topology};
-use gdr_node::{Absence, Bdf, Datum, DatumExt, GpuDevice, Inventory, RdmaDevice, Source};
+use gdr_node::{
+    Absence, Bdf, Datum, DatumExt, GpuDevice, Inventory, RdmaDevice, Source, virtual_path,
+};
 use serde::Serialize;
 
 use crate::check_id::Workload;
-use crate::facts::Facts;
+use crate::facts::{Container, Facts, Machine};
 use crate::timestamp::Timestamp;
 
 /// The most pairs that are looked at: what a capture claims is not always so.
@@ -65,6 +67,22 @@ fn may_be(function: &Function, maker: VendorId, wanted: fn(Class) -> bool) -> bo
         && function.bridge.is_none()
         && identity.vendor.is_none_or(|vendor| vendor == maker)
         && identity.class.is_none_or(wanted)
+}
+
+/// A unit of systemd, as `systemctl show` prints it.
+pub(crate) struct Unit(String);
+
+impl Unit {
+    /// The value of a property: `active` for `ActiveState`.
+    pub(crate) fn property(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Whether the unit runs.
+    pub(crate) fn is_active(&self) -> bool {
+        self.property("ActiveState") == Some("active")
+    }
 }
 
 /// What is known of a node, as checks see it.
@@ -268,7 +286,7 @@ impl<'a> Context<'a> {
             return Some("NVIDIA's driver is not loaded".to_owned());
         }
         match &facts.cuda {
-            Ok(cuda) => match (&cuda.error, cuda.device(gpu.bdf)) {
+            Ok(cuda) => match (&cuda.error, cuda.gpu(gpu.bdf)) {
                 (Some(error), _) => Some(format!("CUDA: {error}")),
                 (None, None) => Some("CUDA does not show it".to_owned()),
                 (None, Some(_)) => None,
@@ -363,6 +381,28 @@ impl<'a> Context<'a> {
     /// One fact about the PCI function at an address.
     pub(crate) fn fact<T>(&self, bdf: Bdf, fact: impl FnOnce(&Function) -> Datum<T>) -> Datum<T> {
         (self.function(bdf)).map_or(Err(Absence::NotCollected), fact)
+    }
+
+    /// Whether this is known to be a container.
+    pub(crate) fn is_container(&self) -> bool {
+        self.facts().container == Ok(Container::Yes)
+    }
+
+    /// Whether this is known to be a guest of a hypervisor.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.facts().machine == Ok(Machine::Virtual)
+    }
+
+    /// The last line of the kernel log for which `wanted` is true, where the log is known.
+    pub(crate) fn logged(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let log = self.text(virtual_path::KERNEL_LOG).ok()?;
+        log.lines().rfind(|line| wanted(line)).map(str::to_owned)
+    }
+
+    /// A unit of systemd.
+    pub(crate) fn unit(&self, name: &str) -> Datum<Unit> {
+        let text = self.text(&format!("{}/{name}", virtual_path::SYSTEMD));
+        text.map(Unit)
     }
 
     /// Facts that several checks need.

@@ -1,77 +1,8 @@
 //! Facts about a node that several checks need.
 
-use gdr_node::{Absence, Datum, DatumExt, Source};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, GpuFacts, Probe, RdmaFacts, Source, virtual_path};
 
-use crate::probes::{CudaProbe, VerbsProbe};
-
-/// The version of a kernel or a driver: as many numbers as it begins with.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub Vec<u32>);
-
-impl Version {
-    /// The first version number in a text: `580.159.04` of "NVRM version: … 580.159.04 Release".
-    pub fn find(text: &str) -> Option<Self> {
-        text.split(|c: char| c.is_whitespace() || c == '-' || c == '~' || c == '+')
-            .find_map(|word| {
-                let numbers: Option<Vec<u32>> =
-                    word.split('.').map(|part| part.parse().ok()).collect();
-                numbers.filter(|numbers| numbers.len() > 1).map(Self)
-            })
-    }
-
-    /// Whether it is this version or a later one.
-    pub fn is_at_least(&self, numbers: &[u32]) -> bool {
-        self.0.as_slice() >= numbers
-    }
-}
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let numbers: Vec<String> = self.0.iter().map(u32::to_string).collect();
-        f.write_str(&numbers.join("."))
-    }
-}
-
-/// Which of NVIDIA's kernel modules is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
-    /// The open one, which exports dma-buf.
-    Open,
-    /// The proprietary one, which does not.
-    Proprietary,
-}
-
-impl std::fmt::Display for Flavour {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Open => "open",
-            Self::Proprietary => "proprietary",
-        })
-    }
-}
-
-/// NVIDIA's kernel driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NvidiaDriver {
-    /// Its version.
-    pub version: Version,
-    /// Which one.
-    pub flavour: Flavour,
-}
-
-impl std::fmt::Display for NvidiaDriver {
-    /// Its version as NVIDIA writes it, with two digits in the third place: `580.95.05`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (place, number) in self.version.0.iter().enumerate() {
-            match place {
-                0 => write!(f, "{number}")?,
-                2 => write!(f, ".{number:02}")?,
-                _ => write!(f, ".{number}")?,
-            }
-        }
-        Ok(())
-    }
-}
+use crate::version::{NvidiaDriver, Version};
 
 /// What the machine is, seen from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +37,21 @@ pub struct Facts {
     pub arguments: Datum<Vec<String>>,
     /// The modules of `/proc/modules`: name, and who uses it.
     pub modules: Datum<Vec<Module>>,
-    /// What the CUDA driver answered.
-    pub cuda: Datum<CudaProbe>,
-    /// What libibverbs answered.
-    pub verbs: Datum<VerbsProbe>,
+    /// The answer of the CUDA driver.
+    pub cuda: Datum<Probe<GpuFacts>>,
+    /// The answer of NVIDIA's management library (NVML).
+    pub nvml: Datum<Probe<GpuFacts>>,
+    /// The answer of libibverbs.
+    pub verbs: Datum<Probe<RdmaFacts>>,
+}
+
+/// A library of NVIDIA's driver that reports facts about GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// The CUDA driver, libcuda.
+    Cuda,
+    /// The management library, libnvidia-ml.
+    Nvml,
 }
 
 /// A line of `/proc/modules`.
@@ -128,7 +70,7 @@ impl Facts {
             kernel: source
                 .text("/proc/sys/kernel/osrelease")
                 .and_then(|text| Version::find(&text).ok_or(Absence::Missing)),
-            nvidia: nvidia(source),
+            nvidia: NvidiaDriver::read(source),
             machine: source.text("/proc/cpuinfo").map(|text| {
                 let guest = text.lines().any(|line| {
                     line.starts_with("flags") && line.split_whitespace().any(|f| f == "hypervisor")
@@ -144,9 +86,29 @@ impl Facts {
                 .text("/proc/cmdline")
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             modules: source.text("/proc/modules").map(|text| modules(&text)),
-            cuda: CudaProbe::read(source),
-            verbs: VerbsProbe::read(source),
+            cuda: Probe::read(source, virtual_path::CUDA_DEVICES),
+            nvml: Probe::read(source, virtual_path::NVML_DEVICES),
+            verbs: Probe::read(source, virtual_path::VERBS_DEVICES),
         }
+    }
+
+    /// The facts of CUDA about the GPU at an address; `None` if CUDA does not list it.
+    pub fn gpu(&self, bdf: Bdf) -> Option<&GpuFacts> {
+        self.cuda.as_ref().ok()?.gpu(bdf)
+    }
+
+    /// One fact about a GPU that CUDA lists: from CUDA or else from NVML, and which of them.
+    /// [`Absence::Missing`] if neither reports it.
+    pub fn of_gpu<T>(
+        &self,
+        bdf: Bdf,
+        fact: impl Fn(&GpuFacts) -> Option<T>,
+    ) -> Datum<(T, Library)> {
+        let by_cuda = self.cuda.by_ref()?.gpu(bdf).ok_or(Absence::Missing)?;
+        let nvml = || self.nvml.as_ref().ok()?.gpu(bdf).and_then(&fact);
+        let by_nvml = || nvml().map(|value| (value, Library::Nvml));
+        let found = fact(by_cuda).map(|value| (value, Library::Cuda));
+        found.or_else(by_nvml).ok_or(Absence::Missing)
     }
 
     /// A module of `/proc/modules`.
@@ -172,20 +134,6 @@ impl Facts {
                 .ok_or(Absence::Missing)
         })
     }
-}
-
-fn nvidia(source: &dyn Source) -> Datum<NvidiaDriver> {
-    source.text("/proc/driver/nvidia/version").and_then(|text| {
-        let flavour = if text.contains("Open Kernel Module") {
-            Flavour::Open
-        } else {
-            Flavour::Proprietary
-        };
-        let first = text.lines().next().unwrap_or_default();
-        Version::find(first)
-            .map(|version| NvidiaDriver { version, flavour })
-            .ok_or(Absence::Missing)
-    })
 }
 
 fn container(source: &dyn Source) -> Datum<Container> {
@@ -223,26 +171,9 @@ fn modules(text: &str) -> Vec<Module> {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::MemorySource;
+    use gdr_node::{MemorySource, example};
 
     use super::*;
-
-    #[test]
-    fn the_driver_and_its_flavour_are_distinguished() {
-        let of = |text: &str| {
-            let node = MemorySource::new().file("/proc/driver/nvidia/version", text);
-            Facts::read(&node).nvidia.unwrap()
-        };
-        let open = of(
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  \
-                       Release Build  (dvs-builder@x)  Tue\nGCC version:  gcc 12.2.0\n",
-        );
-        assert_eq!(open.flavour, Flavour::Open);
-        assert_eq!(open.to_string(), "580.95.05");
-        let closed = of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu\n");
-        assert_eq!(closed.flavour, Flavour::Proprietary);
-        assert!(closed.version.is_at_least(&[535]) && !closed.version.is_at_least(&[535, 130]));
-    }
 
     #[test]
     fn users_of_a_module_are_listed() {
@@ -263,6 +194,21 @@ mod tests {
         assert_eq!(facts.argument("iommu"), Ok("pt"));
         assert_eq!(facts.argument("quiet"), Ok(""));
         assert_eq!(facts.argument("amd_iommu"), Err(Absence::Missing));
+    }
+
+    #[test]
+    fn nvml_reports_what_cuda_does_not() {
+        let gpu = example::GPUS[2];
+        let of_nvml = format!(r#"{{"devices":[{{"pci":"0000{gpu}","compute_mode":3}}]}}"#);
+        let node = example::healthy().file(virtual_path::NVML_DEVICES, of_nvml);
+        let facts = Facts::read(&node);
+        let mode = |gpu: &str| facts.of_gpu(gpu.parse().unwrap(), |it| it.compute_mode);
+        assert_eq!(mode(gpu), Ok((3, Library::Nvml)));
+        assert_eq!(mode(example::GPUS[0]), Err(Absence::Missing));
+        let cuda = format!(r#"{{"devices":[{{"pci":"{gpu}","compute_mode":0}}]}}"#);
+        let facts = Facts::read(&node.file(virtual_path::CUDA_DEVICES, cuda));
+        let mode = facts.of_gpu(gpu.parse().unwrap(), |it| it.compute_mode);
+        assert_eq!(mode, Ok((0, Library::Cuda)));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //! node has what each of them needs.
 
 use gdr_node::pci::{DeviceId, VendorId};
-use gdr_node::{Absence, Bdf, Datum, DatumExt, virtual_path};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, DmaBufImport, virtual_path};
 
 use crate::context::{Context, Nic, Pair};
-use crate::facts::Flavour;
 use crate::finding::{Evidence, Finding};
+use crate::version::Flavour;
 
 /// The first driver whose open module exports dma-buf.
 pub(crate) const DMABUF_DRIVER: [u32; 1] = [515];
@@ -56,10 +56,7 @@ impl Support {
 /// that the open module does from 515 on, on a kernel that has what it takes.
 pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     let facts = context.facts();
-    let asked = (facts.cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(gpu))
-        .and_then(|device| device.dma_buf_supported);
-    if let Some(is) = asked {
+    if let Some(is) = facts.gpu(gpu).and_then(|facts| facts.dma_buf_supported) {
         let why = if is {
             "the CUDA driver says that it exports dma-buf"
         } else {
@@ -130,14 +127,14 @@ pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Support {
     let facts = context.facts();
     let asked = (facts.verbs.as_ref().ok())
         .and_then(|verbs| verbs.device(&nic.name))
-        .and_then(|device| device.dma_buf.as_deref());
+        .and_then(|device| device.dma_buf.as_ref());
     let source = "ibv_reg_dmabuf_mr with a bad descriptor";
     match asked {
-        Some("supported") => {
+        Some(DmaBufImport::Supported) => {
             return Support::new(Ok(true), "its driver imports dma-buf")
                 .evidence(source, "supported");
         }
-        Some("unsupported") => {
+        Some(DmaBufImport::Unsupported) => {
             return Support::new(Ok(false), "its driver does not import dma-buf")
                 .evidence(source, "unsupported");
         }
@@ -160,8 +157,8 @@ pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Support {
         "whether its driver imports dma-buf",
     );
     match asked {
-        Some(why) => answer.evidence(source, why),
-        None => answer,
+        Some(DmaBufImport::Unknown(why)) => answer.evidence(source, why),
+        _ => answer,
     }
 }
 
@@ -228,9 +225,7 @@ pub(crate) fn dma_functions(context: &Context<'_>) -> Vec<Bdf> {
 
 /// The name of a GPU: of CUDA, of the driver, or of the tool that listed it.
 pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
-    let asked = (context.facts().cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(gpu))
-        .and_then(|device| device.name.clone());
+    let asked = context.facts().gpu(gpu).and_then(|gpu| gpu.name.clone());
     let driver = || {
         let path = format!("/proc/driver/nvidia/gpus/{gpu}/information");
         let text = context.text(&path).ok()?;

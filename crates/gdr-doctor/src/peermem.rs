@@ -10,8 +10,9 @@ use std::fmt;
 use gdr_node::{Absence, Datum, DatumExt, Source, virtual_path};
 use serde::{Serialize, Serializer};
 
-use crate::facts::{Facts, Flavour, Version};
+use crate::facts::Facts;
 use crate::fix::Action;
+use crate::version::{Flavour, Version};
 
 /// The module of today, which comes with NVIDIA's driver.
 pub const MODULE: &str = "nvidia_peermem";

@@ -54,6 +54,7 @@ mod live;
 mod numa;
 mod nvlink;
 pub mod pci;
+mod probe;
 mod rdma;
 pub mod render;
 mod source;
@@ -65,7 +66,8 @@ pub use inventory::{GpuDevice, GpuIndex, Inventory};
 pub use live::{LiveRoot, ThisNode};
 pub use numa::NumaLayout;
 pub use nvlink::NvLinks;
-pub use rdma::{Netdev, RdmaDevice, RdmaPort};
+pub use probe::{DmaBufImport, GpuFacts, NvLinkEnd, NvLinkKind, Probe, RdmaFacts};
+pub use rdma::{Netdev, PortState, RdmaDevice, RdmaPort};
 pub use source::{
     Absence, Datum, DatumExt, Errno, MAX_ENTRIES, MAX_FILE, MemorySource, Overlay, Source,
     virtual_path,

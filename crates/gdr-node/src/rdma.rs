@@ -1,16 +1,58 @@
 //! RDMA devices and network interfaces, and the PCI functions they are.
 
+use std::fmt;
+
 use gdr_pci::Bdf;
 
 use crate::source::{Absence, Datum, Source};
+
+/// The logical state of an RDMA device's port (IBTA, PortInfo:PortState; Linux `enum
+/// ib_port_state`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PortState {
+    /// The link does not work.
+    Down,
+    /// The link works; the subnet manager has not configured the port.
+    Init,
+    /// The subnet manager has configured the port and has not activated it.
+    Armed,
+    /// The port carries data.
+    Active,
+    /// Another state, by the kernel's name for it: `NOP`, `ACTIVE_DEFER`.
+    Other(String),
+}
+
+impl From<&str> for PortState {
+    fn from(name: &str) -> Self {
+        match name {
+            "DOWN" => Self::Down,
+            "INIT" => Self::Init,
+            "ARMED" => Self::Armed,
+            "ACTIVE" => Self::Active,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Down => "DOWN",
+            Self::Init => "INIT",
+            Self::Armed => "ARMED",
+            Self::Active => "ACTIVE",
+            Self::Other(name) => name,
+        })
+    }
+}
 
 /// One port of an RDMA device, as `/sys/class/infiniband/<device>/ports/<number>` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaPort {
     /// Its number, from 1.
     pub number: u32,
-    /// Its state without the number before it: `ACTIVE`, `DOWN`, `INIT`.
-    pub state: Datum<String>,
+    /// Its logical state.
+    pub state: Datum<PortState>,
     /// Its physical state without the number before it: `LinkUp`, `Polling`, `Disabled`.
     pub physical_state: Datum<String>,
     /// Its rate as the kernel words it: `400 Gb/sec (4X NDR)`.
@@ -94,6 +136,11 @@ impl RdmaDevice {
 }
 
 impl RdmaPort {
+    /// Whether it is known to carry data.
+    pub fn is_active(&self) -> bool {
+        self.state == Ok(PortState::Active)
+    }
+
     fn read(source: &impl Source, device: &str, number: u32) -> Self {
         let text = |name: &str| source.text(&format!("{device}/ports/{number}/{name}"));
         // `4: ACTIVE`
@@ -105,7 +152,7 @@ impl RdmaPort {
         };
         Self {
             number,
-            state: named("state"),
+            state: named("state").map(|name| PortState::from(name.as_str())),
             physical_state: named("phys_state"),
             rate: text("rate"),
             link_layer: text("link_layer"),
@@ -204,13 +251,21 @@ mod tests {
         let netdevs = Netdev::read_all(&node()).unwrap();
         assert_eq!(devices[0].name, "mlx5_1");
         assert_eq!(devices[0].function, Ok("41:00.1".parse().unwrap()));
-        assert_eq!(devices[0].ports[0].state, Ok("ACTIVE".to_owned()));
+        assert_eq!(devices[0].ports[0].state, Ok(PortState::Active));
         let names: Vec<&str> = devices[0]
             .netdevs(&netdevs)
             .iter()
             .map(|netdev| netdev.name.as_str())
             .collect();
         assert_eq!(names, ["ens1"]);
+    }
+
+    #[test]
+    fn every_state_keeps_the_name_that_the_kernel_gives_it() {
+        for name in ["DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"] {
+            assert_eq!(PortState::from(name).to_string(), name);
+        }
+        assert_eq!(PortState::from("NOP"), PortState::Other("NOP".to_owned()));
     }
 
     #[test]

@@ -1,39 +1,34 @@
 //! The RDMA devices that libibverbs lists, and whether each accepts dma-bufs.
 
-use gdr_node::{Absence, Datum};
+use gdr_node::{Absence, Datum, DmaBufImport, Probe, RdmaFacts};
 use gdr_rdma::{
     Device, DmaBufSupport, Error, LoadError, NoDevice, VerbsDevice, VerbsError, VerbsOptions,
 };
-use serde_json::{Value, json};
 
 pub(super) fn devices() -> Datum<Vec<u8>> {
     match Device::list_verbs(&VerbsOptions::new()) {
-        Ok(devices) => {
-            let devices: Vec<Value> = devices.iter().map(device).collect();
-            super::present(&json!({ "error": null, "devices": devices }))
-        }
+        Ok(devices) => Probe::of(devices.iter().map(device).collect()).to_file(),
         Err(Error::Verbs(VerbsError::Load(
             LoadError::Library { .. } | LoadError::NoDevice(NoDevice::Empty),
         ))) => Err(Absence::Missing),
-        Err(error) => super::present(&json!({ "error": error.to_string(), "devices": [] })),
+        Err(error) => Probe::<RdmaFacts>::failed(error.to_string()).to_file(),
     }
 }
 
-fn device(device: &VerbsDevice) -> Value {
+fn device(device: &VerbsDevice) -> RdmaFacts {
     let attributes = device.attributes.as_ref();
     let dma_buf = match attributes.map(|attributes| &attributes.dma_buf) {
-        Ok(DmaBufSupport::Supported) => "supported".to_owned(),
-        Ok(DmaBufSupport::Unsupported(_)) => "unsupported".to_owned(),
-        Ok(DmaBufSupport::Unknown(reason)) => reason.clone(),
-        Ok(other) => format!("{other:?}"),
-        Err(reason) => reason.clone(),
+        Ok(DmaBufSupport::Supported) => DmaBufImport::Supported,
+        Ok(DmaBufSupport::Unsupported(_)) => DmaBufImport::Unsupported,
+        Ok(DmaBufSupport::Unknown(reason)) | Err(reason) => DmaBufImport::Unknown(reason.clone()),
+        Ok(other) => DmaBufImport::Unknown(format!("{other:?}")),
     };
-    json!({
-        "name": device.name,
-        "firmware": attributes.ok().map(|attributes| &attributes.firmware),
-        "on_demand_paging": attributes.ok().map(|attributes| attributes.on_demand_paging),
-        "dma_buf": dma_buf,
-    })
+    RdmaFacts {
+        name: device.name.clone(),
+        firmware: attributes.ok().map(|it| it.firmware.clone()),
+        on_demand_paging: attributes.ok().map(|it| it.on_demand_paging),
+        dma_buf: Some(dma_buf),
+    }
 }
 
 #[cfg(test)]
@@ -60,20 +55,15 @@ mod tests {
         fake.add(spec("mlx5_1", GpuPath::Refuses(NOT_SUPPORTED)));
         fake.add(spec("mlx5_0", GpuPath::Works));
         let options = VerbsOptions::new().library(fake.verbs());
-        let listed: Vec<Value> = Device::list_verbs(&options)
-            .unwrap()
-            .iter()
-            .map(device)
-            .collect();
-        let answers: Vec<_> = listed
-            .iter()
-            .map(|device| (device["name"].as_str(), device["dma_buf"].as_str()))
+        let listed = Device::list_verbs(&options).unwrap();
+        let answers: Vec<_> = (listed.iter().map(device))
+            .map(|device| (device.name, device.dma_buf))
             .collect();
         assert_eq!(
             answers,
             [
-                (Some("mlx5_0"), Some("supported")),
-                (Some("mlx5_1"), Some("unsupported"))
+                ("mlx5_0".to_owned(), Some(DmaBufImport::Supported)),
+                ("mlx5_1".to_owned(), Some(DmaBufImport::Unsupported))
             ]
         );
         fake.assert_clean();

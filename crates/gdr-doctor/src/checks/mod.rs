@@ -2,6 +2,7 @@
 
 use crate::check::Check;
 
+mod cpu;
 #[cfg(test)]
 mod fixture;
 mod host;
@@ -9,11 +10,26 @@ pub(crate) mod kernel_log;
 mod modules;
 mod network;
 mod pcie;
-mod prelude;
 pub(crate) mod simple_value;
 mod topology;
 
 pub(crate) use network::ports;
+
+/// The names that almost every check uses.
+mod prelude {
+    pub(super) use gdr_node::pci::{DeviceId, Function, VendorId};
+    pub(super) use gdr_node::{Absence, Bdf, Datum, DatumExt, GpuDevice, RdmaDevice, virtual_path};
+
+    pub(super) use crate::check::{Check, CheckId, Workload};
+    pub(super) use crate::context::{Context, Nic, Pair};
+    pub(super) use crate::facts::{Container, Library, Machine};
+    pub(super) use crate::finding::{Finding, Subject, Verdict};
+    pub(super) use crate::fix::{Action, Effect, Fix, Persistence, Privilege, Risk};
+    pub(super) use crate::runner::{self, Judgement, Known, Scope, Unjudged};
+    pub(super) use crate::version::{Flavour, NvidiaDriver, Version};
+
+    pub(super) use super::network::ports::Which;
+}
 
 /// Every check, in the order of reports.
 pub fn all() -> impl Iterator<Item = &'static Check> {

@@ -316,12 +316,12 @@ impl Facts {
             for port in &device.ports {
                 let number = port.number;
                 for (what, value) in [
-                    ("state", &port.state),
-                    ("rate", &port.rate),
-                    ("link layer", &port.link_layer),
+                    ("state", port.state.by_ref().map(ToString::to_string)),
+                    ("rate", port.rate.clone()),
+                    ("link layer", port.link_layer.clone()),
                 ] {
                     let what = format!("port {number} {what}");
-                    self.put(Area::Nics, name, &what, value.clone());
+                    self.put(Area::Nics, name, &what, value);
                 }
             }
             let netdevs = netdevs.map(|all| device.netdevs(all)).unwrap_or_default();

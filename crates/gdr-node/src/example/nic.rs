@@ -7,6 +7,7 @@ use super::NICS;
 use super::config_builder::{ConfigBuilder, Ids, Port};
 use super::function::{Attributes, BEST, put as put_function};
 use crate::pci::{ExtendedId, LinkSpeed};
+use crate::probe::{DmaBufImport, Probe, RdmaFacts};
 use crate::source::MemorySource;
 
 const CONNECTX_7: Ids = Ids {
@@ -317,14 +318,13 @@ fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
 }
 
 /// The verbs facts of the devices.
-pub(super) fn verbs_devices() -> String {
-    let device = |number: usize| {
-        format!(
-            "{{\"name\":\"mlx5_{number}\",\"firmware\":\"{}\",\"on_demand_paging\":true,\
-             \"dma_buf\":\"supported\"}}",
-            kind(number).firmware
-        )
+pub(super) fn verbs_devices() -> Vec<u8> {
+    let device = |number: usize| RdmaFacts {
+        name: format!("mlx5_{number}"),
+        firmware: Some(kind(number).firmware.to_owned()),
+        on_demand_paging: Some(true),
+        dma_buf: Some(DmaBufImport::Supported),
     };
-    let devices: Vec<String> = (0..NICS.len()).map(device).collect();
-    format!("{{\"error\":null,\"devices\":[{}]}}\n", devices.join(","))
+    let probe = Probe::of((0..NICS.len()).map(device).collect());
+    probe.to_file().unwrap_or_default()
 }

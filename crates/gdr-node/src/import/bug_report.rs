@@ -67,7 +67,7 @@ pub(super) fn read(text: &str) -> BugReport {
         } else if smi_query::is_query(body)
             && let Some(devices) = smi_query::devices(body)
         {
-            report.put(virtual_path::NVML_DEVICES, &devices);
+            report.put(virtual_path::NVML_DEVICES, devices);
         }
     }
     if !log.is_empty() {
@@ -93,7 +93,7 @@ impl BugReport {
         }
     }
 
-    fn put(&mut self, path: &str, content: &str) {
+    fn put(&mut self, path: &str, content: impl AsRef<[u8]>) {
         let files = std::mem::replace(&mut self.files, MemorySource::partial());
         self.files = files.file(path, content);
     }

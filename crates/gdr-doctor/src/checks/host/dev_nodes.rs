@@ -103,7 +103,7 @@ fn judge(context: &Context<'_>, path: &str, nodes: &[DeviceNode]) -> Judgement {
 
 /// How a node that is missing is brought about.
 fn missing(context: &Context<'_>, module: &str) -> Fix {
-    if context.facts().container == Ok(Container::Yes) {
+    if context.is_container() {
         return Fix::user(
             "Start the container with the devices",
             "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1:-1 …",

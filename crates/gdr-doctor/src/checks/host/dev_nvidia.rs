@@ -89,7 +89,7 @@ fn judge(context: &Context<'_>, path: &str, nodes: &[DeviceNode], major: Option<
 }
 
 fn make(context: &Context<'_>) -> Fix {
-    if context.facts().container == Ok(Container::Yes) {
+    if context.is_container() {
         return Fix::user(
             "Start the container with the GPUs",
             "docker run --gpus all …   # needs the NVIDIA Container Toolkit on the host",

@@ -56,22 +56,17 @@ fn judge(context: &Context<'_>, daemon: &str, units: &[&str]) -> Judgement {
     let path = format!("{}/{daemon}", virtual_path::LIMITS);
     let unit = units.iter().find_map(|unit| {
         let path = format!("{}/{unit}", virtual_path::SYSTEMD);
-        let text = context.text(&path).ok()?;
-        Some((*unit, path, text))
+        Some((*unit, path, context.unit(unit).ok()?))
     });
     let (source, limit) = match read(context, &path) {
         Ok(lock) => (path, lock.soft),
         absent => {
             // A daemon that runs and whose limits may not be seen is judged by its unit.
-            let (_, path, text) = unit.as_ref().ok_or(Unjudged::OutOfScope)?;
-            let property = |name: &str| {
-                let mut lines = text.lines();
-                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
-            };
-            if property("ActiveState") != Some("active") {
+            let (_, path, unit) = unit.as_ref().ok_or(Unjudged::OutOfScope)?;
+            if !unit.is_active() {
                 return Err(Unjudged::OutOfScope);
             }
-            let limit = property("LimitMEMLOCKSoft").or(property("LimitMEMLOCK"));
+            let limit = (unit.property("LimitMEMLOCKSoft")).or(unit.property("LimitMEMLOCK"));
             let Some(limit) = limit.and_then(Limit::parse) else {
                 let what = "the limit of locked memory that it passes on";
                 return Ok(Finding::unknown(what, &absent));

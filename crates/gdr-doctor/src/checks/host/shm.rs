@@ -32,7 +32,7 @@ fn run(context: &Context<'_>) -> Judgement {
         0..=9 => format!("{} MiB", bytes >> 20),
         gib => format!("{gib} GiB"),
     };
-    let inside = context.facts().container == Ok(Container::Yes);
+    let inside = context.is_container();
     let finding = match (bytes >= ENOUGH, inside) {
         (true, _) => Finding::pass(format!("/dev/shm has {has}")),
         (false, true) => Finding::warn(format!(

@@ -30,11 +30,8 @@ fn run(context: &Context<'_>) -> Judgement {
         Ok(Machine::Virtual) => Some("a guest of a hypervisor"),
         _ => None,
     };
-    let gvisor = context
-        .text("/proc/version")
-        .as_ref()
-        .ok()
-        .is_some_and(|text| text.contains("gVisor"));
+    let version = context.text("/proc/version");
+    let gvisor = version.is_ok_and(|text| text.contains("gVisor"));
     let container = match facts.container {
         _ if gvisor => Some("a sandbox of gVisor"),
         Ok(Container::Yes) => Some("a container"),

@@ -16,7 +16,6 @@ pub(super) const CHECK: Check = Check {
     title: "the kernel has not crashed in a driver of GPUs or NICs",
     why: "After a crash in a driver its locks and its lists cannot be trusted: transfers hang, \
           modules cannot be unloaded.",
-    inputs: "The kernel's log from /dev/kmsg, which many systems show to root only.",
     criteria: "fail: Oops, BUG or general protection fault with a function of nvidia, mlx5, \
           ib_core, gdrdrv or the like in the report. pass: none. unknown: the log may not be read.",
     sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],

@@ -14,6 +14,7 @@ use rules::{gpu, nic, peer_memory, platform};
 /// What the checks here have in common.
 const CHECK: Check = Check {
     group: Group::KernelLog,
+    inputs: "The kernel log from /dev/kmsg, which many systems show to root only.",
     ..Check::DEFAULT
 };
 

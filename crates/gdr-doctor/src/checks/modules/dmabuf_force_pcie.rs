@@ -31,10 +31,12 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     if functions.is_empty() {
         return Err(Unjudged::skip("no ConnectX with a DMA function"));
     }
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let refusal = (log.iter().flat_map(|log| log.lines())).find(|line| line.contains(REFUSAL));
+    let refusal = context.logged(|line| line.contains(REFUSAL));
     Ok(runner::each(functions, |dma| {
-        (Subject::Function(dma), judge(context, dma, refusal))
+        (
+            Subject::Function(dma),
+            judge(context, dma, refusal.as_deref()),
+        )
     }))
 }
 

@@ -1,4 +1,5 @@
 use crate::checks::prelude::*;
+use crate::context::Unit;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("fabricmanager"),
@@ -23,24 +24,17 @@ const PID: &str = "/run/nvidia-fabricmanager/nv-fabricmanager.pid";
 
 fn run(context: &Context<'_>) -> Judgement {
     let inventory = context.inventory;
-    context
-        .inventory
-        .tree
-        .by_ref()
-        .known("the list of PCI functions")?;
+    let tree = inventory.tree.by_ref();
+    tree.known("the list of PCI functions")?;
     let switches: Vec<String> = (inventory.nvswitches())
         .map(|function| function.bdf.to_string())
         .collect();
     if switches.is_empty() {
         return Err(Unjudged::skip("there is no NVSwitch"));
     }
-    let unit = context.text(&format!(
-        "{}/nvidia-fabricmanager.service",
-        virtual_path::SYSTEMD
-    ));
+    let unit = context.unit("nvidia-fabricmanager.service");
     let pid = context.text(PID);
-    let active = (unit.as_ref().ok())
-        .is_some_and(|unit| unit.lines().any(|line| line == "ActiveState=active"));
+    let active = unit.as_ref().is_ok_and(Unit::is_active);
     let refused = (context.facts().cuda.as_ref().ok())
         .and_then(|cuda| cuda.error.as_deref())
         .filter(|error| {
@@ -48,13 +42,17 @@ fn run(context: &Context<'_>) -> Judgement {
                 .iter()
                 .any(|word| error.contains(word))
         });
+    let state = unit.by_ref().map(|unit| {
+        let state = unit.property("ActiveState").unwrap_or("unknown");
+        format!("ActiveState={state}")
+    });
     let finding = if let Some(error) = refused {
         stopped("CUDA answers that the NVSwitch fabric is not set up").evidence("CUDA", error)
     } else if active || pid.is_ok() {
         Finding::pass("the fabric manager runs")
     } else if answers(context) {
         Finding::pass("CUDA works, so the fabric manager has set the switches up")
-    } else if context.facts().container.as_ref().ok() == Some(&Container::Yes) {
+    } else if context.is_container() {
         Finding::skip("this is a container: the host runs the fabric manager")
     } else if unit.is_unknown() && pid.is_unknown() {
         Finding::unknown("whether the fabric manager runs", &unit)
@@ -63,7 +61,7 @@ fn run(context: &Context<'_>) -> Judgement {
     };
     Ok(finding
         .evidence("NVSwitches", switches.join(" "))
-        .evidence("nvidia-fabricmanager.service", state(&unit))
+        .evidence("nvidia-fabricmanager.service", state.shown())
         .evidence(PID, pid.shown()))
 }
 
@@ -71,16 +69,6 @@ fn run(context: &Context<'_>) -> Judgement {
 fn answers(context: &Context<'_>) -> bool {
     (context.facts().cuda.as_ref().ok())
         .is_some_and(|cuda| cuda.error.is_none() && !cuda.devices.is_empty())
-}
-
-fn state(unit: &Datum<String>) -> String {
-    match unit {
-        Ok(text) => (text.lines())
-            .find(|line| line.starts_with("ActiveState="))
-            .unwrap_or("no ActiveState")
-            .to_owned(),
-        absent => absent.shown().to_string(),
-    }
 }
 
 fn stopped(summary: &str) -> Finding {

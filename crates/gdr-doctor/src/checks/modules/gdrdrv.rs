@@ -28,27 +28,18 @@ fn run(context: &Context<'_>) -> Judgement {
     let facts = context.facts();
     let version = context.text("/sys/module/gdrdrv/version");
     if version.is_err() {
-        match facts.module("gdrdrv") {
-            Ok(_) => {}
-            Err(Absence::Missing) => {
-                return Ok(Finding::info(
-                    "gdrdrv is not loaded: libraries that want it go another way; gdr maps \
-                     without it",
-                )
-                .fix(Fix::now(
-                    "Load gdrdrv where a library wants it",
-                    Action::load("gdrdrv"),
-                )));
-            }
-            absent => {
-                return Ok(Finding::unknown("the list of loaded modules", &absent));
-            }
+        let module = facts.module("gdrdrv");
+        if module == Err(Absence::Missing) {
+            let load = Fix::now("Load gdrdrv", Action::load("gdrdrv"));
+            return Ok(Finding::info(
+                "gdrdrv is not loaded: libraries that use it copy another way; gdr maps without it",
+            )
+            .fix(load));
         }
+        module.known("the list of loaded modules")?;
     }
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let built = (log.iter().flat_map(|log| log.lines()))
-        .rfind(|line| line.contains("gdrdrv") && line.contains("built for"));
-    let flavour = built.and_then(|line| {
+    let built = context.logged(|line| line.contains("gdrdrv") && line.contains("built for"));
+    let flavour = built.as_deref().and_then(|line| {
         if line.contains("built for proprietary") {
             Some(Flavour::Proprietary)
         } else if line.contains("built for opensource") {
@@ -94,7 +85,7 @@ fn run(context: &Context<'_>) -> Judgement {
 
 fn no_node(context: &Context<'_>) -> Finding {
     let finding = Finding::warn("gdrdrv is loaded and /dev/gdrdrv is not there");
-    if context.facts().container.as_ref().ok() == Some(&Container::Yes) {
+    if context.is_container() {
         finding.fix(Fix::user(
             "Share the device with the container",
             "docker run --device=/dev/gdrdrv",

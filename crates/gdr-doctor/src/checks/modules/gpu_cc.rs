@@ -34,23 +34,18 @@ fn run(context: &Context<'_>) -> Judgement {
             .evidence("/proc/cpuinfo", "no flag hypervisor"));
     }
     let cpu = context.text("/proc/cpuinfo").known("the CPU")?;
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
     let flag = cpu.split_whitespace().any(|word| word == "tdx_guest");
-    let mark = (log.iter().flat_map(|log| log.lines()))
-        .find(|line| MARKS.iter().any(|mark| line.contains(mark)));
-    let finding = match (flag, mark) {
-        (false, None) => Finding::pass("this is a guest without memory encryption"),
-        (_, mark) => Finding::fail(
-            "this is a confidential guest: a NIC reaches no plain GPU memory",
+    let mark = context.logged(|line| MARKS.iter().any(|mark| line.contains(mark)));
+    let evidence = match mark {
+        _ if flag => Some(("/proc/cpuinfo", "tdx_guest".to_owned())),
+        mark => mark.map(|line| ("kernel log", line)),
+    };
+    let finding = match evidence {
+        None => Finding::pass("this is a guest without memory encryption"),
+        evidence => Finding::fail(
+            "this is a confidential guest: a NIC cannot access unencrypted GPU memory",
         )
-        .evidence(
-            if flag { "/proc/cpuinfo" } else { "kernel log" },
-            if flag {
-                "tdx_guest"
-            } else {
-                mark.unwrap_or_default()
-            },
-        )
+        .evidence_all(evidence)
         .fix(
             Fix::manual(
                 "Use a plain guest, or stage through the host",

@@ -38,8 +38,8 @@ fn judge(context: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgeme
             .evidence(shown.0, shown.1)
             .fix(staging()));
     }
-    let cuda = context.facts().cuda.as_ref().ok();
-    let asked = cuda.and_then(|cuda| cuda.device(gpu.bdf)?.gpu_direct_rdma_supported);
+    let facts = context.facts().gpu(gpu.bdf);
+    let asked = facts.and_then(|gpu| gpu.gpu_direct_rdma_supported);
     let class = function.identity.class;
     let headless = class.is_some_and(|class| class.subclass() == HEADLESS);
     let finding = match (asked, &name) {
@@ -70,9 +70,8 @@ fn judge(context: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgeme
 /// What shows that a GPU is older than Kepler: its compute capability, else its device number or
 /// the chip that a listing names.
 fn before_kepler(context: &Context<'_>, gpu: Bdf) -> Option<(&'static str, String)> {
-    let capability = (context.facts().cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(gpu))
-        .and_then(|device| device.compute_capability.clone());
+    let facts = context.facts().gpu(gpu);
+    let capability = facts.and_then(|gpu| gpu.compute_capability.clone());
     if let Some(capability) = capability {
         let major: u32 = capability.split('.').next()?.parse().ok()?;
         return (major < 3).then_some(("compute capability", capability));

@@ -1,5 +1,4 @@
 use crate::checks::prelude::*;
-use crate::probes::Library;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.compute_mode"),
@@ -25,15 +24,9 @@ const PROHIBITED: u32 = 2;
 const EXCLUSIVE: [u32; 2] = [1, 3];
 
 fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
-    let unsaid = "neither CUDA nor NVML said its compute mode";
-    let cuda = context.facts().cuda.by_ref();
-    let (mode, library) = cuda
-        .and_then(|cuda| {
-            let device = cuda.device(gpu.bdf).ok_or(Absence::Missing)?;
-            let mode = device.compute_mode.ok_or(Absence::Missing)?;
-            Ok((mode, device.compute_mode_by))
-        })
-        .known_or_skip("the compute mode", unsaid)?;
+    let fact = context.facts().of_gpu(gpu.bdf, |gpu| gpu.compute_mode);
+    let unsaid = "neither CUDA nor NVML reports its compute mode";
+    let (mode, library) = fact.known_or_skip("the compute mode", unsaid)?;
     let finding = match mode {
         PROHIBITED => Finding::fail("no process may use it"),
         mode if EXCLUSIVE.contains(&mode) => {

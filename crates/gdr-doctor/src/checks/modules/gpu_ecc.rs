@@ -1,6 +1,5 @@
 use crate::checks::prelude::*;
 use crate::gpudirect_support::model;
-use crate::probes::Library;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.ecc"),
@@ -20,15 +19,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
-    let unsaid = "neither CUDA nor NVML said whether ECC is on";
-    let cuda = context.facts().cuda.by_ref();
-    let (enabled, library) = cuda
-        .and_then(|cuda| {
-            let device = cuda.device(gpu.bdf).ok_or(Absence::Missing)?;
-            let enabled = device.ecc_enabled.ok_or(Absence::Missing)?;
-            Ok((enabled, device.ecc_enabled_by))
-        })
-        .known_or_skip("whether ECC is on", unsaid)?;
+    let fact = context.facts().of_gpu(gpu.bdf, |gpu| gpu.ecc_enabled);
+    let unsaid = "neither CUDA nor NVML reports whether ECC is on";
+    let (enabled, library) = fact.known_or_skip("whether ECC is on", unsaid)?;
     let source = match library {
         Library::Cuda => "CU_DEVICE_ATTRIBUTE_ECC_ENABLED",
         Library::Nvml => "nvmlDeviceGetEccMode",

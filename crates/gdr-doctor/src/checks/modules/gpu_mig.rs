@@ -19,16 +19,8 @@ fn run(context: &Context<'_>) -> Judgement {
         return Err(Unjudged::skip("NVIDIA's driver is not loaded"));
     }
     let gpus = match context.source.list(CAPABILITIES) {
-        Ok(names) => names,
-        Err(Absence::Missing) => {
-            return Ok(Finding::pass("this driver divides no GPUs"));
-        }
-        absent => {
-            return Ok(Finding::unknown(
-                "the list of capabilities of NVIDIA's driver",
-                &absent,
-            ));
-        }
+        Err(Absence::Missing) => return Ok(Finding::pass("this driver does not support MIG")),
+        names => names.known("the list of capabilities of NVIDIA's driver")?,
     };
     let mut divided = Vec::new();
     for gpu in gpus.iter().filter(|name| name.starts_with("gpu")) {
@@ -44,7 +36,7 @@ fn run(context: &Context<'_>) -> Judgement {
     if divided.is_empty() {
         return Ok(Finding::pass("no GPU is divided"));
     }
-    let mut finding = Finding::info(format!(
+    let finding = Finding::info(format!(
         "{} divided into instances (MIG), which have no peers over NVLink",
         match divided.len() {
             1 => "1 GPU is".to_owned(),
@@ -52,14 +44,11 @@ fn run(context: &Context<'_>) -> Judgement {
         }
     ))
     .fix(
-        Fix::run("Make the GPUs whole", "nvidia-smi -mig 0")
+        Fix::run("Disable MIG", "nvidia-smi -mig 0")
             .persistence(Persistence::Permanent)
             .risk(Risk::Medium, "every process on the GPUs has to end first"),
     );
-    for (path, instances) in divided {
-        finding = finding.evidence(path, instances);
-    }
-    Ok(finding)
+    Ok(finding.evidence_all(divided))
 }
 
 #[cfg(test)]

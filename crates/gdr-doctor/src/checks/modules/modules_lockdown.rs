@@ -45,11 +45,8 @@ fn run(context: &Context<'_>) -> Judgement {
         .and_then(|text| text.split(['[', ']']).nth(1))
         .filter(|level| *level != "none");
     let enforces = matches!(enforced.as_ref().ok().map(String::as_str), Some("Y" | "1"));
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let rejected = (log.iter().flat_map(|text| text.lines()))
-        .find(|line| REJECTIONS.iter().any(|words| line.contains(words)));
-
-    let finding = if let (Some(_), Err(Absence::Missing)) = (rejected, &context.facts().nvidia) {
+    let rejected = context.logged(|line| REJECTIONS.iter().any(|words| line.contains(words)));
+    let finding = if let (Some(_), Err(Absence::Missing)) = (&rejected, &context.facts().nvidia) {
         Finding::fail(
             "the kernel rejected a module for its signature, and NVIDIA's driver is not loaded",
         )

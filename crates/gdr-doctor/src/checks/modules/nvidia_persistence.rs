@@ -21,26 +21,24 @@ fn run(context: &Context<'_>) -> Judgement {
     if facts.nvidia == Err(Absence::Missing) {
         return Err(Unjudged::skip("NVIDIA's driver is not loaded"));
     }
-    let unit = context.text(&format!(
-        "{}/nvidia-persistenced.service",
-        virtual_path::SYSTEMD
-    ));
+    let unit = context.unit("nvidia-persistenced.service");
     let marks = context.source.list(RUN);
     let marked = (marks.as_ref().ok()).is_some_and(|names| {
         names
             .iter()
             .any(|name| name == "socket" || name.ends_with(".pid"))
     });
-    let says =
-        |line: &str| (unit.as_ref().ok()).is_some_and(|unit| unit.lines().any(|it| it == line));
+    let says = |name: &str, value: &str| {
+        (unit.as_ref()).is_ok_and(|unit| unit.property(name) == Some(value))
+    };
     let finding = if marked {
         Finding::pass("nvidia-persistenced is running").evidence(RUN, "in use")
-    } else if says("ActiveState=active") {
+    } else if says("ActiveState", "active") {
         Finding::pass("nvidia-persistenced is running")
             .evidence("nvidia-persistenced.service", "ActiveState=active")
-    } else if facts.container.as_ref().ok() == Some(&Container::Yes) {
+    } else if context.is_container() {
         Finding::skip("this is a container: the host runs nvidia-persistenced")
-    } else if says("LoadState=loaded") {
+    } else if says("LoadState", "loaded") {
         Finding::warn(
             "nvidia-persistenced is installed and does not run: each job initialises the GPUs again",
         )

@@ -25,8 +25,7 @@ fn run(context: &Context<'_>) -> Judgement {
     }
     let facts = context.facts();
     let path = "/proc/driver/nvidia/version";
-    let driver = match &facts.nvidia {
-        Ok(driver) => driver,
+    let driver = match facts.nvidia.by_ref() {
         Err(Absence::Missing) => {
             let finding = Finding::fail("NVIDIA's kernel driver is not loaded")
                 .evidence(path, "is not there")
@@ -38,9 +37,7 @@ fn run(context: &Context<'_>) -> Judgement {
                 finding
             });
         }
-        absent => {
-            return Ok(Finding::unknown("the version of NVIDIA's driver", absent));
-        }
+        driver => driver.known("the version of NVIDIA's driver")?,
     };
     let first_line = context.text(path).ok().unwrap_or_default();
     let first_line = first_line.lines().next().unwrap_or_default().to_owned();
@@ -54,10 +51,8 @@ fn run(context: &Context<'_>) -> Judgement {
         .fix(install())
     };
     let finding = finding.evidence(path, first_line);
-    Ok(match context.text("/proc/sys/kernel/osrelease") {
-        Ok(release) => finding.evidence("/proc/sys/kernel/osrelease", release),
-        _ => finding,
-    })
+    let release = context.text("/proc/sys/kernel/osrelease").ok();
+    Ok(finding.evidence_all(release.map(|it| ("/proc/sys/kernel/osrelease", it))))
 }
 
 /// What the kernel adds to a driver that exports dma-buf.

@@ -32,9 +32,7 @@ fn run(context: &Context<'_>) -> Judgement {
         (Err(Absence::Missing), false) if core == Err(Absence::Missing) => {
             return Err(Unjudged::skip("mlx5_core is not loaded"));
         }
-        (absent, false) => {
-            return Ok(Finding::unknown("which RDMA stack runs", absent));
-        }
+        (absent, false) => return Ok(Finding::unknown("which RDMA stack is loaded", absent)),
     };
     let places = places(context);
     let finding = if places.len() > 1 {

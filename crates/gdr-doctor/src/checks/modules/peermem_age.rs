@@ -25,8 +25,7 @@ fn run(context: &Context<'_>) -> Judgement {
         "the list of loaded modules",
         "no peer-memory module is loaded",
     )?;
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let complaint = (log.iter().flat_map(|log| log.lines())).find(|line| {
+    let complaint = context.logged(|line| {
         line.contains("nv_get_p2p_free_callback")
             || (line.contains("peermem") || line.contains("nv_peer_mem"))
                 && (line.contains("invalid context") || line.contains("invalid page_table"))
@@ -35,14 +34,14 @@ fn run(context: &Context<'_>) -> Judgement {
         Ok(driver) => driver,
         absent => {
             return Ok(match complaint {
-                Some(line) => complained(module, line),
+                Some(line) => complained(module, &line),
                 None => Finding::unknown("the version of NVIDIA's driver", absent),
             });
         }
     };
     let branch = driver.version.0.first().copied().unwrap_or_default();
     let finding = match complaint {
-        Some(line) => complained(module, line),
+        Some(line) => complained(module, &line),
         None if branch >= 510 || branch == 470 => {
             Finding::pass(format!("{module} of driver {driver} has not complained"))
         }

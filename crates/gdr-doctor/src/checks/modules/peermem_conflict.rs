@@ -22,19 +22,11 @@ fn run(context: &Context<'_>) -> Judgement {
         return Err(runner::no_gpu(context));
     }
     let facts = context.facts();
-    if facts.modules.is_err() {
-        return Ok(Finding::unknown(
-            "the list of loaded modules",
-            &facts.modules,
-        ));
-    }
+    facts.modules.by_ref().known("the list of loaded modules")?;
     let new = facts.module("nvidia_peermem").is_ok();
     let old = facts.module(OLD).is_ok();
-    let unit = context.text(&format!("{}/{OLD}.service", virtual_path::SYSTEMD));
-    let enabled = unit
-        .as_ref()
-        .ok()
-        .is_some_and(|unit| unit.lines().any(|line| line == "UnitFileState=enabled"));
+    let unit = context.unit("nv_peer_mem.service");
+    let enabled = unit.is_ok_and(|unit| unit.property("UnitFileState") == Some("enabled"));
     let loaded = match (new, old) {
         (true, true) => "nvidia_peermem and nv_peer_mem",
         (true, false) => "nvidia_peermem",
@@ -55,10 +47,8 @@ fn run(context: &Context<'_>) -> Judgement {
         _ => Finding::pass("at most one peer-memory module is there"),
     };
     let finding = finding.evidence("/proc/modules", loaded);
-    Ok(match (enabled, unit) {
-        (true, Ok(_)) => finding.evidence("nv_peer_mem.service", "enabled"),
-        _ => finding,
-    })
+    let service = enabled.then_some(("nv_peer_mem.service", "enabled"));
+    Ok(finding.evidence_all(service))
 }
 
 fn remove() -> Fix {

@@ -75,7 +75,7 @@ fn load(context: &Context<'_>) -> Fix {
     .then(PeerMemory::enable())
     .effect(Effect::Now)
     .persistence(Persistence::Permanent);
-    if context.facts().container.as_ref().ok() == Some(&Container::Yes) {
+    if context.is_container() {
         fix.risk(Risk::Low, "on the host: a container cannot load modules")
     } else {
         fix

@@ -1,4 +1,4 @@
-use super::ports::{Port, counter};
+use super::ports::{Port, counter, require};
 use crate::checks::prelude::*;
 
 /// What counts links that went down.
@@ -29,15 +29,8 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
         .iter()
         .map(|name| (*name, counter(context, port, name)))
         .collect();
-    if counts
-        .iter()
-        .all(|(_, count)| *count == Err(Absence::Missing))
-    {
-        return Err(Unjudged::skip("it does not count when its link goes down"));
-    }
-    if let Some((_, absent)) = counts.iter().find(|(_, count)| count.is_unknown()) {
-        return Ok(Finding::unknown("how often its link went down", absent));
-    }
+    let none = "its driver does not count link failures";
+    require(&counts, "the count of its link failures", none)?;
     let present = counts.iter().filter_map(|(_, count)| count.as_ref().ok());
     let total = present.fold(0, |sum: u64, count| sum.saturating_add(*count));
     let mut finding = if total == 0 {
@@ -96,10 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_port_is_no_question() {
+    fn what_was_not_collected_is_unknown() {
         let node = example::healthy().not_collected(COUNTER);
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

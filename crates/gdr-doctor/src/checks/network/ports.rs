@@ -59,11 +59,7 @@ impl<'a> Port<'a> {
 
     /// Whether its link is Ethernet: its protocol is RoCE, or iWARP.
     pub(crate) fn is_ethernet(&self) -> bool {
-        self.port
-            .link_layer
-            .as_ref()
-            .ok()
-            .is_some_and(|it| it == "Ethernet")
+        (self.port.link_layer.as_ref().ok()).is_some_and(|it| it == "Ethernet")
     }
 
     /// Whether its link is InfiniBand.
@@ -72,11 +68,7 @@ impl<'a> Port<'a> {
     }
 
     pub(crate) fn is_active(&self) -> bool {
-        self.port
-            .state
-            .as_ref()
-            .ok()
-            .is_some_and(|state| state == "ACTIVE")
+        self.port.is_active()
     }
 
     /// Whether the cable works, whatever else is missing.
@@ -259,6 +251,20 @@ pub(super) fn counter(context: &Context<'_>, port: &Port<'_>, name: &str) -> Dat
     context
         .text(&format!("{}/{name}", port.path))
         .and_then(|text| text.parse().ok().ok_or(Absence::Missing))
+}
+
+/// Refuses a judgement where a driver has none of some counters, or where one is not known.
+pub(super) fn require<L>(
+    counts: &[(L, Datum<u64>)],
+    what: &str,
+    none: &str,
+) -> Result<(), Unjudged> {
+    let mut values = counts.iter().map(|(_, count)| *count);
+    if values.clone().all(|count| count == Err(Absence::Missing)) {
+        return Err(Unjudged::skip(none));
+    }
+    let unknown = values.find(DatumExt::is_unknown);
+    unknown.map_or(Ok(()), |count| count.known(what).map(|_| ()))
 }
 
 /// The healthy example without its Ethernet devices.

@@ -1,4 +1,4 @@
-use super::ports::{Port, counter};
+use super::ports::{Port, counter, require};
 use crate::checks::prelude::*;
 
 /// What counts packets that were lost, late or repeated.
@@ -39,15 +39,8 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let read = |name: &'static str| (name, counter(context, port, &format!("hw_counters/{name}")));
     let loss = LOSS.map(read);
     let congestion = CONGESTION.map(read);
-    if let Some((_, absent)) = loss.iter().find(|(_, count)| count.is_unknown()) {
-        return Ok(Finding::unknown("its count of lost packets", absent));
-    }
-    if loss
-        .iter()
-        .all(|(_, count)| *count == Err(Absence::Missing))
-    {
-        return Err(Unjudged::skip("its driver has no counters of lost packets"));
-    }
+    let none = "its driver has no counters of lost packets";
+    require(&loss, "its count of lost packets", none)?;
     let counted: Vec<(&str, u64)> = (loss.iter().chain(&congestion))
         .filter_map(|(name, count)| Some((*name, *count.as_ref().ok()?)))
         .filter(|(_, count)| *count > 0)
@@ -110,10 +103,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_port_is_no_question() {
+    fn what_was_not_collected_is_unknown() {
         let node = example::healthy().denied(&format!("{COUNTERS}/out_of_sequence"));
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

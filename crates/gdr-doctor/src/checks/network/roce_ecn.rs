@@ -69,7 +69,6 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
@@ -102,10 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+    fn what_was_not_collected_is_unknown() {
         let path = "/sys/class/net/enp6s0np0/ecn/roce_np/enable/3";
         let node = enabled("1\n", "1\n").not_collected(path);
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

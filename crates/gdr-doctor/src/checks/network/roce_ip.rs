@@ -67,7 +67,6 @@ mod tests {
     /// An entry of a GID table that has no address.
     const UNUSED: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
 
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
@@ -106,9 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+    fn what_was_not_collected_is_unknown() {
         let node = example::healthy().without(GIDS).not_collected(GIDS);
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

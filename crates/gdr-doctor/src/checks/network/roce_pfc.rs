@@ -40,7 +40,6 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
@@ -56,11 +55,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+    fn what_was_not_collected_is_unknown() {
         let node = example::healthy()
             .without("/sys/class/net")
             .not_collected("/sys/class/net");
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

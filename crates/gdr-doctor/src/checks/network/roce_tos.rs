@@ -72,7 +72,6 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
@@ -91,8 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+    fn what_was_not_collected_is_unknown() {
         assert_eq!(verdict(&CHECK, &example::healthy().denied(TOS)), Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

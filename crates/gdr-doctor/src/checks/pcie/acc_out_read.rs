@@ -1,4 +1,4 @@
-use super::cpu::{CpuMaker, maker};
+use crate::checks::cpu::{CpuInfo, CpuMaker};
 use crate::checks::prelude::*;
 
 /// ConnectX-5 to ConnectX-7, physical functions.
@@ -38,7 +38,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
             "there is no ConnectX-5, ConnectX-6 or ConnectX-7",
         ));
     }
-    if maker(context).known("the CPU's maker")? != CpuMaker::Amd {
+    if CpuInfo::read(context).known("the CPU's maker")?.maker() != CpuMaker::Amd {
         return Err(Unjudged::skip("it matters with AMD's CPUs only"));
     }
     Ok((concerned.iter())

@@ -47,8 +47,8 @@ fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement
                 .fix(larger_window()),
         );
     };
-    let memory = (context.facts().cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(function.bdf)?.total_memory);
+    let facts = context.facts().gpu(function.bdf);
+    let memory = facts.and_then(|gpu| gpu.total_memory);
     let largest = function.resizable_bars.as_ref().ok().and_then(|bars| {
         let same = bars.iter().find(|it| it.bar == bar.number)?;
         same.largest()

@@ -16,12 +16,7 @@ pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
 /// The ports of a NIC that are up.
 fn active_ports<'a>(nic: &Nic<'a>) -> impl Iterator<Item = &'a RdmaPort> + use<'a> {
     let ports = nic.rdma.into_iter().flat_map(|rdma| &rdma.ports);
-    ports.filter(|port| {
-        port.state
-            .as_ref()
-            .ok()
-            .is_some_and(|state| state == "ACTIVE")
-    })
+    ports.filter(|port| port.is_active())
 }
 
 /// The rate of the fastest of a NIC's ports that are up, in Gb/s.

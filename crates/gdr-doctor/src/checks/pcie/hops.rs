@@ -1,7 +1,7 @@
 //! The links between a function and the root complex.
 
-use gdr_node::pci::{Express, Function, Link};
-use gdr_node::{Absence, Bdf, Datum, DatumExt, Source};
+use gdr_node::pci::{CapabilityId, Express, Function, Link};
+use gdr_node::{Absence, Bdf, Datum, DatumExt};
 
 use crate::context::Context;
 use crate::fix::{Action, Register};
@@ -83,30 +83,20 @@ pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
         .collect()
 }
 
-/// A 16-bit register of a function's PCI Express capability, by its place in the capability.
-fn express_register(source: &dyn Source, function: &Function, offset: u16) -> Option<u16> {
-    let at = function.express.as_ref().ok()?.at?;
-    let bytes = source
-        .read(&format!("/sys/bus/pci/devices/{}/config", function.bdf))
-        .ok()?;
-    let at = usize::from(at.plus(offset).0);
-    let register = bytes.get(at..at + 2)?.try_into().ok()?;
-    Some(u16::from_le_bytes(register))
+/// The Device Control register of a function; `None` where its config space was not read.
+fn device_control(function: &Function) -> Option<u16> {
+    /// The offset in the capability.
+    const DEVICE_CONTROL: u16 = 0x08;
+    let config = function.config.as_ref().ok()?;
+    let at = config.find(CapabilityId::PCI_EXPRESS).ok()?;
+    config.half(at.plus(DEVICE_CONTROL)).ok()
 }
 
-/// Where Device Control is in the capability.
-const DEVICE_CONTROL: u16 = 0x08;
-
-/// Sets the bits `mask` of a function's Device Control to those of `value`, in a way that can be
-/// undone where the register was read.
-pub(super) fn write_device_control(
-    context: &Context<'_>,
-    function: &Function,
-    mask: u16,
-    value: u16,
-) -> Action {
+/// Sets the bits `mask` of a function's Device Control to those of `value`. The change can be
+/// undone if the register was read.
+pub(super) fn write_device_control(function: &Function, mask: u16, value: u16) -> Action {
     let bdf = function.bdf;
-    match express_register(context.source, function, DEVICE_CONTROL) {
+    match device_control(function) {
         Some(was) => Action::WriteConfig {
             bdf,
             register: Register::DeviceControl,

@@ -7,7 +7,6 @@ mod aer;
 mod aspm;
 mod bar1_address;
 mod bar1_size;
-mod cpu;
 pub(super) mod devices;
 mod hops;
 mod irq_affinity;

@@ -26,7 +26,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let all = runner::functions(context)?;
-    if context.facts().machine == Ok(Machine::Virtual) {
+    if context.is_guest() {
         return Err(Unjudged::skip(
             "in a guest the registers of the ports above are made up",
         ));

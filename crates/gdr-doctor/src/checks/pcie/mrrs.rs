@@ -37,7 +37,7 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
+fn judge(_: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
     let express = own_express(function)?.known("its read request size")?;
     let size = express.read_request;
     let verdict = match size {
@@ -56,7 +56,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     let mut finding = Finding::new(verdict, summary)
         .evidence(format!("{} Device Control, MRRS", function.bdf), size);
     if size < 4096 {
-        finding = finding.fix(enlarge(context, function));
+        finding = finding.fix(enlarge(function));
     }
     Ok(finding)
 }
@@ -73,8 +73,8 @@ fn is_fast(nic: &Nic<'_>, function: &Function) -> bool {
     }
 }
 
-fn enlarge(context: &Context<'_>, function: &Function) -> Fix {
-    let action = write_device_control(context, function, MASK, LARGEST);
+fn enlarge(function: &Function) -> Fix {
+    let action = write_device_control(function, MASK, LARGEST);
     Fix::now("Let the NIC read 4096 bytes at a time", action).risk(
         Risk::Low,
         "other devices on the same path wait a little longer for theirs",

@@ -1,6 +1,6 @@
-use super::cpu::{CpuMaker, maker};
 use super::devices::fastest_port;
 use super::hops::{own_express, write_device_control};
+use crate::checks::cpu::{CpuInfo, CpuMaker};
 use crate::checks::prelude::*;
 
 /// Bit 4 of Device Control.
@@ -37,7 +37,8 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     if express.relaxed_ordering {
         return Ok(Finding::pass("it may relax the order of its writes").evidence(name, "on"));
     }
-    let strict = matches!(maker(context), Ok(CpuMaker::Amd | CpuMaker::Arm));
+    let maker = CpuInfo::read(context).map(|cpu| cpu.maker());
+    let strict = matches!(maker, Ok(CpuMaker::Amd | CpuMaker::Arm));
     let rate = fastest_port(nic).unwrap_or(0);
     let finding = if strict && rate >= FAST {
         Finding::warn(format!(
@@ -46,7 +47,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     } else {
         Finding::info("it must keep its writes in order")
     };
-    let mut finding = finding.evidence(name, "off").fix(allow(context, function));
+    let mut finding = finding.evidence(name, "off").fix(allow(function));
     let params = context.text("/proc/driver/nvidia/params").ok();
     let mode = params.as_deref().and_then(|text| {
         text.lines()
@@ -61,8 +62,8 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     Ok(finding)
 }
 
-fn allow(context: &Context<'_>, function: &Function) -> Fix {
-    let action = write_device_control(context, function, ENABLE, ENABLE);
+fn allow(function: &Function) -> Fix {
+    let action = write_device_control(function, ENABLE, ENABLE);
     Fix::now("Let the NIC relax the order of its writes", action).risk(
         Risk::Medium,
         "where the kernel took the right away because of a root port's fault, data may arrive out \

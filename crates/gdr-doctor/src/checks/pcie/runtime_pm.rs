@@ -19,10 +19,9 @@ pub(super) const CHECK: Check = Check {
 fn judge(context: &Context<'_>, function: &Function) -> Judgement {
     let path = |name: &str| format!("/sys/bus/pci/devices/{}/{name}", function.bdf);
     let status = match context.text(&path("power/runtime_status")) {
-        Ok(status) => status,
         // A kernel without runtime power management has no such file.
         Err(Absence::Missing) => return Ok(Finding::pass("this kernel does not suspend it")),
-        absent => return Ok(Finding::unknown("whether it is suspended", &absent)),
+        status => status.known("whether it is suspended")?,
     };
     if !matches!(status.as_str(), "suspended" | "suspending") {
         return Ok(

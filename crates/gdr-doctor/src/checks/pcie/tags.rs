@@ -68,7 +68,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     } else {
         Finding::info("it uses 5-bit tags: 32 reads may be under way")
     };
-    let action = write_device_control(context, function, ENABLE, ENABLE);
+    let action = write_device_control(function, ENABLE, ENABLE);
     Ok(finding
         .evidence(name, "5-bit")
         .fix(Fix::now("Let the NIC use 8-bit tags", action).risk(

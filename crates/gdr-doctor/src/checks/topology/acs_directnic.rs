@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use gdr_node::pci::AcsBits;
 
-use super::{direct, is_guest};
+use super::direct;
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -63,7 +63,7 @@ const GRACE: [DeviceId; 3] = [DeviceId(0x22b1), DeviceId(0x22b2), DeviceId(0x22b
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     context.inventory.tree.by_ref().known("the PCI tree")?;
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip("in a guest the ports of the host decide"));
     }
     let paths = direct::paths(context);

@@ -5,7 +5,7 @@ use gdr_node::topology::{Ancestor, Note};
 
 use super::iommu::{Domain, domain};
 use super::redirect::{self, Fault};
-use super::{direct, is_guest, is_handed};
+use super::{direct, is_handed};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -37,7 +37,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip(
             "in a guest the ports of the host decide, which are not to be seen here",
         ));

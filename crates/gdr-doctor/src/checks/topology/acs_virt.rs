@@ -1,7 +1,7 @@
 use gdr_node::pci::{AcsBits, PortType};
 use gdr_node::topology::Relation;
 
-use super::{is_guest, is_handed};
+use super::is_handed;
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -35,7 +35,7 @@ const MOST: usize = 64;
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let inventory = context.inventory;
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip(
             "this is a guest: on its host ATS has to be on at the NIC and Direct Translated at \
              its port",

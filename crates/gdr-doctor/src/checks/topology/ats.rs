@@ -1,5 +1,5 @@
 use super::iommu::{Domain, domain};
-use super::{is_guest, is_handed};
+use super::is_handed;
 use crate::checks::prelude::*;
 use crate::gpudirect_support::dma_functions;
 
@@ -27,7 +27,7 @@ pub(super) const CHECK: Check = Check {
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let inventory = context.inventory;
     let tree = inventory.tree.by_ref().known("the PCI tree")?;
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip("in a guest the host decides about ATS"));
     }
     let findings = runner::each(tree.functions(), |function| {

@@ -1,4 +1,4 @@
-use super::{direct, is_guest, is_handed};
+use super::{direct, is_handed};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -23,7 +23,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let tree = context.inventory.tree.by_ref().known("the PCI tree")?;
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip("in a guest the groups of the host decide"));
     }
     let group = |bdf: Bdf| context.fact(bdf, |function| function.iommu_group);

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use gdr_node::RdmaPort;
+
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -132,12 +134,7 @@ fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
         .collect();
     let is_up = |nic: &Nic<'_>| {
         let port = nic.rdma.and_then(|rdma| rdma.ports.first());
-        port.is_some_and(|port| {
-            port.state
-                .as_ref()
-                .ok()
-                .is_some_and(|state| state == "ACTIVE")
-        })
+        port.is_some_and(RdmaPort::is_active)
     };
     nics.iter()
         .filter(|nic| !used.contains(&nic.bdf) && is_up(nic))

@@ -1,6 +1,6 @@
 use gdr_node::topology::Ancestor;
 
-use super::is_guest;
+use crate::checks::cpu::{CpuInfo, CpuMaker};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -30,7 +30,7 @@ const ARROW_LAKE: [u32; 3] = [0xb5, 0xc5, 0xc6];
 
 fn run(context: &Context<'_>) -> Judgement {
     let pairs = runner::pairs(context)?;
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip(
             "in a guest the host's CPU is not to be judged",
         ));
@@ -43,20 +43,13 @@ fn run(context: &Context<'_>) -> Judgement {
             "each GPU and its NICs are below one switch: the CPU is not crossed",
         ));
     };
-    let cpu = context.text("/proc/cpuinfo");
-    let text = cpu.by_ref().known("the CPU")?;
-    let field = |name: &str| {
-        text.lines()
-            .filter_map(|line| line.split_once(':'))
-            .find(|(key, _)| key.trim() == name)
-            .map(|(_, value)| value.trim())
-    };
-    let called = field("model name").unwrap_or("this CPU");
-    let intel = field("vendor_id") == Some("GenuineIntel");
+    let cpu = CpuInfo::read(context).known("the CPU")?;
+    let called = cpu.field("model name").unwrap_or("this CPU");
+    let intel = cpu.maker() == CpuMaker::Intel;
     let desktop = intel && called.contains("Core") && !called.contains("Xeon");
     let arrow_lake = desktop
-        && field("cpu family") == Some("6")
-        && (field("model").and_then(|model| model.parse().ok()))
+        && cpu.field("cpu family") == Some("6")
+        && (cpu.field("model").and_then(|model| model.parse().ok()))
             .is_some_and(|model| ARROW_LAKE.contains(&model));
     let way = format!("{} - {}", first.gpu.index, first.nic.name);
     let (verdict, summary) = if arrow_lake {

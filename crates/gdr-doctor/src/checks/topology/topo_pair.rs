@@ -1,6 +1,6 @@
 use gdr_node::topology::{NcclClass, Note, SmiClass};
 
-use super::{is_guest, slots};
+use super::slots;
 use crate::checks::prelude::*;
 use crate::gpudirect_support::model;
 
@@ -60,7 +60,7 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
             Verdict::Pass,
             format!("{names} over the chip-to-chip link to the CPU ({class} by PCI)"),
         ),
-        _ if is_guest(context) && note(|note| *note == Note::FlatBus) => (
+        _ if context.is_guest() && note(|note| *note == Note::FlatBus) => (
             Verdict::Info,
             format!("{names} at {class}, and the guest's tree is not the machine's"),
         ),

@@ -218,7 +218,7 @@ impl Record {
             self.named.push(kind);
         }
         if kind == Kind::Express {
-            self.function.express = Ok(express::begin(at, name));
+            self.function.express = Ok(express::begin(name));
         }
         self.capability = Some((at, kind));
     }

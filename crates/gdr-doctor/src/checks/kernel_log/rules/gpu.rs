@@ -6,7 +6,6 @@ use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rule};
 use super::super::xid;
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::finding::Finding;
 use crate::fix::{Fix, Risk};
@@ -17,7 +16,6 @@ pub(in crate::checks::kernel_log) const XID: Check = Check {
     title: "no GPU has reported an error (Xid)",
     why: "NVIDIA's driver logs errors of GPUs as numbered Xid messages. Some are faults of a \
           program, others of the GPU: after those no transfer can be trusted.",
-    inputs: INPUTS,
     criteria: "by the number: fail for those that need a reset or a power cycle, warn for those of \
           programs and links, info for the rest. pass: none. unknown: the log may not be read.",
     sources: &[
@@ -44,7 +42,6 @@ pub(in crate::checks::kernel_log) const SXID: Check = Check {
     title: "no NVSwitch has reported an error (SXid)",
     why: "An NVSwitch logs its errors as SXid messages. Fatal ones end every program that uses \
           NVLink until the GPUs are reset.",
-    inputs: INPUTS,
     criteria: "fail: a fatal one. warn: another. pass: none. unknown: the log may not be read.",
     sources: &["NVIDIA Fabric Manager user guide: NVSwitch SXids"],
     scope: Scope::Log(&Rule {
@@ -63,7 +60,6 @@ pub(in crate::checks::kernel_log) const NCCL_SEGFAULT: Check = Check {
     title: "no program has crashed in NCCL",
     why: "A crash in libnccl.so is one of a program: of NCCL, of a plugin, or of how it was \
           called. It says nothing of the node.",
-    inputs: INPUTS,
     criteria: "info: such a message. pass: none. unknown: the log may not be read.",
     sources: &["https://github.com/leptonai/gpud (NCCL matcher)"],
     workloads: &[Workload::Nccl],
@@ -83,7 +79,6 @@ pub(in crate::checks::kernel_log) const DRIVER_MISMATCH: Check = Check {
     title: "programs use libraries of the driver that is loaded",
     why: "The driver's module refuses programs whose libraries come from another version: NVML and \
           CUDA do not start for them.",
-    inputs: INPUTS,
     criteria: "warn: such a message. pass: none. unknown: the log may not be read.",
     sources: &["NVIDIA driver README: common problems"],
     symptom_of: &["nvidia.userspace_match"],
@@ -111,7 +106,6 @@ pub(in crate::checks::kernel_log) const BAR_UNASSIGNED: Check =
         title: "firmware gave every BAR of the GPUs addresses",
         why: "A GPU with a large BAR1 needs addresses above 4 GiB. Without them its driver does \
               not start, or works without the BAR.",
-        inputs: INPUTS,
         criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
         sources: &["NVIDIA driver README: common problems"],
         symptom_of: &["bar1.size", "gpu.present"],

@@ -3,7 +3,6 @@
 use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rule};
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::finding::Finding;
 use crate::fix::{Fix, Risk};
@@ -14,7 +13,6 @@ pub(in crate::checks::kernel_log) const ACCESS_REG: Check = Check {
     title: "the NIC's firmware answers queries of registers",
     why: "Some functions may not read registers that tools ask for. The message is harmless and \
           comes with every query.",
-    inputs: INPUTS,
     criteria: "info: such a message. pass: none. unknown: the log may not be read.",
     sources: &["https://github.com/leptonai/gpud (ACCESS_REG matcher)"],
     workloads: Workload::RDMA,
@@ -35,7 +33,6 @@ pub(in crate::checks::kernel_log) const NIC_COMMAND: Check = Check {
     title: "the NIC's firmware makes every queue and memory key that is asked for",
     why: "A program gets an error (often \"Cannot allocate memory\") where the firmware refuses to \
           make a queue or a key: they are used up, or firmware and library do not fit.",
-    inputs: INPUTS,
     criteria: "warn: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/cmd.c",
@@ -68,7 +65,6 @@ pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
     title: "no NIC has reported bad health",
     why: "NICs report heat, cables and faults of their firmware to the driver, which logs them. \
           Too little power of a slot is judged by pci.slotpower.",
-    inputs: INPUTS,
     criteria: "fail: health compromised or a fatal error of firmware. warn: too hot. info: a cable \
           that was pulled. pass: none. unknown: the log may not be read.",
     sources: &[

@@ -5,7 +5,6 @@ use regex::Captures;
 use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rate, Rule};
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::context::Context;
 use crate::finding::Finding;
@@ -19,7 +18,6 @@ pub(in crate::checks::kernel_log) const PEERMEM_SYMBOL: Check = Check {
     why: "The peer-memory module registers itself with ib_core by a function that in-box ib_core \
           does not have, and that changes when OFED is installed again. It then cannot be loaded: \
           \"Invalid argument\".",
-    inputs: INPUTS,
     criteria: "fail: such a message. info: one, and a peer-memory module is loaded now or every \
           GPU and NIC can do without one by dma-buf. pass: none. unknown: the log may not be read.",
     sources: &[
@@ -60,7 +58,6 @@ pub(in crate::checks::kernel_log) const DRIVER_SYMBOL: Check = Check {
     title: "modules that use the NVIDIA driver were built against the one that is loaded",
     why: "gdrdrv, nvidia_peermem and nvidia_fs use functions of the driver whose versions change \
           with it. They are refused after the driver was updated, and before it is loaded.",
-    inputs: INPUTS,
     criteria: "warn: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "https://github.com/NVIDIA/gdrcopy/issues/13",
@@ -94,7 +91,6 @@ pub(in crate::checks::kernel_log) const PEERMEM_CONTEXT: Check = Check {
     title: "the peer-memory module frees what it registered",
     why: "Old peer-memory modules race when a registration ends together with its program: they \
           log \"invalid context\" over and over, and may leave pages pinned.",
-    inputs: INPUTS,
     criteria: "warn: three or more within a minute. info: fewer. pass: none. unknown: the log may \
           not be read.",
     sources: &[
@@ -131,7 +127,6 @@ pub(in crate::checks::kernel_log) const DMABUF_TOPOLOGY: Check = Check {
     title: "no chipset has kept GPU memory from being shared by dma-buf",
     why: "The driver refuses to share GPU memory with a NIC where they have no common switch and \
           the chipset is not known to forward traffic between its ports.",
-    inputs: INPUTS,
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &["open-gpu-kernel-modules: kernel-open/nvidia/nv-dmabuf.c"],
     workloads: Workload::RDMA,
@@ -171,7 +166,6 @@ pub(in crate::checks::kernel_log) const DMABUF_FORCE_PCIE: Check = Check {
     title: "dma-buf over PCI Express has the IOMMU groups that it needs",
     why: "On platforms where a NIC has a path of its own to the GPU, the driver shares memory over \
           it only if both are in one IOMMU group.",
-    inputs: INPUTS,
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "open-gpu-kernel-modules: kernel-open/nvidia/nv-dmabuf.c",
@@ -205,7 +199,6 @@ pub(in crate::checks::kernel_log) const DMABUF_STRUCT_PAGE: Check = Check {
     title: "the NIC's driver takes GPU memory by dma-buf",
     why: "A NIC's driver must say that it can reach memory of other devices. One that does not is \
           too old for dma-buf of GPUs.",
-    inputs: INPUTS,
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "open-gpu-kernel-modules: kernel-open/nvidia/nv-dmabuf.c",
@@ -235,7 +228,6 @@ pub(in crate::checks::kernel_log) const UMEM: Check = Check {
     title: "no registration of memory has failed in the NIC's driver",
     why: "The NIC's driver could not pin what a program registered. For GPU memory that means that \
           no peer-memory module took it, or that the window to the GPU's memory is full.",
-    inputs: INPUTS,
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/infiniband/hw/mlx5/mr.c",

@@ -5,7 +5,6 @@ use regex::Captures;
 use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rule};
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::finding::Finding;
 use crate::fix::{Action, Fix, Risk};
@@ -17,7 +16,6 @@ pub(in crate::checks::kernel_log) const AER: Check = Check {
     why: "An uncorrected error, or a port that was shut down to contain one (DPC), costs the \
           transfer and often the device. Functions that are neither a GPU nor a NIC nor above one \
           do not matter here.",
-    inputs: INPUTS,
     criteria: "fail: one on a GPU, a NIC or a bridge above one. info: one elsewhere. pass: none. \
           unknown: the log may not be read.",
     sources: &[
@@ -62,7 +60,6 @@ pub(in crate::checks::kernel_log) const IOMMU_FAULT: Check = Check {
     title: "the IOMMU has blocked no GPU and no NIC",
     why: "A fault that names a GPU or a NIC is an access to a peer that the IOMMU did not let \
           through: the transfer fails or hangs.",
-    inputs: INPUTS,
     criteria: "fail: one of a GPU or a NIC. info: one of another device. pass: none. unknown: the \
           log may not be read.",
     sources: &[
@@ -107,7 +104,6 @@ pub(in crate::checks::kernel_log) const PCIE_BANDWIDTH: Check = Check {
     title: "no device was found behind a link that is narrower or slower than it",
     why: "The kernel names the narrowest link above a device that could do more. Slots share lanes \
           by design; link.bottleneck judges whether a NIC's port is faster than its links.",
-    inputs: INPUTS,
     criteria: "info: such a message. pass: none. unknown: the log may not be read.",
     sources: &["Linux drivers/pci/pci.c: __pcie_print_link_status"],
     workloads: Workload::RDMA,
@@ -132,7 +128,6 @@ pub(in crate::checks::kernel_log) const LOCKDOWN: Check = Check {
     title: "the kernel has refused no module and no setting",
     why: "With Secure Boot the kernel takes only modules that are signed with a key it knows, and \
           keeps programs from writing registers of devices.",
-    inputs: INPUTS,
     criteria: "warn: a module or a write was refused. info: a module without a known signature was \
           loaded all the same. pass: none. unknown: the log may not be read.",
     sources: &[
