@@ -3,14 +3,14 @@ use crate::context::Unit;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("fabricmanager"),
-    title: "the fabric manager of NVSwitch machines runs",
-    why: "GPUs joined by NVSwitch refuse CUDA with error 802 (system not yet initialized) until \
-          the fabric manager, of the driver's own version, has set the switches up.",
+    title: "the fabric manager runs on a machine with NVSwitch",
+    why: "On a machine with NVSwitch, CUDA fails with error 802 (system not yet initialized) until \
+          the fabric manager has configured the switches. Its version must be the driver's.",
     inputs: "PCI functions of vendor 0x10de and class 0x0680xx; \
-          /run/nvidia-fabricmanager/nv-fabricmanager.pid; the unit nvidia-fabricmanager.service; \
-          what CUDA answers.",
-    criteria: "pass: running, or CUDA works. fail: not, or CUDA answers that the system is not \
-          initialized. skip: no NVSwitch, or a container where CUDA was not asked.",
+             /run/nvidia-fabricmanager/nv-fabricmanager.pid; the unit \
+             nvidia-fabricmanager.service; the error that CUDA returns.",
+    criteria: "pass: it runs, or CUDA works. fail: it does not run, or CUDA returns error 802. \
+               skip: no NVSwitch, or a container in which CUDA was not called.",
     sources: &[
         "NVIDIA Fabric Manager user guide",
         "https://github.com/pytorch/pytorch/issues/35710",
@@ -47,13 +47,13 @@ fn run(context: &Context<'_>) -> Judgement {
         format!("ActiveState={state}")
     });
     let finding = if let Some(error) = refused {
-        stopped("CUDA answers that the NVSwitch fabric is not set up").evidence("CUDA", error)
+        stopped("CUDA reports that the NVSwitch fabric is not configured").evidence("CUDA", error)
     } else if active || pid.is_ok() {
         Finding::pass("the fabric manager runs")
     } else if answers(context) {
-        Finding::pass("CUDA works, so the fabric manager has set the switches up")
+        Finding::pass("CUDA works, so the fabric manager has configured the switches")
     } else if context.is_container() {
-        Finding::skip("this is a container: the host runs the fabric manager")
+        Finding::skip("in a container the fabric manager runs on the host")
     } else if unit.is_unknown() && pid.is_unknown() {
         Finding::unknown("whether the fabric manager runs", &unit)
     } else {
@@ -65,7 +65,7 @@ fn run(context: &Context<'_>) -> Judgement {
         .evidence(PID, pid.shown()))
 }
 
-/// Whether CUDA shows GPUs, which it does not before the fabric is set up.
+/// Whether CUDA lists GPUs, which it does only after the fabric is configured.
 fn answers(context: &Context<'_>) -> bool {
     (context.facts().cuda.as_ref().ok())
         .is_some_and(|cuda| cuda.error.is_none() && !cuda.devices.is_empty())
@@ -74,11 +74,11 @@ fn answers(context: &Context<'_>) -> bool {
 fn stopped(summary: &str) -> Finding {
     Finding::fail(summary).fix(
         Fix::run(
-            "Run the fabric manager, of the driver's version, now and at every boot",
+            "Start the fabric manager of the driver's version, now and at every boot",
             "systemctl enable --now nvidia-fabricmanager",
         )
         .persistence(Persistence::Permanent)
-        .risk(Risk::Low, "jobs on the GPUs are disturbed if any run"),
+        .risk(Risk::Low, "running jobs on the GPUs may fail"),
     )
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_judged_by_what_cuda_answers() {
+    fn a_container_passes_if_cuda_works_and_is_skipped_otherwise() {
         let container = with_nvswitch().file("/.dockerenv", "");
         assert_eq!(verdict(&CHECK, &container), Skip);
         let works = container.file(
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cuda_answers_counts_more() {
+    fn error_802_of_cuda_fails_although_the_manager_runs() {
         let node = with_nvswitch().file(PID, "77\n").file(
             virtual_path::CUDA_DEVICES,
             "{\"error\":\"cuInit failed: CUDA_ERROR_SYSTEM_NOT_READY\",\"devices\":[]}",
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn without_nvswitches_nothing_is_judged() {
+    fn a_node_without_nvswitch_is_skipped() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
         let unread = with_nvswitch().not_collected(UNIT).not_collected(PID);
         assert_eq!(verdict(&CHECK, &unread), Unknown);

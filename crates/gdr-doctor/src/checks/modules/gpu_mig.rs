@@ -2,11 +2,11 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.mig"),
-    title: "the GPUs are whole",
-    why: "A GPU that is divided (MIG) has no NVLink and no peers of its own; each part has a part \
-          of the window to its memory. GPUDirect RDMA works with some parts only.",
+    title: "no GPU is divided into instances (MIG)",
+    why: "A GPU in MIG mode has no NVLink, and each of its instances has only a part of BAR1. \
+          GPUDirect RDMA works with some instance profiles only.",
     inputs: "/proc/driver/nvidia/capabilities/gpu*/mig/gi*.",
-    criteria: "pass: no GPU instance. info: there are some. skip: the driver is not loaded.",
+    criteria: "pass: no GPU instance. info: GPU instances exist. skip: the driver is not loaded.",
     sources: &["NVIDIA Multi-Instance GPU user guide, capabilities in /proc"],
     scope: Scope::Node(run),
     ..super::CHECK
@@ -37,7 +37,7 @@ fn run(context: &Context<'_>) -> Judgement {
         return Ok(Finding::pass("no GPU is divided"));
     }
     let finding = Finding::info(format!(
-        "{} divided into instances (MIG), which have no peers over NVLink",
+        "{} divided into instances (MIG), which have no NVLink",
         match divided.len() {
             1 => "1 GPU is".to_owned(),
             n => format!("{n} GPUs are"),
@@ -57,7 +57,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn whole_gpus_pass_and_divided_ones_are_worth_knowing() {
+    fn whole_gpus_pass_and_divided_ones_are_info() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let divided = example::healthy().file(
             "/proc/driver/nvidia/capabilities/gpu3/mig/gi1/access",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_nothing_is_judged() {
+    fn a_node_without_the_driver_is_skipped() {
         let none = example::healthy().without("/proc/driver/nvidia/version");
         assert_eq!(verdict(&CHECK, &none), Skip);
     }
