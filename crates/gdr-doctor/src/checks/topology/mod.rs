@@ -21,7 +21,7 @@ mod topo_numa;
 mod topo_p2p_chipset;
 mod topo_pair;
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::Topology,
     workloads: Workload::RDMA,
@@ -43,7 +43,7 @@ pub(super) const CHECKS: &[&Check] = &[
     &ats::CHECK,
 ];
 
-/// Whether a device is bound to a driver that hands it to guests.
+/// Whether a device is bound to a driver that assigns it to guests.
 fn is_handed(context: &Context<'_>, bdf: Bdf) -> bool {
     let function = context.function(bdf);
     let driver = function.and_then(|function| function.driver.as_ref().ok());
