@@ -22,7 +22,7 @@ mod roce_mtu;
 mod roce_pfc;
 mod roce_tos;
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::Network,
     workloads: Workload::RDMA,

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::finding::Subject;
 use crate::runner::{Known, Unjudged};
 
-/// A port, and the device that it is of.
+/// A port and its device.
 #[derive(Clone, Debug)]
 pub(crate) struct Port<'a> {
     /// The device's name.
@@ -20,20 +20,20 @@ pub(crate) struct Port<'a> {
     pub(crate) path: String,
 }
 
-/// An entry of a port's GID table that is not empty.
+/// A non-empty entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
     pub(crate) index: u32,
     pub(crate) address: Ipv6Addr,
     /// `RoCE v2`, or `IB/RoCE v1`.
     pub(crate) version: Option<String>,
-    /// The interface that it belongs to.
+    /// The interface of its address.
     pub(crate) netdev: Option<String>,
 }
 
 impl Gid {
-    /// Whether packets to it can pass a router: an IPv4 address, or an IPv6 address of more than
-    /// the link.
+    /// Whether packets to it are routable: an IPv4 address, or an IPv6 address that is not
+    /// link-local.
     pub(crate) fn is_routable(&self) -> bool {
         self.is_ipv4() || !self.address.is_unicast_link_local()
     }
@@ -57,7 +57,7 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// Whether its link is Ethernet: its protocol is RoCE, or iWARP.
+    /// Whether its link is Ethernet, so that its protocol is RoCE or iWARP.
     pub(crate) fn is_ethernet(&self) -> bool {
         (self.port.link_layer.as_ref().ok()).is_some_and(|it| it == "Ethernet")
     }
@@ -71,18 +71,18 @@ impl<'a> Port<'a> {
         self.port.is_active()
     }
 
-    /// Whether the cable works, whatever else is missing.
+    /// Whether the physical link works.
     pub(crate) fn is_linked(&self) -> bool {
         (self.port.physical_state.as_ref().ok()).is_some_and(|state| state == "LinkUp")
     }
 
-    /// Whether jobs would go by it: no NIC is nearer to some GPU; or no GPU is known.
+    /// Whether its NIC is the nearest of a GPU, or no GPU is known.
     pub(crate) fn serves_a_gpu(&self, context: &Context<'_>) -> bool {
         let pairs = context.nearest_pairs();
         pairs.is_empty() || pairs.iter().any(|pair| pair.nic.name == self.device)
     }
 
-    /// The bond that its interface is part of, whose addresses count.
+    /// The bond of its interface. The bond then has the addresses.
     pub(crate) fn bond(&self, context: &Context<'_>) -> Option<String> {
         let netdev = self.netdev(context)?;
         let path = format!("/sys/class/net/{}/master", netdev.name);
@@ -94,29 +94,29 @@ impl<'a> Port<'a> {
         gigabits(self.port.rate.as_ref().ok()?)
     }
 
-    /// The board that the device is of, or its model.
+    /// The board ID of the device, or its model.
     pub(crate) fn board(&self, context: &Context<'_>) -> Option<String> {
         let model = |_| context.text(&format!("/sys/class/infiniband/{}/hca_type", self.device));
         let board = self.rdma.board.clone().or_else(model);
         board.ok()
     }
 
-    /// The interface of the port, where it is known.
+    /// The interface of the port; unknown if it is not found.
     pub(crate) fn interface<'b>(&self, context: &Context<'b>) -> Result<&'b Netdev, Unjudged> {
         let missing = || (context.inventory.netdevs.by_ref()).and(Err(Absence::Missing));
         (self.netdev(context).map_or_else(missing, Ok)).known("its interface")
     }
 
-    /// Its GIDs, without the empty entries of the table. Where an entry or its type cannot be
-    /// read, neither can the table: the one that is not seen may be the one that matters.
+    /// Its GIDs, without the empty entries of the table. Absent if an entry or its type is not
+    /// readable, since that entry may be the one that matters.
     pub(crate) fn gids(&self, context: &Context<'_>) -> Datum<Vec<Gid>> {
         let path = &self.path;
         let indices = match context.source.list(&format!("{path}/gids")) {
             Ok(indices) => indices,
             absent => return absent.map(|_| Vec::new()),
         };
-        // Each entry has a file in every directory, so an index that only another one has was left
-        // out of a capture.
+        // Each entry has a file in every directory. If an index is in one directory only, the
+        // capture has left out the other file.
         let types = context.source.list(&format!("{path}/gid_attrs/types"));
         let types = types.ok().unwrap_or_default();
         if types.iter().any(|index| !indices.contains(index)) {
@@ -134,7 +134,7 @@ impl<'a> Port<'a> {
             else {
                 continue;
             };
-            // The table of InfiniBand may hold a prefix without a GUID.
+            // The table of an InfiniBand port may have a prefix without a GUID.
             if address.is_unspecified() || address.segments()[4..] == [0; 4] {
                 continue;
             }
@@ -153,8 +153,8 @@ impl<'a> Port<'a> {
         Ok(gids)
     }
 
-    /// The interface of the port: the one on the same port of the same function, else the one
-    /// that its GIDs belong to.
+    /// The interface of the port: that of the same port of the same function, else that of its
+    /// GIDs.
     pub(crate) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
         let all = context.inventory.netdevs.as_ref().ok()?;
         let same = self.rdma.netdevs(all);
@@ -173,20 +173,20 @@ impl<'a> Port<'a> {
     }
 }
 
-/// The ports that a check is about.
+/// The ports that a check examines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// All of them.
     Every,
-    /// Those that are up, or whose state is not known.
+    /// Those that are active or whose state is not known.
     NotDown,
-    /// Those that are up.
+    /// Those that are active.
     Active,
-    /// Those of Ethernet that are up.
+    /// Active Ethernet ports.
     ActiveEthernet,
-    /// Those of InfiniBand that are up.
+    /// Active InfiniBand ports.
     ActiveInfiniband,
-    /// Those of InfiniBand that have a link.
+    /// InfiniBand ports with a link.
     LinkedInfiniband,
 }
 
@@ -205,20 +205,20 @@ impl Which {
         }
     }
 
-    /// Why a check does not apply where no port is one of them.
+    /// The reason of the skip if there is no such port.
     pub(crate) const fn none(self) -> &'static str {
         match self {
-            Self::Every => "there is no port of an RDMA device",
-            Self::NotDown => "no port is up",
-            Self::Active => "no port of an RDMA device is up",
-            Self::ActiveEthernet => "no Ethernet port of an RDMA device is up",
-            Self::ActiveInfiniband => "no InfiniBand port is up",
+            Self::Every => "no RDMA device has a port",
+            Self::NotDown => "no port is active",
+            Self::Active => "no port of an RDMA device is active",
+            Self::ActiveEthernet => "no Ethernet port of an RDMA device is active",
+            Self::ActiveInfiniband => "no InfiniBand port is active",
             Self::LinkedInfiniband => "no InfiniBand port has a link",
         }
     }
 }
 
-/// Every port that matters. Devices that are no PCI functions count where there are no others.
+/// Every port of the report. Software devices count only if there are no others.
 pub(crate) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Unjudged> {
     let all = context.inventory.rdma.by_ref().known_or_skip(
         "the list of RDMA devices",
@@ -253,7 +253,7 @@ pub(super) fn counter(context: &Context<'_>, port: &Port<'_>, name: &str) -> Dat
         .and_then(|text| text.parse().ok().ok_or(Absence::Missing))
 }
 
-/// Refuses a judgement where a driver has none of some counters, or where one is not known.
+/// Skips a port without any of some counters; unknown if one of them is not readable.
 pub(super) fn require<L>(
     counts: &[(L, Datum<u64>)],
     what: &str,
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gids_are_read_without_empty_ones() {
+    fn gids_are_read_without_empty_entries() {
         let node = example::healthy();
         let inventory = Inventory::read(&node);
         let context = Context::new(&node, &inventory);
