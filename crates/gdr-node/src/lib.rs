@@ -1,8 +1,8 @@
 //! The hardware of a node: its PCI tree, NUMA nodes, GPUs and RDMA devices, and the distances
 //! between them.
 //!
-//! This crate reads and computes. It never changes a node and gives no verdicts. It reads through
-//! one trait, [`Source`], which is implemented by the running machine ([`ThisNode`]), by a directory
+//! This crate reads and computes. It never changes a node and has no verdicts. It reads through one
+//! trait, [`Source`], which is implemented by the running machine ([`ThisNode`]), by a directory
 //! laid out like a node's root ([`LiveRoot`]), by an [`archive`] and by [`MemorySource`] for tests.
 //! Each fact is a [`Datum`]: a value, or the reason why the value is not known.
 //!

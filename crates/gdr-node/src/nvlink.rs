@@ -21,7 +21,7 @@ pub struct NvLinks {
 /// The NVLinks of a node; empty if NVML did not report them.
 ///
 /// The number between two GPUs is that of their direct links. Two GPUs without direct links that
-/// both have links to switches get the lesser number of those, as nvidia-smi counts.
+/// both have links to switches get the lesser number of those, as in nvidia-smi.
 pub(crate) fn read(source: &dyn Source) -> Vec<NvLinks> {
     Probe::read(source, virtual_path::NVML_DEVICES).map_or_else(|_| Vec::new(), |it| between(&it))
 }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn straight_links_count_for_their_pair_alone() {
+    fn direct_links_count_for_their_pair_only() {
         let found = links(
             "{\"pci\":\"0000:01:00.0\",\"nvlinks\":[{\"kind\":\"gpu\",\"pci\":\"0000:02:00.0\"},\
              {\"kind\":\"gpu\",\"pci\":\"0000:02:00.0\"},{\"kind\":\"other\"}]},\

@@ -66,7 +66,7 @@ pub struct RdmaPort {
 pub struct RdmaDevice {
     /// Its name: `mlx5_0`.
     pub name: String,
-    /// The PCI function it is; [`Absence::Missing`] for one made of software.
+    /// Its PCI function; [`Absence::Missing`] for a software device.
     pub function: Datum<Bdf>,
     /// The version of its firmware.
     pub firmware: Datum<String>,
@@ -121,8 +121,8 @@ impl RdmaDevice {
         })
     }
 
-    /// The interfaces that are the same hardware: on the same function, and where the function
-    /// has more than one port, on one of this device's.
+    /// The interfaces of the same hardware: on the same function and, if it has several ports, on a
+    /// port of this device.
     pub fn netdevs<'a>(&self, all: &'a [Netdev]) -> Vec<&'a Netdev> {
         let function = self.function.as_ref().ok();
         let same = |netdev: &&Netdev| {
@@ -190,8 +190,8 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The PCI function that a class device is: the last address on the way to its `device`, which
-/// may itself be something below the function (an auxiliary or a virtio device).
+/// The PCI function of a class device: the last address in the path of its `device`, which may be
+/// below the function (an auxiliary or a virtio device).
 fn function_of(source: &impl Source, path: &str) -> Datum<Bdf> {
     source.link(&format!("{path}/device")).and_then(|_| {
         source.resolve(&format!("{path}/device")).and_then(|path| {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_rdma_device_its_interface_and_its_function_find_each_other() {
+    fn an_rdma_device_has_its_interface_and_its_function() {
         let devices = RdmaDevice::read_all(&node()).unwrap();
         let netdevs = Netdev::read_all(&node()).unwrap();
         assert_eq!(devices[0].name, "mlx5_1");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_made_of_software_have_no_function() {
+    fn software_devices_have_no_function() {
         let devices = RdmaDevice::read_all(&node()).unwrap();
         assert_eq!(devices[1].function, Err(Absence::Missing));
         let netdevs = Netdev::read_all(&node()).unwrap();

@@ -37,7 +37,7 @@ impl fmt::Display for Key {
 pub struct Facts(BTreeMap<Key, Datum<String>>);
 
 impl Facts {
-    /// The name of the fact that a thing is there at all.
+    /// The name of the fact that a thing exists.
     pub const THERE: &'static str = "is there";
 
     /// Reads the facts of a node.
@@ -386,7 +386,7 @@ impl Facts {
 
     fn libraries(&mut self, source: &dyn Source) {
         for line in lines(source, virtual_path::LIBRARIES) {
-            // Versions are in what the links lead to.
+            // The targets of the links have the versions.
             if let Some((path, target)) = line.split_once(" -> ") {
                 let version = Ok(target.to_owned());
                 self.put(Area::Libraries, path, "leads to", version);

@@ -292,8 +292,8 @@ fn put_rdma(
     node
 }
 
-/// A GID and its type, where there is one at this index: link-local and IPv4 in both versions of
-/// RoCE; of InfiniBand the one of the port.
+/// A GID and its type, if the index has one: link-local and IPv4 in both versions of RoCE; of
+/// InfiniBand the one of the port.
 fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
     let version = if index.is_multiple_of(2) {
         "IB/RoCE v1"

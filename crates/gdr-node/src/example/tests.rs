@@ -151,7 +151,7 @@ fn a_user_sees_no_capabilities_and_a_lost_gpu_only_ones() {
 }
 
 #[test]
-fn links_of_sysfs_lead_where_they_should() {
+fn links_of_sysfs_have_the_right_targets() {
     let node = healthy();
     let path = format!("/sys/bus/pci/devices/{}", GPUS[0]);
     assert_eq!(

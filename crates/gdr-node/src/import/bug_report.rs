@@ -3,11 +3,11 @@
 use super::smi_query;
 use crate::source::{MAX_FILE, MemorySource, virtual_path};
 
-/// With what a report begins.
+/// The first words of a report.
 const TITLE: &str = "Start of NVIDIA bug report log file";
 /// How many bytes of a text are looked at for the title.
 const HEAD: usize = 4096;
-/// What stands between its parts, at least.
+/// The shortest separator between its parts.
 const RULE: &str = "______________________";
 
 /// The parts of a report that are used.

@@ -80,7 +80,7 @@ fn link(words: &str) -> Option<Link> {
     })
 }
 
-/// The number that stands behind a label.
+/// The number after a label.
 pub(super) fn number_after<T: std::str::FromStr>(words: &str, label: &str) -> Option<T> {
     let rest = words.split(label).nth(1)?;
     let end = rest
