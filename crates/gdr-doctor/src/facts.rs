@@ -4,10 +4,10 @@ use gdr_node::{Absence, Bdf, Datum, DatumExt, GpuFacts, Probe, RdmaFacts, Source
 
 use crate::version::{NvidiaDriver, Version};
 
-/// What the machine is, seen from inside.
+/// Bare metal or a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// No hypervisor is to be seen.
+    /// No sign of a hypervisor.
     Bare,
     /// A guest of a hypervisor.
     Virtual,
@@ -16,7 +16,7 @@ pub enum Machine {
 /// Whether this is a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// Not to be seen from here.
+    /// No sign of a container.
     No,
     /// It is one.
     Yes,
@@ -29,13 +29,13 @@ pub struct Facts {
     pub kernel: Datum<Version>,
     /// NVIDIA's kernel driver.
     pub nvidia: Datum<NvidiaDriver>,
-    /// A guest, or not.
+    /// Whether it is a guest.
     pub machine: Datum<Machine>,
-    /// A container, or not.
+    /// Whether it is a container.
     pub container: Datum<Container>,
     /// The kernel's command line, by argument.
     pub arguments: Datum<Vec<String>>,
-    /// The modules of `/proc/modules`: name, and who uses it.
+    /// The loaded modules (`/proc/modules`).
     pub modules: Datum<Vec<Module>>,
     /// The answer of the CUDA driver.
     pub cuda: Datum<Probe<GpuFacts>>,
@@ -64,7 +64,7 @@ pub struct Module {
 }
 
 impl Facts {
-    /// Reads them.
+    /// Reads the facts.
     pub fn read(source: &dyn Source) -> Self {
         Self {
             kernel: source
@@ -120,8 +120,8 @@ impl Facts {
         })
     }
 
-    /// What an argument of the kernel's command line says: `on` of `intel_iommu=on`. Of one that
-    /// stands there several times, the last.
+    /// The value of a kernel argument: `on` for `intel_iommu=on`. If the argument is repeated, the
+    /// last value.
     pub fn argument(&self, name: &str) -> Datum<&str> {
         self.arguments.by_ref().and_then(|all| {
             all.iter()
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_argument_of_a_name_counts() {
+    fn the_last_of_repeated_arguments_counts() {
         let node = MemorySource::new().file("/proc/cmdline", "quiet iommu=on iommu=pt\n");
         let facts = Facts::read(&node);
         assert_eq!(facts.argument("iommu"), Ok("pt"));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_of_a_node_that_was_not_read() {
+    fn facts_of_an_unread_node_are_not_collected() {
         let facts = Facts::read(&MemorySource::partial());
         assert_eq!(facts.machine, Err(Absence::NotCollected));
         assert_eq!(facts.module("ib_core"), Err(Absence::NotCollected));

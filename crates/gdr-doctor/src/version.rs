@@ -2,7 +2,7 @@
 
 use gdr_node::{Absence, Datum, Source};
 
-/// The version of a kernel or a driver: as many numbers as it begins with.
+/// The version of a kernel or a driver: its leading numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub Vec<u32>);
 
@@ -17,7 +17,7 @@ impl Version {
             })
     }
 
-    /// Whether it is this version or a later one.
+    /// Whether it is at least a version.
     pub fn is_at_least(&self, numbers: &[u32]) -> bool {
         self.0.as_slice() >= numbers
     }
@@ -30,12 +30,12 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// Which of NVIDIA's kernel modules is loaded.
+/// The flavour of NVIDIA's kernel modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
-    /// The open one, which exports dma-buf.
+    /// The open modules, which export dma-buf.
     Open,
-    /// The proprietary one, which does not.
+    /// The proprietary modules, which do not.
     Proprietary,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Display for Flavour {
 pub struct NvidiaDriver {
     /// Its version.
     pub version: Version,
-    /// Which one.
+    /// The flavour of its modules.
     pub flavour: Flavour,
 }
 

@@ -1,4 +1,4 @@
-//! How tests put checks to nodes that do not exist.
+//! Helpers that run checks on fictional nodes in tests.
 
 pub(super) use gdr_node::{Inventory, MemorySource, Source, example, virtual_path};
 
@@ -7,19 +7,19 @@ use crate::context::Context;
 pub(super) use crate::finding::Finding;
 pub(super) use crate::finding::Verdict::{self, Fail, Info, Pass, Skip, Unknown, Warn};
 
-/// What a check finds on a node.
+/// The findings of a check on a node.
 pub(super) fn findings(check: &Check, node: &MemorySource) -> Vec<Finding> {
     let inventory = Inventory::read(node);
     check.run(&Context::new(node, &inventory))
 }
 
-/// The verdicts of what a check finds on a node.
+/// The verdicts of a check on a node.
 pub(super) fn verdicts(check: &Check, node: &MemorySource) -> Vec<Verdict> {
     let findings = findings(check, node);
     findings.into_iter().map(|found| found.verdict).collect()
 }
 
-/// The one finding of the worst verdict, the first of equals.
+/// The finding with the worst verdict; the first of equals.
 pub(super) fn worst(check: &Check, node: &MemorySource) -> Finding {
     let mut worst: Option<Finding> = None;
     for found in findings(check, node) {
@@ -30,13 +30,12 @@ pub(super) fn worst(check: &Check, node: &MemorySource) -> Finding {
     worst.unwrap()
 }
 
-/// The worst verdict of what a check finds on a node.
+/// The worst verdict of a check on a node.
 pub(super) fn verdict(check: &Check, node: &MemorySource) -> Verdict {
     worst(check, node).verdict
 }
 
-/// The node with a function that is something else: another maker's, another product, another
-/// class.
+/// The node with the vendor, the device ID and the class of a function replaced.
 pub(super) fn turned_into(
     node: MemorySource,
     bdf: &str,
@@ -59,7 +58,7 @@ pub(super) fn bound_to(node: MemorySource, bdf: &str, driver: &str) -> MemorySou
     )
 }
 
-/// The healthy node, where CUDA shows this GPU alone and says this of it, in JSON.
+/// The healthy node whose CUDA lists only this GPU, with these fields in JSON.
 pub(super) fn cuda_says(gpu: usize, fields: &str) -> MemorySource {
     let text = format!(
         r#"{{"devices":[{{"pci":"{}",{fields}}}]}}"#,
@@ -68,7 +67,8 @@ pub(super) fn cuda_says(gpu: usize, fields: &str) -> MemorySource {
     example::healthy().file(virtual_path::CUDA_DEVICES, text)
 }
 
-/// The healthy node, each of its device nodes as `change` has it, or without it.
+/// The healthy node with `change` applied to each line of its device nodes; `None` removes the
+/// line.
 pub(super) fn with_nodes(change: impl Fn(&str) -> Option<String>) -> MemorySource {
     let node = example::healthy();
     let text = node.text(virtual_path::DEVICE_NODES).unwrap();

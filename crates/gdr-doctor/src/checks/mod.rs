@@ -1,4 +1,4 @@
-//! The checks, a folder a group, a file a check.
+//! The checks: a folder for each group, a file for each check.
 
 use crate::check::Check;
 
@@ -58,10 +58,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_has_its_own_name_and_is_documented() {
+    fn every_check_has_a_unique_name_and_documentation() {
         let mut names = HashSet::new();
         for check in all() {
-            assert!(names.insert(check.id), "{} is there twice", check.id);
+            assert!(names.insert(check.id), "{} exists twice", check.id);
             let said = check.documentation();
             assert!(!check.title.is_empty(), "{}", check.id);
             for text in [said.why, said.inputs, said.criteria] {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_that_a_check_names_is_a_check() {
+    fn every_cause_that_a_check_names_exists() {
         for check in all() {
             for cause in check.symptom_of {
                 assert!(find(cause).is_some(), "{} names {cause}", check.id);
