@@ -2,9 +2,10 @@
 //! a node supports them.
 
 use gdr_node::pci::{DeviceId, VendorId};
-use gdr_node::{Absence, Bdf, Datum, DatumExt, DmaBufImport, virtual_path};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, DmaBufImport, Source, virtual_path};
 
 use crate::context::{Context, Nic, Pair};
+use crate::facts::Facts;
 use crate::finding::{Evidence, Finding};
 use crate::version::Flavour;
 
@@ -52,8 +53,8 @@ impl Support {
     }
 }
 
-/// Whether a GPU exports its memory as dma-buf: by the CUDA driver's report, else by the rule that
-/// the open modules do from 515 on, on a kernel that supports it.
+/// Whether a GPU exports its memory as dma-buf: by the CUDA driver's report, else by the
+/// versions of the driver and the kernel.
 pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     let facts = context.facts();
     if let Some(is) = facts.gpu(gpu).and_then(|facts| facts.dma_buf_supported) {
@@ -67,6 +68,12 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
             u8::from(is).to_string(),
         );
     }
+    dmabuf_by_version(context.source, facts)
+}
+
+/// Whether the driver and the kernel support dma-buf, by their versions: the open modules do from
+/// 515 on, on a kernel that supports it.
+pub(crate) fn dmabuf_by_version(source: &dyn Source, facts: &Facts) -> Support {
     let no = |why: String| Support::new(Ok(false), why);
     let driver = match &facts.nvidia {
         Ok(driver) => driver,
@@ -106,7 +113,7 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
             "kernel {kernel} is older than 5.12, the first whose RDMA stack imports dma-buf"
         )));
     }
-    if let Ok(config) = context.text(virtual_path::KERNEL_CONFIG) {
+    if let Ok(config) = source.text(virtual_path::KERNEL_CONFIG) {
         let lacks = ["CONFIG_DMA_SHARED_BUFFER", "CONFIG_PCI_P2PDMA"]
             .into_iter()
             .find(|name| !config.lines().any(|line| line == format!("{name}=y")));
@@ -117,7 +124,7 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     }
     of_kernel(of_driver(Support::new(
         Ok(true),
-        "the open modules of this version export dma-buf on this kernel",
+        format!("the open modules {driver} export dma-buf on kernel {kernel}"),
     )))
 }
 

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::facts::Facts;
 use crate::fix::Action;
-use crate::version::{Flavour, Version};
+use crate::gpudirect_support::dmabuf_by_version;
 
 /// The current module, which is a part of NVIDIA's driver.
 pub const MODULE: &str = "nvidia_peermem";
@@ -103,7 +103,7 @@ impl PeerMemory {
         let facts = Facts::read(source);
         let loaded = loaded(source, &facts);
         let (standing, because) = standing(source, &facts, &loaded);
-        let (dma_buf, dma_buf_because) = dma_buf(&facts);
+        let (dma_buf, dma_buf_because) = dma_buf(source, &facts);
         Self {
             standing,
             because,
@@ -303,40 +303,14 @@ fn at_boot(source: &dyn Source) -> Datum<String> {
     unknown.unwrap_or(Err(Absence::Missing))
 }
 
-/// Whether the driver and the kernel support dma-buf: open modules 515 or later, and kernel 5.12 or
-/// later.
-fn dma_buf(facts: &Facts) -> (DmaBuf, String) {
-    const DRIVER: &[u32] = &[515];
-    const KERNEL: &[u32] = &[5, 12];
-    let (driver, kernel): (_, &Version) = match (&facts.nvidia, &facts.kernel) {
-        (Err(Absence::Missing), _) => {
-            return (DmaBuf::No, "NVIDIA's driver is not loaded".to_owned());
-        }
-        (Ok(driver), Ok(kernel)) => (driver, kernel),
-        _ => {
-            return (
-                DmaBuf::Unknown,
-                "the driver or the kernel is not known".to_owned(),
-            );
-        }
-    };
-    if driver.flavour == Flavour::Proprietary {
-        return (
-            DmaBuf::No,
-            "the driver's modules are proprietary and do not export dma-buf; install the open ones"
-                .to_owned(),
-        );
+/// Whether the driver and the kernel support dma-buf, and why.
+fn dma_buf(source: &dyn Source, facts: &Facts) -> (DmaBuf, String) {
+    let support = dmabuf_by_version(source, facts);
+    match support.is {
+        Ok(true) => (DmaBuf::Ready, support.why),
+        Ok(false) => (DmaBuf::No, support.why),
+        Err(absence) => (DmaBuf::Unknown, format!("{}: {absence}", support.why)),
     }
-    if !driver.version.is_at_least(DRIVER) {
-        return (DmaBuf::No, format!("driver {driver} is older than 515"));
-    }
-    if !kernel.is_at_least(KERNEL) {
-        return (DmaBuf::No, format!("kernel {kernel} is older than 5.12"));
-    }
-    (
-        DmaBuf::Ready,
-        format!("open driver {driver} and kernel {kernel}"),
-    )
 }
 
 #[cfg(test)]
