@@ -7,6 +7,9 @@ use crate::context::Context;
 pub(super) use crate::finding::Finding;
 pub(super) use crate::finding::Verdict::{self, Fail, Info, Pass, Skip, Unknown, Warn};
 
+/// An unused entry of a GID table.
+pub(super) const UNUSED_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+
 /// The findings of a check on a node.
 pub(super) fn findings(check: &Check, node: &MemorySource) -> Vec<Finding> {
     let inventory = Inventory::read(node);
@@ -28,6 +31,61 @@ pub(super) fn worst(check: &Check, node: &MemorySource) -> Finding {
         }
     }
     worst.unwrap()
+}
+
+/// The findings of a check about a listing of lspci, without any other fact.
+pub(super) fn of_listing(check: &Check, text: &str) -> Vec<Finding> {
+    let tree = gdr_node::import::lspci::read(text).unwrap().into_tree();
+    let inventory = Inventory::of_tree(Ok(tree), gdr_node::NumaLayout::unknown());
+    check.run(&Context::new(&MemorySource::partial(), &inventory))
+}
+
+/// A guest with a GPU and a NIC directly on one root bus.
+pub(super) fn flat_guest() -> MemorySource {
+    let devices = [
+        ("0000:00:05.0", "0x10de\n", "0x030200\n"),
+        ("0000:00:06.0", "0x15b3\n", "0x020700\n"),
+    ];
+    let node = MemorySource::new()
+        .file("/proc/cpuinfo", "flags\t: fpu hypervisor\n")
+        .file("/sys/class/infiniband/mlx5_0/node_type", "1: CA\n")
+        .link_to(
+            "/sys/class/infiniband/mlx5_0/device",
+            "../../../devices/pci0000:00/0000:00:06.0",
+        );
+    devices
+        .into_iter()
+        .fold(node, |node, (bdf, vendor, class)| {
+            let at = format!("/sys/devices/pci0000:00/{bdf}");
+            node.link_to(
+                &format!("/sys/bus/pci/devices/{bdf}"),
+                &format!("../../../devices/pci0000:00/{bdf}"),
+            )
+            .file(&format!("{at}/vendor"), vendor)
+            .file(&format!("{at}/class"), class)
+        })
+}
+
+/// The node without some of the example's RDMA devices, by number.
+pub(super) fn without_nics(
+    node: MemorySource,
+    numbers: impl IntoIterator<Item = usize>,
+) -> MemorySource {
+    numbers.into_iter().fold(node, |node, number| {
+        node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
+    })
+}
+
+/// The healthy node without its Ethernet devices.
+pub(super) fn without_ethernet() -> MemorySource {
+    without_nics(example::healthy(), [0, 5])
+}
+
+/// The healthy node without a peer-memory module.
+pub(super) fn without_peermem() -> MemorySource {
+    example::healthy()
+        .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
+        .without("/sys/module/nvidia_peermem")
 }
 
 /// The worst verdict of a check on a node.

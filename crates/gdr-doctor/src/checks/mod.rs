@@ -55,7 +55,11 @@ pub fn find(id: &str) -> Option<&'static Check> {
 mod tests {
     use std::collections::HashSet;
 
+    use gdr_node::virtual_path;
+
+    use super::fixture::{MemorySource, Verdict, example, verdict};
     use super::*;
+    use crate::finding::Verdict::{Skip, Unknown};
 
     #[test]
     fn every_check_has_a_unique_name_and_documentation() {
@@ -78,5 +82,51 @@ mod tests {
                 assert!(find(cause).is_some(), "{} names {cause}", check.id);
             }
         }
+    }
+
+    /// A path, and the checks that need it.
+    type Needed = (&'static str, &'static [&'static str]);
+
+    fn assert_verdicts(table: &[Needed], expected: Verdict, change: fn(&str) -> MemorySource) {
+        for (path, ids) in table {
+            let node = change(path);
+            for id in *ids {
+                assert_eq!(verdict(find(id).unwrap(), &node), expected, "{id}: {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn checks_are_unknown_without_the_file_that_they_need() {
+        #[rustfmt::skip]
+        let table: &[Needed] = &[
+            (virtual_path::DEVICE_NODES, &["dev.nodes", "dev.nvidia", "gdrdrv"]),
+            ("/proc/cpuinfo", &["gpu.cc", "nic.max_acc_out_read"]),
+            (virtual_path::CUDA_DEVICES, &["gpu.compute_mode", "gpu.ecc"]),
+            (virtual_path::LIBRARIES, &["nvidia.userspace_match", "uverbs.abi"]),
+            ("/proc/driver/nvidia/version", &["peermem.age"]),
+            ("/sys/class/infiniband/mlx5_1/ports/1/lid", &["ib.lid"]),
+            ("/sys/class/infiniband/mlx5_1/ports/1/link_layer", &["ll.mismatch"]),
+            ("/sys/class/infiniband/mlx5_1/ports/1/state", &["mgmt.nic"]),
+            ("/sys/class/infiniband/mlx5_1/ports/1/counters/link_downed", &["port.flap"]),
+            ("/sys/class/infiniband/mlx5_1/ports/1/rate", &["port.rate"]),
+            ("/sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos", &["roce.tos"]),
+            (virtual_path::KERNEL_LOG, &["pci.slotpower", "iommu.faults"]),
+        ];
+        assert_verdicts(table, Unknown, |path| {
+            example::healthy().not_collected(path)
+        });
+        assert_verdicts(table, Unknown, |path| example::healthy().denied(path));
+    }
+
+    #[test]
+    fn checks_are_skipped_on_a_node_without_their_subject() {
+        #[rustfmt::skip]
+        let table: &[Needed] = &[
+            ("/proc/driver/nvidia/version", &["dev.nvidia", "gpu.mig", "nvidia.flavour"]),
+            ("/sys/class/infiniband", &["dmabuf.nic", "uverbs.abi", "ats", "iommu.mode", "topo.bestnic", "topo.numa"]),
+            ("/proc/driver/nvidia/params", &["nvidia.params"]),
+        ];
+        assert_verdicts(table, Skip, |path| example::healthy().without(path));
     }
 }

@@ -126,15 +126,7 @@ mod tests {
 
     #[test]
     fn uncollected_nodes_are_unknown() {
-        let node = example::healthy().not_collected(virtual_path::DEVICE_NODES);
-        assert_eq!(verdict(&CHECK, &node), Unknown);
         let path = format!("/proc/driver/nvidia/gpus/{}/information", example::GPUS[0]);
         assert_eq!(verdict(&CHECK, &example::healthy().denied(&path)), Unknown);
-    }
-
-    #[test]
-    fn a_node_without_the_driver_is_skipped() {
-        let node = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &node), Skip);
     }
 }

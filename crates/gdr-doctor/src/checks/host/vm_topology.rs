@@ -64,30 +64,9 @@ mod tests {
 
     const GUEST: &str = "flags\t: fpu hypervisor\n";
 
-    fn flat() -> MemorySource {
-        let put = |node: MemorySource, bdf: &str, vendor: &str, class: &str| {
-            let at = format!("/sys/devices/pci0000:00/{bdf}");
-            node.link_to(
-                &format!("/sys/bus/pci/devices/{bdf}"),
-                &format!("../../../devices/pci0000:00/{bdf}"),
-            )
-            .file(&format!("{at}/vendor"), vendor)
-            .file(&format!("{at}/class"), class)
-        };
-        let node = MemorySource::new().file("/proc/cpuinfo", GUEST);
-        let node = put(node, "0000:00:05.0", "0x10de", "0x030200");
-        let node = put(node, "0000:00:06.0", "0x15b3", "0x020700");
-        let nic = "/sys/devices/pci0000:00/0000:00:06.0/infiniband/mlx5_0";
-        node.link_to(
-            "/sys/class/infiniband/mlx5_0",
-            &format!("../..{}", &nic[4..]),
-        )
-        .link_to(&format!("{nic}/device"), "../../../0000:00:06.0")
-    }
-
     #[test]
     fn a_flat_guest_is_a_warning_and_one_with_bridges_passes() {
-        assert_eq!(verdict(&CHECK, &flat()), Warn);
+        assert_eq!(verdict(&CHECK, &flat_guest()), Warn);
         let guest = example::healthy().file("/proc/cpuinfo", GUEST);
         assert_eq!(verdict(&CHECK, &guest), Pass);
     }

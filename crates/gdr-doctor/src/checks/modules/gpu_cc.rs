@@ -83,10 +83,4 @@ mod tests {
             );
         assert_eq!(verdict(&CHECK, &snp), Fail);
     }
-
-    #[test]
-    fn an_unread_cpu_is_unknown() {
-        let unread = example::healthy().not_collected("/proc/cpuinfo");
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
-    }
 }

@@ -137,14 +137,7 @@ mod tests {
 
     fn listed(name: &str) -> Verdict {
         let text = format!("3b:00.0 3D controller: NVIDIA Corporation {name} (rev a1)\n");
-        let tree = gdr_node::import::lspci::read(&text).unwrap().into_tree();
-        let layout = gdr_node::NumaLayout::unknown();
-        let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
-        let node = MemorySource::partial();
-        CHECK
-            .run(&Context::new(&node, &inventory))
-            .remove(0)
-            .verdict
+        of_listing(&CHECK, &text).remove(0).verdict
     }
 
     #[test]

@@ -65,10 +65,4 @@ mod tests {
         );
         assert_eq!(verdict(&CHECK, &divided), Info);
     }
-
-    #[test]
-    fn a_node_without_the_driver_is_skipped() {
-        let none = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &none), Skip);
-    }
 }

@@ -141,21 +141,13 @@ mod tests {
     fn a_gpu_with_revision_ff_in_lspci_fails() {
         let text = "01:00.0 3D controller [0302]: NVIDIA Corporation X [10de:2330] (rev ff)\n\
                     \t!!! Unknown header type 7f\n\tKernel driver in use: nvidia\n";
-        let tree = gdr_node::import::lspci::read(text).unwrap().into_tree();
-        let layout = gdr_node::NumaLayout::unknown();
-        let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
-        let node = MemorySource::partial();
-        let found = CHECK.run(&Context::new(&node, &inventory));
+        let found = of_listing(&CHECK, text);
         assert_eq!(found[0].verdict, Fail, "{found:?}");
     }
 
     #[test]
     fn a_tree_without_identities_is_unknown() {
-        let node = MemorySource::partial();
-        let tree = gdr_node::import::lspci::read("-[0000:00]-+-00.0\n           \\-01.0\n");
-        let tree = Ok(tree.unwrap().into_tree());
-        let inventory = gdr_node::Inventory::of_tree(tree, gdr_node::NumaLayout::unknown());
-        let found = CHECK.run(&Context::new(&node, &inventory));
+        let found = of_listing(&CHECK, "-[0000:00]-+-00.0\n           \\-01.0\n");
         assert_eq!(found[0].verdict, Unknown);
     }
 

@@ -101,10 +101,4 @@ mod tests {
             );
         assert!(worst(&CHECK, &volta).fixes.is_empty());
     }
-
-    #[test]
-    fn a_node_without_the_driver_is_skipped() {
-        let none = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &none), Skip);
-    }
 }

@@ -82,9 +82,4 @@ mod tests {
             assert_eq!(verdict(&CHECK, &node), Warn);
         }
     }
-
-    #[test]
-    fn a_node_without_the_driver_is_skipped() {
-        assert_eq!(verdict(&CHECK, &example::healthy().without(PATH)), Skip);
-    }
 }

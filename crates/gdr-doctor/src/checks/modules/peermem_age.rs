@@ -95,11 +95,6 @@ mod tests {
 
     #[test]
     fn a_node_without_a_module_is_skipped() {
-        let none = example::healthy()
-            .file("/proc/modules", "")
-            .without("/sys/module/nvidia_peermem");
-        assert_eq!(verdict(&CHECK, &none), Skip);
-        let unread = example::healthy().not_collected("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
+        assert_eq!(verdict(&CHECK, &without_peermem()), Skip);
     }
 }

@@ -87,14 +87,8 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    fn unloaded() -> MemorySource {
-        example::healthy()
-            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
-            .without("/sys/module/nvidia_peermem")
-    }
-
     fn proprietary() -> MemorySource {
-        unloaded().without(virtual_path::CUDA_DEVICES).file(
+        without_peermem().without(virtual_path::CUDA_DEVICES).file(
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n",
         )
@@ -103,8 +97,8 @@ mod tests {
     #[test]
     fn a_module_or_dma_buf_passes() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
-        assert_eq!(verdict(&CHECK, &unloaded()), Pass);
-        let old = unloaded().file("/sys/module/nv_peer_mem/initstate", "live\n");
+        assert_eq!(verdict(&CHECK, &without_peermem()), Pass);
+        let old = without_peermem().file("/sys/module/nv_peer_mem/initstate", "live\n");
         assert_eq!(verdict(&CHECK, &old), Pass);
     }
 
@@ -116,7 +110,7 @@ mod tests {
             found.fixes[0].actions[0].to_string(),
             "modprobe nvidia_peermem"
         );
-        let old = unloaded()
+        let old = without_peermem()
             .without(virtual_path::CUDA_DEVICES)
             .file("/proc/sys/kernel/osrelease", "5.4.0\n");
         assert_eq!(verdict(&CHECK, &old), Warn);
@@ -131,9 +125,9 @@ mod tests {
 
     #[test]
     fn untried_dma_buf_is_info_and_a_node_without_nics_is_skipped() {
-        let untried = unloaded().without(virtual_path::VERBS_DEVICES);
+        let untried = without_peermem().without(virtual_path::VERBS_DEVICES);
         assert_eq!(verdict(&CHECK, &untried), Info);
-        let none = unloaded().without("/sys/class/infiniband");
+        let none = without_peermem().without("/sys/class/infiniband");
         assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -104,9 +104,6 @@ mod tests {
 
     #[test]
     fn a_node_without_a_module_is_skipped() {
-        let none = example::healthy()
-            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
-            .without("/sys/module/nvidia_peermem");
-        assert_eq!(verdict(&CHECK, &none), Skip);
+        assert_eq!(verdict(&CHECK, &without_peermem()), Skip);
     }
 }

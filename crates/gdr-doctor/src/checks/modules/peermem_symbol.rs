@@ -120,10 +120,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     fn unloaded() -> MemorySource {
-        example::healthy()
-            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
-            .without("/sys/module/nvidia_peermem")
-            .without(virtual_path::MODULE_FILES)
+        without_peermem().without(virtual_path::MODULE_FILES)
     }
 
     fn inbox() -> MemorySource {

@@ -118,12 +118,4 @@ mod tests {
         assert!(found.summary.starts_with("libmlx5"), "{}", found.summary);
         assert_eq!(verdict(&CHECK, &example::healthy().file(ABI, "7\n")), Warn);
     }
-
-    #[test]
-    fn a_node_without_nics_is_skipped() {
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Skip);
-        let unread = example::healthy().not_collected(virtual_path::LIBRARIES);
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
-    }
 }

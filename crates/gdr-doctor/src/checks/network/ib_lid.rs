@@ -50,10 +50,4 @@ mod tests {
             assert_eq!(verdict(&CHECK, &example::healthy().file(PATH, none)), Fail);
         }
     }
-
-    #[test]
-    fn an_uncollected_lid_is_unknown() {
-        let node = example::healthy().not_collected(PATH);
-        assert_eq!(verdict(&CHECK, &node), Unknown);
-    }
 }

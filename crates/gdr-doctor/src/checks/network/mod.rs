@@ -66,7 +66,7 @@ mod tests {
             };
             assert_eq!(verdict(check, &bare), Skip, "{}", check.id);
             if which == ports::Which::ActiveEthernet {
-                let infiniband = ports::without_ethernet();
+                let infiniband = without_ethernet();
                 assert_eq!(verdict(check, &infiniband), Skip, "{}", check.id);
             }
         }

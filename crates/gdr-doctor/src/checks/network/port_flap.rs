@@ -83,10 +83,4 @@ mod tests {
         assert_eq!(found.verdict, Info);
         assert!(found.summary.contains("3 times"), "{}", found.summary);
     }
-
-    #[test]
-    fn an_uncollected_counter_is_unknown() {
-        let node = example::healthy().not_collected(COUNTER);
-        assert_eq!(verdict(&CHECK, &node), Unknown);
-    }
 }

@@ -267,16 +267,6 @@ pub(super) fn require<L>(
     unknown.map_or(Ok(()), |count| count.known(what).map(|_| ()))
 }
 
-/// The healthy example without its Ethernet devices.
-#[cfg(test)]
-pub(super) fn without_ethernet() -> gdr_node::MemorySource {
-    ["mlx5_0", "mlx5_5"]
-        .iter()
-        .fold(gdr_node::example::healthy(), |node, name| {
-            node.without(&format!("/sys/class/infiniband/{name}"))
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, example};

@@ -148,12 +148,8 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    /// An entry of a GID table that has no address.
-    const UNUSED: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
-
     use gdr_node::Inventory;
 
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
     use crate::diagnosis::{Selection, diagnose};
@@ -188,8 +184,8 @@ mod tests {
     #[test]
     fn a_missing_address_is_the_cause_of_a_missing_gid() {
         let node = example::healthy()
-            .file(&format!("{PORT}/gids/2"), UNUSED)
-            .file(&format!("{PORT}/gids/3"), UNUSED);
+            .file(&format!("{PORT}/gids/2"), UNUSED_GID)
+            .file(&format!("{PORT}/gids/3"), UNUSED_GID);
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
         assert!(found.summary.contains("link-local"), "{}", found.summary);

@@ -65,9 +65,6 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    /// An entry of a GID table that has no address.
-    const UNUSED: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
-
     use super::*;
     use crate::checks::fixture::*;
 
@@ -97,8 +94,8 @@ mod tests {
                 .ends_with("dev ibp25s0")
         );
         let far = example::healthy()
-            .file(&format!("{GIDS}/2"), UNUSED)
-            .file(&format!("{GIDS}/3"), UNUSED);
+            .file(&format!("{GIDS}/2"), UNUSED_GID)
+            .file(&format!("{GIDS}/3"), UNUSED_GID);
         assert_eq!(verdict(&CHECK, &far), Warn);
         let master = "/sys/class/net/enp6s0np0/master";
         let bonded = far.link_to(master, "../../../virtual/net/bond0");

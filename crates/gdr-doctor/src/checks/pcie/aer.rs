@@ -247,12 +247,7 @@ mod tests {
                  \tStatus: Cap+\n\tCapabilities: [100 v1] Advanced Error Reporting\n\
                  \t\tUESta:\tDLP- {uncorrectable}\n\t\tCESta:\tRxErr- {correctable}\n"
             );
-            let tree = gdr_node::import::lspci::read(&text).unwrap().into_tree();
-            let layout = gdr_node::NumaLayout::unknown();
-            let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
-            let node = MemorySource::partial();
-            let mut found = CHECK.run(&Context::new(&node, &inventory));
-            found.remove(0)
+            of_listing(&CHECK, &text).remove(0)
         };
         let lost = of("CmpltTO+ UnsupReq+", "AdvNonFatalErr+");
         assert_eq!(lost.verdict, Warn);

@@ -1,5 +1,5 @@
 use super::hops::Hop;
-use super::link_width::{each_link, no_link};
+use super::link_width::{each_link, now_and_best};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -23,12 +23,8 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn judge(hop: Hop<'_>) -> Judgement {
-    let (now, best) = (hop.now(), hop.best());
-    if now == Err(Absence::Missing) || now.is_ok() && best == Err(Absence::Missing) {
-        return Err(no_link());
-    }
-    let now = now.known("the speed of its link")?.speed;
-    let best = best.known("the speed of its link")?.speed;
+    let (now, best) = now_and_best(&hop, "the speed of its link")?;
+    let (now, best) = (now.speed, best.speed);
     let path = format!("/sys/bus/pci/devices/{}/current_link_speed", hop.lower.bdf);
     let shown = format!("{now} of {best}");
     let finding = match (hop.upper, hop.unsure()) {

@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use gdr_node::pci::Link;
+
 use super::hops::{Hop, hops};
 use crate::checks::prelude::*;
 
@@ -63,13 +65,18 @@ pub(super) fn no_link() -> Unjudged {
     Unjudged::skip("it shows no link of its own")
 }
 
-fn judge(hop: Hop<'_>) -> Judgement {
+/// The current link and the best that both ends support; `what` of it is unknown if one is absent.
+pub(super) fn now_and_best(hop: &Hop<'_>, what: &str) -> Result<(Link, Link), Unjudged> {
     let (now, best) = (hop.now(), hop.best());
     if now == Err(Absence::Missing) || now.is_ok() && best == Err(Absence::Missing) {
         return Err(no_link());
     }
-    let now = now.known("the width of its link")?.width;
-    let best = best.known("the width of its link")?.width;
+    Ok((now.known(what)?, best.known(what)?))
+}
+
+fn judge(hop: Hop<'_>) -> Judgement {
+    let (now, best) = now_and_best(&hop, "the width of its link")?;
+    let (now, best) = (now.width, best.width);
     let shown = format!("{now} of {best}");
     let path = format!("/sys/bus/pci/devices/{}/current_link_width", hop.lower.bdf);
     let finding = match (hop.upper, hop.unsure()) {

@@ -80,10 +80,4 @@ mod tests {
         assert_eq!(verdicts(&CHECK, &node), [Warn]);
         assert_eq!(worst(&CHECK, &node).subject.to_string(), "mlx5_1");
     }
-
-    #[test]
-    fn an_unreadable_log_is_unknown() {
-        let node = example::healthy().denied(virtual_path::KERNEL_LOG);
-        assert_eq!(verdict(&CHECK, &node), Unknown);
-    }
 }

@@ -366,10 +366,7 @@ mod tests {
     #[test]
     fn across_the_host_bridge_it_fails_only_with_a_translating_iommu() {
         // GPU7 is left with the Ethernet NIC of its socket.
-        let mut node = example::healthy();
-        for nic in [6, 7, 8, 9] {
-            node = node.without(&format!("/sys/class/infiniband/mlx5_{nic}"));
-        }
+        let node = without_nics(example::healthy(), 6..10);
         let redirecting = HARMLESS | AcsBits::REQUEST_REDIRECT;
         let node = control(node, example::NIC_PORTS[5], redirecting);
         assert_eq!(verdict(&CHECK, &node), Warn);

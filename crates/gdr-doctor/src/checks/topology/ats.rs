@@ -191,7 +191,5 @@ mod tests {
             });
         }
         assert_eq!(verdicts(&CHECK, &node), [Unknown]);
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

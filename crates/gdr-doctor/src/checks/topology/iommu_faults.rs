@@ -132,10 +132,4 @@ mod tests {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         assert_eq!(findings(&CHECK, &example::healthy()).len(), 1);
     }
-
-    #[test]
-    fn an_unreadable_log_is_unknown() {
-        let denied = example::healthy().denied(virtual_path::KERNEL_LOG);
-        assert_eq!(verdict(&CHECK, &denied), Unknown);
-    }
 }

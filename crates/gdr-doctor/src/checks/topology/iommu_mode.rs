@@ -219,10 +219,4 @@ mod tests {
         let node = node.file("/proc/cmdline", "quiet\n");
         assert_eq!(verdict(&CHECK, &node), Unknown);
     }
-
-    #[test]
-    fn a_node_without_pairs_is_skipped() {
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Skip);
-    }
 }

@@ -91,17 +91,13 @@ mod tests {
 
     /// The example with one NIC, which has its own root port.
     fn across(model: u32, name: &str) -> MemorySource {
-        (1..10)
-            .fold(example::healthy(), |node, number| {
-                node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
-            })
-            .file(
-                "/proc/cpuinfo",
-                format!(
-                    "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n\
+        without_nics(example::healthy(), 1..10).file(
+            "/proc/cpuinfo",
+            format!(
+                "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n\
                      model name\t: {name}\nflags\t: fpu\n"
-                ),
-            )
+            ),
+        )
     }
 
     #[test]

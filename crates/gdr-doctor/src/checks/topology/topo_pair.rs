@@ -192,11 +192,8 @@ mod tests {
 
     /// The example with the RDMA devices of these numbers only.
     fn with_nics(keep: &[usize]) -> MemorySource {
-        (0..10)
-            .filter(|number| !keep.contains(number))
-            .fold(example::healthy(), |node, number| {
-                node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
-            })
+        let others = (0..10).filter(|number| !keep.contains(number));
+        without_nics(example::healthy(), others)
     }
 
     #[test]
@@ -256,9 +253,7 @@ mod tests {
         let node = (example::healthy())
             .without("/sys/bus/pci/devices/0000:19:00.0")
             .without("/sys/bus/pci/devices/0000:1b:00.0");
-        let node = (1..10).fold(node, |node, number| {
-            node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
-        });
+        let node = without_nics(node, 1..10);
         let found = worst(&CHECK, &node);
         let first = findings(&CHECK, &node).remove(0);
         let advice = first.fixes[0].actions[0].to_string();
@@ -303,23 +298,7 @@ mod tests {
 
     #[test]
     fn a_guest_with_a_flat_bus_is_info() {
-        let place = |node: MemorySource, at: &str, vendor: &str, class: &str| {
-            let path = format!("/sys/devices/pci0000:00/{at}");
-            node.link_to(
-                &format!("/sys/bus/pci/devices/{at}"),
-                &format!("../../../devices/pci0000:00/{at}"),
-            )
-            .file(&format!("{path}/vendor"), vendor)
-            .file(&format!("{path}/class"), class)
-        };
-        let node = MemorySource::new().file("/proc/cpuinfo", "flags : fpu hypervisor\n");
-        let node = place(node, "0000:00:05.0", "0x10de\n", "0x030200\n");
-        let node = place(node, "0000:00:06.0", "0x15b3\n", "0x020700\n")
-            .file("/sys/class/infiniband/mlx5_0/node_type", "1: CA\n")
-            .link_to(
-                "/sys/class/infiniband/mlx5_0/device",
-                "../../../devices/pci0000:00/0000:00:06.0",
-            );
+        let node = flat_guest();
         assert_eq!(verdict(&CHECK, &node), Info);
         let bare = node.file("/proc/cpuinfo", "flags : fpu\n");
         assert_eq!(verdict(&CHECK, &bare), Warn);
