@@ -157,6 +157,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Failure, "it failed"),
             (Exit::Undecided, CLOSED),
             (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
         ],
         "nics" => &[
             (Exit::Fine, "listed"),

@@ -56,6 +56,7 @@ mod nvlink;
 pub mod pci;
 mod probe;
 mod rdma;
+mod rdma_gid;
 pub mod render;
 mod source;
 pub mod topology;
@@ -66,8 +67,9 @@ pub use inventory::{GpuDevice, GpuIndex, Inventory};
 pub use live::{LiveRoot, ThisNode};
 pub use numa::NumaLayout;
 pub use nvlink::NvLinks;
-pub use probe::{DmaBufImport, GpuFacts, NvLinkEnd, NvLinkKind, Probe, RdmaFacts};
+pub use probe::{DmaBufImport, GpuFacts, NvLinkEnd, NvLinkKind, PortFacts, Probe, RdmaFacts};
 pub use rdma::{Netdev, PortState, RdmaDevice, RdmaPort};
+pub use rdma_gid::RdmaGid;
 pub use source::{
     Absence, Datum, DatumExt, Errno, MAX_ENTRIES, MAX_FILE, MemorySource, Overlay, Source,
     virtual_path,

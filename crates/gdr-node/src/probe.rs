@@ -87,12 +87,13 @@ pub enum NvLinkKind {
     Other,
 }
 
-/// The facts that libibverbs reports about an RDMA device.
+/// The facts that libibverbs reports about an RDMA device. Firmware and on-demand paging are absent
+/// and the list of ports is empty if libibverbs could not open it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaFacts {
     /// Its name: `mlx5_0`.
     pub name: String,
-    /// The version of its firmware.
+    /// The version of its firmware; empty for a software device.
     #[serde(default)]
     pub firmware: Option<String>,
     /// Whether it supports on-demand paging.
@@ -101,6 +102,19 @@ pub struct RdmaFacts {
     /// Whether its driver imports dma-bufs.
     #[serde(default)]
     pub dma_buf: Option<DmaBufImport>,
+    /// The facts about each port; `None` in archives of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<PortFacts>>,
+}
+
+/// The facts that libibverbs reports about a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortFacts {
+    /// Its number, from 1.
+    pub number: u32,
+    /// The largest payload of a packet, in bytes.
+    #[serde(default)]
+    pub active_mtu: Option<u32>,
 }
 
 /// Whether the driver of an RDMA device imports dma-bufs. In JSON `supported`, `unsupported` or
@@ -205,6 +219,7 @@ mod tests {
         let verbs = Probe::<RdmaFacts>::read(&node, virtual_path::VERBS_DEVICES).unwrap();
         let nic = verbs.device("mlx5_3").unwrap();
         assert_eq!(nic.dma_buf, Some(DmaBufImport::Supported));
+        assert_eq!(nic.ports.as_ref().unwrap()[0].active_mtu, Some(4096));
         assert_eq!(verbs.to_file(), node.read(virtual_path::VERBS_DEVICES));
     }
 
@@ -222,6 +237,7 @@ mod tests {
             device.dma_buf,
             Some(DmaBufImport::Unknown("EPERM".to_owned()))
         );
+        assert_eq!(device.ports, None);
         assert_eq!(serde_json::to_string(&device).unwrap(), nic);
     }
 

@@ -127,15 +127,13 @@ pub use memory_region::{MemoryRegion, RemoteMemory, Segment};
 pub use os::disable_scatter_to_cqe;
 pub use protection_domain::ProtectionDomain;
 pub use provider::soft::SoftAddress;
-pub use provider::verbs::{
-    DeviceAttributes, DmaBufSupport, LinkLayer, VerbsDevice, VerbsGid, VerbsPort,
-};
+pub use provider::verbs::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid, VerbsPort};
 pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
 pub use staging_ring::{RingConfig, StagingRing};
 pub use types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
-    Integrity, Lid, PeerText, Provider, RegistrationMethod, SoftOptions, SourcePort, VerbsOptions,
-    choose_gid,
+    Integrity, Lid, LinkLayer, NoGid, PeerText, Provider, RegistrationMethod, SoftOptions,
+    SourcePort, VerbsOptions, choose_gid,
 };
 pub use work_request::{RecvRequest, SendRequest};
 

@@ -1,6 +1,6 @@
 //! The RDMA devices that libibverbs lists, and whether each accepts dma-bufs.
 
-use gdr_node::{Absence, Datum, DmaBufImport, Probe, RdmaFacts};
+use gdr_node::{Absence, Datum, DmaBufImport, PortFacts, Probe, RdmaFacts};
 use gdr_rdma::{
     Device, DmaBufSupport, Error, LoadError, NoDevice, VerbsDevice, VerbsError, VerbsOptions,
 };
@@ -23,11 +23,17 @@ fn device(device: &VerbsDevice) -> RdmaFacts {
         Ok(DmaBufSupport::Unknown(reason)) | Err(reason) => DmaBufImport::Unknown(reason.clone()),
         Ok(other) => DmaBufImport::Unknown(format!("{other:?}")),
     };
+    let ports = attributes.map_or(&[][..], |attributes| &attributes.ports);
+    let ports = ports.iter().map(|port| PortFacts {
+        number: port.number.into(),
+        active_mtu: port.active_mtu,
+    });
     RdmaFacts {
         name: device.name.clone(),
         firmware: attributes.ok().map(|it| it.firmware.clone()),
         on_demand_paging: attributes.ok().map(|it| it.on_demand_paging),
         dma_buf: Some(dma_buf),
+        ports: Some(ports.collect()),
     }
 }
 
@@ -56,6 +62,11 @@ mod tests {
         fake.add(spec("mlx5_0", GpuPath::Works));
         let options = VerbsOptions::new().library(fake.verbs());
         let listed = Device::list_verbs(&options).unwrap();
+        let port = PortFacts {
+            number: 1,
+            active_mtu: Some(4096),
+        };
+        assert_eq!(device(&listed[0]).ports, Some(vec![port]));
         let answers: Vec<_> = (listed.iter().map(device))
             .map(|device| (device.name, device.dma_buf))
             .collect();

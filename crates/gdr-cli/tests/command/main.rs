@@ -93,6 +93,7 @@ fn running_text_fits_100_columns() {
     for line in [
         "loopback --simulate --port 14840 --size 4K -i 2",
         "devices",
+        "devices --example",
         "info --simulate",
         "sanity --simulate -t basic_cumemalloc -t basic_v2_forcepci_cumemalloc",
         "doctor list",

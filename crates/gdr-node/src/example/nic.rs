@@ -7,7 +7,7 @@ use super::NICS;
 use super::config_builder::{ConfigBuilder, Ids, Port};
 use super::function::{Attributes, BEST, put as put_function};
 use crate::pci::{ExtendedId, LinkSpeed};
-use crate::probe::{DmaBufImport, Probe, RdmaFacts};
+use crate::probe::{DmaBufImport, PortFacts, Probe, RdmaFacts};
 use crate::source::MemorySource;
 
 const CONNECTX_7: Ids = Ids {
@@ -324,6 +324,10 @@ pub(super) fn verbs_devices() -> Vec<u8> {
         firmware: Some(kind(number).firmware.to_owned()),
         on_demand_paging: Some(true),
         dma_buf: Some(DmaBufImport::Supported),
+        ports: Some(vec![PortFacts {
+            number: 1,
+            active_mtu: Some(4096),
+        }]),
     };
     let probe = Probe::of((0..NICS.len()).map(device).collect());
     probe.to_file().unwrap_or_default()
