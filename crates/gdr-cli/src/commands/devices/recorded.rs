@@ -418,7 +418,7 @@ mod tests {
         );
         let (method, because) = route(example::healthy().denied(virtual_path::CUDA_DEVICES));
         assert_eq!(method, "dma-buf");
-        assert!(because.contains("open driver 580.95.05"), "{because}");
+        assert!(because.contains("open modules 580.95.05"), "{because}");
         let (method, because) = route(example::healthy().without(virtual_path::CUDA_DEVICES));
         assert_eq!(method, "peer-memory module");
         assert!(because.contains("no usable GPU"), "{because}");
