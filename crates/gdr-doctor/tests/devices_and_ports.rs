@@ -292,7 +292,7 @@ fn listed(name: &str, nodes: u32) -> Option<Diagnosis> {
 
 #[test]
 fn listings_of_real_machines_show_the_faults_that_are_there() {
-    let small = "warn pci.mrrs 0000:21:00.0: it reads only 512 bytes at a time, which throttles \
+    let small = "warn pci.mrrs 0000:21:00.0: it reads only 512 bytes per request, which slows down \
                  sending from a GPU";
     for (name, nodes, expected) in [
         ("pairs/asus-esc8000a-e13p/lspci_full.log", 2, &[][..]),
