@@ -126,7 +126,7 @@ pub use gdr_verbs_sys::{LoadError, NoDevice};
 pub use memory_region::{MemoryRegion, RemoteMemory, Segment};
 pub use os::disable_scatter_to_cqe;
 pub use protection_domain::ProtectionDomain;
-pub use provider::soft::SoftAddress;
+pub use provider::soft::{SoftAddress, raw};
 pub use provider::verbs::{
     DeviceAttributes, DmaBufSupport, LinkLayer, VerbsDevice, VerbsGid, VerbsPort,
 };

@@ -45,6 +45,13 @@ impl<T> OutstandingQueue<T> {
         self.0.push_back(request);
     }
 
+    /// Keeps these segments until the request that was added last is complete.
+    pub(crate) fn hold(&mut self, segments: Segments) {
+        if let Some(last) = self.0.back_mut() {
+            last.segments = segments;
+        }
+    }
+
     /// Removes the request of this number and all before it: requests of a queue complete in
     /// order, and those before it were not signalled. The request of this number comes last. An
     /// unknown number removes nothing.

@@ -96,6 +96,13 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Changes what the peer is allowed, in any state. RESET allows nothing.
+    pub fn set_access(&mut self, access: Access) {
+        if self.state != State::Reset {
+            self.responder.set_access(access);
+        }
+    }
+
     /// Changes the state from INIT to RTR, in which requests of the peer are served.
     ///
     /// # Errors

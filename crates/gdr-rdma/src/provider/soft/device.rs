@@ -16,6 +16,7 @@ use super::address;
 use super::completion_queue::SoftCompletionQueue;
 use super::protection_domain::SoftDomain;
 use super::shared_engine::SharedEngine;
+use crate::bounded_queue::Stored;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -36,12 +37,20 @@ pub(crate) struct SoftDevice {
 
 impl SoftDevice {
     pub(crate) fn open(options: &SoftOptions) -> Result<Self> {
+        Self::open_watched(options, None)
+    }
+
+    /// Opens a device that calls `on_event` after each asynchronous event that it queued.
+    pub(super) fn open_watched(
+        options: &SoftOptions,
+        on_event: Option<Stored<AsyncEvent>>,
+    ) -> Result<Self> {
         let ip = options.address.ip();
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(Error::AddressNotUnicast(ip));
         }
         let (alive, ended) = channel();
-        let (engine, thread) = SharedEngine::start(options, alive)?;
+        let (engine, thread) = SharedEngine::start(options, on_event, alive)?;
         let name = match engine.local() {
             local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
             local => format!("soft-{local}"),

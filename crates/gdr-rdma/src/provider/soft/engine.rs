@@ -174,6 +174,16 @@ impl Engine {
         Some(qp)
     }
 
+    /// Puts a queue pair into RESET, as it was made; returns the segments of its requests.
+    pub(super) fn reset(&mut self, qpn: Qpn) -> Vec<Segment> {
+        let Some(qp) = self.remove(qpn) else {
+            return Vec::new();
+        };
+        let (fresh, segments) = (*qp).into_fresh();
+        self.insert(fresh);
+        segments
+    }
+
     /// Connects a queue pair in INIT to its peer, whose packets are accepted from here on.
     pub(super) fn connect(
         &mut self,

@@ -22,6 +22,7 @@ mod protection_domain;
 mod qp_context;
 mod qp_table;
 mod queue_pair;
+pub mod raw;
 mod raw_socket;
 mod region_table;
 mod rx;

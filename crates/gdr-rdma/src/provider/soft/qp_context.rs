@@ -83,6 +83,72 @@ impl QpContext {
         }
     }
 
+    /// The same queue pair in RESET, and the segments of its requests.
+    pub(super) fn into_fresh(mut self) -> (Self, Vec<Segment>) {
+        // Completions that the protocol has not delivered belong to the time before.
+        let mut segments = Vec::new();
+        self.complete(&mut segments, &mut |_| {});
+        self.roce.to_reset();
+        let (send, recv) = (&self.send_completions, &self.recv_completions);
+        let (send, recv) = (Arc::clone(send), Arc::clone(recv));
+        let mut fresh = Self::new(self.roce, self.domain, send, recv);
+        fresh.is_ready = self.is_ready;
+        fresh.next_number = self.next_number;
+        let requests = self
+            .sends
+            .into_requests()
+            .chain(self.receives.into_requests());
+        segments.extend(requests.flat_map(|request| request.segments));
+        (fresh, segments)
+    }
+
+    /// Posts a request whose segments the caller keeps registered.
+    pub(super) fn post_raw_send(
+        &mut self,
+        request: &gdr_roce::SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let number = self.next_number;
+        self.roce.post_send(&gdr_roce::SendRequest {
+            id: WrId(number),
+            ..*request
+        })?;
+        let len = match request.data {
+            gdr_roce::Data::Segments(segments) => {
+                segments.iter().map(|segment| segment.len as usize).sum()
+            }
+            gdr_roce::Data::Inline(_) => 0,
+        };
+        self.deferred = self.deferred.saturating_add(SHORT.max(len));
+        self.sends.push(Outstanding {
+            number,
+            id: request.id,
+            segments: Segments::new(),
+            detail: (),
+        });
+        self.next_number += 1;
+        Ok(())
+    }
+
+    /// As [`QpContext::post_raw_send`].
+    pub(super) fn post_raw_recv(
+        &mut self,
+        request: &gdr_roce::RecvRequest<'_>,
+    ) -> Result<(), PostError> {
+        let number = self.next_number;
+        self.roce.post_recv(&gdr_roce::RecvRequest {
+            id: WrId(number),
+            ..*request
+        })?;
+        self.receives.push(Outstanding {
+            number,
+            id: request.id,
+            segments: Segments::new(),
+            detail: (),
+        });
+        self.next_number += 1;
+        Ok(())
+    }
+
     /// Posts a request, and takes its segments out of it. A refused request stays whole, so that
     /// the caller drops it where no lock is held.
     pub(super) fn post_send(&mut self, request: &mut SendRequest) -> Result<(), PostError> {
@@ -94,27 +160,15 @@ impl QpContext {
             }
             Data::Inline(bytes) => gdr_roce::Data::Inline(bytes),
         };
-        self.roce.post_send(&gdr_roce::SendRequest {
-            id: WrId(self.next_number),
+        self.post_raw_send(&gdr_roce::SendRequest {
+            id: request.id,
             operation: request.operation,
             data,
             flags: request.flags,
         })?;
-        let (segments, len) = match &mut request.data {
-            Data::Segments(segments) => {
-                let len = raw.iter().map(|segment| segment.len as usize).sum();
-                (mem::take(segments), len)
-            }
-            Data::Inline(_) => (Segments::new(), 0),
-        };
-        self.deferred = self.deferred.saturating_add(SHORT.max(len));
-        self.sends.push(Outstanding {
-            number: self.next_number,
-            id: request.id,
-            segments,
-            detail: (),
-        });
-        self.next_number += 1;
+        if let Data::Segments(segments) = &mut request.data {
+            self.sends.hold(mem::take(segments));
+        }
         Ok(())
     }
 
@@ -122,17 +176,11 @@ impl QpContext {
     pub(super) fn post_recv(&mut self, request: &mut RecvRequest) -> Result<(), PostError> {
         let raw: SmallVec<[gdr_roce::Segment; 2]> =
             request.segments.iter().map(Segment::raw).collect();
-        self.roce.post_recv(&gdr_roce::RecvRequest {
-            id: WrId(self.next_number),
+        self.post_raw_recv(&gdr_roce::RecvRequest {
+            id: request.id,
             segments: &raw,
         })?;
-        self.receives.push(Outstanding {
-            number: self.next_number,
-            id: request.id,
-            segments: mem::take(&mut request.segments),
-            detail: (),
-        });
-        self.next_number += 1;
+        self.receives.hold(mem::take(&mut request.segments));
         Ok(())
     }
 

@@ -36,10 +36,10 @@ impl SoftQueuePair {
         let qpn = device.create_qp(QpParts {
             domain,
             capabilities: init.capabilities,
-            access: init.access,
             send_completions: entries(init.send_queue)?,
             recv_completions: entries(init.recv_queue)?,
         })?;
+        device.qp_to_init(qpn, init.access)?;
         Ok(Self {
             device: Arc::clone(device),
             qpn,

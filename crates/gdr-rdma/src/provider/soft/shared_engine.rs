@@ -21,7 +21,7 @@ use super::progress_thread;
 use super::qp_context::{self, Peer, QpContext};
 use super::region_table::RegionTable;
 use super::socket::Socket;
-use crate::bounded_queue::{BoundedQueue, Loss};
+use crate::bounded_queue::{BoundedQueue, Loss, Stored};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::{lock, try_lock};
@@ -45,7 +45,6 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct QpParts {
     pub(super) domain: DomainId,
     pub(super) capabilities: Capabilities,
-    pub(super) access: Access,
     pub(super) send_completions: Arc<BoundedQueue<Completion>>,
     pub(super) recv_completions: Arc<BoundedQueue<Completion>>,
 }
@@ -86,12 +85,13 @@ impl SharedEngine {
     /// Binds the address and starts the progress thread, which keeps `alive` until it ends.
     pub(super) fn start(
         options: &SoftOptions,
+        on_event: Option<Stored<AsyncEvent>>,
         alive: Sender<()>,
     ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
         let socket = Socket::bind(options.address, options.port_use, options.receive_buffer)?;
         let socket = Arc::new(socket);
         let (origin, epoch) = (ProcessId::current(), Instant::now());
-        let events = Arc::new(BoundedQueue::new(EVENTS, Loss::Tolerated));
+        let events = Arc::new(BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event));
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::os("eventfd", errno))?;
         let engine = Engine::new(Arc::clone(&socket), Arc::clone(&events), epoch)?;
@@ -192,13 +192,12 @@ impl SharedEngine {
         }
     }
 
-    /// Creates a queue pair in INIT.
+    /// Creates a queue pair in RESET.
     pub(super) fn create_qp(&self, parts: QpParts) -> Result<Qpn> {
         let mut engine = self.lock();
         engine.check_alive()?;
         let qpn = engine.new_qpn()?;
-        let mut roce = qp_context::protocol(qpn, parts.capabilities, self.receive_buffer());
-        roce.to_init(parts.access)?;
+        let roce = qp_context::protocol(qpn, parts.capabilities, self.receive_buffer());
         engine.insert(QpContext::new(
             roce,
             parts.domain,
@@ -217,6 +216,30 @@ impl SharedEngine {
 
     pub(super) fn qp_state(&self, qpn: Qpn) -> State {
         self.lock().state(qpn).unwrap_or(State::Reset)
+    }
+
+    /// Changes the state from RESET to INIT.
+    pub(super) fn qp_to_init(&self, qpn: Qpn, access: Access) -> Result<()> {
+        let mut engine = self.lock();
+        let Some(qp) = engine.schedule(qpn) else {
+            return Err(unknown_qp(State::Init));
+        };
+        Ok(qp.roce.to_init(access)?)
+    }
+
+    /// Changes what the peer may do at most, in any state.
+    pub(super) fn set_qp_access(&self, qpn: Qpn, access: Access) {
+        if let Some(qp) = self.lock().schedule(qpn) {
+            qp.roce.set_access(access);
+        }
+    }
+
+    /// Changes the state to RESET: posted requests are discarded without a completion.
+    pub(super) fn reset_qp(&self, qpn: Qpn) {
+        let mut engine = self.lock();
+        let segments = engine.reset(qpn);
+        drop(engine);
+        outstanding::release(segments);
     }
 
     pub(super) fn qp_to_rtr(&self, qpn: Qpn, peer: Peer, attributes: &RtrAttributes) -> Result<()> {
@@ -246,37 +269,55 @@ impl SharedEngine {
 
     /// Posts requests until one is refused; returns how many were posted.
     pub(super) fn post_sends(&self, qpn: Qpn, requests: &mut [SendRequest]) -> (usize, Result<()>) {
+        let mut posted = 0;
+        let outcome = self.post_with(qpn, |qp| {
+            for request in requests {
+                qp.post_send(request)?;
+                posted += 1;
+            }
+            Ok(())
+        });
+        (posted, outcome.and_then(|refused| refused))
+    }
+
+    /// Runs `post` on a queue pair, and sends what it posted to the send queue.
+    pub(super) fn post_with<T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut QpContext) -> T,
+    ) -> Result<T> {
         let mut engine = self.lock();
         let Some(qp) = engine.schedule(qpn) else {
-            return (0, Err(unknown_qp(State::ReadyToSend)));
+            return Err(unknown_qp(State::ReadyToSend));
         };
-        let mut posted = 0;
-        let mut outcome = Ok(());
-        for request in requests {
-            if let Err(error) = qp.post_send(request) {
-                outcome = Err(error.into());
-                break;
-            }
-            posted += 1;
-        }
+        let outcome = post(qp);
         // A program that posts all the time is one that polls the engine.
         self.caller_polls.fetch_add(1, Ordering::Relaxed);
         if !engine.may_defer(qpn) {
             self.send_now(engine);
         }
-        (posted, outcome)
+        Ok(outcome)
     }
 
     pub(super) fn post_recv(&self, qpn: Qpn, mut request: RecvRequest) -> Result<()> {
         // A refused request stays whole; it is dropped after the guard, as parameters are.
+        self.post_recv_with(qpn, |qp| Ok(qp.post_recv(&mut request)?))?
+    }
+
+    /// Runs `post`, which posts to the receive queue only.
+    pub(super) fn post_recv_with<T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut QpContext) -> T,
+    ) -> Result<T> {
         let mut engine = self.lock();
         let Some(qp) = engine.schedule(qpn) else {
             return Err(unknown_qp(State::Init));
         };
-        qp.post_recv(&mut request)?;
-        // A queue pair in ERR flushes it at once.
+        let outcome = post(qp);
+        // A queue pair in ERR flushes its receives at once.
         self.send_now(engine);
-        Ok(())
+        Ok(outcome)
     }
 
     /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.
@@ -376,11 +417,15 @@ impl SharedEngine {
                 }
             }
         }
-        // From here on the progress thread is needed.
+        self.leave_to_thread();
+        sleep()
+    }
+
+    /// Makes the progress thread drive the engine: the program is about to wait elsewhere.
+    pub(super) fn leave_to_thread(&self) {
         if self.yielded.load(Ordering::Acquire) {
             self.wake();
         }
-        sleep()
     }
 
     /// Locks the engine for a call of the program.
