@@ -114,8 +114,8 @@ pub use connect::{Listener, PeerInfo, Security, Session, SharedKey, Watch};
 pub use deadline::Deadline;
 pub use device::Device;
 pub use error::{
-    Awaited, Error, FlushError, Foreign, HandshakeError, HandshakeStep, LoopbackError, Result,
-    TransferError, VerbsError,
+    Awaited, Error, FlushError, Foreign, HandshakeError, HandshakeStep, LoopbackError,
+    PortSharingError, Result, TransferError, VerbsError,
 };
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, Mtu, PostError,
@@ -134,8 +134,8 @@ pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
 pub use staging_ring::{RingConfig, StagingRing};
 pub use types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
-    Integrity, Lid, PeerText, Provider, RegistrationMethod, SoftOptions, SourcePort, VerbsOptions,
-    choose_gid,
+    Integrity, Lid, PeerText, PortUse, Provider, RegistrationMethod, SoftOptions, SourcePort,
+    VerbsOptions, choose_gid,
 };
 pub use work_request::{RecvRequest, SendRequest};
 

@@ -1,6 +1,7 @@
 //! Errors.
 
 mod handshake;
+mod port_sharing;
 mod verbs;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use gdr_roce::{PostError, StateError, WcStatus};
 
 pub use self::handshake::{HandshakeError, HandshakeStep};
+pub use self::port_sharing::PortSharingError;
 pub use self::verbs::{FlushError, LoopbackError, VerbsError};
 pub(crate) use self::verbs::{dma_buf_hint, peer_memory_hint};
 
@@ -79,13 +81,24 @@ pub enum Error {
     /// The UDP port is in use.
     #[error(
         "binding UDP {address} failed: the port is in use, by another engine at this address (use \
-         another one; a host has 127.0.0.2 and so on), or by Linux's rxe, which takes it at \
-         every address (`rdma link` shows it; remove its links, or use a network namespace)"
+         another one; a host has 127.0.0.2 and so on; or let both share the port), or by Linux's \
+         rxe, which takes it at every address (`rdma link` shows it; remove its links, or use a \
+         network namespace)"
     )]
     PortInUse {
         address: SocketAddr,
         source: io::Error,
     },
+    /// The UDP port cannot be shared with other devices.
+    #[error("UDP {address} cannot be shared: {reason}")]
+    PortSharing {
+        address: SocketAddr,
+        #[source]
+        reason: PortSharingError,
+    },
+    /// A device has as many queue pairs as there are numbers.
+    #[error("a device has at most {most} queue pairs; destroy one, or open another device")]
+    TooManyQueuePairs { most: usize },
     /// This user may not use the UDP port.
     #[error(
         "binding UDP {address} failed: {source}; ports below 1024 \
@@ -292,6 +305,17 @@ fn unreachable_hint(source: &io::Error) -> Option<&'static str> {
 }
 
 impl Error {
+    /// The error of a UDP socket that cannot be bound.
+    pub(crate) fn binding(address: SocketAddr, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::PortInUse { address, source },
+            io::ErrorKind::AddrNotAvailable => Self::AddressNotLocal { address, source },
+            io::ErrorKind::PermissionDenied => Self::PortDenied { address, source },
+            _ => Self::os("binding a UDP socket", source),
+        }
+    }
+
     pub(crate) fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Os {
             call,

@@ -24,7 +24,7 @@ pub use self::flush_policy::FlushPolicy;
 pub use self::gid::{ChosenGid, GidEntry, GidType, choose as choose_gid};
 pub use self::lid::Lid;
 pub use self::peer_text::PeerText;
-pub use self::soft_options::SoftOptions;
+pub use self::soft_options::{PortUse, SoftOptions};
 pub use self::verbs_options::VerbsOptions;
 
 /// What moves the bytes.

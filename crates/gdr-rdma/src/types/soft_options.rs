@@ -10,6 +10,7 @@ use gdr_roce::wire::UDP_PORT;
 #[must_use]
 pub struct SoftOptions {
     pub(crate) address: SocketAddr,
+    pub(crate) port_use: PortUse,
     pub(crate) busy_poll: Duration,
     pub(crate) receive_buffer: usize,
 }
@@ -19,6 +20,7 @@ impl SoftOptions {
     pub const fn new(address: IpAddr) -> Self {
         Self {
             address: SocketAddr::new(address, UDP_PORT),
+            port_use: PortUse::Exclusive,
             busy_poll: Duration::from_micros(50),
             receive_buffer: 8 << 20,
         }
@@ -28,6 +30,13 @@ impl SoftOptions {
     /// other peers learn the port from the [`Endpoint`](crate::Endpoint).
     pub const fn port(mut self, port: u16) -> Self {
         self.address.set_port(port);
+        self
+    }
+
+    /// Sets whether other devices, also of other processes, may use the same address and port. All of
+    /// them open it with [`PortUse::Shared`].
+    pub const fn port_use(mut self, port_use: PortUse) -> Self {
+        self.port_use = port_use;
         self
     }
 
@@ -53,4 +62,23 @@ impl Default for SoftOptions {
     fn default() -> Self {
         Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
+}
+
+/// Whether other devices of this host use the UDP port of a soft device at the same address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PortUse {
+    /// No other device does.
+    #[default]
+    Exclusive,
+    /// Up to 64 devices do, in one or more processes of one user, all of which open it with this.
+    ///
+    /// The kernel passes a datagram to the device that owns the number of the queue pair: the upper
+    /// 6 of its 24 bits are the device's slot in the group. Devices come and go without effect on
+    /// the others, also if their process is killed. Each shared device holds 64 descriptors and one
+    /// more thread, which is idle.
+    ///
+    /// A datagram whose queue pair belongs to another device is dropped and counted, and its sender
+    /// retries. That happens if a network interface merges datagrams for several devices (GRO).
+    Shared,
 }

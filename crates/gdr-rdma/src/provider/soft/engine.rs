@@ -25,6 +25,10 @@ use crate::types::{AsyncEvent, Counters};
 /// How many packets one queue pair sends before the next one sends.
 const QUANTUM: usize = 64;
 
+/// How many queue pairs an engine has at most. A device that shares its port has four times as many
+/// numbers, and any other device far more.
+const MOST_QPS: usize = 1 << 16;
+
 /// How many bytes a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
 
@@ -137,13 +141,16 @@ impl Engine {
     }
 
     /// Returns a number that no queue pair has. The caller uses it before it asks for another.
-    pub(super) fn new_qpn(&mut self) -> Qpn {
+    pub(super) fn new_qpn(&mut self) -> Result<Qpn> {
+        if self.qps.qps.len() >= MOST_QPS {
+            return Err(Error::TooManyQueuePairs { most: MOST_QPS });
+        }
         loop {
-            let qpn = Qpn::new(self.next_qpn);
+            let qpn = self.socket.own_qpn(self.next_qpn);
             self.next_qpn = self.next_qpn.wrapping_add(1);
             // 0 and 1 belong to the management queue pairs.
             if qpn.get() > 1 && !self.qps.qps.contains_key(&qpn.get()) {
-                return qpn;
+                return Ok(qpn);
             }
         }
     }
@@ -479,16 +486,16 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::provider::soft::qp_context;
     use crate::provider::soft::region_table::Region;
-    use crate::types::{DomainId, SourcePort};
+    use crate::types::{DomainId, PortUse, SourcePort};
     use crate::work_request::SendRequest;
 
     /// An engine without a thread, with a queue pair that is connected to itself.
     fn engine() -> (Engine, Qpn) {
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
+        let socket = Arc::new(Socket::bind(here, PortUse::Exclusive, 1 << 20).unwrap());
         let events = Arc::new(BoundedQueue::new(16, Loss::Tolerated));
         let mut engine = Engine::new(Arc::clone(&socket), events, Instant::now()).unwrap();
-        let qpn = engine.new_qpn();
+        let qpn = engine.new_qpn().unwrap();
         let capabilities = Capabilities {
             max_send_wr: 64,
             max_recv_wr: 1,

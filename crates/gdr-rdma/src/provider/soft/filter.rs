@@ -8,14 +8,17 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{
-    BPF_ABS, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_MSH, BPF_RET,
-    BPF_W, sock_filter, sock_fprog,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX,
+    BPF_MSH, BPF_RET, BPF_W, sock_filter, sock_fprog,
 };
+
+use super::slot::Slot;
 
 /// The number of bytes that a program keeps: 0 drops the packet, 8 keep the UDP header.
 const DROP: u32 = 0;
-const EMPTY: u32 = 8;
+const EMPTY: u32 = UDP_HEADER;
 const KEEP: u32 = u32::MAX;
+const UDP_HEADER: u32 = 8;
 
 /// `SKF_NET_OFF` of linux/filter.h: offsets are relative to the IP header for every socket type.
 const NET: u32 = 0xfff0_0000;
@@ -104,12 +107,20 @@ pub(super) fn udp(senders: &Senders, unchecked: Unchecked) -> Vec<sock_filter> {
 }
 
 /// Returns the program of a raw socket over IPv4, which keeps UDP datagrams to `port` without a
-/// checksum. A read beyond the end of a packet drops it.
-pub(super) fn raw(senders: &Senders, port: u16) -> Vec<sock_filter> {
+/// checksum; if the port is shared, those to this slot. A read beyond the end of a packet drops it.
+pub(super) fn raw(senders: &Senders, port: u16, slot: Option<Slot>) -> Vec<sock_filter> {
     let mut program = senders.program();
     // The data of the program begins with the IP header, whose length goes to X.
+    program.push(statement(BPF_LDX | BPF_B | BPF_MSH, 0));
+    if let Some((mask, value)) = slot.map(Slot::mask_and_value) {
+        program.extend([
+            statement(BPF_LD | BPF_W | BPF_IND, UDP_HEADER + Slot::OFFSET),
+            statement(BPF_ALU | BPF_AND | BPF_K, mask),
+            if_equal(value, 1, 0),
+            statement(BPF_RET | BPF_K, DROP),
+        ]);
+    }
     program.extend([
-        statement(BPF_LDX | BPF_B | BPF_MSH, 0),
         statement(BPF_LD | BPF_H | BPF_IND, 2),
         if_equal(port.into(), 0, 3),
         statement(BPF_LD | BPF_H | BPF_IND, 6),
@@ -120,7 +131,7 @@ pub(super) fn raw(senders: &Senders, port: u16) -> Vec<sock_filter> {
     program
 }
 
-fn statement(code: u32, k: u32) -> sock_filter {
+pub(super) fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter {
         code: code as u16,
         jt: 0,
@@ -138,19 +149,28 @@ fn if_equal(k: u32, yes: u8, no: u8) -> sock_filter {
     }
 }
 
-/// Attaches a program, which replaces the previous one.
+/// Attaches a program that filters, which replaces the previous one.
 pub(super) fn attach(socket: BorrowedFd<'_>, filter: &[sock_filter]) -> io::Result<()> {
+    set_program(socket, libc::SO_ATTACH_FILTER, filter)
+}
+
+/// Sets `option`, whose value is a program.
+pub(super) fn set_program(
+    socket: BorrowedFd<'_>,
+    option: libc::c_int,
+    filter: &[sock_filter],
+) -> io::Result<()> {
     let program = sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),
     };
-    // SAFETY: the option takes a sock_fprog, which lives for the call, as does the filter that it
-    // points to, which has the stated length; the kernel copies both and writes to neither.
+    // SAFETY: the kernel reads at most `len` bytes of the sock_fprog, which lives for the call, as does
+    // the filter that it points to, which has the stated length; it copies both and writes to neither.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
+            option,
             (&raw const program).cast(),
             size_of_val(&program) as libc::socklen_t,
         )

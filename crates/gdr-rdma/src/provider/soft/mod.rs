@@ -16,6 +16,7 @@ mod engine;
 mod filter;
 mod memory;
 mod partial_icrc;
+mod port_group;
 mod progress_thread;
 mod protection_domain;
 mod qp_context;
@@ -26,6 +27,7 @@ mod raw_socket;
 mod region_table;
 mod rx;
 mod shared_engine;
+mod slot;
 mod socket;
 mod tx;
 

@@ -28,6 +28,7 @@ use gdr_roce::wire::Ipv4Datagram;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::filter::{self, Senders, Unchecked};
+use super::slot::Slot;
 use super::socket::is_nothing_received;
 
 /// The address of a disabled socket: the base of the multicast addresses, which no group has. A raw
@@ -40,6 +41,8 @@ const NO_SENDERS: Senders = Senders::Only(Vec::new());
 pub(super) struct RawSocket {
     socket: OwnedFd,
     local: SocketAddrV4,
+    /// The slot whose packets it receives, if the port is shared.
+    slot: Option<Slot>,
     enabled: AtomicBool,
     /// It is never disabled again.
     permanent: AtomicBool,
@@ -52,7 +55,11 @@ impl RawSocket {
     /// # Errors
     ///
     /// Mostly EPERM, without CAP_NET_RAW.
-    pub(super) fn open(local: SocketAddrV4, receive_buffer: usize) -> io::Result<Self> {
+    pub(super) fn open(
+        local: SocketAddrV4,
+        slot: Option<Slot>,
+        receive_buffer: usize,
+    ) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::INET,
             SocketType::RAW,
@@ -60,13 +67,17 @@ impl RawSocket {
             Some(ipproto::UDP),
         )?;
         rustix::net::bind(&socket, &SocketAddrV4::new(UNUSED_ADDRESS, 0))?;
-        filter::attach(socket.as_fd(), &filter::raw(&NO_SENDERS, local.port()))?;
+        filter::attach(
+            socket.as_fd(),
+            &filter::raw(&NO_SENDERS, local.port(), slot),
+        )?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
         }
         Ok(Self {
             socket,
             local,
+            slot,
             enabled: AtomicBool::new(false),
             permanent: AtomicBool::new(false),
         })
@@ -82,7 +93,8 @@ impl RawSocket {
 
     /// Accepts datagrams only from these senders.
     pub(super) fn accept_from(&self, senders: &Senders) -> io::Result<()> {
-        filter::attach(self.as_fd(), &filter::raw(senders, self.local.port()))
+        let program = filter::raw(senders, self.local.port(), self.slot);
+        filter::attach(self.as_fd(), &program)
     }
 
     /// Receives datagrams without a checksum from now on; `hand_over` then lets the UDP socket drop

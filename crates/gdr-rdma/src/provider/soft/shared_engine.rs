@@ -88,7 +88,8 @@ impl SharedEngine {
         on_event: Option<Stored<AsyncEvent>>,
         alive: Sender<()>,
     ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
-        let socket = Arc::new(Socket::bind(options.address, options.receive_buffer)?);
+        let socket = Socket::bind(options.address, options.port_use, options.receive_buffer)?;
+        let socket = Arc::new(socket);
         let (origin, epoch) = (ProcessId::current(), Instant::now());
         let events = Arc::new(BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event));
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -195,7 +196,7 @@ impl SharedEngine {
     pub(super) fn create_qp(&self, parts: QpParts) -> Result<Qpn> {
         let mut engine = self.lock();
         engine.check_alive()?;
-        let qpn = engine.new_qpn();
+        let qpn = engine.new_qpn()?;
         let roce = qp_context::protocol(qpn, parts.capabilities, self.receive_buffer());
         engine.insert(QpContext::new(
             roce,
