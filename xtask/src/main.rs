@@ -18,6 +18,7 @@ mod msrv;
 mod mutants;
 mod results;
 mod test;
+mod verbs_library;
 mod vm;
 mod workspace;
 
@@ -58,6 +59,8 @@ enum Task {
     Mutants(mutants::Options),
     /// Install libgdrapi.so.2, its headers and its pkg-config file.
     InstallGdrapi(install::Options),
+    /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH.
+    VerbsLibrary(verbs_library::Options),
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Task::Api(options) => api::run(&options),
         Task::Instructions(options) => instructions::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
+        Task::VerbsLibrary(options) => verbs_library::run(&options),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

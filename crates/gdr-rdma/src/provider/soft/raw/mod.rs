@@ -52,7 +52,7 @@
 //!
 //! let target: &mut [u8] = Box::leak(Box::new([0; 8]));
 //! let memory = Memory { address: target.as_mut_ptr().addr(), len: 8, iova: 0x1000 };
-//! // SAFETY: the bytes are never freed, and nobody refers to them while the engine writes.
+//! // SAFETY: the bytes are never freed, and no reference to them exists while the engine writes.
 //! let region = unsafe { device.register(domain, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE) }?;
 //! pair.post_sends(|queue| queue.push(&SendRequest {
 //!     id: WrId(1),
