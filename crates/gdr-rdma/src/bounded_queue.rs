@@ -34,7 +34,7 @@ pub(crate) type Stored<T> = Box<dyn Fn(&T) + Send + Sync>;
 
 /// Entries in the order in which they were added; any thread may take them.
 pub(crate) struct BoundedQueue<T> {
-    capacity: usize,
+    capacity: AtomicUsize,
     loss: Loss,
     stored: Option<Stored<T>>,
     entries: Mutex<Entries<T>>,
@@ -58,7 +58,7 @@ impl<T: Copy> BoundedQueue<T> {
     /// A queue that calls `stored` after each entry that it stored.
     pub(crate) fn watched(capacity: usize, loss: Loss, stored: Option<Stored<T>>) -> Self {
         Self {
-            capacity,
+            capacity: AtomicUsize::new(capacity),
             loss,
             stored,
             entries: Mutex::new(Entries {
@@ -72,13 +72,23 @@ impl<T: Copy> BoundedQueue<T> {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Changes the capacity, unless there are more entries; returns whether it did.
+    pub(crate) fn resize(&self, capacity: usize) -> bool {
+        let entries = lock(&self.entries);
+        let fits = entries.queue.len() <= capacity;
+        if fits {
+            self.capacity.store(capacity, Ordering::Relaxed);
+        }
+        fits
     }
 
     /// Adds an entry, which is lost if there is no room.
     pub(crate) fn push(&self, entry: T) -> Pushed {
         let mut entries = lock(&self.entries);
-        if entries.queue.len() >= self.capacity {
+        if entries.queue.len() >= self.capacity() {
             entries.lost += 1;
             self.arrived.notify_all();
             return match entries.lost {

@@ -48,6 +48,11 @@ pub(crate) fn immediate_of(completion: &Completion) -> u32 {
     completion.immediate.map_or(0, |value| value.0.to_be())
 }
 
+/// The number of the queue pair that sent a datagram.
+pub(crate) fn source_of(_completion: &Completion) -> u32 {
+    0
+}
+
 fn plain(completion: &Completion) -> ibv_wc {
     let mut wc = ibv_wc {
         wr_id: completion.id.0,

@@ -1,18 +1,19 @@
 //! Completion queues: creation, notification, destruction.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::{Arc, Mutex};
 
 use gdr_rdma::{Completion, WcStatus, raw};
 use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 
-use crate::async_event::Subject;
 use crate::c_object::CObject;
 use crate::channel::Channel;
 use crate::context::Context;
+use crate::device::lock;
 use crate::domain::{Use, Users, next_handle};
 use crate::errno::Errno;
+use crate::event::Subject;
 use crate::event_queue::{EventQueue, Unacknowledged};
 use crate::ret::{pointer, status};
 use crate::table::Table;
@@ -30,6 +31,8 @@ pub(crate) struct Queue {
     unacknowledged_completions: Arc<Unacknowledged>,
     unacknowledged: Arc<Unacknowledged>,
     users: Users,
+    /// The completion that the functions of the extended interface read.
+    current: Mutex<Option<Completion>>,
 }
 
 pub(crate) static QUEUES: Table<Queue> = Table::new();
@@ -143,6 +146,7 @@ impl Queue {
             unacknowledged_completions: Arc::default(),
             unacknowledged: Arc::default(),
             users: Users::default(),
+            current: Mutex::default(),
         });
         QUEUES.insert(created.as_ptr(), Arc::clone(&created));
         Ok(created)
@@ -170,6 +174,14 @@ impl Queue {
 
     pub(crate) fn unacknowledged(&self) -> &Unacknowledged {
         &self.unacknowledged
+    }
+
+    pub(crate) fn current(&self) -> Option<Completion> {
+        *lock(&self.current)
+    }
+
+    pub(crate) fn set_current(&self, current: Option<Completion>) {
+        *lock(&self.current) = current;
     }
 
     /// It, as the subject of an event.
@@ -203,6 +215,26 @@ pub(crate) extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
         queue.notifier.arm(what);
         // The program is about to wait for the channel.
         queue.queue.device().leave_to_thread();
+        Ok(())
+    })
+}
+
+/// Changes how many completions a queue holds.
+///
+/// # Safety
+/// `cq` is a queue that is not destroyed meanwhile.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
+    status(|| {
+        let queue = Queue::of(cq)?;
+        if !(1..=MOST_ENTRIES).contains(&entries) {
+            return Err(Errno::INVAL);
+        }
+        if !queue.queue.resize(entries as usize) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the contract of this function.
+        unsafe { (*cq).cqe = entries };
         Ok(())
     })
 }

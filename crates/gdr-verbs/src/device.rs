@@ -7,12 +7,12 @@ use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use gdr_rdma::raw::{self, WeakDevice};
-use gdr_rdma::{AsyncEvent, Mtu, SoftAddress, SoftOptions};
+use gdr_rdma::{AsyncEvent, Mtu, PortUse, SoftAddress, SoftOptions};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
-use crate::async_event::{self, Subject};
 use crate::c_object::CObject;
 use crate::errno::Errno;
+use crate::event::{self, Subject};
 use crate::event_queue::EventQueue;
 use crate::nics;
 use crate::ret::{number, plain, pointer};
@@ -40,14 +40,14 @@ pub(crate) struct Device {
 pub(crate) struct Owners {
     /// By number of the queue pair.
     pub(crate) pairs: Mutex<BTreeMap<u32, PairOwner>>,
-    pub(crate) contexts: Mutex<Vec<Arc<EventQueue<async_event::Event>>>>,
+    pub(crate) contexts: Mutex<Vec<Arc<EventQueue<event::Event>>>>,
 }
 
 /// Who receives the events of a queue pair.
 pub(crate) struct PairOwner {
     pub(crate) subject: Subject,
     /// Those of its context.
-    pub(crate) events: Arc<EventQueue<async_event::Event>>,
+    pub(crate) events: Arc<EventQueue<event::Event>>,
     /// Its completion queues, and their sizes.
     pub(crate) queues: [(Subject, usize); 2],
 }
@@ -55,6 +55,11 @@ pub(crate) struct PairOwner {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// How many polls in 250 us mean that the program polls all the time. Each takes below a microsecond
+/// if there is nothing to do. Programs that post and poll once for a message, and wait for bytes in
+/// memory in between, stay below it.
+const LOOP_POLLS: u64 = 100;
 
 static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
     let nics = nics::addresses().into_iter();
@@ -147,7 +152,10 @@ impl Device {
         }
         let owners = Arc::clone(&self.owners);
         let on_event = move |event: &AsyncEvent| owners.tell(event);
-        let options = SoftOptions::new(self.nic.address);
+        // Programs of other processes may have the address open, too.
+        let options = SoftOptions::new(self.nic.address)
+            .port_use(PortUse::Shared)
+            .loop_polls(LOOP_POLLS);
         let opened = raw::Device::open(&options, Some(Box::new(on_event)))
             .inspect_err(|error| tracing::error!(%error, "gdr{} cannot be used", self.index))?;
         *engine = opened.downgrade();
@@ -158,22 +166,22 @@ impl Device {
 impl Owners {
     /// Passes an event of the engine on. It runs while the engine is locked.
     fn tell(&self, event: &AsyncEvent) {
-        if let Some((qpn, kind)) = async_event::of_pair(event) {
+        if let Some((qpn, kind)) = event::of_pair(event) {
             if let Some(owner) = lock(&self.pairs).get(&qpn) {
-                async_event::raise(&owner.events, kind, &owner.subject);
+                event::raise(&owner.events, kind, &owner.subject);
             }
-        } else if let Some((qpn, capacity)) = async_event::of_queue(event) {
+        } else if let Some((qpn, capacity)) = event::of_queue(event) {
             if let Some(owner) = lock(&self.pairs).get(&qpn) {
                 // The engine does not say which of the two; a queue of another size it is not.
                 let kind = ibv_event_type::IBV_EVENT_CQ_ERR;
                 let queue = owner.queues.iter().find(|(_, size)| *size == capacity);
                 if let Some((subject, _)) = queue {
-                    async_event::raise(&owner.events, kind, subject);
+                    event::raise(&owner.events, kind, subject);
                 }
             }
-        } else if let Some(kind) = async_event::of_device(event) {
+        } else if let Some(kind) = event::of_device(event) {
             for events in lock(&self.contexts).iter() {
-                async_event::raise(events, kind, &Subject::Port(1));
+                event::raise(events, kind, &Subject::Port(1));
             }
         }
     }

@@ -9,6 +9,7 @@ use gdr_rdma::{Error, PostError};
 pub(crate) struct Errno(c_int);
 
 impl Errno {
+    pub(crate) const BADF: Self = Self(libc::EBADF);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
     pub(crate) const FAULT: Self = Self(libc::EFAULT);
     pub(crate) const INVAL: Self = Self(libc::EINVAL);

@@ -1,22 +1,23 @@
 //! Queue pairs: creation, queries, destruction.
 
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gdr_rdma::{Capabilities, State, raw};
 use gdr_verbs_sys::{
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_qp_state, ibv_qp_type,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
 };
 
-use crate::async_event::Subject;
 use crate::c_object::CObject;
 use crate::completion_queue::Queue;
 use crate::context::Context;
 use crate::device::{PairOwner, lock};
 use crate::domain::{Domain, Use, next_handle};
 use crate::errno::Errno;
+use crate::event::Subject;
 use crate::event_queue::Unacknowledged;
+use crate::qp_ex::{self, Builder};
 use crate::query::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS};
 use crate::ret::{pointer, status, status_and_errno};
 use crate::table::Table;
@@ -31,6 +32,8 @@ pub(crate) struct Pair {
     /// The attributes that were set, for queries.
     pub(crate) attributes: Mutex<ibv_qp_attr>,
     unacknowledged: Arc<Unacknowledged>,
+    /// Requests of the extended interface, if it has that.
+    builder: Option<Mutex<Builder>>,
     _uses: [Use; 3],
 }
 
@@ -69,6 +72,18 @@ impl Pair {
         &self.init
     }
 
+    /// The structure of the extended interface; null if it has none.
+    pub(crate) fn as_extended(&self) -> *mut ibv_qp_ex {
+        match self.builder {
+            Some(_) => self.object.as_ptr(),
+            None => std::ptr::null_mut(),
+        }
+    }
+
+    pub(crate) fn builder(&self) -> Result<MutexGuard<'_, Builder>, Errno> {
+        self.builder.as_ref().map(lock).ok_or(Errno::INVAL)
+    }
+
     pub(crate) fn unacknowledged(&self) -> &Unacknowledged {
         &self.unacknowledged
     }
@@ -84,7 +99,10 @@ impl Pair {
         }
     }
 
-    fn create(wanted: &mut ibv_qp_init_attr_ex) -> Result<Arc<Self>, Errno> {
+    fn create(
+        wanted: &mut ibv_qp_init_attr_ex,
+        operations: Option<u64>,
+    ) -> Result<Arc<Self>, Errno> {
         if wanted.qp_type != ibv_qp_type::IBV_QPT_RC {
             return Err(Errno::OPNOTSUPP);
         }
@@ -107,9 +125,13 @@ impl Pair {
         let engine = context.engine()?;
         let pair = engine.queue_pair(domain.raw(), send_cq.raw(), recv_cq.raw(), capabilities)?;
         let qpn = pair.qpn().get();
+        let mut filled = Ok(());
         // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
         let object = unsafe {
             CObject::<ibv_qp_ex>::new(|object| {
+                if let Some(operations) = operations {
+                    filled = qp_ex::fill(object, operations);
+                }
                 let qp = &mut object.qp_base;
                 qp.context = context.as_ptr();
                 qp.qp_context = wanted.qp_context;
@@ -122,6 +144,7 @@ impl Pair {
                 qp.qp_type = wanted.qp_type;
             })
         };
+        filled?;
         let unacknowledged = Arc::new(Unacknowledged::default());
         let address = object.as_ptr().expose_provenance();
         let owner = PairOwner {
@@ -141,6 +164,7 @@ impl Pair {
             },
             attributes: Mutex::default(),
             unacknowledged,
+            builder: operations.map(|_| Mutex::default()),
             _uses: [domain.users(), send_cq.users(), recv_cq.users()].map(|users| users.add()),
         });
         PAIRS.insert(created.as_ptr(), Arc::clone(&created));
@@ -182,9 +206,30 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
             pd,
             ..Default::default()
         };
-        let created = Pair::create(&mut wanted)?;
+        let created = Pair::create(&mut wanted, None)?;
         plain.cap = wanted.cap;
         Ok(created.as_ptr())
+    })
+}
+
+/// # Safety
+/// `attr` is readable and writable.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        Context::of(context)?;
+        // SAFETY: the contract of this function.
+        let wanted = unsafe { &mut *attr };
+        let with_operations = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 | with_operations;
+        if wanted.comp_mask & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let has = wanted.comp_mask & with_operations != 0;
+        let operations = has.then_some(wanted.send_ops_flags);
+        Ok(Pair::create(wanted, operations)?.as_ptr())
     })
 }
 
@@ -235,10 +280,4 @@ unsafe extern "C" fn ibv_query_qp(
         }
         Ok(())
     })
-}
-
-/// No queue pair has the extended interface.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    std::ptr::null_mut()
 }

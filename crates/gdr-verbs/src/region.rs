@@ -1,7 +1,7 @@
 //! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use gdr_rdma::Access;
 use gdr_rdma::raw;
@@ -9,19 +9,31 @@ use gdr_verbs_sys::{ibv_access_flags, ibv_mr, ibv_pd};
 
 use crate::c_object::CObject;
 use crate::context::Context;
+use crate::device::lock;
 use crate::domain::{Domain, Use, next_handle};
 use crate::errno::Errno;
+use crate::gpu_memory::{self, Place};
 use crate::host_memory;
-use crate::ret::{pointer, status};
+use crate::ret::{pointer, status, status_and_errno};
 use crate::table::Table;
 
 /// A memory region.
 pub(crate) struct Region {
     _object: CObject<ibv_mr>,
     context: Arc<Context>,
-    _region: raw::Region,
-    _domain: Use,
+    registered: Mutex<Registered>,
 }
+
+/// What `ibv_rereg_mr` replaces.
+struct Registered {
+    _region: raw::Region,
+    wanted: Wanted,
+    domain: Arc<Domain>,
+    _use: Use,
+}
+
+// SAFETY: the address that was registered is only passed on.
+unsafe impl Send for Wanted {}
 
 pub(crate) static REGIONS: Table<Region> = Table::new();
 
@@ -77,6 +89,7 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
 const OPTIONAL: c_uint = 0x3ff0_0000;
 
 /// Memory that a program names by its address.
+#[derive(Clone, Copy)]
 struct Wanted {
     address: *mut c_void,
     len: usize,
@@ -84,30 +97,40 @@ struct Wanted {
     access: c_uint,
 }
 
-fn register(pd: *mut ibv_pd, wanted: &Wanted) -> Result<*mut ibv_mr, Errno> {
-    let domain = Domain::of(pd)?;
-    let access = access(wanted.access)?;
-    let memory = raw::Memory {
-        address: wanted.address.expose_provenance(),
-        len: wanted.len,
-        iova: wanted.iova,
-    };
-    host_memory::check(memory, access)?;
-    let engine = domain.context().engine()?;
-    // SAFETY: the program registers memory that stays mapped until it deregisters it, which is what
-    // `ibv_reg_mr` asks of it; Rust code has no references to memory of a program of C.
-    let region = unsafe { engine.register(domain.raw(), memory, access) }?;
-    Ok(publish(&domain, region, wanted))
+impl Wanted {
+    fn register(&self, domain: &Domain) -> Result<raw::Region, Errno> {
+        let access = access(self.access)?;
+        let engine = domain.context().engine()?;
+        let address = self.address.expose_provenance();
+        if self.len == 0 {
+            return Err(Errno::INVAL);
+        }
+        if let Place::Gpu(ordinal) = gpu_memory::place(address) {
+            let buffer = gpu_memory::map(ordinal, address, self.len)?;
+            let all = (buffer, 0, self.len as u64);
+            return Ok(engine.register_buffer(domain.raw(), all, self.iova, access)?);
+        }
+        let memory = raw::Memory {
+            address,
+            len: self.len,
+            iova: self.iova,
+        };
+        host_memory::check(memory, access)?;
+        // SAFETY: the program registers memory that stays mapped until it deregisters it, which is
+        // what `ibv_reg_mr` asks of it; no Rust code refers to memory of a program of C.
+        Ok(unsafe { engine.register(domain.raw(), memory, access) }?)
+    }
 }
 
-/// Makes the structure of C for a registration.
-fn publish(domain: &Arc<Domain>, region: raw::Region, wanted: &Wanted) -> *mut ibv_mr {
+fn register(pd: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
+    let domain = Domain::of(pd)?;
+    let region = wanted.register(&domain)?;
     let context = Arc::clone(domain.context());
     // SAFETY: pointers and numbers.
     let object = unsafe {
         CObject::<ibv_mr>::new(|mr| {
             mr.context = context.as_ptr();
-            mr.pd = domain.as_ptr();
+            mr.pd = pd;
             mr.addr = wanted.address;
             mr.length = wanted.len;
             mr.handle = next_handle();
@@ -119,11 +142,15 @@ fn publish(domain: &Arc<Domain>, region: raw::Region, wanted: &Wanted) -> *mut i
     let registered = Region {
         _object: object,
         context,
-        _region: region,
-        _domain: domain.users().add(),
+        registered: Mutex::new(Registered {
+            _region: region,
+            wanted,
+            _use: domain.users().add(),
+            domain,
+        }),
     };
     REGIONS.insert(handle, Arc::new(registered));
-    handle
+    Ok(handle)
 }
 
 /// The address by which requests name the first byte, unless the program chooses one.
@@ -139,7 +166,7 @@ extern "C" fn ibv_reg_mr(
     len: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    let access = access as c_uint;
+    let access = access.cast_unsigned();
     let iova = default_iova(address, access);
     ibv_reg_mr_iova2(pd, address, len, iova, access)
 }
@@ -152,7 +179,7 @@ extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    ibv_reg_mr_iova2(pd, address, len, iova, access as c_uint)
+    ibv_reg_mr_iova2(pd, address, len, iova, access.cast_unsigned())
 }
 
 #[unsafe(no_mangle)]
@@ -169,23 +196,109 @@ extern "C" fn ibv_reg_mr_iova2(
         iova,
         access,
     };
-    pointer(|| register(pd, &wanted))
+    pointer(|| register(pd, wanted))
 }
 
-/// No GPU memory is taken by descriptor.
+/// Registers memory that is exported by descriptor. Programs pass its CUDA address as `iova`, by which
+/// it is mapped; the descriptor only proves that there is an export. A program that probes for support
+/// passes the descriptor -1, and expects `EBADF` where there is support.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     _offset: u64,
-    _len: usize,
-    _iova: u64,
-    _fd: c_int,
-    _access: c_int,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
 ) -> *mut ibv_mr {
     pointer(|| {
         Domain::of(pd)?;
-        Err(Errno::OPNOTSUPP)
+        if !gpu_memory::is_supported() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: asks for the flags of a descriptor, which need not exist.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return Err(Errno::BADF);
+        }
+        let address = usize::try_from(iova).map_err(|_| Errno::INVAL)?;
+        if matches!(gpu_memory::place(address), Place::Host) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let wanted = Wanted {
+            address: std::ptr::with_exposed_provenance_mut(address),
+            len,
+            iova,
+            access: access.cast_unsigned(),
+        };
+        let mr = register(pd, wanted)?;
+        // SAFETY: a region that was just made. As in libibverbs, it has no address.
+        unsafe { (*mr).addr = std::ptr::null_mut() };
+        Ok(mr)
     })
+}
+
+/// Flags of `ibv_rereg_mr`, which the header declares as an enumeration.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 2;
+const CHANGE_ACCESS: c_int = 4;
+/// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. `IBV_REREG_MR_ERR_CMD`: the same.
+const ERR_INPUT: c_int = -1;
+
+/// Registers a region again, with other memory, rights or another domain, and other keys. If that
+/// fails, the region is as it was.
+///
+/// # Safety
+/// `mr` is a region that is not deregistered meanwhile.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> c_int {
+    let changed = status_and_errno(|| {
+        let known = CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS;
+        if flags & !known != 0 || flags == 0 {
+            return Err(Errno::INVAL);
+        }
+        let region = REGIONS.get(mr)?;
+        let mut registered = lock(&region.registered);
+        let mut wanted = registered.wanted;
+        if flags & CHANGE_ACCESS != 0 {
+            wanted.access = access.cast_unsigned();
+        }
+        if flags & CHANGE_TRANSLATION != 0 {
+            wanted.address = address;
+            wanted.len = len;
+            wanted.iova = default_iova(address, wanted.access);
+        }
+        let domain = match flags & CHANGE_PD {
+            0 => Arc::clone(&registered.domain),
+            _ => Domain::of(pd)?,
+        };
+        if !domain.is_of(&region.context) {
+            return Err(Errno::INVAL);
+        }
+        let again = wanted.register(&domain)?;
+        // SAFETY: the contract of this function; the structure lives as long as the region.
+        unsafe {
+            (*mr).pd = domain.as_ptr();
+            (*mr).addr = wanted.address;
+            (*mr).length = wanted.len;
+            (*mr).lkey = again.key();
+            (*mr).rkey = again.key();
+        }
+        *registered = Registered {
+            _region: again,
+            wanted,
+            _use: domain.users().add(),
+            domain,
+        };
+        Ok(())
+    });
+    if changed == 0 { 0 } else { ERR_INPUT }
 }
 
 /// Ends a region. Requests that are half done fail; when this returns, the engine does not touch its

@@ -59,6 +59,7 @@ pub(crate) struct SharedEngine {
     regions: Arc<RegionTable>,
     events: Arc<BoundedQueue<AsyncEvent>>,
     busy_poll: Duration,
+    loop_polls: u64,
     /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
     /// let them go first.
     lock_waiters: AtomicU32,
@@ -103,6 +104,7 @@ impl SharedEngine {
             regions: Arc::new(RegionTable::new(origin)),
             events,
             busy_poll: options.busy_poll,
+            loop_polls: options.loop_polls,
             lock_waiters: AtomicU32::new(0),
             polling_waiters: AtomicU32::new(0),
             caller_polls: AtomicU64::new(0),
@@ -165,6 +167,11 @@ impl SharedEngine {
 
     pub(super) fn busy_poll(&self) -> Duration {
         self.busy_poll
+    }
+
+    /// How many polls within a short time make it a program that polls in a loop.
+    pub(super) fn loop_polls(&self) -> u64 {
+        self.loop_polls
     }
 
     pub(super) fn integrity(&self) -> Integrity {

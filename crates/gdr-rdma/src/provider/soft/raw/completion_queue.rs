@@ -45,6 +45,11 @@ impl CompletionQueue {
         self.entries.capacity()
     }
 
+    /// Changes how many completions it holds; returns whether it does: not if there are more now.
+    pub fn resize(&self, capacity: usize) -> bool {
+        self.entries.resize(capacity)
+    }
+
     /// Passes up to `most` completions to `take`, the oldest first, and returns how many. If there is
     /// none, it drives the engine once. It neither waits nor allocates. `take` must not use the
     /// queue.
