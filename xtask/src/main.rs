@@ -16,9 +16,11 @@ mod instructions;
 mod models;
 mod msrv;
 mod mutants;
+mod packages;
 mod results;
 mod test;
 mod verbs_library;
+mod verbs_programs;
 mod vm;
 mod workspace;
 
@@ -43,6 +45,8 @@ enum Task {
     Bindings(bindings::Source),
     /// Run the tests that need the kernel's RDMA stack, in a virtual machine.
     Vm(vm::Options),
+    /// Run Debian's verbs programs with gdr's verbs library.
+    VerbsPrograms(verbs_programs::Options),
     /// Run the models of the hazard pointers under every interleaving of their threads.
     Loom,
     /// Run the tests that use no file, socket or GPU under Miri.
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Task::House(options) => house::run(&options),
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
+        Task::VerbsPrograms(options) => verbs_programs::run(&options),
         Task::Loom => models::run_loom(),
         Task::Miri => models::run_miri(),
         Task::Fuzz(options) => fuzz::run(&options),
