@@ -214,3 +214,17 @@ fn devices_that_open_at_the_same_time_form_one_group() {
         wait_until(|| fixture::bytes(&target) == [9]);
     }
 }
+
+#[test]
+fn devices_join_while_the_last_members_end() {
+    let opened = || {
+        for _ in 0..40 {
+            drop(hub(address(9)));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(opened);
+        }
+    });
+}

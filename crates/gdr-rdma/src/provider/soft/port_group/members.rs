@@ -33,6 +33,8 @@ const JOIN_LIMIT: Duration = Duration::from_secs(10);
 /// How long one member may take to answer. It fails if the process is stopped, or is a forked child
 /// of a member that ended.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// How often a member is asked that closes the connection: it ends, or cannot send the sockets.
+const ATTEMPTS: usize = 8;
 /// How long a member does not accept connections after that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many processes may wait to connect.
@@ -144,17 +146,23 @@ pub(super) fn find(lock: &JoinLock) -> Shared<Found> {
     let (mut sockets, mut free) = (None, Vec::new());
     let mut failed = None;
     for slot in Slot::all() {
-        // Once there is an answer, the rest is asked only whether it exists.
-        match connect(&slot_name(lock.address, slot)?, ANSWER_LIMIT)? {
-            Connected::Free => free.push(slot),
-            Connected::Silent => failed = Some(PortSharingError::Silent),
-            Connected::To(_) if sockets.is_some() => {}
-            Connected::To(member) => match request_sockets(member.as_fd()) {
-                Ok(received) => sockets = Some(received),
-                // A name of another user's process is not one of this user's group.
-                Err(PortSharingError::OtherUser) => {}
-                Err(error) => failed = Some(error),
-            },
+        let name = slot_name(lock.address, slot)?;
+        for _ in 0..ATTEMPTS {
+            // Once there is an answer, the rest is asked only whether it exists.
+            match connect(&name, ANSWER_LIMIT)? {
+                Connected::Free => free.push(slot),
+                Connected::Silent => failed = Some(PortSharingError::Silent),
+                Connected::To(_) if sockets.is_some() => {}
+                Connected::To(member) => match request_sockets(member.as_fd()) {
+                    Ok(Some(received)) => sockets = Some(received),
+                    // It ends: the name is free soon.
+                    Ok(None) => continue,
+                    // A name of another user's process is not one of this user's group.
+                    Err(PortSharingError::OtherUser) => {}
+                    Err(error) => failed = Some(error),
+                },
+            }
+            break;
         }
     }
     match failed {
@@ -195,7 +203,8 @@ fn is_same_user(socket: BorrowedFd<'_>) -> bool {
     result == 0 && peer.uid == rustix::process::geteuid().as_raw()
 }
 
-fn request_sockets(member: BorrowedFd<'_>) -> Shared<Vec<OwnedFd>> {
+/// Asks a member for the sockets; `None` if it closes the connection.
+fn request_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<OwnedFd>>> {
     if !is_same_user(member) {
         return Err(PortSharingError::OtherUser);
     }
@@ -211,6 +220,7 @@ fn request_sockets(member: BorrowedFd<'_>) -> Shared<Vec<OwnedFd>> {
     let received = match received {
         Ok(received) => received,
         Err(Errno::AGAIN) => return Err(PortSharingError::Silent),
+        Err(Errno::CONNRESET) => return Ok(None),
         Err(errno) => return Err(os("receiving the sockets of a port group")(errno)),
     };
     let mut sockets = Vec::new();
@@ -220,9 +230,8 @@ fn request_sockets(member: BorrowedFd<'_>) -> Shared<Vec<OwnedFd>> {
         }
     }
     match &greeting[..received.bytes] {
-        // The member ended.
-        [] => Err(PortSharingError::Silent),
-        GREETING if sockets.len() == SLOTS => Ok(sockets),
+        [] => Ok(None),
+        GREETING if sockets.len() == SLOTS => Ok(Some(sockets)),
         GREETING => Err(PortSharingError::TooFewDescriptors),
         _ => Err(PortSharingError::OtherVersion),
     }
@@ -267,6 +276,9 @@ impl Keeper {
                         wait_readable(&[stopped.as_fd()], Some(ACCEPT_PAUSE));
                     }
                 }
+                // In this order: the device that finds the name free may make a new group.
+                drop(sockets);
+                drop(listener);
             })
             .map_err(|source| Error::os("starting the thread of a port group", source))?;
         Ok(Self {

@@ -82,9 +82,11 @@ impl Drop for PortGroup {
             // The slot is the parent's, and so is the thread.
             return mem::forget(keeper);
         }
-        // Before the keeper frees the slot. The socket stays open in other members.
+        // Before the keeper frees the slot. The sockets stay open in other members.
         if let Err(error) = sockets::silence(self.sockets[self.slot.index()].as_fd()) {
             tracing::debug!(%error, "a slot is left with its filter");
         }
+        self.sockets = Arc::new([]);
+        drop(keeper);
     }
 }

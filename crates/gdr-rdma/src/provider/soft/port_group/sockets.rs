@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
 use std::time::Duration;
 
 use libc::{BPF_A, BPF_ABS, BPF_ALU, BPF_AND, BPF_K, BPF_LD, BPF_RET, BPF_RSH, BPF_W};
@@ -14,8 +15,12 @@ use crate::error::{Error, PortSharingError, Result};
 use crate::provider::soft::filter::{self, Senders, Unchecked, statement};
 use crate::provider::soft::slot::{QPN_MASK, SLOT_SHIFT, Slot};
 
-/// The limit of the proof that the kernel passes datagrams as the program says.
-const PROOF_LIMIT: Duration = Duration::from_secs(2);
+/// The limit of one proof that the kernel passes datagrams as the program says. It takes well below
+/// a millisecond.
+const PROOF_LIMIT: Duration = Duration::from_millis(200);
+/// How long a group is tried to be made while the proof fails, and the time between two attempts.
+const CREATE_LIMIT: Duration = Duration::from_secs(3);
+const CREATE_INTERVAL: Duration = Duration::from_millis(5);
 /// Where a packet has its slot, and the shortest packet that has one.
 const OFFSET: usize = Slot::OFFSET as usize;
 const LEN: usize = OFFSET + 4;
@@ -32,7 +37,24 @@ pub(super) fn with_port(address: SocketAddr) -> Result<SocketAddr> {
 }
 
 /// Binds the sockets of a new group, by slot. They drop all datagrams.
+///
+/// The kernel may still be closing sockets of a process that was the last member of an earlier group,
+/// which are in one group with the new ones. The proof fails then, as the first of the group have the
+/// first indexes. Once it holds it stays: a socket whose index is below 64 is not the last while there
+/// are more than 64, so closing another one does not move it.
 pub(super) fn create(address: SocketAddr) -> Result<Vec<OwnedFd>> {
+    let deadline = Deadline::after(CREATE_LIMIT);
+    loop {
+        match bind_all(address) {
+            Err(Error::PortSharing { .. }) if !deadline.has_passed() => {
+                thread::sleep(CREATE_INTERVAL);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn bind_all(address: SocketAddr) -> Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     for slot in Slot::all() {
         let socket = bind(address).map_err(|source| Error::binding(address, source))?;
