@@ -134,16 +134,14 @@ pub use memory_region::{MemoryRegion, RemoteMemory, Segment};
 pub use os::disable_scatter_to_cqe;
 pub use protection_domain::ProtectionDomain;
 pub use provider::soft::{SoftAddress, raw};
-pub use provider::verbs::{
-    DeviceAttributes, DmaBufSupport, LinkLayer, VerbsDevice, VerbsGid, VerbsPort,
-};
+pub use provider::verbs::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid, VerbsPort};
 pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
 pub use types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
-    Integrity, Lid, PeerText, PortUse, Provider, RegistrationMethod, SoftOptions, SourcePort,
-    SrqNumber, UdEndpoint, VerbsOptions, choose_gid,
+    Integrity, Lid, LinkLayer, NoGid, PeerText, PortUse, Provider, RegistrationMethod, SoftOptions,
+    SourcePort, SrqNumber, UdEndpoint, VerbsOptions, choose_gid,
 };
 pub use ud_queue_pair::{UdQueuePair, UdQueuePairOptions};
 pub use work_request::{RecvRequest, SendRequest, UdSendRequest};

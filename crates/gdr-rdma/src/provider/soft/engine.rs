@@ -6,12 +6,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gdr_roce::wire::{Opcode, Packet};
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::qp_context::{Peer, QpContext};
-use super::qp_table::{Acceptor, QpTable, is_sequence_nak, schedule};
+use super::qp_table::{Acceptor, QpTable, schedule};
 use super::region_table::Regions;
 use super::rx::Rx;
 use super::socket::Socket;
@@ -60,6 +59,7 @@ pub(super) struct Engine {
     /// Keys of regions behind whose reads a fence has run since the poll began.
     fenced: Vec<u32>,
     events: Arc<BoundedQueue<AsyncEvent>>,
+    /// Without what the queue pairs count.
     counters: Counters,
     /// Why the socket was lost. The engine moves no more bytes then.
     failed: Option<String>,
@@ -98,7 +98,12 @@ impl Engine {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        self.counters
+        let protocol = self.qps.statistics();
+        Counters {
+            sequence_naks_sent: protocol.sequence_naks_sent,
+            sequence_naks_received: protocol.sequence_naks_received,
+            ..self.counters
+        }
     }
 
     pub(super) fn is_failed(&self) -> bool {
@@ -166,6 +171,7 @@ impl Engine {
     /// Removes a queue pair. Its number stays on the ready list until that comes to it.
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
         let mut qp = self.qps.qps.remove(&qpn.get())?;
+        self.qps.retired += qp.roce.statistics();
         if let Some(time) = qp.timer {
             self.timers.remove(&(time, qpn.get()));
         }
@@ -448,12 +454,6 @@ impl Engine {
                 return false;
             };
             *any = true;
-            // The first byte alone rules out all but acknowledgements.
-            if room.first() == Some(&(Opcode::Acknowledge as u8))
-                && Packet::new(&room[..len]).is_ok_and(|packet| is_sequence_nak(&packet))
-            {
-                self.counters.sequence_naks_sent += 1;
-            }
             let sent = self.batch.push(&self.socket, &mut self.counters, to, len);
             self.blocked = sent == Sent::Blocked;
         }
@@ -526,6 +526,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
     use std::time::Duration;
 
+    use gdr_roce::wire::Opcode;
     use gdr_roce::{
         Access, AckTimeout, Capabilities, Mtu, Psn, RetryCount, RetryLimit, RnrRetry, RnrTimer,
         RtrAttributes, RtsAttributes, WrId,
@@ -755,8 +756,15 @@ mod tests {
         while engine.counters().sequence_naks_received == 0 {
             engine.poll(&regions);
         }
-        assert_eq!(engine.counters().sequence_naks_sent, 1);
-        assert_eq!(engine.counters().sequence_naks_received, 1);
+        let counters = engine.counters();
+        assert_eq!(counters.sequence_naks_sent, 1);
+        assert_eq!(counters.sequence_naks_received, 1);
+        drop(engine.remove(qpn));
+        assert_eq!(
+            engine.counters(),
+            counters,
+            "those of the former queue pair are kept"
+        );
     }
 
     /// With more peers than the kernel lists, what strangers send arrives.

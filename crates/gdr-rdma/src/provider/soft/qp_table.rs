@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::ops::Add;
 
-use gdr_roce::wire::{NakCode, Opcode, Packet, Syndrome};
-use gdr_roce::{Qpn, StateError, Time};
+use gdr_roce::wire::Packet;
+use gdr_roce::{Qpn, StateError, Statistics, Time};
 
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::qp_context::QpContext;
@@ -22,9 +23,17 @@ pub(super) struct QpTable {
     pub(super) may_omit_checksum: usize,
     /// Those that may have a packet, a completion or an event.
     pub(super) ready: VecDeque<u32>,
+    /// What the queue pairs counted that were removed.
+    pub(super) retired: Statistics,
 }
 
 impl QpTable {
+    /// What all queue pairs counted since the device was opened.
+    pub(super) fn statistics(&self) -> Statistics {
+        let counted = self.qps.values().map(|qp| qp.roce.statistics());
+        counted.fold(self.retired, Statistics::add)
+    }
+
     pub(super) fn get_mut(&mut self, qpn: u32) -> Option<&mut QpContext> {
         self.qps.get_mut(&qpn).map(Box::as_mut)
     }
@@ -96,7 +105,6 @@ impl Acceptor<'_> {
             self.counters.icrc_mismatches += 1;
             return false;
         }
-        self.counters.sequence_naks_received += u64::from(is_sequence_nak(&packet));
         // A peer that sets checksums always does; of datagrams the next may come from another one.
         let has_checksum =
             qp.peer.is_some() && datagram.came_by_udp() && mem::take(&mut qp.may_omit_checksum);
@@ -117,12 +125,4 @@ impl Acceptor<'_> {
         }
         accepted
     }
-}
-
-/// Whether a packet is a NAK for a lost packet.
-pub(super) fn is_sequence_nak(packet: &Packet<'_>) -> bool {
-    packet.opcode() == Opcode::Acknowledge
-        && packet
-            .aeth()
-            .is_some_and(|aeth| aeth.syndrome == Syndrome::Nak(NakCode::SequenceError))
 }

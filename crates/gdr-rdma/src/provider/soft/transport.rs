@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use gdr_roce::{
-    Completion, Event, PostError, Qpn, QueuePair, RecvRequest, State, Time, UdQueuePair,
+    Completion, Event, PostError, Qpn, QueuePair, RecvRequest, State, Statistics, Time, UdQueuePair,
 };
 use smallvec::SmallVec;
 
@@ -50,6 +50,14 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.state(),
             Self::Datagrams(roce) => roce.state(),
+        }
+    }
+
+    /// What the connection counted. Datagrams count nothing.
+    pub(super) fn statistics(&self) -> Statistics {
+        match self {
+            Self::Connection(roce) => roce.statistics(),
+            Self::Datagrams(_) => Statistics::default(),
         }
     }
 
