@@ -1,5 +1,8 @@
 //! Debian packages, fetched by `apt-get download` and unpacked into a folder. Nothing is installed,
 //! and no privileges are needed.
+//!
+//! apt works on lists of its own in the cache folder, made from the machine's sources. The machine's
+//! own lists may be missing, as in container images, or too old to name the installed versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,71 +76,175 @@ pub(crate) fn once(
     Ok(folder.to_owned())
 }
 
-/// Fetches the packages into `root` and unpacks them there. apt compares each with the checksum
-/// in its signed lists.
-pub(crate) fn unpack(names: &[String], root: &Path) -> anyhow::Result<()> {
-    let sources = sources(names)?;
-    let total: u64 = sources.iter().map(|source| source.bytes).sum();
-    if total > MOST_BYTES {
-        bail!("the packages have {total} bytes; at most {MOST_BYTES} are fetched");
-    }
-    println!(
-        "fetching {} packages, {} MB",
-        sources.len(),
-        total / 1_000_000
-    );
-    let folder = root.join("packages");
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let status = Command::new("apt-get")
-        .args(LIMITS)
-        .args(["-qq", "download"])
-        .args(names)
-        .current_dir(&folder)
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|error| Unavailable::new(format!("apt-get cannot be started: {error}")))?;
-    if !status.success() {
-        return Err(Unavailable::new("apt-get cannot download (no network?)").into());
-    }
-    for source in &sources {
-        let file = folder.join(&source.file);
-        let found = fs::metadata(&file).with_context(|| file.display().to_string())?;
-        if found.len() != source.bytes {
-            bail!(
-                "{}: {} bytes, not {}",
-                source.file,
-                found.len(),
-                source.bytes
-            );
-        }
-        let status = Command::new("dpkg-deb")
-            .arg("--extract")
-            .args([&file, root])
-            .status()
-            .map_err(|error| Unavailable::new(format!("dpkg-deb cannot be started: {error}")))?;
-        if !status.success() {
-            bail!("dpkg-deb cannot unpack {}", source.file);
-        }
-    }
-    fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())
+/// apt with lists of its own.
+pub(crate) struct Apt {
+    /// Where the lists are, and no installed package.
+    options: Vec<String>,
 }
 
-/// Returns `names` and all libraries that they depend on.
-pub(crate) fn with_libraries(names: &[&str]) -> anyhow::Result<Vec<String>> {
-    let output = apt_cache(
-        &[
-            "depends",
-            "--recurse",
-            "--important",
-            "--no-pre-depends",
-            "--no-conflicts",
-            "--no-breaks",
-            "--no-replaces",
-            "--no-enhances",
-        ],
-        names,
-    )?;
-    Ok(select_libraries(names, &output))
+impl Apt {
+    /// Fetches the lists of the machine's sources into a folder.
+    pub(crate) fn fetch_lists(folder: &Path) -> anyhow::Result<Self> {
+        let lists = folder.join("lists");
+        let cache = folder.join("cache");
+        for made in [lists.join("partial"), cache.join("archives/partial")] {
+            fs::create_dir_all(&made).with_context(|| made.display().to_string())?;
+        }
+        let options = [
+            format!("Dir::State::lists={}", lists.display()),
+            format!("Dir::Cache={}", cache.display()),
+            "Dir::State::status=/dev/null".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+        ];
+        let apt = Self {
+            options: options
+                .into_iter()
+                .flat_map(|option| ["-o".to_owned(), option])
+                .collect(),
+        };
+        // A hook of the machine that fails without privileges makes this fail after the lists are
+        // there, and one source that does not answer leaves the others: what is missing shows later.
+        apt.get()
+            .args(["-qq", "update"])
+            .status()
+            .map_err(cannot_start)?;
+        Ok(apt)
+    }
+
+    fn get(&self) -> Command {
+        let mut command = Command::new("apt-get");
+        command
+            .args(LIMITS)
+            .args(&self.options)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Fetches the packages into `root` and unpacks them there. apt compares each with the checksum
+    /// in its signed lists.
+    pub(crate) fn unpack(&self, names: &[String], root: &Path) -> anyhow::Result<()> {
+        let sources = self.sources(names)?;
+        let total: u64 = sources.iter().map(|source| source.bytes).sum();
+        if total > MOST_BYTES {
+            bail!("the packages have {total} bytes; at most {MOST_BYTES} are fetched");
+        }
+        println!(
+            "fetching {} packages, {} MB",
+            sources.len(),
+            total / 1_000_000
+        );
+        let folder = root.join("packages");
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let status = self
+            .get()
+            .args(["-qq", "download"])
+            .args(names)
+            .current_dir(&folder)
+            .status()
+            .map_err(cannot_start)?;
+        if !status.success() {
+            return Err(Unavailable::new("apt-get cannot download (no network?)").into());
+        }
+        for source in &sources {
+            let file = folder.join(&source.file);
+            let found = fs::metadata(&file).with_context(|| file.display().to_string())?;
+            if found.len() != source.bytes {
+                bail!(
+                    "{}: {} bytes, not {}",
+                    source.file,
+                    found.len(),
+                    source.bytes
+                );
+            }
+            let status = Command::new("dpkg-deb")
+                .arg("--extract")
+                .args([&file, root])
+                .status()
+                .map_err(|error| {
+                    Unavailable::new(format!("dpkg-deb cannot be started: {error}"))
+                })?;
+            if !status.success() {
+                bail!("dpkg-deb cannot unpack {}", source.file);
+            }
+        }
+        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())
+    }
+
+    /// Returns `names` and all libraries that they depend on.
+    pub(crate) fn with_libraries(&self, names: &[&str]) -> anyhow::Result<Vec<String>> {
+        let output = self.cache(
+            &[
+                "depends",
+                "--recurse",
+                "--important",
+                "--no-pre-depends",
+                "--no-conflicts",
+                "--no-breaks",
+                "--no-replaces",
+                "--no-enhances",
+            ],
+            names,
+        )?;
+        Ok(select_libraries(names, &output))
+    }
+
+    /// Returns the package behind a metapackage: the newest kernel for `linux-image-amd64`.
+    pub(crate) fn behind(&self, name: &str, prefix: &str) -> anyhow::Result<Option<String>> {
+        let output = self.cache(&["depends", "--important"], &[name])?;
+        Ok(output
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Depends: "))
+            .find(|needed| needed.starts_with(prefix))
+            .map(str::to_owned))
+    }
+
+    /// Whether the lists have a package.
+    pub(crate) fn has(&self, name: &str) -> anyhow::Result<bool> {
+        let output = self.cache(&["policy"], &[name])?;
+        Ok(output
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Candidate: "))
+            .any(|version| version != "(none)"))
+    }
+
+    fn cache(&self, arguments: &[&str], names: &[&str]) -> anyhow::Result<String> {
+        let output = Command::new("apt-cache")
+            .args(&self.options)
+            .args(arguments)
+            .args(names)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .map_err(cannot_start)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn sources(&self, names: &[String]) -> anyhow::Result<Vec<Source>> {
+        let output = self
+            .get()
+            .args(["-qq", "--print-uris", "download"])
+            .args(names)
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(cannot_start)?;
+        let sources: Option<Vec<_>> = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(source)
+            .collect();
+        match sources {
+            Some(sources) if output.status.success() && sources.len() == names.len() => Ok(sources),
+            _ => {
+                let reason = "apt's sources do not have every package (no network?)";
+                Err(Unavailable::new(reason).into())
+            }
+        }
+    }
+}
+
+fn cannot_start(error: std::io::Error) -> Unavailable {
+    Unavailable::new(format!(
+        "apt cannot be started ({error}); Debian's packages come by it"
+    ))
 }
 
 fn select_libraries(names: &[&str], depends: &str) -> Vec<String> {
@@ -162,77 +269,6 @@ fn select_libraries(names: &[&str], depends: &str) -> Vec<String> {
         }
         if selected.len() == before {
             return selected;
-        }
-    }
-}
-
-/// Returns the package behind a metapackage: the newest kernel for `linux-image-amd64`.
-pub(crate) fn behind(name: &str, prefix: &str) -> anyhow::Result<Option<String>> {
-    let output = apt_cache(&["depends", "--important"], &[name])?;
-    Ok(output
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "))
-        .find(|needed| needed.starts_with(prefix))
-        .map(str::to_owned))
-}
-
-/// Whether apt can fetch a package. If its lists lack the package and the user is root, the lists
-/// are fetched first: container images come without them.
-pub(crate) fn exists(name: &str) -> anyhow::Result<bool> {
-    if is_listed(name)? {
-        return Ok(true);
-    }
-    if !rustix::process::geteuid().is_root() {
-        return Ok(false);
-    }
-    let status = Command::new("apt-get")
-        .args(LIMITS)
-        .args(["-qq", "update"])
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|error| Unavailable::new(format!("apt-get cannot be started: {error}")))?;
-    Ok(status.success() && is_listed(name)?)
-}
-
-fn is_listed(name: &str) -> anyhow::Result<bool> {
-    let output = apt_cache(&["policy"], &[name])?;
-    Ok(output
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Candidate: "))
-        .any(|version| version != "(none)"))
-}
-
-fn apt_cache(arguments: &[&str], names: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("apt-cache")
-        .args(arguments)
-        .args(names)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .map_err(|_| {
-            Unavailable::new("apt is not installed: Debian's packages cannot be fetched")
-        })?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn sources(names: &[String]) -> anyhow::Result<Vec<Source>> {
-    let output = Command::new("apt-get")
-        .args(LIMITS)
-        .args(["-qq", "--print-uris", "download"])
-        .args(names)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| Unavailable::new(format!("apt-get cannot be started: {error}")))?;
-    let sources: Option<Vec<_>> = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .map(source)
-        .collect();
-    match sources {
-        Some(sources) if output.status.success() && sources.len() == names.len() => Ok(sources),
-        _ => {
-            let reason = "apt cannot fetch every package (as root: apt-get update)";
-            Err(Unavailable::new(reason).into())
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::global::Global;
 #[derive(Debug, Parser)]
 #[command(
     name = "gdr",
-    version = crate::version::VERSION,
+    version = commands::version::VERSION,
     propagate_version = true,
     disable_help_subcommand = true,
     max_term_width = 100

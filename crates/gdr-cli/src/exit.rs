@@ -45,10 +45,7 @@ const INPUT: &str = "a capture cannot be read, or this command does not support 
 pub(crate) fn statuses(command: &str) -> Statuses {
     const MEASUREMENT: Statuses = &[
         (Exit::Fine, "measured"),
-        (
-            Exit::Failure,
-            "it failed, or a GPU is there and cannot be used",
-        ),
+        (Exit::Failure, "it failed, or the GPU cannot be used"),
         (
             Exit::Undecided,
             "there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
@@ -72,10 +69,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
         ],
         "sanity" => &[
             (Exit::Fine, "no check failed"),
-            (
-                Exit::Failure,
-                "a check failed, or a GPU is there and cannot be used",
-            ),
+            (Exit::Failure, "a check failed, or the GPU cannot be used"),
             (
                 Exit::Undecided,
                 "there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
@@ -86,7 +80,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
         "info" => &[
             (Exit::Fine, "every kind of GPU memory can be mapped"),
             (Exit::Warning, "some kind cannot be mapped"),
-            (Exit::Failure, "a GPU is there and cannot be used"),
+            (Exit::Failure, "the GPU cannot be used"),
             (
                 Exit::Undecided,
                 "there is no GPU, or standard output was closed",
@@ -169,6 +163,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Failure, "it failed"),
             (Exit::Undecided, CLOSED),
             (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
         ],
         "run" => &[
             (

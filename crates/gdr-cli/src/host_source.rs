@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gdr_cuda::{Cuda, Driver, Error};
 use gdr_node::{Absence, Datum, Errno, ThisNode, virtual_path};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The deadline of a driver's answer. Without persistence mode, NVIDIA's driver initializes every GPU
@@ -16,6 +17,8 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(60);
 /// `ETIMEDOUT` of Linux.
 const TOO_LATE: Errno = Errno(110);
+/// `EBADMSG` of Linux: an answer that cannot be written down.
+const BAD_MESSAGE: Errno = Errno(74);
 
 /// This machine.
 pub(crate) fn this_node() -> ThisNode {
@@ -83,8 +86,11 @@ pub(crate) fn uuid(bytes: [u8; 16]) -> String {
     text
 }
 
-fn present(value: &Value) -> Datum<Vec<u8>> {
-    Ok(format!("{value}\n").into_bytes())
+fn present(value: &impl Serialize) -> Datum<Vec<u8>> {
+    match serde_json::to_string(value) {
+        Ok(text) => Ok(format!("{text}\n").into_bytes()),
+        Err(_) => Err(Absence::Failed(BAD_MESSAGE)),
+    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,6 @@ mod progress;
 mod remedy;
 mod run;
 mod units;
-mod version;
 
 use std::ffi::OsString;
 use std::io;
@@ -36,6 +35,7 @@ use owo_colors::OwoColorize;
 use tracing_subscriber::EnvFilter;
 
 use args::Args;
+use commands::version::VERSION;
 use exit::{Exit, UsageError};
 use global::Global;
 use json_error::{JsonError, exit_status};
@@ -100,10 +100,8 @@ fn unparsed(name: &str, error: &clap::Error, given: &[OsString]) -> ExitCode {
     let mut output = Output::stdout();
     // `finish` below reports a failed write.
     let _ = match error.kind() {
-        ErrorKind::DisplayVersion if name == "gdr" => {
-            output.line(format_args!("gdr {}", version::VERSION))
-        }
-        ErrorKind::DisplayVersion => output.line(format_args!("{name} (gdr) {}", version::VERSION)),
+        ErrorKind::DisplayVersion if name == "gdr" => output.line(format_args!("gdr {VERSION}")),
+        ErrorKind::DisplayVersion => output.line(format_args!("{name} (gdr) {VERSION}")),
         _ => output.bytes(error.render().ansi().to_string().as_bytes()),
     };
     conclude(Exit::Fine, output.finish())
@@ -134,7 +132,7 @@ fn print_error(words: impl std::fmt::Display) {
     print_to_stderr(format_args!("{} {words}", "error:".red().bold()));
 }
 
-/// The error and its causes, without those that it quotes, and the options behind its remedy.
+/// The error and its causes, without those that it quotes, and what helps against it.
 fn words(error: &anyhow::Error) -> String {
     let text = error.chain().fold(String::new(), |text, cause| {
         let cause = cause.to_string();
@@ -144,7 +142,7 @@ fn words(error: &anyhow::Error) -> String {
             text => format!("{text}: {cause}"),
         }
     });
-    remedy::with_options(text, remedy::of(error).as_slice())
+    remedy::with_remedies(text, remedy::of(error))
 }
 
 /// Logs to standard error: by `GDR_LOG` in the syntax of `RUST_LOG`, else by the number of `-v`.

@@ -88,7 +88,7 @@ impl Tool {
         command
             .name(self.name)
             .bin_name(self.name)
-            .version(crate::version::VERSION)
+            .version(crate::commands::version::VERSION)
             .args(global)
             .max_term_width(100)
             .after_help(help.unwrap_or_default().replace(&gdr, self.name))

@@ -114,7 +114,7 @@ impl Which {
     }
 
     /// The options that chose it.
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let named: Vec<String> = self
             .from
             .iter()

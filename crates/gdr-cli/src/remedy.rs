@@ -1,6 +1,7 @@
-//! The options and commands behind the remedies that the libraries suggest.
+//! The options and commands of `gdr` that help against an error of a library.
 
 use gdr_perf::Remedy;
+use gdr_rdma::VerbsError;
 
 /// The option or command of `gdr` for `remedy`, as the last part of a sentence.
 pub(crate) const fn spelled(remedy: Remedy) -> Option<&'static str> {
@@ -17,19 +18,135 @@ pub(crate) const fn spelled(remedy: Remedy) -> Option<&'static str> {
     })
 }
 
-/// `text` with the options behind `remedies`.
-pub(crate) fn with_options(mut text: String, remedies: &[Remedy]) -> String {
-    for option in remedies.iter().copied().filter_map(spelled) {
+/// `text`, and each of `remedies` as a further part of the sentence.
+pub(crate) fn with_remedies(
+    mut text: String,
+    remedies: impl IntoIterator<Item = &'static str>,
+) -> String {
+    for remedy in remedies {
         text += "; ";
-        text += option;
+        text += remedy;
     }
     text
 }
 
-/// The remedies of the library error in the chain of `error`.
-pub(crate) fn of(error: &anyhow::Error) -> Option<Remedy> {
-    error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<gdr_perf::Error>())
-        .and_then(gdr_perf::Error::remedy)
+/// What helps against the library error in the chain of `error`, as [`spelled`].
+pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
+    error.chain().find_map(|cause| {
+        None.or_else(|| cause.downcast_ref().and_then(of_perf))
+            .or_else(|| cause.downcast_ref().and_then(of_rdma))
+            .or_else(|| cause.downcast_ref().and_then(of_copy))
+            .or_else(|| cause.downcast_ref().and_then(of_cuda))
+    })
+}
+
+fn of_perf(error: &gdr_perf::Error) -> Option<&'static str> {
+    match error {
+        gdr_perf::Error::Gpu(error) => of_cuda(error),
+        gdr_perf::Error::Copy(error) => of_copy(error),
+        gdr_perf::Error::Rdma(error) => of_rdma(error),
+        other => other.remedy().and_then(spelled),
+    }
+}
+
+fn of_rdma(error: &gdr_rdma::Error) -> Option<&'static str> {
+    match error {
+        gdr_rdma::Error::Copy(error) => of_copy(error),
+        gdr_rdma::Error::Cuda(error) => of_cuda(error),
+        gdr_rdma::Error::Verbs(VerbsError::GpuRegistration(_)) => Some(
+            "`gdr doctor` finds the cause, and `gdr peermem status` shows whether the peer-memory \
+             module works",
+        ),
+        gdr_rdma::Error::Verbs(VerbsError::NoSuchGid { .. }) => {
+            Some("`gdr devices` shows which of them gdr uses, and why")
+        }
+        _ => None,
+    }
+}
+
+fn of_copy(error: &gdr_copy::Error) -> Option<&'static str> {
+    match error {
+        gdr_copy::Error::Gpu(error) => of_cuda(error),
+        _ => None,
+    }
+}
+
+const fn of_cuda(error: &gdr_cuda::Error) -> Option<&'static str> {
+    match error {
+        gdr_cuda::Error::NoSuchDevice { .. } => {
+            Some("--gpu takes an index, a UUID or a PCI address, and `gdr info` lists the GPUs")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use gdr_cuda::Ordinal;
+
+    use super::*;
+
+    fn no_such_gpu() -> gdr_cuda::Error {
+        gdr_cuda::Error::NoSuchDevice {
+            ordinal: Ordinal(7),
+            count: 2,
+        }
+    }
+
+    /// The remedy of each form in which a command may return the error.
+    fn forms(error: impl Fn() -> gdr_rdma::Error) -> Vec<String> {
+        let bare = anyhow::Error::from(error());
+        let measured = anyhow::Error::from(gdr_perf::Error::from(error()));
+        let context = Err::<(), _>(error()).context("setting up").unwrap_err();
+        [bare, measured, context]
+            .iter()
+            .map(|error| of(error).unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_registration_that_every_method_refuses_leads_to_the_doctor_and_the_module() {
+        for remedy in forms(|| VerbsError::GpuRegistration(vec!["dma-buf: no".into()]).into()) {
+            assert!(remedy.contains("`gdr doctor`"), "{remedy}");
+            assert!(remedy.contains("`gdr peermem status`"), "{remedy}");
+        }
+    }
+
+    #[test]
+    fn a_gid_that_does_not_exist_leads_to_the_list_of_devices() {
+        let error = || VerbsError::NoSuchGid {
+            device: "mlx5_0".into(),
+            port: 1,
+            index: 99,
+        };
+        for remedy in forms(|| error().into()) {
+            assert!(remedy.contains("`gdr devices`"), "{remedy}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_exist_leads_to_the_option_through_every_library() {
+        let errors: [anyhow::Error; 5] = [
+            no_such_gpu().into(),
+            gdr_copy::Error::from(no_such_gpu()).into(),
+            gdr_rdma::Error::from(no_such_gpu()).into(),
+            gdr_perf::Error::from(no_such_gpu()).into(),
+            gdr_perf::Error::Copy(no_such_gpu().into()).into(),
+        ];
+        for error in errors {
+            let remedy = of(&error).unwrap();
+            for part in ["--gpu", "index", "UUID", "PCI address", "`gdr info`"] {
+                assert!(remedy.contains(part), "{error:?}: {remedy}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_without_a_remedy_stays_as_it_is() {
+        let error = anyhow::Error::from(gdr_copy::Error::ForkedChild);
+        assert_eq!(of(&error), None);
+        assert_eq!(with_remedies("text".into(), of(&error)), "text");
+        assert_eq!(with_remedies("text".into(), ["a", "b"]), "text; a; b");
+    }
 }

@@ -83,12 +83,7 @@ impl About {
         let looked = [
             Some(format!("gdr {}", self.gdr)),
             self.made.map(|made| made.to_string()),
-            self.capture
-                .as_ref()
-                .map(|capture| match capture.collected {
-                    Some(at) => format!("from {}, collected {at}", capture.file),
-                    None => format!("from {}", capture.file),
-                }),
+            self.capture.as_ref().map(ToString::to_string),
             self.root.map(|root| {
                 let who = if root { "root: yes" } else { "root: no" };
                 who.to_owned()

@@ -1,6 +1,7 @@
 //! What is known of a node, as checks see it.
 
 use std::cell::OnceCell;
+use std::fmt;
 
 use gdr_node::pci::{Class, Function, Tree, VendorId};
 use gdr_node::topology::{Relation, SmiClass, Topology};
@@ -21,6 +22,15 @@ pub struct Capture {
     pub file: String,
     /// When it was collected.
     pub collected: Option<Timestamp>,
+}
+
+impl fmt::Display for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.collected {
+            Some(at) => write!(f, "from {}, collected {at}", self.file),
+            None => write!(f, "from {}", self.file),
+        }
+    }
 }
 
 /// An RDMA device, or a NIC that should be one.

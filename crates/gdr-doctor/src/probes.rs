@@ -1,7 +1,7 @@
 //! What the libraries of CUDA and of RDMA answered when they were asked about a node's devices.
 
 use gdr_node::{Absence, Bdf, Datum, Errno, Source, virtual_path};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// `EBADMSG` of Linux: an answer that is no answer.
 const BAD_MESSAGE: Errno = Errno(74);
@@ -62,7 +62,8 @@ pub enum Library {
 }
 
 impl CudaProbe {
-    pub(crate) fn read(source: &dyn Source) -> Datum<Self> {
+    /// Reads it.
+    pub fn read(source: &dyn Source) -> Datum<Self> {
         let mut probe: Datum<Self> = parse(source, virtual_path::CUDA_DEVICES);
         let Ok(cuda) = &mut probe else {
             return probe;
@@ -98,8 +99,8 @@ impl CudaProbe {
     }
 }
 
-/// What libibverbs answered.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// What libibverbs answered, in the layout of [`virtual_path::VERBS_DEVICES`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerbsProbe {
     /// Why it answered nothing, where it is there and failed.
     #[serde(default)]
@@ -109,21 +110,39 @@ pub struct VerbsProbe {
     pub devices: Vec<VerbsDevice>,
 }
 
-/// What libibverbs said of an RDMA device.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// What libibverbs said of an RDMA device. One that it could not open has neither a version of its
+/// firmware nor on-demand paging.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerbsDevice {
     /// Its name.
     pub name: String,
-    /// `supported`, `unsupported`, or why that is not known.
+    /// The version of its firmware; empty for a software device.
     #[serde(default)]
-    pub dma_buf: Option<String>,
+    pub firmware: Option<String>,
     /// Whether it has on-demand paging.
     #[serde(default)]
     pub on_demand_paging: Option<bool>,
+    /// `supported`, `unsupported`, or why that is not known.
+    #[serde(default)]
+    pub dma_buf: Option<String>,
+    /// What it said of each port. `None` where it was not asked, as by older versions.
+    #[serde(default)]
+    pub ports: Option<Vec<ProbedPort>>,
+}
+
+/// What libibverbs said of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedPort {
+    /// Its number, from 1.
+    pub number: u32,
+    /// The largest payload of a packet, in bytes.
+    #[serde(default)]
+    pub active_mtu: Option<u32>,
 }
 
 impl VerbsProbe {
-    pub(crate) fn read(source: &dyn Source) -> Datum<Self> {
+    /// Reads it.
+    pub fn read(source: &dyn Source) -> Datum<Self> {
         parse(source, virtual_path::VERBS_DEVICES)
     }
 
@@ -158,6 +177,7 @@ mod tests {
         let verbs = VerbsProbe::read(&node).unwrap();
         let nic = verbs.device("mlx5_3").unwrap();
         assert_eq!(nic.dma_buf.as_deref(), Some("supported"));
+        assert_eq!(nic.ports.as_ref().unwrap()[0].active_mtu, Some(4096));
     }
 
     #[test]
@@ -179,6 +199,15 @@ mod tests {
             (reported.compute_mode_by, reported.ecc_enabled_by),
             (Library::Nvml, Library::Nvml)
         );
+    }
+
+    #[test]
+    fn an_answer_of_an_older_version_has_no_ports() {
+        let text = r#"{"devices":[{"name":"mlx5_0","dma_buf":"unsupported"}]}"#;
+        let node = MemorySource::new().file(virtual_path::VERBS_DEVICES, text);
+        let verbs = VerbsProbe::read(&node).unwrap();
+        assert_eq!(verbs.device("mlx5_0").unwrap().ports, None);
+        assert_eq!(verbs.device("mlx5_1"), None);
     }
 
     #[test]

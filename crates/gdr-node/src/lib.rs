@@ -55,6 +55,7 @@ mod numa;
 mod nvlink;
 pub mod pci;
 mod rdma;
+mod rdma_gid;
 pub mod render;
 mod source;
 pub mod topology;
@@ -66,6 +67,7 @@ pub use live::{LiveRoot, ThisNode};
 pub use numa::NumaLayout;
 pub use nvlink::NvLinks;
 pub use rdma::{Netdev, RdmaDevice, RdmaPort};
+pub use rdma_gid::RdmaGid;
 pub use source::{
     Absence, Datum, DatumExt, Errno, MAX_ENTRIES, MAX_FILE, MemorySource, Overlay, Source,
     virtual_path,

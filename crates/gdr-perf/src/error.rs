@@ -7,8 +7,6 @@ use std::time::Duration;
 use gdr_copy::Caching;
 use gdr_rdma::WcStatus;
 
-use crate::remedy::Remedy;
-
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -96,6 +94,30 @@ impl Error {
     }
 }
 
+/// What a caller can change about a run that failed.
+///
+/// This crate has no command line: a program that offers these as options adds their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// A longer timeout of a step.
+    LongerTimeout,
+    /// Fewer bytes at a time.
+    SmallerSize,
+    /// The same run once staged and once direct.
+    CompareTransferModes,
+    /// The checks of [`crate::sanity`].
+    RunSanity,
+    /// The names of the checks of [`crate::sanity`].
+    ListChecks,
+    /// The names of the RDMA devices of this machine.
+    ListDevices,
+    /// The device of the end that owns the GPU memory, by name.
+    NameReceiver,
+    /// The address of the peer, where a device of this machine was expected.
+    NamePeer,
+}
+
 /// How a request of a measurement failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -130,7 +152,7 @@ pub enum PeerError {
     )]
     Message(String),
     /// It sent another message than the protocol has at this point.
-    #[error("sent `{0}` out of turn; use the same version of gdr on both sides")]
+    #[error("sent `{0}` out of order; use the same version of gdr on both sides")]
     OutOfTurn(&'static str),
     /// It speaks another version of the protocol.
     #[error(
@@ -138,8 +160,8 @@ pub enum PeerError {
          version of gdr on both sides"
     )]
     Version { theirs: u32, ours: u32 },
-    /// It asked for settings that this end refuses.
-    #[error("asked for settings that cannot be used: {0}")]
+    /// It requested settings that this end refuses.
+    #[error("requested settings that cannot be used: {0}")]
     Settings(SettingsError),
     /// Its messages disagree about its RDMA address.
     #[error(

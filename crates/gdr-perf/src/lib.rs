@@ -47,7 +47,6 @@ mod page_locked;
 mod ping_pong;
 mod poll;
 pub mod pplat;
-mod remedy;
 pub mod report;
 pub mod sanity;
 pub mod sizes;
@@ -55,9 +54,8 @@ pub mod stats;
 pub mod timer;
 
 pub use bench_target::BenchTarget;
-pub use error::{Error, PeerError, Result, SettingsError, TransferFailure};
+pub use error::{Error, PeerError, Remedy, Result, SettingsError, TransferFailure};
 pub use ping_pong::MemoryLocation;
-pub use remedy::Remedy;
 
 // The example of the README is a test.
 #[cfg(doctest)]

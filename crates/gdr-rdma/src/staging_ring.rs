@@ -1,5 +1,5 @@
 //! Transfers between a peer's memory and GPU memory that the device cannot access, through a ring of
-//! page-locked host memory.
+//! page-locked host memory. [`crate::buffer`] says how it differs from what a staged buffer does.
 
 use std::fmt;
 use std::sync::Arc;

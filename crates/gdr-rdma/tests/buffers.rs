@@ -38,7 +38,7 @@ fn kinds() -> impl Strategy<Value = BufferKind> {
 
 proptest! {
     #[test]
-    fn bytes_go_where_they_are_put_and_nowhere_else(
+    fn a_write_changes_exactly_the_bytes_of_its_range(
         kind in kinds(),
         copies in prop::collection::vec((0..LEN, 0..600_usize, any::<u8>()), 1..12),
         look in (0..LEN, 0..LEN),
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn no_range_reaches_outside(kind in kinds(), offset: u64, len in 1..100_usize) {
+    fn a_range_beyond_the_end_of_a_buffer_is_refused(kind in kinds(), offset: u64, len in 1..100_usize) {
         let buffer = buffer(kind);
         let offset = offset.max(LEN as u64 - len as u64 + 1);
         let written = matches!(buffer.write_at(offset, &vec![1; len]), Err(Error::OutOfRange { .. }));
@@ -86,12 +86,12 @@ proptest! {
 }
 
 #[test]
-fn a_buffer_of_no_bytes_is_refused() {
+fn an_empty_buffer_is_refused() {
     assert!(matches!(Buffer::host(0), Err(Error::EmptyBuffer)));
 }
 
 #[test]
-fn words_at_odd_places_are_refused() {
+fn misaligned_words_are_refused() {
     for kind in [BufferKind::Host, BufferKind::Direct, BufferKind::Staged] {
         let buffer = buffer(kind);
         assert!(matches!(buffer.load_u32(2), Err(Error::Misaligned { .. })));
@@ -100,7 +100,7 @@ fn words_at_odd_places_are_refused() {
 }
 
 #[test]
-fn who_sees_the_last_byte_of_a_copy_sees_all_of_it() {
+fn a_reader_that_loads_the_last_byte_of_a_copy_sees_all_of_it() {
     const PIECE: usize = 4096;
     let buffer = Buffer::host(PIECE).unwrap();
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn who_sees_the_last_byte_of_a_copy_sees_all_of_it() {
 }
 
 #[test]
-fn page_locked_memory_is_the_same_through_its_buffer_and_stays_as_long() {
+fn a_buffer_shares_its_page_locked_memory_and_keeps_it_allocated() {
     let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
     let locked = std::sync::Arc::new(gpu.allocate_host(LEN).unwrap());
     let buffer = Buffer::page_locked(locked.clone()).unwrap();

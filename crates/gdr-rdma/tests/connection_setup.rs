@@ -91,7 +91,7 @@ fn handshake(result: Result<Session>) -> HandshakeError {
 }
 
 #[test]
-fn two_programs_meet_connect_and_move_bytes() {
+fn two_programs_exchange_endpoints_connect_and_transfer_bytes() {
     let side = |session: &mut Session, writes: bool| {
         let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();
         let domain = device.protection_domain();
@@ -132,7 +132,7 @@ fn two_programs_meet_connect_and_move_bytes() {
 }
 
 #[test]
-fn a_key_known_to_both_authenticates_and_a_long_one_too() {
+fn peers_with_the_same_key_of_any_length_authenticate() {
     let long = "x".repeat(1000);
     for text in ["sixteen bytes ok", &long] {
         let sessions = greeted(&key(text));
@@ -143,7 +143,7 @@ fn a_key_known_to_both_authenticates_and_a_long_one_too() {
 }
 
 #[test]
-fn a_wrong_key_is_named_on_both_sides() {
+fn a_wrong_key_is_reported_on_both_sides() {
     let results = greet(&key("sixteen bytes ok"), &key("sixteen bytes kO"));
     for result in results {
         assert!(matches!(handshake(result), HandshakeError::WrongKey));
@@ -151,7 +151,7 @@ fn a_wrong_key_is_named_on_both_sides() {
 }
 
 #[test]
-fn a_key_on_one_side_only_is_named_on_both() {
+fn a_key_on_one_side_only_is_reported_on_both_sides() {
     let [server, client] = greet(&key("sixteen bytes ok"), &Security::Insecure);
     assert!(matches!(
         handshake(server),
@@ -164,7 +164,7 @@ fn a_key_on_one_side_only_is_named_on_both() {
 }
 
 #[test]
-fn different_path_mtus_are_named_on_both_sides() {
+fn different_path_mtus_are_reported_on_both_sides() {
     let [mut server, mut client] = greeted(&Security::Loopback);
     let outcomes = thread::scope(|scope| {
         let server = scope.spawn(|| server.introduce(&introduction(Mtu::B1024), soon()));
@@ -181,7 +181,7 @@ fn different_path_mtus_are_named_on_both_sides() {
 }
 
 #[test]
-fn messages_out_of_turn_and_too_long_are_refused() {
+fn messages_that_are_out_of_order_or_too_long_are_refused() {
     let [mut server, mut client] = greeted(&key("sixteen bytes ok"));
     client.send(b"not an introduction", soon()).unwrap();
     let error = server.introduce(&introduction(Mtu::B1024), soon());
@@ -260,7 +260,7 @@ fn introduced(bytes: &[u8], stays: Stays, limit: Duration) -> Error {
 }
 
 #[test]
-fn a_stranger_of_any_kind_ends_no_wait_for_a_peer_and_is_named() {
+fn a_stranger_of_any_kind_does_not_end_an_accept_and_is_reported() {
     let mut http = b"GET / HTTP/1.1\r\n".to_vec();
     http.resize(44, b' ');
     let mut wrong_proof = hello(2, true);
@@ -291,7 +291,7 @@ fn a_stranger_of_any_kind_ends_no_wait_for_a_peer_and_is_named() {
 }
 
 #[test]
-fn strangers_that_say_nothing_do_not_keep_a_peer_waiting() {
+fn silent_strangers_do_not_delay_a_peer() {
     let security = key("sixteen bytes ok");
     // Their time is longer than the test's: only making room gets rid of them.
     let listener = Listener::bind(anywhere()).unwrap();
@@ -310,7 +310,7 @@ fn strangers_that_say_nothing_do_not_keep_a_peer_waiting() {
 }
 
 #[test]
-fn where_only_strangers_came_the_deadline_says_how_many_and_why_the_last_failed() {
+fn an_accept_that_only_strangers_reached_reports_their_number_and_the_last_error() {
     let listener = Listener::bind(anywhere()).unwrap().greeting_limit(SHORT);
     for _ in 0..3 {
         stranger(&listener, b"", Stays::No);
@@ -327,7 +327,7 @@ fn where_only_strangers_came_the_deadline_says_how_many_and_why_the_last_failed(
 }
 
 #[test]
-fn peers_that_greet_at_the_same_time_are_taken_one_after_the_other() {
+fn peers_that_connect_at_the_same_time_are_accepted_one_after_the_other() {
     let security = key("sixteen bytes ok");
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();
@@ -346,7 +346,7 @@ fn peers_that_greet_at_the_same_time_are_taken_one_after_the_other() {
 }
 
 #[test]
-fn a_peer_that_vanishes_during_its_introduction_is_noticed_at_once() {
+fn a_connection_that_is_closed_during_the_handshake_ends_it_at_once() {
     let limit = Duration::from_secs(60);
     // Half an introduction.
     let bytes = [1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0];
@@ -362,7 +362,7 @@ fn a_peer_that_vanishes_during_its_introduction_is_noticed_at_once() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_during_its_introduction_costs_the_deadline_and_no_more() {
+fn a_peer_that_stops_sending_during_the_handshake_delays_it_until_the_deadline() {
     let limit = Duration::from_millis(20);
     let bytes = [1, 0, 0, 0, 50, 0, 0, 0, 4, 0, 0];
     for cut in [0, 7, 11] {
@@ -471,7 +471,7 @@ fn a_peer_that_proved_a_key_may_have_several_addresses_and_no_broadcast() {
 }
 
 #[test]
-fn a_connection_comes_from_the_address_that_is_asked_for() {
+fn a_session_connects_from_the_requested_address() {
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();
     let from = "127.0.0.7".parse().unwrap();
@@ -489,7 +489,7 @@ fn a_connection_comes_from_the_address_that_is_asked_for() {
 }
 
 #[test]
-fn a_watch_sees_a_message_and_the_end_of_the_connection() {
+fn a_watch_reports_a_message_and_the_end_of_the_connection() {
     let [mut server, client] = greeted(&Security::Loopback);
     let watch = client.watch().unwrap();
     assert!(!watch.is_due());
@@ -511,7 +511,7 @@ fn a_watch_sees_a_message_and_the_end_of_the_connection() {
 }
 
 #[test]
-fn an_announced_length_beyond_all_messages_is_refused_before_it_is_awaited() {
+fn an_announced_length_above_the_limit_is_refused_before_it_is_received() {
     let mut bytes = vec![1, 0, 0, 0];
     bytes.extend(u32::MAX.to_le_bytes());
     let error = introduced(&bytes, Stays::Yes, Duration::from_secs(60));
@@ -522,7 +522,7 @@ fn an_announced_length_beyond_all_messages_is_refused_before_it_is_awaited() {
 }
 
 #[test]
-fn a_peer_that_returns_our_own_proof_is_not_believed() {
+fn a_peer_that_reflects_our_own_proof_is_not_authenticated() {
     // A server without the key that plays back what the client says.
     let listener = TcpListener::bind(anywhere()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -543,7 +543,7 @@ fn a_peer_that_returns_our_own_proof_is_not_believed() {
 }
 
 #[test]
-fn without_a_peer_both_ends_give_up() {
+fn without_a_peer_both_ends_time_out() {
     let listener = Listener::bind(anywhere()).unwrap();
     let deadline = Deadline::after(Duration::from_millis(10));
     let accepted = listener.accept(&Security::Loopback, deadline);
@@ -555,7 +555,7 @@ fn without_a_peer_both_ends_give_up() {
 }
 
 #[test]
-fn without_a_key_only_loopback_peers_are_taken() {
+fn without_a_key_only_loopback_peers_are_accepted() {
     // The address of this machine on its default route; a connected UDP socket sends nothing.
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let own = probe

@@ -7,47 +7,25 @@
 //! `receive` makes packets of so many bytes, checks and receives each, and takes the
 //! acknowledgements; `make` makes them only, so that the difference is what receiving costs.
 
+mod connection;
+
 use std::error::Error;
 use std::net::Ipv6Addr;
 
 use gdr_roce::wire::icrc::{self, Ip};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet, UDP_PORT};
 use gdr_roce::{
-    Access, AckTimeout, Capabilities, Data, HeapMemory, Mtu, Operation, Psn, Qpn, QueuePair,
-    Remote, RetryCount, RetryLimit, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Segment,
-    SendFlags, SendRequest, Time, WrId,
+    Access, Data, HeapMemory, Mtu, Operation, Qpn, Remote, Segment, SendFlags, SendRequest, Time,
+    WrId,
 };
+
+use connection::connected;
 
 /// Where the PSN is in a base transport header.
 const PSN: std::ops::Range<usize> = 9..12;
 /// Packets between two looks for acknowledgements.
 const BATCH: u32 = 16;
 const ADDRESS: u64 = 0x10000;
-
-fn connected(own: Qpn, peer: Qpn) -> Result<QueuePair, gdr_roce::StateError> {
-    let capabilities = Capabilities {
-        max_send_wr: 16,
-        max_recv_wr: 16,
-        max_inline: 64,
-    };
-    let mut pair = QueuePair::new(own, capabilities);
-    pair.to_init(Access::REMOTE_WRITE)?;
-    pair.to_rtr(&RtrAttributes {
-        dest_qpn: peer,
-        rq_psn: Psn::new(0),
-        path_mtu: Mtu::B4096,
-        max_dest_rd_atomic: 4,
-        min_rnr_timer: RnrTimer::new(12),
-    })?;
-    pair.to_rts(&RtsAttributes {
-        sq_psn: Psn::new(0),
-        timeout: AckTimeout::new(14),
-        retry_limit: RetryLimit::Count(RetryCount::new(7)),
-        rnr_retry: RnrRetry::FOREVER,
-        max_rd_atomic: 4,
-    })?;
-    Ok(pair)
-}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -64,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let (a, b) = (Qpn::new(17), Qpn::new(18));
-    let (mut near, mut far) = (connected(a, b)?, connected(b, a)?);
+    let (mut near, mut far) = (connected(a, b, Mtu::B4096)?, connected(b, a, Mtu::B4096)?);
     let (mut here, mut there) = (HeapMemory::new(), HeapMemory::new());
     let size = len.max(1) as usize;
     let (source, _) = here.register(ADDRESS, vec![7; size], Access::empty());

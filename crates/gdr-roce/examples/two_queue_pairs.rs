@@ -7,13 +7,14 @@
 //! There is no network and no clock. The program carries packets from one queue pair to the other,
 //! drops the second one, and advances the time until the requester sends it again.
 
+mod connection;
+
 use std::error::Error;
 
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
-    Access, AckTimeout, Capabilities, Data, HeapMemory, Mtu, Operation, Psn, Qpn, QueuePair,
-    Remote, RetryCount, RetryLimit, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, Segment,
-    SendFlags, SendRequest, StateError, Time, WcStatus, WrId,
+    Access, Data, HeapMemory, Mtu, Operation, Qpn, QueuePair, Remote, Segment, SendFlags,
+    SendRequest, StateError, Time, WcStatus, WrId,
 };
 
 const LEN: usize = 3000;
@@ -26,27 +27,7 @@ struct Host {
 
 impl Host {
     fn connected(own: Qpn, peer: Qpn) -> Result<Self, StateError> {
-        let capabilities = Capabilities {
-            max_send_wr: 16,
-            max_recv_wr: 16,
-            max_inline: 64,
-        };
-        let mut pair = QueuePair::new(own, capabilities);
-        pair.to_init(Access::REMOTE_WRITE)?;
-        pair.to_rtr(&RtrAttributes {
-            dest_qpn: peer,
-            rq_psn: Psn::new(0),
-            path_mtu: Mtu::B1024,
-            max_dest_rd_atomic: 4,
-            min_rnr_timer: RnrTimer::new(12),
-        })?;
-        pair.to_rts(&RtsAttributes {
-            sq_psn: Psn::new(0),
-            timeout: AckTimeout::new(14),
-            retry_limit: RetryLimit::Count(RetryCount::new(7)),
-            rnr_retry: RnrRetry::FOREVER,
-            max_rd_atomic: 4,
-        })?;
+        let pair = connection::connected(own, peer, Mtu::B1024)?;
         let memory = HeapMemory::new();
         Ok(Self { pair, memory })
     }

@@ -108,7 +108,7 @@ pub(crate) struct Record {
     /// Cells from the first on that may announce something; at least 1.
     used: AtomicUsize,
     claimed: AtomicBool,
-    /// Whether the thread runs fences itself: see the module's page.
+    /// Whether the thread runs fences itself (see the module's page), or has not copied yet.
     fences: AtomicBool,
     stack: OwnStack,
     /// Written before the record is published, and never again.
@@ -121,7 +121,7 @@ impl Record {
         Self {
             used: AtomicUsize::new(1),
             claimed: AtomicBool::new(true),
-            fences: AtomicBool::new(false),
+            fences: AtomicBool::new(true),
             stack: OwnStack::unknown(),
             next: AtomicPtr::new(ptr::null_mut()),
             cells: std::array::from_fn(|_| Cell::free()),
@@ -141,6 +141,8 @@ impl Record {
         }
         self.used.store(1, Ordering::Relaxed);
         self.stack.set(Range::default());
+        // Release: an unmapper that loads this sees that the thread's copies have ended.
+        self.fences.store(true, Ordering::Release);
         self.claimed.store(false, Ordering::Release);
     }
 
@@ -271,20 +273,14 @@ impl Domain {
         });
         let record = match free {
             Some(record) => record,
-            None => {
-                let record = forever(Record::claimed())?;
-                // Before it is published: an unmapper that finds a claimed record without this
-                // must assume that the thread copies without fences.
-                let symmetric = self.symmetric.load(Ordering::SeqCst);
-                record.fences.store(symmetric, Ordering::Relaxed);
-                self.publish(record)
-            }
+            None => self.publish(forever(Record::claimed())?),
         };
-        record
-            .fences
-            .store(self.symmetric.load(Ordering::SeqCst), Ordering::SeqCst);
-        // An unmapper that does not see this claim runs no barrier for this thread. This fence makes
-        // the first copy of this thread see the entry that the unmapper cleared before.
+        if !self.symmetric.load(Ordering::SeqCst) {
+            record.fences.store(false, Ordering::SeqCst);
+        }
+        // An unmapper that does not see this claim runs no barrier for this thread, and one that does
+        // not see the store above does not wait for its copies. This fence makes the first copy of
+        // this thread see the entry that the unmapper cleared before.
         fence(Ordering::SeqCst);
         Some(record)
     }
@@ -406,8 +402,11 @@ impl Domain {
     pub(crate) fn register(&self) -> bool {
         let registered = register_process_fence();
         self.symmetric.store(!registered, Ordering::SeqCst);
+        // A thread that claims a record later sees the store above.
         for record in self.all() {
-            record.fences.store(!registered, Ordering::SeqCst);
+            if record.claimed.load(Ordering::SeqCst) {
+                record.fences.store(!registered, Ordering::SeqCst);
+            }
         }
         registered
     }
@@ -694,6 +693,19 @@ mod tests {
         );
         drop(fixture.copy(NESTED[0]).unwrap());
         assert_eq!(fixture.quiet_elsewhere(), Quiet::Yes);
+    }
+
+    #[test]
+    fn after_the_barrier_is_refused_a_thread_that_takes_a_record_defers_no_unmapping() {
+        let fixture = Fixture::new();
+        fixture.domain.symmetric.store(false, Ordering::SeqCst);
+        let earlier = fixture.domain.claim().unwrap();
+        drop(fixture.domain.protect(earlier, NESTED[0], &fixture.entry));
+        earlier.release();
+        fixture.domain.symmetric.store(true, Ordering::SeqCst);
+        // The first step of `claim`.
+        earlier.claimed.store(true, Ordering::SeqCst);
+        assert_eq!(fixture.quiet(NESTED[0]), Quiet::Yes);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 mod library;
 
-use library::{assert_success, compile, compiler, installed, run};
+use std::process::Command;
+
+use library::{assert_success, compile, compiler, installed, run, run_command};
 
 fn c_program_succeeds(source: &str, standard: &str) {
     let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
@@ -36,6 +38,22 @@ fn the_header_is_cpp11_too() {
 #[test]
 fn right_calls_succeed_and_the_bytes_arrive() {
     c_program_succeeds("good.c", "gnu11");
+}
+
+/// Valgrind unmaps the vDSO, whose address the kernel still returns.
+#[test]
+fn right_calls_succeed_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("SKIPPED Valgrind: it is not installed");
+        return;
+    }
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let program = compile(&cc, "gnu11", "good.c", folder.path());
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["-q", "--tool=none"]).arg(program);
+    let output = run_command(valgrind, folder.path(), &[]);
+    assert_success("good.c under Valgrind", &output);
 }
 
 #[test]

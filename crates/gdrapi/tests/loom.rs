@@ -181,6 +181,18 @@ fn a_barrier_that_is_refused_in_mid_run(shared: Arc<Shared>) {
     copier.join().expect("the copies are right");
 }
 
+/// As above, and the thread takes the record of one that ended.
+fn a_barrier_that_is_refused_while_a_record_is_taken(shared: Arc<Shared>) {
+    copy(&shared, 1);
+    let copier = thread::spawn({
+        let shared = shared.clone();
+        move || copy(&shared, 1)
+    });
+    shared.domain.symmetric.store(true, Ordering::SeqCst);
+    destroy(&shared, ptr::null_mut());
+    copier.join().expect("the copies are right");
+}
+
 macro_rules! models {
     ($($model:ident),*) => {
         mod with_fences_of_the_copies {
@@ -197,5 +209,6 @@ models!(
     a_copy_and_a_mapping_that_is_replaced,
     a_thread_that_ends_and_one_that_takes_its_record,
     two_threads_that_copy,
-    a_barrier_that_is_refused_in_mid_run
+    a_barrier_that_is_refused_in_mid_run,
+    a_barrier_that_is_refused_while_a_record_is_taken
 );

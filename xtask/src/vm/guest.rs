@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use super::archive::{Archive, Kind};
 use super::modules;
 use super::qemu::{Qemu, works};
-use crate::packages::{self, once};
+use crate::packages::{Apt, once};
 use crate::results::Unavailable;
 use crate::workspace::target;
 
@@ -81,14 +81,15 @@ pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
         return Ok(installed);
     }
     let install = "install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86)";
-    if !packages::exists(QEMU_PACKAGES[0])? {
-        return Err(Unavailable::new(format!("no qemu-system-x86_64: {install}")).into());
-    }
     let root = once(&cache.join("qemu"), &format!("{QEMU_PACKAGES:?}"), |root| {
-        let mut names = packages::with_libraries(&QEMU_PACKAGES)?;
+        let apt = Apt::fetch_lists(&cache.join("apt"))?;
+        if !apt.has(QEMU_PACKAGES[0])? {
+            return Err(Unavailable::new(format!("no qemu-system-x86_64: {install}")).into());
+        }
+        let mut names = apt.with_libraries(&QEMU_PACKAGES)?;
         // The host's dynamic loader needs the host's libc.
         names.retain(|name| name != "libc6");
-        packages::unpack(&names, root)
+        apt.unpack(&names, root)
     })?;
     let unpacked = Qemu {
         program: root.join("usr/bin/qemu-system-x86_64"),
@@ -105,9 +106,10 @@ pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
 pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
     let recipe = format!("{KERNELS:?} {GUEST_PACKAGES:?}");
     let root = once(&cache.join("guest"), &recipe, |root| {
-        let mut names = packages::with_libraries(&GUEST_PACKAGES)?;
-        names.push(kernel_package()?);
-        packages::unpack(&names, root)
+        let apt = Apt::fetch_lists(&cache.join("apt"))?;
+        let mut names = apt.with_libraries(&GUEST_PACKAGES)?;
+        names.push(kernel_package(&apt)?);
+        apt.unpack(&names, root)
     })?;
     let boot = root.join("boot");
     let (kernel, version) = entries(&boot)?
@@ -131,16 +133,16 @@ pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
     })
 }
 
-fn kernel_package() -> anyhow::Result<String> {
+fn kernel_package(apt: &Apt) -> anyhow::Result<String> {
     for name in KERNELS {
-        if packages::exists(name)?
-            && let Some(package) = packages::behind(name, "linux-image-")?
+        if apt.has(name)?
+            && let Some(package) = apt.behind(name, "linux-image-")?
         {
             return Ok(package);
         }
     }
     let names = KERNELS.join(" or ");
-    Err(Unavailable::new(format!("apt has no {names} (as root: apt-get update)")).into())
+    Err(Unavailable::new(format!("apt's sources have no {names} (no network?)")).into())
 }
 
 fn write_base(root: &Path, version: &str, to: &Path) -> anyhow::Result<()> {

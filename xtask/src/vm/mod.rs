@@ -69,8 +69,18 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
     } else {
         programs::tests()?
     };
-    let (qemu, guest) = match prepare() {
-        Ok(parts) => parts,
+    // One guest at a time uses this folder; another process waits here.
+    let folder = guest::run_folder();
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let lock = File::create(folder.join("lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    let limit = Duration::from_secs(options.timeout);
+    let started = prepare().and_then(|(qemu, guest)| {
+        let (machine, accelerator) = start(&qemu, &guest, &program, options)?;
+        Ok((machine, accelerator, guest.version))
+    });
+    let (machine, accelerator, version) = match started {
+        Ok(started) => started,
         Err(error) => match error.downcast::<Unavailable>() {
             Ok(unavailable) => {
                 let reason = unavailable.to_string();
@@ -84,16 +94,8 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
             Err(error) => return Err(error),
         },
     };
-    // One guest at a time uses this folder; another process waits here.
-    let folder = guest::run_folder();
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let lock = File::create(folder.join("lock"))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    let limit = Duration::from_secs(options.timeout);
-    let (machine, accelerator) = start(&qemu, &guest, &program, options)?;
     println!(
-        "Linux {} under {}",
-        guest.version,
+        "Linux {version} under {}",
         match accelerator {
             Accelerator::Kvm => "KVM",
             Accelerator::Tcg => "TCG (every instruction is translated: slow)",
@@ -131,6 +133,9 @@ fn prepare() -> anyhow::Result<(Qemu, Guest)> {
 }
 
 /// Boots the guest until its first line: under KVM if that works, else under TCG.
+///
+/// A host on which QEMU ends before the kernel prints anything has no guest. A kernel that starts
+/// and does not get to the first line is a failure.
 fn start(
     qemu: &Qemu,
     guest: &Guest,
@@ -155,9 +160,12 @@ fn start(
         initrd: &initrd,
         console: &console,
     };
+    let mut host_fails = None;
     for accelerator in kvm.into_iter().chain(tcg) {
         let script = program.script(accelerator.name(), &options.filters);
         guest::initrd(&guest.base, &program.files(), &script, &initrd)?;
+        // What an earlier boot printed says nothing of this one.
+        fs::write(&console, "").with_context(|| console.display().to_string())?;
         let mut machine = Machine::start(qemu, accelerator, &boot, &log)?;
         let Err(reason) = wait_until_up(&machine, Instant::now() + accelerator.start_limit())
         else {
@@ -175,8 +183,14 @@ fn start(
                 eprintln!("its initramfs has {size} bytes; QEMU prints:");
                 eprint!("{}", fs::read_to_string(&log).unwrap_or_default());
                 print_console(&console)?;
+                let kernel_started = fs::metadata(&console).is_ok_and(|file| file.len() > 0);
+                host_fails = (reason == NoLine::Ended && !kernel_started).then_some(ended);
             }
         }
+    }
+    if let Some(ended) = host_fails {
+        let reason = format!("QEMU ends before the kernel prints a line ({ended})");
+        return Err(Unavailable::new(reason).into());
     }
     bail!("the guest did not start in {TCG_BOOTS} boots (see above)")
 }

@@ -122,7 +122,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     ))?;
     if !found.unknown.is_empty() {
         output.line(format_args!(
-            "{} more are not known for both; collect as root to compare them (--json lists them)",
+            "{} more are not known for one of the nodes; collect as root to compare them (--json)",
             found.unknown.len()
         ))?;
     }

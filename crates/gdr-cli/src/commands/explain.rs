@@ -86,12 +86,14 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     }
     let answer = answer(options)?;
     let found = &answer.causes;
-    let node = if options.offline || found.is_empty() {
-        None
-    } else {
+    let is_checked = !options.offline && !found.is_empty();
+    // A node that was named is read in any case: a wrong name must not pass as one that is fine.
+    let node = if is_checked || options.which.is_elsewhere() {
         Some(options.which.open()?)
+    } else {
+        None
     };
-    let diagnosis = node.as_ref().map(|node| {
+    let diagnosis = node.as_ref().filter(|_| is_checked).map(|node| {
         let context = Context::new(node.source.as_ref(), &node.inventory);
         let checks = found
             .iter()
@@ -229,8 +231,8 @@ fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
     if gpudirect.receives_only {
         wrapped(
             "   ",
-            "All that is received uses it and nothing that is sent does: NCCL does not read from \
-             GPU memory here (GPUs before Ampere without NVLink, or NCCL_NET_GDR_READ=0).",
+            "Receives use it and sends do not: NCCL does not read from GPU memory here (GPUs before \
+             Ampere without NVLink, or NCCL_NET_GDR_READ=0).",
             output,
         )?;
     }
@@ -283,7 +285,7 @@ fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
     let sure = match (cause.kind, item.strength) {
         (Kind::Harmless, _) => "harmless",
         (Kind::Consequence, _) => "follows from another error",
-        (Kind::Fault, Strength::Sure) => "fits nothing else",
+        (Kind::Fault, Strength::Sure) => "certain",
         (Kind::Fault, Strength::Likely) => "likely",
         (Kind::Fault, Strength::Weak) => "possible",
     };

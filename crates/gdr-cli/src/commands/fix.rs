@@ -56,7 +56,7 @@ pub(crate) struct Options {
     #[arg(short, long)]
     yes: bool,
 
-    /// File of the journal
+    /// File of the journal; only root may be able to write to it and its folder
     #[arg(long, value_name = "FILE", default_value = JOURNAL)]
     journal: PathBuf,
 }
@@ -201,7 +201,7 @@ fn take_back(global: &Global, options: &Options, output: &mut Output) -> Result<
         .iter()
         .map(|(_, change)| change.to_string())
         .collect();
-    consent(options, "This will be taken back:", &shown)?;
+    consent(options, "This will be undone:", &shown)?;
     let outcomes = undo(&mut LiveSystem::new(), &mut journal)
         .into_iter()
         .zip(shown)
@@ -257,7 +257,7 @@ fn finish(
         }
         if !left.is_empty() {
             output.line(
-                "\nTo do by hand, because gdr fix changes no firmware, hardware or boot settings:",
+                "\nTo do by hand, because gdr fix does not change firmware, hardware or boot settings:",
             )?;
         }
         for left in &left {
@@ -303,7 +303,7 @@ fn consent(options: &Options, title: &str, what: &[String]) -> Result<()> {
     for line in what {
         writeln!(stderr, "  {line}")?;
     }
-    write!(stderr, "Go on? Type yes: ")?;
+    write!(stderr, "Continue? Type yes: ")?;
     stderr.flush()?;
     let mut answer = String::new();
     stdin.read_line(&mut answer)?;

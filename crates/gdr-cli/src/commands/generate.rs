@@ -26,7 +26,7 @@ pub(crate) struct CompletionsOptions {
 /// To read one: gdr man /tmp/gdr && man -l /tmp/gdr/gdr-doctor.1
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManOptions {
-    /// Where to
+    /// Directory for the pages
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
 }

@@ -1,6 +1,5 @@
 //! `gdr loopback`: a transfer into GPU memory by RDMA, and its proof.
 
-mod nearest;
 mod table;
 mod text;
 
@@ -12,11 +11,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use gdr_cuda::MemoryKind;
+use gdr_cuda::{Gpu, MemoryKind};
+use gdr_node::{Inventory, Source};
 use gdr_perf::BenchTarget;
 use gdr_perf::loopback::{
     self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, InvalidDeviceName,
-    ProviderPreference, Report, Settings, Step, SweepEvent, SweepSettings, Timeouts,
+    NicDistance, ProviderPreference, Report, Settings, Step, SweepEvent, SweepSettings, Timeouts,
     TransferPreference, Verdict,
 };
 use gdr_rdma::{Device, Listener, Security, SharedKey};
@@ -200,19 +200,17 @@ impl Options {
             size: self.size.unwrap_or(default.size),
             iterations: self.iterations.unwrap_or(default.iterations),
             seed: self.pattern,
-            timeout: seconds(self.timeout),
+            timeout: self.timeout(),
         }
     }
 
     fn sweep_settings(&self) -> SweepSettings {
         let default = SweepSettings::default();
-        let Destination { memory, transfer } = self.destination();
         SweepSettings {
             largest: self.size.unwrap_or(default.largest),
             rounds: self.iterations.unwrap_or(default.rounds),
-            memory,
-            transfer,
-            timeout: seconds(self.timeout),
+            destination: self.destination(),
+            timeout: self.timeout(),
         }
     }
 
@@ -230,6 +228,10 @@ impl Options {
                 _ => TransferPreference::Auto,
             },
         }
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.into())
     }
 
     /// Whether a machine without a GPU simulates one. A named kernel device is real hardware, about
@@ -278,6 +280,30 @@ fn open_gpu(options: &Options) -> Result<GpuContext> {
     }
 }
 
+/// The kernel RDMA devices by their distance to `gpu`, the nearest first; empty if the topology is
+/// not known.
+fn nearest_nics(gpu: &Gpu, node: &dyn Source) -> Vec<NicDistance> {
+    let inventory = Inventory::read(node);
+    let Ok(topology) = inventory.topology() else {
+        return Vec::new();
+    };
+    let mut found: Vec<_> = inventory
+        .rdma_functions()
+        .filter_map(|(device, function)| {
+            let relation = topology.relation(gpu.info().bdf, function).ok()?;
+            Some((relation.smi, device.name.clone()))
+        })
+        .collect();
+    found.sort();
+    found
+        .into_iter()
+        .map(|(class, device)| NicDistance {
+            device,
+            distance: class.to_string(),
+        })
+        .collect()
+}
+
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let alone = options.listen.is_none() && options.connect.is_none();
     if alone && (options.key_file.is_some() || options.insecure) {
@@ -301,20 +327,25 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if let Some(gpu) = &gpu
         && gpu.simulated.is_none()
     {
-        pair.nearest = nearest::to(gpu.target.gpu(), &host_source::this_node());
+        pair.nearest = nearest_nics(gpu.target.gpu(), &host_source::this_node());
     }
     let chosen = pair.choose()?;
     let devices = Devices { pair, chosen };
     if let (Some(gpu), true) = (&gpu, options.sweep) {
         return sweep(global, gpu, options, &devices, output);
     }
-    let mut lines = Lines::new(global, options.settings().iterations);
+    let setup = Setup {
+        devices,
+        settings: options.settings(),
+        destination: options.destination(),
+    };
+    let mut lines = Lines::new(global, setup.settings.iterations);
     if let (Some(gpu), false) = (&gpu, global.json) {
         say_simulated(gpu, output)?;
         lines.simulation_is_known();
     }
     if !global.json {
-        let Chosen { provider, why, .. } = &devices.chosen;
+        let Chosen { provider, why, .. } = &setup.devices.chosen;
         output.paragraph("provider  ", "          ", &format!("{provider}: {why}"))?;
     }
     // A wait for the peer cannot be interrupted, so with a peer a signal ends the process.
@@ -335,16 +366,18 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     let mut report = match (gpu, peer) {
         (Some(gpu), Some(addresses)) => {
-            listen(&gpu.target, options, &devices, &addresses, &mut observe)?
+            let wait = Duration::from_secs(options.wait.into());
+            listen(&gpu.target, &setup, wait, &addresses, &mut observe)?
         }
-        (Some(gpu), None) => within(&gpu.target, options, &devices, &mut observe)?,
-        (None, Some(addresses)) => connect(options, &devices, &addresses, &mut observe)?,
+        (Some(gpu), None) => within(&gpu.target, &setup, &mut observe)?,
+        (None, Some(addresses)) => connect(&setup, &addresses, &mut observe)?,
         (None, None) => return Err(UsageError("there is nothing to do".into()).into()),
     };
     drop(progress);
     if let Some(cause) = &mut report.cause {
         let text = std::mem::take(&mut cause.remedy);
-        cause.remedy = remedy::with_options(text, cause.kind.remedies());
+        let remedies = cause.kind.remedies().iter().copied();
+        cause.remedy = remedy::with_remedies(text, remedies.filter_map(remedy::spelled));
     }
     if global.json {
         output.json(&report)?;
@@ -408,6 +441,13 @@ struct Devices {
     chosen: Chosen,
 }
 
+/// A run, whichever of its ends are in this process.
+struct Setup {
+    devices: Devices,
+    settings: Settings,
+    destination: Destination,
+}
+
 /// The TCP addresses of the connection setup, and which peers are accepted.
 struct Addresses {
     all: Vec<SocketAddr>,
@@ -421,7 +461,7 @@ impl Addresses {
             return Ok(None);
         };
         let security = options.security()?;
-        let all = host.resolve(seconds(options.timeout))?;
+        let all = host.resolve(options.timeout())?;
         let far = |address: &&SocketAddr| {
             let ip = address.ip().to_canonical();
             !ip.is_loopback() && (options.connect.is_some() || !ip.is_unspecified())
@@ -472,48 +512,43 @@ fn is_of_address(error: &anyhow::Error) -> bool {
 }
 
 /// Both ends in this process.
-fn within(
-    target: &BenchTarget,
-    options: &Options,
-    devices: &Devices,
-    observe: Observe<'_>,
-) -> Result<Report> {
-    let (from, to) = devices.pair.both(&devices.chosen)?;
-    let destination = options.destination();
-    let settings = options.settings();
+fn within(target: &BenchTarget, setup: &Setup, observe: Observe<'_>) -> Result<Report> {
+    let Devices { pair, chosen } = &setup.devices;
+    let (from, to) = pair.both(chosen)?;
     Ok(loopback::run(
         target,
         &from,
         &to,
-        destination,
-        &settings,
+        setup.destination,
+        &setup.settings,
         observe,
     )?)
 }
 
 fn listen(
     target: &BenchTarget,
-    options: &Options,
-    devices: &Devices,
+    setup: &Setup,
+    wait: Duration,
     addresses: &Addresses,
     observe: Observe<'_>,
 ) -> Result<Report> {
+    let Devices { pair, chosen } = &setup.devices;
     let (device, listener) = addresses.first(|address| {
-        let device = devices.pair.listener(&devices.chosen, address.ip())?;
+        let device = pair.listener(chosen, address.ip())?;
         let listener = Listener::bind(address)?;
         check_listener(&device, address, &addresses.security)?;
         Ok((device, listener))
     })?;
     let timeouts = Timeouts {
-        peer: seconds(options.wait),
-        step: seconds(options.timeout),
+        peer: wait,
+        step: setup.settings.timeout,
     };
     Ok(loopback::listen(
         target,
         &device,
         &listener,
         &addresses.security,
-        options.destination(),
+        setup.destination,
         timeouts,
         observe,
     )?)
@@ -535,27 +570,18 @@ fn check_listener(device: &Device, address: SocketAddr, security: &Security) -> 
     .into())
 }
 
-fn connect(
-    options: &Options,
-    devices: &Devices,
-    addresses: &Addresses,
-    observe: Observe<'_>,
-) -> Result<Report> {
-    let settings = options.settings();
+fn connect(setup: &Setup, addresses: &Addresses, observe: Observe<'_>) -> Result<Report> {
+    let Devices { pair, chosen } = &setup.devices;
     addresses.first(|address| {
-        let device = devices.pair.connector(&devices.chosen, address.ip())?;
+        let device = pair.connector(chosen, address.ip())?;
         Ok(loopback::connect(
             &device,
             address,
             &addresses.security,
-            &settings,
+            &setup.settings,
             observe,
         )?)
     })
-}
-
-const fn seconds(count: u32) -> Duration {
-    Duration::from_secs(count as u64)
 }
 
 fn name(step: Step) -> &'static str {

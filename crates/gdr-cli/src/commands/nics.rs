@@ -319,7 +319,7 @@ fn is_virtual(function: &Function) -> bool {
 }
 
 /// Parses a rate in the kernel's format: `400 Gb/sec (4X NDR)`.
-fn bits_per_second(rate: &str) -> Option<u64> {
+pub(super) fn bits_per_second(rate: &str) -> Option<u64> {
     let (number, unit) = rate.split_once(' ')?;
     let number: f64 = number
         .parse()

@@ -90,7 +90,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             let mut system = LiveSystem::new();
             if system.exists(DROP_IN) {
                 system.remove(DROP_IN)?;
-                output.line(format_args!("{DROP_IN} is gone"))?;
+                output.line(format_args!("{DROP_IN} is removed"))?;
             }
         }
     }

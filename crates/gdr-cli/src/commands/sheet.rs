@@ -11,6 +11,12 @@ use crate::output::Output;
 /// The default width of a table.
 const WIDTH: u16 = 100;
 
+/// The width of a table: [`WIDTH`], or that of a narrower terminal.
+pub(super) fn terminal_width() -> u16 {
+    let terminal = Table::new().width();
+    terminal.map_or(WIDTH, |width| width.min(WIDTH))
+}
+
 /// How to lay out a table.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct Layout {
@@ -83,9 +89,7 @@ impl Sheet {
         let width = if layout.wide {
             None
         } else {
-            // A narrower terminal limits the width.
-            let terminal = Table::new().width();
-            Some(terminal.map_or(WIDTH, |width| width.min(WIDTH)))
+            Some(terminal_width())
         };
         output.line(self.table(width).trim_fmt())?;
         Ok(())

@@ -7,7 +7,12 @@ use serde::Serialize;
 use crate::exit::Exit;
 use crate::global::Global;
 use crate::output::Output;
-use crate::version::{COMMIT, VERSION};
+
+/// The commit that this was built from, where that was known.
+pub(crate) const COMMIT: Option<&str> = option_env!("GDR_COMMIT_OF_BUILD");
+
+/// The release, and the commit where it is known: `0.1.0 (1bdbda1c2d3e)`.
+pub(crate) const VERSION: &str = env!("GDR_VERSION_OF_BUILD");
 
 /// Show the version of gdr
 #[derive(Debug, clap::Args)]

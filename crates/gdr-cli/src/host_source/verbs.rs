@@ -1,25 +1,28 @@
 //! The RDMA devices that libibverbs lists, and whether each accepts dma-bufs.
 
+use gdr_doctor::probes::{self, ProbedPort, VerbsProbe};
 use gdr_node::{Absence, Datum};
 use gdr_rdma::{
     Device, DmaBufSupport, Error, LoadError, NoDevice, VerbsDevice, VerbsError, VerbsOptions,
 };
-use serde_json::{Value, json};
 
 pub(super) fn devices() -> Datum<Vec<u8>> {
     match Device::list_verbs(&VerbsOptions::new()) {
-        Ok(devices) => {
-            let devices: Vec<Value> = devices.iter().map(device).collect();
-            super::present(&json!({ "error": null, "devices": devices }))
-        }
+        Ok(devices) => super::present(&VerbsProbe {
+            error: None,
+            devices: devices.iter().map(device).collect(),
+        }),
         Err(Error::Verbs(VerbsError::Load(
             LoadError::Library { .. } | LoadError::NoDevice(NoDevice::Empty),
         ))) => Err(Absence::Missing),
-        Err(error) => super::present(&json!({ "error": error.to_string(), "devices": [] })),
+        Err(error) => super::present(&VerbsProbe {
+            error: Some(error.to_string()),
+            devices: Vec::new(),
+        }),
     }
 }
 
-fn device(device: &VerbsDevice) -> Value {
+fn device(device: &VerbsDevice) -> probes::VerbsDevice {
     let attributes = device.attributes.as_ref();
     let dma_buf = match attributes.map(|attributes| &attributes.dma_buf) {
         Ok(DmaBufSupport::Supported) => "supported".to_owned(),
@@ -28,12 +31,22 @@ fn device(device: &VerbsDevice) -> Value {
         Ok(other) => format!("{other:?}"),
         Err(reason) => reason.clone(),
     };
-    json!({
-        "name": device.name,
-        "firmware": attributes.ok().map(|attributes| &attributes.firmware),
-        "on_demand_paging": attributes.ok().map(|attributes| attributes.on_demand_paging),
-        "dma_buf": dma_buf,
-    })
+    let ports = attributes.map_or(&[][..], |attributes| &attributes.ports);
+    let ports = ports.iter().map(|port| ProbedPort {
+        number: port.number.into(),
+        active_mtu: port.active_mtu,
+    });
+    probes::VerbsDevice {
+        name: device.name.clone(),
+        firmware: attributes
+            .ok()
+            .map(|attributes| attributes.firmware.clone()),
+        on_demand_paging: attributes
+            .ok()
+            .map(|attributes| attributes.on_demand_paging),
+        dma_buf: Some(dma_buf),
+        ports: Some(ports.collect()),
+    }
 }
 
 #[cfg(test)]
@@ -60,22 +73,27 @@ mod tests {
         fake.add(spec("mlx5_1", GpuPath::Refuses(NOT_SUPPORTED)));
         fake.add(spec("mlx5_0", GpuPath::Works));
         let options = VerbsOptions::new().library(fake.verbs());
-        let listed: Vec<Value> = Device::list_verbs(&options)
+        let listed: Vec<probes::VerbsDevice> = Device::list_verbs(&options)
             .unwrap()
             .iter()
             .map(device)
             .collect();
         let answers: Vec<_> = listed
             .iter()
-            .map(|device| (device["name"].as_str(), device["dma_buf"].as_str()))
+            .map(|device| (device.name.as_str(), device.dma_buf.as_deref()))
             .collect();
         assert_eq!(
             answers,
             [
-                (Some("mlx5_0"), Some("supported")),
-                (Some("mlx5_1"), Some("unsupported"))
+                ("mlx5_0", Some("supported")),
+                ("mlx5_1", Some("unsupported"))
             ]
         );
+        let port = ProbedPort {
+            number: 1,
+            active_mtu: Some(4096),
+        };
+        assert_eq!(listed[0].ports.as_deref(), Some(&[port][..]));
         fake.assert_clean();
     }
 }

@@ -103,6 +103,7 @@ fn what_libibverbs_reports_of_its_devices_is_collected() {
     assert_eq!(reported["error"], Value::Null);
     assert_eq!(reported["devices"][0]["name"], "mlx5_0");
     assert_eq!(reported["devices"][0]["dma_buf"], "supported");
+    assert_eq!(reported["devices"][0]["ports"][0]["active_mtu"], 4096);
 }
 
 #[test]
@@ -251,6 +252,7 @@ fn refusals(path: &Path) -> Vec<String> {
     let path = path.to_str().unwrap();
     [
         vec!["doctor", "--from", path],
+        vec!["devices", "--from", path],
         vec!["diff", path, path],
         vec!["fleet", path, path],
     ]

@@ -244,6 +244,32 @@ fn a_log_on_standard_input_is_explained() {
     assert_eq!(report["causes"][0]["matches"][0]["line"], 3);
 }
 
+#[test]
+fn a_capture_that_does_not_exist_is_an_error_whatever_the_text_says() {
+    let known = "Call to ibv_modify_qp failed with error No such device";
+    for arguments in [
+        vec!["nothing in particular"],
+        vec![known],
+        vec!["--offline", known],
+        vec!["--offline", "--json", "nothing in particular"],
+    ] {
+        let missing = ["explain", "--from", "/does/not/exist"];
+        let output = gdr(missing.into_iter().chain(arguments.iter().copied()));
+        assert_eq!(code(&output), 66, "{arguments:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains("/does/not/exist"),
+            "{}",
+            stderr(&output)
+        );
+        let document = stdout(&output);
+        if arguments.contains(&"--json") {
+            assert!(document.contains("\"gdr.error\""), "{document}");
+        } else {
+            assert_eq!(document, "");
+        }
+    }
+}
+
 /// What `gdr explain` makes of a log on standard input.
 fn explained(arguments: &[&str], log: &str) -> std::process::Output {
     let mut child = Process::new(cargo_bin!("gdr"))

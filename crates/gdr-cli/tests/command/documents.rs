@@ -102,6 +102,7 @@ fn every_document_has_schema_version_host_and_time_and_no_key_twice() {
         "topo why GPU0 mlx5_3 --example",
         "nics --example",
         "devices",
+        "devices --example",
         "peermem status --example",
         "fix --example",
         // Errors, of every layer.

@@ -94,10 +94,12 @@ fn running_text_fits_100_columns() {
     for line in [
         "loopback --simulate --port 14840 --size 4K -i 2",
         "devices",
+        "devices --example",
         "info --simulate",
         "sanity --simulate -t basic_cumemalloc -t basic_v2_forcepci_cumemalloc",
         "doctor list",
         "peermem status --example",
+        "topo why --example GPU3 mlx5_4",
     ] {
         let text = stdout(&gdr(line.split(' ')));
         for line in text.lines() {
@@ -317,11 +319,10 @@ fn info_shows_the_route_of_every_kind_of_memory() {
 fn a_gpu_that_is_not_there_is_a_failure_that_counts_the_others() {
     let output = simulated("copybw --gpu 7");
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("no GPU 7: this process sees 2"),
-        "{}",
-        stderr(&output)
-    );
+    let error = stderr(&output);
+    assert!(error.contains("no GPU 7: this process sees 2"), "{error}");
+    let remedy = "; --gpu takes an index, a UUID or a PCI address";
+    assert!(error.contains(remedy), "{error}");
 }
 
 #[test]

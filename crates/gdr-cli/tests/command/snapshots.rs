@@ -123,6 +123,9 @@ fn documents_about_a_captured_node_keep_their_shape() {
         "topo check --example --matrix wrong.txt",
         "nics --example",
         "nics --from other/root",
+        "devices --example",
+        "devices --from node.tar.gz",
+        "devices --from other/root",
     ];
     assert_schemas(lines.map(|line| {
         let output = captures.gdr(&format!("{line} --json"));

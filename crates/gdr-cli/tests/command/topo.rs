@@ -46,7 +46,7 @@ fn the_way_between_two_devices_is_shown_hop_by_hop() {
     let text = stdout(&topo("why --example GPU3 mlx5_4"));
     assert!(text.starts_with("GPU3 - mlx5_4: PIX\n"), "{text}");
     assert!(
-        text.contains("ReqRedir CmpltRedir sends what peers exchange"),
+        text.contains("ReqRedir CmpltRedir redirects peer-to-peer requests"),
         "{text}"
     );
     let report: Value =

@@ -122,11 +122,14 @@ fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal() {
 
     let output = loopback(&[refusing], "--provider verbs --direct");
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("GPU memory cannot be registered"),
-        "{}",
-        stderr(&output)
-    );
+    let error = stderr(&output);
+    for part in [
+        "GPU memory cannot be registered: dma-buf: ",
+        "; `gdr doctor` finds the cause",
+        "`gdr peermem status`",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
     let staged = report(&[device("mlx5_0", 1)], "--provider verbs --staged");
     assert_eq!(
         (&staged["reached"], &staged["why"]),

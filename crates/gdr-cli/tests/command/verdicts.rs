@@ -287,6 +287,29 @@ fn every_check_keeps_its_verdicts_on_the_example_node() {
 }
 
 #[test]
+fn of_a_damaged_node_the_devices_are_listed_that_can_be_read() {
+    let captures = Captures::new();
+    let edits: [fn(&Path, u64); 3] = [
+        |root, seed| change(root, seed, 6, remove),
+        |root, seed| change(root, seed, 2, misset),
+        |root, _| break_everything(root),
+    ];
+    for (number, edit) in edits.into_iter().enumerate() {
+        for seed in 1..=4 {
+            edit(&captures.unpack("node"), seed);
+            let output = captures.gdr("devices --from node/root");
+            let text = stdout(&output);
+            let said = format!("{number} {seed}: {text}{}", stderr(&output));
+            assert!(matches!(code(&output), 0 | 1), "{said}");
+            assert!(text.contains("mlx5_0") && text.contains("mlx5_9"), "{said}");
+            let fits = |line: &str| line.chars().count() <= 100;
+            assert!(text.lines().all(fits), "{said}");
+            fs::remove_dir_all(captures.path("node")).unwrap();
+        }
+    }
+}
+
+#[test]
 fn every_check_keeps_its_id_group_and_uses() {
     let output = gdr(["doctor", "list", "--json"]);
     let list: Value = serde_json::from_str(&stdout(&output)).unwrap();

@@ -8,8 +8,11 @@ const ENCODED: usize = 64;
 ///
 /// Most lines need no change and are not copied.
 pub(super) fn clean<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
-    let escapes = line.iter().any(|byte| *byte < b' ' && *byte != b'\t');
-    if !escapes && (line.len() < ENCODED || encoded(line).is_none()) {
+    // Without an early end this is a few vector instructions.
+    let escapes = (line.iter()).fold(false, |found, byte| {
+        found | (*byte < b' ' && *byte != b'\t')
+    });
+    if !escapes && !has_encoded(line) {
         return line;
     }
     buffer.clear();
@@ -25,11 +28,7 @@ pub(super) fn clean<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
             rest = &rest[length..];
         } else {
             // A word is copied whole, so that its middle is not taken for the start of one.
-            let word = rest
-                .iter()
-                .take_while(|byte| is_encoding(**byte))
-                .count()
-                .max(1);
+            let word = run_length(rest).max(1);
             buffer.extend_from_slice(&rest[..word]);
             rest = &rest[word..];
         }
@@ -57,26 +56,24 @@ fn after_escape(after: &[u8]) -> &[u8] {
     }
 }
 
-/// Where encoded data begins.
-fn encoded(line: &[u8]) -> Option<usize> {
+/// Whether there is encoded data.
+fn has_encoded(line: &[u8]) -> bool {
     let mut start = 0;
-    while start < line.len() {
-        if encoded_at_start(&line[start..]).is_some() {
-            return Some(start);
+    // A run that is long enough fills this window, so most bytes of short words are skipped.
+    while let Some(window) = line.get(start..start + ENCODED) {
+        match window.iter().rposition(|byte| !is_encoding(*byte)) {
+            Some(gap) => start += gap + 1,
+            None if encoded_at_start(&line[start..]).is_some() => return true,
+            None => start += run_length(&line[start..]),
         }
-        let word = line[start..]
-            .iter()
-            .take_while(|byte| is_encoding(**byte))
-            .count();
-        start += word.max(1);
     }
-    None
+    false
 }
 
 /// How long the encoded data is that the text begins with: letters of both cases and digits, which
 /// no word and no path has in such length.
 fn encoded_at_start(text: &[u8]) -> Option<usize> {
-    let run = text.iter().take_while(|byte| is_encoding(**byte)).count();
+    let run = run_length(text);
     if run < ENCODED {
         return None;
     }
@@ -85,6 +82,11 @@ fn encoded_at_start(text: &[u8]) -> Option<usize> {
     let mixed = has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase);
     let hexadecimal = run_text.iter().all(u8::is_ascii_hexdigit);
     ((mixed && has(u8::is_ascii_digit)) || hexadecimal).then_some(run)
+}
+
+/// How many bytes of the kind that encoded data consists of the text begins with.
+fn run_length(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| is_encoding(**byte)).count()
 }
 
 fn is_encoding(byte: u8) -> bool {
@@ -184,6 +186,24 @@ mod tests {
         assert!(path.len() > ENCODED);
         let path = path.to_lowercase();
         assert_eq!(cleaned(&path), path);
+    }
+
+    #[test]
+    fn encoded_data_is_found_wherever_it_begins() {
+        let data = "0123456789abcdef".repeat(4);
+        let word = "x".repeat(ENCODED + 3);
+        for before in 0..3 * ENCODED {
+            let spaces = " ".repeat(before);
+            for line in [
+                format!("{spaces}{data}"),
+                format!("a{spaces} {word} b {data}"),
+                format!("{} {data} z", "a b".repeat(before)),
+            ] {
+                assert!(has_encoded(line.as_bytes()), "{line}");
+                let line = line.replace(&data, &data[1..]);
+                assert!(!has_encoded(line.as_bytes()), "{line}");
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::channel::{self, Channel, Transport};
 use super::clean::{clean, excerpt, has_log_prefix, unquoted};
 use super::lines::{Line, Lines};
-use super::matcher::{Candidates, Matcher};
+use super::matcher::{Candidates, Hits, Matcher};
 use super::signs::{self, Sign};
 use super::usage::{GpuDirect, Usage};
 use super::{Cause, Explanation, Match, Pattern, Strength, causes};
@@ -53,6 +53,7 @@ enum Role {
     },
 }
 
+#[derive(Debug)]
 struct Table {
     matcher: Matcher,
     roles: Vec<Role>,
@@ -64,7 +65,11 @@ struct Table {
 
 fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(|| {
+    TABLE.get_or_init(Table::new)
+}
+
+impl Table {
+    fn new() -> Self {
         let causes: Vec<&'static Cause> = causes().collect();
         let mut expressions = vec![CHANNEL];
         let mut roles = vec![Role::Channel];
@@ -104,14 +109,14 @@ fn table() -> &'static Table {
             });
         }
         let of_id = |id| causes.iter().position(|cause: &&Cause| cause.id == id);
-        Table {
+        Self {
             matcher: Matcher::new(expressions),
             roles,
             staged: of_id("gdr-unused"),
             sockets: of_id("no-rdma-device"),
             causes,
         }
-    })
+    }
 }
 
 /// The causes that a text speaks of, likeliest first: see [`Explainer`].
@@ -155,10 +160,25 @@ impl Default for Explainer {
 impl Explainer {
     /// Nothing is read yet.
     pub fn new() -> Self {
+        Self::with_table(table())
+    }
+
+    fn with_table(table: &'static Table) -> Self {
         Self {
             lines: Lines::new(),
-            state: State::default(),
+            state: State::new(table),
         }
+    }
+
+    /// One that tries every expression on every line.
+    #[cfg(test)]
+    pub(super) fn unfiltered() -> Self {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        Self::with_table(TABLE.get_or_init(|| {
+            let mut table = Table::new();
+            table.matcher.try_all();
+            table
+        }))
     }
 
     /// Reads on.
@@ -175,43 +195,69 @@ impl Explainer {
     }
 }
 
+/// A line, kept for what the next ones may add to it.
 #[derive(Debug, Default)]
+struct Part {
+    number: usize,
+    text: Vec<u8>,
+    hits: Hits,
+}
+
+#[derive(Debug)]
 struct State {
+    table: &'static Table,
     candidates: Candidates,
+    /// The literals of the line at hand.
+    hits: Hits,
     cleaned: Vec<u8>,
     joined: Vec<u8>,
+    joined_hits: Hits,
     found: Vec<Option<Explanation>>,
     usage: Usage,
     /// A channel whose line may go on in the next one.
     open_channel: Option<(Channel, usize, Vec<u8>, usize)>,
     /// The line on which each expression last matched; 0 is never.
     matched_on: Vec<usize>,
-    /// Lines that the one at hand may be the rest of, with their numbers, and how many there are.
-    before: [(usize, Vec<u8>); 2],
+    /// Lines that the one at hand may be the rest of, and how many there are.
+    before: [Part; 2],
     parts: usize,
     /// What the line at hand says, for the surest of it to be kept.
     spoken: Vec<(usize, Strength, usize)>,
 }
 
 impl State {
+    fn new(table: &'static Table) -> Self {
+        Self {
+            table,
+            candidates: Candidates::default(),
+            hits: Hits::default(),
+            cleaned: Vec::new(),
+            joined: Vec::new(),
+            joined_hits: Hits::default(),
+            found: Vec::new(),
+            usage: Usage::default(),
+            open_channel: None,
+            matched_on: vec![0; table.roles.len()],
+            before: Default::default(),
+            parts: 0,
+            spoken: Vec::new(),
+        }
+    }
+
     fn line(&mut self, line: Line<'_>) {
+        let mut rest = line.bytes;
         // A logger that wraps lines up as JSON writes line ends as `\n`.
-        let mut start = 0;
-        let mut from = 0;
-        while let Some(at) = line.bytes[from..].iter().position(|byte| *byte == b'\\') {
-            from += at + 1;
-            if line.bytes.get(from) == Some(&b'n') {
-                self.statement(line.number, &line.bytes[start..from - 1]);
-                from += 1;
-                start = from;
+        if rest.contains(&b'\\') {
+            while let Some(at) = rest.windows(2).position(|pair| pair == br"\n") {
+                self.statement(line.number, &rest[..at]);
+                rest = &rest[at + 2..];
             }
         }
-        self.statement(line.number, &line.bytes[start..]);
+        self.statement(line.number, rest);
     }
 
     fn statement(&mut self, number: usize, line: &[u8]) {
         let line = unquoted(line.trim_ascii());
-        self.matched_on.resize(table().roles.len(), 0);
         if let Some((mut channel, on, first, at)) = self.open_channel.take() {
             if channel::continues_with_gpudirect(line) {
                 channel.transport = Transport::GpuDirect;
@@ -219,14 +265,8 @@ impl State {
             self.use_channel(channel, on, &first, at);
         }
         let mut buffer = std::mem::take(&mut self.cleaned);
-        // Most lines say nothing, and need no cleaning for that.
-        let text = if line.contains(&0x1b) || self.may_say_something(number, line) {
-            let text = clean(line, &mut buffer);
-            self.look_at(number, text);
-            text
-        } else {
-            line
-        };
+        let text = clean(line, &mut buffer);
+        self.look_at(number, text);
         if text.is_empty() || text.len() > WRAPPED {
             self.parts = 0;
         } else {
@@ -235,23 +275,13 @@ impl State {
         self.cleaned = buffer;
     }
 
-    fn may_say_something(&mut self, number: usize, line: &[u8]) -> bool {
-        let table = table();
-        let places = table.matcher.candidates(line, &mut self.candidates);
-        places.iter().any(|place| match table.roles[*place] {
-            Role::Sign {
-                after: Some(context),
-                ..
-            } => together(self.matched_on.get(context).copied(), number),
-            _ => true,
-        })
-    }
-
     /// What one line says.
     fn look_at(&mut self, number: usize, line: &[u8]) {
-        let table = table();
+        let table = self.table;
+        self.hits.clear();
+        table.matcher.search(line, &mut self.hits);
         let mut candidates = std::mem::take(&mut self.candidates);
-        let places = table.matcher.candidates(line, &mut candidates);
+        let places = candidates.of(&table.matcher, &self.hits);
         for place in places {
             match table.roles[*place] {
                 Role::Channel => {
@@ -283,7 +313,7 @@ impl State {
 
     fn use_channel(&mut self, channel: Channel, number: usize, line: &[u8], at: usize) {
         self.usage.channel(channel, number, line, at);
-        let table = table();
+        let table = self.table;
         let cause = match channel.transport {
             Transport::HostMemory => table.staged,
             Transport::Socket => table.sockets,
@@ -302,7 +332,7 @@ impl State {
         strength: Strength,
         at: usize,
     ) {
-        let table = table();
+        let table = self.table;
         self.found.resize_with(table.causes.len(), || None);
         let explanation = self.found[cause].get_or_insert_with(|| Explanation {
             cause: table.causes[cause],
@@ -318,46 +348,65 @@ impl State {
         if has_log_prefix(line) {
             self.parts = 0;
         }
+        let table = self.table;
         let mut joined = std::mem::take(&mut self.joined);
+        let mut hits = std::mem::take(&mut self.joined_hits);
         for first in (0..self.parts).rev() {
             let parts = &self.before[first..self.parts];
-            let start = parts[0].0;
-            let least = if parts.iter().all(|(_, part)| part.len() >= WORTH_WRAPPING) {
+            let start = parts[0].number;
+            let cut = parts[0].text.len();
+            let least = if parts.iter().all(|part| part.text.len() >= WORTH_WRAPPING) {
                 Strength::Weak
             } else {
                 Strength::Sure
             };
+            let within_a_word = parts.len() == 1 && cut >= FULL_WIDTH;
+            // What each line contains is known; only where they meet is searched.
+            hits.clear();
             joined.clear();
-            for (_, part) in parts {
-                joined.extend_from_slice(part);
+            for part in parts {
+                joined.extend_from_slice(&part.text);
                 joined.push(b' ');
+                hits.add(&part.hits);
             }
             joined.extend_from_slice(line);
-            let within_a_word = parts.len() == 1 && parts[0].1.len() >= FULL_WIDTH;
-            let cut = parts[0].1.len();
-            self.look_at_joined(start, &joined, least);
+            hits.add(&self.hits);
+            let mut end = 0;
+            for part in parts {
+                end += part.text.len();
+                table.matcher.search_around(&joined, end, &mut hits);
+                end += 1;
+            }
+            self.look_at_joined(start, &joined, &hits, least);
             if within_a_word {
                 joined.remove(cut);
-                self.look_at_joined(start, &joined, least);
+                hits.clear();
+                hits.add(&self.before[first].hits);
+                hits.add(&self.hits);
+                table.matcher.search_around(&joined, cut, &mut hits);
+                self.look_at_joined(start, &joined, &hits, least);
             }
         }
         self.joined = joined;
+        self.joined_hits = hits;
         if self.parts == self.before.len() {
             self.before.rotate_left(1);
             self.parts -= 1;
         }
-        let (on, text) = &mut self.before[self.parts];
-        *on = number;
-        text.clear();
-        text.extend_from_slice(line);
+        let part = &mut self.before[self.parts];
+        part.number = number;
+        part.text.clear();
+        part.text.extend_from_slice(line);
+        part.hits.clear();
+        part.hits.add(&self.hits);
         self.parts += 1;
     }
 
     /// What lines say that none of them says alone, by patterns that are sure enough.
-    fn look_at_joined(&mut self, start: usize, line: &[u8], least: Strength) {
-        let table = table();
+    fn look_at_joined(&mut self, start: usize, line: &[u8], hits: &Hits, least: Strength) {
+        let table = self.table;
         let mut candidates = std::mem::take(&mut self.candidates);
-        for place in table.matcher.candidates(line, &mut candidates) {
+        for place in candidates.of(&table.matcher, hits) {
             if self.matched_on[*place] >= start {
                 continue;
             }
@@ -377,7 +426,7 @@ impl State {
     }
 
     fn try_pattern(&mut self, place: usize, number: usize, line: &[u8]) {
-        let table = table();
+        let table = self.table;
         let after = match table.roles[place] {
             Role::Cause { after, .. } | Role::Sign { after, .. } => after,
             Role::Channel | Role::Context => return,
@@ -442,8 +491,8 @@ impl Explanation {
             return;
         }
         self.lines += 1;
-        if let Some(detail) = self.cause.detail.and_then(|detail| detail(line))
-            && self.details.len() < Self::MAX_MATCHES
+        if self.details.len() < Self::MAX_MATCHES
+            && let Some(detail) = self.cause.detail.and_then(|detail| detail(line))
             && !self.details.contains(&detail)
         {
             self.details.push(detail);

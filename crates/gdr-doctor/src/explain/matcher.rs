@@ -1,12 +1,18 @@
 //! Finds which patterns a line matches: first by literals, all at once, then by the expressions
 //! that those literals belong to.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, MatchKind};
+use aho_corasick::automaton::{Automaton, StateID};
+use aho_corasick::dfa::DFA;
+use aho_corasick::{Anchored, MatchKind, StartKind};
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::literals;
+use super::literals::{self, Need};
+
+/// How many kinds of texts are remembered with their candidates.
+const REMEMBERED: usize = 128;
 
 /// An expression over one line, case ignored.
 #[derive(Debug)]
@@ -20,20 +26,77 @@ struct Expression {
 #[derive(Debug)]
 pub(super) struct Matcher {
     expressions: Vec<Expression>,
-    literals: Option<AhoCorasick>,
-    /// Of each literal the expressions that need it.
-    needed_by: Vec<Vec<usize>>,
+    literals: Option<DFA>,
+    /// Of each literal the expressions that are tried only where it stands.
+    tried_for: Vec<Vec<usize>>,
+    /// The literals of `tried_for` that have any.
+    first: Hits,
+    /// Of each expression the literals that it needs.
+    needs: Vec<Option<Need<usize>>>,
     /// Expressions without a literal.
     always: Vec<usize>,
 }
 
-/// What a line matched; kept from line to line to save allocations.
+/// The candidates for texts of late, by the literals that these contained: the lines of a log are of
+/// a few kinds, and those of a storm of very few.
 #[derive(Debug, Default)]
-pub(super) struct Candidates {
-    /// Of each expression the number of the last line that it was a candidate for.
-    seen: Vec<u64>,
-    line: u64,
-    list: Vec<usize>,
+pub(super) struct Candidates(Vec<Option<(Hits, Vec<usize>)>>);
+
+/// The literals that a text contains, as a set of bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hits(Vec<u64>);
+
+impl Hits {
+    fn insert(&mut self, literal: usize) {
+        let word = literal / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (literal % 64);
+    }
+
+    fn contains(&self, literal: usize) -> bool {
+        let word = self.0.get(literal / 64).copied().unwrap_or(0);
+        word & (1 << (literal % 64)) != 0
+    }
+
+    /// Forgets all, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// Adds those of another text.
+    pub(super) fn add(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (word, more) in self.0.iter_mut().zip(&other.0) {
+            *word |= more;
+        }
+    }
+
+    /// Where the candidates for such a text are kept.
+    fn slot(&self) -> usize {
+        // The multiplier of Fibonacci hashing.
+        let mixed = (self.0.iter()).fold(0_u64, |mixed, word| {
+            (mixed.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        });
+        // The upper bits depend on all of the lower ones. The remainder fits.
+        (mixed >> 32) as usize % REMEMBERED
+    }
+
+    /// Those that are in both.
+    fn common<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
+        let words = self.0.iter().zip(&other.0).enumerate();
+        words.flat_map(|(place, (one, two))| {
+            let mut rest = one & two;
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(place * 64 + bit)
+            })
+        })
+    }
 }
 
 impl Matcher {
@@ -45,61 +108,101 @@ impl Matcher {
                 compiled: OnceLock::new(),
             })
             .collect();
+        let mut names: HashMap<String, usize> = HashMap::new();
         let mut texts: Vec<String> = Vec::new();
-        let mut needed_by: Vec<Vec<usize>> = Vec::new();
+        let mut name_of = |text: &str| {
+            *names.entry(text.to_owned()).or_insert_with(|| {
+                texts.push(text.to_owned());
+                texts.len() - 1
+            })
+        };
+        let mut tried_for: Vec<Vec<usize>> = Vec::new();
+        let mut first = Hits::default();
+        let mut needs = Vec::new();
         let mut always = Vec::new();
         for (place, expression) in expressions.iter().enumerate() {
-            let Some(required) = literals::required(expression.text) else {
-                always.push(place);
-                continue;
-            };
-            for literal in required {
-                if let Some(known) = texts.iter().position(|text| *text == literal) {
-                    needed_by[known].push(place);
-                } else {
-                    texts.push(literal);
-                    needed_by.push(vec![place]);
+            let need = literals::required(expression.text);
+            match &need {
+                None => always.push(place),
+                Some(need) => {
+                    for literal in need.rarest() {
+                        let literal = name_of(literal);
+                        first.insert(literal);
+                        if tried_for.len() <= literal {
+                            tried_for.resize(literal + 1, Vec::new());
+                        }
+                        tried_for[literal].push(place);
+                    }
                 }
             }
+            needs.push(need.map(|need| need.map(&mut |literal| name_of(&literal))));
         }
-        let literals = AhoCorasickBuilder::new()
+        let literals = DFA::builder()
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::Standard)
-            .kind(Some(AhoCorasickKind::DFA))
+            .start_kind(StartKind::Unanchored)
+            .prefilter(false)
             .build(&texts)
             .ok();
-        if literals.is_none() {
-            always = (0..expressions.len()).collect();
-        }
-        Self {
+        let mut matcher = Self {
             expressions,
             literals,
-            needed_by,
+            tried_for,
+            first,
+            needs,
             always,
+        };
+        if matcher.literals.is_none() {
+            matcher.try_all();
+        }
+        matcher
+    }
+
+    /// Takes every expression as a candidate for every text: slow, and as right.
+    pub(super) fn try_all(&mut self) {
+        self.first = Hits::default();
+        self.always = (0..self.expressions.len()).collect();
+    }
+
+    /// Adds the literals that a text contains.
+    pub(super) fn search(&self, text: &[u8], hits: &mut Hits) {
+        let Some(literals) = &self.literals else {
+            return;
+        };
+        let Ok(mut state) = literals.start_state(Anchored::No) else {
+            return;
+        };
+        for byte in text {
+            state = literals.next_state(Anchored::No, state, *byte);
+            if literals.is_match(state) {
+                found_at(literals, state, hits);
+            }
         }
     }
 
-    /// The expressions that may match a line: all that do are among them.
-    pub(super) fn candidates<'a>(&self, line: &[u8], found: &'a mut Candidates) -> &'a [usize] {
-        found.seen.resize(self.expressions.len(), 0);
-        found.line += 1;
-        found.list.clear();
-        for place in &self.always {
-            found.list.push(*place);
-        }
-        let hits = self
-            .literals
-            .iter()
-            .flat_map(|it| it.find_overlapping_iter(line));
-        for hit in hits {
-            for place in &self.needed_by[hit.pattern().as_usize()] {
-                if found.seen[*place] != found.line {
-                    found.seen[*place] = found.line;
-                    found.list.push(*place);
+    /// Adds the literals that contain the byte at an offset: those that neither what stands before
+    /// the byte nor what stands behind it contains.
+    pub(super) fn search_around(&self, text: &[u8], at: usize, hits: &mut Hits) {
+        let start = (at + 1).saturating_sub(literals::LONGEST);
+        let end = (at + literals::LONGEST).min(text.len());
+        self.search(&text[start..end], hits);
+    }
+
+    /// The expressions that may match a text with these literals, in order: all that do are among
+    /// them.
+    fn candidates(&self, hits: &Hits) -> Vec<usize> {
+        let mut found = self.always.clone();
+        for literal in hits.common(&self.first) {
+            for place in &self.tried_for[literal] {
+                let need = self.needs[*place].as_ref();
+                if need.is_none_or(|need| need.is_met(&|literal| hits.contains(*literal))) {
+                    found.push(*place);
                 }
             }
         }
-        &found.list
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Where an expression matches, as offset of the first byte.
@@ -117,6 +220,28 @@ impl Matcher {
     #[cfg(test)]
     pub(super) fn without_literals(&self) -> Vec<usize> {
         self.always.clone()
+    }
+}
+
+/// Adds the literals that end here. It is apart so that the search itself stays in registers.
+#[inline(never)]
+fn found_at(literals: &DFA, state: StateID, hits: &mut Hits) {
+    for index in 0..literals.match_len(state) {
+        hits.insert(literals.match_pattern(state, index).as_usize());
+    }
+}
+
+impl Candidates {
+    /// The expressions that may match a text with these literals.
+    pub(super) fn of(&mut self, matcher: &Matcher, hits: &Hits) -> &[usize] {
+        self.0.resize_with(REMEMBERED, || None);
+        let (known, places) =
+            self.0[hits.slot()].get_or_insert_with(|| (hits.clone(), matcher.candidates(hits)));
+        if known != hits {
+            known.clone_from(hits);
+            *places = matcher.candidates(hits);
+        }
+        places
     }
 }
 
@@ -148,7 +273,7 @@ mod tests {
         ];
         let matcher = Matcher::new(expressions);
         assert_eq!(matcher.without_literals(), [2]);
-        let mut found = Candidates::default();
+        let (mut hits, mut candidates) = (Hits::default(), Candidates::default());
         for (line, expected) in [
             ("GPU has FALLEN OFF the BUS", vec![0]),
             ("NVRM: Xid 79, fallen off the bus", vec![0, 1]),
@@ -156,13 +281,28 @@ mod tests {
             ("nothing", vec![]),
         ] {
             let line = line.as_bytes();
-            let candidates = matcher.candidates(line, &mut found).to_vec();
-            let mut matched: Vec<usize> = candidates
-                .into_iter()
-                .filter(|place| matcher.find(*place, line).is_some())
-                .collect();
-            matched.sort_unstable();
+            hits.clear();
+            matcher.search(line, &mut hits);
+            let found = |place: &usize| matcher.find(*place, line).is_some();
+            let places = candidates.of(&matcher, &hits).iter();
+            let matched: Vec<usize> = places.copied().filter(found).collect();
             assert_eq!(matched, expected);
+        }
+    }
+
+    #[test]
+    fn the_literals_of_two_texts_and_of_where_they_meet_are_those_of_both_together() {
+        let matcher = Matcher::new(["8letters", "left", "right", "ftri", "ft"]);
+        let joined = b"8lettersleftright 8letters";
+        for cut in 0..joined.len() {
+            let (left, right) = joined.split_at(cut);
+            let mut apart = Hits::default();
+            matcher.search(left, &mut apart);
+            matcher.search(right, &mut apart);
+            matcher.search_around(joined, cut, &mut apart);
+            let mut whole = Hits::default();
+            matcher.search(joined, &mut whole);
+            assert_eq!(apart.0, whole.0, "{cut}");
         }
     }
 }

@@ -20,6 +20,8 @@
 mod causes;
 mod channel;
 mod clean;
+#[cfg(test)]
+mod differential;
 mod explainer;
 mod lines;
 mod literals;

@@ -1,10 +1,17 @@
 //! What was changed, so that it can be taken back.
+//!
+//! Undoing writes what the journal names, with the rights of the user who undoes. The file and its
+//! folder must therefore belong to that user or to root, and no other user may write to them.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{DirBuilder, File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::process::{Uid, geteuid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -13,6 +20,12 @@ const VERSION: u32 = 1;
 
 /// The longest journal that is read, in bytes.
 const MAX_JOURNAL: u64 = 16 << 20;
+
+/// The modes of a new folder and a new journal, which the umask may reduce.
+const FOLDER_MODE: u32 = 0o755;
+const JOURNAL_MODE: u32 = 0o600;
+/// Write permission of users other than the owner.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// One change, with what was there before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +141,43 @@ pub enum JournalError {
         /// Why not.
         source: io::Error,
     },
+    /// The journal or its folder belongs to another user.
+    #[error(
+        "{} belongs to user {owner}, who could change what is undone: read it, then move it away \
+         or `chown {user} {}`",
+        path.display(),
+        path.display()
+    )]
+    Owner {
+        /// The journal or its folder.
+        path: PathBuf,
+        /// The user it belongs to.
+        owner: u32,
+        /// The effective user of this process.
+        user: u32,
+    },
+    /// Users other than the owner may write to the journal or its folder.
+    #[error(
+        "{} has mode {mode:04o}, so that other users could change what is undone: read it, then \
+         move it away or `chmod go-w {}`",
+        path.display(),
+        path.display()
+    )]
+    Mode {
+        /// The journal or its folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The path is a symbolic link, or anything else than a regular file.
+    #[error(
+        "{} is a symbolic link or not a regular file: a journal is neither; move it away",
+        path.display()
+    )]
+    NotAFile {
+        /// The path of the journal.
+        path: PathBuf,
+    },
     /// It is no journal.
     #[error("{} line {line} is no journal's: {why}; mend or move the file", path.display())]
     Garbage {
@@ -149,37 +199,32 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal, or begins one.
+    /// Opens a journal, or begins one. A folder that does not exist is created with mode 755, the
+    /// file with mode 600.
     ///
     /// # Errors
     ///
-    /// [`JournalError`]: the file cannot be written, or is no journal.
+    /// [`JournalError`]: the file cannot be written, could be written by another user, or is no
+    /// journal. Then it was not changed.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let failed = |what: &'static str| {
             let path = path.to_owned();
             move |source: io::Error| JournalError::Io { path, what, source }
         };
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(failed("created"))?;
+        let file = open_file(path)?;
+        let mut text = String::new();
+        (&file)
+            .take(MAX_JOURNAL + 1)
+            .read_to_string(&mut text)
+            .map_err(failed("read"))?;
+        if text.len() as u64 > MAX_JOURNAL {
+            return Err(JournalError::Garbage {
+                path: path.to_owned(),
+                line: 1,
+                why: "it is too long".to_owned(),
+            });
         }
-        let text = match fs::metadata(path) {
-            Ok(data) if data.len() > MAX_JOURNAL => {
-                return Err(JournalError::Garbage {
-                    path: path.to_owned(),
-                    line: 1,
-                    why: "it is too long".to_owned(),
-                });
-            }
-            Ok(_) => fs::read_to_string(path).map_err(failed("read"))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(failed("read")(error)),
-        };
         let records = parse(path, &text)?;
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(failed("opened"))?;
         // A line that a crash cut short was never acted upon.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         file.set_len(whole as u64).map_err(failed("mended"))?;
@@ -252,6 +297,89 @@ impl Journal {
     }
 }
 
+/// Opens or creates the file of a journal, for reading and appending.
+///
+/// The folder is opened first and the file in it, so that what was checked is what is used.
+fn open_file(path: &Path) -> Result<File, JournalError> {
+    let failed = |what: &'static str| {
+        let path = path.to_owned();
+        move |source: Errno| JournalError::Io {
+            path,
+            what,
+            source: source.into(),
+        }
+    };
+    let not_a_file = || JournalError::NotAFile {
+        path: path.to_owned(),
+    };
+    let name = path.file_name().ok_or_else(not_a_file)?;
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(FOLDER_MODE)
+        .create(folder)
+        .map_err(|source| JournalError::Io {
+            path: folder.to_owned(),
+            what: "created",
+            source,
+        })?;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened: File = openat(CWD, folder, flags, Mode::empty())
+        .map_err(failed("opened"))?
+        .into();
+    check_access(folder, &opened)?;
+    // Opening a pipe must not block.
+    let flags = OFlags::RDWR
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let file = match openat(&opened, name, flags, Mode::from(JOURNAL_MODE)) {
+        Ok(file) => File::from(file),
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(not_a_file()),
+        Err(errno) => return Err(failed("opened")(errno)),
+    };
+    if !check_access(path, &file)?.is_file() {
+        return Err(not_a_file());
+    }
+    Ok(file)
+}
+
+/// Checks that only this user or root can change an open file or folder.
+fn check_access(path: &Path, file: &File) -> Result<Metadata, JournalError> {
+    let metadata = file.metadata().map_err(|source| JournalError::Io {
+        path: path.to_owned(),
+        what: "read",
+        source,
+    })?;
+    permits(path, metadata.uid(), metadata.mode(), geteuid())?;
+    Ok(metadata)
+}
+
+/// Whether `user` may rely on what belongs to `owner` and has `mode`.
+fn permits(path: &Path, owner: u32, mode: u32, user: Uid) -> Result<(), JournalError> {
+    let path = || path.to_owned();
+    if owner != user.as_raw() && owner != Uid::ROOT.as_raw() {
+        return Err(JournalError::Owner {
+            path: path(),
+            owner,
+            user: user.as_raw(),
+        });
+    }
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(JournalError::Mode {
+            path: path(),
+            mode: mode & 0o7777,
+        });
+    }
+    Ok(())
+}
+
 fn parse(path: &Path, text: &str) -> Result<Vec<Record>, JournalError> {
     let mut records = Vec::new();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -285,6 +413,9 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Record>, JournalError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
     use super::*;
 
     fn module(name: &str) -> Change {
@@ -332,5 +463,110 @@ mod tests {
             ));
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
+    }
+
+    /// A journal with one change, in a folder of its own.
+    fn begun() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gdr/journal");
+        Journal::open(&path).unwrap().begin(module("a")).unwrap();
+        (dir, path)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn only_the_owner_can_write_to_a_new_journal() {
+        let (_dir, path) = begun();
+        assert_eq!(mode(&path) & 0o077, 0);
+        assert_eq!(mode(path.parent().unwrap()) & 0o022, 0);
+    }
+
+    #[test]
+    fn a_journal_that_others_can_write_to_is_refused_until_it_is_closed_to_them() {
+        let (_dir, path) = begun();
+        let folder = path.parent().unwrap();
+        for (refused, open, closed) in [
+            (&*path, 0o620, 0o644),
+            (&*path, 0o602, 0o600),
+            (folder, 0o775, 0o755),
+            (folder, 0o1777, 0o700),
+        ] {
+            fs::set_permissions(refused, Permissions::from_mode(open)).unwrap();
+            let error = Journal::open(&path).unwrap_err();
+            let text = error.to_string();
+            let remedy = format!("chmod go-w {}", refused.display());
+            assert!(text.contains(&remedy), "{text}");
+            assert!(
+                matches!(&error, JournalError::Mode { path, mode } if path == refused && *mode == open),
+                "{error:?}"
+            );
+            fs::set_permissions(refused, Permissions::from_mode(closed)).unwrap();
+            assert_eq!(Journal::open(&path).unwrap().standing().len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_journal_belongs_to_the_effective_user_or_root() {
+        let (user, other) = (Uid::from_raw(1000), 1001);
+        let path = Path::new("/var/lib/gdr/fix.journal");
+        permits(path, 1000, 0o100_644, user).unwrap();
+        permits(path, 0, 0o100_600, user).unwrap();
+        let error = permits(path, other, 0o100_600, user).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                JournalError::Owner {
+                    owner: 1001,
+                    user: 1000,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        let text = error.to_string();
+        assert!(
+            text.contains("chown 1000 /var/lib/gdr/fix.journal"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_journal_or_folder_of_another_user_is_refused() {
+        if geteuid() != Uid::ROOT {
+            eprintln!("SKIPPED: only root can give a file to another user");
+            return;
+        }
+        let (_dir, path) = begun();
+        for refused in [&*path, path.parent().unwrap()] {
+            chown(refused, Some(65_534), None).unwrap();
+            let error = Journal::open(&path).unwrap_err();
+            assert!(
+                matches!(&error, JournalError::Owner { path, owner: 65_534, user: 0 } if path == refused),
+                "{error:?}"
+            );
+            chown(refused, Some(0), None).unwrap();
+        }
+        assert_eq!(Journal::open(&path).unwrap().standing().len(), 1);
+    }
+
+    #[test]
+    fn a_symbolic_link_or_a_pipe_is_not_a_journal() {
+        let (dir, path) = begun();
+        let before = fs::read_to_string(&path).unwrap();
+        let link = dir.path().join("link");
+        symlink(&path, &link).unwrap();
+        let nowhere = dir.path().join("nowhere");
+        symlink(dir.path().join("made"), &nowhere).unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(CWD, &pipe, Mode::from(0o600)).unwrap();
+        for other in [&*link, &nowhere, &pipe, path.parent().unwrap()] {
+            let error = Journal::open(other).unwrap_err();
+            assert!(matches!(error, JournalError::NotAFile { .. }), "{error:?}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), before);
+        assert!(!dir.path().join("made").exists());
     }
 }

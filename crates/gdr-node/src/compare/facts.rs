@@ -6,6 +6,7 @@ use std::fmt;
 use super::Area;
 use crate::inventory::Inventory;
 use crate::pci::{Function, PortType};
+use crate::rdma_gid::RdmaGid;
 use crate::source::{Absence, Datum, DatumExt, Source, virtual_path};
 
 /// The key of a fact: an area, a device or module in it, and a property.
@@ -403,17 +404,8 @@ fn lines(source: &dyn Source, path: &str) -> Vec<String> {
 
 /// The index of the GID that applications should use.
 fn roce_index(source: &dyn Source, device: &str) -> Datum<String> {
-    let port = format!("/sys/class/infiniband/{device}/ports/1");
-    source.list(&format!("{port}/gids")).and_then(|indices| {
-        let mut indices: Vec<u32> = indices.iter().filter_map(|n| n.parse().ok()).collect();
-        indices.sort_unstable();
-        let is_it = |index: &u32| {
-            let text = |path: &str| source.text(&format!("{port}/{path}/{index}")).ok();
-            let gid = text("gids").unwrap_or_default();
-            gid.starts_with("0000:0000:0000:0000:0000:ffff:")
-                && text("gid_attrs/types").as_deref() == Some("RoCE v2")
-        };
-        let index = indices.iter().find(|index| is_it(index));
-        index.map(ToString::to_string).ok_or(Absence::Missing)
-    })
+    let gids = RdmaGid::read_all(source, device, 1)?;
+    let best = gids.iter().find(|gid| gid.is_ipv4() && gid.is_v2());
+    best.map(|gid| gid.index.to_string())
+        .ok_or(Absence::Missing)
 }

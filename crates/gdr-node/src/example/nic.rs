@@ -321,7 +321,7 @@ pub(super) fn verbs_devices() -> String {
     let device = |number: usize| {
         format!(
             "{{\"name\":\"mlx5_{number}\",\"firmware\":\"{}\",\"on_demand_paging\":true,\
-             \"dma_buf\":\"supported\"}}",
+             \"dma_buf\":\"supported\",\"ports\":[{{\"number\":1,\"active_mtu\":4096}}]}}",
             kind(number).firmware
         )
     };

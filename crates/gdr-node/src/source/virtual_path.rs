@@ -21,9 +21,10 @@ pub const CUDA_DEVICES: &str = "@cuda/devices.json";
 pub const NVML_DEVICES: &str = "@nvml/devices.json";
 
 /// The facts that libibverbs reports about each RDMA device, as JSON: `{"error": null, "devices":
-/// [{"name",
-/// "firmware", "on_demand_paging", "dma_buf"}]}`; `dma_buf` is `supported`, `unsupported` or a
-/// text that says why it is not known. Missing without libibverbs.
+/// [{"name", "firmware", "on_demand_paging", "dma_buf", "ports": [{"number": 1, "active_mtu":
+/// 4096}]}]}`; `dma_buf` is `supported`, `unsupported` or a text that says why it is not known.
+/// `firmware` and `on_demand_paging` are null and `ports` is empty for a device that cannot be
+/// opened. Missing without libibverbs, and where it shows no device.
 pub const VERBS_DEVICES: &str = "@verbs/devices.json";
 
 /// The directory of resource limits: `self` is this process, the others are the daemons that start

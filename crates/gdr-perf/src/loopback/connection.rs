@@ -122,7 +122,9 @@ impl Connection {
                 gdr_rdma::Event::AccessViolation => {
                     Some("the peer sent a request that this side's memory does not permit")
                 }
-                gdr_rdma::Event::Fatal => Some("the device gave the connection up"),
+                gdr_rdma::Event::Fatal => {
+                    Some("the device moved the queue pair to the error state")
+                }
                 _ => None,
             },
             AsyncEvent::DeviceFatal => Some("the device failed permanently"),
@@ -193,7 +195,7 @@ fn name_and_advice(status: WcStatus) -> (&'static str, &'static str) {
         ),
         WcStatus::RetryExceeded => (
             "RETRY_EXC_ERR",
-            "see whether the peer still runs, and whether a firewall drops UDP between the two \
+            "check whether the peer still runs, and whether a firewall drops UDP between the two \
              addresses",
         ),
         WcStatus::RnrRetryExceeded => (
@@ -276,7 +278,11 @@ mod tests {
         let [own, others] = [&link, &other].map(|link| Element::Pair(link.pair().qpn().get()));
         // The numbers are those of `enum ibv_event_type`.
         for (event, element, says) in [
-            (1, own, Some("the device gave the connection up")),
+            (
+                1,
+                own,
+                Some("the device moved the queue pair to the error state"),
+            ),
             (2, own, Some("breaks the protocol")),
             (3, own, Some("does not permit")),
             (4, own, None),

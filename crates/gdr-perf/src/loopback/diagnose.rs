@@ -75,7 +75,7 @@ fn packets(packets: &Packets) -> Option<(String, &'static str)> {
     if let Some((end, counts)) = damaged {
         return Some((
             format!(
-                "packets arrive damaged: {} of {} that came to the {end} have a wrong ICRC",
+                "packets arrive damaged: {} of {} that the {end} received have a wrong ICRC",
                 counts.icrc_mismatches, counts.received
             ),
             "something on the path changes them: a middlebox or tunnel that rewrites headers (NAT, or the \
@@ -87,7 +87,7 @@ fn packets(packets: &Packets) -> Option<(String, &'static str)> {
     if sender.sends_failed > 0 {
         return Some((
             format!("the kernel refused to send {} times", sender.sends_failed),
-            "see that the interface is up and has a route to the peer (`ip route get`), and the \
+            "check that the interface is up and has a route to the peer (`ip route get`), and the \
              firewall of this host (`nft list ruleset`)",
         ));
     }
@@ -106,18 +106,18 @@ fn packets(packets: &Packets) -> Option<(String, &'static str)> {
         let arrived = receiver.map(|counts| counts.received);
         return Some(match arrived {
             Some(0) => (
-                "not one packet reached the other end".to_owned(),
+                "no packet reached the other end".to_owned(),
                 "a firewall drops UDP towards the receiver, or the route is wrong: open the UDP port \
                  above, and see `ip route get` on the sender",
             ),
             Some(some) => (
-                format!("{some} packets reached the other end, and no answer came back"),
+                format!("{some} packets reached the other end, and no packet came back"),
                 "a firewall drops UDP towards the sender, or the route back is wrong: open the UDP \
                  port above, and see `ip route get` on the receiver",
             ),
             None => (
-                "not one packet came back".to_owned(),
-                "see whether the peer still runs, and whether a firewall drops UDP between the \
+                "no packet came back".to_owned(),
+                "check whether the peer still runs, and whether a firewall drops UDP between the \
                  two addresses",
             ),
         });
@@ -147,7 +147,7 @@ fn packets(packets: &Packets) -> Option<(String, &'static str)> {
             sender.received
         ),
         "packets are lost (a link that went down, a full queue), or the other end requests the \
-         same ones again and again: see the drops of both interfaces (`ip -s link`)",
+         same packets repeatedly: see the drops of both interfaces (`ip -s link`)",
     ))
 }
 
@@ -263,7 +263,7 @@ fn memory(checks: &Checks) -> Found {
     if kernel == Contents::Sent && agree {
         return guards(&checks.guards);
     }
-    let success = "although every call and completion said success";
+    let success = "although every call and completion reported success";
     Some(match (kernel, copy, mapping) {
         (Contents::Before, Contents::Before, Contents::Sent) => (
             CauseKind::NothingArrived,
@@ -297,14 +297,14 @@ fn memory(checks: &Checks) -> Found {
         (Contents::Part(_), ..) => (
             CauseKind::PartlyArrived,
             format!("only part arrived: {}, {success}", copy.describe()),
-            "writes were lost or had not been flushed when the completion came: compare a \
+            "writes were lost or had not been flushed at the completion: compare a \
              staged run with a direct one"
                 .into(),
         ),
         _ => (
             CauseKind::WrongBytes,
             format!(
-                "other bytes arrived than were sent: {}, {success}",
+                "the bytes that arrived are not those that were sent: {}, {success}",
                 copy.describe()
             ),
             "bytes were damaged or misplaced: see which integrity checks this path has, and check \
@@ -318,7 +318,7 @@ fn guards(outcome: &Outcome) -> Found {
     let what = match outcome {
         Outcome::Equal => return None,
         Outcome::Differs(d) => format!(
-            "{} words around the target were changed, which the WRITE did not name; the first \
+            "{} words around the target, which the WRITE does not cover, were changed; the first \
              holds {:#010x} instead of {:#010x}",
             d.mismatches, d.found, d.expected
         ),
@@ -334,12 +334,12 @@ fn read_back(outcome: &Outcome) -> Found {
     let what = match outcome {
         Outcome::Equal => return None,
         Outcome::Differs(d) => format!(
-            "the bytes arrived in GPU memory, but {} of {} words that RDMA READ brought back \
+            "the bytes arrived in GPU memory, but {} of {} words that RDMA READ returned \
              differ: byte {} is {:#010x} instead of {:#010x}",
             d.mismatches, d.words, d.first_offset, d.found, d.expected
         ),
         Outcome::Failed { reason } | Outcome::NotDone { reason } => {
-            format!("what RDMA READ brought back could not be compared: {reason}")
+            format!("the bytes that RDMA READ returned could not be compared: {reason}")
         }
     };
     let remedy = "reading through this path is broken: compare a staged run with a direct one";
@@ -545,12 +545,12 @@ mod tests {
         for (cause, what, remedy) in [
             (
                 unanswered(sent, Some(damaged)),
-                "60 of 64 that came to the receiver have a wrong ICRC",
+                "60 of 64 that the receiver received have a wrong ICRC",
                 "changes them",
             ),
             (
                 unanswered(damaged, None),
-                "60 of 64 that came to the sender have a wrong ICRC",
+                "60 of 64 that the sender received have a wrong ICRC",
                 "changes them",
             ),
             (
@@ -560,19 +560,15 @@ mod tests {
             ),
             (
                 unanswered(sent, Some(arrived(0))),
-                "not one packet reached the other end",
+                "no packet reached the other end",
                 "towards the receiver",
             ),
             (
                 unanswered(sent, Some(arrived(64))),
-                "64 packets reached the other end, and no answer came back",
+                "64 packets reached the other end, and no packet came back",
                 "towards the sender",
             ),
-            (
-                unanswered(sent, None),
-                "not one packet came back",
-                "firewall",
-            ),
+            (unanswered(sent, None), "no packet came back", "firewall"),
             (
                 unanswered(sent, Some(translated)),
                 "dropped 64 packets that did not come from its peer's address and port",

@@ -1,14 +1,17 @@
 //! The JSON messages between the two ends of a run in two processes.
 
+use std::time::Duration;
+
 use gdr_rdma::{Deadline, HandshakeError, PeerText, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::report::{Checks, End, Ended, Memory, Outcome, PacketCounts};
+use super::settings::Settings;
 use crate::error::{Error, PeerError, Result};
 
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 2;
+const VERSION: u32 = 2;
 /// The most entries of a list, or fields of an object, in a message.
 const MOST_ENTRIES: usize = 64;
 
@@ -65,6 +68,38 @@ pub(super) struct Ask {
     pub(super) iterations: u32,
     pub(super) seed: u32,
     pub(super) end: End,
+}
+
+impl Ask {
+    /// Requests a run with `settings`, into which the end `end` writes.
+    pub(super) fn new(settings: &Settings, end: End) -> Self {
+        Self {
+            version: VERSION,
+            size: settings.size,
+            iterations: settings.iterations,
+            seed: settings.seed,
+            end,
+        }
+    }
+
+    /// The settings that the peer requests, with the deadline of a step at this end. Unusable
+    /// settings are a [`PeerError`], not an error of this end's settings.
+    pub(super) fn settings(&self, timeout: Duration) -> Result<Settings, PeerError> {
+        if self.version != VERSION {
+            return Err(PeerError::Version {
+                theirs: self.version,
+                ours: VERSION,
+            });
+        }
+        let settings = Settings {
+            size: self.size,
+            iterations: self.iterations,
+            seed: self.seed,
+            timeout,
+        };
+        settings.check().map_err(PeerError::Settings)?;
+        Ok(settings)
+    }
 }
 
 /// What the listening end offers.

@@ -6,7 +6,7 @@ use gdr_rdma::{Counters, Device, Mtu, Provider};
 use serde::{Deserialize, Serialize};
 
 use super::settings::{MESSAGE, Seeds};
-use crate::remedy::Remedy;
+use crate::error::Remedy;
 use crate::report::{Schema, Subject};
 
 /// The report of a run.

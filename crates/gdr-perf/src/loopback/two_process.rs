@@ -12,7 +12,7 @@ use super::event::{Event, Observer, Step};
 use super::gpu::GpuSide;
 use super::host::HostSide;
 use super::iterations::{Tally, run_all};
-use super::protocol::{Ask, Message, Ready, VERSION, receive, refusal, send, unexpected};
+use super::protocol::{Ask, Message, Ready, receive, refusal, send, unexpected};
 use super::report::{Cause, End, Iteration, Memory, Outcome, PacketCounter, Packets, Path, Report};
 use super::settings::{Destination, Settings};
 use crate::bench_target::BenchTarget;
@@ -165,7 +165,7 @@ fn prepare(
         Message::Ask(ask) => ask,
         other => return unexpected(&other),
     };
-    let settings = asked(&ask, timeouts)?;
+    let settings = ask.settings(timeouts.step)?;
     session.limit = settings.peer_limit();
     session.stream.give_up_after(settings.limit())?;
     let gpu = GpuSide::new(target, device, destination, &settings)?;
@@ -195,26 +195,6 @@ fn prepare(
         memory,
         path,
     })
-}
-
-/// The settings that the peer requests. Unusable settings are a [`PeerError`], not an error of this
-/// end's settings.
-fn asked(ask: &Ask, timeouts: Timeouts) -> Result<Settings> {
-    if ask.version != VERSION {
-        return Err(PeerError::Version {
-            theirs: ask.version,
-            ours: VERSION,
-        }
-        .into());
-    }
-    let settings = Settings {
-        size: ask.size,
-        iterations: ask.iterations,
-        seed: ask.seed,
-        timeout: timeouts.step,
-    };
-    settings.check().map_err(PeerError::Settings)?;
-    Ok(settings)
 }
 
 /// Checks that the peer's queue pair is at the address that its messages name, and not at this end's.
@@ -315,13 +295,7 @@ struct Agreed {
 
 fn agree(device: &Device, settings: &Settings, session: &mut PeerSession) -> Result<Agreed> {
     session.stream.give_up_after(settings.limit())?;
-    session.send(&Message::Ask(Ask {
-        version: VERSION,
-        size: settings.size,
-        iterations: settings.iterations,
-        seed: settings.seed,
-        end: End::of(device),
-    }))?;
+    session.send(&Message::Ask(Ask::new(settings, End::of(device))))?;
     let Ready { memory, end, mtu } = match session.receive()? {
         Message::Ready(ready) => *ready,
         other => return unexpected(&other),

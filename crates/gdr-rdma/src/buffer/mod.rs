@@ -1,11 +1,18 @@
 //! Buffers: memory that stays valid during every operation on it.
+//!
+//! GPU memory that the CPU does not map is accessed through page-locked memory, in three places that
+//! are no single type because room in each is free again at another event: in [`staged`] (received
+//! bytes, which the CPU gathers) when the copies of all slots are complete; in [`read_ahead`] (bytes
+//! to send, of any length) at once, because they can be read again; in
+//! [`StagingRing`](crate::StagingRing) (registered memory, which the NIC accesses) when a slot's
+//! request has completed. The first two share [`staging_memory`] and [`copy_stream`].
 
 mod copy_stream;
 mod direct;
 mod host;
-mod pinned_ring;
 mod read_ahead;
 mod staged;
+mod staging_memory;
 mod volatile_copy;
 
 use std::any::Any;

@@ -1,8 +1,8 @@
 //! Reads of GPU memory ahead of the packets that carry it.
 //!
 //! A request that reads is announced with its whole range before its first byte is loaded. From
-//! then on its bytes are copied into a ring of page-locked memory, a chunk ahead of the packets, so
-//! that the copy engine works while packets are made and sent.
+//! then on its bytes are copied into page-locked memory, used as a ring, a chunk ahead of the
+//! packets, so that the copy engine works while packets are made and sent.
 //!
 //! The bytes served for a request are never older than its announcement, which drops all chunks of
 //! the range that were read before.
@@ -12,33 +12,26 @@ use std::collections::VecDeque;
 use gdr_cuda::{DeviceBuffer, Gpu};
 
 use super::copy_stream::CopyStream;
-use super::pinned_ring::PinnedRing;
+use super::staging_memory::{CHUNK, LEN, StagingMemory};
 use crate::error::Result;
-
-/// The length of one copy in bytes: all of a READ as this crate's requester splits it (64 packets of
-/// 4 KiB). On PCIe Gen5 it takes some 5 us, and has a fixed cost of 10 us.
-const CHUNK: usize = 256 << 10;
-/// The length of the ring in bytes: a requester has two such READs in flight, each chunk of a longer
-/// message is followed by the next, and some room is left for other queue pairs.
-const RING: usize = 4 * CHUNK;
 
 /// Copies of GPU memory for announced requests.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
-    ring: PinnedRing,
-    /// The offset of the next chunk in the ring.
+    memory: StagingMemory,
+    /// Where the next chunk goes.
     head: usize,
     /// The oldest first.
     chunks: VecDeque<Chunk>,
 }
 
-/// Part of GPU memory in the ring.
+/// Part of GPU memory that was copied.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     /// The offset of its first byte in the device buffer.
     offset: u64,
     len: usize,
-    /// The offset of its first byte in the ring.
+    /// The offset of its first byte in the memory.
     at: usize,
     /// The end of the announced range.
     end: u64,
@@ -61,7 +54,7 @@ impl Chunk {
 impl ReadAhead {
     pub(super) fn new(gpu: &Gpu) -> Result<Self> {
         Ok(Self {
-            ring: PinnedRing::new(gpu, RING)?,
+            memory: StagingMemory::new(gpu)?,
             head: 0,
             chunks: VecDeque::new(),
         })
@@ -114,7 +107,7 @@ impl ReadAhead {
         }
         let skip = (offset - chunk.offset) as usize;
         let len = (chunk.len - skip).min(bytes.len());
-        self.ring.read(chunk.at + skip, &mut bytes[..len])?;
+        self.memory.read(chunk.at + skip, &mut bytes[..len])?;
         if goes_on {
             // Only now: it takes the room of the oldest chunk, which may be this one.
             self.queue(stream, buffer, last, chunk.end)?;
@@ -131,14 +124,14 @@ impl ReadAhead {
         end: u64,
     ) -> Result<()> {
         let len = (end - offset).min(CHUNK as u64) as usize;
-        if self.head + len > RING {
+        if self.head + len > LEN {
             self.head = 0;
         }
         let at = self.head;
         // Their copies may be in progress; the stream runs this one after them.
         self.chunks
             .retain(|chunk| chunk.at >= at + len || chunk.at + chunk.len <= at);
-        stream.queue_read(buffer, offset, &self.ring, at, len)?;
+        stream.queue_read(buffer, offset, &self.memory, at, len)?;
         self.head = at + len;
         self.chunks.push_back(Chunk {
             offset,

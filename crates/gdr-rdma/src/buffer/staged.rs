@@ -1,7 +1,7 @@
 //! GPU memory through page-locked host memory and the GPU's copy engine.
 //!
-//! Received bytes are gathered in a ring of page-locked slots. Each slot is copied to the GPU when
-//! it is full or when the engine flushes; the copies run on a separate stream while the next slot
+//! Received bytes are gathered in slots of page-locked memory. Each slot is copied to the GPU when it
+//! is full or when the engine flushes; the copies run on a separate stream while the next slot
 //! fills. Bytes to send are read ahead on the same stream.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,18 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use gdr_cuda::DeviceBuffer;
 
 use super::copy_stream::CopyStream;
-use super::pinned_ring::PinnedRing;
 use super::read_ahead::ReadAhead;
+use super::staging_memory::{CHUNK, LEN, StagingMemory};
 use crate::error::Result;
 use crate::lock::lock;
 use gdr_roce::AtomicOp;
 
-/// The length of a slot in bytes: long enough that the fixed cost of a copy (some microseconds) is
-/// small compared to its duration on PCIe, short enough that it starts while a message still
-/// arrives.
-const SLOT: usize = 256 << 10;
-/// How many slots the ring has.
-const SLOTS: usize = 4;
+/// How many slots of [`CHUNK`] bytes there are.
+const SLOTS: usize = LEN / CHUNK;
 /// The length of an atomic operation in bytes.
 const WORD: usize = 8;
 
@@ -34,8 +30,7 @@ pub(crate) struct Staged {
 #[derive(Debug)]
 struct State {
     stream: CopyStream,
-    /// The slots, followed by the word of an atomic operation.
-    ring: PinnedRing,
+    slots: StagingMemory,
     /// The slot being filled.
     slot: usize,
     /// The bytes in it.
@@ -55,7 +50,7 @@ impl Staged {
         let gpu = buffer.gpu();
         let state = State {
             stream: CopyStream::new(gpu)?,
-            ring: PinnedRing::new(gpu, SLOT * SLOTS + WORD)?,
+            slots: StagingMemory::new(gpu)?,
             slot: 0,
             gathered: Gathered::default(),
             ahead: ReadAhead::new(gpu)?,
@@ -86,15 +81,15 @@ impl Staged {
         let mut at = offset;
         while !rest.is_empty() {
             let follows = at == state.gathered.offset + state.gathered.len as u64;
-            if state.gathered.len == SLOT || (state.gathered.len > 0 && !follows) {
+            if state.gathered.len == CHUNK || (state.gathered.len > 0 && !follows) {
                 state.submit(&self.buffer)?;
             }
             if state.gathered.len == 0 {
                 state.gathered.offset = at;
             }
-            let (piece, later) = rest.split_at(rest.len().min(SLOT - state.gathered.len));
-            let to = state.slot * SLOT + state.gathered.len;
-            state.ring.write(to, piece)?;
+            let (piece, later) = rest.split_at(rest.len().min(CHUNK - state.gathered.len));
+            let to = state.slot * CHUNK + state.gathered.len;
+            state.slots.write(to, piece)?;
             state.gathered.len += piece.len();
             at += piece.len() as u64;
             rest = later;
@@ -153,19 +148,19 @@ impl Staged {
     }
 
     pub(super) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
-        const AT: usize = SLOT * SLOTS;
         let mut state = self.lock();
         state.drain(&self.buffer)?;
-        let State { stream, ring, .. } = &*state;
-        stream.queue_read(&self.buffer, offset, ring, AT, WORD)?;
+        // All slots are empty now, and the word goes through the first one.
+        let State { stream, slots, .. } = &*state;
+        stream.queue_read(&self.buffer, offset, slots, 0, WORD)?;
         stream.wait()?;
         let mut word = [0; WORD];
-        ring.read(AT, &mut word)?;
+        slots.read(0, &mut word)?;
         let before = u64::from_ne_bytes(word);
         let after = operation.apply(before);
         if after != before {
-            ring.write(AT, &after.to_ne_bytes())?;
-            stream.queue_write(ring, AT, &self.buffer, offset, WORD)?;
+            slots.write(0, &after.to_ne_bytes())?;
+            stream.queue_write(slots, 0, &self.buffer, offset, WORD)?;
             stream.wait()?;
         }
         Ok(before)
@@ -183,9 +178,9 @@ impl State {
         if len == 0 {
             return Ok(());
         }
-        let from = self.slot * SLOT;
+        let from = self.slot * CHUNK;
         self.stream
-            .queue_write(&self.ring, from, buffer, offset, len)?;
+            .queue_write(&self.slots, from, buffer, offset, len)?;
         self.slot = (self.slot + 1) % SLOTS;
         if self.slot == 0 {
             // The copies of the first slots may still be in progress.
@@ -203,5 +198,37 @@ impl State {
         self.stream.wait()?;
         self.slot = 0;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+
+    use super::*;
+
+    #[test]
+    fn an_atomic_between_stores_changes_only_its_own_word() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let buffer = gpu.allocate(MemoryKind::Plain, 1 << 20).unwrap();
+        let staged = Staged::new(Arc::new(buffer)).unwrap();
+        staged.write(0, &[0; 64]).unwrap();
+        // Not consecutive, so each takes a slot of its own.
+        staged.store(8, &[1; 8]).unwrap();
+        staged.store(32, &[2; 8]).unwrap();
+        for (before, add) in [(0, 5), (5, 6)] {
+            let sum = AtomicOp::FetchAdd { add };
+            assert_eq!(staged.atomic(16, sum).unwrap(), before);
+            staged.store(48, &[3; 8]).unwrap();
+        }
+        staged.flush().unwrap();
+        let mut words = [0; 64];
+        staged.read(0, &mut words).unwrap();
+        let mut expected = [0; 64];
+        expected[8..16].fill(1);
+        expected[16..24].copy_from_slice(&11_u64.to_ne_bytes());
+        expected[32..40].fill(2);
+        expected[48..56].fill(3);
+        assert_eq!(words, expected);
     }
 }

@@ -60,6 +60,9 @@ pub enum Error {
     /// Objects of two devices or protection domains in one call.
     #[error("{0}")]
     Foreign(Foreign),
+    /// Something that the provider of a device does not offer.
+    #[error("the verbs provider offers no {0}; use a device of the soft provider")]
+    NotOffered(Feature),
     /// A wait reached its deadline.
     #[error("{_0} before the deadline; {}", _0.remedy())]
     Deadline(Awaited),
@@ -222,6 +225,8 @@ pub enum Error {
 pub enum Foreign {
     /// A completion queue of another device.
     CompletionQueue,
+    /// A shared receive queue of another protection domain.
+    SharedReceiveQueue,
     /// A memory region of another protection domain.
     MemoryRegion,
 }
@@ -232,10 +237,33 @@ impl fmt::Display for Foreign {
             Self::CompletionQueue => {
                 "a completion queue belongs to another device; use one of the same device"
             }
+            Self::SharedReceiveQueue => {
+                "a shared receive queue belongs to another protection domain; use one of the same \
+                 protection domain"
+            }
             Self::MemoryRegion => {
                 "a memory region belongs to another protection domain; use one of the same \
                  protection domain"
             }
+        })
+    }
+}
+
+/// What only some providers offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Receive queues that several queue pairs share.
+    SharedReceiveQueues,
+    /// Queue pairs for unreliable datagrams.
+    Datagrams,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SharedReceiveQueues => "shared receive queues",
+            Self::Datagrams => "queue pairs for datagrams",
         })
     }
 }

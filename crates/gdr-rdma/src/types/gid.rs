@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::link_layer::LinkLayer;
+
 /// The type of a GID (`enum ibv_gid_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -73,10 +75,35 @@ pub struct ChosenGid {
     pub why: String,
 }
 
-/// Chooses among the entries of a RoCE port: RoCE v2 before v1, then IPv4 addresses before global
-/// IPv6 addresses, then the lower index. Link-local GIDs cannot be routed and are never chosen; they
-/// can be selected by index.
-pub fn choose(entries: &[GidEntry]) -> Option<ChosenGid> {
+/// The port has no GID that is chosen by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no GID that routes: its interface has no IPv4 and no global IPv6 address; give it one (`ip addr \
+     add`)"
+)]
+#[non_exhaustive]
+pub struct NoGid;
+
+/// Chooses the GID that a port uses by default, among its entries in the order of their indices.
+///
+/// On Ethernet: RoCE v2 before v1, then IPv4 addresses before global IPv6 addresses, then the lower
+/// index. Link-local GIDs cannot be routed and are never chosen; they can be selected by index. On
+/// InfiniBand: the first, which is the port's own.
+///
+/// # Errors
+/// [`NoGid`] if no entry is suitable.
+pub fn choose(link_layer: LinkLayer, entries: &[GidEntry]) -> Result<ChosenGid, NoGid> {
+    let chosen = match link_layer {
+        LinkLayer::Ethernet => choose_on_ethernet(entries),
+        LinkLayer::InfiniBand | LinkLayer::Other(_) => entries.first().map(|entry| ChosenGid {
+            entry: *entry,
+            why: format!("GID {} of an InfiniBand port", entry.index),
+        }),
+    };
+    chosen.ok_or(NoGid)
+}
+
+fn choose_on_ethernet(entries: &[GidEntry]) -> Option<ChosenGid> {
     let usable = |entry: &&GidEntry| !entry.gid.is_unspecified() && !entry.is_link_local();
     let best = entries
         .iter()
@@ -134,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_routable_gid_of_ipv4_comes_first() {
-        let chosen = choose(&table()).unwrap();
+        let chosen = choose(LinkLayer::Ethernet, &table()).unwrap();
         assert_eq!(chosen.entry.index, 3);
         assert_eq!(
             chosen.entry.address(),
@@ -153,7 +180,7 @@ mod tests {
             .into_iter()
             .filter(|entry| entry.address().is_ipv6())
             .collect();
-        assert_eq!(choose(&table).unwrap().entry.index, 5);
+        assert_eq!(choose(LinkLayer::Ethernet, &table).unwrap().entry.index, 5);
     }
 
     #[test]
@@ -162,7 +189,7 @@ mod tests {
             .into_iter()
             .filter(|entry| entry.kind == GidType::RoceV1)
             .collect();
-        let chosen = choose(&table).unwrap();
+        let chosen = choose(LinkLayer::Ethernet, &table).unwrap();
         assert_eq!(chosen.entry.index, 2);
         assert!(chosen.why.contains("no router passes it"));
     }
@@ -175,7 +202,18 @@ mod tests {
             entry(2, "2001:db8::1", GidType::Other(9)),
             entry(3, "fe80::2", GidType::InfiniBand),
         ];
-        assert_eq!(choose(&table), None);
-        assert_eq!(choose(&[]), None);
+        assert_eq!(choose(LinkLayer::Ethernet, &table), Err(NoGid));
+        assert_eq!(choose(LinkLayer::Ethernet, &[]), Err(NoGid));
+    }
+
+    #[test]
+    fn an_infiniband_port_uses_its_own_gid_which_is_link_local() {
+        let table = [
+            entry(0, "fe80::2", GidType::InfiniBand),
+            entry(1, "2001:db8::1", GidType::InfiniBand),
+        ];
+        let chosen = choose(LinkLayer::InfiniBand, &table).unwrap();
+        assert_eq!(chosen.entry.index, 0);
+        assert_eq!(choose(LinkLayer::InfiniBand, &[]), Err(NoGid));
     }
 }

@@ -2,17 +2,8 @@
 
 use gdr_rdma::{Remote, Rkey, SendRequest, State, WcStatus, WrId};
 
-use crate::attacker::{Connection, MTU, Target, V4, V6, soon};
+use crate::attacker::{Connection, MTU, Target, everywhere, soon};
 use crate::packet::{ACK, Bytes, NAK_ACCESS, NAK_INVALID, NAK_OPERATION, NAK_SEQUENCE, opcode};
-
-/// Runs over IPv4 and over IPv6.
-fn everywhere(test: impl Fn(&Target)) {
-    for addresses in [V4, V6] {
-        if let Some(target) = Target::new(addresses) {
-            test(&target);
-        }
-    }
-}
 
 const REMOTE: Remote = Remote {
     rkey: Rkey(1),
@@ -36,6 +27,16 @@ fn answer(connection: &Connection, code: u8, psn: u32, syndrome: Option<u8>, len
         packet = packet.aeth(syndrome, 1);
     }
     packet.payload(&vec![0xbb; len])
+}
+
+fn acknowledge(target: &Target, connection: &Connection, psn: u32, syndrome: u8) {
+    target.send(&answer(
+        connection,
+        opcode::ACKNOWLEDGE,
+        psn,
+        Some(syndrome),
+        0,
+    ));
 }
 
 fn status(target: &Target) -> WcStatus {
@@ -75,7 +76,7 @@ fn a_read_is_completed_by_its_own_responses_only() {
 }
 
 #[test]
-fn answers_to_nothing_are_dropped() {
+fn responses_without_a_request_are_dropped() {
     everywhere(|target| {
         let connection = target.connect();
         let first = connection.pair.endpoint().psn.get();
@@ -88,13 +89,7 @@ fn answers_to_nothing_are_dropped() {
                 NAK_OPERATION,
                 0x21,
             ] {
-                target.send(&answer(
-                    &connection,
-                    opcode::ACKNOWLEDGE,
-                    psn,
-                    Some(syndrome),
-                    0,
-                ));
+                acknowledge(target, &connection, psn, syndrome);
             }
             target.send(&answer(
                 &connection,
@@ -127,24 +122,12 @@ fn acknowledgements_of_packets_never_sent_complete_nothing() {
         let request = target.receive();
         for beyond in [1, 2, 1 << 10, 1 << 22] {
             let psn = request.psn + beyond;
-            target.send(&answer(&connection, opcode::ACKNOWLEDGE, psn, Some(ACK), 0));
-            target.send(&answer(
-                &connection,
-                opcode::ACKNOWLEDGE,
-                psn,
-                Some(NAK_ACCESS),
-                0,
-            ));
+            acknowledge(target, &connection, psn, ACK);
+            acknowledge(target, &connection, psn, NAK_ACCESS);
         }
         target.answers();
         assert!(target.queue.poll().unwrap().is_none());
-        target.send(&answer(
-            &connection,
-            opcode::ACKNOWLEDGE,
-            request.psn,
-            Some(ACK),
-            0,
-        ));
+        acknowledge(target, &connection, request.psn, ACK);
         assert_eq!(status(target), WcStatus::Success);
     });
 }
@@ -161,13 +144,7 @@ fn each_refusal_ends_the_request_with_its_own_status() {
             let write = SendRequest::write(WrId(1), REMOTE).inline(&[1; 8]);
             connection.pair.post_send(write).unwrap();
             let psn = target.receive().psn;
-            target.send(&answer(
-                &connection,
-                opcode::ACKNOWLEDGE,
-                psn,
-                Some(syndrome),
-                0,
-            ));
+            acknowledge(target, &connection, psn, syndrome);
             assert_eq!(status(target), expected);
         }
     });
@@ -193,8 +170,7 @@ fn sequence_naks_without_end_are_counted_and_end_the_request() {
                 !deadline.has_passed(),
                 "sequence NAKs keep the request for ever"
             );
-            let lie = answer(&connection, opcode::ACKNOWLEDGE, psn, Some(NAK_SEQUENCE), 0);
-            target.send(&lie);
+            acknowledge(target, &connection, psn, NAK_SEQUENCE);
             let _ = target.attacker.recv(&mut [0; 9000]);
         };
         assert_eq!(done.status, WcStatus::RetryExceeded);

@@ -190,6 +190,15 @@ impl Target {
     }
 }
 
+/// Runs a test over IPv4 and over IPv6.
+pub(crate) fn everywhere(test: impl Fn(&Target)) {
+    for addresses in [V4, V6] {
+        if let Some(target) = Target::new(addresses) {
+            test(&target);
+        }
+    }
+}
+
 /// A socket at an address, on a port of its own, that never fragments and waits for long.
 pub(crate) fn socket(address: IpAddr) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();

@@ -2,17 +2,8 @@
 
 use gdr_rdma::State;
 
-use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, V4, V6, send};
+use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, everywhere, send};
 use crate::packet::{ACK, Bytes, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, RNR_NAK, Received, opcode};
-
-/// Runs over IPv4 and over IPv6.
-fn everywhere(test: impl Fn(&Target)) {
-    for addresses in [V4, V6] {
-        if let Some(target) = Target::new(addresses) {
-            test(&target);
-        }
-    }
-}
 
 fn said(psn: u32, syndrome: u8) -> Received {
     Received {
@@ -45,7 +36,7 @@ fn dropped(target: &Target, packet: &Bytes, connection: &Connection) {
 }
 
 #[test]
-fn a_packet_that_is_right_is_served() {
+fn a_valid_packet_is_served() {
     everywhere(|target| {
         let connection = target.connect();
         target.send(&target.write(&connection, FIRST_PSN, 8, 37));
@@ -58,7 +49,7 @@ fn a_packet_that_is_right_is_served() {
 }
 
 #[test]
-fn keys_and_ranges_that_are_wrong_place_nothing() {
+fn wrong_keys_and_ranges_place_nothing() {
     everywhere(|target| {
         let (addr, rkey) = (target.region.addr(), target.region.rkey().0);
         let end = addr + LEN as u64;
@@ -113,7 +104,7 @@ fn keys_and_ranges_that_are_wrong_place_nothing() {
 }
 
 #[test]
-fn lengths_that_lie_place_nothing_beyond_what_was_announced() {
+fn wrong_lengths_place_nothing_beyond_the_announced_range() {
     everywhere(|target| {
         let (addr, rkey) = (target.region.addr(), target.region.rkey().0);
         for (announced, sent) in [
@@ -151,7 +142,7 @@ fn lengths_that_lie_place_nothing_beyond_what_was_announced() {
 }
 
 #[test]
-fn messages_without_beginning_or_end_place_nothing() {
+fn messages_without_a_first_or_last_packet_place_nothing() {
     everywhere(|target| {
         for begin in [
             opcode::WRITE_MIDDLE,
@@ -209,7 +200,7 @@ fn other_services_and_reserved_opcodes_are_dropped() {
 }
 
 #[test]
-fn packets_ahead_are_refused_once_and_packets_behind_change_nothing() {
+fn packets_ahead_get_one_nak_and_duplicates_change_nothing() {
     everywhere(|target| {
         let connection = target.connect();
         for ahead in [1, 2, 77, (1 << 23) - 1] {
@@ -236,7 +227,7 @@ fn packets_ahead_are_refused_once_and_packets_behind_change_nothing() {
 }
 
 #[test]
-fn a_read_behind_the_expected_packet_brings_only_what_was_read_there() {
+fn a_duplicate_read_returns_only_the_range_of_the_original() {
     everywhere(|target| {
         let connection = target.connect();
         for behind in [1_u32, 4, 77, 1 << 22] {
@@ -255,7 +246,7 @@ fn a_read_behind_the_expected_packet_brings_only_what_was_read_there() {
 }
 
 #[test]
-fn one_read_request_behind_is_never_a_lever() {
+fn other_reads_behind_the_expected_packet_get_no_response() {
     everywhere(|target| {
         let connection = target.connect();
         target.send(&target.read(&connection, FIRST_PSN, 0, LEN as u32));
@@ -291,7 +282,7 @@ fn more_reads_than_agreed_are_refused() {
 }
 
 #[test]
-fn atomics_that_may_not_be_are_refused() {
+fn misaligned_atomics_are_refused() {
     everywhere(|target| {
         let (addr, rkey) = (target.region.addr(), target.region.rkey().0);
         for odd in 1..8 {
@@ -326,7 +317,7 @@ fn keys_are_not_invalidated_for_a_peer() {
 }
 
 #[test]
-fn without_a_receive_a_message_waits() {
+fn a_message_without_a_receive_gets_an_rnr_nak() {
     everywhere(|target| {
         for (code, extra) in [(opcode::SEND_ONLY, 0), (opcode::WRITE_ONLY_IMM, 4)] {
             let connection = target.connect();
@@ -348,7 +339,7 @@ fn without_a_receive_a_message_waits() {
 }
 
 #[test]
-fn packets_for_others_are_dropped() {
+fn packets_with_another_version_partition_or_queue_pair_are_dropped() {
     everywhere(|target| {
         let connection = target.connect();
         let good = target.write(&connection, FIRST_PSN, 0, 16);
@@ -366,7 +357,7 @@ fn packets_for_others_are_dropped() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_noticed() {
+fn every_flipped_bit_and_every_truncation_is_detected() {
     everywhere(|target| {
         let connection = target.connect();
         let from = target.attacker.local_addr().unwrap();
@@ -405,7 +396,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
 }
 
 #[test]
-fn sizes_up_to_the_largest_datagram_are_harmless() {
+fn datagrams_of_every_size_do_no_harm() {
     everywhere(|target| {
         let connection = target.connect();
         let largest = if target.address().is_ipv4() {

@@ -32,7 +32,7 @@ fn a_request_from_another_address_is_not_served() {
 }
 
 #[test]
-fn an_answer_from_another_address_completes_and_kills_nothing() {
+fn a_response_from_another_address_is_ignored() {
     let Some(target) = Target::new(V4) else {
         return;
     };
@@ -58,7 +58,7 @@ fn an_answer_from_another_address_completes_and_kills_nothing() {
 }
 
 #[test]
-fn an_icrc_over_another_source_is_a_wrong_one() {
+fn an_icrc_over_another_source_address_is_a_mismatch() {
     let Some(target) = Target::new(V4) else {
         return;
     };

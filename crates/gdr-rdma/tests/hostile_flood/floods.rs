@@ -27,7 +27,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn floods_cost_no_memory_and_stop_no_connection() {
+fn floods_use_no_more_memory_and_end_no_connection() {
     let Some(target) = Target::new(V4) else {
         return;
     };

@@ -92,7 +92,7 @@ fn sides_with_a_card() -> (Side, Side, MemoryRegion) {
 }
 
 #[test]
-fn a_packet_without_a_checksum_is_placed_where_all_of_its_icrc_holds() {
+fn a_packet_without_a_checksum_is_accepted_if_its_whole_icrc_matches() {
     let (a, b, target) = sides_with_a_card();
     let card = sender(false);
     for n in 0..200 {
@@ -104,7 +104,7 @@ fn a_packet_without_a_checksum_is_placed_where_all_of_its_icrc_holds() {
 }
 
 #[test]
-fn half_an_icrc_is_not_enough_for_a_packet_without_a_checksum() {
+fn a_packet_without_a_checksum_is_dropped_if_half_of_its_icrc_matches() {
     if !may_have_raw_sockets() {
         return;
     }
@@ -121,7 +121,7 @@ fn half_an_icrc_is_not_enough_for_a_packet_without_a_checksum() {
 }
 
 #[test]
-fn no_packet_is_taken_twice() {
+fn no_packet_is_received_twice() {
     let (a, b, target) = sides_with_a_card();
     for (n, checksum) in [(0, false), (1, false), (2, true)] {
         let packet = write(&a, &b, &target, n, 1 + u64::from(n));
@@ -133,7 +133,7 @@ fn no_packet_is_taken_twice() {
 }
 
 #[test]
-fn a_peer_that_sets_checksums_at_times_only_is_served_when_it_repeats_a_packet() {
+fn a_peer_that_sets_some_checksums_is_served_when_it_retransmits() {
     let (a, b, target) = sides_with_a_card();
     for (n, checksum) in [(0, true), (1, false), (2, true), (3, false)] {
         let (sender, value) = (sender(checksum), 1 + u64::from(n));

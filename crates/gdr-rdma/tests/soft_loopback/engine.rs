@@ -33,7 +33,7 @@ fn exchange(a: &Side, b: &Side, len: usize, rounds: u8) {
 }
 
 #[test]
-fn threads_that_never_stay_awake_are_woken_for_everything() {
+fn threads_that_never_busy_poll_are_woken_for_each_completion() {
     let Some((a, b)) = sides_with(|options| options.busy_poll(Duration::ZERO)) else {
         return;
     };
@@ -42,7 +42,7 @@ fn threads_that_never_stay_awake_are_woken_for_everything() {
 }
 
 #[test]
-fn threads_that_always_stay_awake_leave_each_other_room() {
+fn threads_that_always_busy_poll_do_not_starve_each_other() {
     let Some((a, b)) = sides_with(|options| options.busy_poll(Duration::from_secs(1))) else {
         return;
     };
@@ -51,7 +51,7 @@ fn threads_that_always_stay_awake_leave_each_other_room() {
 }
 
 #[test]
-fn little_room_in_the_kernel_costs_time_and_nothing_else() {
+fn small_socket_buffers_lose_no_message() {
     // The kernel's least; it holds not even one segmented send.
     let Some((a, b)) = sides_with(|options| options.receive_buffer(1)) else {
         return;
@@ -60,7 +60,7 @@ fn little_room_in_the_kernel_costs_time_and_nothing_else() {
 }
 
 #[test]
-fn the_room_that_linux_grants_by_default_is_enough() {
+fn the_default_socket_buffers_of_linux_suffice() {
     let Some((a, b)) = sides_with(|options| options.receive_buffer(212_992)) else {
         return;
     };
@@ -91,7 +91,7 @@ fn a_list_of_requests_is_posted_up_to_the_first_that_is_refused() {
 }
 
 #[test]
-fn what_is_posted_behind_others_leaves_though_the_program_does_nothing_more() {
+fn a_deferred_request_is_sent_though_the_program_makes_no_further_call() {
     let Some((a, b)) = sides() else { return };
     let target = b.memory(4);
     let write = |at: u64, n: u8| SendRequest::write(WrId(at), target.remote().at(at)).inline(&[n]);

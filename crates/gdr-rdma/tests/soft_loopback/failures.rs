@@ -32,7 +32,7 @@ fn a_wrong_key_is_refused_and_places_nothing() {
 }
 
 #[test]
-fn a_range_that_leaves_the_region_is_refused_and_places_nothing() {
+fn a_range_beyond_the_region_is_refused_and_places_nothing() {
     let Some(_) = device(SECOND) else { return };
     for (offset, len) in [(1, 100), (100, 1), (u64::MAX, 1), (0, 101)] {
         let Some((a, b)) = sides() else { return };
@@ -73,7 +73,7 @@ fn what_a_region_does_not_permit_is_refused() {
 }
 
 #[test]
-fn a_region_that_only_the_peer_may_write_is_refused() {
+fn a_local_request_into_memory_that_only_the_peer_may_write_is_refused() {
     let Some(a) = Side::new(FIRST) else { return };
     let buffer = Buffer::host(64).unwrap();
     for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
@@ -83,7 +83,7 @@ fn a_region_that_only_the_peer_may_write_is_refused() {
 }
 
 #[test]
-fn a_region_of_another_domain_is_as_unknown_as_none() {
+fn a_region_of_another_protection_domain_is_refused_like_an_unknown_key() {
     let Some((a, b)) = sides() else { return };
     let elsewhere = b.device.protection_domain();
     let target = elsewhere
@@ -100,7 +100,7 @@ fn a_region_of_another_domain_is_as_unknown_as_none() {
 }
 
 #[test]
-fn reading_into_memory_that_may_not_be_written_fails_here() {
+fn a_read_into_memory_without_local_write_fails_locally() {
     let Some((a, b)) = sides() else { return };
     let target = b.memory(64);
     let local = a
@@ -160,7 +160,7 @@ fn a_receive_posted_late_still_gets_the_message() {
 }
 
 #[test]
-fn a_dead_peer_is_noticed_within_its_retries_and_the_rest_is_flushed() {
+fn a_silent_peer_exhausts_the_retries_and_later_requests_are_flushed() {
     let (Some(a), Some(b)) = (Side::new(FIRST), Side::new(SECOND)) else {
         return;
     };
@@ -191,7 +191,7 @@ fn a_dead_peer_is_noticed_within_its_retries_and_the_rest_is_flushed() {
 }
 
 #[test]
-fn a_connection_that_is_given_up_by_time_outlives_its_count_of_retries() {
+fn a_connection_with_a_time_limit_outlives_its_retry_count() {
     let (Some(a), Some(b)) = (Side::new(FIRST), Side::new(SECOND)) else {
         return;
     };
@@ -210,7 +210,7 @@ fn a_connection_that_is_given_up_by_time_outlives_its_count_of_retries() {
 }
 
 #[test]
-fn a_dropped_queue_pair_looks_dead_to_its_peer() {
+fn requests_to_a_dropped_queue_pair_exhaust_the_retries() {
     let (Some(a), Some(mut b)) = (Side::new(FIRST), Side::new(SECOND)) else {
         return;
     };
@@ -294,7 +294,7 @@ fn posting_before_connecting_and_beyond_the_queue_is_refused() {
 }
 
 #[test]
-fn an_overrun_completion_queue_says_so_and_fails_its_queue_pair() {
+fn an_overrun_completion_queue_is_reported_and_fails_its_queue_pair() {
     let (Some(mut a), Some(b)) = (Side::new(FIRST), Side::new(SECOND)) else {
         return;
     };
@@ -353,7 +353,7 @@ fn a_second_pair_that_overruns_a_shared_queue_goes_to_error_without_another_even
 }
 
 #[test]
-fn a_taken_port_is_a_named_error_with_a_remedy() {
+fn a_port_in_use_is_reported_with_a_remedy() {
     let Some(first) = device(FIRST) else { return };
     let options = SoftOptions::new(FIRST).port(first.address().port());
     let taken = Device::soft_with(options).expect_err("two on one port");
@@ -368,7 +368,7 @@ fn a_taken_port_is_a_named_error_with_a_remedy() {
 }
 
 #[test]
-fn addresses_that_are_no_interface_of_this_host_are_refused() {
+fn addresses_of_no_local_interface_are_refused() {
     let device = |ip: &str| Device::soft_with(SoftOptions::new(ip.parse().unwrap()).port(0));
     for ip in ["0.0.0.0", "::", "224.0.0.1"] {
         assert!(

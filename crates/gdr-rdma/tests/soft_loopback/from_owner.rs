@@ -81,7 +81,7 @@ fn memory_of_another_library_stays_until_the_last_request_has_completed() {
 }
 
 #[test]
-fn memory_of_no_bytes_is_refused_and_released() {
+fn empty_memory_of_another_library_is_refused_and_released() {
     let (tensor, released) = Tensor::new(8);
     let address = NonNull::new(tensor.words.as_ptr().cast_mut().cast()).unwrap();
     // SAFETY: as in `Tensor::buffer`.

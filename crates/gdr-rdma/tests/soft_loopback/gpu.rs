@@ -129,7 +129,7 @@ fn after_the_completion_a_receiver_finds_the_message_in_gpu_memory() {
 }
 
 #[test]
-fn reads_see_what_the_gpu_wrote_last() {
+fn reads_return_the_latest_bytes_that_the_gpu_wrote() {
     for method in METHODS {
         let Some((a, b)) = sides() else { return };
         let gpu = GpuMemory::new(&b, method);
@@ -197,7 +197,7 @@ fn atomics_work_on_gpu_memory() {
 }
 
 #[test]
-fn the_programs_own_copies_meet_those_of_the_network() {
+fn copies_of_the_program_are_ordered_with_those_of_the_network() {
     for method in METHODS {
         let Some((a, b)) = sides() else { return };
         let gpu = GpuMemory::new(&b, method);
@@ -217,7 +217,7 @@ fn the_programs_own_copies_meet_those_of_the_network() {
 }
 
 #[test]
-fn a_later_read_sees_later_bytes_of_any_writer() {
+fn a_later_read_returns_the_later_bytes_of_any_writer() {
     for method in METHODS {
         let Some((a, b)) = sides() else { return };
         let gpu = GpuMemory::new(&b, method);
@@ -248,7 +248,7 @@ fn a_later_read_sees_later_bytes_of_any_writer() {
 }
 
 #[test]
-fn many_reads_at_once_each_bring_their_own_bytes() {
+fn each_of_many_outstanding_reads_returns_its_own_bytes() {
     for method in METHODS {
         let Some((a, b)) = sides() else { return };
         let gpu = GpuMemory::new(&b, method);
@@ -271,7 +271,7 @@ fn many_reads_at_once_each_bring_their_own_bytes() {
 }
 
 #[test]
-fn a_mapping_inside_its_allocation_reads_at_the_right_place() {
+fn a_mapping_inside_its_allocation_reads_at_the_right_offset() {
     let Some((a, b)) = sides() else { return };
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
@@ -305,7 +305,7 @@ fn a_mapping_inside_its_allocation_reads_at_the_right_place() {
 }
 
 #[test]
-fn from_which_length_on_reads_are_copied_is_measured() {
+fn the_copy_engine_threshold_is_measured() {
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
@@ -337,7 +337,7 @@ fn a_peers_atomic_does_not_wait_for_kernels_of_the_program() {
 }
 
 #[test]
-fn gpu_memory_that_a_request_held_last_is_freed_beside_a_kernel() {
+fn freeing_gpu_memory_that_a_request_held_last_waits_for_no_kernel() {
     // A mapping alone holds none.
     for method in [Method::DirectWithCopies, Method::Staged] {
         let Some((a, b)) = sides() else { return };
@@ -380,7 +380,7 @@ fn gpu_memory_that_a_request_held_last_is_freed_beside_a_kernel() {
 }
 
 #[test]
-fn a_copy_of_the_program_that_waits_for_a_kernel_holds_no_packet_back() {
+fn a_copy_of_the_program_that_waits_for_a_kernel_delays_no_packet() {
     for method in METHODS {
         let Some((a, b)) = sides() else { return };
         let gpu = GpuMemory::new(&b, method);
@@ -412,7 +412,7 @@ fn a_copy_of_the_program_that_waits_for_a_kernel_holds_no_packet_back() {
 }
 
 #[test]
-fn a_buffer_ends_beside_a_kernel_that_does_not() {
+fn dropping_a_buffer_waits_for_no_kernel() {
     for method in [Method::DirectWithCopies, Method::Staged] {
         let Some((_, b)) = sides() else { return };
         let GpuMemory {

@@ -81,7 +81,7 @@ fn messages_fill_receives_in_order_with_their_immediates() {
 }
 
 #[test]
-fn a_write_with_an_immediate_takes_a_receive_and_says_how_long_it_was() {
+fn a_write_with_an_immediate_consumes_a_receive_and_reports_its_length() {
     let Some((a, b)) = sides() else { return };
     let (source, target) = (a.memory(5000), b.memory(5000));
     let sent = fill(&source, 4);
@@ -102,7 +102,7 @@ fn a_write_with_an_immediate_takes_a_receive_and_says_how_long_it_was() {
 }
 
 #[test]
-fn atomics_tell_the_value_before_and_change_it() {
+fn atomics_return_the_previous_value_and_change_it() {
     let Some((a, b)) = sides() else { return };
     let (answer, target) = (a.memory(8), b.memory(64));
     target.buffer().write_at(8, &40_u64.to_ne_bytes()).unwrap();
@@ -123,7 +123,7 @@ fn atomics_tell_the_value_before_and_change_it() {
 }
 
 #[test]
-fn inline_bytes_need_no_region_and_may_change_at_once() {
+fn inline_bytes_need_no_region_and_are_copied_when_posted() {
     let Some((a, b)) = sides() else { return };
     let target = b.memory(16);
     let mut message = *b"sixteen bytes...";
@@ -135,7 +135,7 @@ fn inline_bytes_need_no_region_and_may_change_at_once() {
 }
 
 #[test]
-fn only_signalled_requests_complete_and_a_later_one_stands_for_all() {
+fn only_signalled_requests_complete_and_retire_those_before_them() {
     let Some((a, b)) = sides() else { return };
     let (source, target) = (a.memory(1000), b.memory(1000));
     let sent = fill(&source, 5);
@@ -153,7 +153,7 @@ fn only_signalled_requests_complete_and_a_later_one_stands_for_all() {
 }
 
 #[test]
-fn a_fenced_request_sees_what_an_earlier_read_brought() {
+fn a_fenced_request_sends_the_bytes_of_an_earlier_read() {
     let Some((a, b)) = sides() else { return };
     let (scratch, original, copy) = (a.memory(100_000), b.memory(100_000), b.memory(100_000));
     let kept = fill(&original, 6);
@@ -209,7 +209,7 @@ fn ipv6_works_with_every_icrc_checked() {
 }
 
 #[test]
-fn a_device_talks_to_itself() {
+fn a_device_connects_to_itself() {
     let Some(a) = Side::new(FIRST) else { return };
     let options = options();
     let other = a
@@ -262,7 +262,7 @@ fn many_queue_pairs_of_two_threads_share_a_device() {
 }
 
 #[test]
-fn a_program_that_only_watches_memory_needs_no_completion() {
+fn a_program_that_polls_memory_needs_no_completion() {
     let Some((a, b)) = sides() else { return };
     let (source, target) = (a.memory(64), b.memory(64));
     source.buffer().write_at(63, &[1]).unwrap();

@@ -34,7 +34,7 @@ fn a_posted_region_outlives_its_handle_until_the_request_completes() {
 }
 
 #[test]
-fn a_key_ends_with_its_region() {
+fn a_key_is_invalid_after_its_region_is_dropped() {
     let Some((a, b)) = sides() else { return };
     let target = b.memory(64);
     let (remote, buffer) = (target.remote(), target.buffer().clone());
@@ -48,7 +48,7 @@ fn a_key_ends_with_its_region() {
 }
 
 #[test]
-fn a_region_that_ends_in_the_middle_of_a_message_ends_the_message() {
+fn a_region_that_is_deregistered_during_a_message_ends_the_message() {
     let Some((a, b)) = sides() else { return };
     let source = a.memory(64 << 20);
     for _ in 0..4 {
@@ -72,7 +72,7 @@ fn a_region_that_ends_in_the_middle_of_a_message_ends_the_message() {
 }
 
 #[test]
-fn devices_close_completely() {
+fn a_dropped_device_releases_its_descriptors_thread_and_port() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let threads = || {
         std::fs::read_dir("/proc/self/task")

@@ -38,7 +38,7 @@ fn an_iterator_may_use_the_device_that_it_posts_to() {
 }
 
 #[test]
-fn other_queue_pairs_go_on_while_an_iterator_takes_its_time() {
+fn a_slow_iterator_delays_no_other_queue_pair() {
     let Some((a, b)) = sides() else { return };
     let (other, peer) = (Side::on(a.device.clone()), Side::on(b.device.clone()));
     connect(&other, &peer, &options());
@@ -56,7 +56,7 @@ fn other_queue_pairs_go_on_while_an_iterator_takes_its_time() {
 }
 
 #[test]
-fn a_list_without_an_end_is_refused_where_the_queue_is_full() {
+fn an_endless_list_is_refused_when_the_queue_is_full() {
     let Some((a, b)) = sides() else { return };
     let target = b.memory(8);
     let endless =

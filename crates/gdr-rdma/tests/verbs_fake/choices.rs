@@ -29,7 +29,7 @@ fn the_gid_of_roce_v2_over_ipv4_is_chosen_and_the_reason_kept() {
 }
 
 #[test]
-fn types_of_gids_that_are_not_known_are_passed_over() {
+fn unknown_gid_types_are_skipped() {
     let fake = Fake::load();
     let mut spec = roce();
     spec.ports[0].gids = vec![
@@ -44,7 +44,7 @@ fn types_of_gids_that_are_not_known_are_passed_over() {
 }
 
 #[test]
-fn a_gid_that_is_asked_for_is_taken_whatever_it_is() {
+fn a_requested_gid_is_used_whatever_its_type() {
     let fake = Fake::load();
     let spec = roce();
     fake.add(spec.clone());
@@ -59,7 +59,7 @@ fn a_gid_that_is_asked_for_is_taken_whatever_it_is() {
 }
 
 #[test]
-fn the_first_port_that_is_up_is_chosen_or_the_one_that_is_asked_for() {
+fn the_first_active_port_or_the_requested_one_is_chosen() {
     let fake = Fake::load();
     let mut spec = roce();
     spec.ports[0].state = 1;
@@ -76,7 +76,7 @@ fn the_first_port_that_is_up_is_chosen_or_the_one_that_is_asked_for() {
 }
 
 #[test]
-fn relaxed_ordering_is_asked_for_where_it_is_wanted_and_nowhere_else() {
+fn relaxed_ordering_is_requested_exactly_where_the_options_enable_it() {
     let fake = Fake::load();
     for relaxed in [false, true] {
         let spec = roce();
@@ -101,7 +101,7 @@ fn relaxed_ordering_is_asked_for_where_it_is_wanted_and_nowhere_else() {
 }
 
 #[test]
-fn an_mtu_and_a_link_layer_of_a_newer_kernel_do_no_harm() {
+fn unknown_mtus_and_link_layers_of_a_newer_kernel_are_accepted() {
     let fake = Fake::load();
     let mut spec = DeviceSpec {
         node_type: 99,
@@ -116,7 +116,7 @@ fn an_mtu_and_a_link_layer_of_a_newer_kernel_do_no_harm() {
 }
 
 #[test]
-fn memory_is_paged_on_demand_where_the_device_can_and_refused_by_name_where_not() {
+fn memory_is_paged_on_demand_or_refused_by_name_if_the_device_cannot() {
     let fake = Fake::load();
     fake.add(DeviceSpec::roce("mlx5_0", Ipv4Addr::new(10, 0, 0, 1)));
     fake.add(DeviceSpec::rxe("rxe0", Ipv4Addr::new(10, 0, 0, 2)));

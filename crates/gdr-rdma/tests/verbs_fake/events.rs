@@ -10,7 +10,7 @@ use gdr_rdma::{
 use crate::fixture::*;
 
 #[test]
-fn a_device_that_fails_says_so_and_ends_all_that_waits() {
+fn a_fatal_device_event_is_reported_and_ends_all_waits() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let source = a.memory(64);
@@ -60,7 +60,7 @@ fn a_wait_ends_when_the_device_fails_even_without_a_call_for_events() {
 }
 
 #[test]
-fn ports_tell_that_they_go_down_and_come_back() {
+fn events_report_that_a_port_goes_down_and_up() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     for (state, event) in [
@@ -75,7 +75,7 @@ fn ports_tell_that_they_go_down_and_come_back() {
 }
 
 #[test]
-fn waiting_for_an_event_that_does_not_come_ends_at_the_deadline() {
+fn a_wait_for_an_event_ends_at_its_deadline() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let error = a
@@ -137,7 +137,7 @@ fn events_that_are_not_read_do_not_keep_a_queue_pair() {
 }
 
 #[test]
-fn a_completion_queue_that_overruns_says_so_and_gives_what_it_kept_first() {
+fn an_overrun_completion_queue_returns_its_completions_then_reports_the_overrun() {
     for (a, b) in [
         (roce(), roce()),
         (
@@ -169,7 +169,7 @@ fn a_completion_queue_that_overruns_says_so_and_gives_what_it_kept_first() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_polled_says_which_verb_failed_and_goes_on_after_it() {
+fn a_failed_poll_names_its_verb_and_the_queue_stays_usable() {
     for (spec, verb) in [
         (roce(), "ibv_start_poll"),
         (

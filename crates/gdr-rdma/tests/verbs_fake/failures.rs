@@ -20,7 +20,7 @@ fn refusal(fake: &Fake, spec: &DeviceSpec) -> VerbsError {
 }
 
 #[test]
-fn a_port_that_goes_down_during_a_transfer_ends_it_in_time() {
+fn a_port_that_goes_down_during_a_transfer_ends_it_before_the_deadline() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(4096), b.memory(4096));
@@ -40,7 +40,7 @@ fn a_port_that_goes_down_during_a_transfer_ends_it_in_time() {
 }
 
 #[test]
-fn a_peer_whose_port_goes_down_ends_what_is_sent_to_it() {
+fn requests_to_a_peer_whose_port_went_down_fail() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
@@ -54,7 +54,7 @@ fn a_peer_whose_port_goes_down_ends_what_is_sent_to_it() {
 }
 
 #[test]
-fn a_port_that_is_down_is_named_with_what_to_do() {
+fn a_port_that_is_down_is_reported_with_a_remedy() {
     let fake = Fake::load();
     let mut spec = roce();
     spec.ports[0].state = 1;
@@ -80,7 +80,7 @@ fn a_port_in_a_state_of_a_newer_kernel_is_shown_as_its_number() {
 }
 
 #[test]
-fn a_port_without_a_gid_that_routes_is_named_with_what_to_do() {
+fn a_port_without_a_routable_gid_is_reported_with_a_remedy() {
     let fake = Fake::load();
     let mut without = roce();
     without.ports[0].gids.clear();
@@ -97,7 +97,7 @@ fn a_port_without_a_gid_that_routes_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_answered_with_those_that_are() {
+fn an_unknown_device_name_is_refused_with_the_names_that_exist() {
     let fake = Fake::load();
     let spec = roce();
     fake.add(spec.clone());
@@ -110,7 +110,7 @@ fn a_device_that_is_not_there_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn a_device_without_ports_and_a_port_that_is_not_there_are_refused() {
+fn a_device_without_ports_and_an_unknown_port_are_refused() {
     let fake = Fake::load();
     let none = DeviceSpec {
         ports: Vec::<PortSpec>::new(),
@@ -130,7 +130,7 @@ fn a_device_without_ports_and_a_port_that_is_not_there_are_refused() {
 }
 
 #[test]
-fn a_peer_in_another_subnet_is_reported_with_what_to_look_at() {
+fn a_peer_in_another_subnet_is_reported_with_a_remedy() {
     let fake = Fake::load();
     for (errno, words) in [
         (libc::ENETUNREACH, "one subnet or a route"),
@@ -228,7 +228,7 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
 }
 
 #[test]
-fn a_device_that_cannot_be_opened_says_which_and_why() {
+fn a_device_that_cannot_be_opened_is_reported_with_its_name_and_the_reason() {
     let fake = Fake::load();
     for verb in ["ibv_open_device", "ibv_query_device_ex", "ibv_query_port"] {
         let mut spec = roce();
@@ -281,7 +281,7 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
 }
 
 #[test]
-fn a_device_that_does_fewer_reads_at_a_time_says_how_many() {
+fn a_depth_of_reads_above_the_device_limit_is_refused_with_the_limit() {
     let fake = Fake::load();
     let few = DeviceSpec {
         max_reads: 4,
@@ -305,7 +305,7 @@ fn a_device_that_does_fewer_reads_at_a_time_says_how_many() {
 }
 
 #[test]
-fn what_is_removed_while_it_is_used_ends_what_is_under_way() {
+fn a_device_that_is_removed_ends_its_outstanding_requests() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
@@ -320,7 +320,7 @@ fn what_is_removed_while_it_is_used_ends_what_is_under_way() {
 }
 
 #[test]
-fn an_infiniband_port_that_no_subnet_manager_numbered_is_not_connected_to() {
+fn an_infiniband_port_without_a_lid_is_not_connected() {
     let fake = Fake::load();
     let near = Side::new(&fake, &DeviceSpec::infiniband("ib0", 7));
     let far = Side::new(&fake, &DeviceSpec::infiniband("ib1", 0));

@@ -82,7 +82,7 @@ impl Pair {
 }
 
 #[test]
-fn a_gpu_that_orders_what_devices_write_is_left_alone() {
+fn a_gpu_that_orders_writes_of_devices_is_not_flushed() {
     let ends = Pair::new(WritesOrdering::Owner, true, GpuPath::Works);
     assert_eq!(ends.policy(), FlushPolicy::Ordered);
     let posted = ends.posted();
@@ -93,7 +93,7 @@ fn a_gpu_that_orders_what_devices_write_is_left_alone() {
 }
 
 #[test]
-fn the_driver_flushes_for_each_completion_of_received_bytes_and_for_no_other() {
+fn the_driver_flushes_exactly_for_completions_of_received_bytes() {
     let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
     assert_eq!(ends.policy(), FlushPolicy::Driver);
     let (b, there) = (&ends.b, ends.a.memory(64));
@@ -131,7 +131,7 @@ fn the_driver_flushes_for_each_completion_of_received_bytes_and_for_no_other() {
 }
 
 #[test]
-fn nothing_is_flushed_once_the_memory_is_not_registered_any_more() {
+fn nothing_is_flushed_after_the_memory_is_deregistered() {
     let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
     let before = ends.driver.flushes();
     let Pair {
@@ -151,7 +151,7 @@ fn nothing_is_flushed_once_the_memory_is_not_registered_any_more() {
 }
 
 #[test]
-fn where_the_driver_cannot_flush_the_device_reads_back() {
+fn a_flush_that_the_driver_lacks_is_a_read_by_the_device() {
     let ends = Pair::new(WritesOrdering::None, false, GpuPath::Works);
     assert_eq!(ends.policy(), FlushPolicy::ReadBack);
     let posted = ends.posted();
@@ -162,7 +162,7 @@ fn where_the_driver_cannot_flush_the_device_reads_back() {
 }
 
 #[test]
-fn a_flush_that_fails_gives_the_completion_to_no_thread_as_a_success() {
+fn no_thread_gets_a_completion_whose_flush_failed_as_a_success() {
     let ends = Pair::new(
         WritesOrdering::None,
         false,
@@ -198,7 +198,7 @@ fn a_flush_that_fails_gives_the_completion_to_no_thread_as_a_success() {
 }
 
 #[test]
-fn completions_that_brought_no_bytes_come_while_a_flush_fails() {
+fn completions_without_received_bytes_are_returned_while_a_flush_fails() {
     let ends = Pair::new(
         WritesOrdering::None,
         false,

@@ -77,7 +77,7 @@ fn registering(fake: &Fake, side: &Side) -> Vec<String> {
 }
 
 #[test]
-fn dma_buf_is_the_first_way_and_nothing_else_is_tried_when_it_works() {
+fn dma_buf_is_tried_first_and_nothing_else_if_it_works() {
     let fake = Fake::load();
     let (a, b) = connected(
         &fake,
@@ -98,7 +98,7 @@ fn dma_buf_is_the_first_way_and_nothing_else_is_tried_when_it_works() {
 }
 
 #[test]
-fn a_peer_memory_module_is_the_second_way_and_says_why_it_is() {
+fn a_peer_memory_module_is_tried_second_and_the_reason_is_kept() {
     let fake = Fake::load();
     for (errno, words) in [
         (libc::EOPNOTSUPP, "kernel 5.12"),
@@ -134,7 +134,7 @@ fn a_peer_memory_module_is_the_second_way_and_says_why_it_is() {
 }
 
 #[test]
-fn where_no_way_is_open_each_refusal_is_a_sentence_of_its_own() {
+fn without_a_registration_method_the_reason_of_each_is_reported() {
     let fake = Fake::load();
     for (dma_buf, peer, words) in [
         (

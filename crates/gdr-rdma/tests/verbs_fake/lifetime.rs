@@ -57,7 +57,7 @@ fn everything_may_be_dropped_in_any_order() {
 }
 
 #[test]
-fn a_request_that_is_under_way_keeps_its_region_registered() {
+fn an_outstanding_request_keeps_its_region_registered() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(4096), b.memory(4096));
@@ -77,7 +77,7 @@ fn a_request_that_is_under_way_keeps_its_region_registered() {
 }
 
 #[test]
-fn what_a_queue_pair_still_holds_goes_with_it() {
+fn requests_that_a_queue_pair_holds_are_released_with_it() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(4096), b.memory(4096));

@@ -29,7 +29,7 @@ fn bare(fake: &Fake, spec: &DeviceSpec) -> (Side, Side) {
 }
 
 #[test]
-fn a_queue_pair_that_gets_the_number_of_one_being_dropped_completes_its_requests() {
+fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
     let fake = Fake::load();
     let (a, b) = bare(&fake, &reusing());
     let source = a.memory(64);
@@ -69,7 +69,7 @@ fn a_queue_pair_that_gets_the_number_of_one_being_dropped_completes_its_requests
 }
 
 #[test]
-fn a_completion_of_a_destroyed_queue_pair_ends_no_request_of_the_next_one_with_its_number() {
+fn a_completion_of_a_destroyed_queue_pair_completes_no_request_of_its_successor() {
     let fake = Fake::load();
     let spec = DeviceSpec {
         keeps_completions: true,
@@ -103,7 +103,7 @@ fn a_completion_of_a_destroyed_queue_pair_ends_no_request_of_the_next_one_with_i
 }
 
 #[test]
-fn what_a_dropped_queue_pair_held_goes_while_its_completion_queue_stays() {
+fn a_dropped_queue_pair_releases_its_requests_before_its_completion_queue() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(4096), b.memory(4096));

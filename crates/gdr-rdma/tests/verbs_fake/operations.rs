@@ -17,7 +17,7 @@ fn kinds() -> [(DeviceSpec, DeviceSpec); 2] {
 }
 
 #[test]
-fn writes_and_reads_move_the_right_bytes_between_any_places() {
+fn writes_and_reads_transfer_the_right_bytes_at_any_offset() {
     let fake = Fake::load();
     for (a, b) in kinds() {
         let (a, b) = connected(&fake, &a, &b);
@@ -95,7 +95,7 @@ fn messages_and_immediates_arrive_at_receives_in_order() {
 }
 
 #[test]
-fn atomics_give_back_what_was_there() {
+fn atomics_return_the_previous_value() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (result, word) = (a.memory(8), b.memory(16));
@@ -148,7 +148,7 @@ fn inline_bytes_are_taken_when_they_are_posted() {
 }
 
 #[test]
-fn unsignalled_requests_end_with_a_later_one_and_a_full_queue_says_so() {
+fn unsignalled_requests_retire_with_a_later_one_and_a_full_queue_is_reported() {
     let fake = Fake::load();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
@@ -207,7 +207,7 @@ fn a_device_reaches_itself_through_two_queue_pairs() {
 }
 
 #[test]
-fn ports_of_an_infiniband_subnet_find_each_other_by_their_lids() {
+fn ports_of_an_infiniband_subnet_connect_by_their_lids() {
     let fake = Fake::load();
     let (a, b) = (
         DeviceSpec::infiniband("ib0", 7),
@@ -226,7 +226,7 @@ fn ports_of_an_infiniband_subnet_find_each_other_by_their_lids() {
 }
 
 #[test]
-fn completion_queues_are_extended_where_the_device_has_such() {
+fn completion_queues_are_extended_if_the_device_supports_them() {
     let fake = Fake::load();
     for (kind, (a, b)) in ["ibv_create_cq_ex", "ibv_create_cq"]
         .into_iter()
@@ -241,7 +241,7 @@ fn completion_queues_are_extended_where_the_device_has_such() {
 }
 
 #[test]
-fn requests_are_extended_where_the_device_takes_such() {
+fn requests_are_extended_if_the_device_supports_them() {
     let fake = Fake::load();
     for (verb, (a, b)) in ["ibv_wr_complete", "ibv_post_send"]
         .into_iter()
@@ -267,7 +267,7 @@ fn requests_are_extended_where_the_device_takes_such() {
 }
 
 #[test]
-fn of_a_list_that_is_too_long_what_there_is_room_for_is_posted() {
+fn a_list_that_is_too_long_is_posted_up_to_the_room_of_the_queue() {
     let fake = Fake::load();
     for (a, b) in kinds() {
         let (a, b) = connected(&fake, &a, &b);

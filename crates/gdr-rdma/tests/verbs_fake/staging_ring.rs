@@ -100,7 +100,7 @@ fn every_byte_arrives_at_every_size_around_the_edges_of_slots() {
 }
 
 #[test]
-fn a_range_that_leaves_either_memory_is_refused_and_breaks_nothing() {
+fn a_range_beyond_either_memory_is_refused_and_the_ring_stays_usable() {
     let mut ends = Pair::new();
     let there = ends.b.memory(100);
     for (offset, len) in [(0, 101), (LEN - 10, 11), (u64::MAX, 2)] {
@@ -113,7 +113,7 @@ fn a_range_that_leaves_either_memory_is_refused_and_breaks_nothing() {
 }
 
 #[test]
-fn a_refusal_of_the_peer_ends_the_transfer_and_the_ring() {
+fn a_transfer_that_the_peer_refuses_fails_and_ends_the_ring() {
     let mut ends = Pair::new();
     let there = ends.b.memory(LEN as usize);
     let mut wrong = there.remote();

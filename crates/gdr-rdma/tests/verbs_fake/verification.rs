@@ -58,7 +58,7 @@ fn refusals(registered: Result<MemoryRegion>) -> Vec<String> {
 }
 
 #[test]
-fn a_way_that_carries_bytes_is_proved_and_leaves_them_as_they_were() {
+fn a_method_that_transfers_bytes_is_verified_and_the_bytes_are_restored() {
     let fake = Fake::load();
     let works = spec(GpuPath::Works, GpuPath::Refuses(libc::EFAULT));
     for access in [Access::all(), Access::LOCAL_WRITE, Access::empty()] {
@@ -78,7 +78,7 @@ fn a_way_that_carries_bytes_is_proved_and_leaves_them_as_they_were() {
 }
 
 #[test]
-fn a_way_that_loses_bytes_is_refused_and_the_next_one_taken() {
+fn a_method_that_loses_bytes_is_rejected_for_the_next_one() {
     let fake = Fake::load();
     let region = register(
         &fake,
@@ -100,7 +100,7 @@ fn a_way_that_loses_bytes_is_refused_and_the_next_one_taken() {
 }
 
 #[test]
-fn a_way_whose_transfers_fail_is_refused_with_their_status() {
+fn a_method_whose_transfers_fail_is_rejected_with_their_status() {
     let fake = Fake::load();
     let fails = spec(
         GpuPath::Fails(REMOTE_OPERATION),
@@ -118,7 +118,7 @@ fn a_way_whose_transfers_fail_is_refused_with_their_status() {
 }
 
 #[test]
-fn a_refusal_and_a_lossy_path_are_reported_in_the_order_they_were_tried() {
+fn rejected_methods_are_reported_in_the_order_in_which_they_were_tried() {
     let fake = Fake::load();
     let lossy = spec(GpuPath::Refuses(libc::EOPNOTSUPP), GpuPath::LosesBytes);
     let refusals = refusals(register(&fake, &lossy, Access::all()));
@@ -129,7 +129,7 @@ fn a_refusal_and_a_lossy_path_are_reported_in_the_order_they_were_tried() {
 }
 
 #[test]
-fn where_no_transfer_can_be_made_the_region_says_that_it_is_not_proved() {
+fn a_region_is_reported_as_unverified_if_no_transfer_can_be_made() {
     let fake = Fake::load();
     let mut spec = spec(GpuPath::Works, GpuPath::Works);
     spec.refusals
@@ -142,7 +142,7 @@ fn where_no_transfer_can_be_made_the_region_says_that_it_is_not_proved() {
 }
 
 #[test]
-fn an_infiniband_port_proves_through_its_own_lid() {
+fn an_infiniband_port_verifies_through_its_own_lid() {
     let fake = Fake::load();
     let infiniband = DeviceSpec {
         dma_buf: GpuPath::LosesBytes,

@@ -152,7 +152,7 @@ fn gpu_memory_that_a_child_drops_stays_registered_in_the_parent() {
 }
 
 #[test]
-fn a_ring_is_refused_in_a_child_and_goes_on_in_the_parent() {
+fn a_staging_ring_is_refused_in_a_child_and_stays_usable_in_the_parent() {
     let _alone = alone();
     let fake = Fake::load();
     let refuses = DeviceSpec {

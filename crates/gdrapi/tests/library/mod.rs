@@ -72,7 +72,17 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Runs `program` on the simulated GPU, with the library in `folder`.
 #[allow(dead_code, reason = "each test binary uses a part of this")]
 pub(crate) fn run(program: &Path, folder: &Path, variables: &[(&str, &str)]) -> Output {
-    let child = Command::new(program)
+    run_command(Command::new(program), folder, variables)
+}
+
+/// As [`run`], for a program with arguments.
+#[allow(dead_code, reason = "each test binary uses a part of this")]
+pub(crate) fn run_command(
+    mut command: Command,
+    folder: &Path,
+    variables: &[(&str, &str)],
+) -> Output {
+    let child = command
         .env("LD_LIBRARY_PATH", folder)
         .env("GDR_BACKEND", "sim")
         .env("GDR_SIM_BYTES", "1048576")
@@ -96,7 +106,7 @@ pub(crate) fn run(program: &Path, folder: &Path, variables: &[(&str, &str)]) -> 
     if end.recv_timeout(LIMIT).is_err() {
         // SAFETY: the process is a child that was not waited for, so the number is still its own.
         unsafe { libc::kill(pid, libc::SIGKILL) };
-        panic!("{} did not end within {LIMIT:?}", program.display());
+        panic!("{command:?} did not end within {LIMIT:?}");
     }
     let output = reader.join().expect("the reader ends");
     output.expect("the program's output")

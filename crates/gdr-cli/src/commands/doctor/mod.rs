@@ -213,13 +213,13 @@ impl Distances {
             (Some(matrix), None) if tables == 1 => Ok(Self::Matrix(matrix)),
             (None, Some(topology)) if topologies == 1 => Ok(Self::Nccl(topology)),
             (None, None) => Err(InputError(
-                "there is no matrix of distances in it; pass what `nvidia-smi topo -m` printed"
+                "it has no matrix of distances; pass the output of `nvidia-smi topo -m`"
                     .to_owned(),
             )
             .into()),
             _ => Err(InputError(format!(
-                "there are {tables} matrices and {topologies} topologies of NCCL in it: put each \
-                 into a file of its own"
+                "it has {tables} matrices and {topologies} topologies of NCCL: put each into a file of \
+                 its own"
             ))
             .into()),
         }
@@ -265,7 +265,7 @@ fn write(
         Format::Prom => prometheus::render(diagnosis),
         Format::Text => {
             if options.which.is_example() {
-                output.line("This is the example node; nothing of it is real.\n")?;
+                output.line("This is the example node: it does not exist.\n")?;
             }
             let detail = match (options.quiet, global.verbose) {
                 (true, _) => Verbosity::Quiet,
@@ -346,7 +346,7 @@ fn pair(node: &Node, ends: &PairNames) -> Result<(Bdf, Bdf)> {
     let is_nic = node.inventory.nics().iter().any(|it| it.bdf == nic.bdf);
     let function = node.inventory.function(nic.bdf);
     if !is_nic && !function.is_some_and(|function| function.identity.is_network()) {
-        return Err(UsageError(format!("--pair: {nic} is no NIC: name a GPU and a NIC")).into());
+        return Err(UsageError(format!("--pair: {nic} is not a NIC: name a GPU and a NIC")).into());
     }
     Ok((gpu.bdf, nic.bdf))
 }

@@ -101,8 +101,7 @@ impl Table {
         output.line("")?;
         if let Some(bytes) = sweep.long_reads_from {
             output.line(format_args!(
-                "the GPU's copy engine made direct READs of {bytes} bytes and more, which was faster \
-                 here"
+                "direct READs of {bytes} bytes and more used the GPU's copy engine, which was faster here"
             ))?;
         }
         output.line("the first and last MiB of every row was compared and arrived")

@@ -158,7 +158,7 @@ impl Lines {
             }
             TransferMode::Device => "direct: the device writes GPU memory itself",
             TransferMode::Staged => {
-                "staged: packets go to host memory, and the copy engine takes them to the GPU"
+                "staged: packets go to host memory, and the copy engine copies them to the GPU"
             }
         };
         let reached = format!("{how} ({}){mark}", memory.why);
@@ -168,7 +168,7 @@ impl Lines {
         }
         if let Some(bytes) = memory.long_reads_from {
             output.line(format_args!(
-                "          the copy engine makes READs of {bytes} bytes and more, which was faster here"
+                "          READs of {bytes} bytes and more use the copy engine, which was faster here"
             ))?;
         }
         output.line(format_args!("integrity {}", path.to.integrity))?;

@@ -58,7 +58,7 @@ pub(super) fn run(
         );
     }
     let Some(theirs) = matrices.first() else {
-        anyhow::bail!("{}: no matrix is in it", matrix.display());
+        anyhow::bail!("{}: it has no matrix of distances", matrix.display());
     };
     if node.inventory.numa.online.is_unknown() && on_one_node(theirs) {
         node.inventory.numa = NumaLayout::of_nodes(1);

@@ -99,7 +99,7 @@ fn hop(inventory: &Inventory, relation: &Relation, step: &gdr_node::topology::St
         link_capable: step.capable.map(|link| link.to_string()),
         acs: acs.map(|acs| match acs {
             Ok(acs) => acs.control.to_string(),
-            Err(Absence::Missing) => "has none".to_owned(),
+            Err(Absence::Missing) => "not present".to_owned(),
             unknown => unknown.by_ref().map(|_| "").shown().to_string(),
         }),
         acs_redirects: acs
@@ -144,7 +144,7 @@ fn show(
     }
     output.line("\nthe path:")?;
     for hop in hops {
-        let mut line = format!("  {}", hop.place);
+        let mut line = hop.place.to_string();
         for word in [&hop.port, &hop.link].into_iter().flatten() {
             line.push_str(&format!("  {word}"));
         }
@@ -159,10 +159,10 @@ fn show(
         if let Some(acs) = &hop.acs {
             line.push_str(&format!("  ACS: {acs}"));
         }
-        output.line(&line)?;
+        output.paragraph("  ", "      ", &line)?;
         if let Some(bits) = &hop.acs_redirects {
             output.line(format_args!(
-                "      {} sends what peers exchange up to the root",
+                "      {} redirects peer-to-peer requests to the root complex",
                 bits.red().bold()
             ))?;
         }

@@ -1,8 +1,6 @@
 //! The ports of RDMA devices.
 
-use std::net::Ipv6Addr;
-
-use gdr_node::{Absence, Bdf, Datum, DatumExt, Netdev, RdmaDevice, RdmaPort};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, Netdev, RdmaDevice, RdmaGid, RdmaPort};
 
 use crate::checks::pcie::devices::gigabits;
 use crate::context::Context;
@@ -18,35 +16,6 @@ pub(crate) struct Port<'a> {
     pub(crate) port: &'a RdmaPort,
     /// Its directory in sysfs.
     pub(crate) path: String,
-}
-
-/// An entry of a port's GID table that is not empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gid {
-    pub(crate) index: u32,
-    pub(crate) address: Ipv6Addr,
-    /// `RoCE v2`, or `IB/RoCE v1`.
-    pub(crate) version: Option<String>,
-    /// The interface that it belongs to.
-    pub(crate) netdev: Option<String>,
-}
-
-impl Gid {
-    /// Whether packets to it can pass a router: an IPv4 address, or an IPv6 address of more than
-    /// the link.
-    pub(crate) fn is_routable(&self) -> bool {
-        self.is_ipv4() || !self.address.is_unicast_link_local()
-    }
-
-    /// Whether it stands for an IPv4 address: `::ffff:10.0.0.1`.
-    pub(crate) fn is_ipv4(&self) -> bool {
-        self.address.to_ipv4_mapped().is_some()
-    }
-
-    /// Whether it is for RoCE v2.
-    pub(crate) fn is_v2(&self) -> bool {
-        self.version.as_deref() == Some("RoCE v2")
-    }
 }
 
 impl<'a> Port<'a> {
@@ -115,50 +84,9 @@ impl<'a> Port<'a> {
         (self.netdev(context).map_or_else(missing, Ok)).known("its interface")
     }
 
-    /// Its GIDs, without the empty entries of the table. Where an entry or its type cannot be
-    /// read, neither can the table: the one that is not seen may be the one that matters.
-    pub(crate) fn gids(&self, context: &Context<'_>) -> Datum<Vec<Gid>> {
-        let path = &self.path;
-        let indices = match context.source.list(&format!("{path}/gids")) {
-            Ok(indices) => indices,
-            absent => return absent.map(|_| Vec::new()),
-        };
-        // Each entry has a file in every directory, so an index that only another one has was left
-        // out of a capture.
-        let types = context.source.list(&format!("{path}/gid_attrs/types"));
-        let types = types.ok().unwrap_or_default();
-        if types.iter().any(|index| !indices.contains(index)) {
-            return Err(Absence::NotCollected);
-        }
-        let mut gids = Vec::new();
-        for index in indices {
-            let text = |file: &str| context.text(&format!("{path}/{file}/{index}"));
-            let known = |text: Datum<String>| text.ok().filter(|text| !text.is_empty());
-            let entry = text("gids");
-            if entry.is_unknown() {
-                return entry.map(|_| Vec::new());
-            }
-            let Some(address) = known(entry).and_then(|entry| entry.parse::<Ipv6Addr>().ok())
-            else {
-                continue;
-            };
-            // The table of InfiniBand may hold a prefix without a GUID.
-            if address.is_unspecified() || address.segments()[4..] == [0; 4] {
-                continue;
-            }
-            let version = text("gid_attrs/types");
-            if version.is_unknown() {
-                return version.map(|_| Vec::new());
-            }
-            gids.push(Gid {
-                index: index.parse().unwrap_or(u32::MAX),
-                address,
-                version: known(version),
-                netdev: known(text("gid_attrs/ndevs")),
-            });
-        }
-        gids.sort_by_key(|gid| gid.index);
-        Ok(gids)
+    /// Its GIDs, without the empty entries of the table.
+    pub(crate) fn gids(&self, context: &Context<'_>) -> Datum<Vec<RdmaGid>> {
+        RdmaGid::read_all(context.source, self.device, self.port.number)
     }
 
     /// The interface of the port: the one on the same port of the same function, else the one
@@ -278,17 +206,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gids_are_read_without_empty_ones() {
+    fn ports_are_read_with_gids_and_interfaces() {
         let node = example::healthy();
         let inventory = Inventory::read(&node);
         let context = Context::new(&node, &inventory);
         let ports = ports(&context).unwrap();
         assert_eq!(ports.len(), 10);
-        let gids = ports[0].gids(&context).unwrap();
-        assert_eq!(gids.len(), 4);
-        assert!(!gids[1].is_routable() && gids[1].is_v2());
-        assert!(gids[3].is_routable() && gids[3].is_ipv4() && gids[3].is_v2());
-        assert_eq!(gids[3].netdev.as_deref(), Some("enp6s0np0"));
+        assert_eq!(ports[0].gids(&context).unwrap().len(), 4);
         assert_eq!(ports[0].netdev(&context).unwrap().name, "enp6s0np0");
         assert!(ports[0].is_ethernet() && ports[1].is_infiniband());
         assert_eq!(ports[1].rate(), Some(400));

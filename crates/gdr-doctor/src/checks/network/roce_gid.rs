@@ -1,4 +1,6 @@
-use super::ports::{Gid, Port, ports};
+use gdr_node::RdmaGid;
+
+use super::ports::{Port, ports};
 use super::roce_ip::severity;
 use crate::checks::prelude::*;
 
@@ -34,7 +36,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
 
 /// What is to be said of all ports: that one number names the same kind of GID at each.
 fn one_place(context: &Context<'_>) -> Option<Finding> {
-    let mut tables: Vec<(&str, Vec<Gid>)> = Vec::new();
+    let mut tables: Vec<(&str, Vec<RdmaGid>)> = Vec::new();
     for port in ports(context).ok()? {
         if port.is_ethernet() && port.is_active() {
             tables.push((port.device, port.gids(context).ok()?));
@@ -47,7 +49,7 @@ fn one_place(context: &Context<'_>) -> Option<Finding> {
             .and_then(|index| index.trim().parse::<u32>().ok())
     });
     if let Some(asked) = asked {
-        let fits = |gids: &[Gid]| {
+        let fits = |gids: &[RdmaGid]| {
             (gids.iter()).any(|gid| gid.index == asked && gid.is_v2() && gid.is_routable())
         };
         let (device, _) = tables.iter().find(|(_, gids)| !fits(gids))?;
@@ -76,7 +78,7 @@ fn one_place(context: &Context<'_>) -> Option<Finding> {
 }
 
 /// The GID that a library should use: version 2, IPv4 before IPv6, never link-local.
-pub(super) fn best(gids: &[Gid]) -> Option<&Gid> {
+pub(super) fn best(gids: &[RdmaGid]) -> Option<&RdmaGid> {
     gids.iter()
         .filter(|gid| gid.is_v2() && gid.is_routable())
         .min_by_key(|gid| (!gid.is_ipv4(), gid.index))
@@ -97,7 +99,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
         ));
     }
     // An entry that routers pass and whose version is not known may be the one.
-    let unversioned = |gid: &Gid| gid.is_routable() && gid.version.is_none();
+    let unversioned = |gid: &RdmaGid| gid.is_routable() && gid.version.is_none();
     if gids.iter().any(unversioned) {
         let types = format!("{}/gid_attrs/types", port.path);
         let absent = context.source.list(&types);
@@ -111,7 +113,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     }
     let why = if gids.is_empty() {
         "its GID table is empty"
-    } else if gids.iter().any(Gid::is_v2) {
+    } else if gids.iter().any(RdmaGid::is_v2) {
         "its GIDs for RoCE v2 are link-local, which no router passes"
     } else {
         "it has no GID for RoCE v2"
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn ipv4_comes_before_ipv6_and_link_local_never_counts() {
-        let gid = |index, address: &str| Gid {
+        let gid = |index, address: &str| RdmaGid {
             index,
             address: address.parse().unwrap(),
             version: Some("RoCE v2".into()),

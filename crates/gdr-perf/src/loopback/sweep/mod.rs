@@ -100,7 +100,7 @@ pub fn sweep(
     let built = path::build(target, &host.domain, to, mtu, settings)?;
     let mut sweep = Sweep::new(
         built.subject,
-        settings.memory.function(),
+        settings.destination.memory.function(),
         Path::new(End::of(from), End::of(to), mtu, settings.largest),
         built.direct_missing,
         built.long_reads_from,

@@ -92,7 +92,7 @@ pub(super) fn build(
 ) -> Result<MemoryPaths> {
     let len = settings.largest;
     let there = to.protection_domain();
-    let buffer = Arc::new(target.gpu().allocate(settings.memory, len)?);
+    let buffer = Arc::new(target.gpu().allocate(settings.destination.memory, len)?);
     let limit = settings.limit(len);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let path = |kind, region: MemoryRegion, memory, stage| -> Result<MemoryPath> {
@@ -119,7 +119,7 @@ pub(super) fn build(
         direct_missing: None,
         long_reads_from: None,
     };
-    let wanted = settings.transfer;
+    let wanted = settings.destination.transfer;
     let staged = if to.provider() == Provider::Verbs {
         let register = |wanted| DeviceMemory::new(&there, &buffer, 0, len, access, wanted);
         let made = register(wanted)?;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use gdr_cuda::MemoryKind;
-
-use super::super::settings::{Settings, TransferPreference};
+use super::super::settings::{Destination, Settings};
 use crate::error::{Result, SettingsError};
 
 /// The smallest size, and the ratio between two sizes.
@@ -18,10 +16,9 @@ pub struct SweepSettings {
     pub largest: u64,
     /// The most rounds of a latency.
     pub rounds: u32,
-    /// How GPU memory is allocated.
-    pub memory: MemoryKind,
-    /// The paths to measure: `Auto` measures both, direct if the memory permits it.
-    pub transfer: TransferPreference,
+    /// The GPU memory at the far end of the paths. A transfer preference of `Auto` measures both
+    /// paths, the direct one if the memory permits it.
+    pub destination: Destination,
     /// The deadline of one round, which is a second longer for each 64 MiB.
     pub timeout: Duration,
 }
@@ -31,8 +28,7 @@ impl Default for SweepSettings {
         Self {
             largest: 64 << 20,
             rounds: 2000,
-            memory: MemoryKind::Plain,
-            transfer: TransferPreference::Auto,
+            destination: Destination::default(),
             timeout: Duration::from_secs(10),
         }
     }

@@ -6,15 +6,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gdr_roce::wire::{Opcode, Packet};
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::qp_context::{Peer, QpContext};
-use super::qp_table::{Acceptor, QpTable, is_sequence_nak, schedule};
+use super::qp_table::{Acceptor, QpTable, schedule};
 use super::region_table::Regions;
 use super::rx::Rx;
 use super::socket::Socket;
+use super::srq_context::SrqContext;
 use super::tx::{Batch, Sent};
 use crate::bounded_queue::{BoundedQueue, Pushed};
 use crate::error::{Error, Result};
@@ -52,11 +52,14 @@ pub(super) struct Engine {
     next_qpn: u32,
     /// The addresses of peers, and how many queue pairs are connected to each.
     peers: HashMap<IpAddr, u32>,
+    /// The queue pairs that receive datagrams from any address.
+    open_to_all: BTreeSet<Qpn>,
     timers: BTreeSet<(Time, u32)>,
     dirty: Dirty,
     /// Keys of regions behind whose reads a fence has run since the poll began.
     fenced: Vec<u32>,
     events: Arc<BoundedQueue<AsyncEvent>>,
+    /// Without what the queue pairs count.
     counters: Counters,
     /// Why the socket was lost. The engine moves no more bytes then.
     failed: Option<String>,
@@ -82,6 +85,7 @@ impl Engine {
             qps: QpTable::default(),
             next_qpn: os::random_number()?,
             peers: HashMap::new(),
+            open_to_all: BTreeSet::new(),
             timers: BTreeSet::new(),
             dirty: Dirty::default(),
             fenced: Vec::new(),
@@ -94,7 +98,12 @@ impl Engine {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        self.counters
+        let protocol = self.qps.statistics();
+        Counters {
+            sequence_naks_sent: protocol.sequence_naks_sent,
+            sequence_naks_received: protocol.sequence_naks_received,
+            ..self.counters
+        }
     }
 
     pub(super) fn is_failed(&self) -> bool {
@@ -161,7 +170,8 @@ impl Engine {
 
     /// Removes a queue pair. Its number stays on the ready list until that comes to it.
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
-        let qp = self.qps.qps.remove(&qpn.get())?;
+        let mut qp = self.qps.qps.remove(&qpn.get())?;
+        self.qps.retired += qp.roce.statistics();
         if let Some(time) = qp.timer {
             self.timers.remove(&(time, qpn.get()));
         }
@@ -171,6 +181,11 @@ impl Engine {
         if let Some(peer) = qp.peer {
             self.remove_peer(peer.address.ip());
         }
+        if self.open_to_all.remove(&qpn) {
+            self.narrow_filter();
+        }
+        // The receive that it has taken goes back to a shared queue.
+        qp.roce.enter_reset();
         Some(qp)
     }
 
@@ -193,20 +208,57 @@ impl Engine {
     ) -> Result<()> {
         // First, so that the kernel drops none of the packets that are meant for the new state.
         self.add_peer(peer.address.ip())?;
-        let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
+        let connected = self.start(qpn, |qp| {
+            let connected = qp.roce.connection()?.to_rtr(attributes);
+            if connected.is_ok() {
+                qp.peer = Some(peer);
+            }
+            Some(connected)
+        });
+        if connected.is_err() {
             self.remove_peer(peer.address.ip());
-            return Err(unknown_qp(State::ReadyToReceive));
-        };
-        if let Err(error) = qp.roce.to_rtr(attributes) {
-            self.remove_peer(peer.address.ip());
-            return Err(error.into());
         }
-        schedule(&mut self.qps.ready, qp);
-        qp.peer = Some(peer);
-        qp.may_omit_checksum = true;
-        self.qps.may_omit_checksum += 1;
+        connected
+    }
+
+    /// Lets a queue pair in INIT receive datagrams, from any address.
+    pub(super) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
+        // First, as in `connect`.
+        let is_new = self.open_to_all.insert(qpn);
+        let opened = self
+            .set_filter()
+            .and_then(|()| self.start(qpn, |qp| Some(qp.roce.datagrams()?.to_rtr())));
+        if opened.is_err() && is_new {
+            self.open_to_all.remove(&qpn);
+            self.narrow_filter();
+        }
+        opened
+    }
+
+    /// Changes a queue pair to RTR by `to_rtr`, and receives its packets whatever their checksum.
+    fn start(
+        &mut self,
+        qpn: Qpn,
+        to_rtr: impl FnOnce(&mut QpContext) -> Option<std::result::Result<(), StateError>>,
+    ) -> Result<()> {
+        let started = self.qps.start(qpn, to_rtr);
+        started.ok_or_else(|| unknown_qp(State::ReadyToReceive))??;
         self.socket.enable_raw();
         Ok(())
+    }
+
+    /// Lets the kernel pass the packets of peers, and those for queue pairs that are open to all.
+    fn set_filter(&self) -> Result<()> {
+        let open = self.open_to_all.iter();
+        self.socket.accept_from(self.peers.keys(), open)
+    }
+
+    /// As [`Engine::set_filter`], where fewer packets are passed than before.
+    fn narrow_filter(&self) {
+        if let Err(error) = self.set_filter() {
+            // The engine drops those packets instead.
+            tracing::debug!(%error, "the kernel still passes packets for former queue pairs");
+        }
     }
 
     /// Lets the kernel pass packets from this address.
@@ -216,7 +268,7 @@ impl Engine {
         if *count > 1 {
             return Ok(());
         }
-        self.socket.accept_from(self.peers.keys()).inspect_err(|_| {
+        self.set_filter().inspect_err(|_| {
             self.peers.remove(&address);
         })
     }
@@ -231,10 +283,7 @@ impl Engine {
             return;
         }
         self.peers.remove(&address);
-        if let Err(error) = self.socket.accept_from(self.peers.keys()) {
-            // The engine drops its packets instead.
-            tracing::debug!(%error, %address, "the kernel still passes packets of a former peer");
-        }
+        self.narrow_filter();
     }
 
     /// Returns a queue pair, and schedules it for the next poll.
@@ -315,7 +364,7 @@ impl Engine {
         let qps = &mut self.qps;
         self.dirty.flush(|qpn| {
             if let Some(qp) = qps.qps.get_mut(&qpn.get()) {
-                qp.roce.to_error();
+                qp.roce.enter_error();
                 schedule(&mut qps.ready, qp);
             }
         });
@@ -386,9 +435,6 @@ impl Engine {
 
     /// Sends up to a quantum; returns whether there may be more.
     fn transmit_one(&mut self, qp: &mut QpContext, regions: &Regions, any: &mut bool) -> bool {
-        let Some(peer) = qp.peer else {
-            return false;
-        };
         let now = self.now();
         let cache = RegionCache::default();
         let mut memory = DomainMemory {
@@ -404,17 +450,10 @@ impl Engine {
                 return true;
             }
             let room = self.batch.room();
-            let Some(len) = qp.roce.poll_transmit(now, &mut memory, room) else {
+            let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 return false;
             };
             *any = true;
-            // The first byte alone rules out all but acknowledgements.
-            if room.first() == Some(&(Opcode::Acknowledge as u8))
-                && Packet::new(&room[..len]).is_ok_and(|packet| is_sequence_nak(&packet))
-            {
-                self.counters.sequence_naks_sent += 1;
-            }
-            let to = peer.address;
             let sent = self.batch.push(&self.socket, &mut self.counters, to, len);
             self.blocked = sent == Sent::Blocked;
         }
@@ -430,6 +469,9 @@ impl Engine {
         });
         while let Some(event) = qp.roce.poll_event() {
             raise(events, AsyncEvent::QueuePair { qpn, event });
+        }
+        if let Some(srq) = &qp.srq {
+            raise_limit(events, srq);
         }
         let timer = qp.roce.next_deadline();
         if timer != qp.timer {
@@ -448,9 +490,17 @@ impl Engine {
         self.failed = Some(error.to_string());
         raise(&self.events, AsyncEvent::DeviceFatal);
         for qp in self.qps.qps.values_mut() {
-            qp.roce.to_error();
+            qp.roce.enter_error();
             schedule(&mut self.qps.ready, qp);
         }
+    }
+}
+
+/// Raises the event of a shared receive queue that fell below its limit.
+pub(super) fn raise_limit(events: &BoundedQueue<AsyncEvent>, srq: &SrqContext) {
+    if srq.roce().poll_limit_reached() {
+        let srq = srq.number();
+        raise(events, AsyncEvent::SharedReceiveQueueLimit { srq });
     }
 }
 
@@ -476,6 +526,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
     use std::time::Duration;
 
+    use gdr_roce::wire::Opcode;
     use gdr_roce::{
         Access, AckTimeout, Capabilities, Mtu, Psn, RetryCount, RetryLimit, RnrRetry, RnrTimer,
         RtrAttributes, RtsAttributes, WrId,
@@ -486,6 +537,7 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::provider::soft::qp_context;
     use crate::provider::soft::region_table::Region;
+    use crate::provider::soft::transport::Transport;
     use crate::types::{DomainId, PortUse, SourcePort};
     use crate::work_request::SendRequest;
 
@@ -501,7 +553,7 @@ mod tests {
             max_recv_wr: 1,
             max_inline: 8,
         };
-        let mut roce = qp_context::protocol(qpn, capabilities, 1 << 20);
+        let mut roce = qp_context::connection(qpn, capabilities, 1 << 20, None);
         roce.to_init(Access::all()).unwrap();
         roce.to_rtr(&RtrAttributes {
             dest_qpn: qpn,
@@ -520,6 +572,7 @@ mod tests {
         })
         .unwrap();
         let mailbox = || Arc::new(BoundedQueue::new(64, Loss::Fatal));
+        let roce = Transport::Connection(roce);
         let mut qp = QpContext::new(roce, DomainId::TEST, mailbox(), mailbox());
         let address = socket.local();
         qp.peer = Some(Peer {
@@ -623,7 +676,8 @@ mod tests {
                 flags: gdr_roce::SendFlags::SIGNALLED,
             };
             let qp = engine.schedule(qpn).unwrap();
-            qp.roce.post_send(&request).unwrap();
+            let roce = qp.roce.connection().unwrap();
+            roce.post_send(&request).unwrap();
         };
         post(&mut engine);
         engine.poll(&regions);
@@ -696,14 +750,21 @@ mod tests {
             fenced: &mut Vec::new(),
         };
         let now = Time::EPOCH;
-        assert!(qp.roce.poll_transmit(now, &mut memory, &mut lost).is_some());
+        assert!(qp.poll_transmit(now, &mut memory, &mut lost).is_some());
         post(&mut engine, qpn);
         engine.send(&regions);
         while engine.counters().sequence_naks_received == 0 {
             engine.poll(&regions);
         }
-        assert_eq!(engine.counters().sequence_naks_sent, 1);
-        assert_eq!(engine.counters().sequence_naks_received, 1);
+        let counters = engine.counters();
+        assert_eq!(counters.sequence_naks_sent, 1);
+        assert_eq!(counters.sequence_naks_received, 1);
+        drop(engine.remove(qpn));
+        assert_eq!(
+            engine.counters(),
+            counters,
+            "those of the former queue pair are kept"
+        );
     }
 
     /// With more peers than the kernel lists, what strangers send arrives.
@@ -715,7 +776,8 @@ mod tests {
             return;
         }
         let many: Vec<_> = (1..=17).map(|n| IpAddr::from([127, 0, 9, n])).collect();
-        engine.socket.accept_from(many.iter()).unwrap();
+        let open = [].iter();
+        engine.socket.accept_from(many.iter(), open).unwrap();
         for (from, enabled) in [([127, 0, 0, 3], false), ([127, 0, 0, 1], true)] {
             let sender = UdpSocket::bind((Ipv4Addr::from(from), 0)).unwrap();
             let malformed = engine.counters().malformed;

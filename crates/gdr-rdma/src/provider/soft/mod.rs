@@ -12,6 +12,7 @@
 mod address;
 mod completion_queue;
 mod device;
+mod device_ops;
 mod engine;
 mod filter;
 mod memory;
@@ -27,9 +28,13 @@ mod raw_socket;
 mod region_table;
 mod rx;
 mod shared_engine;
+mod shared_receive_queue;
 mod slot;
 mod socket;
+mod srq_context;
+mod transport;
 mod tx;
+mod ud_queue_pair;
 
 pub use self::address::SoftAddress;
 pub(crate) use self::address::list as addresses;

@@ -7,7 +7,7 @@
 //! The kernel clones the metadata of every packet to the host's address for a raw socket before it
 //! runs the filter, so the raw socket stays disabled (bound to an unused address) while it is not
 //! needed. It is needed while there is a queue pair whose peer has not yet sent a datagram with a
-//! checksum, as this provider always does. While it is enabled, each datagram arrives at one of the
+//! checksum, as this provider always does, or that receives datagrams from any peer. While it is enabled, each datagram arrives at one of the
 //! two sockets: the kernel drops those with a checksum or for another port at the raw socket, and
 //! those without a checksum at the UDP socket. While it is disabled, the UDP socket's filter
 //! empties datagrams without a checksum. Such a datagram is lost and retransmitted; if it came from
@@ -34,8 +34,6 @@ use super::socket::is_nothing_received;
 /// The address of a disabled socket: the base of the multicast addresses, which no group has. A raw
 /// socket can be bound more than once, and that needs no privilege.
 const UNUSED_ADDRESS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 0);
-/// The filter while there is no connection.
-const NO_SENDERS: Senders = Senders::Only(Vec::new());
 
 /// A raw socket beside a UDP socket.
 pub(super) struct RawSocket {
@@ -69,7 +67,7 @@ impl RawSocket {
         rustix::net::bind(&socket, &SocketAddrV4::new(UNUSED_ADDRESS, 0))?;
         filter::attach(
             socket.as_fd(),
-            &filter::raw(&NO_SENDERS, local.port(), slot),
+            &filter::raw(&Senders::NONE, local.port(), slot),
         )?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;

@@ -13,21 +13,26 @@ use std::thread as threads;
 use std::time::{Duration, Instant};
 
 use gdr_copy::ProcessId;
-use gdr_roce::{Access, Capabilities, Completion, Qpn, RtrAttributes, RtsAttributes, State};
+use gdr_roce::{
+    Access, Capabilities, Completion, Mtu, PostError, Psn, Qkey, Qpn, RtrAttributes, RtsAttributes,
+    State,
+};
 use rustix::event::EventfdFlags;
 
-use super::engine::{Engine, unknown_qp};
+use super::engine::{Engine, raise_limit, unknown_qp};
 use super::progress_thread;
 use super::qp_context::{self, Peer, QpContext};
 use super::region_table::RegionTable;
 use super::socket::Socket;
+use super::srq_context::SrqContext;
+use super::transport::Transport;
 use crate::bounded_queue::{BoundedQueue, Loss, Stored};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::{lock, try_lock};
 use crate::outstanding;
 use crate::types::{AsyncEvent, Counters, DomainId, Integrity, SoftOptions};
-use crate::work_request::{RecvRequest, SendRequest};
+use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
 
 /// How many asynchronous events are kept until they are taken.
 const EVENTS: usize = 1024;
@@ -45,8 +50,20 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct QpParts {
     pub(super) domain: DomainId,
     pub(super) capabilities: Capabilities,
+    pub(super) service: Service,
+    /// The queue that its receives come from, instead of one of its own.
+    pub(super) srq: Option<Arc<SrqContext>>,
     pub(super) send_completions: Arc<BoundedQueue<Completion>>,
     pub(super) recv_completions: Arc<BoundedQueue<Completion>>,
+}
+
+/// The service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// A reliable connection.
+    Connection,
+    /// Datagrams of this length at most.
+    Datagrams(Mtu),
 }
 
 /// An engine with what its users and its progress thread share.
@@ -204,13 +221,23 @@ impl SharedEngine {
         let mut engine = self.lock();
         engine.check_alive()?;
         let qpn = engine.new_qpn()?;
-        let roce = qp_context::protocol(qpn, parts.capabilities, self.receive_buffer());
-        engine.insert(QpContext::new(
-            roce,
-            parts.domain,
-            parts.send_completions,
-            parts.recv_completions,
-        ));
+        let (capabilities, shared) = (parts.capabilities, parts.srq.as_ref());
+        let shared = shared.map(|srq| srq.roce());
+        let roce = match parts.service {
+            Service::Connection => {
+                let buffer = self.receive_buffer();
+                let roce = qp_context::connection(qpn, capabilities, buffer, shared);
+                Transport::Connection(roce)
+            }
+            Service::Datagrams(mtu) => {
+                let roce = qp_context::datagrams(qpn, capabilities, mtu, shared);
+                Transport::Datagrams(roce)
+            }
+        };
+        let (sends, receives) = (parts.send_completions, parts.recv_completions);
+        let mut qp = QpContext::new(roce, parts.domain, sends, receives);
+        qp.srq = parts.srq;
+        engine.insert(qp);
         Ok(qpn)
     }
 
@@ -225,19 +252,35 @@ impl SharedEngine {
         self.lock().state(qpn).unwrap_or(State::Reset)
     }
 
-    /// Changes the state from RESET to INIT.
+    /// Changes the state of a connection from RESET to INIT.
     pub(super) fn qp_to_init(&self, qpn: Qpn, access: Access) -> Result<()> {
         let mut engine = self.lock();
-        let Some(qp) = engine.schedule(qpn) else {
-            return Err(unknown_qp(State::Init));
-        };
-        Ok(qp.roce.to_init(access)?)
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.connection());
+        let roce = roce.ok_or_else(|| unknown_qp(State::Init))?;
+        Ok(roce.to_init(access)?)
+    }
+
+    /// Changes the state of a queue pair for datagrams from RESET to INIT.
+    pub(super) fn ud_to_init(&self, qpn: Qpn, qkey: Qkey) -> Result<()> {
+        let mut engine = self.lock();
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams());
+        let roce = roce.ok_or_else(|| unknown_qp(State::Init))?;
+        Ok(roce.to_init(qkey)?)
     }
 
     /// Changes what the peer may do at most, in any state.
     pub(super) fn set_qp_access(&self, qpn: Qpn, access: Access) {
-        if let Some(qp) = self.lock().schedule(qpn) {
-            qp.roce.set_access(access);
+        let mut engine = self.lock();
+        if let Some(roce) = engine.schedule(qpn).and_then(|qp| qp.roce.connection()) {
+            roce.set_access(access);
+        }
+    }
+
+    /// Changes the queue key of a queue pair for datagrams, in any state.
+    pub(super) fn set_qkey(&self, qpn: Qpn, qkey: Qkey) {
+        let mut engine = self.lock();
+        if let Some(roce) = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams()) {
+            roce.set_qkey(qkey);
         }
     }
 
@@ -258,28 +301,61 @@ impl SharedEngine {
     pub(super) fn qp_to_rts(&self, qpn: Qpn, attributes: &RtsAttributes) -> Result<()> {
         let mut engine = self.lock();
         engine.check_alive()?;
-        let Some(qp) = engine.schedule(qpn) else {
-            return Err(unknown_qp(State::ReadyToSend));
-        };
-        qp.roce.to_rts(attributes)?;
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.connection());
+        let roce = roce.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
+        roce.to_rts(attributes)?;
         self.send_now(engine);
         Ok(())
+    }
+
+    /// Changes a queue pair for datagrams from INIT to RTR.
+    pub(super) fn ud_to_rtr(&self, qpn: Qpn) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        engine.open_to_all(qpn)
+    }
+
+    /// Changes a queue pair for datagrams from RTR to RTS.
+    pub(super) fn ud_to_rts(&self, qpn: Qpn, sq_psn: Psn) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams());
+        let roce = roce.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
+        Ok(roce.to_rts(sq_psn)?)
     }
 
     pub(super) fn qp_to_error(&self, qpn: Qpn) {
         let mut engine = self.lock();
         if let Some(qp) = engine.schedule(qpn) {
-            qp.roce.to_error();
+            qp.roce.enter_error();
         }
         self.send_now(engine);
     }
 
     /// Posts requests until one is refused; returns how many were posted.
     pub(super) fn post_sends(&self, qpn: Qpn, requests: &mut [SendRequest]) -> (usize, Result<()>) {
+        self.post_each(qpn, requests, QpContext::post_send)
+    }
+
+    /// As [`SharedEngine::post_sends`].
+    pub(super) fn post_ud_sends(
+        &self,
+        qpn: Qpn,
+        requests: &mut [UdSendRequest],
+    ) -> (usize, Result<()>) {
+        self.post_each(qpn, requests, QpContext::post_ud_send)
+    }
+
+    fn post_each<T>(
+        &self,
+        qpn: Qpn,
+        requests: &mut [T],
+        post: impl Fn(&mut QpContext, &mut T) -> std::result::Result<(), PostError>,
+    ) -> (usize, Result<()>) {
         let mut posted = 0;
         let outcome = self.post_with(qpn, |qp| {
             for request in requests {
-                qp.post_send(request)?;
+                post(qp, request)?;
                 posted += 1;
             }
             Ok(())
@@ -325,6 +401,12 @@ impl SharedEngine {
         // A queue pair in ERR flushes its receives at once.
         self.send_now(engine);
         Ok(outcome)
+    }
+
+    /// Arms the limit of a shared receive queue.
+    pub(super) fn arm_limit(&self, srq: &SrqContext, limit: u32) {
+        srq.roce().arm_limit(limit);
+        raise_limit(&self.events, srq);
     }
 
     /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.

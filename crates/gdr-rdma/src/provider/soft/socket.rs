@@ -28,7 +28,7 @@ pub(super) struct Socket {
     receive_buffer: usize,
     /// For packets without a UDP checksum, over IPv4 and if this process has CAP_NET_RAW.
     raw: Option<RawSocket>,
-    /// The addresses from which the kernel passes datagrams.
+    /// The datagrams that the kernel passes.
     senders: Mutex<Senders>,
     /// What the kernel dropped while the socket was another device's.
     earlier_drops: u64,
@@ -95,18 +95,20 @@ impl Socket {
             socket,
             group,
         };
-        socket.accept_from([].iter())?;
+        socket.accept_from([].iter(), [].iter())?;
         Ok(socket)
     }
 
-    /// Lets the kernel drop datagrams from other addresses, unless there are too many to list.
+    /// Lets the kernel drop datagrams from other addresses, except for those for the queue pairs
+    /// that are `open` to all, unless there are too many of either to list.
     pub(super) fn accept_from<'a>(
         &self,
         addresses: impl ExactSizeIterator<Item = &'a IpAddr>,
+        open: impl ExactSizeIterator<Item = &'a Qpn>,
     ) -> Result<()> {
         let failed = |source| Error::os("setsockopt(SO_ATTACH_FILTER)", source);
         let mut senders = lock(&self.senders);
-        let wanted = Senders::of(addresses);
+        let wanted = Senders::of(addresses, open);
         if let Some(raw) = &self.raw {
             raw.accept_from(&wanted).map_err(failed)?;
         }

@@ -22,7 +22,9 @@ use crate::bounded_queue::{BoundedQueue, Loss};
 use crate::deadline::Deadline;
 use crate::error::{Result, VerbsError};
 use crate::provider::{FlushList, Verification};
-use crate::types::{AsyncEvent, ChosenGid, GidEntry, GidType, Lid, VerbsOptions};
+use crate::types::{
+    AsyncEvent, ChosenGid, GidEntry, GidType, Lid, LinkLayer, VerbsOptions, choose_gid,
+};
 
 /// On-demand paging, in `general_caps`.
 const IBV_ODP_SUPPORT: u32 = ibv_odp_general_caps::IBV_ODP_SUPPORT.0;
@@ -256,9 +258,11 @@ impl Context {
                 }),
             };
         }
-        gid_table::choose_on(attr, &entries).ok_or_else(|| VerbsError::NoGid {
-            device: self.name.clone(),
-            port: self.port,
+        choose_gid(LinkLayer::from_number(attr.link_layer), &entries).map_err(|_| {
+            VerbsError::NoGid {
+                device: self.name.clone(),
+                port: self.port,
+            }
         })
     }
 

@@ -1,12 +1,10 @@
 //! The devices that libibverbs lists, including those that cannot be used.
 
 use std::ffi::CStr;
-use std::fmt;
 use std::ptr::NonNull;
 
 use gdr_verbs_sys::{
-    Errno, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, VerbError, Verbs, ibv_context,
-    ibv_odp_general_caps, ibv_port_attr, ibv_port_state,
+    Errno, VerbError, Verbs, ibv_context, ibv_odp_general_caps, ibv_port_attr, ibv_port_state,
 };
 use rustix::net::netdevice::index_to_name_inlined;
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -14,7 +12,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use super::context::device_name;
 use super::gid_table;
 use crate::error::{VerbsError, dma_buf_hint};
-use crate::types::{ChosenGid, GidEntry};
+use crate::types::{ChosenGid, GidEntry, LinkLayer, choose_gid};
 
 /// A device that libibverbs lists.
 #[derive(Clone, Debug)]
@@ -91,28 +89,6 @@ pub struct VerbsGid {
     pub interface: Option<String>,
 }
 
-/// The link layer of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LinkLayer {
-    /// InfiniBand.
-    InfiniBand,
-    /// Ethernet: RoCE or iWARP.
-    Ethernet,
-    /// An unknown value; 0 is "unspecified".
-    Other(u8),
-}
-
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InfiniBand => f.pad("InfiniBand"),
-            Self::Ethernet => f.pad("Ethernet"),
-            Self::Other(number) => f.pad(&format!("link layer {number}")),
-        }
-    }
-}
-
 /// Lists the devices of `verbs`, or else of the libibverbs that is found, by name. One that cannot
 /// be opened or queried is listed with the reason.
 pub(crate) fn discover(verbs: Option<&'static Verbs>) -> Result<Vec<VerbsDevice>, VerbsError> {
@@ -176,22 +152,14 @@ impl Open {
             })
             .collect();
         let entries: Vec<GidEntry> = table.iter().map(|entry| entry.gid).collect();
-        let chosen = gid_table::choose_on(&attr, &entries).ok_or_else(|| {
-            refusal.unwrap_or_else(|| {
-                "no GID that routes: its interface has no IPv4 and no global IPv6 address; give \
-                 it one (`ip addr add`)"
-                    .to_owned()
-            })
-        });
+        let link_layer = LinkLayer::from_number(attr.link_layer);
+        let chosen = choose_gid(link_layer, &entries)
+            .map_err(|none| refusal.unwrap_or_else(|| none.to_string()));
         Ok(VerbsPort {
             number,
             state: state(attr.state),
             active: attr.state == ibv_port_state::IBV_PORT_ACTIVE,
-            link_layer: match attr.link_layer {
-                IBV_LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
-                IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
-                other => LinkLayer::Other(other),
-            },
+            link_layer,
             gigabits: gigabits(&attr),
             active_mtu: (1..=5)
                 .contains(&attr.active_mtu.0)

@@ -7,7 +7,7 @@ use gdr_verbs_sys::{
 };
 
 use super::context::address_of;
-use crate::types::{ChosenGid, GidEntry, GidType, choose_gid};
+use crate::types::{GidEntry, GidType};
 
 /// How many entries of a table are read.
 const ENTRIES: usize = 1024;
@@ -84,16 +84,4 @@ unsafe fn read_each(
         }
     }
     entries
-}
-
-/// Chooses the GID that is used by default.
-pub(super) fn choose_on(attr: &ibv_port_attr, entries: &[GidEntry]) -> Option<ChosenGid> {
-    if attr.link_layer == IBV_LINK_LAYER_ETHERNET {
-        return choose_gid(entries);
-    }
-    // The first GID of an InfiniBand port is its own.
-    entries.first().map(|entry| ChosenGid {
-        entry: *entry,
-        why: format!("GID {} of an InfiniBand port", entry.index),
-    })
 }

@@ -12,6 +12,4 @@ mod queue_pair;
 
 pub(crate) use self::context::Context;
 pub(crate) use self::discover::discover;
-pub use self::discover::{
-    DeviceAttributes, DmaBufSupport, LinkLayer, VerbsDevice, VerbsGid, VerbsPort,
-};
+pub use self::discover::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid, VerbsPort};

@@ -149,7 +149,7 @@ fn wait_readable(socket: BorrowedFd<'_>, deadline: Deadline) -> bool {
 pub(super) fn silence(socket: BorrowedFd<'_>) -> Result<()> {
     /// More datagrams than a receive buffer holds.
     const MOST: usize = 1 << 20;
-    let program = filter::udp(&Senders::Only(Vec::new()), Unchecked::Whole);
+    let program = filter::udp(&Senders::NONE, Unchecked::Whole);
     filter::attach(socket, &program)
         .map_err(|source| Error::os("setsockopt(SO_ATTACH_FILTER)", source))?;
     for _ in 0..MOST {

@@ -3,10 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
-use gdr_roce::{Access, Capabilities, Mtu};
+use gdr_roce::{Access, Mtu};
 
 use super::completion_queue::{CompletionQueue, OnCompletion};
-use super::queue_pair::QueuePair;
 use super::region::{Domain, Memory, Region};
 use crate::buffer::Buffer;
 use crate::error::Result;
@@ -134,21 +133,6 @@ impl Device {
         on_completion: Option<OnCompletion>,
     ) -> CompletionQueue {
         CompletionQueue::new(self.clone(), capacity, on_completion)
-    }
-
-    /// Makes a queue pair in RESET.
-    ///
-    /// # Errors
-    /// [`Error::Foreign`](crate::Error::Foreign) for completion queues of another device; [`Error::DeviceFailed`](crate::Error::DeviceFailed),
-    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
-    pub fn queue_pair(
-        &self,
-        domain: Domain,
-        send_queue: &CompletionQueue,
-        recv_queue: &CompletionQueue,
-        capabilities: Capabilities,
-    ) -> Result<QueuePair> {
-        QueuePair::new(self, domain, (send_queue, recv_queue), capabilities)
     }
 }
 

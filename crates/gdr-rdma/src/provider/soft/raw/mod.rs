@@ -74,13 +74,17 @@ mod completion_queue;
 mod device;
 mod queue_pair;
 mod region;
+mod shared_receive_queue;
+mod ud_queue_pair;
 
 pub use gdr_roce::{
     Data, Operation, RecvRequest, RetryLimit, RtrAttributes, RtsAttributes, Segment, SendFlags,
-    SendRequest,
+    SendRequest, UdSendRequest,
 };
 
 pub use self::completion_queue::{CompletionQueue, OnCompletion};
 pub use self::device::{Device, OnEvent, WeakDevice};
-pub use self::queue_pair::{QueuePair, RecvQueue, SendQueue};
+pub use self::queue_pair::{QueuePair, Queues, RecvQueue, SendQueue};
 pub use self::region::{Domain, Memory, Region};
+pub use self::shared_receive_queue::SharedReceiveQueue;
+pub use self::ud_queue_pair::{UdQueuePair, UdSendQueue};

@@ -11,10 +11,52 @@ use gdr_roce::{
 use super::completion_queue::CompletionQueue;
 use super::device::Device;
 use super::region::Domain;
+use super::shared_receive_queue::SharedReceiveQueue;
 use crate::error::{Error, Foreign, Result};
 use crate::provider::soft::qp_context::{Peer, QpContext};
-use crate::provider::soft::shared_engine::QpParts;
+use crate::provider::soft::shared_engine::{QpParts, Service};
 use crate::types::SourcePort;
+
+/// The queues of a new queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues<'a> {
+    /// For the completions of sends.
+    pub send: &'a CompletionQueue,
+    /// For the completions of receives.
+    pub recv: &'a CompletionQueue,
+    /// Where its receives come from, instead of a queue of its own.
+    pub shared_receives: Option<&'a SharedReceiveQueue>,
+}
+
+/// What a queue pair of this service is made from.
+pub(super) fn parts(
+    device: &Device,
+    domain: Domain,
+    queues: Queues<'_>,
+    capabilities: Capabilities,
+    service: Service,
+) -> Result<QpParts> {
+    device.check_process()?;
+    let completions = [queues.send, queues.recv];
+    if completions
+        .iter()
+        .any(|queue| !queue.device().is_same(device))
+    {
+        return Err(Error::Foreign(Foreign::CompletionQueue));
+    }
+    let shared = queues.shared_receives;
+    if shared.is_some_and(|queue| !queue.is_of(device, domain)) {
+        return Err(Error::Foreign(Foreign::SharedReceiveQueue));
+    }
+    Ok(QpParts {
+        domain: domain.0,
+        capabilities,
+        service,
+        srq: shared.map(|queue| Arc::clone(queue.context())),
+        send_completions: Arc::clone(queues.send.entries()),
+        recv_completions: Arc::clone(queues.recv.entries()),
+    })
+}
 
 /// A queue pair (RC). Dropping it destroys it: its requests get no completion.
 #[derive(Debug)]
@@ -23,29 +65,53 @@ pub struct QueuePair {
     qpn: Qpn,
 }
 
+impl Device {
+    /// Makes a queue pair in RESET.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`](crate::Error::Foreign) for completion queues of another device; [`Error::DeviceFailed`](crate::Error::DeviceFailed),
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn queue_pair(
+        &self,
+        domain: Domain,
+        send_queue: &CompletionQueue,
+        recv_queue: &CompletionQueue,
+        capabilities: Capabilities,
+    ) -> Result<QueuePair> {
+        let queues = Queues {
+            send: send_queue,
+            recv: recv_queue,
+            shared_receives: None,
+        };
+        self.queue_pair_with(domain, queues, capabilities)
+    }
+
+    /// As [`Device::queue_pair`], with receives from a shared queue if one is given.
+    ///
+    /// # Errors
+    /// As [`Device::queue_pair`]; [`Error::Foreign`](crate::Error::Foreign) for a shared queue of
+    /// another domain.
+    pub fn queue_pair_with(
+        &self,
+        domain: Domain,
+        queues: Queues<'_>,
+        capabilities: Capabilities,
+    ) -> Result<QueuePair> {
+        QueuePair::new(self, domain, queues, capabilities)
+    }
+}
+
 impl QueuePair {
     pub(super) fn new(
         device: &Device,
         domain: Domain,
-        (send_queue, recv_queue): (&CompletionQueue, &CompletionQueue),
+        queues: Queues<'_>,
         capabilities: Capabilities,
     ) -> Result<Self> {
-        device.check_process()?;
-        if [send_queue, recv_queue]
-            .iter()
-            .any(|queue| !queue.device().is_same(device))
-        {
-            return Err(Error::Foreign(Foreign::CompletionQueue));
-        }
-        let qpn = device.soft().create_qp(QpParts {
-            domain: domain.0,
-            capabilities,
-            send_completions: Arc::clone(send_queue.entries()),
-            recv_completions: Arc::clone(recv_queue.entries()),
-        })?;
+        let parts = parts(device, domain, queues, capabilities, Service::Connection)?;
         Ok(Self {
             device: device.clone(),
-            qpn,
+            qpn: device.soft().create_qp(parts)?,
         })
     }
 
@@ -173,7 +239,7 @@ impl SendQueue<'_> {
 }
 
 /// The receive queue of a queue pair whose engine is locked.
-pub struct RecvQueue<'a>(&'a mut QpContext);
+pub struct RecvQueue<'a>(pub(super) &'a mut QpContext);
 
 impl RecvQueue<'_> {
     /// Posts a request.
