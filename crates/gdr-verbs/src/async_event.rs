@@ -3,13 +3,14 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use gdr_verbs_sys::{ibv_async_event, ibv_context, ibv_event_type};
+use gdr_verbs_sys::{ibv_async_event, ibv_context};
 
 use crate::completion_queue::QUEUES;
 use crate::context::Context;
 use crate::event::Subject;
 use crate::queue_pair::PAIRS;
 use crate::ret::{minus_one, plain};
+use crate::shared_receive_queue::SHARED_QUEUES;
 
 /// # Safety
 /// `event` is writable.
@@ -31,6 +32,10 @@ unsafe extern "C" fn ibv_get_async_event(
                 unacknowledged.add();
                 returned.element.cq = std::ptr::with_exposed_provenance_mut(cq);
             }
+            Subject::Shared(srq, unacknowledged) => {
+                unacknowledged.add();
+                returned.element.srq = std::ptr::with_exposed_provenance_mut(srq);
+            }
             Subject::Pair(qp, unacknowledged) => {
                 unacknowledged.add();
                 returned.element.qp = std::ptr::with_exposed_provenance_mut(qp);
@@ -51,9 +56,11 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
         let event = unsafe { event.read() };
         // SAFETY: all members of the union are numbers or addresses; those of another type are not
         // in the tables below.
-        let (cq, qp) = unsafe { (event.element.cq, event.element.qp) };
-        if event.event_type == ibv_event_type::IBV_EVENT_CQ_ERR {
-            QUEUES.get(cq)?.unacknowledged().acknowledge(1);
+        let (cq, qp, srq) = unsafe { (event.element.cq, event.element.qp, event.element.srq) };
+        if let Ok(queue) = QUEUES.get(cq) {
+            queue.unacknowledged().acknowledge(1);
+        } else if let Ok(queue) = SHARED_QUEUES.get(srq) {
+            queue.unacknowledged().acknowledge(1);
         } else if let Ok(pair) = PAIRS.get(qp) {
             pair.unacknowledged().acknowledge(1);
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use gdr_rdma::{Completion, WcOpcode, WcStatus};
+use gdr_rdma::{Completion, Qpn, WcOpcode, WcStatus};
 use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
 use crate::completion_queue::Queue;
@@ -37,10 +37,15 @@ pub(crate) fn opcode_of(completion: &Completion) -> ibv_wc_opcode {
 }
 
 pub(crate) fn flags_of(completion: &Completion) -> c_uint {
-    match completion.immediate {
-        Some(_) => ibv_wc_flags::IBV_WC_WITH_IMM.0,
-        None => 0,
+    let mut flags = ibv_wc_flags::NONE;
+    if completion.immediate.is_some() {
+        flags |= ibv_wc_flags::IBV_WC_WITH_IMM;
     }
+    // Every received datagram has one in front.
+    if completion.source_qpn.is_some() {
+        flags |= ibv_wc_flags::IBV_WC_GRH;
+    }
+    flags.0
 }
 
 /// The immediate in network byte order; 0 if there is none.
@@ -49,8 +54,8 @@ pub(crate) fn immediate_of(completion: &Completion) -> u32 {
 }
 
 /// The number of the queue pair that sent a datagram.
-pub(crate) fn source_of(_completion: &Completion) -> u32 {
-    0
+pub(crate) fn source_of(completion: &Completion) -> u32 {
+    completion.source_qpn.map_or(0, Qpn::get)
 }
 
 fn plain(completion: &Completion) -> ibv_wc {
@@ -60,6 +65,7 @@ fn plain(completion: &Completion) -> ibv_wc {
         opcode: opcode_of(completion),
         byte_len: completion.byte_len,
         qp_num: completion.qpn.get(),
+        src_qp: source_of(completion),
         wc_flags: flags_of(completion),
         ..Default::default()
     };

@@ -1,13 +1,13 @@
 //! Devices and their list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_int};
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use gdr_rdma::raw::{self, WeakDevice};
-use gdr_rdma::{AsyncEvent, Mtu, PortUse, SoftAddress, SoftOptions};
+use gdr_rdma::{AsyncEvent, Mtu, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
 use crate::c_object::CObject;
@@ -40,6 +40,8 @@ pub(crate) struct Device {
 pub(crate) struct Owners {
     /// By number of the queue pair.
     pub(crate) pairs: Mutex<BTreeMap<u32, PairOwner>>,
+    /// By number of the shared receive queue.
+    shared: Mutex<HashMap<SrqNumber, (Subject, Arc<EventQueue<event::Event>>)>>,
     pub(crate) contexts: Mutex<Vec<Arc<EventQueue<event::Event>>>>,
 }
 
@@ -164,11 +166,28 @@ impl Device {
 }
 
 impl Owners {
+    pub(crate) fn add_shared(
+        &self,
+        number: SrqNumber,
+        subject: Subject,
+        events: &Arc<EventQueue<event::Event>>,
+    ) {
+        lock(&self.shared).insert(number, (subject, Arc::clone(events)));
+    }
+
+    pub(crate) fn remove_shared(&self, number: SrqNumber) {
+        lock(&self.shared).remove(&number);
+    }
+
     /// Passes an event of the engine on. It runs while the engine is locked.
     fn tell(&self, event: &AsyncEvent) {
         if let Some((qpn, kind)) = event::of_pair(event) {
             if let Some(owner) = lock(&self.pairs).get(&qpn) {
                 event::raise(&owner.events, kind, &owner.subject);
+            }
+        } else if let AsyncEvent::SharedReceiveQueueLimit { srq } = event {
+            if let Some((subject, events)) = lock(&self.shared).get(srq) {
+                event::raise(events, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED, subject);
             }
         } else if let Some((qpn, capacity)) = event::of_queue(event) {
             if let Some(owner) = lock(&self.pairs).get(&qpn) {

@@ -13,6 +13,7 @@ pub(crate) enum Subject {
     Port(u8),
     Queue(usize, Arc<Unacknowledged>),
     Pair(usize, Arc<Unacknowledged>),
+    Shared(usize, Arc<Unacknowledged>),
 }
 
 /// An event that the program has not taken.
@@ -27,7 +28,9 @@ impl Event {
     pub(crate) fn is_about(&self, address: usize) -> bool {
         match self.subject {
             Subject::Port(_) => false,
-            Subject::Queue(own, _) | Subject::Pair(own, _) => own == address,
+            Subject::Queue(own, _) | Subject::Pair(own, _) | Subject::Shared(own, _) => {
+                own == address
+            }
         }
     }
 }
@@ -40,6 +43,7 @@ pub(crate) fn of_pair(event: &AsyncEvent) -> Option<(u32, ibv_event_type)> {
             match event {
                 PairEvent::CommunicationEstablished => ibv_event_type::IBV_EVENT_COMM_EST,
                 PairEvent::InvalidRequest => ibv_event_type::IBV_EVENT_QP_REQ_ERR,
+                PairEvent::LastWqeReached => ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED,
                 PairEvent::AccessViolation => ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
                 _ => ibv_event_type::IBV_EVENT_QP_FATAL,
             },

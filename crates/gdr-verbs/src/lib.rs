@@ -21,6 +21,7 @@
 //!
 //! Every function catches panics, which become `EIO`.
 
+mod address_handle;
 mod async_event;
 mod c_object;
 mod channel;
@@ -46,6 +47,7 @@ mod queue_pair;
 mod rate;
 mod region;
 mod ret;
+mod shared_receive_queue;
 mod strings;
 mod sysfs;
 mod table;

@@ -1,30 +1,52 @@
 //! State changes of queue pairs.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use gdr_rdma::raw::{RetryLimit, RtrAttributes, RtsAttributes};
-use gdr_rdma::{AckTimeout, Mtu, Psn, Qpn, RetryCount, RnrRetry, RnrTimer};
+use gdr_rdma::raw::{QueuePair, RetryLimit, RtrAttributes, RtsAttributes, UdQueuePair};
+use gdr_rdma::{Access, AckTimeout, Mtu, Psn, Qkey, Qpn, RetryCount, RnrRetry, RnrTimer};
 use gdr_verbs_sys::{
-    ibv_ah_attr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state as State,
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state as State, ibv_qp_type as Type,
 };
 
+use crate::address_handle::destination;
 use crate::device::lock;
 use crate::errno::Errno;
 use crate::query::MOST_READS;
-use crate::queue_pair::Pair;
+use crate::queue_pair::{Pair, Service};
 use crate::region;
 use crate::ret::status_and_errno;
 
-/// RoCE's UDP port.
-const PORT: u16 = 4791;
+/// The required and the optional attributes of a state change, as in the kernel (`qp_state_table`).
+fn attributes(kind: Type, from: State, to: State) -> Option<(Mask, Mask)> {
+    if matches!(to, State::IBV_QPS_RESET | State::IBV_QPS_ERR) {
+        return Some((Mask::NONE, Mask::NONE));
+    }
+    match kind {
+        Type::IBV_QPT_UD => attributes_of_ud(from, to),
+        _ => attributes_of_rc(from, to),
+    }
+}
 
-/// The required and the optional attributes of a state change of an RC queue pair, as in the kernel
-/// (`qp_state_table`).
-fn attributes(from: State, to: State) -> Option<(Mask, Mask)> {
+fn attributes_of_ud(from: State, to: State) -> Option<(Mask, Mask)> {
+    let keys = Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_QKEY;
+    Some(match (from, to) {
+        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => (keys | Mask::IBV_QP_PORT, Mask::NONE),
+        (State::IBV_QPS_INIT, State::IBV_QPS_INIT) => (Mask::NONE, keys | Mask::IBV_QP_PORT),
+        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => (Mask::NONE, keys),
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => (
+            Mask::IBV_QP_SQ_PSN,
+            Mask::IBV_QP_CUR_STATE | Mask::IBV_QP_QKEY,
+        ),
+        (State::IBV_QPS_RTS, State::IBV_QPS_RTS) => {
+            (Mask::NONE, Mask::IBV_QP_CUR_STATE | Mask::IBV_QP_QKEY)
+        }
+        _ => return None,
+    })
+}
+
+fn attributes_of_rc(from: State, to: State) -> Option<(Mask, Mask)> {
     let access = Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PKEY_INDEX;
     Some(match (from, to) {
-        (_, State::IBV_QPS_RESET | State::IBV_QPS_ERR) => (Mask::NONE, Mask::NONE),
         (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => (access | Mask::IBV_QP_PORT, Mask::NONE),
         (State::IBV_QPS_INIT, State::IBV_QPS_INIT) => (Mask::NONE, access | Mask::IBV_QP_PORT),
         (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => (
@@ -54,20 +76,6 @@ fn attributes(from: State, to: State) -> Option<(Mask, Mask)> {
         ),
         _ => return None,
     })
-}
-
-/// The IP address of a peer's GID.
-fn peer(path: &ibv_ah_attr) -> Result<IpAddr, Errno> {
-    // RoCE has no other addresses than GIDs.
-    if path.is_global == 0 || path.grh.sgid_index != 0 {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: all bytes of the union are initialized, and every value is valid.
-    let gid = Ipv6Addr::from(unsafe { path.grh.dgid.raw });
-    if gid.is_unspecified() {
-        return Err(Errno::INVAL);
-    }
-    Ok(gid.to_ipv4_mapped().map_or(IpAddr::V6(gid), IpAddr::V4))
 }
 
 fn rtr(attr: &ibv_qp_attr, largest: Mtu) -> Result<RtrAttributes, Errno> {
@@ -112,7 +120,7 @@ fn modify(pair: &Pair, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
     if mask.contains(Mask::IBV_QP_CUR_STATE) && attr.cur_qp_state != from {
         return Err(Errno::INVAL);
     }
-    let (required, optional) = attributes(from, to).ok_or(Errno::INVAL)?;
+    let (required, optional) = attributes(pair.init().kind, from, to).ok_or(Errno::INVAL)?;
     let allowed = required | optional | Mask::IBV_QP_STATE;
     if !mask.contains(required) || !allowed.contains(mask) {
         return Err(Errno::INVAL);
@@ -122,28 +130,67 @@ fn modify(pair: &Pair, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
     {
         return Err(Errno::INVAL);
     }
-    let access = match mask.contains(Mask::IBV_QP_ACCESS_FLAGS) {
-        true => Some(region::rights(attr.qp_access_flags)?),
-        false => None,
-    };
-    let raw = pair.raw();
     match (from, to) {
-        (_, State::IBV_QPS_RESET) => raw.reset()?,
+        (_, State::IBV_QPS_RESET) => return pair.raw().reset(),
         (State::IBV_QPS_RESET, State::IBV_QPS_ERR) => return Err(Errno::INVAL),
-        (_, State::IBV_QPS_ERR) => raw.to_error()?,
+        (_, State::IBV_QPS_ERR) => return pair.raw().to_error(),
+        _ => {}
+    }
+    match pair.raw() {
+        Service::Connection(raw) => {
+            let largest = pair.context().device().mtu();
+            let access = match mask.contains(Mask::IBV_QP_ACCESS_FLAGS) {
+                true => Some(region::rights(attr.qp_access_flags)?),
+                false => None,
+            };
+            modify_connection(raw, (from, to), attr, largest, access)
+        }
+        Service::Datagrams(raw) => {
+            let qkey = mask.contains(Mask::IBV_QP_QKEY).then_some(Qkey(attr.qkey));
+            modify_datagrams(raw, (from, to), attr, qkey)
+        }
+    }
+}
+
+fn modify_connection(
+    raw: &QueuePair,
+    change: (State, State),
+    attr: &ibv_qp_attr,
+    largest: Mtu,
+    access: Option<Access>,
+) -> Result<(), Errno> {
+    match change {
         (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => {
             raw.to_init(access.ok_or(Errno::INVAL)?)?;
         }
         (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => {
-            let attributes = rtr(attr, pair.context().device().mtu())?;
-            let peer = SocketAddr::new(peer(&attr.ah_attr)?, PORT);
-            raw.to_rtr(peer, &attributes)?;
+            raw.to_rtr(destination(&attr.ah_attr)?, &rtr(attr, largest)?)?;
         }
         (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts(&rts(attr)?)?,
         _ => {}
     }
     if let Some(access) = access {
         raw.set_access(access)?;
+    }
+    Ok(())
+}
+
+fn modify_datagrams(
+    raw: &UdQueuePair,
+    change: (State, State),
+    attr: &ibv_qp_attr,
+    qkey: Option<Qkey>,
+) -> Result<(), Errno> {
+    match change {
+        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => {
+            raw.to_init(qkey.ok_or(Errno::INVAL)?)?;
+        }
+        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => raw.to_rtr()?,
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts(Psn::new(attr.sq_psn))?,
+        _ => {}
+    }
+    if let Some(qkey) = qkey {
+        raw.set_qkey(qkey)?;
     }
     Ok(())
 }

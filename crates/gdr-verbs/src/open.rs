@@ -9,7 +9,8 @@ use crate::context::{CONTEXTS, Context};
 use crate::device::Device;
 use crate::ret::{minus_one, pointer};
 use crate::{
-    channel, completion, completion_queue, cq_ex, domain, post, query, queue_pair, region,
+    address_handle, channel, completion, completion_queue, cq_ex, domain, post, query, queue_pair,
+    region, shared_receive_queue,
 };
 
 /// The value of `ibv_context.abi_compat` in a context that is part of a `verbs_context`.
@@ -24,6 +25,7 @@ fn set_operations(context: &mut verbs_context) {
     ops.req_notify_cq = Some(completion_queue::req_notify_cq);
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
+    ops.post_srq_recv = Some(shared_receive_queue::post_srq_recv);
     context.query_port = Some(query::query_port);
     context.query_device_ex = Some(query::query_device_ex);
     context.query_rt_values = Some(query::query_rt_values);
@@ -48,6 +50,8 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         let closed = CONTEXTS.remove(context)?;
         // In the order in which they use each other.
         drop(queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed)));
+        drop(shared_receive_queue::SHARED_QUEUES.remove_all(|queue| queue.is_of(&closed)));
+        drop(address_handle::HANDLES.remove_all(|handle| handle.is_of(&closed)));
         drop(completion_queue::QUEUES.remove_all(|queue| queue.is_of(&closed)));
         drop(channel::CHANNELS.remove_all(|channel| channel.is_of(&closed)));
         drop(region::REGIONS.remove_all(|region| region.is_of(&closed)));

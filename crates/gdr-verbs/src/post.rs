@@ -1,15 +1,19 @@
 //! Posting of requests.
 
 use std::ffi::{c_int, c_uint};
+use std::net::SocketAddr;
 use std::slice;
 
-use gdr_rdma::raw::{Data, Operation, RecvRequest, Segment, SendFlags, SendRequest};
-use gdr_rdma::{AtomicOp, Immediate, Lkey, Remote, Rkey, WrId};
-use gdr_verbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+use gdr_rdma::raw::{Data, Operation, RecvRequest, Segment, SendFlags, SendRequest, UdSendRequest};
+use gdr_rdma::{AtomicOp, Immediate, Lkey, PostError, Qkey, Qpn, Remote, Rkey, WrId};
+use gdr_verbs_sys::{
+    ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
 use smallvec::SmallVec;
 
+use crate::address_handle::HANDLES;
 use crate::errno::Errno;
-use crate::queue_pair::Pair;
+use crate::queue_pair::{Pair, Service};
 use crate::ret::status;
 
 /// The segments of a request, on the stack for most.
@@ -21,7 +25,7 @@ pub(crate) type Gathered = SmallVec<[u8; 256]>;
 ///
 /// # Safety
 /// `list` has `count` entries.
-unsafe fn entries<'a>(
+pub(crate) unsafe fn entries<'a>(
     list: *const ibv_sge,
     count: c_int,
     most: u32,
@@ -123,16 +127,41 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = Pair::of(qp).and_then(|pair| {
-            pair.raw().post_sends(|queue| {
+        let posted = Pair::of(qp).and_then(|pair| match pair.raw() {
+            Service::Connection(raw) => raw.post_sends(|queue| {
                 // SAFETY: the contract of this function.
                 while let Some(wr) = unsafe { next.as_ref() } {
+                    let operation = operation(wr)?;
+                    let flags = flags(wr.send_flags, pair.init().signals_all);
+                    let push = |data: Data<'_>| {
+                        let id = WrId(wr.wr_id);
+                        queue.push(&SendRequest {
+                            id,
+                            operation,
+                            data,
+                            flags,
+                        })
+                    };
                     // SAFETY: as above.
-                    unsafe { post_one(&pair, wr, |request| Ok(queue.push(request)?)) }?;
+                    unsafe { with_data(&pair, wr, push) }?;
                     next = wr.next;
                 }
                 Ok(())
-            })?
+            })?,
+            Service::Datagrams(raw) => raw.post_sends(|queue| {
+                // SAFETY: the contract of this function.
+                while let Some(wr) = unsafe { next.as_ref() } {
+                    let (to, immediate) = datagram(wr)?;
+                    let flags = flags(wr.send_flags, pair.init().signals_all);
+                    let push = |data: Data<'_>| {
+                        queue.push(&to.request(WrId(wr.wr_id), immediate, data, flags))
+                    };
+                    // SAFETY: as above.
+                    unsafe { with_data(&pair, wr, push) }?;
+                    next = wr.next;
+                }
+                Ok(())
+            })?,
         });
         if posted.is_err() && !bad_wr.is_null() {
             // SAFETY: the contract of this function.
@@ -142,45 +171,85 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
-/// Passes a request on in the form of the engine.
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) to: SocketAddr,
+    pub(crate) qpn: Qpn,
+    pub(crate) qkey: Qkey,
+}
+
+impl Destination {
+    pub(crate) fn of(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Self, Errno> {
+        Ok(Self {
+            to: HANDLES.get(ah)?.to(),
+            qpn: Qpn::new(qpn),
+            qkey: Qkey(qkey),
+        })
+    }
+
+    pub(crate) fn request<'a>(
+        self,
+        id: WrId,
+        immediate: Option<Immediate>,
+        data: Data<'a>,
+        flags: SendFlags,
+    ) -> UdSendRequest<'a, SocketAddr> {
+        UdSendRequest {
+            id,
+            to: self.to,
+            dest_qpn: self.qpn,
+            qkey: self.qkey,
+            immediate,
+            data,
+            flags,
+        }
+    }
+}
+
+/// Destination and immediate of a datagram.
+fn datagram(wr: &ibv_send_wr) -> Result<(Destination, Option<Immediate>), Errno> {
+    // SAFETY: of each union, the members are numbers and an address, which is looked up.
+    let (ud, immediate) = unsafe { (wr.wr.ud, wr.__bindgen_anon_1.imm_data) };
+    let to = Destination::of(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
+    match wr.opcode {
+        ibv_wr_opcode::IBV_WR_SEND => Ok((to, None)),
+        ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => Ok((to, Some(Immediate(u32::from_be(immediate))))),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Passes the data of a request on in the form of the engine.
 ///
 /// # Safety
 /// `wr` is a valid request of libibverbs.
-unsafe fn post_one(
+unsafe fn with_data(
     pair: &Pair,
     wr: &ibv_send_wr,
-    push: impl FnOnce(&SendRequest<'_>) -> Result<(), Errno>,
+    push: impl FnOnce(Data<'_>) -> Result<(), PostError>,
 ) -> Result<(), Errno> {
-    let init = pair.init();
+    let cap = &pair.init().cap;
     // SAFETY: the contract of this function.
-    let list = unsafe { entries(wr.sg_list, wr.num_sge, init.cap.max_send_sge) }?;
-    let is_inline = ibv_send_flags(wr.send_flags).contains(ibv_send_flags::IBV_SEND_INLINE);
-    let (mut gathered, mut segments) = (Gathered::new(), Segments::new());
-    let data = match list {
+    let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_send_sge) }?;
+    if !ibv_send_flags(wr.send_flags).contains(ibv_send_flags::IBV_SEND_INLINE) {
+        let segments: Segments = list.iter().map(segment).collect();
+        return Ok(push(Data::Segments(&segments))?);
+    }
+    if let [only] = list {
         // SAFETY: inline bytes are readable, and do not change during the call.
-        [only] if is_inline => Data::Inline(unsafe { bytes_at(only.addr, only.length as usize) }),
-        many if is_inline => {
-            let total: u64 = many.iter().map(|sge| u64::from(sge.length)).sum();
-            if total > u64::from(init.cap.max_inline_data) {
-                return Err(Errno::NOMEM);
-            }
-            for sge in many {
-                // SAFETY: as above.
-                gathered.extend_from_slice(unsafe { bytes_at(sge.addr, sge.length as usize) });
-            }
-            Data::Inline(&gathered)
-        }
-        list => {
-            segments.extend(list.iter().map(segment));
-            Data::Segments(&segments)
-        }
-    };
-    push(&SendRequest {
-        id: WrId(wr.wr_id),
-        operation: operation(wr)?,
-        data,
-        flags: flags(wr.send_flags, init.signals_all),
-    })
+        let bytes = unsafe { bytes_at(only.addr, only.length as usize) };
+        return Ok(push(Data::Inline(bytes))?);
+    }
+    let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+    if total > u64::from(cap.max_inline_data) {
+        return Err(Errno::NOMEM);
+    }
+    let mut gathered = Gathered::new();
+    for sge in list {
+        // SAFETY: as above.
+        gathered.extend_from_slice(unsafe { bytes_at(sge.addr, sge.length as usize) });
+    }
+    Ok(push(Data::Inline(&gathered))?)
 }
 
 /// # Safety

@@ -6,12 +6,13 @@ use std::slice;
 use gdr_rdma::raw::{Data, Operation, Segment, SendFlags, SendRequest};
 use gdr_rdma::{AtomicOp, Immediate, Lkey, Remote, Rkey, WrId};
 use gdr_verbs_sys::{
-    __be32, ibv_data_buf, ibv_qp, ibv_qp_create_send_ops_flags as Operations, ibv_qp_ex, ibv_sge,
+    __be32, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_create_send_ops_flags as Operations, ibv_qp_ex,
+    ibv_qp_type, ibv_sge,
 };
 
 use crate::errno::Errno;
-use crate::post::{Gathered, Segments, bytes_at, flags, segment};
-use crate::queue_pair::Pair;
+use crate::post::{Destination, Gathered, Segments, bytes_at, flags, segment};
+use crate::queue_pair::{Pair, Service};
 use crate::ret::{plain, status};
 
 /// The operations that there are.
@@ -22,6 +23,10 @@ const KNOWN: u64 = Operations::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64
     | Operations::IBV_QP_EX_WITH_RDMA_READ.0 as u64
     | Operations::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64
     | Operations::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
+
+/// Those of datagrams.
+const KNOWN_OF_UD: u64 =
+    Operations::IBV_QP_EX_WITH_SEND.0 as u64 | Operations::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Debug, Default)]
@@ -37,6 +42,8 @@ struct Built {
     flags: SendFlags,
     operation: Operation,
     data: BuiltData,
+    /// Where a datagram goes.
+    to: Option<Destination>,
 }
 
 #[derive(Debug)]
@@ -49,8 +56,12 @@ enum BuiltData {
 ///
 /// # Errors
 /// `EOPNOTSUPP` for operations that there are not.
-pub(crate) fn fill(qp: &mut ibv_qp_ex, operations: u64) -> Result<(), Errno> {
-    if operations & !KNOWN != 0 {
+pub(crate) fn fill(qp: &mut ibv_qp_ex, kind: ibv_qp_type, operations: u64) -> Result<(), Errno> {
+    let known = match kind {
+        ibv_qp_type::IBV_QPT_UD => KNOWN_OF_UD,
+        _ => KNOWN,
+    };
+    if operations & !known != 0 {
         return Err(Errno::OPNOTSUPP);
     }
     let has = |operation: Operations| operations & u64::from(operation.0) != 0;
@@ -61,6 +72,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex, operations: u64) -> Result<(), Errno> {
     qp.wr_set_sge_list = Some(wr_set_sge_list);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     if has(Operations::IBV_QP_EX_WITH_SEND) {
         qp.wr_send = Some(wr_send);
     }
@@ -125,22 +137,49 @@ extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     })
 }
 
+impl Built {
+    fn data(&self) -> Data<'_> {
+        match &self.data {
+            BuiltData::Segments(segments) => Data::Segments(segments),
+            BuiltData::Inline(bytes) => Data::Inline(bytes),
+        }
+    }
+}
+
 /// Posts the requests until one is refused.
 fn post(pair: &Pair, requests: &[Built]) -> Result<(), Errno> {
-    pair.raw().post_sends(|queue| {
-        for built in requests {
-            queue.push(&SendRequest {
-                id: built.id,
-                operation: built.operation,
-                data: match &built.data {
-                    BuiltData::Segments(segments) => Data::Segments(segments),
-                    BuiltData::Inline(bytes) => Data::Inline(bytes),
-                },
-                flags: built.flags,
-            })?;
-        }
-        Ok(())
-    })?
+    match pair.raw() {
+        Service::Connection(raw) => raw.post_sends(|queue| {
+            requests.iter().try_for_each(|built| {
+                Ok(queue.push(&SendRequest {
+                    id: built.id,
+                    operation: built.operation,
+                    data: built.data(),
+                    flags: built.flags,
+                })?)
+            })
+        })?,
+        Service::Datagrams(raw) => raw.post_sends(|queue| {
+            requests.iter().try_for_each(|built| {
+                let (Some(to), Operation::Send { immediate }) = (built.to, built.operation) else {
+                    return Err(Errno::INVAL);
+                };
+                Ok(queue.push(&to.request(built.id, immediate, built.data(), built.flags))?)
+            })
+        })?,
+    }
+}
+
+extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    plain((), || {
+        build(qp, |_, builder| {
+            match (builder.requests.last_mut(), Destination::of(ah, qpn, qkey)) {
+                (Some(last), Ok(to)) => last.to = Some(to),
+                (None, _) => builder.failed = Some(Errno::INVAL),
+                (_, Err(errno)) => builder.failed = Some(errno),
+            }
+        })
+    });
 }
 
 /// Adds a request, which has no data yet.
@@ -157,6 +196,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation) {
                 flags: flags(wr_flags, pair.init().signals_all),
                 operation,
                 data: BuiltData::Segments(Segments::new()),
+                to: None,
             });
         })
     });

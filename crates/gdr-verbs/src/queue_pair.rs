@@ -20,12 +20,50 @@ use crate::event_queue::Unacknowledged;
 use crate::qp_ex::{self, Builder};
 use crate::query::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS};
 use crate::ret::{pointer, status, status_and_errno};
+use crate::shared_receive_queue::SharedQueue;
 use crate::table::Table;
+
+/// The queue pair of the engine.
+pub(crate) enum Service {
+    Connection(raw::QueuePair),
+    Datagrams(raw::UdQueuePair),
+}
+
+/// Calls a method that both kinds have.
+macro_rules! of_both {
+    ($service:expr, $pair:ident => $call:expr) => {
+        match $service {
+            Service::Connection($pair) => $call,
+            Service::Datagrams($pair) => $call,
+        }
+    };
+}
+
+impl Service {
+    fn qpn(&self) -> u32 {
+        of_both!(self, pair => pair.qpn()).get()
+    }
+
+    pub(crate) fn reset(&self) -> Result<(), Errno> {
+        Ok(of_both!(self, pair => pair.reset())?)
+    }
+
+    pub(crate) fn to_error(&self) -> Result<(), Errno> {
+        Ok(of_both!(self, pair => pair.to_error())?)
+    }
+
+    pub(crate) fn post_recvs<T>(
+        &self,
+        post: impl FnOnce(&mut raw::RecvQueue<'_>) -> T,
+    ) -> Result<T, Errno> {
+        Ok(of_both!(self, pair => pair.post_recvs(post))?)
+    }
+}
 
 /// A queue pair.
 pub(crate) struct Pair {
     // Destroyed before what it uses.
-    pair: raw::QueuePair,
+    pair: Service,
     object: CObject<ibv_qp_ex>,
     context: Arc<Context>,
     init: Init,
@@ -34,6 +72,7 @@ pub(crate) struct Pair {
     unacknowledged: Arc<Unacknowledged>,
     /// Requests of the extended interface, if it has that.
     builder: Option<Mutex<Builder>>,
+    _shared: Option<Use>,
     _uses: [Use; 3],
 }
 
@@ -64,7 +103,7 @@ impl Pair {
         &self.context
     }
 
-    pub(crate) fn raw(&self) -> &raw::QueuePair {
+    pub(crate) fn raw(&self) -> &Service {
         &self.pair
     }
 
@@ -90,7 +129,7 @@ impl Pair {
 
     /// Its state, which failures change too.
     pub(crate) fn state(&self) -> ibv_qp_state {
-        match self.pair.state() {
+        match of_both!(&self.pair, pair => pair.state()) {
             State::Reset => ibv_qp_state::IBV_QPS_RESET,
             State::Init => ibv_qp_state::IBV_QPS_INIT,
             State::ReadyToReceive => ibv_qp_state::IBV_QPS_RTR,
@@ -103,12 +142,10 @@ impl Pair {
         wanted: &mut ibv_qp_init_attr_ex,
         operations: Option<u64>,
     ) -> Result<Arc<Self>, Errno> {
-        if wanted.qp_type != ibv_qp_type::IBV_QPT_RC {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if !wanted.srq.is_null() {
-            return Err(Errno::OPNOTSUPP);
-        }
+        let shared = match wanted.srq.is_null() {
+            true => None,
+            false => Some(SharedQueue::of(wanted.srq)?),
+        };
         let domain = Domain::of(wanted.pd)?;
         let send_cq = Queue::of(wanted.send_cq)?;
         let recv_cq = Queue::of(wanted.recv_cq)?;
@@ -123,14 +160,30 @@ impl Pair {
         };
         let context = Arc::clone(domain.context());
         let engine = context.engine()?;
-        let pair = engine.queue_pair(domain.raw(), send_cq.raw(), recv_cq.raw(), capabilities)?;
-        let qpn = pair.qpn().get();
+        let queues = raw::Queues {
+            send: send_cq.raw(),
+            recv: recv_cq.raw(),
+            shared_receives: shared.as_ref().map(|queue| queue.raw()),
+        };
+        let pair = match wanted.qp_type {
+            ibv_qp_type::IBV_QPT_RC => {
+                let pair = engine.queue_pair_with(domain.raw(), queues, capabilities)?;
+                Service::Connection(pair)
+            }
+            ibv_qp_type::IBV_QPT_UD => {
+                let mtu = context.device().mtu();
+                let pair = engine.ud_queue_pair(domain.raw(), queues, capabilities, mtu)?;
+                Service::Datagrams(pair)
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let qpn = pair.qpn();
         let mut filled = Ok(());
         // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
         let object = unsafe {
             CObject::<ibv_qp_ex>::new(|object| {
                 if let Some(operations) = operations {
-                    filled = qp_ex::fill(object, operations);
+                    filled = qp_ex::fill(object, wanted.qp_type, operations);
                 }
                 let qp = &mut object.qp_base;
                 qp.context = context.as_ptr();
@@ -165,6 +218,7 @@ impl Pair {
             attributes: Mutex::default(),
             unacknowledged,
             builder: operations.map(|_| Mutex::default()),
+            _shared: shared.map(|queue| queue.users().add()),
             _uses: [domain.users(), send_cq.users(), recv_cq.users()].map(|users| users.add()),
         });
         PAIRS.insert(created.as_ptr(), Arc::clone(&created));
@@ -174,7 +228,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        let qpn = self.pair.qpn().get();
+        let qpn = self.pair.qpn();
         lock(&self.context.device().owners().pairs).remove(&qpn);
     }
 }
