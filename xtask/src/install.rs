@@ -118,7 +118,7 @@ pub(crate) fn copy_program(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::rename(&new, to).with_context(|| format!("{} cannot be replaced", to.display()))
 }
 
-fn make_folder(folder: &Path) -> anyhow::Result<()> {
+pub(crate) fn make_folder(folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("{} cannot be created", folder.display()))
 }
 

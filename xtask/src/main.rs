@@ -16,8 +16,11 @@ mod instructions;
 mod models;
 mod msrv;
 mod mutants;
+mod packages;
 mod results;
 mod test;
+mod verbs_library;
+mod verbs_programs;
 mod vm;
 mod workspace;
 
@@ -42,6 +45,8 @@ enum Task {
     Bindings(bindings::Source),
     /// Run the tests that need the kernel's RDMA stack, in a virtual machine.
     Vm(vm::Options),
+    /// Run Debian's verbs programs with gdr's verbs library.
+    VerbsPrograms(verbs_programs::Options),
     /// Run the models of the hazard pointers under every interleaving of their threads.
     Loom,
     /// Run the tests that use no file, socket or GPU under Miri.
@@ -58,6 +63,8 @@ enum Task {
     Mutants(mutants::Options),
     /// Install libgdrapi.so.2, its headers and its pkg-config file.
     InstallGdrapi(install::Options),
+    /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH.
+    VerbsLibrary(verbs_library::Options),
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -74,6 +81,7 @@ fn main() -> ExitCode {
         Task::House(options) => house::run(&options),
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
+        Task::VerbsPrograms(options) => verbs_programs::run(&options),
         Task::Loom => models::run_loom(),
         Task::Miri => models::run_miri(),
         Task::Fuzz(options) => fuzz::run(&options),
@@ -82,6 +90,7 @@ fn main() -> ExitCode {
         Task::Api(options) => api::run(&options),
         Task::Instructions(options) => instructions::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
+        Task::VerbsLibrary(options) => verbs_library::run(&options),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

@@ -9,7 +9,10 @@ use anyhow::Context;
 use crate::gpu_steps::STEPS;
 use crate::results::{Outcome, Results, test_line};
 use crate::workspace::{cargo, has_subcommand, root, target};
-use crate::{api, documentation, examples, fuzz, gpu_bundle, house, models, msrv, mutants, vm};
+use crate::{
+    api, documentation, examples, fuzz, gpu_bundle, house, models, msrv, mutants, verbs_programs,
+    vm,
+};
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut results = Results::default();
@@ -45,6 +48,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     results.check("lists of mutations", mutants::check);
     results.check("public API", api::check);
     results.check("licences of dependencies", licences);
+    verbs_programs::record(&mut results, &verbs_programs::Options::all());
     vm::record(&mut results, &vm::Options::all());
     gpu(&mut results)?;
     Ok(results.close())

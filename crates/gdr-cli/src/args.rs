@@ -42,6 +42,7 @@ pub(crate) enum Command {
     Apiperf(commands::apiperf::Options),
     Pplat(commands::pplat::Options),
     Info(commands::info::Options),
+    Run(commands::run_program::Options),
     Completions(commands::generate::CompletionsOptions),
     Man(commands::generate::ManOptions),
     Help(commands::help::Options),

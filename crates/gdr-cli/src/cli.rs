@@ -10,7 +10,7 @@ use crate::exit::{COMMON_STATUSES, EXIT_STATUS, Statuses, status_lines, statuses
 use crate::global::{COMMON, Color};
 
 /// The commands in the groups that `gdr --help` shows them in.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Prove", &["loopback", "sanity"]),
     (
         "Diagnose",
@@ -19,6 +19,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("Measure", &["copybw", "copylat", "apiperf", "pplat"]),
+    ("Run programs", &["run"]),
     ("Manage", &["fix", "peermem"]),
     ("About gdr", &["help", "version", "completions", "man"]),
 ];

@@ -5,7 +5,7 @@ pub(crate) type Entry = (&'static str, &'static str);
 
 /// The variables that the command reads. docs/mapping.md has the same table, and those of the
 /// library.
-pub(crate) const VARIABLES: [Entry; 10] = [
+pub(crate) const VARIABLES: [Entry; 12] = [
     (
         "GDR_BACKEND",
         "gdrdrv, dmabuf, rm or sim: use only this backend, as --backend; sim simulates a GPU",
@@ -25,6 +25,14 @@ pub(crate) const VARIABLES: [Entry; 10] = [
     (
         "GDR_LOG",
         "what is logged to standard error, in the syntax of RUST_LOG",
+    ),
+    (
+        "GDR_NICS",
+        "of programs under gdr run: the addresses or interfaces of their devices, as --nic",
+    ),
+    (
+        "GDR_VERBS_LIBRARY",
+        "the verbs library of gdr run, or its folder, instead of the one beside gdr",
     ),
     (
         "CUDA_VISIBLE_DEVICES",

@@ -11,6 +11,12 @@ pub(crate) enum Exit {
     Undecided,
     Usage,
     Input,
+    /// `gdr run` failed before it started the program.
+    Launcher,
+    /// `gdr run` found the program and could not start it.
+    NotStarted,
+    /// `gdr run` did not find the program.
+    NotFound,
 }
 
 /// The placeholder in a command's help that [`crate::cli::command`] replaces by its statuses.
@@ -159,6 +165,22 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Usage, USAGE),
             (Exit::Input, INPUT),
         ],
+        "run" => &[
+            (
+                Exit::Fine,
+                "the environment is printed; of a program that is run, all statuses are its own",
+            ),
+            (Exit::Usage, USAGE),
+            (
+                Exit::Launcher,
+                "gdr's verbs library is missing, or of another version",
+            ),
+            (
+                Exit::NotStarted,
+                "the program cannot be run, or not with the library",
+            ),
+            (Exit::NotFound, "there is no such program"),
+        ],
         "nics" => &[
             (Exit::Fine, "listed"),
             (Exit::Failure, "it failed"),
@@ -193,6 +215,10 @@ impl Exit {
             Self::Usage => 64,
             // EX_NOINPUT.
             Self::Input => 66,
+            // Those of env(1), which a program that is run rarely has itself.
+            Self::Launcher => 125,
+            Self::NotStarted => 126,
+            Self::NotFound => 127,
         }
     }
 }

@@ -5,6 +5,7 @@ use gdr_rdma::HandshakeError;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::commands::run_program::LaunchError;
 use crate::exit::{Exit, InputError, UsageError};
 use crate::gpu::NoSuchGpu;
 use crate::gpu_context::NoGpu;
@@ -69,6 +70,9 @@ pub(crate) fn exit_status(error: &anyhow::Error) -> Exit {
     }
     if error.is::<Interrupted>() {
         return Exit::Undecided;
+    }
+    if let Some(error) = error.downcast_ref::<LaunchError>() {
+        return error.exit();
     }
     match error.downcast_ref::<gdr_perf::Error>() {
         Some(gdr_perf::Error::Settings(_)) => Exit::Usage,
@@ -209,6 +213,8 @@ codes! {
     Post => "post",
     State => "state",
     PortInUse => "port_in_use",
+    PortSharing => "port_sharing",
+    TooManyQueuePairs => "too_many_queue_pairs",
     PortDenied => "port_denied",
     ListenPortInUse => "listen_port_in_use",
     AddressNotLocal => "address_not_local",
@@ -350,7 +356,7 @@ mod tests {
             declared(<gdr_rdma::Error as Codes>::CODES),
             "empty_buffer out_of_range local_write_missing misaligned mapped_elsewhere \
              foreign deadline transfer completion_queue_overrun post state port_in_use \
-             port_denied listen_port_in_use address_not_local address_not_unicast \
+             port_sharing too_many_queue_pairs port_denied listen_port_in_use address_not_local address_not_unicast \
              address_family connect network_unreachable mtu_too_small no_peer \
              listen_needs_key key_file forked_child device_failed key_too_short os verbs rdma"
         );

@@ -6,6 +6,7 @@ mod args;
 mod cli;
 mod commands;
 mod document;
+mod elf;
 mod environment;
 mod exit;
 mod figures;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use crate::args::{Args, Command};
 use crate::commands::{
     apiperf, collect, copybw, copylat, devices, diff, doctor, explain, fix, fleet, generate, help,
-    info, loopback, nics, peermem, pplat, sanity, topo, version,
+    info, loopback, nics, peermem, pplat, run_program, sanity, topo, version,
 };
 use crate::exit::Exit;
 use crate::multicall::Tool;
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Topo(options) => topo::run(global, options, output),
         Command::Devices(options) => devices::run(global, options, output),
         Command::Nics(options) => nics::run(global, options, output),
+        Command::Run(options) => run_program::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, programs(), output),
         Command::Man(options) => man(&options.directory),

@@ -1,6 +1,7 @@
 //! A bounded queue for completions and events.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -27,11 +28,15 @@ pub(crate) enum Pushed {
     Lost,
 }
 
+/// Called after an entry was stored. It may run while the engine is locked, so it must not call the
+/// engine, and must not wait.
+pub(crate) type Stored<T> = Box<dyn Fn(&T) + Send + Sync>;
+
 /// Entries in the order in which they were added; any thread may take them.
-#[derive(Debug)]
 pub(crate) struct BoundedQueue<T> {
-    capacity: usize,
+    capacity: AtomicUsize,
     loss: Loss,
+    stored: Option<Stored<T>>,
     entries: Mutex<Entries<T>>,
     arrived: Condvar,
     /// How many there are, to be read without the lock.
@@ -45,11 +50,17 @@ struct Entries<T> {
     lost: u64,
 }
 
-impl<T> BoundedQueue<T> {
+impl<T: Copy> BoundedQueue<T> {
     pub(crate) fn new(capacity: usize, loss: Loss) -> Self {
+        Self::watched(capacity, loss, None)
+    }
+
+    /// A queue that calls `stored` after each entry that it stored.
+    pub(crate) fn watched(capacity: usize, loss: Loss, stored: Option<Stored<T>>) -> Self {
         Self {
-            capacity,
+            capacity: AtomicUsize::new(capacity),
             loss,
+            stored,
             entries: Mutex::new(Entries {
                 queue: VecDeque::new(),
                 sleepers: 0,
@@ -61,13 +72,23 @@ impl<T> BoundedQueue<T> {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Changes the capacity, unless there are more entries; returns whether it did.
+    pub(crate) fn resize(&self, capacity: usize) -> bool {
+        let entries = lock(&self.entries);
+        let fits = entries.queue.len() <= capacity;
+        if fits {
+            self.capacity.store(capacity, Ordering::Relaxed);
+        }
+        fits
     }
 
     /// Adds an entry, which is lost if there is no room.
     pub(crate) fn push(&self, entry: T) -> Pushed {
         let mut entries = lock(&self.entries);
-        if entries.queue.len() >= self.capacity {
+        if entries.queue.len() >= self.capacity() {
             entries.lost += 1;
             self.arrived.notify_all();
             return match entries.lost {
@@ -79,6 +100,10 @@ impl<T> BoundedQueue<T> {
         self.len.store(entries.queue.len(), Ordering::Release);
         if entries.sleepers > 0 {
             self.arrived.notify_one();
+        }
+        drop(entries);
+        if let Some(stored) = &self.stored {
+            stored(&entry);
         }
         Pushed::Stored
     }
@@ -94,6 +119,18 @@ impl<T> BoundedQueue<T> {
             return None;
         }
         self.take(&mut lock(&self.entries))
+    }
+
+    /// Takes up to `most` of the oldest entries; returns how many.
+    pub(crate) fn pop_many(&self, most: usize, take: &mut dyn FnMut(T)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut entries = lock(&self.entries);
+        let count = most.min(entries.queue.len());
+        entries.queue.drain(..count).for_each(take);
+        self.len.store(entries.queue.len(), Ordering::Release);
+        count
     }
 
     /// How many entries were lost.
@@ -128,6 +165,15 @@ impl<T> BoundedQueue<T> {
         let entry = entries.queue.pop_front()?;
         self.len.store(entries.queue.len(), Ordering::Release);
         Some(entry)
+    }
+}
+
+impl<T> fmt::Debug for BoundedQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundedQueue")
+            .field("capacity", &self.capacity)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 

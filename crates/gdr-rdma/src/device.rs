@@ -34,7 +34,8 @@ pub struct Device(Arc<dyn DeviceOps>);
 
 impl Device {
     /// Opens a device of the soft provider at `address`, an address of this host, on UDP port
-    /// 4791. Each device of a host needs its own address; 127.0.0.0/8 has many.
+    /// 4791. Each device of a host needs its own address, as 127.0.0.0/8 has many; or all of an
+    /// address are opened with [`PortUse::Shared`](crate::PortUse::Shared).
     ///
     /// # Errors
     /// As [`Device::soft_with`].
@@ -45,8 +46,8 @@ impl Device {
     /// As [`Device::soft`], with options.
     ///
     /// # Errors
-    /// [`Error::PortInUse`], [`Error::AddressNotLocal`], [`Error::AddressNotUnicast`],
-    /// [`Error::Os`].
+    /// [`Error::PortInUse`], [`Error::PortSharing`], [`Error::AddressNotLocal`],
+    /// [`Error::AddressNotUnicast`], [`Error::Os`].
     pub fn soft_with(options: SoftOptions) -> Result<Self> {
         Ok(Self(Arc::new(SoftDevice::open(&options)?)))
     }

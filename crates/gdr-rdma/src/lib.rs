@@ -5,6 +5,10 @@
 //! [`RecvRequest`]s are posted to a queue pair, and their results are [`Completion`]s. Two programs
 //! exchange what they need to connect over a [`Session`].
 //!
+//! Several queue pairs can take their receives from one [`SharedReceiveQueue`], and a
+//! [`UdQueuePair`] sends and receives datagrams without a connection; only the soft provider offers
+//! these two.
+//!
 //! The *soft* provider needs no RDMA hardware, kernel module or privilege: it speaks RoCEv2 over a
 //! UDP socket of this process (`gdr-roce`), as network cards and Linux's rxe do, and stores received
 //! bytes straight into GPU memory through a `gdr-copy` mapping ([`Buffer::direct`]), or stages
@@ -74,7 +78,8 @@
 //! - **Trust**: as with all RoCE, a sender that can forge the peer's address and port, and knows
 //!   queue pair number, PSN and key, can write. Keys are 32 random bits. Packets from other
 //!   addresses are dropped by the kernel (by the device for more than 16 peers), those from another
-//!   port by the device, unless the peer varies its port ([`SourcePort`]).
+//!   port by the device, unless the peer varies its port ([`SourcePort`]). Datagrams are accepted
+//!   from any address, if a program opened a queue pair for them and they carry its queue key.
 //! - **Lost peers**: the requests to a peer that is gone complete with
 //!   [`WcStatus::RetryExceeded`] after timeout times retries, or after
 //!   [`ConnectionOptions::give_up_after`].
@@ -104,8 +109,10 @@ mod provider;
 mod queue_pair;
 mod reaper;
 mod registration;
+mod shared_receive_queue;
 mod staging_ring;
 mod types;
+mod ud_queue_pair;
 mod work_request;
 
 pub use buffer::{Buffer, BufferKind, CopyEngineThreshold};
@@ -114,28 +121,30 @@ pub use connect::{Listener, PeerInfo, Security, Session, SharedKey, Watch};
 pub use deadline::Deadline;
 pub use device::Device;
 pub use error::{
-    Awaited, Error, FlushError, Foreign, HandshakeError, HandshakeStep, LoopbackError, Result,
-    TransferError, VerbsError,
+    Awaited, Error, Feature, FlushError, Foreign, HandshakeError, HandshakeStep, LoopbackError,
+    PortSharingError, Result, TransferError, VerbsError,
 };
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, Mtu, PostError,
-    Psn, Qpn, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, State, StateError, WcOpcode, WcStatus,
-    WrId,
+    Psn, Qkey, Qpn, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, State, StateError, WcOpcode,
+    WcStatus, WrId,
 };
 pub use gdr_verbs_sys::{LoadError, NoDevice};
 pub use memory_region::{MemoryRegion, RemoteMemory, Segment};
 pub use os::disable_scatter_to_cqe;
 pub use protection_domain::ProtectionDomain;
-pub use provider::soft::SoftAddress;
+pub use provider::soft::{SoftAddress, raw};
 pub use provider::verbs::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid, VerbsPort};
 pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
+pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
 pub use types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
-    Integrity, Lid, LinkLayer, NoGid, PeerText, Provider, RegistrationMethod, SoftOptions,
-    SourcePort, VerbsOptions, choose_gid,
+    Integrity, Lid, LinkLayer, NoGid, PeerText, PortUse, Provider, RegistrationMethod, SoftOptions,
+    SourcePort, SrqNumber, UdEndpoint, VerbsOptions, choose_gid,
 };
-pub use work_request::{RecvRequest, SendRequest};
+pub use ud_queue_pair::{UdQueuePair, UdQueuePairOptions};
+pub use work_request::{RecvRequest, SendRequest, UdSendRequest};
 
 #[cfg(doctest)]
 mod compile_fail;

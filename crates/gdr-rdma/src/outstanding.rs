@@ -45,6 +45,13 @@ impl<T> OutstandingQueue<T> {
         self.0.push_back(request);
     }
 
+    /// Keeps these segments until the request that was added last is complete.
+    pub(crate) fn hold(&mut self, segments: Segments) {
+        if let Some(last) = self.0.back_mut() {
+            last.segments = segments;
+        }
+    }
+
     /// Removes the request of this number and all before it: requests of a queue complete in
     /// order, and those before it were not signalled. The request of this number comes last. An
     /// unknown number removes nothing.
@@ -60,6 +67,14 @@ impl<T> OutstandingQueue<T> {
             },
         };
         self.0.drain(..ended)
+    }
+
+    /// Removes the request of this number only: those of a shared queue complete in any order.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Outstanding<T>> {
+        let index = self
+            .0
+            .binary_search_by_key(&number, |request| request.number);
+        self.0.remove(index.ok()?)
     }
 
     /// Returns all requests, for a queue that is destroyed.
@@ -111,6 +126,17 @@ mod tests {
         assert_eq!(completed(&mut queue, 3), [3]);
         assert_eq!(completed(&mut queue, 9), [4, 7, 9]);
         assert!(completed(&mut queue, 9).is_empty());
+    }
+
+    #[test]
+    fn a_request_that_is_removed_leaves_those_before_it() {
+        let mut queue = OutstandingQueue::default();
+        for number in [3, 4, 7] {
+            queue.push(request(number));
+        }
+        let mut removed = |number| queue.remove(number).map(|request| request.detail);
+        assert_eq!([4, 4, 9].map(&mut removed), [Some(4), None, None]);
+        assert_eq!(completed(&mut queue, 7), [3, 7]);
     }
 
     #[test]

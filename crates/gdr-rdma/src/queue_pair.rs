@@ -8,7 +8,8 @@ use crate::error::{Error, Foreign, Result};
 use crate::memory_region::{MemoryRegion, Segment};
 use crate::os;
 use crate::protection_domain::ProtectionDomain;
-use crate::provider::{QueuePairInit, QueuePairOps};
+use crate::provider::{QueuePairInit, QueuePairOps, QueuesInit};
+use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::types::{ConnectionOptions, Endpoint};
 use crate::work_request::{RecvRequest, SendRequest};
 
@@ -18,6 +19,7 @@ use crate::work_request::{RecvRequest, SendRequest};
 pub struct QueuePairOptions {
     send_queue: CompletionQueue,
     recv_queue: CompletionQueue,
+    shared_receives: Option<SharedReceiveQueue>,
     capabilities: Capabilities,
     access: Access,
 }
@@ -29,6 +31,7 @@ impl QueuePairOptions {
         Self {
             send_queue: queue.clone(),
             recv_queue: queue.clone(),
+            shared_receives: None,
             capabilities: Capabilities {
                 max_send_wr: 128,
                 max_recv_wr: 128,
@@ -41,6 +44,13 @@ impl QueuePairOptions {
     /// Uses another queue for the completions of receives.
     pub fn recv_queue(mut self, queue: &CompletionQueue) -> Self {
         self.recv_queue = queue.clone();
+        self
+    }
+
+    /// Takes receives from this queue, which other queue pairs use as well. The queue pair then has
+    /// none of its own.
+    pub fn shared_receive_queue(mut self, queue: &SharedReceiveQueue) -> Self {
+        self.shared_receives = Some(queue.clone());
         self
     }
 
@@ -77,6 +87,8 @@ pub struct QueuePair {
     domain: ProtectionDomain,
     send_queue: CompletionQueue,
     recv_queue: CompletionQueue,
+    /// It is destroyed after the queue pair.
+    _shared_receives: Option<SharedReceiveQueue>,
     max_send_wr: u32,
     psn: Psn,
 }
@@ -85,19 +97,21 @@ impl ProtectionDomain {
     /// Makes a queue pair (`ibv_create_qp`), in INIT: receives can be posted.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for completion queues of another device; [`Error::DeviceFailed`],
-    /// [`Error::ForkedChild`], [`Error::Os`], [`Error::Verbs`].
+    /// [`Error::Foreign`] for completion queues of another device, or a shared receive queue of
+    /// another domain; [`Error::DeviceFailed`], [`Error::ForkedChild`], [`Error::Os`],
+    /// [`Error::Verbs`].
     pub fn queue_pair(&self, options: &QueuePairOptions) -> Result<QueuePair> {
         self.device().check_process()?;
-        let queues = [&options.send_queue, &options.recv_queue];
-        if queues.iter().any(|q| !q.device().is_same(self.device())) {
-            return Err(Error::Foreign(Foreign::CompletionQueue));
-        }
+        let shared_receives = options.shared_receives.as_ref();
+        self.check_queues([&options.send_queue, &options.recv_queue], shared_receives)?;
         let psn = Psn::new(os::random_number()?);
         let init = QueuePairInit {
-            send_queue: options.send_queue.ops(),
-            recv_queue: options.recv_queue.ops(),
-            capabilities: options.capabilities,
+            queues: &QueuesInit {
+                send_queue: options.send_queue.ops(),
+                recv_queue: options.recv_queue.ops(),
+                shared_receives: shared_receives.map(SharedReceiveQueue::ops),
+                capabilities: options.capabilities,
+            },
             access: options.access,
         };
         Ok(QueuePair {
@@ -105,9 +119,39 @@ impl ProtectionDomain {
             domain: self.clone(),
             send_queue: options.send_queue.clone(),
             recv_queue: options.recv_queue.clone(),
+            _shared_receives: options.shared_receives.clone(),
             max_send_wr: options.capabilities.max_send_wr,
             psn,
         })
+    }
+
+    /// Checks that queues belong to the device and the domain of a new queue pair.
+    pub(crate) fn check_queues(
+        &self,
+        completions: [&CompletionQueue; 2],
+        receives: Option<&SharedReceiveQueue>,
+    ) -> Result<()> {
+        if completions
+            .iter()
+            .any(|queue| !queue.device().is_same(self.device()))
+        {
+            return Err(Error::Foreign(Foreign::CompletionQueue));
+        }
+        if receives.is_some_and(|queue| queue.domain().id() != self.id()) {
+            return Err(Error::Foreign(Foreign::SharedReceiveQueue));
+        }
+        Ok(())
+    }
+
+    /// Checks that the regions of a request belong to this domain.
+    pub(crate) fn check_regions<'a>(
+        &self,
+        mut regions: impl Iterator<Item = &'a MemoryRegion>,
+    ) -> Result<()> {
+        if regions.all(|region| region.domain() == self.id()) {
+            return Ok(());
+        }
+        Err(Error::Foreign(Foreign::MemoryRegion))
     }
 }
 
@@ -199,7 +243,8 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; the request was not posted.
     pub fn post_send(&self, request: SendRequest) -> Result<()> {
-        self.check_domain(request.segments().iter().map(Segment::region))?;
+        self.domain
+            .check_regions(request.segments().iter().map(Segment::region))?;
         self.pair.post_sends(&mut [request]).1
     }
 
@@ -224,7 +269,9 @@ impl QueuePair {
             let mut batch = SmallVec::<[SendRequest; 4]>::new();
             let mut foreign = Ok(());
             for request in requests.by_ref().take(most) {
-                foreign = self.check_domain(request.segments().iter().map(Segment::region));
+                foreign = self
+                    .domain
+                    .check_regions(request.segments().iter().map(Segment::region));
                 if foreign.is_err() {
                     break;
                 }
@@ -248,14 +295,8 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; the request was not posted.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
-        self.check_domain(request.segments.iter().map(Segment::region))?;
+        self.domain
+            .check_regions(request.segments.iter().map(Segment::region))?;
         self.pair.post_recv(request)
-    }
-
-    fn check_domain<'a>(&self, mut regions: impl Iterator<Item = &'a MemoryRegion>) -> Result<()> {
-        if regions.all(|region| region.domain() == self.domain.id()) {
-            return Ok(());
-        }
-        Err(Error::Foreign(Foreign::MemoryRegion))
     }
 }

@@ -4,12 +4,30 @@ use gdr_roce::{AtomicOp, Immediate, Operation, Remote, SendFlags, WrId};
 use smallvec::SmallVec;
 
 use crate::memory_region::Segment;
+use crate::types::UdEndpoint;
 
 /// The bytes of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     Segments(SmallVec<[Segment; 2]>),
     Inline(SmallVec<[u8; 64]>),
+}
+
+impl Data {
+    /// Appends a segment; replaces inline bytes.
+    fn push(&mut self, segment: Segment) {
+        match self {
+            Self::Segments(segments) => segments.push(segment),
+            Self::Inline(_) => *self = Self::Segments(SmallVec::from_iter([segment])),
+        }
+    }
+
+    fn segments(&self) -> &[Segment] {
+        match self {
+            Self::Segments(segments) => segments,
+            Self::Inline(_) => &[],
+        }
+    }
 }
 
 /// A request for the send queue. It is signalled unless [`SendRequest::unsignalled`] is called, and
@@ -72,10 +90,7 @@ impl SendRequest {
 
     /// Appends a segment; replaces inline bytes.
     pub fn segment(mut self, segment: Segment) -> Self {
-        match &mut self.data {
-            Data::Segments(segments) => segments.push(segment),
-            Data::Inline(_) => self.data = Data::Segments(SmallVec::from_iter([segment])),
-        }
+        self.data.push(segment);
         self
     }
 
@@ -105,10 +120,68 @@ impl SendRequest {
     }
 
     pub(crate) fn segments(&self) -> &[Segment] {
-        match &self.data {
-            Data::Segments(segments) => segments,
-            Data::Inline(_) => &[],
+        self.data.segments()
+    }
+}
+
+/// A datagram for the send queue of a [`UdQueuePair`](crate::UdQueuePair). It is signalled unless
+/// [`UdSendRequest::unsignalled`] is called, and has no bytes until [`UdSendRequest::segment`] or
+/// [`UdSendRequest::inline`] is.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct UdSendRequest {
+    pub(crate) id: WrId,
+    pub(crate) to: UdEndpoint,
+    pub(crate) immediate: Option<Immediate>,
+    pub(crate) data: Data,
+    pub(crate) flags: SendFlags,
+}
+
+impl UdSendRequest {
+    /// Sends a message into the next receive of a queue pair.
+    pub fn new(id: WrId, to: UdEndpoint) -> Self {
+        Self {
+            id,
+            to,
+            immediate: None,
+            data: Data::Segments(SmallVec::new()),
+            flags: SendFlags::SIGNALLED,
         }
+    }
+
+    /// Adds an immediate for the completion of the receive.
+    pub fn immediate(mut self, value: Immediate) -> Self {
+        self.immediate = Some(value);
+        self
+    }
+
+    /// Appends a segment; replaces inline bytes.
+    pub fn segment(mut self, segment: Segment) -> Self {
+        self.data.push(segment);
+        self
+    }
+
+    /// Sends a copy of these bytes, made now; they need not be registered. Replaces segments.
+    pub fn inline(mut self, bytes: &[u8]) -> Self {
+        self.data = Data::Inline(SmallVec::from_slice(bytes));
+        self
+    }
+
+    /// Makes a completion only if it fails. Its regions are released when a later request of its queue
+    /// pair completes.
+    pub fn unsignalled(mut self) -> Self {
+        self.flags.remove(SendFlags::SIGNALLED);
+        self
+    }
+
+    /// Marks the receiver's completion as solicited.
+    pub fn solicited(mut self) -> Self {
+        self.flags.insert(SendFlags::SOLICITED);
+        self
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        self.data.segments()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The parameters of a queue pair, and its states.
 
+use crate::error::StateError;
 use crate::ids::Qpn;
 use crate::mtu::Mtu;
 use crate::psn::Psn;
@@ -143,4 +144,15 @@ pub enum State {
     ReadyToSend,
     /// ERR: posted requests are flushed; packets are dropped.
     Error,
+}
+
+impl State {
+    /// Changes the state if it is `from`.
+    pub(crate) fn transition(&mut self, from: Self, to: Self) -> Result<(), StateError> {
+        if *self != from {
+            return Err(StateError { from: *self, to });
+        }
+        *self = to;
+        Ok(())
+    }
 }

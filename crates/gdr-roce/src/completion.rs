@@ -74,10 +74,12 @@ impl WcOpcode {
     }
 }
 
-/// The completion of a request. The requests of one queue complete in the order of posting.
+/// The completion of a request. The requests of one queue complete in the order of posting, except
+/// for those of a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
 ///
 /// Success of a SEND or WRITE means that the peer has acknowledged all of it, success of a READ or
-/// atomic that the result is in local memory, and success of a receive that the message is.
+/// atomic that the result is in local memory, and success of a receive that the message is. Success
+/// of a datagram means only that it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
     /// The identifier of the request.
@@ -94,6 +96,9 @@ pub struct Completion {
     pub solicited: bool,
     /// The queue pair of the request.
     pub qpn: Qpn,
+    /// The queue pair that sent a received datagram. If it is set, `byte_len` includes the
+    /// [`Grh`](crate::wire::Grh) in front of the payload.
+    pub source_qpn: Option<Qpn>,
 }
 
 /// An asynchronous event of a queue pair, as in `enum ibv_event_type`.
@@ -107,6 +112,9 @@ pub enum Event {
     /// `QP_ACCESS_ERR`: the peer sent a request with a wrong key, range or permission; the queue
     /// pair is in ERR.
     AccessViolation,
+    /// `QP_LAST_WQE_REACHED`: a queue pair with a
+    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) is in ERR, and takes no more receives.
+    LastWqeReached,
     /// `QP_FATAL`: this side could not execute a request; the queue pair is in ERR.
     Fatal,
 }

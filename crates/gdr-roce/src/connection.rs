@@ -19,20 +19,24 @@ pub(crate) struct Connection {
 impl Connection {
     /// The headers of a packet to the peer.
     pub(crate) const fn headers(&self, opcode: Opcode, psn: Psn) -> Headers {
-        let bth = Bth {
-            opcode: opcode.byte(),
-            solicited: false,
-            migrated: true,
-            pad: 0,
-            version: 0,
-            partition: PartitionKey::DEFAULT,
-            fecn: false,
-            becn: false,
-            dest_qpn: self.dest_qpn,
-            ack_request: false,
-            psn,
-        };
-        Headers::new(opcode, bth)
+        Headers::new(opcode, bth(opcode, self.dest_qpn, psn))
+    }
+}
+
+/// The base transport header of a packet to `dest_qpn`.
+pub(crate) const fn bth(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Bth {
+    Bth {
+        opcode: opcode.byte(),
+        solicited: false,
+        migrated: true,
+        pad: 0,
+        version: 0,
+        partition: PartitionKey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qpn,
+        ack_request: false,
+        psn,
     }
 }
 

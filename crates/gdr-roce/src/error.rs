@@ -26,6 +26,10 @@ pub enum PostError {
     /// The segments of an atomic request are not eight bytes long.
     #[error("post: an atomic returns 8 bytes, but the segments have {0}; post 8 bytes")]
     AtomicLength(u64),
+    /// The queue pair takes its receives from a
+    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue).
+    #[error("post: the queue pair has no receive queue of its own; post to the shared one")]
+    SharedReceives,
     /// The queue pair is connected with a `max_rd_atomic` of 0.
     #[error("post: no READ or atomic may be outstanding; connect with max_rd_atomic above zero")]
     NoReads,

@@ -31,6 +31,26 @@ impl PartitionKey {
     }
 }
 
+/// A queue key: a datagram is accepted only if it carries the key of the queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Qkey(pub u32);
+
+impl Qkey {
+    /// The bit of a controlled key, which only the operating system may choose.
+    const CONTROLLED: u32 = 1 << 31;
+
+    /// The key that a request with this key sends from a queue pair with the key `own`: if this is
+    /// a controlled one, that of the queue pair (IBTA 10.2.5).
+    #[must_use]
+    pub const fn sent_from(self, own: Self) -> Self {
+        if self.0 & Self::CONTROLLED == 0 {
+            self
+        } else {
+            own
+        }
+    }
+}
+
 /// The local key of a memory region, for work requests of this side. It is never sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Lkey(pub u32);

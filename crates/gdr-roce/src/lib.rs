@@ -1,13 +1,15 @@
-//! RoCEv2 reliable connections in user space, sans-IO: the protocol engine of an RDMA network card
-//! as a state machine.
+//! RoCEv2 reliable connections and datagrams in user space, sans-IO: the protocol engine of an RDMA
+//! network card as a state machine.
 //!
 //! It is fully deterministic and has no sockets, threads, clock or unsafe code. Packets and the time
 //! go in; packets, deadlines, completions and memory accesses come out. It does not implement UDP
-//! (see the soft provider of the `gdr-rdma` crate), connection management, datagram and unreliable
-//! services, shared receive queues, or congestion control.
+//! (see the soft provider of the `gdr-rdma` crate), connection management, unreliable connections,
+//! multicast, or congestion control.
 //!
 //! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with
 //!   segmentation, acknowledgements, retries and NAKs as specified.
+//! - [`UdQueuePair`] sends and receives unreliable datagrams: messages of one packet.
+//! - [`SharedReceiveQueue`] holds the receives of several queue pairs.
 //! - [`Memory`] is the interface to memory regions, which their owner implements. With a wrong key,
 //!   range or permission no byte is copied. [`HeapMemory`] is a simple implementation.
 //! - [`wire`] parses and emits packets, and computes their ICRC.
@@ -78,12 +80,15 @@
 //!
 //! # Guarantees
 //!
+//! Those of a reliable connection:
+//!
 //! - A request that completes with success was executed exactly once and completely; see
 //!   [`Completion`].
-//! - The requests of one queue complete in the order of posting.
+//! - The requests of one queue complete in the order of posting, except for those of a
+//!   [`SharedReceiveQueue`], which complete with the messages that took them.
 //! - A duplicate, late or out-of-order packet changes no memory. The response to a duplicate atomic
 //!   has the original value of its first execution.
-//! - After a failure the queue pair is in ERR, and all posted requests complete with
+//! - After a failure the queue pair is in ERR, and all its posted requests complete with
 //!   [`WcStatus::WrFlushed`]. The response to an invalid request is a NAK with the reason, after the
 //!   responses to the requests before it; the queue pair changes to ERR when that NAK is sent.
 //! - In ERR nothing is sent, and memory is neither read nor written.
@@ -92,6 +97,9 @@
 //! - A request that *failed* may have placed some of its bytes: they are not restored.
 //! - Memory use is bounded: a peer cannot make a queue pair store more than a small multiple of its
 //!   [`Capabilities`] and [`RtrAttributes`].
+//!
+//! Of datagrams only this: a byte of memory is written only in the segments of a receive, by a packet
+//! with the right queue key, and each receive completes at most once.
 //!
 //! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes
 //! A16 and A17 (RoCE).
@@ -106,28 +114,36 @@ mod heap;
 mod ids;
 mod memory;
 mod mtu;
+mod payload;
 mod psn;
 mod queue_pair;
+mod receive_queue;
 mod request;
 mod requester;
 mod responder;
 mod sge;
+mod shared_receive_queue;
 mod statistics;
 mod timer;
+mod ud_queue_pair;
 pub mod wire;
 
 pub use attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
 pub use completion::{Completion, Event, WcOpcode, WcStatus};
 pub use error::{PostError, StateError};
 pub use heap::HeapMemory;
-pub use ids::{Immediate, Key, Lkey, PartitionKey, Qpn, Rkey, WrId};
+pub use ids::{Immediate, Key, Lkey, PartitionKey, Qkey, Qpn, Rkey, WrId};
 pub use memory::{Access, AccessError, AtomicOp, Extent, Memory};
 pub use mtu::Mtu;
 pub use psn::{Msn, PSN_WINDOW, Psn};
 pub use queue_pair::QueuePair;
-pub use request::{Data, Operation, RecvRequest, Remote, Segment, SendFlags, SendRequest};
+pub use request::{
+    Data, Operation, RecvRequest, Remote, Segment, SendFlags, SendRequest, UdSendRequest,
+};
+pub use shared_receive_queue::SharedReceiveQueue;
 pub use statistics::Statistics;
 pub use timer::{AckTimeout, RetryCount, RetryLimit, RnrRetry, RnrTimer, Time};
+pub use ud_queue_pair::{UdQueuePair, UdReceived};
 
 /// The maximum length of a message in bytes. The specification allows twice as much, but with the
 /// smallest MTU that is more packets than [`PSN_WINDOW`] allows.

@@ -10,6 +10,7 @@ use crate::mtu::Mtu;
 use crate::request::{RecvRequest, SendRequest};
 use crate::requester::Requester;
 use crate::responder::{Polled, Responder};
+use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::Statistics;
 use crate::timer::Time;
 use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
@@ -47,6 +48,25 @@ impl QueuePair {
 
     /// Creates a queue pair in RESET.
     pub fn with_config(qpn: Qpn, caps: Capabilities, config: TransportConfig) -> Self {
+        Self::with_receives(qpn, caps, config, None)
+    }
+
+    /// Creates a queue pair in RESET that takes its receives from `shared`.
+    pub fn with_shared_receives(
+        qpn: Qpn,
+        caps: Capabilities,
+        config: TransportConfig,
+        shared: &SharedReceiveQueue,
+    ) -> Self {
+        Self::with_receives(qpn, caps, config, Some(shared.clone()))
+    }
+
+    fn with_receives(
+        qpn: Qpn,
+        caps: Capabilities,
+        config: TransportConfig,
+        shared: Option<SharedReceiveQueue>,
+    ) -> Self {
         Self {
             caps,
             config,
@@ -57,7 +77,7 @@ impl QueuePair {
                 mtu: Mtu::B256,
             },
             requester: Requester::new(qpn, config),
-            responder: Responder::new(qpn, &config),
+            responder: Responder::new(qpn, &config, shared),
             notifications: Notifications::default(),
             request_next: false,
             established: false,
@@ -91,9 +111,16 @@ impl QueuePair {
     ///
     /// [`StateError`] if the state is not RESET.
     pub fn to_init(&mut self, access: Access) -> Result<(), StateError> {
-        self.transition(State::Reset, State::Init)?;
+        self.state.transition(State::Reset, State::Init)?;
         self.responder.set_access(access);
         Ok(())
+    }
+
+    /// Changes what the peer is allowed, in any state. RESET allows nothing.
+    pub fn set_access(&mut self, access: Access) {
+        if self.state != State::Reset {
+            self.responder.set_access(access);
+        }
     }
 
     /// Changes the state from INIT to RTR, in which requests of the peer are served.
@@ -102,7 +129,7 @@ impl QueuePair {
     ///
     /// [`StateError`] if the state is not INIT.
     pub fn to_rtr(&mut self, attributes: &RtrAttributes) -> Result<(), StateError> {
-        self.transition(State::Init, State::ReadyToReceive)?;
+        self.state.transition(State::Init, State::ReadyToReceive)?;
         self.connection.dest_qpn = attributes.dest_qpn;
         self.connection.mtu = attributes.path_mtu;
         self.responder.connect(attributes);
@@ -115,7 +142,8 @@ impl QueuePair {
     ///
     /// [`StateError`] if the state is not RTR.
     pub fn to_rts(&mut self, attributes: &RtsAttributes) -> Result<(), StateError> {
-        self.transition(State::ReadyToReceive, State::ReadyToSend)?;
+        self.state
+            .transition(State::ReadyToReceive, State::ReadyToSend)?;
         self.requester.connect(attributes);
         Ok(())
     }
@@ -130,27 +158,24 @@ impl QueuePair {
         self.state = State::Error;
         self.requester.flush(&mut self.notifications);
         self.responder.flush(&mut self.notifications);
+        if self.responder.shared_receives().is_some() {
+            self.notifications.events.push_back(Event::LastWqeReached);
+        }
     }
 
     /// Changes the state to RESET, from any state. Posted requests are discarded without a
-    /// completion. Earlier completions and events can still be polled.
+    /// completion; a receive of a shared queue is put back there. Earlier completions and events can
+    /// still be polled.
     pub fn to_reset(&mut self) {
         let notifications = std::mem::take(&mut self.notifications);
+        let shared = self.responder.shared_receives().cloned();
+        if shared.is_some() {
+            self.responder.put_back();
+        }
         *self = Self {
             notifications,
-            ..Self::with_config(self.connection.qpn, self.caps, self.config)
+            ..Self::with_receives(self.connection.qpn, self.caps, self.config, shared)
         };
-    }
-
-    fn transition(&mut self, from: State, to: State) -> Result<(), StateError> {
-        if self.state != from {
-            return Err(StateError {
-                from: self.state,
-                to,
-            });
-        }
-        self.state = to;
-        Ok(())
     }
 
     /// Posts a request to the send queue. In ERR it is flushed immediately.
@@ -176,7 +201,8 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// See [`PostError`]; in RESET, [`PostError::State`].
+    /// See [`PostError`]; in RESET, [`PostError::State`]; with a shared receive queue,
+    /// [`PostError::SharedReceives`].
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         if self.state == State::Reset {
             return Err(PostError::State(self.state));
@@ -201,7 +227,7 @@ impl QueuePair {
             return;
         }
         // Congestion control is not implemented: the window limits the outstanding packets.
-        if opcode == Opcode::CongestionNotification {
+        if opcode == Opcode::CongestionNotification || opcode.is_datagram() {
             return;
         }
         let (connection, notifications) = (&self.connection, &mut self.notifications);

@@ -1,6 +1,6 @@
 //! Work requests.
 
-use crate::ids::{Immediate, Lkey, Rkey, WrId};
+use crate::ids::{Immediate, Lkey, Qkey, Qpn, Rkey, WrId};
 use crate::memory::AtomicOp;
 
 /// A range of local memory, as `struct ibv_sge`.
@@ -86,6 +86,26 @@ pub struct SendRequest<'a> {
     /// The source of a SEND or WRITE, the destination of a READ or atomic.
     pub data: Data<'a>,
     /// The flags.
+    pub flags: SendFlags,
+}
+
+/// A datagram for the send queue of a [`UdQueuePair`](crate::UdQueuePair). `A` is the type of its
+/// addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdSendRequest<'a, A> {
+    /// Returned in the completion.
+    pub id: WrId,
+    /// Where to send it (the address handle).
+    pub to: A,
+    /// The queue pair that receives it.
+    pub dest_qpn: Qpn,
+    /// The queue key to send. If its highest bit is set, that of the queue pair is sent.
+    pub qkey: Qkey,
+    /// Delivered in the completion of the receive.
+    pub immediate: Option<Immediate>,
+    /// The message, at most the path MTU.
+    pub data: Data<'a>,
+    /// The flags; [`FENCE`](SendFlags::FENCE) means nothing here.
     pub flags: SendFlags,
 }
 

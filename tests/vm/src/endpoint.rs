@@ -104,6 +104,8 @@ pub struct Completion {
     pub bytes: u32,
     /// The immediate data of the message.
     pub immediate: Option<u32>,
+    /// The queue pair that sent a datagram.
+    pub source_qpn: Option<u32>,
 }
 
 /// One side of a connection: a queue pair, its completion queue, and a memory region with all access

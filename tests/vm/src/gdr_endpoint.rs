@@ -153,6 +153,7 @@ impl Endpoint for GdrEndpoint {
             status,
             bytes: completion.byte_len,
             immediate: completion.immediate.map(|value| value.0),
+            source_qpn: completion.source_qpn.map(Qpn::get),
         })
     }
 }

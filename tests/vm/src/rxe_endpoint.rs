@@ -1,7 +1,8 @@
 //! An endpoint by rxe, through libibverbs and the declarations of gdr-verbs-sys only.
 
-use std::ffi::{CStr, c_int};
-use std::mem::MaybeUninit;
+use std::ffi::{CStr, c_int, c_void};
+use std::marker::PhantomData;
+use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -11,7 +12,7 @@ use std::thread;
 use anyhow::Context;
 use gdr_rdma::{AtomicOp, Deadline};
 use gdr_verbs_sys::{
-    Errno, VerbError, Verbs, ibv_access_flags, ibv_ah_attr, ibv_context, ibv_cq, ibv_gid,
+    Errno, VerbError, Verbs, ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_gid,
     ibv_gid_entry, ibv_gid_type, ibv_global_route, ibv_mr, ibv_mtu, ibv_pd, ibv_poll_cq,
     ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
@@ -148,6 +149,13 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// The service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Service {
+    Connection,
+    Datagrams,
+}
+
 /// A queue pair of rxe with its completion queue and memory.
 #[derive(Debug)]
 pub struct RxeEndpoint {
@@ -178,6 +186,45 @@ impl RxeEndpoint {
         backing: Backing,
         len: usize,
     ) -> anyhow::Result<Self> {
+        Self::of_service(Service::Connection, device, ip, backing, len)
+    }
+
+    /// Creates a queue pair for datagrams with this queue key, in RTS, and `len` bytes of memory.
+    ///
+    /// # Errors
+    /// Those of libibverbs.
+    pub fn datagrams(
+        device: &Arc<Device>,
+        ip: IpAddr,
+        qkey: u32,
+        len: usize,
+    ) -> anyhow::Result<Self> {
+        let end = Self::of_service(Service::Datagrams, device, ip, Backing::Anonymous, len)?;
+        let mut init = attributes(ibv_qp_state::IBV_QPS_INIT);
+        init.port_num = PORT;
+        init.qkey = qkey;
+        end.modify(
+            &mut init,
+            &[
+                ibv_qp_attr_mask::IBV_QP_PKEY_INDEX,
+                ibv_qp_attr_mask::IBV_QP_PORT,
+                ibv_qp_attr_mask::IBV_QP_QKEY,
+            ],
+        )?;
+        end.modify(&mut attributes(ibv_qp_state::IBV_QPS_RTR), &[])?;
+        let mut rts = attributes(ibv_qp_state::IBV_QPS_RTS);
+        rts.sq_psn = FIRST_PSN;
+        end.modify(&mut rts, &[ibv_qp_attr_mask::IBV_QP_SQ_PSN])?;
+        Ok(end)
+    }
+
+    fn of_service(
+        service: Service,
+        device: &Arc<Device>,
+        ip: IpAddr,
+        backing: Backing,
+        len: usize,
+    ) -> anyhow::Result<Self> {
         let verbs = device.verbs;
         let context = device.context.as_ptr();
         let memory = Memory::new(backing, len)?;
@@ -198,7 +245,10 @@ impl RxeEndpoint {
                     max_recv_sge: 1,
                     max_inline_data: 0,
                 },
-                qp_type: ibv_qp_type::IBV_QPT_RC,
+                qp_type: match service {
+                    Service::Connection => ibv_qp_type::IBV_QPT_RC,
+                    Service::Datagrams => ibv_qp_type::IBV_QPT_UD,
+                },
                 ..MaybeUninit::zeroed().assume_init()
             };
             let qp = verbs.ibv_create_qp(pd.as_ptr(), &mut attr)?;
@@ -212,6 +262,9 @@ impl RxeEndpoint {
                 ip,
                 peer: None,
             };
+            if service == Service::Datagrams {
+                return Ok(end);
+            }
             let mut init = attributes(ibv_qp_state::IBV_QPS_INIT);
             init.port_num = PORT;
             init.qp_access_flags = every_access().0;
@@ -243,21 +296,7 @@ impl RxeEndpoint {
         rtr.rq_psn = peer.psn;
         rtr.max_dest_rd_atomic = 16;
         rtr.min_rnr_timer = 12;
-        rtr.ah_attr = ibv_ah_attr {
-            grh: ibv_global_route {
-                dgid: ibv_gid { raw: gid(peer.ip) },
-                flow_label: 0,
-                sgid_index: self.device.gid_index(self.ip)?,
-                hop_limit: 64,
-                traffic_class: 0,
-            },
-            is_global: 1,
-            port_num: PORT,
-            dlid: 0,
-            sl: 0,
-            src_path_bits: 0,
-            static_rate: 0,
-        };
+        rtr.ah_attr = self.address(peer.ip)?;
         self.modify(
             &mut rtr,
             &[
@@ -289,6 +328,73 @@ impl RxeEndpoint {
         Ok(())
     }
 
+    /// The address of a peer.
+    fn address(&self, peer: IpAddr) -> anyhow::Result<ibv_ah_attr> {
+        Ok(ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: gid(peer) },
+                flow_label: 0,
+                sgid_index: self.device.gid_index(self.ip)?,
+                hop_limit: 64,
+                traffic_class: 0,
+            },
+            is_global: 1,
+            port_num: PORT,
+            dlid: 0,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+        })
+    }
+
+    /// Creates an address handle of a peer.
+    ///
+    /// # Errors
+    /// Those of libibverbs.
+    pub fn address_handle(&self, peer: IpAddr) -> anyhow::Result<AddressHandle<'_>> {
+        let functions = AhFunctions::load()?;
+        let mut address = self.address(peer)?;
+        // SAFETY: the protection domain is alive, and the attributes are readable.
+        let handle = unsafe { (functions.create)(self.pd.as_ptr(), &mut address) };
+        Ok(AddressHandle {
+            handle: NonNull::new(handle).context("ibv_create_ah failed")?,
+            destroy: functions.destroy,
+            endpoint: PhantomData,
+        })
+    }
+
+    /// Sends `len` bytes at `at` to the queue pair `qpn` for datagrams at an address, signalled. The
+    /// address handle must live until the completion: rxe looks it up when it sends.
+    ///
+    /// # Errors
+    /// Those of libibverbs.
+    pub fn send_datagram(
+        &self,
+        id: u64,
+        (at, len): (u64, u32),
+        (to, qpn, qkey): (&AddressHandle<'_>, u32, u32),
+        immediate: Option<u32>,
+    ) -> anyhow::Result<()> {
+        // SAFETY: the fields are numbers, nullable pointers, and unions of them.
+        let mut request: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut segment = self.segment(at, len);
+        request.wr_id = id;
+        request.sg_list = &mut segment;
+        request.num_sge = 1;
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        request.opcode = match immediate {
+            Some(_) => ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            None => ibv_wr_opcode::IBV_WR_SEND,
+        };
+        request.__bindgen_anon_1.imm_data = immediate.unwrap_or(0).to_be();
+        request.wr.ud.ah = to.handle.as_ptr();
+        request.wr.ud.remote_qpn = qpn;
+        request.wr.ud.remote_qkey = qkey;
+        // SAFETY: the queue pair and the handle are valid; the memory outlives the queue pair.
+        let posted = unsafe { ibv_post_send(self.qp.as_ptr(), &mut request) };
+        Ok(posted.map_err(|error| error.error)?)
+    }
+
     fn segment(&self, at: u64, len: u32) -> ibv_sge {
         ibv_sge {
             addr: self.memory.at(at, len as usize).addr() as u64,
@@ -296,6 +402,55 @@ impl RxeEndpoint {
             // SAFETY: the region is alive.
             lkey: unsafe { self.mr.as_ref() }.lkey,
         }
+    }
+}
+
+/// The address of a peer (`struct ibv_ah`).
+#[derive(Debug)]
+pub struct AddressHandle<'a> {
+    handle: NonNull<ibv_ah>,
+    destroy: DestroyAh,
+    /// It belongs to the endpoint's protection domain.
+    endpoint: PhantomData<&'a RxeEndpoint>,
+}
+
+impl Drop for AddressHandle<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is valid, and not used again.
+        let status = unsafe { (self.destroy)(self.handle.as_ptr()) };
+        if status != 0 {
+            eprintln!("ibv_destroy_ah: {status}");
+        }
+    }
+}
+
+type CreateAh = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+type DestroyAh = unsafe extern "C" fn(*mut ibv_ah) -> c_int;
+
+/// The functions of libibverbs for address handles, which gdr-verbs-sys does not declare.
+struct AhFunctions {
+    create: CreateAh,
+    destroy: DestroyAh,
+}
+
+impl AhFunctions {
+    fn load() -> anyhow::Result<Self> {
+        // SAFETY: the name is a C string, and the library was loaded before.
+        let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
+        anyhow::ensure!(!library.is_null(), "no libibverbs.so.1");
+        let symbol = |name: &CStr| {
+            // SAFETY: the library is never closed.
+            let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
+            NonNull::new(symbol).with_context(|| format!("no {name:?} in libibverbs"))
+        };
+        let (create, destroy) = (symbol(c"ibv_create_ah")?, symbol(c"ibv_destroy_ah")?);
+        // SAFETY: the functions have these types in infiniband/verbs.h.
+        Ok(unsafe {
+            Self {
+                create: mem::transmute::<*mut c_void, CreateAh>(create.as_ptr()),
+                destroy: mem::transmute::<*mut c_void, DestroyAh>(destroy.as_ptr()),
+            }
+        })
     }
 }
 
@@ -457,6 +612,8 @@ impl Endpoint for RxeEndpoint {
                     status,
                     bytes: wc.byte_len,
                     immediate,
+                    source_qpn: (wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0)
+                        .then_some(wc.src_qp),
                 });
             }
             if deadline.has_passed() {

@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 
 use super::archive::{Archive, Kind};
 use super::modules;
-use super::packages::Apt;
 use super::qemu::{Qemu, works};
+use crate::packages::{Apt, once};
 use crate::results::Unavailable;
 use crate::workspace::target;
 
@@ -63,22 +63,6 @@ pub(crate) struct Guest {
     /// The initramfs without the programs to run.
     pub(crate) base: PathBuf,
     pub(crate) version: String,
-}
-
-/// Returns the folder for downloads: `GDR_VM_CACHE`, else the user's cache folder, else one in
-/// cargo's target folder.
-pub(crate) fn cache() -> PathBuf {
-    let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(own) = folder("GDR_VM_CACHE") {
-        return own.into();
-    }
-    if let Some(user) = folder("XDG_CACHE_HOME") {
-        return Path::new(&user).join("gdr-vm");
-    }
-    match folder("HOME") {
-        Some(home) => Path::new(&home).join(".cache/gdr-vm"),
-        None => target().join("vm-cache"),
-    }
 }
 
 /// Returns the folder for the files of one run. Cargo builds the guest's programs into `vm` beside
@@ -159,29 +143,6 @@ fn kernel_package(apt: &Apt) -> anyhow::Result<String> {
     }
     let names = KERNELS.join(" or ");
     Err(Unavailable::new(format!("apt's sources have no {names} (no network?)")).into())
-}
-
-/// Fills `folder` by `make` unless it was filled by the same recipe. It appears by a rename, so it
-/// is never incomplete.
-fn once(
-    folder: &Path,
-    recipe: &str,
-    make: impl FnOnce(&Path) -> anyhow::Result<()>,
-) -> anyhow::Result<PathBuf> {
-    let written = folder.join("recipe");
-    if fs::read_to_string(&written).unwrap_or_default() != recipe {
-        let partial = folder.with_extension("partial");
-        for old in [folder, &partial] {
-            if old.exists() {
-                fs::remove_dir_all(old).with_context(|| old.display().to_string())?;
-            }
-        }
-        fs::create_dir_all(&partial).with_context(|| partial.display().to_string())?;
-        make(&partial)?;
-        fs::write(partial.join("recipe"), recipe)?;
-        fs::rename(&partial, folder).with_context(|| folder.display().to_string())?;
-    }
-    Ok(folder.to_owned())
 }
 
 fn write_base(root: &Path, version: &str, to: &Path) -> anyhow::Result<()> {

@@ -6,7 +6,6 @@
 mod archive;
 mod guest;
 mod modules;
-mod packages;
 mod programs;
 mod qemu;
 
@@ -22,6 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use self::guest::Guest;
 use self::programs::Program;
 use self::qemu::{Accelerator, Boot, Machine, NoLine, Qemu, TCG_BOOTS};
+use crate::packages;
 use crate::results::{Outcome, Results, Unavailable, test_line};
 
 /// Which tests to run in the guest, and for how long.
@@ -125,7 +125,7 @@ fn prepare() -> anyhow::Result<(Qemu, Guest)> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Unavailable::new("the guest needs an x86-64 host").into());
     }
-    let cache = guest::cache();
+    let cache = packages::cache();
     fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     let lock = File::create(cache.join("lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
@@ -149,7 +149,7 @@ fn start(
         .open("/dev/kvm")
         .is_ok();
     // A host whose KVM cannot run this kernel is not tried again.
-    let no_kvm = guest::cache().join("kvm-does-not-work");
+    let no_kvm = packages::cache().join("kvm-does-not-work");
     let kvm = (try_kvm && !no_kvm.exists()).then_some(Accelerator::Kvm);
     let tcg = [Accelerator::Tcg; TCG_BOOTS];
     let initrd = folder.join("initrd");

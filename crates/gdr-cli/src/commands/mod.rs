@@ -19,6 +19,7 @@ mod measurement;
 pub(crate) mod nics;
 pub(crate) mod peermem;
 pub(crate) mod pplat;
+pub(crate) mod run_program;
 pub(crate) mod sanity;
 mod sheet;
 pub(crate) mod topo;

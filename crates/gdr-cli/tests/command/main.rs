@@ -8,6 +8,7 @@ mod doctor;
 mod documents;
 mod gdrcopy;
 mod loopback;
+mod run;
 mod shape;
 mod simulation;
 mod snapshots;
@@ -110,7 +111,7 @@ fn running_text_fits_100_columns() {
 #[test]
 fn every_help_has_examples_and_the_exit_status() {
     for subcommand in [
-        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "info",
+        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "info", "run",
     ] {
         for help in ["-h", "--help"] {
             let output = gdr([subcommand, help]);

@@ -1,6 +1,7 @@
 //! Errors.
 
 mod handshake;
+mod port_sharing;
 mod verbs;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use gdr_roce::{PostError, StateError, WcStatus};
 
 pub use self::handshake::{HandshakeError, HandshakeStep};
+pub use self::port_sharing::PortSharingError;
 pub use self::verbs::{FlushError, LoopbackError, VerbsError};
 pub(crate) use self::verbs::{dma_buf_hint, peer_memory_hint};
 
@@ -58,6 +60,9 @@ pub enum Error {
     /// Objects of two devices or protection domains in one call.
     #[error("{0}")]
     Foreign(Foreign),
+    /// Something that the provider of a device does not offer.
+    #[error("the verbs provider offers no {0}; use a device of the soft provider")]
+    NotOffered(Feature),
     /// A wait reached its deadline.
     #[error("{_0} before the deadline; {}", _0.remedy())]
     Deadline(Awaited),
@@ -79,13 +84,24 @@ pub enum Error {
     /// The UDP port is in use.
     #[error(
         "binding UDP {address} failed: the port is in use, by another engine at this address (use \
-         another one; a host has 127.0.0.2 and so on), or by Linux's rxe, which takes it at \
-         every address (`rdma link` shows it; remove its links, or use a network namespace)"
+         another one; a host has 127.0.0.2 and so on; or let both share the port), or by Linux's \
+         rxe, which takes it at every address (`rdma link` shows it; remove its links, or use a \
+         network namespace)"
     )]
     PortInUse {
         address: SocketAddr,
         source: io::Error,
     },
+    /// The UDP port cannot be shared with other devices.
+    #[error("UDP {address} cannot be shared: {reason}")]
+    PortSharing {
+        address: SocketAddr,
+        #[source]
+        reason: PortSharingError,
+    },
+    /// A device has as many queue pairs as there are numbers.
+    #[error("a device has at most {most} queue pairs; destroy one, or open another device")]
+    TooManyQueuePairs { most: usize },
     /// This user may not use the UDP port.
     #[error(
         "binding UDP {address} failed: {source}; ports below 1024 \
@@ -209,6 +225,8 @@ pub enum Error {
 pub enum Foreign {
     /// A completion queue of another device.
     CompletionQueue,
+    /// A shared receive queue of another protection domain.
+    SharedReceiveQueue,
     /// A memory region of another protection domain.
     MemoryRegion,
 }
@@ -219,10 +237,33 @@ impl fmt::Display for Foreign {
             Self::CompletionQueue => {
                 "a completion queue belongs to another device; use one of the same device"
             }
+            Self::SharedReceiveQueue => {
+                "a shared receive queue belongs to another protection domain; use one of the same \
+                 protection domain"
+            }
             Self::MemoryRegion => {
                 "a memory region belongs to another protection domain; use one of the same \
                  protection domain"
             }
+        })
+    }
+}
+
+/// What only some providers offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Receive queues that several queue pairs share.
+    SharedReceiveQueues,
+    /// Queue pairs for unreliable datagrams.
+    Datagrams,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SharedReceiveQueues => "shared receive queues",
+            Self::Datagrams => "queue pairs for datagrams",
         })
     }
 }
@@ -292,6 +333,17 @@ fn unreachable_hint(source: &io::Error) -> Option<&'static str> {
 }
 
 impl Error {
+    /// The error of a UDP socket that cannot be bound.
+    pub(crate) fn binding(address: SocketAddr, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::PortInUse { address, source },
+            io::ErrorKind::AddrNotAvailable => Self::AddressNotLocal { address, source },
+            io::ErrorKind::PermissionDenied => Self::PortDenied { address, source },
+            _ => Self::os("binding a UDP socket", source),
+        }
+    }
+
     pub(crate) fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Os {
             call,

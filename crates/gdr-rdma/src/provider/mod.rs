@@ -19,17 +19,17 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use gdr_roce::{Access, Capabilities, Completion, Mtu, Psn, Qpn, State};
+use gdr_roce::{Access, Capabilities, Completion, Mtu, Psn, Qkey, Qpn, State};
 
 pub(crate) use self::flush_list::{FlushList, RdmaWriteFlush};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, Feature, Result};
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
 use crate::types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, DomainId, Endpoint, Integrity, Lid,
-    Provider, SourcePort,
+    Provider, SourcePort, SrqNumber,
 };
-use crate::work_request::{RecvRequest, SendRequest};
+use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
 
 /// A device.
 pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
@@ -116,15 +116,77 @@ pub(crate) trait DomainOps: Debug + Send + Sync {
         self: Arc<Self>,
         init: &QueuePairInit<'_>,
     ) -> Result<Box<dyn QueuePairOps>>;
+
+    /// Creates a shared receive queue of `max_wr` requests.
+    fn create_shared_receive_queue(
+        self: Arc<Self>,
+        _max_wr: u32,
+    ) -> Result<Arc<dyn SharedReceiveQueueOps>> {
+        Err(Error::NotOffered(Feature::SharedReceiveQueues))
+    }
+
+    /// Creates a queue pair for datagrams, in INIT.
+    fn create_ud_queue_pair(
+        self: Arc<Self>,
+        _init: &UdQueuePairInit<'_>,
+    ) -> Result<Box<dyn UdQueuePairOps>> {
+        Err(Error::NotOffered(Feature::Datagrams))
+    }
 }
 
 /// How to create a queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePairInit<'a> {
+    pub(crate) queues: &'a QueuesInit<'a>,
+    pub(crate) access: Access,
+}
+
+/// How to create a queue pair for datagrams.
+#[derive(Debug)]
+pub(crate) struct UdQueuePairInit<'a> {
+    pub(crate) queues: &'a QueuesInit<'a>,
+    pub(crate) qkey: Qkey,
+    /// The length of the longest message.
+    pub(crate) mtu: Mtu,
+}
+
+/// The queues of a queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuesInit<'a> {
     pub(crate) send_queue: &'a Arc<dyn CompletionQueueOps>,
     pub(crate) recv_queue: &'a Arc<dyn CompletionQueueOps>,
+    pub(crate) shared_receives: Option<&'a Arc<dyn SharedReceiveQueueOps>>,
     pub(crate) capabilities: Capabilities,
-    pub(crate) access: Access,
+}
+
+/// A shared receive queue. It is destroyed with the last handle, or the last queue pair that uses
+/// it.
+pub(crate) trait SharedReceiveQueueOps: Any + Debug + Send + Sync {
+    fn number(&self) -> SrqNumber;
+
+    fn post_recv(&self, request: RecvRequest) -> Result<()>;
+
+    fn arm_limit(&self, limit: u32) -> Result<()>;
+
+    fn limit(&self) -> u32;
+}
+
+/// A queue pair for datagrams. Dropping it destroys it.
+pub(crate) trait UdQueuePairOps: Debug + Send + Sync {
+    fn qpn(&self) -> Qpn;
+
+    fn state(&self) -> State;
+
+    fn to_rtr(&self) -> Result<()>;
+
+    fn to_rts(&self, sq_psn: Psn) -> Result<()>;
+
+    fn to_error(&self);
+
+    /// As [`QueuePairOps::post_sends`].
+    fn post_sends(&self, requests: &mut [UdSendRequest]) -> (usize, Result<()>);
+
+    fn post_recv(&self, request: RecvRequest) -> Result<()>;
 }
 
 /// A completion queue.

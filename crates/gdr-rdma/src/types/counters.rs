@@ -9,7 +9,7 @@ pub struct Counters {
     pub packets_sent: u64,
     /// Received from the kernel, valid or not.
     pub packets_received: u64,
-    /// Datagrams that are not packets of a reliable connection.
+    /// Datagrams that are not packets of RoCEv2's reliable connections or datagrams.
     pub malformed: u64,
     /// From the peer of a queue pair, but with a wrong ICRC.
     pub icrc_mismatches: u64,
@@ -17,6 +17,10 @@ pub struct Counters {
     pub unknown_queue_pair: u64,
     /// For a queue pair whose peer has another address or port.
     pub strangers: u64,
+    /// For a queue pair for datagrams, with another queue key than its own.
+    pub wrong_qkey: u64,
+    /// For a queue pair for datagrams, and dropped because no receive was posted.
+    pub no_receive: u64,
     /// Dropped by the kernel at the UDP socket: from an address that is not a peer's, or because the
     /// receive buffer was full (`SO_MEMINFO`).
     pub kernel_drops: u64,

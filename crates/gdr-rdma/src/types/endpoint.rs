@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use gdr_roce::{Psn, Qpn};
+use gdr_roce::{Psn, Qkey, Qpn};
 
 use super::Lid;
 
@@ -19,6 +19,18 @@ pub struct Endpoint {
     pub lid: Option<Lid>,
     /// The UDP port from which it sends.
     pub source_port: SourcePort,
+}
+
+/// What must be known to send to a queue pair for datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UdEndpoint {
+    /// The address at which its device receives.
+    pub address: SocketAddr,
+    /// The number of the queue pair.
+    pub qpn: Qpn,
+    /// The queue key that it accepts. In a request, a key whose highest bit is set stands for that of
+    /// the sending queue pair.
+    pub qkey: Qkey,
 }
 
 /// The UDP port from which an [`Endpoint`] sends.

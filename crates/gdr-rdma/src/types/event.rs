@@ -2,6 +2,8 @@
 
 use gdr_roce::{Event, Qpn};
 
+use super::SrqNumber;
+
 /// An event of a device or a queue pair that does not belong to a single request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -12,6 +14,12 @@ pub enum AsyncEvent {
         qpn: Qpn,
         /// The event.
         event: Event,
+    },
+    /// A shared receive queue has fewer requests than its armed limit
+    /// (`IBV_EVENT_SRQ_LIMIT_REACHED`).
+    SharedReceiveQueueLimit {
+        /// The number of the queue.
+        srq: SrqNumber,
     },
     /// A completion queue had no room for a completion (`IBV_EVENT_CQ_ERR`). Every queue pair that
     /// loses a completion goes to ERR; the event is raised only for the first.

@@ -15,18 +15,18 @@ mod soft_options;
 mod verbs_options;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use self::connection_options::ConnectionOptions;
 pub use self::counters::Counters;
-pub use self::endpoint::{Endpoint, SourcePort};
+pub use self::endpoint::{Endpoint, SourcePort, UdEndpoint};
 pub use self::event::AsyncEvent;
 pub use self::flush_policy::FlushPolicy;
 pub use self::gid::{ChosenGid, GidEntry, GidType, NoGid, choose as choose_gid};
 pub use self::lid::Lid;
 pub use self::link_layer::LinkLayer;
 pub use self::peer_text::PeerText;
-pub use self::soft_options::SoftOptions;
+pub use self::soft_options::{PortUse, SoftOptions};
 pub use self::verbs_options::VerbsOptions;
 
 /// What moves the bytes.
@@ -123,5 +123,22 @@ impl DomainId {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Identifies a shared receive queue within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SrqNumber(u32);
+
+impl SrqNumber {
+    /// Returns a number that no other of this process's last 2^32 queues has.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
     }
 }

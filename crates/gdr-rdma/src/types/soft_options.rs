@@ -10,7 +10,9 @@ use gdr_roce::wire::UDP_PORT;
 #[must_use]
 pub struct SoftOptions {
     pub(crate) address: SocketAddr,
+    pub(crate) port_use: PortUse,
     pub(crate) busy_poll: Duration,
+    pub(crate) loop_polls: u64,
     pub(crate) receive_buffer: usize,
 }
 
@@ -19,7 +21,9 @@ impl SoftOptions {
     pub const fn new(address: IpAddr) -> Self {
         Self {
             address: SocketAddr::new(address, UDP_PORT),
+            port_use: PortUse::Exclusive,
             busy_poll: Duration::from_micros(50),
+            loop_polls: 16,
             receive_buffer: 8 << 20,
         }
     }
@@ -31,12 +35,27 @@ impl SoftOptions {
         self
     }
 
+    /// Sets whether other devices, also of other processes, may use the same address and port. All of
+    /// them open it with [`PortUse::Shared`].
+    pub const fn port_use(mut self, port_use: PortUse) -> Self {
+        self.port_use = port_use;
+        self
+    }
+
     /// Sets how long threads that wait, the progress thread and those in
     /// [`CompletionQueue::wait`](crate::CompletionQueue::wait), poll after the last packet before
     /// they sleep; 50 us by default. A longer time lowers latency (a wake-up takes some
     /// microseconds) and uses more CPU time.
     pub const fn busy_poll(mut self, busy_poll: Duration) -> Self {
         self.busy_poll = busy_poll;
+        self
+    }
+
+    /// Sets how many polls within 250 us make the progress thread leave the engine to the program; 16
+    /// by default. A program that posts often, and waits for bytes in memory instead of completions,
+    /// needs that thread, so for programs of any kind more are better.
+    pub const fn loop_polls(mut self, polls: u64) -> Self {
+        self.loop_polls = polls;
         self
     }
 
@@ -53,4 +72,23 @@ impl Default for SoftOptions {
     fn default() -> Self {
         Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
+}
+
+/// Whether other devices of this host use the UDP port of a soft device at the same address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PortUse {
+    /// No other device does.
+    #[default]
+    Exclusive,
+    /// Up to 64 devices do, in one or more processes of one user, all of which open it with this.
+    ///
+    /// The kernel passes a datagram to the device that owns the number of the queue pair: the upper
+    /// 6 of its 24 bits are the device's slot in the group. Devices come and go without effect on
+    /// the others, also if their process is killed. Each shared device holds 64 descriptors and one
+    /// more thread, which is idle.
+    ///
+    /// A datagram whose queue pair belongs to another device is dropped and counted, and its sender
+    /// retries. That happens if a network interface merges datagrams for several devices (GRO).
+    Shared,
 }

@@ -2,7 +2,10 @@
 
 use std::ptr;
 
-use gdr_rdma::{Counters, Device, RecvRequest, SendRequest, State, WrId};
+use gdr_rdma::{
+    Counters, Device, Qkey, RecvRequest, SendRequest, State, UdQueuePairOptions, UdSendRequest,
+    WrId,
+};
 
 use crate::fixture::*;
 use crate::forked_child::{check, in_child, refused};
@@ -51,6 +54,47 @@ fn a_child_is_refused_everything_and_its_drops_change_nothing() {
     assert_eq!([a.pair.state(), b.pair.state()], [State::ReadyToSend; 2]);
     a.pair.post_send(write()).unwrap();
     a.done();
+}
+
+#[test]
+fn a_child_is_refused_datagrams_and_shared_receives_and_its_drops_change_nothing() {
+    let Some(a) = Side::new(FIRST) else { return };
+    let shared = a.domain.shared_receive_queue(4).unwrap();
+    let options = UdQueuePairOptions::new(&a.queue, Qkey(1)).shared_receive_queue(&shared);
+    let pair = a.domain.ud_queue_pair(&options).unwrap();
+    pair.to_rtr().unwrap();
+    pair.to_rts().unwrap();
+    let target = a.memory(64);
+    let receive = |id| {
+        let segment = target.segment(0, 64).unwrap();
+        RecvRequest::new(WrId(id)).segment(segment)
+    };
+    let send = || UdSendRequest::new(WrId(9), pair.endpoint()).inline(b"hello");
+    shared.post_recv(receive(1)).unwrap();
+    shared.arm_limit(1).unwrap();
+    in_child(|| {
+        refused(shared.post_recv(receive(2)), "post_recv of a shared queue")?;
+        refused(shared.arm_limit(3), "arm_limit")?;
+        check(shared.limit() == 0, "limit")?;
+        refused(pair.post_send(send()), "post_send")?;
+        refused(pair.post_recv(RecvRequest::new(WrId(2))), "post_recv")?;
+        refused(pair.to_rts(), "to_rts")?;
+        refused(a.domain.shared_receive_queue(4), "shared_receive_queue")?;
+        refused(a.domain.ud_queue_pair(&options), "ud_queue_pair")?;
+        pair.to_error();
+        check(pair.state() == State::Error, "state")?;
+        // SAFETY: the child leaves by `_exit` and uses none of them again.
+        unsafe {
+            ptr::drop_in_place(ptr::from_ref(&pair).cast_mut());
+            ptr::drop_in_place(ptr::from_ref(&shared).cast_mut());
+        }
+        Ok(())
+    });
+    assert_eq!(shared.limit(), 1);
+    pair.post_send(send()).unwrap();
+    let mut ended = [a.done().id, a.done().id];
+    ended.sort_unstable();
+    assert_eq!(ended, [WrId(1), WrId(9)]);
 }
 
 #[test]

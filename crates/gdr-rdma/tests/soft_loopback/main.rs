@@ -7,6 +7,7 @@
 )]
 
 mod checksum;
+mod datagrams;
 mod engine;
 mod failures;
 mod fixture;
@@ -17,4 +18,6 @@ mod gpu;
 mod operations;
 mod ownership;
 mod posting;
+mod raw;
+mod shared_receives;
 mod strangers;

@@ -158,7 +158,7 @@ impl Requester {
         if !in_order || !granted || bytes.len() != expected as usize {
             return self.fail(WcStatus::BadResponse, notifications);
         }
-        if wqe.place(memory, offset, bytes).is_err() {
+        if wqe.payload.place(memory, offset, bytes).is_err() {
             return self.fail(WcStatus::LocalProtection, notifications);
         }
         wqe.responses += 1;

@@ -1,24 +1,14 @@
 //! Work queue elements of the send queue.
 
-use smallvec::SmallVec;
-
-use crate::MAX_MESSAGE;
 use crate::attributes::Capabilities;
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::error::PostError;
 use crate::ids::{Qpn, WrId};
 use crate::memory::{Access, AccessError, AtomicOp, Memory};
 use crate::mtu::Mtu;
+use crate::payload::Payload;
 use crate::psn::Psn;
 use crate::request::{Data, Operation, SendFlags, SendRequest};
-use crate::sge::{self, Segments};
-
-/// The source of a SEND or WRITE, or the destination of a READ or atomic.
-#[derive(Debug)]
-pub(super) enum Payload {
-    Segments(Segments),
-    Inline(SmallVec<[u8; 64]>),
-}
 
 /// A request on the send queue.
 #[derive(Debug)]
@@ -50,29 +40,13 @@ impl SendWqe {
             request.operation,
             Operation::Read { .. } | Operation::Atomic { .. }
         );
-        let (payload, len) = match request.data {
-            Data::Inline(_) if expects_response => return Err(PostError::InlineResponse),
-            Data::Inline(bytes) if bytes.len() > caps.max_inline as usize => {
-                return Err(PostError::InlineTooLong {
-                    len: bytes.len(),
-                    max: caps.max_inline,
-                });
-            }
-            Data::Inline(bytes) => (
-                Payload::Inline(SmallVec::from_slice(bytes)),
-                bytes.len() as u64,
-            ),
-            Data::Segments(segments) => {
-                (Payload::Segments(segments.into()), sge::total_len(segments))
-            }
-        };
-        if len > u64::from(MAX_MESSAGE) {
-            return Err(PostError::TooLong(len));
+        if expects_response && matches!(request.data, Data::Inline(_)) {
+            return Err(PostError::InlineResponse);
         }
+        let (payload, len) = Payload::new(request.data, caps)?;
         if matches!(request.operation, Operation::Atomic { .. }) && len != 8 {
-            return Err(PostError::AtomicLength(len));
+            return Err(PostError::AtomicLength(len.into()));
         }
-        let len = len as u32;
         Ok(Self {
             id: request.id,
             operation: request.operation,
@@ -101,40 +75,7 @@ impl SendWqe {
         } else {
             Access::empty()
         };
-        match &self.payload {
-            Payload::Segments(segments) => sge::check(memory, segments, access),
-            Payload::Inline(_) => Ok(()),
-        }
-    }
-
-    /// Copies the bytes of the message at `offset` to `out`.
-    pub(super) fn fill(
-        &self,
-        memory: &mut dyn Memory,
-        offset: u32,
-        out: &mut [u8],
-    ) -> Result<(), AccessError> {
-        match &self.payload {
-            Payload::Segments(segments) => sge::gather(memory, segments, offset, out),
-            Payload::Inline(bytes) => {
-                let from = bytes.get(offset as usize..).unwrap_or_default();
-                out.copy_from_slice(from.get(..out.len()).ok_or(AccessError::OutOfRange)?);
-                Ok(())
-            }
-        }
-    }
-
-    /// Stores the payload of a response packet at `offset`.
-    pub(super) fn place(
-        &self,
-        memory: &mut dyn Memory,
-        offset: u32,
-        bytes: &[u8],
-    ) -> Result<(), AccessError> {
-        match &self.payload {
-            Payload::Segments(segments) => sge::scatter(memory, segments, offset, bytes),
-            Payload::Inline(_) => Err(AccessError::Permission),
-        }
+        self.payload.check(memory, access)
     }
 
     pub(super) const fn completion(&self, status: WcStatus, qpn: Qpn) -> Completion {
@@ -162,6 +103,7 @@ impl SendWqe {
             immediate: None,
             solicited: false,
             qpn,
+            source_qpn: None,
         }
     }
 }

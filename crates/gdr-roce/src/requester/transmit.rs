@@ -76,7 +76,7 @@ impl Requester {
         };
         wqe.first = Some(first);
         let offset = index * connection.mtu.bytes() as u32;
-        let fill = |payload: &mut [u8]| wqe.fill(memory, offset, payload);
+        let fill = |payload: &mut [u8]| wqe.payload.fill(memory, offset, payload);
         let Ok(len) = emit(&headers, payload, out, fill) else {
             return self.cannot_send(notifications);
         };

@@ -1,11 +1,12 @@
 //! Execution of the expected request, after the checks of the specification in its order.
 
 use super::response::{RequestKind, Response};
-use super::{MAX_DMA_LEN, Message, Nak, ReadRecord, RecvWqe, Responder, check};
+use super::{MAX_DMA_LEN, Message, Nak, ReadRecord, Responder, check};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::connection::{Connection, Notifications};
 use crate::ids::Key;
 use crate::memory::{Access, AtomicOp, Extent, Memory};
+use crate::receive_queue::RecvWqe;
 use crate::sge;
 use crate::wire::{NakCode, Opcode, Packet, Position, Syndrome};
 
@@ -85,10 +86,7 @@ impl Responder {
         notifications: &mut Notifications,
     ) -> Result<(), Nak> {
         if packet.opcode().position().is_first() {
-            let receive = self
-                .receive_queue
-                .pop_front()
-                .ok_or(Nak::ReceiverNotReady)?;
+            let receive = self.receives.take().ok_or(Nak::ReceiverNotReady)?;
             let usable = sge::check(memory, &receive.segments, Access::LOCAL_WRITE);
             self.message = Message::Send { receive, placed: 0 };
             usable.map_err(Nak::local)?;
@@ -118,6 +116,29 @@ impl Responder {
         memory: &mut dyn Memory,
         notifications: &mut Notifications,
     ) -> Result<(), Nak> {
+        // Before any byte is placed: without a receive the packet is not executed.
+        let receive = match packet.opcode().has_immediate() {
+            true => Some(self.receives.take().ok_or(Nak::ReceiverNotReady)?),
+            false => None,
+        };
+        match (self.place_write(packet, memory), receive) {
+            (Ok(len), Some(receive)) => {
+                let opcode = WcOpcode::RecvWriteImmediate;
+                self.complete_receive(packet, receive, opcode, len, notifications);
+                Ok(())
+            }
+            (Ok(_), None) => Ok(()),
+            (Err(nak), receive) => {
+                if let Some(receive) = receive {
+                    self.receives.put_back(receive);
+                }
+                Err(nak)
+            }
+        }
+    }
+
+    /// Places the payload of a WRITE; returns the length of the message.
+    fn place_write(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<u32, Nak> {
         let payload = packet.payload();
         let last = packet.opcode().position().is_last();
         let (key, addr, left, len) = match (&self.message, packet.reth()) {
@@ -138,9 +159,6 @@ impl Responder {
             ),
             (_, None) => return Err(Nak::INVALID),
         };
-        if packet.opcode().has_immediate() && self.receive_queue.is_empty() {
-            return Err(Nak::ReceiverNotReady);
-        }
         // The payload lengths must add up to the DMA length of the RETH.
         let payload_len = payload.len() as u32;
         let fits = if last {
@@ -157,30 +175,18 @@ impl Responder {
         if !payload.is_empty() {
             memory.write(key, addr, payload).map_err(Nak::remote)?;
         }
-        if !last {
-            // The whole range was checked, so this does not overflow.
-            let addr = addr.wrapping_add(payload_len.into());
-            self.message = Message::Write {
+        self.message = if last {
+            Message::None
+        } else {
+            Message::Write {
                 key,
-                addr,
+                // The whole range was checked, so this does not overflow.
+                addr: addr.wrapping_add(payload_len.into()),
                 left: left - payload_len,
                 len,
-            };
-            return Ok(());
-        }
-        self.message = Message::None;
-        if packet.opcode().has_immediate()
-            && let Some(receive) = self.receive_queue.pop_front()
-        {
-            self.complete_receive(
-                packet,
-                receive,
-                WcOpcode::RecvWriteImmediate,
-                len,
-                notifications,
-            );
-        }
-        Ok(())
+            }
+        };
+        Ok(len)
     }
 
     fn read(
@@ -284,6 +290,7 @@ impl Responder {
             immediate: packet.immediate().map(|immediate| immediate.0),
             solicited: packet.bth().solicited,
             qpn: self.qpn,
+            source_qpn: None,
         });
     }
 }

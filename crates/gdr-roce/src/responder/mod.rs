@@ -6,15 +6,16 @@ mod response;
 use std::collections::VecDeque;
 
 use crate::attributes::{Capabilities, RtrAttributes, TransportConfig};
-use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::completion::WcStatus;
 use crate::connection::{Connection, Notifications};
 use crate::error::PostError;
-use crate::ids::{Key, Qpn, WrId};
+use crate::ids::{Key, Qpn};
 use crate::memory::{Access, AccessError, Extent, Memory};
 use crate::mtu::Mtu;
 use crate::psn::{Msn, Psn};
+use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::request::RecvRequest;
-use crate::sge::{self, Segments};
+use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::Statistics;
 use crate::timer::RnrTimer;
 use crate::wire::{NakCode, Packet, Syndrome};
@@ -28,14 +29,6 @@ const MAX_DMA_LEN: u32 = 1 << 31;
 /// limit. Beyond it a response is dropped, as if the network had lost it, so that a peer that
 /// sends without receiving cannot grow the queue.
 const MAX_QUEUED_RESPONSES: usize = 64;
-
-/// A request on the receive queue.
-#[derive(Debug)]
-struct RecvWqe {
-    id: WrId,
-    segments: Segments,
-    capacity: u64,
-}
 
 /// The message that is being received.
 #[derive(Debug)]
@@ -125,7 +118,7 @@ pub(crate) struct Responder {
     /// PSN of the latest packet of a SEND or WRITE, with which duplicates are acknowledged.
     duplicate_ack_psn: Psn,
     msn: Msn,
-    receive_queue: VecDeque<RecvWqe>,
+    receives: ReceiveQueue,
     message: Message,
     /// A sequence error NAK or RNR NAK for `expected_psn` was sent. No other is sent before a packet
     /// with this PSN arrives.
@@ -144,7 +137,11 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(crate) fn new(qpn: Qpn, config: &TransportConfig) -> Self {
+    pub(crate) fn new(
+        qpn: Qpn,
+        config: &TransportConfig,
+        shared: Option<SharedReceiveQueue>,
+    ) -> Self {
         Self {
             qpn,
             access: Access::empty(),
@@ -154,7 +151,7 @@ impl Responder {
             expected_psn: Psn::default(),
             duplicate_ack_psn: Psn::default(),
             msn: Msn::default(),
-            receive_queue: VecDeque::new(),
+            receives: ReceiveQueue::new(shared),
             message: Message::None,
             nak_sent: false,
             atomics: VecDeque::new(),
@@ -183,26 +180,29 @@ impl Responder {
         caps: &Capabilities,
     ) -> Result<(), PostError> {
         let in_use = usize::from(matches!(self.message, Message::Send { .. }));
-        if self.receive_queue.len() + in_use >= caps.max_recv_wr as usize {
-            return Err(PostError::Full(caps.max_recv_wr));
-        }
-        self.receive_queue.push_back(RecvWqe {
-            id: request.id,
-            segments: request.segments.into(),
-            capacity: sge::total_len(request.segments),
-        });
-        Ok(())
+        self.receives.post(request, in_use, caps.max_recv_wr)
     }
 
-    /// Completes every queued receive as flushed, the one in use first. Queued responses are
-    /// dropped: in ERR nothing is sent (IBTA 10.3.1.7).
+    /// The shared queue that its receives come from.
+    pub(crate) const fn shared_receives(&self) -> Option<&SharedReceiveQueue> {
+        self.receives.shared()
+    }
+
+    /// Puts the receive in use, if any, back on its queue.
+    pub(crate) fn put_back(&mut self) {
+        if let Message::Send { receive, .. } = std::mem::replace(&mut self.message, Message::None) {
+            self.receives.put_back(receive);
+        }
+    }
+
+    /// Completes the receive in use and every receive of its own queue as flushed. Queued responses
+    /// are dropped: in ERR nothing is sent (IBTA 10.3.1.7).
     pub(crate) fn flush(&mut self, notifications: &mut Notifications) {
         self.responses.clear();
         self.end_message(WcStatus::WrFlushed, notifications);
-        for receive in std::mem::take(&mut self.receive_queue) {
-            notifications
-                .completions
-                .push_back(self.failed_completion(receive.id, WcStatus::WrFlushed));
+        for receive in self.receives.take_own() {
+            let flushed = receive.failed(WcStatus::WrFlushed, self.qpn);
+            notifications.completions.push_back(flushed);
         }
     }
 
@@ -350,21 +350,8 @@ impl Responder {
     /// Completes the receive in use, if any, with an error.
     fn end_message(&mut self, status: WcStatus, notifications: &mut Notifications) {
         if let Message::Send { receive, .. } = std::mem::replace(&mut self.message, Message::None) {
-            notifications
-                .completions
-                .push_back(self.failed_completion(receive.id, status));
-        }
-    }
-
-    fn failed_completion(&self, id: WrId, status: WcStatus) -> Completion {
-        Completion {
-            id,
-            status,
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            immediate: None,
-            solicited: false,
-            qpn: self.qpn,
+            let failed = receive.failed(status, self.qpn);
+            notifications.completions.push_back(failed);
         }
     }
 }

@@ -54,7 +54,7 @@ pub struct Path {
 /// Length of an IPv4 header without options.
 pub(super) const V4_LEN: usize = 20;
 /// Length of an IPv6 header.
-const V6_LEN: usize = 40;
+pub(super) const V6_LEN: usize = 40;
 /// Length of a UDP header.
 pub(super) const UDP_LEN: usize = 8;
 /// Length of the local route header of InfiniBand, in whose place RoCE has ones.

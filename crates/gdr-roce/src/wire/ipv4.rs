@@ -32,6 +32,8 @@ pub enum Ipv4Error {
 pub struct Ipv4Datagram<'a> {
     /// The fields that the ICRC covers.
     pub path: Path,
+    /// The IPv4 header.
+    pub header: &'a [u8; V4_LEN],
     /// The source address.
     pub src: Ipv4Addr,
     /// The destination address.
@@ -88,6 +90,7 @@ impl<'a> Ipv4Datagram<'a> {
                 src_port: field(udp, 0),
                 dst_port: field(udp, 2),
             },
+            header: ip,
             src,
             dst,
             checksum: field(udp, 6),

@@ -32,7 +32,8 @@ impl Position {
     }
 }
 
-/// An opcode of the reliable connection service, or the congestion notification.
+/// An opcode of the reliable connection or unreliable datagram service, or the congestion
+/// notification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are those of the specification")]
@@ -60,13 +61,16 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
+    /// SEND of the unreliable datagram service.
+    DatagramSend = 0x64,
+    DatagramSendImmediate = 0x65,
     /// Congestion notification packet (CNP).
     CongestionNotification = 0x81,
 }
 
 impl Opcode {
     /// All opcodes.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -90,6 +94,8 @@ impl Opcode {
         Self::FetchAdd,
         Self::SendLastInvalidate,
         Self::SendOnlyInvalidate,
+        Self::DatagramSend,
+        Self::DatagramSendImmediate,
         Self::CongestionNotification,
     ];
 
@@ -137,6 +143,15 @@ impl Opcode {
         }
     }
 
+    /// The opcode of a datagram.
+    pub const fn datagram(immediate: bool) -> Self {
+        if immediate {
+            Self::DatagramSendImmediate
+        } else {
+            Self::DatagramSend
+        }
+    }
+
     /// The position of the packet in its message.
     pub const fn position(self) -> Position {
         match self {
@@ -165,7 +180,12 @@ impl Opcode {
         )
     }
 
-    /// Whether the packet is part of a SEND.
+    /// Whether the packet belongs to the unreliable datagram service.
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::DatagramSend | Self::DatagramSendImmediate)
+    }
+
+    /// Whether the packet is part of a SEND of a reliable connection.
     pub const fn is_send(self) -> bool {
         matches!(
             self,
@@ -210,6 +230,11 @@ impl Opcode {
         )
     }
 
+    /// Whether a DETH follows the BTH.
+    pub const fn has_deth(self) -> bool {
+        self.is_datagram()
+    }
+
     /// Whether a RETH follows the BTH.
     pub const fn has_reth(self) -> bool {
         matches!(
@@ -238,6 +263,7 @@ impl Opcode {
                 | Self::SendOnlyImmediate
                 | Self::WriteLastImmediate
                 | Self::WriteOnlyImmediate
+                | Self::DatagramSendImmediate
         )
     }
 
@@ -283,6 +309,8 @@ mod tests {
         );
         assert_eq!(Opcode::from_byte(0x15), None);
         assert_eq!(Opcode::from_byte(0x24), None, "UC SEND only");
+        assert_eq!(Opcode::from_byte(0x64), Some(Opcode::datagram(false)));
+        assert_eq!(Opcode::from_byte(0x65), Some(Opcode::datagram(true)));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The whole datagram: the headers of its opcode, payload, padding, ICRC.
 
-use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Ieth, ImmDt, Opcode, Reth, icrc};
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, Reth, icrc};
 use crate::mtu::Mtu;
 
-/// The longest datagram of a reliable connection: WRITE only with immediate, at the largest MTU.
+/// The longest datagram: WRITE only with immediate, at the largest MTU.
 pub const MAX_DATAGRAM: usize = Bth::LEN + Reth::LEN + ImmDt::LEN + Mtu::B4096.bytes() + icrc::LEN;
 
 /// The number of padding bytes after `len` bytes of payload.
@@ -23,7 +23,7 @@ pub enum WireError {
     #[error("packet: the length of {0} bytes is not a multiple of four")]
     Unaligned(usize),
     /// A reserved opcode, or one of another service.
-    #[error("packet: opcode {0:#04x} does not belong to the reliable connection service")]
+    #[error("packet: opcode {0:#04x} is not one of a reliable connection or a datagram")]
     Opcode(u8),
     /// The transport version is not 0.
     #[error("packet: transport version {0} is unknown")]
@@ -107,6 +107,14 @@ impl<'a> Packet<'a> {
         self.datagram
     }
 
+    /// The DETH, if the opcode has one.
+    pub fn deth(&self) -> Option<Deth> {
+        let present = self.opcode.has_deth();
+        present
+            .then(|| self.extensions.first_chunk().map(Deth::parse))
+            .flatten()
+    }
+
     /// The RETH, if the opcode has one.
     pub fn reth(&self) -> Option<Reth> {
         let present = self.opcode.has_reth();
@@ -159,6 +167,9 @@ impl<'a> Packet<'a> {
 /// The length of the extension headers between BTH and payload.
 const fn extensions_len(opcode: Opcode) -> usize {
     let mut len = 0;
+    if opcode.has_deth() {
+        len += Deth::LEN;
+    }
     if opcode.has_reth() {
         len += Reth::LEN;
     }
@@ -188,6 +199,7 @@ pub struct Headers {
     /// The opcode. `bth.opcode` is ignored by [`emit`](Self::emit).
     pub opcode: Opcode,
     pub bth: Bth,
+    pub deth: Option<Deth>,
     pub reth: Option<Reth>,
     pub aeth: Option<Aeth>,
     pub atomic: Option<AtomicEth>,
@@ -202,6 +214,7 @@ impl Headers {
         Self {
             opcode,
             bth,
+            deth: None,
             reth: None,
             aeth: None,
             atomic: None,
@@ -216,6 +229,7 @@ impl Headers {
         Self {
             opcode: packet.opcode,
             bth: packet.bth,
+            deth: packet.deth(),
             reth: packet.reth(),
             aeth: packet.aeth(),
             atomic: packet.atomic(),
@@ -253,6 +267,13 @@ impl Headers {
             }
             .emit(to)
         });
+        if opcode.has_deth() {
+            put(out, &mut at, |to| {
+                if let Some(deth) = self.deth {
+                    deth.emit(to);
+                }
+            });
+        }
         if opcode.has_reth() {
             put(out, &mut at, |to| {
                 if let Some(reth) = self.reth {
@@ -330,6 +351,33 @@ mod tests {
         assert_eq!(longest, MAX_DATAGRAM);
     }
 
+    /// The bytes are written out from the figures of the specification: BTH, DETH, ImmDt.
+    #[test]
+    fn a_datagram_with_immediate_has_the_bytes_of_the_specification() {
+        let bytes = [
+            [0x65, 0xf0, 0xff, 0xff].as_slice(),
+            &[0x00, 0x00, 0x00, 0x11],
+            &[0x00, 0x00, 0x00, 0x07],
+            &[0x11, 0x11, 0x11, 0x11],
+            &[0x00, 0x00, 0x00, 0x22],
+            &[0xde, 0xad, 0xbe, 0xef],
+            b"hello\0\0\0",
+            &[0; icrc::LEN],
+        ]
+        .concat();
+        let packet = Packet::new(&bytes).unwrap();
+        assert_eq!(packet.opcode(), Opcode::DatagramSendImmediate);
+        let bth = packet.bth();
+        assert_eq!((bth.dest_qpn.get(), bth.psn.get()), (0x11, 7));
+        assert!(bth.solicited && !bth.ack_request);
+        let deth = packet.deth().unwrap();
+        assert_eq!((deth.qkey.0, deth.source_qpn.get()), (0x1111_1111, 0x22));
+        assert_eq!(packet.immediate().unwrap().0.0, 0xdead_beef);
+        assert_eq!(packet.payload(), b"hello");
+        assert_eq!(datagram(&Headers::parse(&packet), b"hello"), bytes);
+        assert_eq!(packet.reth(), None);
+    }
+
     #[test]
     fn the_opcode_of_the_headers_goes_before_that_of_the_bth() {
         let bth = Bth {
@@ -356,6 +404,11 @@ mod tests {
             if let Some(second) = bytes.get_mut(1) {
                 *second &= 0xf0;
             }
+            let opcode = bytes.first().and_then(|byte| Opcode::from_byte(*byte));
+            if let Some(reserved) = bytes.get_mut(16) && opcode.is_some_and(Opcode::has_deth) {
+                // The reserved byte of the DETH is not kept.
+                *reserved = 0;
+            }
             if let Ok(packet) = Packet::new(&bytes) {
                 let headers = Headers::parse(&packet);
                 let mut again = datagram(&headers, packet.payload());
@@ -370,8 +423,8 @@ mod tests {
 
         #[test]
         fn emitted_headers_are_parsed_unchanged(
-            opcode in 0usize..24,
-            bth: [u8; Bth::LEN], reth: [u8; 16], aeth: [u8; 4], atomic: [u8; 28], word: [u8; 4],
+            opcode in 0..Opcode::ALL.len(),
+            bth: [u8; Bth::LEN], deth: [u8; 8], reth: [u8; 16], aeth: [u8; 4], atomic: [u8; 28], word: [u8; 4],
             ack: [u8; 8], payload in proptest::collection::vec(any::<u8>(), 0..64),
         ) {
             let opcode = Opcode::ALL[opcode];
@@ -379,6 +432,7 @@ mod tests {
             let pad = padding(payload.len()) as u8;
             let bth = Bth { opcode: opcode.byte(), version: 0, pad, ..Bth::parse(&bth) };
             let headers = Headers {
+                deth: opcode.has_deth().then(|| Deth::parse(&deth)),
                 reth: opcode.has_reth().then(|| Reth::parse(&reth)),
                 aeth: opcode.has_aeth().then(|| Aeth::parse(&aeth)),
                 atomic: opcode.has_atomic().then(|| AtomicEth::parse(&atomic)),

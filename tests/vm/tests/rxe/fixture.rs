@@ -24,14 +24,14 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    fn near(self) -> IpAddr {
+    pub(crate) fn near(self) -> IpAddr {
         match self {
             Self::V4 => near::V4,
             Self::V6 => near::V6,
         }
     }
 
-    fn far(self) -> IpAddr {
+    pub(crate) fn far(self) -> IpAddr {
         match self {
             Self::V4 => rxe_endpoint::V4,
             Self::V6 => rxe_endpoint::V6,
@@ -83,6 +83,21 @@ impl Hosts {
     /// The counters of the soft device.
     pub(crate) fn counters(&self) -> Counters {
         self.soft.counters()
+    }
+
+    /// The soft device.
+    pub(crate) fn soft(&self) -> &Device {
+        &self.soft
+    }
+
+    /// A queue pair of rxe for datagrams.
+    pub(crate) fn rxe_datagrams(&self, qkey: u32) -> RxeEndpoint {
+        RxeEndpoint::datagrams(&self.rxe, self.family.far(), qkey, MEMORY).unwrap()
+    }
+
+    /// An endpoint of rxe for a connection.
+    pub(crate) fn rxe_connection(&self) -> RxeEndpoint {
+        RxeEndpoint::new(&self.rxe, self.family.far(), Backing::Anonymous, MEMORY).unwrap()
     }
 
     fn soft_endpoint(&self) -> Box<dyn Endpoint> {

@@ -5,7 +5,9 @@
 mod fixture;
 
 mod command;
+mod datagrams;
 mod failures;
 mod faults;
 mod operations;
 mod registration;
+mod shared_receives;

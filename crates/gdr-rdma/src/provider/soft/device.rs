@@ -2,25 +2,19 @@
 
 use std::fmt;
 use std::mem;
-use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gdr_roce::Mtu;
 use gdr_roce::wire::UDP_PORT;
 
-use super::address;
-use super::completion_queue::SoftCompletionQueue;
-use super::protection_domain::SoftDomain;
 use super::shared_engine::SharedEngine;
-use crate::deadline::Deadline;
+use crate::bounded_queue::Stored;
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::provider::{CompletionQueueOps, DeviceOps, DomainOps};
-use crate::types::{AsyncEvent, Counters, DomainId, Integrity, Provider, SoftOptions};
+use crate::types::{AsyncEvent, SoftOptions};
 
 /// The limit for the end of the progress thread. One poll of the engine takes well below a
 /// millisecond; copies to a GPU that hangs take longer.
@@ -36,12 +30,20 @@ pub(crate) struct SoftDevice {
 
 impl SoftDevice {
     pub(crate) fn open(options: &SoftOptions) -> Result<Self> {
+        Self::open_watched(options, None)
+    }
+
+    /// Opens a device that calls `on_event` after each asynchronous event that it queued.
+    pub(super) fn open_watched(
+        options: &SoftOptions,
+        on_event: Option<Stored<AsyncEvent>>,
+    ) -> Result<Self> {
         let ip = options.address.ip();
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(Error::AddressNotUnicast(ip));
         }
         let (alive, ended) = channel();
-        let (engine, thread) = SharedEngine::start(options, alive)?;
+        let (engine, thread) = SharedEngine::start(options, on_event, alive)?;
         let name = match engine.local() {
             local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
             local => format!("soft-{local}"),
@@ -53,6 +55,10 @@ impl SoftDevice {
             thread: Mutex::new(Some((thread, ended))),
         })
     }
+
+    pub(super) fn device_name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl Deref for SoftDevice {
@@ -60,61 +66,6 @@ impl Deref for SoftDevice {
 
     fn deref(&self) -> &SharedEngine {
         &self.engine
-    }
-}
-
-impl DeviceOps for SoftDevice {
-    fn provider(&self) -> Provider {
-        Provider::Soft
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.engine.local()
-    }
-
-    fn integrity(&self) -> Integrity {
-        self.engine.integrity()
-    }
-
-    fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
-        address::path_mtu_to(self.address().ip(), peer)
-    }
-
-    fn receive_buffer(&self) -> usize {
-        self.engine.receive_buffer()
-    }
-
-    fn counters(&self) -> Counters {
-        self.engine.counters()
-    }
-
-    fn check_process(&self) -> Result<()> {
-        self.engine.check_process()
-    }
-
-    fn progress(&self) -> bool {
-        self.engine.progress()
-    }
-
-    fn poll_event(&self) -> Option<AsyncEvent> {
-        self.check_process().ok()?;
-        self.engine.events().pop()
-    }
-
-    fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent> {
-        self.engine.events().pop_wait(deadline)
-    }
-
-    fn create_domain(self: Arc<Self>, id: DomainId) -> Arc<dyn DomainOps> {
-        Arc::new(SoftDomain::new(self, id))
-    }
-
-    fn create_completion_queue(self: Arc<Self>, capacity: usize) -> Arc<dyn CompletionQueueOps> {
-        Arc::new(SoftCompletionQueue::new(self, capacity))
     }
 }
 

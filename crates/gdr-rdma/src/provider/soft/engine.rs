@@ -14,6 +14,7 @@ use super::qp_table::{Acceptor, QpTable, schedule};
 use super::region_table::Regions;
 use super::rx::Rx;
 use super::socket::Socket;
+use super::srq_context::SrqContext;
 use super::tx::{Batch, Sent};
 use crate::bounded_queue::{BoundedQueue, Pushed};
 use crate::error::{Error, Result};
@@ -23,6 +24,10 @@ use crate::types::{AsyncEvent, Counters};
 
 /// How many packets one queue pair sends before the next one sends.
 const QUANTUM: usize = 64;
+
+/// How many queue pairs an engine has at most. A device that shares its port has four times as many
+/// numbers, and any other device far more.
+const MOST_QPS: usize = 1 << 16;
 
 /// How many bytes a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
@@ -47,6 +52,8 @@ pub(super) struct Engine {
     next_qpn: u32,
     /// The addresses of peers, and how many queue pairs are connected to each.
     peers: HashMap<IpAddr, u32>,
+    /// The queue pairs that receive datagrams from any address.
+    open_to_all: BTreeSet<Qpn>,
     timers: BTreeSet<(Time, u32)>,
     dirty: Dirty,
     /// Keys of regions behind whose reads a fence has run since the poll began.
@@ -78,6 +85,7 @@ impl Engine {
             qps: QpTable::default(),
             next_qpn: os::random_number()?,
             peers: HashMap::new(),
+            open_to_all: BTreeSet::new(),
             timers: BTreeSet::new(),
             dirty: Dirty::default(),
             fenced: Vec::new(),
@@ -142,13 +150,16 @@ impl Engine {
     }
 
     /// Returns a number that no queue pair has. The caller uses it before it asks for another.
-    pub(super) fn new_qpn(&mut self) -> Qpn {
+    pub(super) fn new_qpn(&mut self) -> Result<Qpn> {
+        if self.qps.qps.len() >= MOST_QPS {
+            return Err(Error::TooManyQueuePairs { most: MOST_QPS });
+        }
         loop {
-            let qpn = Qpn::new(self.next_qpn);
+            let qpn = self.socket.own_qpn(self.next_qpn);
             self.next_qpn = self.next_qpn.wrapping_add(1);
             // 0 and 1 belong to the management queue pairs.
             if qpn.get() > 1 && !self.qps.qps.contains_key(&qpn.get()) {
-                return qpn;
+                return Ok(qpn);
             }
         }
     }
@@ -159,7 +170,7 @@ impl Engine {
 
     /// Removes a queue pair. Its number stays on the ready list until that comes to it.
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
-        let qp = self.qps.qps.remove(&qpn.get())?;
+        let mut qp = self.qps.qps.remove(&qpn.get())?;
         self.qps.retired += qp.roce.statistics();
         if let Some(time) = qp.timer {
             self.timers.remove(&(time, qpn.get()));
@@ -170,7 +181,22 @@ impl Engine {
         if let Some(peer) = qp.peer {
             self.remove_peer(peer.address.ip());
         }
+        if self.open_to_all.remove(&qpn) {
+            self.narrow_filter();
+        }
+        // The receive that it has taken goes back to a shared queue.
+        qp.roce.enter_reset();
         Some(qp)
+    }
+
+    /// Puts a queue pair into RESET, as it was made; returns the segments of its requests.
+    pub(super) fn reset(&mut self, qpn: Qpn) -> Vec<Segment> {
+        let Some(qp) = self.remove(qpn) else {
+            return Vec::new();
+        };
+        let (fresh, segments) = (*qp).into_fresh();
+        self.insert(fresh);
+        segments
     }
 
     /// Connects a queue pair in INIT to its peer, whose packets are accepted from here on.
@@ -182,20 +208,57 @@ impl Engine {
     ) -> Result<()> {
         // First, so that the kernel drops none of the packets that are meant for the new state.
         self.add_peer(peer.address.ip())?;
-        let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
+        let connected = self.start(qpn, |qp| {
+            let connected = qp.roce.connection()?.to_rtr(attributes);
+            if connected.is_ok() {
+                qp.peer = Some(peer);
+            }
+            Some(connected)
+        });
+        if connected.is_err() {
             self.remove_peer(peer.address.ip());
-            return Err(unknown_qp(State::ReadyToReceive));
-        };
-        if let Err(error) = qp.roce.to_rtr(attributes) {
-            self.remove_peer(peer.address.ip());
-            return Err(error.into());
         }
-        schedule(&mut self.qps.ready, qp);
-        qp.peer = Some(peer);
-        qp.may_omit_checksum = true;
-        self.qps.may_omit_checksum += 1;
+        connected
+    }
+
+    /// Lets a queue pair in INIT receive datagrams, from any address.
+    pub(super) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
+        // First, as in `connect`.
+        let is_new = self.open_to_all.insert(qpn);
+        let opened = self
+            .set_filter()
+            .and_then(|()| self.start(qpn, |qp| Some(qp.roce.datagrams()?.to_rtr())));
+        if opened.is_err() && is_new {
+            self.open_to_all.remove(&qpn);
+            self.narrow_filter();
+        }
+        opened
+    }
+
+    /// Changes a queue pair to RTR by `to_rtr`, and receives its packets whatever their checksum.
+    fn start(
+        &mut self,
+        qpn: Qpn,
+        to_rtr: impl FnOnce(&mut QpContext) -> Option<std::result::Result<(), StateError>>,
+    ) -> Result<()> {
+        let started = self.qps.start(qpn, to_rtr);
+        started.ok_or_else(|| unknown_qp(State::ReadyToReceive))??;
         self.socket.enable_raw();
         Ok(())
+    }
+
+    /// Lets the kernel pass the packets of peers, and those for queue pairs that are open to all.
+    fn set_filter(&self) -> Result<()> {
+        let open = self.open_to_all.iter();
+        self.socket.accept_from(self.peers.keys(), open)
+    }
+
+    /// As [`Engine::set_filter`], where fewer packets are passed than before.
+    fn narrow_filter(&self) {
+        if let Err(error) = self.set_filter() {
+            // The engine drops those packets instead.
+            tracing::debug!(%error, "the kernel still passes packets for former queue pairs");
+        }
     }
 
     /// Lets the kernel pass packets from this address.
@@ -205,7 +268,7 @@ impl Engine {
         if *count > 1 {
             return Ok(());
         }
-        self.socket.accept_from(self.peers.keys()).inspect_err(|_| {
+        self.set_filter().inspect_err(|_| {
             self.peers.remove(&address);
         })
     }
@@ -220,10 +283,7 @@ impl Engine {
             return;
         }
         self.peers.remove(&address);
-        if let Err(error) = self.socket.accept_from(self.peers.keys()) {
-            // The engine drops its packets instead.
-            tracing::debug!(%error, %address, "the kernel still passes packets of a former peer");
-        }
+        self.narrow_filter();
     }
 
     /// Returns a queue pair, and schedules it for the next poll.
@@ -304,7 +364,7 @@ impl Engine {
         let qps = &mut self.qps;
         self.dirty.flush(|qpn| {
             if let Some(qp) = qps.qps.get_mut(&qpn.get()) {
-                qp.roce.to_error();
+                qp.roce.enter_error();
                 schedule(&mut qps.ready, qp);
             }
         });
@@ -375,9 +435,6 @@ impl Engine {
 
     /// Sends up to a quantum; returns whether there may be more.
     fn transmit_one(&mut self, qp: &mut QpContext, regions: &Regions, any: &mut bool) -> bool {
-        let Some(peer) = qp.peer else {
-            return false;
-        };
         let now = self.now();
         let cache = RegionCache::default();
         let mut memory = DomainMemory {
@@ -393,11 +450,10 @@ impl Engine {
                 return true;
             }
             let room = self.batch.room();
-            let Some(len) = qp.roce.poll_transmit(now, &mut memory, room) else {
+            let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 return false;
             };
             *any = true;
-            let to = peer.address;
             let sent = self.batch.push(&self.socket, &mut self.counters, to, len);
             self.blocked = sent == Sent::Blocked;
         }
@@ -413,6 +469,9 @@ impl Engine {
         });
         while let Some(event) = qp.roce.poll_event() {
             raise(events, AsyncEvent::QueuePair { qpn, event });
+        }
+        if let Some(srq) = &qp.srq {
+            raise_limit(events, srq);
         }
         let timer = qp.roce.next_deadline();
         if timer != qp.timer {
@@ -431,9 +490,17 @@ impl Engine {
         self.failed = Some(error.to_string());
         raise(&self.events, AsyncEvent::DeviceFatal);
         for qp in self.qps.qps.values_mut() {
-            qp.roce.to_error();
+            qp.roce.enter_error();
             schedule(&mut self.qps.ready, qp);
         }
+    }
+}
+
+/// Raises the event of a shared receive queue that fell below its limit.
+pub(super) fn raise_limit(events: &BoundedQueue<AsyncEvent>, srq: &SrqContext) {
+    if srq.roce().poll_limit_reached() {
+        let srq = srq.number();
+        raise(events, AsyncEvent::SharedReceiveQueueLimit { srq });
     }
 }
 
@@ -470,22 +537,23 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::provider::soft::qp_context;
     use crate::provider::soft::region_table::Region;
-    use crate::types::{DomainId, SourcePort};
+    use crate::provider::soft::transport::Transport;
+    use crate::types::{DomainId, PortUse, SourcePort};
     use crate::work_request::SendRequest;
 
     /// An engine without a thread, with a queue pair that is connected to itself.
     fn engine() -> (Engine, Qpn) {
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
+        let socket = Arc::new(Socket::bind(here, PortUse::Exclusive, 1 << 20).unwrap());
         let events = Arc::new(BoundedQueue::new(16, Loss::Tolerated));
         let mut engine = Engine::new(Arc::clone(&socket), events, Instant::now()).unwrap();
-        let qpn = engine.new_qpn();
+        let qpn = engine.new_qpn().unwrap();
         let capabilities = Capabilities {
             max_send_wr: 64,
             max_recv_wr: 1,
             max_inline: 8,
         };
-        let mut roce = qp_context::protocol(qpn, capabilities, 1 << 20);
+        let mut roce = qp_context::connection(qpn, capabilities, 1 << 20, None);
         roce.to_init(Access::all()).unwrap();
         roce.to_rtr(&RtrAttributes {
             dest_qpn: qpn,
@@ -504,6 +572,7 @@ mod tests {
         })
         .unwrap();
         let mailbox = || Arc::new(BoundedQueue::new(64, Loss::Fatal));
+        let roce = Transport::Connection(roce);
         let mut qp = QpContext::new(roce, DomainId::TEST, mailbox(), mailbox());
         let address = socket.local();
         qp.peer = Some(Peer {
@@ -607,7 +676,8 @@ mod tests {
                 flags: gdr_roce::SendFlags::SIGNALLED,
             };
             let qp = engine.schedule(qpn).unwrap();
-            qp.roce.post_send(&request).unwrap();
+            let roce = qp.roce.connection().unwrap();
+            roce.post_send(&request).unwrap();
         };
         post(&mut engine);
         engine.poll(&regions);
@@ -680,7 +750,7 @@ mod tests {
             fenced: &mut Vec::new(),
         };
         let now = Time::EPOCH;
-        assert!(qp.roce.poll_transmit(now, &mut memory, &mut lost).is_some());
+        assert!(qp.poll_transmit(now, &mut memory, &mut lost).is_some());
         post(&mut engine, qpn);
         engine.send(&regions);
         while engine.counters().sequence_naks_received == 0 {
@@ -706,7 +776,8 @@ mod tests {
             return;
         }
         let many: Vec<_> = (1..=17).map(|n| IpAddr::from([127, 0, 9, n])).collect();
-        engine.socket.accept_from(many.iter()).unwrap();
+        let open = [].iter();
+        engine.socket.accept_from(many.iter(), open).unwrap();
         for (from, enabled) in [([127, 0, 0, 3], false), ([127, 0, 0, 1], true)] {
             let sender = UdpSocket::bind((Ipv4Addr::from(from), 0)).unwrap();
             let malformed = engine.counters().malformed;

@@ -7,15 +7,19 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use gdr_roce::Qpn;
 use libc::{
-    BPF_ABS, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_MSH, BPF_RET,
-    BPF_W, sock_filter, sock_fprog,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX,
+    BPF_MSH, BPF_RET, BPF_W, sock_filter, sock_fprog,
 };
+
+use super::slot::{QPN_MASK, Slot};
 
 /// The number of bytes that a program keeps: 0 drops the packet, 8 keep the UDP header.
 const DROP: u32 = 0;
-const EMPTY: u32 = 8;
+const EMPTY: u32 = UDP_HEADER;
 const KEEP: u32 = u32::MAX;
+const UDP_HEADER: u32 = 8;
 
 /// `SKF_NET_OFF` of linux/filter.h: offsets are relative to the IP header for every socket type.
 const NET: u32 = 0xfff0_0000;
@@ -25,30 +29,67 @@ const V6_SOURCE: u32 = NET + 8;
 /// How many addresses a program lists at most: the kernel runs the program for each packet.
 const MOST_SENDERS: usize = 16;
 
-/// The addresses from which datagrams are accepted.
+/// The senders from which datagrams are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Senders {
-    /// Any address.
+    /// Any.
     Any,
-    /// These addresses, at most [`MOST_SENDERS`].
-    Only(Vec<IpAddr>),
+    /// These addresses, at most [`MOST_SENDERS`], and any address for the queue pairs that are open
+    /// to all, as many at most.
+    Only {
+        addresses: Vec<IpAddr>,
+        open: Vec<Qpn>,
+    },
+}
+
+/// Where the UDP header is in the data of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UdpHeader {
+    /// At its beginning.
+    First,
+    /// Behind an IPv4 header, whose length is in X.
+    BehindIpv4,
+}
+
+impl UdpHeader {
+    /// Loads a field at an offset from the UDP header.
+    fn load(self, width: u32, at: u32) -> sock_filter {
+        let mode = match self {
+            Self::First => BPF_ABS,
+            Self::BehindIpv4 => BPF_IND,
+        };
+        statement(BPF_LD | width | mode, at)
+    }
 }
 
 impl Senders {
-    /// Lists these addresses unless there are too many.
-    pub(super) fn of<'a>(addresses: impl ExactSizeIterator<Item = &'a IpAddr>) -> Self {
-        if addresses.len() > MOST_SENDERS {
+    /// No sender.
+    pub(super) const NONE: Self = Self::Only {
+        addresses: Vec::new(),
+        open: Vec::new(),
+    };
+
+    /// Lists these addresses and queue pairs unless there are too many.
+    pub(super) fn of<'a>(
+        addresses: impl ExactSizeIterator<Item = &'a IpAddr>,
+        open: impl ExactSizeIterator<Item = &'a Qpn>,
+    ) -> Self {
+        if addresses.len() > MOST_SENDERS || open.len() > MOST_SENDERS {
             return Self::Any;
         }
-        Self::Only(addresses.copied().collect())
+        Self::Only {
+            addresses: addresses.copied().collect(),
+            open: open.copied().collect(),
+        }
     }
 
-    /// The beginning of a program, which drops datagrams from other addresses.
-    fn program(&self) -> Vec<sock_filter> {
+    /// The beginning of a program, which drops other datagrams.
+    fn program(&self, udp: UdpHeader) -> Vec<sock_filter> {
         let mut program = Vec::new();
-        let Self::Only(addresses) = self else {
+        let Self::Only { addresses, open } = self else {
             return program;
         };
+        let for_open = program_of_open(open, udp);
         for (n, address) in addresses.iter().enumerate() {
             let (at, words) = match address {
                 IpAddr::V4(v4) => (V4_SOURCE, vec![u32::from(*v4)]),
@@ -60,18 +101,37 @@ impl Senders {
             };
             let len = words.len();
             // A device has addresses of one family, so all parts of the program have the same length.
-            let behind = 2 * len * (addresses.len() - 1 - n);
+            let behind = 2 * len * (addresses.len() - 1 - n) + for_open.len();
             for (i, (word, offset)) in words.into_iter().zip((at..).step_by(4)).enumerate() {
                 let rest = 2 * (len - 1 - i);
-                // If the last word is equal, the rest of the list and the drop are skipped.
+                // If the last word is equal, the rest of the list and the drop are skipped. With 16
+                // addresses of IPv6 and 16 queue pairs those are 141 instructions.
                 let yes = if rest == 0 { behind + 1 } else { 0 };
                 program.push(statement(BPF_LD | BPF_W | BPF_ABS, offset));
                 program.push(if_equal(word, yes as u8, rest as u8));
             }
         }
+        program.extend(for_open);
         program.push(statement(BPF_RET | BPF_K, DROP));
         program
     }
+}
+
+/// The part of a program that skips the drop behind it if a packet is for one of these queue pairs.
+/// A packet that is too short to have a destination is dropped.
+fn program_of_open(open: &[Qpn], udp: UdpHeader) -> Vec<sock_filter> {
+    if open.is_empty() {
+        return Vec::new();
+    }
+    let mut program = vec![
+        udp.load(BPF_W, UDP_HEADER + Slot::OFFSET),
+        statement(BPF_ALU | BPF_AND | BPF_K, QPN_MASK),
+    ];
+    for (n, qpn) in open.iter().enumerate() {
+        let behind = open.len() - 1 - n;
+        program.push(if_equal(qpn.get(), behind as u8 + 1, 0));
+    }
+    program
 }
 
 /// What a UDP socket keeps of a datagram without a checksum.
@@ -92,10 +152,10 @@ pub(super) fn udp(senders: &Senders, unchecked: Unchecked) -> Vec<sock_filter> {
         Unchecked::Empty => EMPTY,
         Unchecked::Nothing => DROP,
     };
-    let mut program = senders.program();
-    // The data of the program begins with the UDP header.
+    let header = UdpHeader::First;
+    let mut program = senders.program(header);
     program.extend([
-        statement(BPF_LD | BPF_H | BPF_ABS, 6),
+        header.load(BPF_H, 6),
         if_equal(0, 0, 1),
         statement(BPF_RET | BPF_K, rest),
         statement(BPF_RET | BPF_K, KEEP),
@@ -104,15 +164,24 @@ pub(super) fn udp(senders: &Senders, unchecked: Unchecked) -> Vec<sock_filter> {
 }
 
 /// Returns the program of a raw socket over IPv4, which keeps UDP datagrams to `port` without a
-/// checksum. A read beyond the end of a packet drops it.
-pub(super) fn raw(senders: &Senders, port: u16) -> Vec<sock_filter> {
-    let mut program = senders.program();
+/// checksum; if the port is shared, those to this slot. A read beyond the end of a packet drops it.
+pub(super) fn raw(senders: &Senders, port: u16, slot: Option<Slot>) -> Vec<sock_filter> {
+    let header = UdpHeader::BehindIpv4;
     // The data of the program begins with the IP header, whose length goes to X.
+    let mut program = vec![statement(BPF_LDX | BPF_B | BPF_MSH, 0)];
+    program.extend(senders.program(header));
+    if let Some((mask, value)) = slot.map(Slot::mask_and_value) {
+        program.extend([
+            header.load(BPF_W, UDP_HEADER + Slot::OFFSET),
+            statement(BPF_ALU | BPF_AND | BPF_K, mask),
+            if_equal(value, 1, 0),
+            statement(BPF_RET | BPF_K, DROP),
+        ]);
+    }
     program.extend([
-        statement(BPF_LDX | BPF_B | BPF_MSH, 0),
-        statement(BPF_LD | BPF_H | BPF_IND, 2),
+        header.load(BPF_H, 2),
         if_equal(port.into(), 0, 3),
-        statement(BPF_LD | BPF_H | BPF_IND, 6),
+        header.load(BPF_H, 6),
         if_equal(0, 0, 1),
         statement(BPF_RET | BPF_K, KEEP),
         statement(BPF_RET | BPF_K, DROP),
@@ -120,7 +189,7 @@ pub(super) fn raw(senders: &Senders, port: u16) -> Vec<sock_filter> {
     program
 }
 
-fn statement(code: u32, k: u32) -> sock_filter {
+pub(super) fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter {
         code: code as u16,
         jt: 0,
@@ -138,19 +207,28 @@ fn if_equal(k: u32, yes: u8, no: u8) -> sock_filter {
     }
 }
 
-/// Attaches a program, which replaces the previous one.
+/// Attaches a program that filters, which replaces the previous one.
 pub(super) fn attach(socket: BorrowedFd<'_>, filter: &[sock_filter]) -> io::Result<()> {
+    set_program(socket, libc::SO_ATTACH_FILTER, filter)
+}
+
+/// Sets `option`, whose value is a program.
+pub(super) fn set_program(
+    socket: BorrowedFd<'_>,
+    option: libc::c_int,
+    filter: &[sock_filter],
+) -> io::Result<()> {
     let program = sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),
     };
-    // SAFETY: the option takes a sock_fprog, which lives for the call, as does the filter that it
-    // points to, which has the stated length; the kernel copies both and writes to neither.
+    // SAFETY: the kernel reads at most `len` bytes of the sock_fprog, which lives for the call, as does
+    // the filter that it points to, which has the stated length; it copies both and writes to neither.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
+            option,
             (&raw const program).cast(),
             size_of_val(&program) as libc::socklen_t,
         )
@@ -177,7 +255,7 @@ mod tests {
         // A filter that drops `last` fails the test instead of hanging it.
         let limit = Duration::from_secs(30);
         receiver.set_read_timeout(Some(limit)).unwrap();
-        let senders = Senders::of(allowed.iter());
+        let senders = Senders::of(allowed.iter(), [].iter());
         let program = udp(&senders, Unchecked::Whole);
         attach(receiver.as_fd(), &program).unwrap();
         for address in from.iter().chain([&last]) {
@@ -218,7 +296,7 @@ mod tests {
     #[test]
     fn more_senders_than_a_program_lists_are_all_accepted() {
         let many: Vec<_> = (1..=17).map(loopback).collect();
-        assert_eq!(Senders::of(many.iter()), Senders::Any);
+        assert_eq!(Senders::of(many.iter(), [].iter()), Senders::Any);
         let last = loopback(30);
         assert_eq!(arrived("127.0.0.1", &many, &many, last), many);
     }
@@ -240,7 +318,8 @@ mod tests {
             }
             // Only `other` is let in: the datagram from here is not.
             let receiver = UdpSocket::bind((here, 0)).unwrap();
-            let program = udp(&Senders::Only(vec![other]), Unchecked::Whole);
+            let senders = Senders::of([other].iter(), [].iter());
+            let program = udp(&senders, Unchecked::Whole);
             attach(receiver.as_fd(), &program).unwrap();
             let sender = UdpSocket::bind((here, 0)).unwrap();
             sender
@@ -250,5 +329,45 @@ mod tests {
             // Over loopback it has arrived, or was dropped, when the call returned.
             assert!(receiver.recv_from(&mut [0; 9]).is_err(), "word {word}");
         }
+    }
+
+    #[test]
+    fn packets_for_a_queue_pair_that_is_open_to_all_pass_from_any_address() {
+        let packet = |qpn: u32| {
+            let mut packet = vec![0xff; 16];
+            packet[4..8].copy_from_slice(&(0xff00_0000 | qpn).to_be_bytes());
+            packet
+        };
+        for (peers, open) in [(0, 1), (1, 1), (16, 16), (16, 2), (2, 0)] {
+            let receiver = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+            receiver.set_nonblocking(true).unwrap();
+            let to = receiver.local_addr().unwrap();
+            let peers: Vec<_> = (1..=peers).map(loopback).collect();
+            let open: Vec<_> = (1..=open).map(|n| Qpn::new(0x10_0000 + n)).collect();
+            let senders = Senders::of(peers.iter(), open.iter());
+            attach(receiver.as_fd(), &udp(&senders, Unchecked::Whole)).unwrap();
+            // Over loopback it has arrived, or was dropped, when the call returned.
+            let passes = |from: IpAddr, bytes: &[u8]| {
+                let sender = UdpSocket::bind((from, 0)).unwrap();
+                sender.send_to(bytes, to).unwrap();
+                receiver.recv_from(&mut [0; 32]).is_ok()
+            };
+            let stranger = loopback(200);
+            for qpn in &open {
+                assert!(passes(stranger, &packet(qpn.get())), "{qpn:?}");
+            }
+            assert!(!passes(stranger, &packet(0x10_0011)));
+            assert!(!passes(stranger, &packet(1)));
+            assert!(
+                !passes(stranger, &[0; 7]),
+                "too short to have a destination"
+            );
+            for peer in &peers {
+                assert!(passes(*peer, &packet(1)), "{peer}");
+                assert!(passes(*peer, &[]), "{peer}");
+            }
+        }
+        let many: Vec<_> = (1..=17).map(Qpn::new).collect();
+        assert_eq!(Senders::of([].iter(), many.iter()), Senders::Any);
     }
 }

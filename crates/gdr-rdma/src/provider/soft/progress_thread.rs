@@ -14,8 +14,6 @@ use crate::os::block_signals;
 const FIRST_YIELD: Duration = Duration::from_micros(250);
 /// The longest delay of packets that arrive just after those threads have stopped polling.
 const LONGEST_YIELD: Duration = Duration::from_millis(1);
-/// Polls by the program within [`FIRST_YIELD`] from which on it is assumed to poll in a loop.
-const BUSY: u64 = 16;
 
 /// Drives the engine until the device is dropped.
 pub(super) fn run(engine: &SharedEngine) {
@@ -33,7 +31,7 @@ pub(super) fn run(engine: &SharedEngine) {
             polls_seen = polls;
             // A thread that waits may have lost its CPU, and then does not poll.
             let is_waited_for = new > 0 && engine.has_polling_waiter();
-            if is_waited_for || new >= BUSY {
+            if is_waited_for || new >= engine.loop_polls() {
                 yield_engine(engine, pause);
                 pause = (2 * pause).min(LONGEST_YIELD);
                 last_work = Instant::now();

@@ -4,16 +4,20 @@ use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use gdr_roce::wire::Packet;
 use gdr_roce::{
-    Capabilities, Completion, PostError, QueuePair, State, Time, TransportConfig, WrId,
+    Capabilities, Completion, Memory, Mtu, PostError, QueuePair, SharedReceiveQueue, State, Time,
+    TransportConfig, UdQueuePair, UdReceived, WrId,
 };
-use smallvec::SmallVec;
 
+use super::rx::Datagram;
+use super::srq_context::SrqContext;
+use super::transport::{RawSegments, Transport};
 use crate::bounded_queue::{BoundedQueue, Pushed};
 use crate::memory_region::Segment;
 use crate::outstanding::{Outstanding, OutstandingQueue, Segments};
-use crate::types::{DomainId, SourcePort};
-use crate::work_request::{Data, RecvRequest, SendRequest};
+use crate::types::{Counters, DomainId, SourcePort};
+use crate::work_request::{Data, RecvRequest, SendRequest, UdSendRequest};
 
 /// The bytes that a request counts at least while requests are deferred: eight go together.
 const SHORT: usize = 4096;
@@ -41,10 +45,13 @@ impl Peer {
 
 /// A queue pair: the protocol's part, its outstanding requests, and what the engine schedules by.
 pub(super) struct QpContext {
-    pub(super) roce: QueuePair,
+    pub(super) roce: Transport,
     pub(super) domain: DomainId,
+    /// The shared queue that its receives come from.
+    pub(super) srq: Option<Arc<SrqContext>>,
+    /// The peer of a reliable connection.
     pub(super) peer: Option<Peer>,
-    /// It is connected, and its peer may be one that sets no UDP checksums.
+    /// It receives, and a peer of it may be one that sets no UDP checksums.
     pub(super) may_omit_checksum: bool,
     /// Whether it is on the engine's list of queue pairs with something to do.
     pub(super) is_ready: bool,
@@ -62,7 +69,7 @@ pub(super) struct QpContext {
 
 impl QpContext {
     pub(super) fn new(
-        roce: QueuePair,
+        roce: Transport,
         domain: DomainId,
         send_completions: Arc<BoundedQueue<Completion>>,
         recv_completions: Arc<BoundedQueue<Completion>>,
@@ -70,6 +77,7 @@ impl QpContext {
         Self {
             roce,
             domain,
+            srq: None,
             peer: None,
             may_omit_checksum: false,
             is_ready: false,
@@ -83,57 +91,193 @@ impl QpContext {
         }
     }
 
-    /// Posts a request, and takes its segments out of it. A refused request stays whole, so that
-    /// the caller drops it where no lock is held.
-    pub(super) fn post_send(&mut self, request: &mut SendRequest) -> Result<(), PostError> {
-        let mut raw = SmallVec::<[gdr_roce::Segment; 2]>::new();
-        let data = match &request.data {
-            Data::Segments(segments) => {
-                raw.extend(segments.iter().map(Segment::raw));
-                gdr_roce::Data::Segments(&raw)
-            }
-            Data::Inline(bytes) => gdr_roce::Data::Inline(bytes),
-        };
-        self.roce.post_send(&gdr_roce::SendRequest {
+    /// The same queue pair, which is in RESET, and the segments of its requests.
+    pub(super) fn into_fresh(mut self) -> (Self, Vec<Segment>) {
+        // Completions that the protocol has not delivered belong to the time before.
+        let mut segments = Vec::new();
+        self.complete(&mut segments, &mut |_| {});
+        let (send, recv) = (&self.send_completions, &self.recv_completions);
+        let (send, recv) = (Arc::clone(send), Arc::clone(recv));
+        let mut fresh = Self::new(self.roce, self.domain, send, recv);
+        fresh.srq = self.srq;
+        fresh.is_ready = self.is_ready;
+        fresh.next_number = self.next_number;
+        let requests = self
+            .sends
+            .into_requests()
+            .chain(self.receives.into_requests());
+        segments.extend(requests.flat_map(|request| request.segments));
+        (fresh, segments)
+    }
+
+    /// Posts a request whose segments the caller keeps registered. A queue pair of another service
+    /// refuses it as one in RESET does.
+    pub(super) fn post_raw_send(
+        &mut self,
+        request: &gdr_roce::SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let roce = self.roce.connection();
+        let roce = roce.ok_or(PostError::State(State::Reset))?;
+        roce.post_send(&gdr_roce::SendRequest {
             id: WrId(self.next_number),
-            operation: request.operation,
-            data,
-            flags: request.flags,
+            ..*request
         })?;
-        let (segments, len) = match &mut request.data {
-            Data::Segments(segments) => {
-                let len = raw.iter().map(|segment| segment.len as usize).sum();
-                (mem::take(segments), len)
+        self.add_send(request.id, request.data);
+        Ok(())
+    }
+
+    /// As [`QpContext::post_raw_send`].
+    pub(super) fn post_raw_ud_send(
+        &mut self,
+        request: &gdr_roce::UdSendRequest<'_, SocketAddr>,
+    ) -> Result<(), PostError> {
+        let roce = self.roce.datagrams();
+        let roce = roce.ok_or(PostError::State(State::Reset))?;
+        roce.post_send(&gdr_roce::UdSendRequest {
+            id: WrId(self.next_number),
+            ..*request
+        })?;
+        self.add_send(request.id, request.data);
+        Ok(())
+    }
+
+    /// Records a request that was posted to the send queue.
+    fn add_send(&mut self, id: WrId, data: gdr_roce::Data<'_>) {
+        let len = match data {
+            gdr_roce::Data::Segments(segments) => {
+                segments.iter().map(|segment| segment.len as usize).sum()
             }
-            Data::Inline(_) => (Segments::new(), 0),
+            gdr_roce::Data::Inline(_) => 0,
         };
         self.deferred = self.deferred.saturating_add(SHORT.max(len));
         self.sends.push(Outstanding {
             number: self.next_number,
+            id,
+            segments: Segments::new(),
+            detail: (),
+        });
+        self.next_number += 1;
+    }
+
+    /// As [`QpContext::post_raw_send`].
+    pub(super) fn post_raw_recv(
+        &mut self,
+        request: &gdr_roce::RecvRequest<'_>,
+    ) -> Result<(), PostError> {
+        let number = self.next_number;
+        self.roce.post_recv(&gdr_roce::RecvRequest {
+            id: WrId(number),
+            ..*request
+        })?;
+        self.receives.push(Outstanding {
+            number,
             id: request.id,
-            segments,
+            segments: Segments::new(),
             detail: (),
         });
         self.next_number += 1;
         Ok(())
     }
 
+    /// Posts a request, and takes its segments out of it. A refused request stays whole, so that
+    /// the caller drops it where no lock is held.
+    pub(super) fn post_send(&mut self, request: &mut SendRequest) -> Result<(), PostError> {
+        let mut raw = RawSegments::new();
+        self.post_raw_send(&gdr_roce::SendRequest {
+            id: request.id,
+            operation: request.operation,
+            data: raw_data(&request.data, &mut raw),
+            flags: request.flags,
+        })?;
+        self.hold(&mut request.data);
+        Ok(())
+    }
+
+    /// As [`QpContext::post_send`].
+    pub(super) fn post_ud_send(&mut self, request: &mut UdSendRequest) -> Result<(), PostError> {
+        let mut raw = RawSegments::new();
+        self.post_raw_ud_send(&gdr_roce::UdSendRequest {
+            id: request.id,
+            to: request.to.address,
+            dest_qpn: request.to.qpn,
+            qkey: request.to.qkey,
+            immediate: request.immediate,
+            data: raw_data(&request.data, &mut raw),
+            flags: request.flags,
+        })?;
+        self.hold(&mut request.data);
+        Ok(())
+    }
+
+    /// Keeps the segments of the request that was posted last to the send queue.
+    fn hold(&mut self, data: &mut Data) {
+        if let Data::Segments(segments) = data {
+            self.sends.hold(mem::take(segments));
+        }
+    }
+
     /// As [`QpContext::post_send`].
     pub(super) fn post_recv(&mut self, request: &mut RecvRequest) -> Result<(), PostError> {
-        let raw: SmallVec<[gdr_roce::Segment; 2]> =
-            request.segments.iter().map(Segment::raw).collect();
-        self.roce.post_recv(&gdr_roce::RecvRequest {
-            id: WrId(self.next_number),
+        let raw: RawSegments = request.segments.iter().map(Segment::raw).collect();
+        self.post_raw_recv(&gdr_roce::RecvRequest {
+            id: request.id,
             segments: &raw,
         })?;
-        self.receives.push(Outstanding {
-            number: self.next_number,
-            id: request.id,
-            segments: mem::take(&mut request.segments),
-            detail: (),
-        });
-        self.next_number += 1;
+        self.receives.hold(mem::take(&mut request.segments));
         Ok(())
+    }
+
+    /// Whether packets may come from `source`. Any host may send datagrams.
+    pub(super) fn accepts(&self, source: SocketAddr) -> bool {
+        match &self.roce {
+            Transport::Connection(_) => self.peer.is_some_and(|peer| peer.sends_from(source)),
+            Transport::Datagrams(_) => true,
+        }
+    }
+
+    /// Processes a packet whose ICRC is correct; returns whether it may have changed anything.
+    pub(super) fn receive(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_>,
+        memory: &mut dyn Memory,
+        counters: &mut Counters,
+    ) -> bool {
+        match &mut self.roce {
+            Transport::Connection(roce) => {
+                roce.receive(now, packet, memory);
+                true
+            }
+            Transport::Datagrams(roce) => {
+                let Some(grh) = datagram.grh() else {
+                    return false;
+                };
+                match roce.receive(packet, &grh, memory) {
+                    UdReceived::Completed => return true,
+                    UdReceived::WrongQkey => counters.wrong_qkey += 1,
+                    UdReceived::NoReceive => counters.no_receive += 1,
+                    UdReceived::Ignored => {}
+                }
+                false
+            }
+        }
+    }
+
+    /// Writes the next packet to `out`; returns its length and where it goes.
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+    ) -> Option<(usize, SocketAddr)> {
+        match &mut self.roce {
+            Transport::Connection(roce) => {
+                let peer = self.peer?;
+                Some((roce.poll_transmit(now, memory, out)?, peer.address))
+            }
+            Transport::Datagrams(roce) => roce.poll_transmit(memory, out),
+        }
     }
 
     /// The segments of its outstanding requests.
@@ -152,15 +296,25 @@ impl QpContext {
     ) {
         let mut lost = false;
         while let Some(mut completion) = self.roce.poll_completion() {
-            let (requests, queue) = if completion.opcode.is_receive() {
-                (&mut self.receives, &self.recv_completions)
-            } else {
-                (&mut self.sends, &self.send_completions)
-            };
-            for request in requests.complete(completion.id.0) {
+            let number = completion.id.0;
+            let mut end = |request: Outstanding<()>| {
                 completion.id = request.id;
                 completed.extend(request.segments);
-            }
+            };
+            let queue = match (completion.opcode.is_receive(), &self.srq) {
+                (true, Some(srq)) => {
+                    srq.complete(number).into_iter().for_each(&mut end);
+                    &self.recv_completions
+                }
+                (true, None) => {
+                    self.receives.complete(number).for_each(&mut end);
+                    &self.recv_completions
+                }
+                (false, _) => {
+                    self.sends.complete(number).for_each(&mut end);
+                    &self.send_completions
+                }
+            };
             match queue.push(completion) {
                 Pushed::Stored => continue,
                 Pushed::FirstLost => overrun(queue),
@@ -170,17 +324,29 @@ impl QpContext {
         }
         if lost && self.roce.state() != State::Error {
             // As in libibverbs: with completions lost, the state of its requests is unknown.
-            self.roce.to_error();
+            self.roce.enter_error();
             self.complete(completed, &mut |_| {});
         }
     }
 }
 
-/// A queue pair of the protocol whose window fits the receive buffer of a peer's socket.
-pub(super) fn protocol(
+/// The data of a request as the protocol knows it.
+fn raw_data<'a>(data: &'a Data, raw: &'a mut RawSegments) -> gdr_roce::Data<'a> {
+    match data {
+        Data::Segments(segments) => {
+            raw.extend(segments.iter().map(Segment::raw));
+            gdr_roce::Data::Segments(raw)
+        }
+        Data::Inline(bytes) => gdr_roce::Data::Inline(bytes),
+    }
+}
+
+/// A reliable connection of the protocol whose window fits the receive buffer of a peer's socket.
+pub(super) fn connection(
     qpn: gdr_roce::Qpn,
     capabilities: Capabilities,
     receive_buffer: usize,
+    shared: Option<&SharedReceiveQueue>,
 ) -> QueuePair {
     /// The bytes that a full packet takes of a socket's receive buffer, bookkeeping included.
     const PACKET: usize = 4608;
@@ -192,5 +358,21 @@ pub(super) fn protocol(
         .with_read_packets(window / 2)
         .with_ack_request_interval(window / 4)
         .with_ack_interval(window / 4);
-    QueuePair::with_config(qpn, capabilities, config)
+    match shared {
+        Some(shared) => QueuePair::with_shared_receives(qpn, capabilities, config, shared),
+        None => QueuePair::with_config(qpn, capabilities, config),
+    }
+}
+
+/// The datagram service of the protocol.
+pub(super) fn datagrams(
+    qpn: gdr_roce::Qpn,
+    capabilities: Capabilities,
+    mtu: Mtu,
+    shared: Option<&SharedReceiveQueue>,
+) -> UdQueuePair<SocketAddr> {
+    match shared {
+        Some(shared) => UdQueuePair::with_shared_receives(qpn, capabilities, mtu, shared),
+        None => UdQueuePair::new(qpn, capabilities, mtu),
+    }
 }

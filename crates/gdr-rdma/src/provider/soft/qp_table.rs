@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::Add;
 
 use gdr_roce::wire::Packet;
-use gdr_roce::{Statistics, Time};
+use gdr_roce::{Qpn, StateError, Statistics, Time};
 
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::qp_context::QpContext;
@@ -36,6 +36,23 @@ impl QpTable {
 
     pub(super) fn get_mut(&mut self, qpn: u32) -> Option<&mut QpContext> {
         self.qps.get_mut(&qpn).map(Box::as_mut)
+    }
+
+    /// Lets `to_rtr` change a queue pair from INIT to RTR, in which it receives packets. `None` if
+    /// there is no such queue pair, or it is of another service than `to_rtr` expects.
+    pub(super) fn start(
+        &mut self,
+        qpn: Qpn,
+        to_rtr: impl FnOnce(&mut QpContext) -> Option<Result<(), StateError>>,
+    ) -> Option<Result<(), StateError>> {
+        let qp = self.qps.get_mut(&qpn.get())?;
+        let started = to_rtr(qp)?;
+        if started.is_ok() {
+            schedule(&mut self.ready, qp);
+            qp.may_omit_checksum = true;
+            self.may_omit_checksum += 1;
+        }
+        Some(started)
     }
 
     /// Records that the peer of a queue pair sets UDP checksums, or that the queue pair is gone.
@@ -80,7 +97,7 @@ impl Acceptor<'_> {
             return false;
         };
         // Before the ICRC, whose computation is the main cost of a packet.
-        if !qp.peer.is_some_and(|peer| peer.sends_from(datagram.source)) {
+        if !qp.accepts(datagram.source) {
             self.counters.strangers += 1;
             return false;
         }
@@ -88,7 +105,9 @@ impl Acceptor<'_> {
             self.counters.icrc_mismatches += 1;
             return false;
         }
-        let has_checksum = datagram.came_by_udp() && mem::take(&mut qp.may_omit_checksum);
+        // A peer that sets checksums always does; of datagrams the next may come from another one.
+        let has_checksum =
+            qp.peer.is_some() && datagram.came_by_udp() && mem::take(&mut qp.may_omit_checksum);
         let mut memory = DomainMemory {
             regions: self.regions,
             cache: &self.cache,
@@ -97,13 +116,13 @@ impl Acceptor<'_> {
             dirty: self.dirty,
             fenced: self.fenced,
         };
-        qp.roce.receive(self.now, &packet, &mut memory);
-        if !mem::replace(&mut qp.is_ready, true) {
+        let accepted = qp.receive(self.now, &packet, datagram, &mut memory, self.counters);
+        if accepted && !mem::replace(&mut qp.is_ready, true) {
             self.qps.ready.push_back(qpn.get());
         }
         if has_checksum {
             self.qps.expects_checksum(self.socket);
         }
-        true
+        accepted
     }
 }

@@ -7,9 +7,10 @@ use gdr_roce::{Psn, Qpn, RetryLimit, RtrAttributes, RtsAttributes, State};
 use super::completion_queue::SoftCompletionQueue;
 use super::device::SoftDevice;
 use super::qp_context::Peer;
-use super::shared_engine::QpParts;
+use super::shared_engine::{QpParts, Service};
+use super::shared_receive_queue::SoftSharedReceiveQueue;
 use crate::error::{Error, Foreign, Result};
-use crate::provider::{QueuePairInit, QueuePairOps, downcast_queue};
+use crate::provider::{QueuePairInit, QueuePairOps, QueuesInit, downcast_queue};
 use crate::types::{ConnectionOptions, DomainId, Endpoint, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
 
@@ -26,25 +27,38 @@ impl SoftQueuePair {
         domain: DomainId,
         init: &QueuePairInit<'_>,
     ) -> Result<Self> {
-        let entries = |queue| {
-            let queue: Arc<SoftCompletionQueue> = downcast_queue(queue)?;
-            if !Arc::ptr_eq(queue.device(), device) {
-                return Err(Error::Foreign(Foreign::CompletionQueue));
-            }
-            Ok(Arc::clone(queue.entries()))
-        };
-        let qpn = device.create_qp(QpParts {
-            domain,
-            capabilities: init.capabilities,
-            access: init.access,
-            send_completions: entries(init.send_queue)?,
-            recv_completions: entries(init.recv_queue)?,
-        })?;
+        let qpn = create(device, domain, init.queues, Service::Connection)?;
+        device.qp_to_init(qpn, init.access)?;
         Ok(Self {
             device: Arc::clone(device),
             qpn,
         })
     }
+}
+
+/// Creates a queue pair in RESET.
+pub(super) fn create(
+    device: &Arc<SoftDevice>,
+    domain: DomainId,
+    queues: &QueuesInit<'_>,
+    service: Service,
+) -> Result<Qpn> {
+    let entries = |queue| {
+        let queue: Arc<SoftCompletionQueue> = downcast_queue(queue)?;
+        if !Arc::ptr_eq(queue.device(), device) {
+            return Err(Error::Foreign(Foreign::CompletionQueue));
+        }
+        Ok(Arc::clone(queue.entries()))
+    };
+    let context = |queue| SoftSharedReceiveQueue::context_of(queue, domain);
+    device.create_qp(QpParts {
+        domain,
+        capabilities: queues.capabilities,
+        service,
+        srq: queues.shared_receives.map(context).transpose()?,
+        send_completions: entries(queues.send_queue)?,
+        recv_completions: entries(queues.recv_queue)?,
+    })
 }
 
 impl QueuePairOps for SoftQueuePair {

@@ -7,7 +7,7 @@
 //! The kernel clones the metadata of every packet to the host's address for a raw socket before it
 //! runs the filter, so the raw socket stays disabled (bound to an unused address) while it is not
 //! needed. It is needed while there is a queue pair whose peer has not yet sent a datagram with a
-//! checksum, as this provider always does. While it is enabled, each datagram arrives at one of the
+//! checksum, as this provider always does, or that receives datagrams from any peer. While it is enabled, each datagram arrives at one of the
 //! two sockets: the kernel drops those with a checksum or for another port at the raw socket, and
 //! those without a checksum at the UDP socket. While it is disabled, the UDP socket's filter
 //! empties datagrams without a checksum. Such a datagram is lost and retransmitted; if it came from
@@ -28,18 +28,19 @@ use gdr_roce::wire::Ipv4Datagram;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::filter::{self, Senders, Unchecked};
+use super::slot::Slot;
 use super::socket::is_nothing_received;
 
 /// The address of a disabled socket: the base of the multicast addresses, which no group has. A raw
 /// socket can be bound more than once, and that needs no privilege.
 const UNUSED_ADDRESS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 0);
-/// The filter while there is no connection.
-const NO_SENDERS: Senders = Senders::Only(Vec::new());
 
 /// A raw socket beside a UDP socket.
 pub(super) struct RawSocket {
     socket: OwnedFd,
     local: SocketAddrV4,
+    /// The slot whose packets it receives, if the port is shared.
+    slot: Option<Slot>,
     enabled: AtomicBool,
     /// It is never disabled again.
     permanent: AtomicBool,
@@ -52,7 +53,11 @@ impl RawSocket {
     /// # Errors
     ///
     /// Mostly EPERM, without CAP_NET_RAW.
-    pub(super) fn open(local: SocketAddrV4, receive_buffer: usize) -> io::Result<Self> {
+    pub(super) fn open(
+        local: SocketAddrV4,
+        slot: Option<Slot>,
+        receive_buffer: usize,
+    ) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::INET,
             SocketType::RAW,
@@ -60,13 +65,17 @@ impl RawSocket {
             Some(ipproto::UDP),
         )?;
         rustix::net::bind(&socket, &SocketAddrV4::new(UNUSED_ADDRESS, 0))?;
-        filter::attach(socket.as_fd(), &filter::raw(&NO_SENDERS, local.port()))?;
+        filter::attach(
+            socket.as_fd(),
+            &filter::raw(&Senders::NONE, local.port(), slot),
+        )?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
         }
         Ok(Self {
             socket,
             local,
+            slot,
             enabled: AtomicBool::new(false),
             permanent: AtomicBool::new(false),
         })
@@ -82,7 +91,8 @@ impl RawSocket {
 
     /// Accepts datagrams only from these senders.
     pub(super) fn accept_from(&self, senders: &Senders) -> io::Result<()> {
-        filter::attach(self.as_fd(), &filter::raw(senders, self.local.port()))
+        let program = filter::raw(senders, self.local.port(), self.slot);
+        filter::attach(self.as_fd(), &program)
     }
 
     /// Receives datagrams without a checksum from now on; `hand_over` then lets the UDP socket drop

@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use gdr_roce::wire::icrc::Path;
-use gdr_roce::wire::{Ipv4Datagram, MAX_DATAGRAM, icrc};
+use gdr_roce::wire::{Grh, Ipv4Datagram, MAX_DATAGRAM, icrc};
 use quinn_udp::RecvMeta;
 
 use super::partial_icrc::PartialIcrc;
@@ -46,7 +46,7 @@ enum Check<'a> {
         position: usize,
     },
     /// The datagram came by the raw socket, with all its headers.
-    Raw(Path),
+    Raw(Path, Grh),
     /// The headers before it are malformed.
     Malformed,
 }
@@ -59,8 +59,23 @@ impl Datagram<'_> {
                 partial,
                 position,
             } => socket.is_intact(partial, self.source, *position, self.payload),
-            Check::Raw(path) => icrc::matches(path, self.payload),
+            Check::Raw(path, _) => icrc::matches(path, self.payload),
             Check::Malformed => false,
+        }
+    }
+
+    /// Its network header. A UDP socket reports only some fields, and for the others the header has
+    /// what this provider sends. `None` if the headers are malformed.
+    pub(super) fn grh(&self) -> Option<Grh> {
+        match &self.check {
+            Check::Udp {
+                socket, position, ..
+            } => {
+                let path = socket.path(self.source, socket.local(), *position as u16)?;
+                Some(Grh::of_fields(&path.ip, self.payload.len()))
+            }
+            Check::Raw(_, grh) => Some(*grh),
+            Check::Malformed => None,
         }
     }
 
@@ -200,7 +215,7 @@ impl RawRx {
             Ok(read) if socket.is_for_us(&read) => Some(Datagram {
                 source: SocketAddr::new(read.src.into(), read.path.src_port),
                 payload: read.payload,
-                check: Check::Raw(read.path),
+                check: Check::Raw(read.path, Grh::of_ipv4(read.header)),
             }),
             Ok(_) => None,
             // It is counted where its payload is parsed.

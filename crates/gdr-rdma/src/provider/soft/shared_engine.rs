@@ -13,21 +13,26 @@ use std::thread as threads;
 use std::time::{Duration, Instant};
 
 use gdr_copy::ProcessId;
-use gdr_roce::{Access, Capabilities, Completion, Qpn, RtrAttributes, RtsAttributes, State};
+use gdr_roce::{
+    Access, Capabilities, Completion, Mtu, PostError, Psn, Qkey, Qpn, RtrAttributes, RtsAttributes,
+    State,
+};
 use rustix::event::EventfdFlags;
 
-use super::engine::{Engine, unknown_qp};
+use super::engine::{Engine, raise_limit, unknown_qp};
 use super::progress_thread;
 use super::qp_context::{self, Peer, QpContext};
 use super::region_table::RegionTable;
 use super::socket::Socket;
-use crate::bounded_queue::{BoundedQueue, Loss};
+use super::srq_context::SrqContext;
+use super::transport::Transport;
+use crate::bounded_queue::{BoundedQueue, Loss, Stored};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::{lock, try_lock};
 use crate::outstanding;
 use crate::types::{AsyncEvent, Counters, DomainId, Integrity, SoftOptions};
-use crate::work_request::{RecvRequest, SendRequest};
+use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
 
 /// How many asynchronous events are kept until they are taken.
 const EVENTS: usize = 1024;
@@ -45,9 +50,20 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct QpParts {
     pub(super) domain: DomainId,
     pub(super) capabilities: Capabilities,
-    pub(super) access: Access,
+    pub(super) service: Service,
+    /// The queue that its receives come from, instead of one of its own.
+    pub(super) srq: Option<Arc<SrqContext>>,
     pub(super) send_completions: Arc<BoundedQueue<Completion>>,
     pub(super) recv_completions: Arc<BoundedQueue<Completion>>,
+}
+
+/// The service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// A reliable connection.
+    Connection,
+    /// Datagrams of this length at most.
+    Datagrams(Mtu),
 }
 
 /// An engine with what its users and its progress thread share.
@@ -60,6 +76,7 @@ pub(crate) struct SharedEngine {
     regions: Arc<RegionTable>,
     events: Arc<BoundedQueue<AsyncEvent>>,
     busy_poll: Duration,
+    loop_polls: u64,
     /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
     /// let them go first.
     lock_waiters: AtomicU32,
@@ -86,11 +103,13 @@ impl SharedEngine {
     /// Binds the address and starts the progress thread, which keeps `alive` until it ends.
     pub(super) fn start(
         options: &SoftOptions,
+        on_event: Option<Stored<AsyncEvent>>,
         alive: Sender<()>,
     ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
-        let socket = Arc::new(Socket::bind(options.address, options.receive_buffer)?);
+        let socket = Socket::bind(options.address, options.port_use, options.receive_buffer)?;
+        let socket = Arc::new(socket);
         let (origin, epoch) = (ProcessId::current(), Instant::now());
-        let events = Arc::new(BoundedQueue::new(EVENTS, Loss::Tolerated));
+        let events = Arc::new(BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event));
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::os("eventfd", errno))?;
         let engine = Engine::new(Arc::clone(&socket), Arc::clone(&events), epoch)?;
@@ -102,6 +121,7 @@ impl SharedEngine {
             regions: Arc::new(RegionTable::new(origin)),
             events,
             busy_poll: options.busy_poll,
+            loop_polls: options.loop_polls,
             lock_waiters: AtomicU32::new(0),
             polling_waiters: AtomicU32::new(0),
             caller_polls: AtomicU64::new(0),
@@ -166,6 +186,11 @@ impl SharedEngine {
         self.busy_poll
     }
 
+    /// How many polls within a short time make it a program that polls in a loop.
+    pub(super) fn loop_polls(&self) -> u64 {
+        self.loop_polls
+    }
+
     pub(super) fn integrity(&self) -> Integrity {
         self.socket.integrity()
     }
@@ -191,19 +216,28 @@ impl SharedEngine {
         }
     }
 
-    /// Creates a queue pair in INIT.
+    /// Creates a queue pair in RESET.
     pub(super) fn create_qp(&self, parts: QpParts) -> Result<Qpn> {
         let mut engine = self.lock();
         engine.check_alive()?;
-        let qpn = engine.new_qpn();
-        let mut roce = qp_context::protocol(qpn, parts.capabilities, self.receive_buffer());
-        roce.to_init(parts.access)?;
-        engine.insert(QpContext::new(
-            roce,
-            parts.domain,
-            parts.send_completions,
-            parts.recv_completions,
-        ));
+        let qpn = engine.new_qpn()?;
+        let (capabilities, shared) = (parts.capabilities, parts.srq.as_ref());
+        let shared = shared.map(|srq| srq.roce());
+        let roce = match parts.service {
+            Service::Connection => {
+                let buffer = self.receive_buffer();
+                let roce = qp_context::connection(qpn, capabilities, buffer, shared);
+                Transport::Connection(roce)
+            }
+            Service::Datagrams(mtu) => {
+                let roce = qp_context::datagrams(qpn, capabilities, mtu, shared);
+                Transport::Datagrams(roce)
+            }
+        };
+        let (sends, receives) = (parts.send_completions, parts.recv_completions);
+        let mut qp = QpContext::new(roce, parts.domain, sends, receives);
+        qp.srq = parts.srq;
+        engine.insert(qp);
         Ok(qpn)
     }
 
@@ -218,6 +252,46 @@ impl SharedEngine {
         self.lock().state(qpn).unwrap_or(State::Reset)
     }
 
+    /// Changes the state of a connection from RESET to INIT.
+    pub(super) fn qp_to_init(&self, qpn: Qpn, access: Access) -> Result<()> {
+        let mut engine = self.lock();
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.connection());
+        let roce = roce.ok_or_else(|| unknown_qp(State::Init))?;
+        Ok(roce.to_init(access)?)
+    }
+
+    /// Changes the state of a queue pair for datagrams from RESET to INIT.
+    pub(super) fn ud_to_init(&self, qpn: Qpn, qkey: Qkey) -> Result<()> {
+        let mut engine = self.lock();
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams());
+        let roce = roce.ok_or_else(|| unknown_qp(State::Init))?;
+        Ok(roce.to_init(qkey)?)
+    }
+
+    /// Changes what the peer may do at most, in any state.
+    pub(super) fn set_qp_access(&self, qpn: Qpn, access: Access) {
+        let mut engine = self.lock();
+        if let Some(roce) = engine.schedule(qpn).and_then(|qp| qp.roce.connection()) {
+            roce.set_access(access);
+        }
+    }
+
+    /// Changes the queue key of a queue pair for datagrams, in any state.
+    pub(super) fn set_qkey(&self, qpn: Qpn, qkey: Qkey) {
+        let mut engine = self.lock();
+        if let Some(roce) = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams()) {
+            roce.set_qkey(qkey);
+        }
+    }
+
+    /// Changes the state to RESET: posted requests are discarded without a completion.
+    pub(super) fn reset_qp(&self, qpn: Qpn) {
+        let mut engine = self.lock();
+        let segments = engine.reset(qpn);
+        drop(engine);
+        outstanding::release(segments);
+    }
+
     pub(super) fn qp_to_rtr(&self, qpn: Qpn, peer: Peer, attributes: &RtrAttributes) -> Result<()> {
         let mut engine = self.lock();
         engine.check_alive()?;
@@ -227,55 +301,112 @@ impl SharedEngine {
     pub(super) fn qp_to_rts(&self, qpn: Qpn, attributes: &RtsAttributes) -> Result<()> {
         let mut engine = self.lock();
         engine.check_alive()?;
-        let Some(qp) = engine.schedule(qpn) else {
-            return Err(unknown_qp(State::ReadyToSend));
-        };
-        qp.roce.to_rts(attributes)?;
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.connection());
+        let roce = roce.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
+        roce.to_rts(attributes)?;
         self.send_now(engine);
         Ok(())
+    }
+
+    /// Changes a queue pair for datagrams from INIT to RTR.
+    pub(super) fn ud_to_rtr(&self, qpn: Qpn) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        engine.open_to_all(qpn)
+    }
+
+    /// Changes a queue pair for datagrams from RTR to RTS.
+    pub(super) fn ud_to_rts(&self, qpn: Qpn, sq_psn: Psn) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams());
+        let roce = roce.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
+        Ok(roce.to_rts(sq_psn)?)
     }
 
     pub(super) fn qp_to_error(&self, qpn: Qpn) {
         let mut engine = self.lock();
         if let Some(qp) = engine.schedule(qpn) {
-            qp.roce.to_error();
+            qp.roce.enter_error();
         }
         self.send_now(engine);
     }
 
     /// Posts requests until one is refused; returns how many were posted.
     pub(super) fn post_sends(&self, qpn: Qpn, requests: &mut [SendRequest]) -> (usize, Result<()>) {
+        self.post_each(qpn, requests, QpContext::post_send)
+    }
+
+    /// As [`SharedEngine::post_sends`].
+    pub(super) fn post_ud_sends(
+        &self,
+        qpn: Qpn,
+        requests: &mut [UdSendRequest],
+    ) -> (usize, Result<()>) {
+        self.post_each(qpn, requests, QpContext::post_ud_send)
+    }
+
+    fn post_each<T>(
+        &self,
+        qpn: Qpn,
+        requests: &mut [T],
+        post: impl Fn(&mut QpContext, &mut T) -> std::result::Result<(), PostError>,
+    ) -> (usize, Result<()>) {
+        let mut posted = 0;
+        let outcome = self.post_with(qpn, |qp| {
+            for request in requests {
+                post(qp, request)?;
+                posted += 1;
+            }
+            Ok(())
+        });
+        (posted, outcome.and_then(|refused| refused))
+    }
+
+    /// Runs `post` on a queue pair, and sends what it posted to the send queue.
+    pub(super) fn post_with<T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut QpContext) -> T,
+    ) -> Result<T> {
         let mut engine = self.lock();
         let Some(qp) = engine.schedule(qpn) else {
-            return (0, Err(unknown_qp(State::ReadyToSend)));
+            return Err(unknown_qp(State::ReadyToSend));
         };
-        let mut posted = 0;
-        let mut outcome = Ok(());
-        for request in requests {
-            if let Err(error) = qp.post_send(request) {
-                outcome = Err(error.into());
-                break;
-            }
-            posted += 1;
-        }
+        let outcome = post(qp);
         // A program that posts all the time is one that polls the engine.
         self.caller_polls.fetch_add(1, Ordering::Relaxed);
         if !engine.may_defer(qpn) {
             self.send_now(engine);
         }
-        (posted, outcome)
+        Ok(outcome)
     }
 
     pub(super) fn post_recv(&self, qpn: Qpn, mut request: RecvRequest) -> Result<()> {
         // A refused request stays whole; it is dropped after the guard, as parameters are.
+        self.post_recv_with(qpn, |qp| Ok(qp.post_recv(&mut request)?))?
+    }
+
+    /// Runs `post`, which posts to the receive queue only.
+    pub(super) fn post_recv_with<T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut QpContext) -> T,
+    ) -> Result<T> {
         let mut engine = self.lock();
         let Some(qp) = engine.schedule(qpn) else {
             return Err(unknown_qp(State::Init));
         };
-        qp.post_recv(&mut request)?;
-        // A queue pair in ERR flushes it at once.
+        let outcome = post(qp);
+        // A queue pair in ERR flushes its receives at once.
         self.send_now(engine);
-        Ok(())
+        Ok(outcome)
+    }
+
+    /// Arms the limit of a shared receive queue.
+    pub(super) fn arm_limit(&self, srq: &SrqContext, limit: u32) {
+        srq.roce().arm_limit(limit);
+        raise_limit(&self.events, srq);
     }
 
     /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.
@@ -375,11 +506,15 @@ impl SharedEngine {
                 }
             }
         }
-        // From here on the progress thread is needed.
+        self.leave_to_thread();
+        sleep()
+    }
+
+    /// Makes the progress thread drive the engine: the program is about to wait elsewhere.
+    pub(super) fn leave_to_thread(&self) {
         if self.yielded.load(Ordering::Acquire) {
             self.wake();
         }
-        sleep()
     }
 
     /// Locks the engine for a call of the program.

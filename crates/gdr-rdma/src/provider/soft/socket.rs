@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 
+use gdr_roce::Qpn;
 use gdr_roce::wire::icrc::{self, Ip, Path};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -12,10 +13,11 @@ use rustix::net::sockopt;
 
 use super::filter::{self, Senders, Unchecked};
 use super::partial_icrc::PartialIcrc;
+use super::port_group::PortGroup;
 use super::raw_socket::RawSocket;
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::types::Integrity;
+use crate::types::{Integrity, PortUse};
 
 /// An unconnected socket that forbids fragmentation. Linux then writes 0 into IPv4's identification
 /// field, and counts up from there over the segments of one send; the ICRC covers that field.
@@ -26,20 +28,31 @@ pub(super) struct Socket {
     receive_buffer: usize,
     /// For packets without a UDP checksum, over IPv4 and if this process has CAP_NET_RAW.
     raw: Option<RawSocket>,
-    /// The addresses from which the kernel passes datagrams.
+    /// The datagrams that the kernel passes.
     senders: Mutex<Senders>,
+    /// What the kernel dropped while the socket was another device's.
+    earlier_drops: u64,
+    /// If the port is shared. It comes last: the slot is free when the other sockets are closed.
+    group: Option<PortGroup>,
 }
 
 impl Socket {
     /// Binds `address`; port 0 takes a free one. The kernel is asked to queue `wanted` bytes of
     /// received packets.
-    pub(super) fn bind(address: SocketAddr, wanted: usize) -> Result<Self> {
-        let socket = UdpSocket::bind(address).map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => Error::PortInUse { address, source },
-            io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
-            io::ErrorKind::PermissionDenied => Error::PortDenied { address, source },
-            _ => Error::os("binding a UDP socket", source),
-        })?;
+    pub(super) fn bind(address: SocketAddr, port_use: PortUse, wanted: usize) -> Result<Self> {
+        let (group, socket) = match port_use {
+            PortUse::Exclusive => {
+                let socket = UdpSocket::bind(address);
+                (
+                    None,
+                    socket.map_err(|source| Error::binding(address, source))?,
+                )
+            }
+            PortUse::Shared => {
+                let (group, socket) = PortGroup::join(address)?;
+                (Some(group), socket)
+            }
+        };
         // The forced option may exceed net.core.rmem_max and needs CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, wanted)
@@ -63,8 +76,9 @@ impl Socket {
         let local = socket
             .local_addr()
             .map_err(|source| Error::os("getsockname", source))?;
+        let slot = group.as_ref().map(PortGroup::slot);
         let raw = match local {
-            SocketAddr::V4(v4) => RawSocket::open(v4, wanted)
+            SocketAddr::V4(v4) => RawSocket::open(v4, slot, wanted)
                 .inspect_err(|error| {
                     tracing::debug!(%error, %local, "no raw socket; the ICRC is checked partially");
                 })
@@ -72,25 +86,29 @@ impl Socket {
             SocketAddr::V6(_) => None,
         };
         let socket = Self {
-            socket,
             state,
             local,
             receive_buffer,
             raw,
             senders: Mutex::new(Senders::Any),
+            earlier_drops: dropped(&socket),
+            socket,
+            group,
         };
-        socket.accept_from([].iter())?;
+        socket.accept_from([].iter(), [].iter())?;
         Ok(socket)
     }
 
-    /// Lets the kernel drop datagrams from other addresses, unless there are too many to list.
+    /// Lets the kernel drop datagrams from other addresses, except for those for the queue pairs
+    /// that are `open` to all, unless there are too many of either to list.
     pub(super) fn accept_from<'a>(
         &self,
         addresses: impl ExactSizeIterator<Item = &'a IpAddr>,
+        open: impl ExactSizeIterator<Item = &'a Qpn>,
     ) -> Result<()> {
         let failed = |source| Error::os("setsockopt(SO_ATTACH_FILTER)", source);
         let mut senders = lock(&self.senders);
-        let wanted = Senders::of(addresses);
+        let wanted = Senders::of(addresses, open);
         if let Some(raw) = &self.raw {
             raw.accept_from(&wanted).map_err(failed)?;
         }
@@ -113,24 +131,15 @@ impl Socket {
     /// How many datagrams the kernel dropped at the UDP socket, because of its filter or for lack of
     /// room.
     pub(super) fn kernel_drops(&self) -> u64 {
-        /// `SK_MEMINFO_DROPS` of linux/sock_diag.h, and how many such numbers there are.
-        const DROPS: usize = 8;
-        let mut numbers = [0_u32; DROPS + 1];
-        let mut len = size_of_val(&numbers) as libc::socklen_t;
-        // SAFETY: the option fills at most `len` bytes of the array, which lives for the call.
-        let result = unsafe {
-            libc::getsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_MEMINFO,
-                numbers.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        match result {
-            0 => numbers[DROPS].into(),
-            // Linux before 4.12 does not have this option.
-            _ => 0,
+        dropped(&self.socket).saturating_sub(self.earlier_drops)
+    }
+
+    /// Returns a queue pair number with the lower bits of `number` that the kernel passes to this
+    /// socket.
+    pub(super) fn own_qpn(&self, number: u32) -> Qpn {
+        match &self.group {
+            Some(group) => group.slot().qpn(number),
+            None => Qpn::new(number),
         }
     }
 
@@ -285,6 +294,29 @@ impl Socket {
         };
         self.state
             .try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+}
+
+/// How many datagrams the kernel has dropped at a socket.
+fn dropped(socket: &UdpSocket) -> u64 {
+    /// `SK_MEMINFO_DROPS` of linux/sock_diag.h, and how many such numbers there are.
+    const DROPS: usize = 8;
+    let mut numbers = [0_u32; DROPS + 1];
+    let mut len = size_of_val(&numbers) as libc::socklen_t;
+    // SAFETY: the option fills at most `len` bytes of the array, which lives for the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            numbers.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    match result {
+        0 => numbers[DROPS].into(),
+        // Linux before 4.12 does not have this option.
+        _ => 0,
     }
 }
 

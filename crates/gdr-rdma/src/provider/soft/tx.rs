@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use gdr_roce::wire::MAX_DATAGRAM;
 
+use super::slot::Slot;
 use super::socket::Socket;
 use crate::types::Counters;
 
@@ -15,11 +16,13 @@ const MOST_BYTES: usize = 65_507;
 const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
 
 /// Packets to one destination for one system call: all of one length, except for the last, which
-/// may be shorter.
+/// may be shorter. The queue pairs there have numbers of one slot: where a port is shared, the kernel
+/// passes what is sent together to one device, by the first packet.
 pub(super) struct Batch {
     bytes: Box<[u8]>,
     len: usize,
     dst: SocketAddr,
+    slot: Option<Slot>,
     /// The length of each packet; 0 if there is none.
     segment: usize,
     count: usize,
@@ -44,6 +47,7 @@ impl Batch {
             bytes: vec![0; BATCH].into_boxed_slice(),
             len: 0,
             dst: local,
+            slot: None,
             segment: 0,
             count: 0,
             closed: false,
@@ -72,6 +76,7 @@ impl Batch {
     ) -> Sent {
         let fits = self.count == 0
             || (self.dst == dst
+                && self.slot == Slot::of_packet(&self.bytes[self.len..][..len])
                 && !self.closed
                 && len <= self.segment
                 && self.len + len <= MOST_BYTES
@@ -85,10 +90,11 @@ impl Batch {
     }
 
     fn append(&mut self, socket: &Socket, dst: SocketAddr, len: usize) {
+        let at = self.len;
         if self.count == 0 {
             (self.dst, self.segment) = (dst, len);
+            self.slot = Slot::of_packet(&self.bytes[at..at + len]);
         }
-        let at = self.len;
         socket.seal(dst, self.count, &mut self.bytes[at..at + len]);
         self.closed = len < self.segment;
         self.len += len;
@@ -151,6 +157,7 @@ mod tests {
     use gdr_roce::wire::icrc;
 
     use super::*;
+    use crate::types::PortUse;
 
     const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     /// Bytes of each packet: many more fit one send than the kernel segments.
@@ -175,7 +182,8 @@ mod tests {
         let to = receiver.local_addr().unwrap();
         let (mut batch, mut counters) = (Batch::new(socket.local()), Counters::default());
         for n in 0..count {
-            batch.room()[..LEN].fill(n as u8);
+            batch.room()[..LEN].fill(0);
+            batch.room()[0] = n as u8;
             let pushed = batch.push(socket, &mut counters, to, LEN);
             assert_eq!(pushed, Sent::Gone);
         }
@@ -201,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_batch_holds_no_more_than_the_kernel_segments() {
-        let socket = Socket::bind(HERE, 1 << 20).unwrap();
+        let socket = Socket::bind(HERE, PortUse::Exclusive, 1 << 20).unwrap();
         let most = socket.max_segments();
         if most == 1 {
             eprintln!("SKIPPED: this kernel does not segment UDP");
@@ -213,10 +221,25 @@ mod tests {
     }
 
     #[test]
+    fn packets_to_queue_pairs_of_two_slots_are_not_sent_together() {
+        let socket = Socket::bind(HERE, PortUse::Exclusive, 1 << 20).unwrap();
+        let (receiver, mut counters) = (receiver(), Counters::default());
+        let to = receiver.local_addr().unwrap();
+        let mut batch = Batch::new(socket.local());
+        // The last number of a slot, the first of the next one, and another of that.
+        for (qpn, sent) in [(0x03_ffff_u32, 0), (0x04_0000, 1), (0x04_1234, 1)] {
+            batch.room()[..LEN].fill(0);
+            batch.room()[4..8].copy_from_slice(&qpn.to_be_bytes());
+            batch.push(&socket, &mut counters, to, LEN);
+            assert_eq!(counters.packets_sent, sent, "{qpn:#x}");
+        }
+    }
+
+    #[test]
     fn packets_that_the_kernel_does_not_segment_are_sealed_as_single_packets() {
         /// One that sets no checksums, for which Linux refuses to segment.
         fn without_checksums() -> Socket {
-            let socket = Socket::bind(HERE, 1 << 20).unwrap();
+            let socket = Socket::bind(HERE, PortUse::Exclusive, 1 << 20).unwrap();
             let on: libc::c_int = 1;
             // SAFETY: the option takes an int, which lives for the call.
             let answer = unsafe {

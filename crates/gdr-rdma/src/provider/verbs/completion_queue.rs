@@ -416,6 +416,7 @@ fn translate(found: &Found, qps: &HashMap<u32, Arc<OutstandingRequests>>) -> Opt
         immediate: found.immediate.filter(|_| success && receive),
         solicited: false,
         qpn: Qpn::new(found.qpn),
+        source_qpn: None,
     })
 }
 

@@ -18,7 +18,7 @@ use super::context::{Context, bytes_of, gid_of, is_routing_error};
 use super::memory_region::access_flags;
 use super::outstanding::OutstandingRequests;
 use super::protection_domain::VerbsDomain;
-use crate::error::{Error, Foreign, Result, VerbsError};
+use crate::error::{Error, Feature, Foreign, Result, VerbsError};
 use crate::provider::{DeviceOps, QueuePairInit, QueuePairOps, downcast_queue};
 use crate::types::{ConnectionOptions, Endpoint, Lid, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
@@ -72,8 +72,14 @@ impl VerbsQueuePair {
             }
             Ok(queue)
         };
-        let queues = [queue(init.send_queue)?, queue(init.recv_queue)?];
-        let capabilities = init.capabilities;
+        if init.queues.shared_receives.is_some() {
+            return Err(Error::NotOffered(Feature::SharedReceiveQueues));
+        }
+        let queues = [
+            queue(init.queues.send_queue)?,
+            queue(init.queues.recv_queue)?,
+        ];
+        let capabilities = init.queues.capabilities;
         let most_segments = context.max_sge.min(SEGMENTS);
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: queues[0].raw()?,

@@ -5,12 +5,13 @@
 //! own lists may be missing, as in container images, or too old to name the installed versions.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
 use crate::results::Unavailable;
+use crate::workspace::target;
 
 /// The limit of one download. The kernel's package has 107 MB, all others together below 40.
 const MOST_BYTES: u64 = 400 << 20;
@@ -34,6 +35,45 @@ const LIMITS: [&str; 8] = [
 struct Source {
     file: String,
     bytes: u64,
+}
+
+/// Returns the folder for downloads: `GDR_VM_CACHE`, else the user's cache folder, else one in
+/// cargo's target folder.
+pub(crate) fn cache() -> PathBuf {
+    let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(own) = folder("GDR_VM_CACHE") {
+        return own.into();
+    }
+    if let Some(user) = folder("XDG_CACHE_HOME") {
+        return Path::new(&user).join("gdr-vm");
+    }
+    match folder("HOME") {
+        Some(home) => Path::new(&home).join(".cache/gdr-vm"),
+        None => target().join("vm-cache"),
+    }
+}
+
+/// Fills `folder` by `make` unless it was filled by the same recipe. It appears by a rename, so it
+/// is never incomplete.
+pub(crate) fn once(
+    folder: &Path,
+    recipe: &str,
+    make: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let written = folder.join("recipe");
+    if fs::read_to_string(&written).unwrap_or_default() != recipe {
+        let partial = folder.with_extension("partial");
+        for old in [folder, &partial] {
+            if old.exists() {
+                fs::remove_dir_all(old).with_context(|| old.display().to_string())?;
+            }
+        }
+        fs::create_dir_all(&partial).with_context(|| partial.display().to_string())?;
+        make(&partial)?;
+        fs::write(partial.join("recipe"), recipe)?;
+        fs::rename(&partial, folder).with_context(|| folder.display().to_string())?;
+    }
+    Ok(folder.to_owned())
 }
 
 /// apt with lists of its own.

@@ -1,0 +1,267 @@
+//! `gdr run`: what it starts, with which environment, and what it refuses.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::OnceLock;
+
+use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin_cmd;
+use tempfile::TempDir;
+
+use super::{clean, code, gdr, stderr, stdout};
+
+/// A folder with a library that says that it is gdr's, and does nothing.
+fn library_of(version: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("library.c");
+    fs::write(
+        &source,
+        format!("const char gdr_verbs_version[] = \"{version}\";\n"),
+    )
+    .unwrap();
+    fs::create_dir(folder.path().join("shadow")).unwrap();
+    for name in ["libgdr-verbs.so", "shadow/libibverbs.so.1"] {
+        let status = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(folder.path().join(name))
+            .arg(&source)
+            .status();
+        assert!(status.unwrap().success());
+    }
+    folder
+}
+
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<TempDir> = OnceLock::new();
+    LIBRARY
+        .get_or_init(|| library_of(env!("CARGO_PKG_VERSION")))
+        .path()
+}
+
+/// `gdr run` with a library, and an environment without what it sets.
+fn run(arguments: &[&str]) -> Command {
+    let mut command = clean(cargo_bin_cmd!("gdr"));
+    for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH", "GDR_NICS"] {
+        command.env_remove(variable);
+    }
+    command.env("GDR_VERBS_LIBRARY", library());
+    command.arg("run").args(arguments);
+    command
+}
+
+fn ended(mut command: Command) -> Output {
+    command.output().unwrap()
+}
+
+#[test]
+fn a_program_runs_with_the_library_and_its_own_arguments() {
+    let show = "printf '%s\\n' \"$LD_PRELOAD\" \"${GDR_NICS-unset}\" \"$@\"";
+    let output = ended(run(&["sh", "-c", show, "sh", "--json", "-v", "a b"]));
+    let preload = library().join("libgdr-verbs.so");
+    assert_eq!(
+        stdout(&output),
+        format!("{}\nunset\n--json\n-v\na b\n", preload.display()),
+        "{}",
+        stderr(&output)
+    );
+    let output = ended(run(&[
+        "--nic",
+        "127.0.0.1,lo",
+        "--nic",
+        "127.0.0.9",
+        "--",
+        "sh",
+        "-c",
+        show,
+    ]));
+    assert!(
+        stdout(&output).ends_with("\n127.0.0.1,lo,127.0.0.9\n"),
+        "{}",
+        stdout(&output)
+    );
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn what_the_loader_was_given_before_stays_behind_the_library() {
+    let mut command = run(&[
+        "--only-soft",
+        "sh",
+        "-c",
+        "echo $LD_PRELOAD; echo $LD_LIBRARY_PATH",
+    ]);
+    let own = library().join("libgdr-verbs.so");
+    let shadow = library().join("shadow");
+    command.env("LD_PRELOAD", format!("{}:/nonexistent.so", own.display()));
+    command.env("LD_LIBRARY_PATH", "/first:/second");
+    let output = ended(command);
+    assert_eq!(
+        stdout(&output),
+        format!(
+            "{}:/nonexistent.so\n{}:/first:/second\n",
+            own.display(),
+            shadow.display()
+        )
+    );
+}
+
+#[test]
+fn the_status_and_the_signal_of_the_program_are_those_of_gdr() {
+    for status in [0, 1, 2, 64, 125] {
+        let output = ended(run(&["sh", "-c", &format!("exit {status}")]));
+        assert_eq!(code(&output), status);
+    }
+    let output = ended(run(&["sh", "-c", "kill -TERM $$"]));
+    assert_eq!(output.status.signal(), Some(15));
+    // The program has gdr's process, so it gets what is sent to that.
+    let output = ended(run(&["sh", "-c", "echo $$; exec sh -c 'echo $$'"]));
+    let text = stdout(&output);
+    let ids: Vec<_> = text.lines().collect();
+    assert_eq!(ids[0], ids[1]);
+}
+
+#[test]
+fn the_environment_is_printed_for_a_shell() {
+    let output = ended(run(&["--nic", "127.0.0.1", "--only-soft", "--print-env"]));
+    let folder = library().display();
+    assert_eq!(
+        stdout(&output),
+        format!(
+            "export LD_PRELOAD='{folder}/libgdr-verbs.so'\n\
+             export LD_LIBRARY_PATH='{folder}/shadow'\n\
+             export GDR_NICS='127.0.0.1'\n"
+        )
+    );
+    assert_eq!(code(&output), 0);
+}
+
+#[test]
+fn a_program_that_is_not_there_or_cannot_run_has_the_status_of_env() {
+    let output = ended(run(&["no-such-program"]));
+    assert_eq!(code(&output), 127, "{}", stderr(&output));
+    assert!(stderr(&output).contains("no-such-program: no such program"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "#!/bin/sh\n").unwrap();
+    let output = ended(run(&[file.to_str().unwrap()]));
+    assert_eq!(code(&output), 126, "{}", stderr(&output));
+}
+
+#[test]
+fn a_statically_linked_program_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("a.c"), folder.path().join("static"));
+    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let built = std::process::Command::new("cc")
+        .args(["-static", "-o"])
+        .args([&program, &source])
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no static C library");
+        return;
+    }
+    let output = ended(run(&[program.to_str().unwrap()]));
+    assert_eq!(code(&output), 126);
+    assert!(
+        stderr(&output).contains("statically linked"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_setuid_program_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    fs::copy("/bin/true", &program).unwrap();
+    if std::os::unix::fs::chown(&program, Some(65534), None).is_err() {
+        eprintln!("SKIPPED: only root makes a program of another user");
+        return;
+    }
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let output = ended(run(&[program.to_str().unwrap()]));
+    assert_eq!(code(&output), 126);
+    let text = stderr(&output);
+    assert!(
+        text.contains("more rights than its caller (setuid)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_library_that_is_missing_or_another_is_named_with_what_to_do() {
+    let with = |library: &Path| {
+        let mut command = run(&["true"]);
+        command.env("GDR_VERBS_LIBRARY", library);
+        let output = ended(command);
+        assert_eq!(code(&output), 125);
+        stderr(&output)
+    };
+    let text = with(Path::new("/nonexistent"));
+    assert!(
+        text.contains("/nonexistent") && text.contains("GDR_VERBS_LIBRARY"),
+        "{text}"
+    );
+    let text = with(library_of("0.0.9").path());
+    assert!(
+        text.contains("of version 0.0.9") && text.contains("one version"),
+        "{text}"
+    );
+    let libc: PathBuf = ["/bin/sh"].iter().collect();
+    let text = with(&libc);
+    assert!(text.contains("is not gdr's verbs library"), "{text}");
+    let text = with(&library().join("library.c"));
+    assert!(text.contains("is not gdr's verbs library"), "{text}");
+    // LD_PRELOAD has no quoting.
+    let folder = tempfile::tempdir().unwrap();
+    let spaced = folder.path().join("a b");
+    fs::create_dir(&spaced).unwrap();
+    fs::copy(
+        library().join("libgdr-verbs.so"),
+        spaced.join("libgdr-verbs.so"),
+    )
+    .unwrap();
+    let text = with(&spaced);
+    assert!(text.contains("LD_PRELOAD, which separates paths"), "{text}");
+}
+
+#[test]
+fn the_library_beside_gdr_is_found() {
+    let prefix = tempfile::tempdir().unwrap();
+    fs::create_dir_all(prefix.path().join("bin")).unwrap();
+    fs::create_dir_all(prefix.path().join("lib")).unwrap();
+    let gdr = prefix.path().join("bin/gdr");
+    fs::copy(assert_cmd::cargo_bin!("gdr"), &gdr).unwrap();
+    symlink(library(), prefix.path().join("lib/gdr")).unwrap();
+    let output = Command::new(&gdr)
+        .env_remove("GDR_VERBS_LIBRARY")
+        .env_remove("LD_PRELOAD")
+        .args(["run", "--print-env"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let preload = format!(
+        "export LD_PRELOAD='{}/libgdr-verbs.so'\n",
+        library().display()
+    );
+    assert!(stdout(&output).starts_with(&preload), "{}", stdout(&output));
+}
+
+#[test]
+fn a_nic_of_another_host_is_a_usage_error() {
+    for nic in ["192.0.2.7", "no-such-interface", "2001:db8::1"] {
+        let output = ended(run(&["--nic", nic, "true"]));
+        assert_eq!(code(&output), 64, "{nic}");
+        assert!(stderr(&output).contains(nic), "{}", stderr(&output));
+    }
+    for line in [
+        &["run"][..],
+        &["run", "--print-env", "true"],
+        &["run", "--json", "true"],
+    ] {
+        assert_eq!(code(&gdr(line)), 64, "{line:?}");
+    }
+}

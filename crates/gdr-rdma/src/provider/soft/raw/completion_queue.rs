@@ -1,0 +1,84 @@
+//! Completion queues that a front end polls.
+
+use std::sync::Arc;
+
+use gdr_roce::Completion;
+
+use super::device::Device;
+use crate::bounded_queue::{BoundedQueue, Loss};
+use crate::error::{Error, Result};
+
+/// Called after a completion was stored in a queue.
+pub type OnCompletion = Box<dyn Fn(&Completion) + Send + Sync>;
+
+/// A completion queue. A clone is the same queue.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    device: Device,
+    entries: Arc<BoundedQueue<Completion>>,
+}
+
+impl CompletionQueue {
+    pub(super) fn new(
+        device: Device,
+        capacity: usize,
+        on_completion: Option<OnCompletion>,
+    ) -> Self {
+        let entries = BoundedQueue::watched(capacity, Loss::Fatal, on_completion);
+        Self {
+            device,
+            entries: Arc::new(entries),
+        }
+    }
+
+    pub(super) fn entries(&self) -> &Arc<BoundedQueue<Completion>> {
+        &self.entries
+    }
+
+    /// The engine that fills it.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How many completions it holds at most.
+    pub fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// Changes how many completions it holds; returns whether it does: not if there are more now.
+    pub fn resize(&self, capacity: usize) -> bool {
+        self.entries.resize(capacity)
+    }
+
+    /// Passes up to `most` completions to `take`, the oldest first, and returns how many. If there is
+    /// none, it drives the engine once. It neither waits nor allocates. `take` must not use the
+    /// queue.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueueOverrun`] when all stored completions were taken and others were lost;
+    /// [`Error::ForkedChild`].
+    pub fn poll(&self, most: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
+        self.device.check_process()?;
+        let mut count = self.entries.pop_many(most, take);
+        if count == 0 && self.device.progress() {
+            count = self.entries.pop_many(most, take);
+        }
+        if count == 0 {
+            self.check_overrun()?;
+        }
+        Ok(count)
+    }
+
+    /// Fails if completions were lost.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueueOverrun`].
+    pub fn check_overrun(&self) -> Result<()> {
+        match self.entries.lost() {
+            0 => Ok(()),
+            _ => Err(Error::CompletionQueueOverrun {
+                capacity: self.capacity(),
+            }),
+        }
+    }
+}

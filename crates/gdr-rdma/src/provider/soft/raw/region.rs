@@ -1,0 +1,90 @@
+//! Memory regions by address.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use gdr_roce::Access;
+
+use crate::buffer::{Buffer, check_range};
+use crate::error::{Error, Result};
+use crate::provider::soft::device::SoftDevice;
+use crate::provider::soft::region_table::{self, RegionTable, TableEntry};
+use crate::types::DomainId;
+
+/// A protection domain: queue pairs reach the regions of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Domain(pub(super) DomainId);
+
+impl Domain {
+    /// Returns a domain that is different from all others of this process.
+    #[expect(clippy::new_without_default, reason = "each one is different")]
+    pub fn new() -> Self {
+        Self(DomainId::new())
+    }
+}
+
+/// Memory of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The address of its first byte.
+    pub address: usize,
+    /// The length in bytes.
+    pub len: usize,
+    /// The address by which requests name its first byte.
+    pub iova: u64,
+}
+
+/// A registration, which ends when it is dropped: requests that are half done fail then.
+#[derive(Debug)]
+pub struct Region(TableEntry);
+
+impl Region {
+    /// # Safety
+    /// As for [`Device::register`](super::Device::register).
+    pub(super) unsafe fn of_memory(
+        device: &Arc<SoftDevice>,
+        domain: Domain,
+        memory: Memory,
+        access: Access,
+    ) -> Result<Self> {
+        let out_of_range = Error::OutOfRange {
+            offset: memory.address as u64,
+            wanted: memory.len as u64,
+            len: usize::MAX as u64,
+        };
+        let address = std::ptr::with_exposed_provenance_mut(memory.address);
+        let address = NonNull::new(address)
+            .filter(|_| memory.address.checked_add(memory.len).is_some())
+            .ok_or(out_of_range)?;
+        // SAFETY: the caller's promises, which last until the region is dropped. The buffer may live
+        // on in the engine's list of buffers to flush, which accesses none of its bytes.
+        let buffer = unsafe { Buffer::host_from_owner(address, memory.len, ()) }?;
+        let whole = (buffer, 0, memory.len as u64);
+        Self::of_buffer(device, domain, whole, memory.iova, access)
+    }
+
+    pub(super) fn of_buffer(
+        device: &Arc<SoftDevice>,
+        domain: Domain,
+        (buffer, offset, len): (Buffer, u64, u64),
+        iova: u64,
+        access: Access,
+    ) -> Result<Self> {
+        check_range(offset, len, buffer.len())?;
+        check_range(iova, len, u64::MAX)?;
+        let region = region_table::Region {
+            domain: domain.0,
+            addr: iova,
+            len,
+            offset,
+            access,
+            buffer,
+        };
+        RegionTable::insert(device.regions(), region).map(Self)
+    }
+
+    /// The key by which requests of both sides name it: random, and never 0.
+    pub fn key(&self) -> u32 {
+        self.0.key()
+    }
+}

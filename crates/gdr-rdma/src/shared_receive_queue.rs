@@ -1,0 +1,81 @@
+//! Receive queues that several queue pairs share.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::memory_region::Segment;
+use crate::protection_domain::ProtectionDomain;
+use crate::provider::SharedReceiveQueueOps;
+use crate::types::SrqNumber;
+use crate::work_request::RecvRequest;
+
+/// A receive queue that several queue pairs share (SRQ). A clone is the same queue.
+///
+/// Each message takes the oldest request, whichever queue pair it arrives at, so requests may
+/// complete in another order than they were posted in. The completion goes to the completion queue
+/// of that queue pair. If there is no request, the peer of a reliable connection waits and tries
+/// again, and a datagram is lost.
+///
+/// When a queue pair goes to ERR, only the request that it has taken is flushed. The others stay for
+/// the queue pairs that are left, and
+/// [`Event::LastWqeReached`](crate::Event::LastWqeReached) reports that it takes no more.
+#[derive(Clone, Debug)]
+pub struct SharedReceiveQueue {
+    queue: Arc<dyn SharedReceiveQueueOps>,
+    domain: ProtectionDomain,
+}
+
+impl ProtectionDomain {
+    /// A new shared receive queue of at most `max_wr` requests (`ibv_create_srq`).
+    ///
+    /// # Errors
+    /// [`Error::NotOffered`](crate::Error::NotOffered) by the verbs provider;
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn shared_receive_queue(&self, max_wr: u32) -> Result<SharedReceiveQueue> {
+        Ok(SharedReceiveQueue {
+            queue: self.ops().clone().create_shared_receive_queue(max_wr)?,
+            domain: self.clone(),
+        })
+    }
+}
+
+impl SharedReceiveQueue {
+    /// Its number, which its events carry.
+    pub fn number(&self) -> SrqNumber {
+        self.queue.number()
+    }
+
+    /// The domain of the regions of its requests.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// Posts a receive (`ibv_post_srq_recv`).
+    ///
+    /// # Errors
+    /// [`Error::Post`](crate::Error::Post), [`Error::Foreign`](crate::Error::Foreign),
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild); the request was not posted.
+    pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
+        let regions = request.segments.iter().map(Segment::region);
+        self.domain.check_regions(regions)?;
+        self.queue.post_recv(request)
+    }
+
+    /// Arms the event [`AsyncEvent::SharedReceiveQueueLimit`](crate::AsyncEvent): it is raised once,
+    /// when fewer than `limit` requests are queued, immediately if that is so now. 0 disarms it.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn arm_limit(&self, limit: u32) -> Result<()> {
+        self.queue.arm_limit(limit)
+    }
+
+    /// The armed limit; 0 if there is none, or its event was raised.
+    pub fn limit(&self) -> u32 {
+        self.queue.limit()
+    }
+
+    pub(crate) fn ops(&self) -> &Arc<dyn SharedReceiveQueueOps> {
+        &self.queue
+    }
+}

@@ -1,0 +1,215 @@
+//! Queue pairs for datagrams.
+
+use gdr_roce::{Capabilities, Mtu, Psn, Qkey, Qpn, State};
+
+use crate::completion_queue::CompletionQueue;
+use crate::error::{Error, Result};
+use crate::memory_region::Segment;
+use crate::os;
+use crate::protection_domain::ProtectionDomain;
+use crate::provider::{QueuesInit, UdQueuePairInit, UdQueuePairOps};
+use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::types::UdEndpoint;
+use crate::work_request::{RecvRequest, UdSendRequest};
+
+/// How to make a queue pair for datagrams.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct UdQueuePairOptions {
+    send_queue: CompletionQueue,
+    recv_queue: CompletionQueue,
+    shared_receives: Option<SharedReceiveQueue>,
+    capabilities: Capabilities,
+    qkey: Qkey,
+    mtu: Mtu,
+}
+
+impl UdQueuePairOptions {
+    /// Accepts datagrams with the queue key `qkey`. Uses `queue` for the completions of sends and
+    /// receives, 128 requests in each direction, 256 inline bytes, and messages of up to 1024 bytes,
+    /// which fit one packet of Ethernet.
+    pub fn new(queue: &CompletionQueue, qkey: Qkey) -> Self {
+        Self {
+            send_queue: queue.clone(),
+            recv_queue: queue.clone(),
+            shared_receives: None,
+            capabilities: Capabilities {
+                max_send_wr: 128,
+                max_recv_wr: 128,
+                max_inline: 256,
+            },
+            qkey,
+            mtu: Mtu::B1024,
+        }
+    }
+
+    /// Uses another queue for the completions of receives.
+    pub fn recv_queue(mut self, queue: &CompletionQueue) -> Self {
+        self.recv_queue = queue.clone();
+        self
+    }
+
+    /// Takes receives from this queue, which other queue pairs use as well. The queue pair then has
+    /// none of its own.
+    pub fn shared_receive_queue(mut self, queue: &SharedReceiveQueue) -> Self {
+        self.shared_receives = Some(queue.clone());
+        self
+    }
+
+    /// Sets the sizes of the queues and of inline data.
+    pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+
+    /// Sets the length of the longest message, in each direction.
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.mtu = mtu;
+        self
+    }
+}
+
+/// A queue pair for unreliable datagrams (UD): it sends messages of one packet to any queue pair
+/// for datagrams, and receives from any host. It is destroyed on drop.
+///
+/// A message may be lost, and nothing reports that. A completion of success means that the message
+/// was passed to the kernel. It is dropped by the receiver if its queue key is wrong or if no
+/// receive is posted.
+///
+/// Each receive gets a header of 40 bytes in front of the message
+/// ([`Grh`](gdr_roce::wire::Grh)), which names the sender's address: an IPv6 header, or 20 zeros and
+/// an IPv4 header. [`Completion::byte_len`](crate::Completion::byte_len) includes it, and
+/// [`Completion::source_qpn`](crate::Completion::source_qpn) is the sender's queue pair. Of that
+/// header, type of service, hop limit and identification are those of the packet only if the raw
+/// socket received it (see [`Integrity::IcrcOrChecksum`](crate::Integrity::IcrcOrChecksum)).
+///
+/// A message that does not fit its receive completes it with
+/// [`WcStatus::LocalLength`](crate::WcStatus::LocalLength), and the queue pair goes on. A request to
+/// send more than the path MTU completes with that status as well, and the queue pair goes to ERR.
+#[derive(Debug)]
+pub struct UdQueuePair {
+    // Field order is drop order: it is destroyed before what it was made from.
+    pair: Box<dyn UdQueuePairOps>,
+    domain: ProtectionDomain,
+    send_queue: CompletionQueue,
+    recv_queue: CompletionQueue,
+    _shared_receives: Option<SharedReceiveQueue>,
+    qkey: Qkey,
+}
+
+impl ProtectionDomain {
+    /// Makes a queue pair for datagrams (`ibv_create_qp` with `IBV_QPT_UD`), in INIT: receives can
+    /// be posted.
+    ///
+    /// # Errors
+    /// [`Error::NotOffered`] by the verbs provider; [`Error::Foreign`] for completion queues of
+    /// another device, or a shared receive queue of another domain; [`Error::DeviceFailed`],
+    /// [`Error::ForkedChild`].
+    pub fn ud_queue_pair(&self, options: &UdQueuePairOptions) -> Result<UdQueuePair> {
+        self.device().check_process()?;
+        let shared_receives = options.shared_receives.as_ref();
+        self.check_queues([&options.send_queue, &options.recv_queue], shared_receives)?;
+        let init = UdQueuePairInit {
+            queues: &QueuesInit {
+                send_queue: options.send_queue.ops(),
+                recv_queue: options.recv_queue.ops(),
+                shared_receives: shared_receives.map(SharedReceiveQueue::ops),
+                capabilities: options.capabilities,
+            },
+            qkey: options.qkey,
+            mtu: options.mtu,
+        };
+        Ok(UdQueuePair {
+            pair: self.ops().clone().create_ud_queue_pair(&init)?,
+            domain: self.clone(),
+            send_queue: options.send_queue.clone(),
+            recv_queue: options.recv_queue.clone(),
+            _shared_receives: options.shared_receives.clone(),
+            qkey: options.qkey,
+        })
+    }
+}
+
+impl UdQueuePair {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.pair.qpn()
+    }
+
+    /// What a sender must know.
+    pub fn endpoint(&self) -> UdEndpoint {
+        UdEndpoint {
+            address: self.domain.device().address(),
+            qpn: self.qpn(),
+            qkey: self.qkey,
+        }
+    }
+
+    /// The domain whose regions it reaches.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// The queue of the completions of its sends.
+    pub fn send_queue(&self) -> &CompletionQueue {
+        &self.send_queue
+    }
+
+    /// The queue of the completions of its receives.
+    pub fn recv_queue(&self) -> &CompletionQueue {
+        &self.recv_queue
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.pair.state()
+    }
+
+    /// From INIT to RTR: datagrams are received, from any address.
+    ///
+    /// # Errors
+    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`]; [`Error::Os`] if the
+    /// kernel accepts no filter for it.
+    pub fn to_rtr(&self) -> Result<()> {
+        self.pair.to_rtr()
+    }
+
+    /// From RTR to RTS: requests can be posted.
+    ///
+    /// # Errors
+    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`], [`Error::Os`].
+    pub fn to_rts(&self) -> Result<()> {
+        self.pair.to_rts(Psn::new(os::random_number()?))
+    }
+
+    /// To ERR: all posted requests are flushed, with completions of that status.
+    pub fn to_error(&self) {
+        self.pair.to_error();
+    }
+
+    /// Posts a request to the send queue. Its packet leaves within this call, if the kernel has room.
+    ///
+    /// # Errors
+    /// [`Error::AddressFamily`] for an address of another family than the device's;
+    /// [`Error::Post`], [`Error::Foreign`], [`Error::ForkedChild`]; the request was not posted.
+    pub fn post_send(&self, request: UdSendRequest) -> Result<()> {
+        let local = self.domain.device().address().ip();
+        let peer = request.to.address.ip();
+        if local.is_ipv4() != peer.is_ipv4() {
+            return Err(Error::AddressFamily { local, peer });
+        }
+        let regions = request.segments().iter().map(Segment::region);
+        self.domain.check_regions(regions)?;
+        self.pair.post_sends(&mut [request]).1
+    }
+
+    /// Posts a receive. Its segments take 40 bytes more than the message.
+    ///
+    /// # Errors
+    /// [`Error::Post`], [`Error::Foreign`], [`Error::ForkedChild`]; the request was not posted.
+    pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
+        let regions = request.segments.iter().map(Segment::region);
+        self.domain.check_regions(regions)?;
+        self.pair.post_recv(request)
+    }
+}

@@ -1,0 +1,215 @@
+//! Queue pairs for datagrams and shared receive queues by the layer for front ends.
+
+use gdr_rdma::raw::{
+    CompletionQueue, Data, Device, Domain, Memory, Queues, RecvRequest, Region, Segment, SendFlags,
+    SharedReceiveQueue, UdQueuePair, UdSendRequest,
+};
+use gdr_rdma::{
+    Access, AsyncEvent, Capabilities, Completion, Error, Event, Foreign, Lkey, Mtu, PostError, Psn,
+    Qkey, SoftOptions, State, WcStatus, WrId,
+};
+use gdr_roce::wire::Grh;
+
+use crate::fixture::*;
+
+const QKEY: Qkey = Qkey(0x1111_1111);
+const CAPABILITIES: Capabilities = Capabilities {
+    max_send_wr: 4,
+    max_recv_wr: 4,
+    max_inline: 64,
+};
+/// The address by which requests name the memory.
+const IOVA: u64 = 0x1000;
+const LEN: usize = 256;
+
+/// A device with memory that is never freed.
+struct Front {
+    device: Device,
+    domain: Domain,
+    queue: CompletionQueue,
+    region: Region,
+    memory: *mut u8,
+}
+
+impl Front {
+    fn new() -> Self {
+        let device = Device::open(&SoftOptions::new(FIRST).port(0), None).unwrap();
+        let domain = Domain::new();
+        let bytes: &mut [u8] = Box::leak(Box::new([0; LEN]));
+        let memory = bytes.as_mut_ptr();
+        let access = Access::LOCAL_WRITE;
+        let range = Memory {
+            address: memory.expose_provenance(),
+            len: LEN,
+            iova: IOVA,
+        };
+        // SAFETY: the bytes are never freed, and accessed by volatile reads only.
+        let region = unsafe { device.register(domain, range, access) }.unwrap();
+        Self {
+            queue: device.completion_queue(64, None),
+            device,
+            domain,
+            region,
+            memory,
+        }
+    }
+
+    fn queues<'a>(&'a self, shared_receives: Option<&'a SharedReceiveQueue>) -> Queues<'a> {
+        Queues {
+            send: &self.queue,
+            recv: &self.queue,
+            shared_receives,
+        }
+    }
+
+    fn datagrams(&self, shared: Option<&SharedReceiveQueue>) -> UdQueuePair {
+        let queues = self.queues(shared);
+        let made = self
+            .device
+            .ud_queue_pair(self.domain, queues, CAPABILITIES, Mtu::B1024);
+        made.unwrap()
+    }
+
+    fn segment(&self) -> Segment {
+        Segment {
+            lkey: Lkey(self.region.key()),
+            addr: IOVA,
+            len: LEN as u32,
+        }
+    }
+
+    /// The byte at an offset.
+    fn byte(&self, at: usize) -> u8 {
+        assert!(at < LEN);
+        // SAFETY: the offset is in the memory, which is never freed.
+        unsafe { self.memory.add(at).read_volatile() }
+    }
+
+    fn next(&self) -> Completion {
+        let (mut next, deadline) = (None, soon());
+        while next.is_none() {
+            assert!(!deadline.has_passed());
+            self.queue.poll(1, &mut |done| next = Some(done)).unwrap();
+        }
+        next.unwrap()
+    }
+
+    /// Sends a datagram from a queue pair to another one of this device.
+    fn send(&self, from: &UdQueuePair, to: &UdQueuePair, qkey: Qkey, bytes: &[u8]) {
+        let request = UdSendRequest {
+            id: WrId(9),
+            to: self.device.address(),
+            dest_qpn: to.qpn(),
+            qkey,
+            immediate: None,
+            data: Data::Inline(bytes),
+            flags: SendFlags::empty(),
+        };
+        let posted = from.post_sends(|queue| queue.push(&request));
+        posted.unwrap().unwrap();
+    }
+}
+
+fn start(pair: &UdQueuePair) {
+    pair.to_init(QKEY).unwrap();
+    pair.to_rtr().unwrap();
+    pair.to_rts(Psn::new(3)).unwrap();
+}
+
+#[test]
+fn a_queue_pair_for_datagrams_goes_through_its_states_again_after_a_reset() {
+    let front = Front::new();
+    let (a, b) = (front.datagrams(None), front.datagrams(None));
+    start(&a);
+    let segments = [front.segment()];
+    let receive = |id| RecvRequest {
+        id: WrId(id),
+        segments: &segments,
+    };
+    let post = |id| b.post_recvs(|queue| queue.push(&receive(id))).unwrap();
+    for round in 0..3 {
+        assert_eq!(b.state(), State::Reset);
+        assert_eq!(post(0), Err(PostError::State(State::Reset)));
+        start(&b);
+        assert!(matches!(b.to_init(QKEY), Err(Error::State(_))));
+        post(round).unwrap();
+        post(77).unwrap();
+        front.send(&a, &b, QKEY, &[round as u8 + 1; 8]);
+        let received = front.next();
+        assert_eq!(received.id, WrId(round));
+        assert_eq!(received.status, WcStatus::Success);
+        assert_eq!(received.source_qpn, Some(a.qpn()));
+        assert_eq!(front.byte(Grh::LEN), round as u8 + 1);
+        // The other receive ends without a completion.
+        b.reset().unwrap();
+    }
+    assert_eq!(front.queue.poll(1, &mut |_| ()).unwrap(), 0);
+}
+
+#[test]
+fn a_changed_queue_key_is_that_of_the_next_datagram() {
+    let front = Front::new();
+    let (a, b) = (front.datagrams(None), front.datagrams(None));
+    start(&a);
+    start(&b);
+    let segments = [front.segment()];
+    let receive = RecvRequest {
+        id: WrId(1),
+        segments: &segments,
+    };
+    b.post_recvs(|queue| queue.push(&receive)).unwrap().unwrap();
+    b.set_qkey(Qkey(5)).unwrap();
+    front.send(&a, &b, QKEY, b"old");
+    wait_until(|| {
+        front.device.progress();
+        front.device.counters().wrong_qkey == 1
+    });
+    front.send(&a, &b, Qkey(5), b"new");
+    assert_eq!(front.next().byte_len, 43);
+}
+
+#[test]
+fn shared_receives_are_posted_by_key_and_outlive_a_queue_pair() {
+    let front = Front::new();
+    let shared = front.device.shared_receive_queue(front.domain, 4).unwrap();
+    let (a, b) = (front.datagrams(None), front.datagrams(Some(&shared)));
+    let c = front.datagrams(Some(&shared));
+    [&a, &b, &c].into_iter().for_each(start);
+    let segments = [front.segment()];
+    for id in 0..3 {
+        let receive = RecvRequest {
+            id: WrId(id),
+            segments: &segments,
+        };
+        shared.post(&receive).unwrap().unwrap();
+        let refused = b.post_recvs(|queue| queue.push(&receive)).unwrap();
+        assert_eq!(refused, Err(PostError::SharedReceives));
+    }
+    shared.arm_limit(2).unwrap();
+    assert_eq!(shared.limit().unwrap(), 2);
+    front.send(&a, &b, QKEY, b"first");
+    assert_eq!(front.next().id, WrId(0));
+    b.to_error().unwrap();
+    let (qpn, event) = (b.qpn(), Event::LastWqeReached);
+    let expected = AsyncEvent::QueuePair { qpn, event };
+    assert_eq!(front.device.poll_event(), Some(expected));
+    drop(b);
+    front.send(&a, &c, QKEY, b"second");
+    assert_eq!(front.next().id, WrId(1));
+    let srq = shared.number();
+    let expected = AsyncEvent::SharedReceiveQueueLimit { srq };
+    assert_eq!(front.device.poll_event(), Some(expected));
+    assert_eq!(shared.limit().unwrap(), 0);
+}
+
+#[test]
+fn a_shared_queue_of_another_domain_is_refused() {
+    let front = Front::new();
+    let shared = front.device.shared_receive_queue(Domain::new(), 4).unwrap();
+    let queues = front.queues(Some(&shared));
+    let refused = front
+        .device
+        .queue_pair_with(front.domain, queues, CAPABILITIES);
+    let foreign = Error::Foreign(Foreign::SharedReceiveQueue).to_string();
+    assert_eq!(refused.unwrap_err().to_string(), foreign);
+}

@@ -1,0 +1,408 @@
+//! The queue pair of the unreliable datagram service (UD).
+
+use std::collections::VecDeque;
+
+use crate::attributes::{Capabilities, State};
+use crate::completion::{Completion, Event, WcOpcode, WcStatus};
+use crate::connection::{Notifications, bth, emit};
+use crate::error::{PostError, StateError};
+use crate::ids::{Immediate, PartitionKey, Qkey, Qpn, WrId};
+use crate::memory::{Access, Memory};
+use crate::mtu::Mtu;
+use crate::payload::Payload;
+use crate::psn::Psn;
+use crate::receive_queue::{ReceiveQueue, RecvWqe};
+use crate::request::{RecvRequest, SendFlags, UdSendRequest};
+use crate::sge;
+use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::wire::{Deth, Grh, Headers, ImmDt, MAX_DATAGRAM, Opcode, Packet};
+
+/// What became of a packet that a [`UdQueuePair`] received.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use]
+pub enum UdReceived {
+    /// It has completed a receive, with success or not.
+    Completed,
+    /// Dropped: its queue key is not that of the queue pair.
+    WrongQkey,
+    /// Dropped: no receive was posted.
+    NoReceive,
+    /// Dropped: it is for another queue pair, partition or service, is longer than the path MTU, or
+    /// the state does not allow it.
+    Ignored,
+}
+
+/// A datagram on the send queue.
+#[derive(Debug)]
+struct UdSendWqe<A> {
+    id: WrId,
+    to: A,
+    dest_qpn: Qpn,
+    qkey: Qkey,
+    immediate: Option<Immediate>,
+    payload: Payload,
+    len: u32,
+    flags: SendFlags,
+}
+
+impl<A> UdSendWqe<A> {
+    const fn completion(&self, status: WcStatus, qpn: Qpn) -> Completion {
+        Completion {
+            id: self.id,
+            status,
+            opcode: WcOpcode::Send,
+            byte_len: match status {
+                WcStatus::Success => self.len,
+                _ => 0,
+            },
+            immediate: None,
+            solicited: false,
+            qpn,
+            source_qpn: None,
+        }
+    }
+}
+
+/// A queue pair of the unreliable datagram service (UD): it sends messages of one packet to any
+/// queue pair, and receives from any. Nothing is acknowledged or repeated.
+///
+/// Each receive gets the [`Grh`] first, 40 bytes, and the message behind it. A datagram is dropped
+/// if its queue key is wrong or no receive is posted. A message that does not fit its receive
+/// completes it with [`WcStatus::LocalLength`] and places nothing; the state does not change, as a
+/// peer could do that at any time.
+///
+/// A request of this side that is invalid completes with [`WcStatus::LocalLength`] (a datagram that
+/// is longer than the path MTU) or [`WcStatus::LocalProtection`] (segments that are not registered),
+/// and the state changes to ERR. The state SQE of the specification does not exist here.
+///
+/// Its owner
+///
+/// 1. passes every packet for its number to [`receive`](Self::receive),
+/// 2. calls [`poll_transmit`](Self::poll_transmit) and sends the packet, until it returns `None`,
+/// 3. calls [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
+///
+/// `A` is the type of the addresses that packets are sent to, which only the owner interprets.
+#[derive(Debug)]
+pub struct UdQueuePair<A> {
+    qpn: Qpn,
+    caps: Capabilities,
+    mtu: Mtu,
+    state: State,
+    qkey: Qkey,
+    next_psn: Psn,
+    send_queue: VecDeque<UdSendWqe<A>>,
+    receives: ReceiveQueue,
+    notifications: Notifications,
+}
+
+impl<A: Copy> UdQueuePair<A> {
+    /// Creates a queue pair in RESET. `mtu` is the length of the longest message.
+    pub fn new(qpn: Qpn, caps: Capabilities, mtu: Mtu) -> Self {
+        Self::with_receives(qpn, caps, mtu, ReceiveQueue::new(None))
+    }
+
+    /// As [`new`](Self::new), with receives from `shared`.
+    pub fn with_shared_receives(
+        qpn: Qpn,
+        caps: Capabilities,
+        mtu: Mtu,
+        shared: &SharedReceiveQueue,
+    ) -> Self {
+        Self::with_receives(qpn, caps, mtu, ReceiveQueue::new(Some(shared.clone())))
+    }
+
+    fn with_receives(qpn: Qpn, caps: Capabilities, mtu: Mtu, receives: ReceiveQueue) -> Self {
+        Self {
+            qpn,
+            caps,
+            mtu,
+            state: State::Reset,
+            qkey: Qkey::default(),
+            next_psn: Psn::default(),
+            send_queue: VecDeque::new(),
+            receives,
+            notifications: Notifications::default(),
+        }
+    }
+
+    /// The queue pair number.
+    pub const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// The sizes that it was created with.
+    pub const fn capabilities(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    /// The length of the longest message.
+    pub const fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    /// The current state.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// The queue key, which received datagrams must carry.
+    pub const fn qkey(&self) -> Qkey {
+        self.qkey
+    }
+
+    /// Changes the queue key, in any state but RESET.
+    pub fn set_qkey(&mut self, qkey: Qkey) {
+        if self.state != State::Reset {
+            self.qkey = qkey;
+        }
+    }
+
+    /// Changes the state from RESET to INIT, in which receives can be posted.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not RESET.
+    pub fn to_init(&mut self, qkey: Qkey) -> Result<(), StateError> {
+        self.state.transition(State::Reset, State::Init)?;
+        self.qkey = qkey;
+        Ok(())
+    }
+
+    /// Changes the state from INIT to RTR, in which datagrams are received.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not INIT.
+    pub fn to_rtr(&mut self) -> Result<(), StateError> {
+        self.state.transition(State::Init, State::ReadyToReceive)
+    }
+
+    /// Changes the state from RTR to RTS, in which datagrams can be posted. `sq_psn` is the PSN of
+    /// the first one; receivers ignore it.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not RTR.
+    pub fn to_rts(&mut self, sq_psn: Psn) -> Result<(), StateError> {
+        self.state
+            .transition(State::ReadyToReceive, State::ReadyToSend)?;
+        self.next_psn = sq_psn;
+        Ok(())
+    }
+
+    /// Changes the state to ERR, from any state but RESET. Posted requests complete with
+    /// [`WcStatus::WrFlushed`], except for those of a shared receive queue.
+    pub fn to_error(&mut self) {
+        if matches!(self.state, State::Reset | State::Error) {
+            return;
+        }
+        self.state = State::Error;
+        let completions = &mut self.notifications.completions;
+        let sends = self.send_queue.drain(..);
+        completions.extend(sends.map(|wqe| wqe.completion(WcStatus::WrFlushed, self.qpn)));
+        self.flush_receives();
+        if self.receives.shared().is_some() {
+            self.notifications.events.push_back(Event::LastWqeReached);
+        }
+    }
+
+    fn flush_receives(&mut self) {
+        let receives = self.receives.take_own().into_iter();
+        let flushed = receives.map(|receive| receive.failed(WcStatus::WrFlushed, self.qpn));
+        self.notifications.completions.extend(flushed);
+    }
+
+    /// Changes the state to RESET, from any state. Posted requests are discarded without a
+    /// completion. Earlier completions and events can still be polled.
+    pub fn to_reset(&mut self) {
+        let notifications = std::mem::take(&mut self.notifications);
+        let receives = ReceiveQueue::new(self.receives.shared().cloned());
+        *self = Self {
+            notifications,
+            ..Self::with_receives(self.qpn, self.caps, self.mtu, receives)
+        };
+    }
+
+    /// Posts a datagram to the send queue. In ERR it is flushed immediately.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`]; before RTS, [`PostError::State`].
+    pub fn post_send(&mut self, request: &UdSendRequest<'_, A>) -> Result<(), PostError> {
+        if !matches!(self.state, State::ReadyToSend | State::Error) {
+            return Err(PostError::State(self.state));
+        }
+        if self.send_queue.len() >= self.caps.max_send_wr as usize {
+            return Err(PostError::Full(self.caps.max_send_wr));
+        }
+        let (payload, len) = Payload::new(request.data, &self.caps)?;
+        let wqe = UdSendWqe {
+            id: request.id,
+            to: request.to,
+            dest_qpn: request.dest_qpn,
+            qkey: request.qkey,
+            immediate: request.immediate,
+            payload,
+            len,
+            flags: request.flags,
+        };
+        if self.state == State::Error {
+            let flushed = wqe.completion(WcStatus::WrFlushed, self.qpn);
+            self.notifications.completions.push_back(flushed);
+        } else {
+            self.send_queue.push_back(wqe);
+        }
+        Ok(())
+    }
+
+    /// Posts a request to the receive queue. In ERR it is flushed immediately.
+    ///
+    /// # Errors
+    ///
+    /// See [`PostError`]; in RESET, [`PostError::State`]; with a shared receive queue,
+    /// [`PostError::SharedReceives`].
+    pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        if self.state == State::Reset {
+            return Err(PostError::State(self.state));
+        }
+        self.receives.post(request, 0, self.caps.max_recv_wr)?;
+        if self.state == State::Error {
+            self.flush_receives();
+        }
+        Ok(())
+    }
+
+    /// Processes a packet, whose network header is `grh`. The caller must have checked its ICRC, by
+    /// [`wire::icrc::matches`](crate::wire::icrc::matches) or by a trusted lower layer; everything
+    /// else about it is untrusted.
+    pub fn receive(
+        &mut self,
+        packet: &Packet<'_>,
+        grh: &Grh,
+        memory: &mut dyn Memory,
+    ) -> UdReceived {
+        let bth = packet.bth();
+        let is_receiving = matches!(self.state, State::ReadyToReceive | State::ReadyToSend);
+        let is_own = bth.dest_qpn == self.qpn && bth.partition.matches(PartitionKey::DEFAULT);
+        let Some(deth) = packet.deth().filter(|_| is_receiving && is_own) else {
+            return UdReceived::Ignored;
+        };
+        let payload = packet.payload();
+        if payload.len() > self.mtu.bytes() {
+            return UdReceived::Ignored;
+        }
+        if deth.qkey != self.qkey {
+            return UdReceived::WrongQkey;
+        }
+        let Some(receive) = self.receives.take() else {
+            return UdReceived::NoReceive;
+        };
+        let completion = match place(&receive, grh, payload, memory) {
+            Ok(byte_len) => Completion {
+                id: receive.id,
+                status: WcStatus::Success,
+                opcode: WcOpcode::Recv,
+                byte_len,
+                immediate: packet.immediate().map(|immediate| immediate.0),
+                solicited: bth.solicited,
+                qpn: self.qpn,
+                source_qpn: Some(deth.source_qpn),
+            },
+            Err(status) => receive.failed(status, self.qpn),
+        };
+        self.notifications.completions.push_back(completion);
+        if completion.status == WcStatus::LocalProtection {
+            self.to_error();
+        }
+        UdReceived::Completed
+    }
+
+    /// Writes the next packet to the start of `out` and returns its length and its address, or
+    /// `None` if there is no packet to send. The last four bytes are zeros;
+    /// [`wire::icrc::seal`](crate::wire::icrc::seal) replaces them with the ICRC. The datagram is
+    /// complete then.
+    ///
+    /// # Panics
+    ///
+    /// If `out` is shorter than [`wire::MAX_DATAGRAM`](crate::wire::MAX_DATAGRAM).
+    pub fn poll_transmit(&mut self, memory: &mut dyn Memory, out: &mut [u8]) -> Option<(usize, A)> {
+        assert!(
+            out.len() >= MAX_DATAGRAM,
+            "out holds {} bytes, not {MAX_DATAGRAM}",
+            out.len()
+        );
+        let wqe = self.send_queue.pop_front()?;
+        match self.emit(&wqe, memory, out) {
+            Ok(len) => {
+                if wqe.flags.contains(SendFlags::SIGNALLED) {
+                    let sent = wqe.completion(WcStatus::Success, self.qpn);
+                    self.notifications.completions.push_back(sent);
+                }
+                Some((len, wqe.to))
+            }
+            Err(status) => {
+                let failed = wqe.completion(status, self.qpn);
+                self.notifications.completions.push_back(failed);
+                self.to_error();
+                None
+            }
+        }
+    }
+
+    /// Writes a datagram to `out`.
+    fn emit(
+        &mut self,
+        wqe: &UdSendWqe<A>,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+    ) -> Result<usize, WcStatus> {
+        let len = wqe.len as usize;
+        if len > self.mtu.bytes() {
+            return Err(WcStatus::LocalLength);
+        }
+        let opcode = Opcode::datagram(wqe.immediate.is_some());
+        let mut headers = Headers::new(opcode, bth(opcode, wqe.dest_qpn, self.next_psn));
+        headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        headers.deth = Some(Deth {
+            qkey: wqe.qkey.sent_from(self.qkey),
+            source_qpn: self.qpn,
+        });
+        headers.immediate = wqe.immediate.map(ImmDt);
+        let readable = wqe.payload.check(memory, Access::empty());
+        let emitted = readable
+            .and_then(|()| emit(&headers, len, out, |room| wqe.payload.fill(memory, 0, room)));
+        self.next_psn = self.next_psn.wrapping_add(1);
+        emitted.map_err(|_| WcStatus::LocalProtection)
+    }
+
+    /// Removes and returns the oldest completion.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.notifications.completions.pop_front()
+    }
+
+    /// Removes and returns the oldest event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.notifications.events.pop_front()
+    }
+}
+
+/// Stores network header and payload in a receive; returns the number of bytes.
+fn place(
+    receive: &RecvWqe,
+    grh: &Grh,
+    payload: &[u8],
+    memory: &mut dyn Memory,
+) -> Result<u32, WcStatus> {
+    /// [`Grh::LEN`], as an offset.
+    const BEHIND: u32 = Grh::LEN as u32;
+    let len = BEHIND + payload.len() as u32;
+    if u64::from(len) > receive.capacity {
+        return Err(WcStatus::LocalLength);
+    }
+    let segments = &receive.segments;
+    sge::check(memory, segments, Access::LOCAL_WRITE)
+        .and_then(|()| sge::scatter(memory, segments, 0, grh.as_bytes()))
+        .and_then(|()| sge::scatter(memory, segments, BEHIND, payload))
+        .map_err(|_| WcStatus::LocalProtection)?;
+    Ok(len)
+}

@@ -1,0 +1,92 @@
+//! Completions in the form of libibverbs.
+
+use std::ffi::{c_int, c_uint};
+
+use gdr_rdma::{Completion, Qpn, WcOpcode, WcStatus};
+use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+
+use crate::completion_queue::Queue;
+use crate::ret::number;
+
+pub(crate) fn status_of(completion: &Completion) -> ibv_wc_status {
+    match completion.status {
+        WcStatus::Success => ibv_wc_status::IBV_WC_SUCCESS,
+        WcStatus::LocalLength => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+        WcStatus::LocalProtection => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+        WcStatus::WrFlushed => ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+        WcStatus::BadResponse => ibv_wc_status::IBV_WC_BAD_RESP_ERR,
+        WcStatus::RemoteInvalidRequest => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+        WcStatus::RemoteAccess => ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
+        WcStatus::RemoteOperation => ibv_wc_status::IBV_WC_REM_OP_ERR,
+        WcStatus::RetryExceeded => ibv_wc_status::IBV_WC_RETRY_EXC_ERR,
+        WcStatus::RnrRetryExceeded => ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR,
+        _ => ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+    }
+}
+
+pub(crate) fn opcode_of(completion: &Completion) -> ibv_wc_opcode {
+    match completion.opcode {
+        WcOpcode::Send => ibv_wc_opcode::IBV_WC_SEND,
+        WcOpcode::Write => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+        WcOpcode::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
+        WcOpcode::FetchAdd => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        WcOpcode::CompareSwap => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+        WcOpcode::Recv => ibv_wc_opcode::IBV_WC_RECV,
+        WcOpcode::RecvWriteImmediate => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+pub(crate) fn flags_of(completion: &Completion) -> c_uint {
+    let mut flags = ibv_wc_flags::NONE;
+    if completion.immediate.is_some() {
+        flags |= ibv_wc_flags::IBV_WC_WITH_IMM;
+    }
+    // Every received datagram has one in front.
+    if completion.source_qpn.is_some() {
+        flags |= ibv_wc_flags::IBV_WC_GRH;
+    }
+    flags.0
+}
+
+/// The immediate in network byte order; 0 if there is none.
+pub(crate) fn immediate_of(completion: &Completion) -> u32 {
+    completion.immediate.map_or(0, |value| value.0.to_be())
+}
+
+/// The number of the queue pair that sent a datagram.
+pub(crate) fn source_of(completion: &Completion) -> u32 {
+    completion.source_qpn.map_or(0, Qpn::get)
+}
+
+fn plain(completion: &Completion) -> ibv_wc {
+    let mut wc = ibv_wc {
+        wr_id: completion.id.0,
+        status: status_of(completion),
+        opcode: opcode_of(completion),
+        byte_len: completion.byte_len,
+        qp_num: completion.qpn.get(),
+        src_qp: source_of(completion),
+        wc_flags: flags_of(completion),
+        ..Default::default()
+    };
+    wc.__bindgen_anon_1.imm_data = immediate_of(completion);
+    wc
+}
+
+/// # Safety
+/// `wc` has room for `room` completions.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+    number(|| {
+        let queue = Queue::of(cq)?;
+        let most = usize::try_from(room).unwrap_or(0);
+        let mut next = wc;
+        let count = queue.raw().poll(most, &mut |completion| {
+            // SAFETY: at most `room` completions are passed, and there is room for them.
+            unsafe {
+                next.write(plain(&completion));
+                next = next.add(1);
+            }
+        })?;
+        Ok(count as c_int)
+    })
+}

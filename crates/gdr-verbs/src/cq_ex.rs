@@ -1,0 +1,165 @@
+//! Extended completion queues, which return one completion at a time.
+
+use std::ffi::{c_int, c_uint};
+
+use gdr_rdma::Completion;
+use gdr_verbs_sys::{
+    __be32, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask,
+    ibv_create_cq_attr_flags, ibv_create_cq_wc_flags as Fields, ibv_poll_cq_attr, ibv_wc_opcode,
+};
+
+use crate::completion;
+use crate::completion_queue::Queue;
+use crate::errno::Errno;
+use crate::ret::{plain, pointer, status};
+
+/// The fields of completions that there are.
+const KNOWN_FIELDS: u64 = Fields::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
+    | Fields::IBV_WC_EX_WITH_IMM.0 as u64
+    | Fields::IBV_WC_EX_WITH_QP_NUM.0 as u64
+    | Fields::IBV_WC_EX_WITH_SRC_QP.0 as u64
+    | Fields::IBV_WC_EX_WITH_SLID.0 as u64
+    | Fields::IBV_WC_EX_WITH_SL.0 as u64
+    | Fields::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
+
+/// # Safety
+/// `attr` is readable.
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    pointer(|| {
+        // SAFETY: the contract of this function.
+        let attr = unsafe { &*attr };
+        let masks = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
+        let with_flags = attr.comp_mask & masks != 0;
+        // The queue may be used by several threads all the same.
+        let known = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
+        if attr.wc_flags & !KNOWN_FIELDS != 0
+            || attr.comp_mask & !masks != 0
+            || with_flags && attr.flags & !known != 0
+        {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let entries = c_int::try_from(attr.cqe).map_err(|_| Errno::INVAL)?;
+        let vector = c_int::try_from(attr.comp_vector).map_err(|_| Errno::INVAL)?;
+        let queue = Queue::create(context, entries, attr.cq_context, attr.channel, vector)?;
+        let object = queue.as_ptr().cast::<ibv_cq_ex>();
+        // SAFETY: a new queue, of which the program does not know yet.
+        fill(unsafe { &mut *object }, attr.wc_flags);
+        Ok(object)
+    })
+}
+
+/// Sets the functions that read the fields of completions.
+fn fill(cq: &mut ibv_cq_ex, fields: u64) {
+    let has = |field: Fields| fields & u64::from(field.0) != 0;
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_zero);
+    cq.read_wc_flags = Some(read_wc_flags);
+    if has(Fields::IBV_WC_EX_WITH_BYTE_LEN) {
+        cq.read_byte_len = Some(read_byte_len);
+    }
+    if has(Fields::IBV_WC_EX_WITH_IMM) {
+        cq.read_imm_data = Some(read_imm_data);
+    }
+    if has(Fields::IBV_WC_EX_WITH_QP_NUM) {
+        cq.read_qp_num = Some(read_qp_num);
+    }
+    if has(Fields::IBV_WC_EX_WITH_SRC_QP) {
+        cq.read_src_qp = Some(read_src_qp);
+    }
+    if has(Fields::IBV_WC_EX_WITH_SLID) {
+        cq.read_slid = Some(read_zero);
+    }
+    if has(Fields::IBV_WC_EX_WITH_SL) {
+        cq.read_sl = Some(read_no_bits);
+    }
+    if has(Fields::IBV_WC_EX_WITH_DLID_PATH_BITS) {
+        cq.read_dlid_path_bits = Some(read_no_bits);
+    }
+}
+
+/// Takes the next completion: its identifier and status go to the structure of C, the rest is kept.
+///
+/// # Safety
+/// `cq` is an extended queue that no other thread polls.
+unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
+    let queue = Queue::of(cq.cast())?;
+    let mut next = None;
+    queue
+        .raw()
+        .poll(1, &mut |completion| next = Some(completion))?;
+    let next = next.ok_or(Errno::NOENT)?;
+    queue.set_current(Some(next));
+    // SAFETY: the structure lives as long as the queue; the program reads it after this call.
+    unsafe {
+        (*cq).wr_id = next.id.0;
+        (*cq).status = completion::status_of(&next);
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the program passes attributes; see `ibv_start_poll`.
+    let known = unsafe { attr.as_ref() }.is_none_or(|attr| attr.comp_mask == 0);
+    if !known {
+        return Errno::INVAL.get();
+    }
+    // SAFETY: as `ibv_start_poll` demands.
+    status(|| unsafe { advance(cq) })
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: as `ibv_next_poll` demands.
+    status(|| unsafe { advance(cq) })
+}
+
+extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    plain((), || {
+        Queue::of(cq.cast())?.set_current(None);
+        Ok(())
+    });
+}
+
+/// A field of the completion that was taken; 0 if there is none.
+fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Completion) -> T) -> T {
+    plain(None, || Ok(Queue::of(cq.cast())?.current()))
+        .map_or_else(T::default, |current| field(&current))
+}
+
+extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
+    ibv_wc_opcode(read(cq, |current| completion::opcode_of(current).0))
+}
+
+extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
+    read(cq, |current| current.byte_len)
+}
+
+extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> __be32 {
+    read(cq, completion::immediate_of)
+}
+
+extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
+    read(cq, |current| current.qpn.get())
+}
+
+extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    read(cq, completion::source_of)
+}
+
+extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
+    read(cq, completion::flags_of)
+}
+
+/// Fields that RoCE does not have.
+extern "C" fn read_zero(_cq: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+extern "C" fn read_no_bits(_cq: *mut ibv_cq_ex) -> u8 {
+    0
+}

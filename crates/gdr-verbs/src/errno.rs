@@ -1,0 +1,59 @@
+//! Error numbers.
+
+use std::ffi::c_int;
+
+use gdr_rdma::{Error, PostError};
+
+/// A positive errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(c_int);
+
+impl Errno {
+    pub(crate) const BADF: Self = Self(libc::EBADF);
+    pub(crate) const BUSY: Self = Self(libc::EBUSY);
+    pub(crate) const FAULT: Self = Self(libc::EFAULT);
+    pub(crate) const INVAL: Self = Self(libc::EINVAL);
+    pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const NOENT: Self = Self(libc::ENOENT);
+    pub(crate) const NOMEM: Self = Self(libc::ENOMEM);
+    pub(crate) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+
+    pub(crate) const fn get(self) -> c_int {
+        self.0
+    }
+
+    pub(crate) fn of_io(error: &std::io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self(errno.raw_os_error())
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Self {
+        match error {
+            PostError::Full(_) | PostError::InlineTooLong { .. } => Self::NOMEM,
+            _ => Self::INVAL,
+        }
+    }
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        tracing::debug!(%error, "a verb failed");
+        match error {
+            Error::Post(refused) => refused.into(),
+            Error::PortInUse { source, .. }
+            | Error::PortDenied { source, .. }
+            | Error::AddressNotLocal { source, .. }
+            | Error::NoRoute { source, .. }
+            | Error::Os { source, .. } => Self::of_io(&source),
+            Error::DeviceFailed { .. } | Error::CompletionQueueOverrun { .. } => Self::IO,
+            _ => Self::INVAL,
+        }
+    }
+}

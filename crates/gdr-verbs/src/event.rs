@@ -1,0 +1,76 @@
+//! Asynchronous events that wait to be taken.
+
+use std::sync::Arc;
+
+use gdr_rdma::{AsyncEvent, Event as PairEvent};
+use gdr_verbs_sys::ibv_event_type;
+
+use crate::event_queue::{EventQueue, Unacknowledged};
+
+/// What an event is about. Addresses are those of the structures of C.
+#[derive(Clone, Debug)]
+pub(crate) enum Subject {
+    Port(u8),
+    Queue(usize, Arc<Unacknowledged>),
+    Pair(usize, Arc<Unacknowledged>),
+    Shared(usize, Arc<Unacknowledged>),
+}
+
+/// An event that the program has not taken.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) kind: ibv_event_type,
+    pub(crate) subject: Subject,
+}
+
+impl Event {
+    /// Whether it is about the object at this address.
+    pub(crate) fn is_about(&self, address: usize) -> bool {
+        match self.subject {
+            Subject::Port(_) => false,
+            Subject::Queue(own, _) | Subject::Pair(own, _) | Subject::Shared(own, _) => {
+                own == address
+            }
+        }
+    }
+}
+
+/// The event of a queue pair, and its number.
+pub(crate) fn of_pair(event: &AsyncEvent) -> Option<(u32, ibv_event_type)> {
+    match event {
+        AsyncEvent::QueuePair { qpn, event } => Some((
+            qpn.get(),
+            match event {
+                PairEvent::CommunicationEstablished => ibv_event_type::IBV_EVENT_COMM_EST,
+                PairEvent::InvalidRequest => ibv_event_type::IBV_EVENT_QP_REQ_ERR,
+                PairEvent::LastWqeReached => ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED,
+                PairEvent::AccessViolation => ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
+                _ => ibv_event_type::IBV_EVENT_QP_FATAL,
+            },
+        )),
+        _ => None,
+    }
+}
+
+/// The number of a queue pair whose completion was lost, and the size of the queue that lost it.
+pub(crate) fn of_queue(event: &AsyncEvent) -> Option<(u32, usize)> {
+    match event {
+        AsyncEvent::CompletionQueueOverrun { qpn, capacity } => Some((qpn.get(), *capacity)),
+        _ => None,
+    }
+}
+
+/// The event of a whole device.
+pub(crate) fn of_device(event: &AsyncEvent) -> Option<ibv_event_type> {
+    match event {
+        AsyncEvent::DeviceFatal => Some(ibv_event_type::IBV_EVENT_DEVICE_FATAL),
+        _ => None,
+    }
+}
+
+pub(crate) fn raise(events: &EventQueue<Event>, kind: ibv_event_type, subject: &Subject) {
+    events.push(Event {
+        kind,
+        subject: subject.clone(),
+    });
+}

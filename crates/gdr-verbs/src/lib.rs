@@ -1,0 +1,55 @@
+//! libibverbs' C interface over the soft provider of `gdr-rdma`: an RDMA network card for programs
+//! that know nothing of it, without hardware, kernel modules or privileges.
+//!
+//! The crate exports C functions only. `cargo xtask verbs-library` links it to `libibverbs.so.1`
+//! with the symbol versions of rdma-core, which serves both as `LD_PRELOAD` and in a folder of
+//! `LD_LIBRARY_PATH`.
+//!
+//! # Devices
+//!
+//! `GDR_NICS` lists addresses or network interfaces, separated by commas: the devices `gdr0`, `gdr1`
+//! and so on, in this order. Without it there is one for 127.0.0.1 and for the first IPv4 and IPv6
+//! address of every interface that is up. A device has one port and one GID, at index 0: its
+//! address, of type RoCE v2. Its engine is opened with the first protection domain or completion
+//! queue, not by listing, opening or querying the device.
+//!
+//! # Handles
+//!
+//! Every handle is looked up in a table before it is used: one that was never returned, or whose
+//! object was destroyed, gives `EINVAL`. What a program passes besides handles is trusted as in
+//! libibverbs: arrays have their length, and registered memory stays mapped.
+//!
+//! Every function catches panics, which become `EIO`.
+
+mod address_handle;
+mod async_event;
+mod c_object;
+mod channel;
+mod completion;
+mod completion_queue;
+mod context;
+mod cq_ex;
+mod device;
+mod domain;
+mod errno;
+mod event;
+mod event_queue;
+mod fork;
+mod gpu_memory;
+mod host_memory;
+mod modify;
+mod nics;
+mod open;
+mod post;
+mod qp_ex;
+mod query;
+mod queue_pair;
+mod rate;
+mod region;
+mod ret;
+mod shared_receive_queue;
+mod strings;
+mod sysfs;
+mod table;
+mod unsupported;
+mod version;

@@ -1,0 +1,61 @@
+//! Opening and closing of devices, and the operations of their contexts.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use gdr_verbs_sys::{ibv_context, ibv_device, verbs_context};
+
+use crate::context::{CONTEXTS, Context};
+use crate::device::Device;
+use crate::ret::{minus_one, pointer};
+use crate::{
+    address_handle, channel, completion, completion_queue, cq_ex, domain, post, query, queue_pair,
+    region, shared_receive_queue,
+};
+
+/// The value of `ibv_context.abi_compat` in a context that is part of a `verbs_context`.
+const EXTENDED: usize = usize::MAX;
+
+/// Sets the operations that the inline functions of libibverbs' header call.
+fn set_operations(context: &mut verbs_context) {
+    context.sz = size_of::<verbs_context>();
+    context.context.abi_compat = ptr::without_provenance_mut(EXTENDED);
+    let ops = &mut context.context.ops;
+    ops.poll_cq = Some(completion::poll_cq);
+    ops.req_notify_cq = Some(completion_queue::req_notify_cq);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    ops.post_srq_recv = Some(shared_receive_queue::post_srq_recv);
+    context.query_port = Some(query::query_port);
+    context.query_device_ex = Some(query::query_device_ex);
+    context.query_rt_values = Some(query::query_rt_values);
+    context.create_cq_ex = Some(cq_ex::create_cq_ex);
+    context.create_qp_ex = Some(queue_pair::create_qp_ex);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(|| {
+        let context = Context::open(Device::of(device)?, set_operations)?;
+        let handle = context.as_ptr();
+        CONTEXTS.insert(handle, context);
+        Ok(handle)
+    })
+}
+
+/// Ends the context with everything that was made from it, as the kernel does.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    minus_one(|| {
+        let closed = CONTEXTS.remove(context)?;
+        // In the order in which they use each other.
+        drop(queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed)));
+        drop(shared_receive_queue::SHARED_QUEUES.remove_all(|queue| queue.is_of(&closed)));
+        drop(address_handle::HANDLES.remove_all(|handle| handle.is_of(&closed)));
+        drop(completion_queue::QUEUES.remove_all(|queue| queue.is_of(&closed)));
+        drop(channel::CHANNELS.remove_all(|channel| channel.is_of(&closed)));
+        drop(region::REGIONS.remove_all(|region| region.is_of(&closed)));
+        drop(domain::DOMAINS.remove_all(|domain| domain.is_of(&closed)));
+        Ok(())
+    })
+}

@@ -1,0 +1,287 @@
+//! Posting of requests.
+
+use std::ffi::{c_int, c_uint};
+use std::net::SocketAddr;
+use std::slice;
+
+use gdr_rdma::raw::{Data, Operation, RecvRequest, Segment, SendFlags, SendRequest, UdSendRequest};
+use gdr_rdma::{AtomicOp, Immediate, Lkey, PostError, Qkey, Qpn, Remote, Rkey, WrId};
+use gdr_verbs_sys::{
+    ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
+use smallvec::SmallVec;
+
+use crate::address_handle::HANDLES;
+use crate::errno::Errno;
+use crate::queue_pair::{Pair, Service};
+use crate::ret::status;
+
+/// The segments of a request, on the stack for most.
+pub(crate) type Segments = SmallVec<[Segment; 8]>;
+/// Inline bytes that were gathered from several places.
+pub(crate) type Gathered = SmallVec<[u8; 256]>;
+
+/// The scatter/gather list of a request.
+///
+/// # Safety
+/// `list` has `count` entries.
+pub(crate) unsafe fn entries<'a>(
+    list: *const ibv_sge,
+    count: c_int,
+    most: u32,
+) -> Result<&'a [ibv_sge], Errno> {
+    let count = u32::try_from(count).map_err(|_| Errno::INVAL)?;
+    if count > most {
+        return Err(Errno::INVAL);
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the contract of this function; the program changes no list while it posts it.
+    Ok(unsafe { slice::from_raw_parts(list, count as usize) })
+}
+
+pub(crate) fn segment(sge: &ibv_sge) -> Segment {
+    Segment {
+        lkey: Lkey(sge.lkey),
+        addr: sge.addr,
+        len: sge.length,
+    }
+}
+
+/// The bytes of a place in the program's memory.
+///
+/// # Safety
+/// The place is readable, and does not change while the result is used.
+pub(crate) unsafe fn bytes_at<'a>(address: u64, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    let place = std::ptr::with_exposed_provenance(address as usize);
+    // SAFETY: the contract of this function.
+    unsafe { slice::from_raw_parts(place, len) }
+}
+
+pub(crate) fn flags(send_flags: c_uint, signals_all: bool) -> SendFlags {
+    let given = ibv_send_flags(send_flags);
+    let mut flags = SendFlags::empty();
+    let signalled = signals_all || given.contains(ibv_send_flags::IBV_SEND_SIGNALED);
+    flags.set(SendFlags::SIGNALLED, signalled);
+    flags.set(
+        SendFlags::FENCE,
+        given.contains(ibv_send_flags::IBV_SEND_FENCE),
+    );
+    flags.set(
+        SendFlags::SOLICITED,
+        given.contains(ibv_send_flags::IBV_SEND_SOLICITED),
+    );
+    flags
+}
+
+/// The operation of a request.
+fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
+    // SAFETY: of each union, the members are numbers, and the opcode says which one was set.
+    let (rdma, atomic, immediate) =
+        unsafe { (wr.wr.rdma, wr.wr.atomic, wr.__bindgen_anon_1.imm_data) };
+    let remote = Remote {
+        rkey: Rkey(rdma.rkey),
+        addr: rdma.remote_addr,
+    };
+    let of_atomic = Remote {
+        rkey: Rkey(atomic.rkey),
+        addr: atomic.remote_addr,
+    };
+    let immediate = Some(Immediate(u32::from_be(immediate)));
+    Ok(match wr.opcode {
+        ibv_wr_opcode::IBV_WR_RDMA_WRITE => Operation::Write {
+            remote,
+            immediate: None,
+        },
+        ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => Operation::Write { remote, immediate },
+        ibv_wr_opcode::IBV_WR_SEND => Operation::Send { immediate: None },
+        ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => Operation::Send { immediate },
+        ibv_wr_opcode::IBV_WR_RDMA_READ => Operation::Read { remote },
+        ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => Operation::Atomic {
+            remote: of_atomic,
+            op: AtomicOp::CompareSwap {
+                compare: atomic.compare_add,
+                swap: atomic.swap,
+            },
+        },
+        ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Operation::Atomic {
+            remote: of_atomic,
+            op: AtomicOp::FetchAdd {
+                add: atomic.compare_add,
+            },
+        },
+        _ => return Err(Errno::OPNOTSUPP),
+    })
+}
+
+/// # Safety
+/// `wr` is a list of requests of libibverbs; `bad_wr` is writable.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    status(|| {
+        let mut next = wr;
+        let posted = Pair::of(qp).and_then(|pair| match pair.raw() {
+            Service::Connection(raw) => raw.post_sends(|queue| {
+                // SAFETY: the contract of this function.
+                while let Some(wr) = unsafe { next.as_ref() } {
+                    let operation = operation(wr)?;
+                    let flags = flags(wr.send_flags, pair.init().signals_all);
+                    let push = |data: Data<'_>| {
+                        let id = WrId(wr.wr_id);
+                        queue.push(&SendRequest {
+                            id,
+                            operation,
+                            data,
+                            flags,
+                        })
+                    };
+                    // SAFETY: as above.
+                    unsafe { with_data(&pair, wr, push) }?;
+                    next = wr.next;
+                }
+                Ok(())
+            })?,
+            Service::Datagrams(raw) => raw.post_sends(|queue| {
+                // SAFETY: the contract of this function.
+                while let Some(wr) = unsafe { next.as_ref() } {
+                    let (to, immediate) = datagram(wr)?;
+                    let flags = flags(wr.send_flags, pair.init().signals_all);
+                    let push = |data: Data<'_>| {
+                        queue.push(&to.request(WrId(wr.wr_id), immediate, data, flags))
+                    };
+                    // SAFETY: as above.
+                    unsafe { with_data(&pair, wr, push) }?;
+                    next = wr.next;
+                }
+                Ok(())
+            })?,
+        });
+        if posted.is_err() && !bad_wr.is_null() {
+            // SAFETY: the contract of this function.
+            unsafe { bad_wr.write(next) };
+        }
+        posted
+    })
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) to: SocketAddr,
+    pub(crate) qpn: Qpn,
+    pub(crate) qkey: Qkey,
+}
+
+impl Destination {
+    pub(crate) fn of(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Self, Errno> {
+        Ok(Self {
+            to: HANDLES.get(ah)?.to(),
+            qpn: Qpn::new(qpn),
+            qkey: Qkey(qkey),
+        })
+    }
+
+    pub(crate) fn request<'a>(
+        self,
+        id: WrId,
+        immediate: Option<Immediate>,
+        data: Data<'a>,
+        flags: SendFlags,
+    ) -> UdSendRequest<'a, SocketAddr> {
+        UdSendRequest {
+            id,
+            to: self.to,
+            dest_qpn: self.qpn,
+            qkey: self.qkey,
+            immediate,
+            data,
+            flags,
+        }
+    }
+}
+
+/// Destination and immediate of a datagram.
+fn datagram(wr: &ibv_send_wr) -> Result<(Destination, Option<Immediate>), Errno> {
+    // SAFETY: of each union, the members are numbers and an address, which is looked up.
+    let (ud, immediate) = unsafe { (wr.wr.ud, wr.__bindgen_anon_1.imm_data) };
+    let to = Destination::of(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
+    match wr.opcode {
+        ibv_wr_opcode::IBV_WR_SEND => Ok((to, None)),
+        ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => Ok((to, Some(Immediate(u32::from_be(immediate))))),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Passes the data of a request on in the form of the engine.
+///
+/// # Safety
+/// `wr` is a valid request of libibverbs.
+unsafe fn with_data(
+    pair: &Pair,
+    wr: &ibv_send_wr,
+    push: impl FnOnce(Data<'_>) -> Result<(), PostError>,
+) -> Result<(), Errno> {
+    let cap = &pair.init().cap;
+    // SAFETY: the contract of this function.
+    let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_send_sge) }?;
+    if !ibv_send_flags(wr.send_flags).contains(ibv_send_flags::IBV_SEND_INLINE) {
+        let segments: Segments = list.iter().map(segment).collect();
+        return Ok(push(Data::Segments(&segments))?);
+    }
+    if let [only] = list {
+        // SAFETY: inline bytes are readable, and do not change during the call.
+        let bytes = unsafe { bytes_at(only.addr, only.length as usize) };
+        return Ok(push(Data::Inline(bytes))?);
+    }
+    let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+    if total > u64::from(cap.max_inline_data) {
+        return Err(Errno::NOMEM);
+    }
+    let mut gathered = Gathered::new();
+    for sge in list {
+        // SAFETY: as above.
+        gathered.extend_from_slice(unsafe { bytes_at(sge.addr, sge.length as usize) });
+    }
+    Ok(push(Data::Inline(&gathered))?)
+}
+
+/// # Safety
+/// `wr` is a list of requests of libibverbs; `bad_wr` is writable.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    status(|| {
+        let mut next = wr;
+        let posted = Pair::of(qp).and_then(|pair| {
+            let most = pair.init().cap.max_recv_sge;
+            pair.raw().post_recvs(|queue| {
+                // SAFETY: the contract of this function.
+                while let Some(wr) = unsafe { next.as_ref() } {
+                    // SAFETY: as above.
+                    let list = unsafe { entries(wr.sg_list, wr.num_sge, most) }?;
+                    let segments: Segments = list.iter().map(segment).collect();
+                    queue.push(&RecvRequest {
+                        id: WrId(wr.wr_id),
+                        segments: &segments,
+                    })?;
+                    next = wr.next;
+                }
+                Ok(())
+            })?
+        });
+        if posted.is_err() && !bad_wr.is_null() {
+            // SAFETY: the contract of this function.
+            unsafe { bad_wr.write(next) };
+        }
+        posted
+    })
+}

@@ -1,0 +1,353 @@
+//! Queries of devices and ports.
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::Arc;
+
+use gdr_verbs_sys::{
+    __be16, IBV_LINK_LAYER_ETHERNET, ibv_atomic_cap, ibv_context, ibv_device_attr,
+    ibv_device_attr_ex, ibv_device_cap_flags, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_mtu,
+    ibv_port_attr, ibv_port_cap_flags, ibv_port_state, ibv_qp, ibv_query_device_ex_input,
+    ibv_values_ex, ibv_values_mask, ibv_wr_opcode,
+};
+
+use crate::completion_queue::MOST_ENTRIES;
+use crate::context::Context;
+use crate::device::{Device, put_text};
+use crate::errno::Errno;
+use crate::queue_pair::Pair;
+use crate::ret::{count, minus_one, number, status, status_and_errno};
+
+/// The most requests of a send or receive queue.
+pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
+/// The most segments of a request.
+pub(crate) const MOST_SEGMENTS: u32 = 32;
+/// The most inline bytes of a request.
+pub(crate) const MOST_INLINE: u32 = 1024;
+/// The most READs and atomics that a queue pair has outstanding.
+pub(crate) const MOST_READS: u8 = 16;
+
+/// The longest message.
+const MOST_BYTES: u32 = 1 << 30;
+/// How many objects of a kind there can be, as far as queries say: memory is the limit.
+const MANY: c_int = 1 << 20;
+/// The only port.
+const PORT: u32 = 1;
+/// 4x and 25 Gb/s a lane: 100 Gb/s, in the codes of the specification.
+const WIDTH_4X: u8 = 2;
+const SPEED_25: u8 = 32;
+/// `IB_PORT_PHYS_STATE_LINK_UP`.
+const LINK_UP: u8 = 5;
+
+fn device_attributes(device: &Device) -> ibv_device_attr {
+    let reads = c_int::from(MOST_READS);
+    let mut attr = ibv_device_attr {
+        node_guid: device.guid().to_be(),
+        sys_image_guid: device.guid().to_be(),
+        max_mr_size: i64::MAX as u64,
+        page_size_cap: !(rustix::param::page_size() as u64 - 1),
+        // No vendor's number, so that no vendor's library claims the device.
+        vendor_id: 0,
+        vendor_part_id: 0,
+        hw_ver: 0,
+        max_qp: MANY,
+        max_qp_wr: MOST_REQUESTS as c_int,
+        device_cap_flags: (ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN
+            | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID
+            | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT)
+            .0,
+        max_sge: MOST_SEGMENTS as c_int,
+        max_sge_rd: MOST_SEGMENTS as c_int,
+        max_cq: MANY,
+        max_cqe: MOST_ENTRIES,
+        max_mr: MANY,
+        max_pd: MANY,
+        max_qp_rd_atom: reads,
+        max_res_rd_atom: reads * MANY,
+        max_qp_init_rd_atom: reads,
+        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        max_ah: MANY,
+        max_srq: MANY,
+        max_srq_wr: MOST_REQUESTS as c_int,
+        max_srq_sge: MOST_SEGMENTS as c_int,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: PORT as u8,
+        ..Default::default()
+    };
+    put_text(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
+    attr
+}
+
+/// Writes as much of `whole` as the caller has room for.
+///
+/// # Safety
+/// `size` bytes at `place` are writable.
+unsafe fn put_part<T>(whole: &T, place: *mut T, size: usize) {
+    let size = size.min(size_of::<T>());
+    // SAFETY: both have at least this many bytes, and do not overlap: one is the caller's.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), place.cast(), size) };
+}
+
+/// # Safety
+/// `attr` is writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    status(|| {
+        let context = Context::of(context)?;
+        // SAFETY: the contract of this function.
+        unsafe { attr.write(device_attributes(context.device())) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `size` bytes at `attr` are writable.
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    _input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    status(|| {
+        let context = Context::of(context)?;
+        let whole = ibv_device_attr_ex {
+            orig_attr: device_attributes(context.device()),
+            phys_port_cnt_ex: PORT,
+            ..Default::default()
+        };
+        // SAFETY: the contract of this function.
+        unsafe { put_part(&whole, attr, size) };
+        Ok(())
+    })
+}
+
+fn port_attributes(device: &Device) -> ibv_port_attr {
+    let mtu = |mtu: gdr_rdma::Mtu| ibv_mtu(u32::from(mtu.code()));
+    ibv_port_attr {
+        state: ibv_port_state::IBV_PORT_ACTIVE,
+        max_mtu: ibv_mtu::IBV_MTU_4096,
+        active_mtu: mtu(device.mtu()),
+        gid_tbl_len: 1,
+        port_cap_flags: ibv_port_cap_flags::IBV_PORT_IP_BASED_GIDS.0,
+        max_msg_sz: MOST_BYTES,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        active_width: WIDTH_4X,
+        active_speed: SPEED_25,
+        active_speed_ex: u32::from(SPEED_25),
+        phys_state: LINK_UP,
+        link_layer: IBV_LINK_LAYER_ETHERNET,
+        ..Default::default()
+    }
+}
+
+/// The device of a context that has this port.
+fn device_with_port(context: *mut ibv_context, port: u32) -> Result<Arc<Context>, Errno> {
+    let context = Context::of(context)?;
+    if port == PORT {
+        Ok(context)
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// # Safety
+/// `size` bytes at `attr` are writable.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    status(|| {
+        let context = device_with_port(context, port.into())?;
+        // SAFETY: the contract of this function.
+        unsafe { put_part(&port_attributes(context.device()), attr, size) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The structure of libibverbs 1.1, which ends before `port_cap_flags2`, is writable at `attr`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut c_void,
+) -> c_int {
+    let size = offset_of!(ibv_port_attr, port_cap_flags2);
+    // SAFETY: the contract of this function.
+    unsafe { query_port(context, port, attr.cast(), size) }
+}
+
+/// # Safety
+/// `gid` is writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    minus_one(|| {
+        let context = device_with_port(context, port.into())?;
+        if index != 0 {
+            return Err(Errno::INVAL);
+        }
+        let raw = context.device().gid().octets();
+        // SAFETY: the contract of this function.
+        unsafe { gid.write(ibv_gid { raw }) };
+        Ok(())
+    })
+}
+
+fn gid_entry(device: &Device) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid {
+            raw: device.gid().octets(),
+        },
+        gid_index: 0,
+        port_num: PORT,
+        gid_type: ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0,
+        ndev_ifindex: device.interface_index(),
+    }
+}
+
+/// # Safety
+/// `size` bytes at `entry` are writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    status_and_errno(|| {
+        let context = device_with_port(context, port)?;
+        if flags != 0 || index != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the contract of this function.
+        unsafe { put_part(&gid_entry(context.device()), entry, size) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `room` entries of `size` bytes are writable at `entries`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    room: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    count(|| {
+        let context = Context::of(context)?;
+        if flags != 0 || room == 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the contract of this function: there is room for one.
+        unsafe { put_part(&gid_entry(context.device()), entries, size) };
+        Ok(1)
+    })
+}
+
+/// `enum ibv_gid_type_sysfs`: RoCE v2.
+const SYSFS_ROCE_V2: u32 = 1;
+
+/// The type of a GID, by a private function of libibverbs that its example programs call.
+///
+/// # Safety
+/// `kind` is writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    kind: *mut u32,
+) -> c_int {
+    minus_one(|| {
+        device_with_port(context, port.into())?;
+        if index != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the contract of this function.
+        unsafe { kind.write(SYSFS_ROCE_V2) };
+        Ok(())
+    })
+}
+
+/// Full membership of the default partition.
+const PKEY: u16 = 0xffff;
+
+/// # Safety
+/// `pkey` is writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut __be16,
+) -> c_int {
+    minus_one(|| {
+        device_with_port(context, port.into())?;
+        if index != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the contract of this function.
+        unsafe { pkey.write(PKEY.to_be()) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
+    let found = status_and_errno(|| {
+        device_with_port(context, port.into())?;
+        if u16::from_be(pkey) == PKEY {
+            Ok(())
+        } else {
+            Err(Errno::NOENT)
+        }
+    });
+    if found == 0 { 0 } else { -1 }
+}
+
+/// # Safety
+/// `values` is readable and writable.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    status(|| {
+        Context::of(context)?;
+        // SAFETY: the contract of this function.
+        let values = unsafe { &mut *values };
+        let wanted = ibv_values_mask(values.comp_mask);
+        if wanted.contains(ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK) {
+            // Completions have no time stamps to compare a clock with.
+            return Err(Errno::OPNOTSUPP);
+        }
+        values.comp_mask = 0;
+        Ok(())
+    })
+}
+
+/// Messages are placed in order, packet by packet, but a packet may be copied in any order.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_qp_data_in_order(
+    qp: *mut ibv_qp,
+    _opcode: ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    number(|| Pair::of(qp).map(|_| 0)).max(0)
+}

@@ -1,0 +1,337 @@
+//! Queue pairs: creation, queries, destruction.
+
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gdr_rdma::{Capabilities, State, raw};
+use gdr_verbs_sys::{
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
+};
+
+use crate::c_object::CObject;
+use crate::completion_queue::Queue;
+use crate::context::Context;
+use crate::device::{PairOwner, lock};
+use crate::domain::{Domain, Use, next_handle};
+use crate::errno::Errno;
+use crate::event::Subject;
+use crate::event_queue::Unacknowledged;
+use crate::qp_ex::{self, Builder};
+use crate::query::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS};
+use crate::ret::{pointer, status, status_and_errno};
+use crate::shared_receive_queue::SharedQueue;
+use crate::table::Table;
+
+/// The queue pair of the engine.
+pub(crate) enum Service {
+    Connection(raw::QueuePair),
+    Datagrams(raw::UdQueuePair),
+}
+
+/// Calls a method that both kinds have.
+macro_rules! of_both {
+    ($service:expr, $pair:ident => $call:expr) => {
+        match $service {
+            Service::Connection($pair) => $call,
+            Service::Datagrams($pair) => $call,
+        }
+    };
+}
+
+impl Service {
+    fn qpn(&self) -> u32 {
+        of_both!(self, pair => pair.qpn()).get()
+    }
+
+    pub(crate) fn reset(&self) -> Result<(), Errno> {
+        Ok(of_both!(self, pair => pair.reset())?)
+    }
+
+    pub(crate) fn to_error(&self) -> Result<(), Errno> {
+        Ok(of_both!(self, pair => pair.to_error())?)
+    }
+
+    pub(crate) fn post_recvs<T>(
+        &self,
+        post: impl FnOnce(&mut raw::RecvQueue<'_>) -> T,
+    ) -> Result<T, Errno> {
+        Ok(of_both!(self, pair => pair.post_recvs(post))?)
+    }
+}
+
+/// A queue pair.
+pub(crate) struct Pair {
+    // Destroyed before what it uses.
+    pair: Service,
+    object: CObject<ibv_qp_ex>,
+    context: Arc<Context>,
+    init: Init,
+    /// The attributes that were set, for queries.
+    pub(crate) attributes: Mutex<ibv_qp_attr>,
+    unacknowledged: Arc<Unacknowledged>,
+    /// Requests of the extended interface, if it has that.
+    builder: Option<Mutex<Builder>>,
+    _shared: Option<Use>,
+    _uses: [Use; 3],
+}
+
+/// How it was created.
+pub(crate) struct Init {
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) kind: ibv_qp_type,
+    /// Every request generates a completion.
+    pub(crate) signals_all: bool,
+}
+
+pub(crate) static PAIRS: Table<Pair> = Table::new();
+
+impl Pair {
+    pub(crate) fn of(qp: *mut ibv_qp) -> Result<Arc<Self>, Errno> {
+        PAIRS.get(qp)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
+        self.object.as_ptr().cast()
+    }
+
+    pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn raw(&self) -> &Service {
+        &self.pair
+    }
+
+    pub(crate) fn init(&self) -> &Init {
+        &self.init
+    }
+
+    /// The structure of the extended interface; null if it has none.
+    pub(crate) fn as_extended(&self) -> *mut ibv_qp_ex {
+        match self.builder {
+            Some(_) => self.object.as_ptr(),
+            None => std::ptr::null_mut(),
+        }
+    }
+
+    pub(crate) fn builder(&self) -> Result<MutexGuard<'_, Builder>, Errno> {
+        self.builder.as_ref().map(lock).ok_or(Errno::INVAL)
+    }
+
+    pub(crate) fn unacknowledged(&self) -> &Unacknowledged {
+        &self.unacknowledged
+    }
+
+    /// Its state, which failures change too.
+    pub(crate) fn state(&self) -> ibv_qp_state {
+        match of_both!(&self.pair, pair => pair.state()) {
+            State::Reset => ibv_qp_state::IBV_QPS_RESET,
+            State::Init => ibv_qp_state::IBV_QPS_INIT,
+            State::ReadyToReceive => ibv_qp_state::IBV_QPS_RTR,
+            State::ReadyToSend => ibv_qp_state::IBV_QPS_RTS,
+            State::Error => ibv_qp_state::IBV_QPS_ERR,
+        }
+    }
+
+    fn create(
+        wanted: &mut ibv_qp_init_attr_ex,
+        operations: Option<u64>,
+    ) -> Result<Arc<Self>, Errno> {
+        let shared = match wanted.srq.is_null() {
+            true => None,
+            false => Some(SharedQueue::of(wanted.srq)?),
+        };
+        let domain = Domain::of(wanted.pd)?;
+        let send_cq = Queue::of(wanted.send_cq)?;
+        let recv_cq = Queue::of(wanted.recv_cq)?;
+        check(&wanted.cap)?;
+        // As in other providers: at least what was asked for.
+        wanted.cap.max_send_sge = wanted.cap.max_send_sge.max(1);
+        wanted.cap.max_recv_sge = wanted.cap.max_recv_sge.max(1);
+        let capabilities = Capabilities {
+            max_send_wr: wanted.cap.max_send_wr,
+            max_recv_wr: wanted.cap.max_recv_wr,
+            max_inline: wanted.cap.max_inline_data,
+        };
+        let context = Arc::clone(domain.context());
+        let engine = context.engine()?;
+        let queues = raw::Queues {
+            send: send_cq.raw(),
+            recv: recv_cq.raw(),
+            shared_receives: shared.as_ref().map(|queue| queue.raw()),
+        };
+        let pair = match wanted.qp_type {
+            ibv_qp_type::IBV_QPT_RC => {
+                let pair = engine.queue_pair_with(domain.raw(), queues, capabilities)?;
+                Service::Connection(pair)
+            }
+            ibv_qp_type::IBV_QPT_UD => {
+                let mtu = context.device().mtu();
+                let pair = engine.ud_queue_pair(domain.raw(), queues, capabilities, mtu)?;
+                Service::Datagrams(pair)
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let qpn = pair.qpn();
+        let mut filled = Ok(());
+        // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
+        let object = unsafe {
+            CObject::<ibv_qp_ex>::new(|object| {
+                if let Some(operations) = operations {
+                    filled = qp_ex::fill(object, wanted.qp_type, operations);
+                }
+                let qp = &mut object.qp_base;
+                qp.context = context.as_ptr();
+                qp.qp_context = wanted.qp_context;
+                qp.pd = wanted.pd;
+                qp.send_cq = wanted.send_cq;
+                qp.recv_cq = wanted.recv_cq;
+                qp.srq = wanted.srq;
+                qp.handle = next_handle();
+                qp.qp_num = qpn;
+                qp.qp_type = wanted.qp_type;
+            })
+        };
+        filled?;
+        let unacknowledged = Arc::new(Unacknowledged::default());
+        let address = object.as_ptr().expose_provenance();
+        let owner = PairOwner {
+            subject: Subject::Pair(address, Arc::clone(&unacknowledged)),
+            events: Arc::clone(context.events()),
+            queues: [&send_cq, &recv_cq].map(|queue| (queue.subject(), queue.raw().capacity())),
+        };
+        lock(&context.device().owners().pairs).insert(qpn, owner);
+        let created = Arc::new(Self {
+            pair,
+            object,
+            context,
+            init: Init {
+                cap: wanted.cap,
+                kind: wanted.qp_type,
+                signals_all: wanted.sq_sig_all != 0,
+            },
+            attributes: Mutex::default(),
+            unacknowledged,
+            builder: operations.map(|_| Mutex::default()),
+            _shared: shared.map(|queue| queue.users().add()),
+            _uses: [domain.users(), send_cq.users(), recv_cq.users()].map(|users| users.add()),
+        });
+        PAIRS.insert(created.as_ptr(), Arc::clone(&created));
+        Ok(created)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let qpn = self.pair.qpn();
+        lock(&self.context.device().owners().pairs).remove(&qpn);
+    }
+}
+
+fn check(cap: &ibv_qp_cap) -> Result<(), Errno> {
+    let fits = cap.max_send_wr <= MOST_REQUESTS
+        && cap.max_recv_wr <= MOST_REQUESTS
+        && cap.max_send_sge <= MOST_SEGMENTS
+        && cap.max_recv_sge <= MOST_SEGMENTS
+        && cap.max_inline_data <= MOST_INLINE;
+    if fits { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// # Safety
+/// `attr` is readable and writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the contract of this function.
+        let plain = unsafe { &mut *attr };
+        let mut wanted = ibv_qp_init_attr_ex {
+            qp_context: plain.qp_context,
+            send_cq: plain.send_cq,
+            recv_cq: plain.recv_cq,
+            srq: plain.srq,
+            cap: plain.cap,
+            qp_type: plain.qp_type,
+            sq_sig_all: plain.sq_sig_all,
+            pd,
+            ..Default::default()
+        };
+        let created = Pair::create(&mut wanted, None)?;
+        plain.cap = wanted.cap;
+        Ok(created.as_ptr())
+    })
+}
+
+/// # Safety
+/// `attr` is readable and writable.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        Context::of(context)?;
+        // SAFETY: the contract of this function.
+        let wanted = unsafe { &mut *attr };
+        let with_operations = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 | with_operations;
+        if wanted.comp_mask & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let has = wanted.comp_mask & with_operations != 0;
+        let operations = has.then_some(wanted.send_ops_flags);
+        Ok(Pair::create(wanted, operations)?.as_ptr())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    status(|| {
+        let pair = PAIRS.remove(qp)?;
+        let address = qp.addr();
+        pair.context
+            .events()
+            .forget(|event| event.is_about(address));
+        pair.unacknowledged.wait();
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `attr` and `init_attr` are writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    status_and_errno(|| {
+        let pair = Pair::of(qp)?;
+        let state = pair.state();
+        let current = ibv_qp_attr {
+            qp_state: state,
+            cur_qp_state: state,
+            cap: pair.init.cap,
+            ..*lock(&pair.attributes)
+        };
+        // SAFETY: the contract of this function; the structure lives as long as the queue pair.
+        unsafe {
+            (*qp).state = state;
+            attr.write(current);
+            init_attr.write(ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap: pair.init.cap,
+                qp_type: pair.init.kind,
+                sq_sig_all: c_int::from(pair.init.signals_all),
+            });
+        }
+        Ok(())
+    })
+}

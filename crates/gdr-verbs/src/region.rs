@@ -1,0 +1,309 @@
+//! Memory regions.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, Mutex};
+
+use gdr_rdma::Access;
+use gdr_rdma::raw;
+use gdr_verbs_sys::{ibv_access_flags, ibv_mr, ibv_pd};
+
+use crate::c_object::CObject;
+use crate::context::Context;
+use crate::device::lock;
+use crate::domain::{Domain, Use, next_handle};
+use crate::errno::Errno;
+use crate::gpu_memory::{self, Place};
+use crate::host_memory;
+use crate::ret::{pointer, status, status_and_errno};
+use crate::table::Table;
+
+/// A memory region.
+pub(crate) struct Region {
+    _object: CObject<ibv_mr>,
+    context: Arc<Context>,
+    registered: Mutex<Registered>,
+}
+
+/// What `ibv_rereg_mr` replaces.
+struct Registered {
+    _region: raw::Region,
+    wanted: Wanted,
+    domain: Arc<Domain>,
+    _use: Use,
+}
+
+// SAFETY: the address that was registered is only passed on.
+unsafe impl Send for Wanted {}
+
+pub(crate) static REGIONS: Table<Region> = Table::new();
+
+impl Region {
+    pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+}
+
+/// What a registration permits.
+///
+/// # Errors
+/// `EINVAL` for rights of the peer that this side lacks, and for unknown flags that are not optional.
+fn access(flags: c_uint) -> Result<Access, Errno> {
+    let access = rights(flags)?;
+    let of_peer = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(of_peer) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Errno::INVAL);
+    }
+    Ok(access)
+}
+
+/// The rights among access flags, of a region or a queue pair.
+///
+/// # Errors
+/// `EINVAL` for unknown flags that are not optional.
+pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
+    use ibv_access_flags as Flags;
+    let flags = Flags(flags);
+    let known = Flags::IBV_ACCESS_LOCAL_WRITE
+        | Flags::IBV_ACCESS_REMOTE_WRITE
+        | Flags::IBV_ACCESS_REMOTE_READ
+        | Flags::IBV_ACCESS_REMOTE_ATOMIC
+        | Flags::IBV_ACCESS_ZERO_BASED
+        | Flags::IBV_ACCESS_HUGETLB
+        | Flags(OPTIONAL);
+    if !known.contains(flags) {
+        return Err(Errno::INVAL);
+    }
+    let mut rights = Access::empty();
+    for (flag, right) in [
+        (Flags::IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
+        (Flags::IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (Flags::IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (Flags::IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ] {
+        rights.set(right, flags.contains(flag));
+    }
+    Ok(rights)
+}
+
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore, relaxed ordering among them.
+const OPTIONAL: c_uint = 0x3ff0_0000;
+
+/// Memory that a program names by its address.
+#[derive(Clone, Copy)]
+struct Wanted {
+    address: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+}
+
+impl Wanted {
+    fn register(&self, domain: &Domain) -> Result<raw::Region, Errno> {
+        let access = access(self.access)?;
+        let engine = domain.context().engine()?;
+        let address = self.address.expose_provenance();
+        if self.len == 0 {
+            return Err(Errno::INVAL);
+        }
+        if let Place::Gpu(ordinal) = gpu_memory::place(address) {
+            let buffer = gpu_memory::map(ordinal, address, self.len)?;
+            let all = (buffer, 0, self.len as u64);
+            return Ok(engine.register_buffer(domain.raw(), all, self.iova, access)?);
+        }
+        let memory = raw::Memory {
+            address,
+            len: self.len,
+            iova: self.iova,
+        };
+        host_memory::check(memory, access)?;
+        // SAFETY: the program registers memory that stays mapped until it deregisters it, which is
+        // what `ibv_reg_mr` asks of it; no Rust code refers to memory of a program of C.
+        Ok(unsafe { engine.register(domain.raw(), memory, access) }?)
+    }
+}
+
+fn register(pd: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
+    let domain = Domain::of(pd)?;
+    let region = wanted.register(&domain)?;
+    let context = Arc::clone(domain.context());
+    // SAFETY: pointers and numbers.
+    let object = unsafe {
+        CObject::<ibv_mr>::new(|mr| {
+            mr.context = context.as_ptr();
+            mr.pd = pd;
+            mr.addr = wanted.address;
+            mr.length = wanted.len;
+            mr.handle = next_handle();
+            mr.lkey = region.key();
+            mr.rkey = region.key();
+        })
+    };
+    let handle = object.as_ptr();
+    let registered = Region {
+        _object: object,
+        context,
+        registered: Mutex::new(Registered {
+            _region: region,
+            wanted,
+            _use: domain.users().add(),
+            domain,
+        }),
+    };
+    REGIONS.insert(handle, Arc::new(registered));
+    Ok(handle)
+}
+
+/// The address by which requests name the first byte, unless the program chooses one.
+fn default_iova(address: *mut c_void, access: c_uint) -> u64 {
+    let zero_based = ibv_access_flags(access).contains(ibv_access_flags::IBV_ACCESS_ZERO_BASED);
+    if zero_based { 0 } else { address.addr() as u64 }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let access = access.cast_unsigned();
+    let iova = default_iova(address, access);
+    ibv_reg_mr_iova2(pd, address, len, iova, access)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    ibv_reg_mr_iova2(pd, address, len, iova, access.cast_unsigned())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    let wanted = Wanted {
+        address,
+        len,
+        iova,
+        access,
+    };
+    pointer(|| register(pd, wanted))
+}
+
+/// Registers memory that is exported by descriptor. Programs pass its CUDA address as `iova`, by which
+/// it is mapped; the descriptor only proves that there is an export. A program that probes for support
+/// passes the descriptor -1, and expects `EBADF` where there is support.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    _offset: u64,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    pointer(|| {
+        Domain::of(pd)?;
+        if !gpu_memory::is_supported() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: asks for the flags of a descriptor, which need not exist.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return Err(Errno::BADF);
+        }
+        let address = usize::try_from(iova).map_err(|_| Errno::INVAL)?;
+        if matches!(gpu_memory::place(address), Place::Host) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let wanted = Wanted {
+            address: std::ptr::with_exposed_provenance_mut(address),
+            len,
+            iova,
+            access: access.cast_unsigned(),
+        };
+        let mr = register(pd, wanted)?;
+        // SAFETY: a region that was just made. As in libibverbs, it has no address.
+        unsafe { (*mr).addr = std::ptr::null_mut() };
+        Ok(mr)
+    })
+}
+
+/// Flags of `ibv_rereg_mr`, which the header declares as an enumeration.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 2;
+const CHANGE_ACCESS: c_int = 4;
+/// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. `IBV_REREG_MR_ERR_CMD`: the same.
+const ERR_INPUT: c_int = -1;
+
+/// Registers a region again, with other memory, rights or another domain, and other keys. If that
+/// fails, the region is as it was.
+///
+/// # Safety
+/// `mr` is a region that is not deregistered meanwhile.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> c_int {
+    let changed = status_and_errno(|| {
+        let known = CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS;
+        if flags & !known != 0 || flags == 0 {
+            return Err(Errno::INVAL);
+        }
+        let region = REGIONS.get(mr)?;
+        let mut registered = lock(&region.registered);
+        let mut wanted = registered.wanted;
+        if flags & CHANGE_ACCESS != 0 {
+            wanted.access = access.cast_unsigned();
+        }
+        if flags & CHANGE_TRANSLATION != 0 {
+            wanted.address = address;
+            wanted.len = len;
+            wanted.iova = default_iova(address, wanted.access);
+        }
+        let domain = match flags & CHANGE_PD {
+            0 => Arc::clone(&registered.domain),
+            _ => Domain::of(pd)?,
+        };
+        if !domain.is_of(&region.context) {
+            return Err(Errno::INVAL);
+        }
+        let again = wanted.register(&domain)?;
+        // SAFETY: the contract of this function; the structure lives as long as the region.
+        unsafe {
+            (*mr).pd = domain.as_ptr();
+            (*mr).addr = wanted.address;
+            (*mr).length = wanted.len;
+            (*mr).lkey = again.key();
+            (*mr).rkey = again.key();
+        }
+        *registered = Registered {
+            _region: again,
+            wanted,
+            _use: domain.users().add(),
+            domain,
+        };
+        Ok(())
+    });
+    if changed == 0 { 0 } else { ERR_INPUT }
+}
+
+/// Ends a region. Requests that are half done fail; when this returns, the engine does not touch its
+/// memory any more.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    status(|| REGIONS.remove(mr).map(drop))
+}

@@ -1,0 +1,230 @@
+//! Receive queues that several queue pairs share.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+use gdr_rdma::WrId;
+use gdr_rdma::raw::{self, RecvRequest};
+use gdr_verbs_sys::{
+    ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, pthread_cond_t, pthread_mutex_t,
+};
+
+use crate::c_object::CObject;
+use crate::context::Context;
+use crate::device::lock;
+use crate::domain::{Domain, Use, Users, next_handle};
+use crate::errno::Errno;
+use crate::event::Subject;
+use crate::event_queue::Unacknowledged;
+use crate::post::{Segments, entries, segment};
+use crate::query::{MOST_REQUESTS, MOST_SEGMENTS};
+use crate::ret::{pointer, status};
+use crate::table::Table;
+
+/// `struct ibv_srq`.
+#[repr(C)]
+struct CQueue {
+    context: *mut ibv_context,
+    srq_context: *mut c_void,
+    pd: *mut ibv_pd,
+    handle: u32,
+    mutex: pthread_mutex_t,
+    cond: pthread_cond_t,
+    events_completed: u32,
+}
+
+/// `struct ibv_srq_init_attr`.
+#[repr(C)]
+struct CInit {
+    srq_context: *mut c_void,
+    attr: ibv_srq_attr,
+}
+
+/// Flags of `ibv_modify_srq`.
+const MAX_WR: c_int = 1;
+const LIMIT: c_int = 2;
+
+/// A shared receive queue.
+pub(crate) struct SharedQueue {
+    _object: CObject<CQueue>,
+    context: Arc<Context>,
+    queue: raw::SharedReceiveQueue,
+    attr: Mutex<ibv_srq_attr>,
+    unacknowledged: Arc<Unacknowledged>,
+    users: Users,
+    _domain: Use,
+}
+
+pub(crate) static SHARED_QUEUES: Table<SharedQueue> = Table::new();
+
+impl SharedQueue {
+    pub(crate) fn of(srq: *mut ibv_srq) -> Result<Arc<Self>, Errno> {
+        SHARED_QUEUES.get(srq)
+    }
+
+    pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
+    pub(crate) fn raw(&self) -> &raw::SharedReceiveQueue {
+        &self.queue
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    pub(crate) fn unacknowledged(&self) -> &Unacknowledged {
+        &self.unacknowledged
+    }
+
+    fn create(
+        domain: &Arc<Domain>,
+        srq_context: *mut c_void,
+        attr: &mut ibv_srq_attr,
+    ) -> Result<*mut ibv_srq, Errno> {
+        if attr.max_wr == 0 || attr.max_wr > MOST_REQUESTS || attr.max_sge > MOST_SEGMENTS {
+            return Err(Errno::INVAL);
+        }
+        attr.max_sge = attr.max_sge.max(1);
+        let context = Arc::clone(domain.context());
+        let engine = context.engine()?;
+        let queue = engine.shared_receive_queue(domain.raw(), attr.max_wr)?;
+        // SAFETY: pointers and numbers, and a mutex that is not locked.
+        let object = unsafe {
+            CObject::<CQueue>::new(|srq| {
+                srq.context = context.as_ptr();
+                srq.srq_context = srq_context;
+                srq.pd = domain.as_ptr();
+                srq.handle = next_handle();
+            })
+        };
+        let handle = object.as_ptr().cast::<ibv_srq>();
+        let unacknowledged = Arc::new(Unacknowledged::default());
+        let subject = Subject::Shared(handle.expose_provenance(), Arc::clone(&unacknowledged));
+        let owners = context.device().owners();
+        owners.add_shared(queue.number(), subject, context.events());
+        let created = Self {
+            _object: object,
+            context,
+            queue,
+            attr: Mutex::new(ibv_srq_attr {
+                srq_limit: 0,
+                ..*attr
+            }),
+            unacknowledged,
+            users: Users::default(),
+            _domain: domain.users().add(),
+        };
+        SHARED_QUEUES.insert(handle, Arc::new(created));
+        Ok(handle)
+    }
+}
+
+impl Drop for SharedQueue {
+    fn drop(&mut self) {
+        let owners = self.context.device().owners();
+        owners.remove_shared(self.queue.number());
+    }
+}
+
+/// # Safety
+/// `init` is readable and writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut c_void) -> *mut ibv_srq {
+    pointer(|| {
+        let domain = Domain::of(pd)?;
+        // SAFETY: the contract of this function: `struct ibv_srq_init_attr`.
+        let init = unsafe { &mut *init.cast::<CInit>() };
+        SharedQueue::create(&domain, init.srq_context, &mut init.attr)
+    })
+}
+
+/// # Safety
+/// `attr` is readable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    status(|| {
+        let queue = SharedQueue::of(srq)?;
+        // SAFETY: the contract of this function.
+        let wanted = unsafe { attr.read() };
+        // Its size is fixed.
+        if mask & MAX_WR != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if mask & LIMIT != 0 {
+            if wanted.srq_limit > lock(&queue.attr).max_wr {
+                return Err(Errno::INVAL);
+            }
+            queue.queue.arm_limit(wanted.srq_limit)?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `attr` is writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    status(|| {
+        let queue = SharedQueue::of(srq)?;
+        let current = ibv_srq_attr {
+            srq_limit: queue.queue.limit()?,
+            ..*lock(&queue.attr)
+        };
+        // SAFETY: the contract of this function.
+        unsafe { attr.write(current) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    status(|| {
+        SharedQueue::of(srq)?.users.check_unused()?;
+        let queue = SHARED_QUEUES.remove(srq)?;
+        let address = srq.addr();
+        queue
+            .context
+            .events()
+            .forget(|event| event.is_about(address));
+        queue.unacknowledged.wait();
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `wr` is a list of requests of libibverbs; `bad_wr` is writable.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    status(|| {
+        let mut next = wr;
+        let posted = SharedQueue::of(srq).and_then(|queue| {
+            let most = lock(&queue.attr).max_sge;
+            // SAFETY: the contract of this function.
+            while let Some(wr) = unsafe { next.as_ref() } {
+                // SAFETY: as above.
+                let list = unsafe { entries(wr.sg_list, wr.num_sge, most) }?;
+                let segments: Segments = list.iter().map(segment).collect();
+                queue.queue.post(&RecvRequest {
+                    id: WrId(wr.wr_id),
+                    segments: &segments,
+                })??;
+                next = wr.next;
+            }
+            Ok(())
+        });
+        if posted.is_err() && !bad_wr.is_null() {
+            // SAFETY: the contract of this function.
+            unsafe { bad_wr.write(next) };
+        }
+        posted
+    })
+}

@@ -1,0 +1,46 @@
+//! Tables of the objects to which programs have handles.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::errno::Errno;
+
+/// Objects by the address of their structure of C.
+pub(crate) struct Table<T>(RwLock<BTreeMap<usize, Arc<T>>>);
+
+impl<T> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self(RwLock::new(BTreeMap::new()))
+    }
+
+    pub(crate) fn insert<C>(&self, handle: *mut C, object: Arc<T>) {
+        let mut objects = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        objects.insert(handle.addr(), object);
+    }
+
+    /// The object of a handle; `EINVAL` if there is none.
+    pub(crate) fn get<C>(&self, handle: *mut C) -> Result<Arc<T>, Errno> {
+        let objects = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        objects.get(&handle.addr()).cloned().ok_or(Errno::INVAL)
+    }
+
+    /// Removes the object of a handle; it ends when the last call that uses it returns.
+    pub(crate) fn remove<C>(&self, handle: *mut C) -> Result<Arc<T>, Errno> {
+        let mut objects = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        objects.remove(&handle.addr()).ok_or(Errno::INVAL)
+    }
+
+    /// Removes all objects for which `ended` is true, and returns them.
+    pub(crate) fn remove_all(&self, ended: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut objects = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = Vec::new();
+        objects.retain(|_, object| {
+            let ends = ended(object);
+            if ends {
+                gone.push(Arc::clone(object));
+            }
+            !ends
+        });
+        gone
+    }
+}

@@ -1,0 +1,8 @@
+//! The library as programs load it: built and linked as for an installation, opened by `dlopen`, and
+//! called through the declarations of rdma-core's header.
+
+#![allow(clippy::unwrap_used)]
+
+mod misuse;
+mod operations;
+mod side;
