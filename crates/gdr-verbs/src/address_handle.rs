@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use gdr_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_pd, ibv_wc, ibv_wc_flags};
 
-use crate::c_object::CObject;
 use crate::context::Context;
 use crate::domain::{Domain, Use, next_handle};
 use crate::errno::Errno;
 use crate::ret::{minus_one, pointer, status};
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// RoCE's UDP port.
 const PORT: u16 = 4791;

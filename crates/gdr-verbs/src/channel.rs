@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
 
-use crate::c_object::CObject;
 use crate::completion_queue::{QUEUES, Queue};
 use crate::context::Context;
 use crate::domain::Users;
 use crate::errno::Errno;
 use crate::event_queue::EventQueue;
 use crate::ret::{minus_one, plain, pointer, status};
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// A completion channel.
 pub(crate) struct Channel {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use gdr_rdma::{Completion, WcStatus, raw};
 use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 
-use crate::c_object::CObject;
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::device::lock;
@@ -16,7 +15,7 @@ use crate::errno::Errno;
 use crate::event::Subject;
 use crate::event_queue::{EventQueue, Unacknowledged};
 use crate::ret::{pointer, status};
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// The most completions of a queue.
 pub(crate) const MOST_ENTRIES: c_int = 1 << 22;

@@ -5,12 +5,11 @@ use std::sync::{Arc, OnceLock};
 use gdr_rdma::raw;
 use gdr_verbs_sys::{ibv_context, verbs_context};
 
-use crate::c_object::CObject;
 use crate::device::{Device, lock};
 use crate::errno::Errno;
 use crate::event::Event;
 use crate::event_queue::EventQueue;
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// An open device.
 pub(crate) struct Context {

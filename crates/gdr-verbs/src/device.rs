@@ -10,12 +10,21 @@ use gdr_rdma::raw::{self, WeakDevice};
 use gdr_rdma::{AsyncEvent, Mtu, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
-use crate::c_object::CObject;
 use crate::errno::Errno;
 use crate::event::{self, Subject};
 use crate::event_queue::EventQueue;
 use crate::nics;
 use crate::ret::{number, plain, pointer};
+use crate::table::CObject;
+
+/// The most requests of a send or receive queue.
+pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
+/// The most segments of a request.
+pub(crate) const MOST_SEGMENTS: u32 = 32;
+/// The most inline bytes of a request.
+pub(crate) const MOST_INLINE: u32 = 1024;
+/// The most READs and atomics that a queue pair has outstanding.
+pub(crate) const MOST_READS: u8 = 16;
 
 /// The structure of C. Libraries of other vendors read a little beyond `ibv_device` to see whether
 /// a device is theirs.
@@ -41,9 +50,12 @@ pub(crate) struct Owners {
     /// By number of the queue pair.
     pub(crate) pairs: Mutex<BTreeMap<u32, PairOwner>>,
     /// By number of the shared receive queue.
-    shared: Mutex<HashMap<SrqNumber, (Subject, Arc<EventQueue<event::Event>>)>>,
+    shared: Mutex<HashMap<SrqNumber, SharedOwner>>,
     pub(crate) contexts: Mutex<Vec<Arc<EventQueue<event::Event>>>>,
 }
+
+/// Who receives the events of a shared receive queue: the queue, and the events of its context.
+type SharedOwner = (Subject, Arc<EventQueue<event::Event>>);
 
 /// Who receives the events of a queue pair.
 pub(crate) struct PairOwner {

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gdr_rdma::raw;
 use gdr_verbs_sys::{ibv_context, ibv_pd};
 
-use crate::c_object::CObject;
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::ret::{pointer, status};
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// A protection domain.
 pub(crate) struct Domain {

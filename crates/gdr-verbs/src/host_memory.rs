@@ -23,24 +23,29 @@ pub(crate) fn check(memory: Memory, access: Access) -> Result<(), Errno> {
         .ok_or(Errno::INVAL)?;
     let page = rustix::param::page_size();
     let start = memory.address & !(page - 1);
-    let writes = access.contains(Access::LOCAL_WRITE);
-    let advice = if writes {
-        POPULATE_WRITE
-    } else {
-        POPULATE_READ
+    let (rights, advice) = match access.contains(Access::LOCAL_WRITE) {
+        true => (Rights::ReadWrite, POPULATE_WRITE),
+        false => (Rights::Read, POPULATE_READ),
     };
     let start_ptr = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: the advice changes no contents, and fails for what is not mapped.
     match unsafe { libc::madvise(start_ptr, end - start, advice) } {
         0 => Ok(()),
         // Older kernels do not know it, and memory of devices cannot be populated.
-        _ if is_mapped(start, end, writes) => Ok(()),
+        _ if is_mapped(start, end, rights) => Ok(()),
         _ => Err(Errno::FAULT),
     }
 }
 
+/// How memory is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    Read,
+    ReadWrite,
+}
+
 /// Whether this process has mapped all of the range with these rights.
-fn is_mapped(start: usize, end: usize, writes: bool) -> bool {
+fn is_mapped(start: usize, end: usize, wanted: Rights) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut reached = start;
     for line in maps.lines() {
@@ -50,7 +55,10 @@ fn is_mapped(start: usize, end: usize, writes: bool) -> bool {
         if to <= reached {
             continue;
         }
-        let fits = rights.starts_with('r') && (!writes || rights[1..].starts_with('w'));
+        let fits = match wanted {
+            Rights::Read => rights.starts_with('r'),
+            Rights::ReadWrite => rights.starts_with("rw"),
+        };
         if from > reached || !fits {
             return false;
         }
@@ -68,4 +76,56 @@ fn parse(line: &str) -> Option<(usize, usize, &str)> {
     let (from, to) = range.split_once('-')?;
     let number = |text| usize::from_str_radix(text, 16).ok();
     Some((number(from)?, number(to)?, rest.get(..4)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether all of this memory is mapped, without the help of `madvise`.
+    fn mapped(address: *const u8, len: usize, wanted: Rights) -> bool {
+        is_mapped(address.addr(), address.addr() + len, wanted)
+    }
+
+    #[test]
+    fn the_map_of_the_process_says_what_is_readable_and_writable() {
+        let heap = vec![0_u8; 1 << 20];
+        assert!(mapped(heap.as_ptr(), heap.len(), Rights::ReadWrite));
+        let text = "read-only text of the program";
+        assert!(mapped(text.as_ptr(), text.len(), Rights::Read));
+        assert!(!mapped(text.as_ptr(), text.len(), Rights::ReadWrite));
+        assert!(!mapped(
+            std::ptr::without_provenance(0x1000),
+            1,
+            Rights::Read
+        ));
+    }
+
+    #[test]
+    fn a_range_that_ends_beyond_its_mapping_is_not_mapped() {
+        let page = rustix::param::page_size();
+        let len = 2 * page;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, whose second page is unmapped again; nothing else is touched.
+        let base = unsafe {
+            let base = libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            assert_eq!(
+                libc::mprotect(base.byte_add(page), page, libc::PROT_NONE),
+                0
+            );
+            base.cast::<u8>()
+        };
+        assert!(mapped(base, page, Rights::ReadWrite));
+        assert!(!mapped(base, page + 1, Rights::Read));
+        let memory = Memory {
+            address: base.expose_provenance(),
+            len: page + 1,
+            iova: 0,
+        };
+        assert_eq!(check(memory, Access::LOCAL_WRITE), Err(Errno::FAULT));
+        // SAFETY: the mapping from above.
+        assert_eq!(unsafe { libc::munmap(base.cast(), len) }, 0);
+    }
 }

@@ -23,7 +23,6 @@
 
 mod address_handle;
 mod async_event;
-mod c_object;
 mod channel;
 mod completion;
 mod completion_queue;
@@ -34,7 +33,6 @@ mod domain;
 mod errno;
 mod event;
 mod event_queue;
-mod fork;
 mod gpu_memory;
 mod host_memory;
 mod modify;
@@ -46,10 +44,22 @@ mod query;
 mod queue_pair;
 mod rate;
 mod region;
+mod request;
 mod ret;
 mod shared_receive_queue;
 mod strings;
 mod sysfs;
 mod table;
-mod unsupported;
-mod version;
+mod trivial;
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+/// The version of this crate, which `gdr run` reads from the file of the library: a C string, not a
+/// pointer to one.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "a name of C")]
+static gdr_verbs_version: [u8; VERSION.len()] = {
+    let mut text = [0; VERSION.len()];
+    text.copy_from_slice(VERSION.as_bytes());
+    text
+};

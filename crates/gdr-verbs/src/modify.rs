@@ -9,9 +9,8 @@ use gdr_verbs_sys::{
 };
 
 use crate::address_handle::destination;
-use crate::device::lock;
+use crate::device::{MOST_READS, lock};
 use crate::errno::Errno;
-use crate::query::MOST_READS;
 use crate::queue_pair::{Pair, Service};
 use crate::region;
 use crate::ret::status_and_errno;

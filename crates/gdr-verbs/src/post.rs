@@ -1,82 +1,15 @@
 //! Posting of requests.
 
-use std::ffi::{c_int, c_uint};
-use std::net::SocketAddr;
-use std::slice;
+use std::ffi::c_int;
 
-use gdr_rdma::raw::{Data, Operation, RecvRequest, Segment, SendFlags, SendRequest, UdSendRequest};
-use gdr_rdma::{AtomicOp, Immediate, Lkey, PostError, Qkey, Qpn, Remote, Rkey, WrId};
-use gdr_verbs_sys::{
-    ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
-};
-use smallvec::SmallVec;
+use gdr_rdma::raw::{Data, Operation, RecvRequest, SendRequest};
+use gdr_rdma::{AtomicOp, Immediate, PostError, Remote, Rkey, WrId};
+use gdr_verbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
-use crate::address_handle::HANDLES;
 use crate::errno::Errno;
 use crate::queue_pair::{Pair, Service};
+use crate::request::{Destination, Gathered, Segments, bytes_at, entries, flags, segment};
 use crate::ret::status;
-
-/// The segments of a request, on the stack for most.
-pub(crate) type Segments = SmallVec<[Segment; 8]>;
-/// Inline bytes that were gathered from several places.
-pub(crate) type Gathered = SmallVec<[u8; 256]>;
-
-/// The scatter/gather list of a request.
-///
-/// # Safety
-/// `list` has `count` entries.
-pub(crate) unsafe fn entries<'a>(
-    list: *const ibv_sge,
-    count: c_int,
-    most: u32,
-) -> Result<&'a [ibv_sge], Errno> {
-    let count = u32::try_from(count).map_err(|_| Errno::INVAL)?;
-    if count > most {
-        return Err(Errno::INVAL);
-    }
-    if count == 0 {
-        return Ok(&[]);
-    }
-    // SAFETY: the contract of this function; the program changes no list while it posts it.
-    Ok(unsafe { slice::from_raw_parts(list, count as usize) })
-}
-
-pub(crate) fn segment(sge: &ibv_sge) -> Segment {
-    Segment {
-        lkey: Lkey(sge.lkey),
-        addr: sge.addr,
-        len: sge.length,
-    }
-}
-
-/// The bytes of a place in the program's memory.
-///
-/// # Safety
-/// The place is readable, and does not change while the result is used.
-pub(crate) unsafe fn bytes_at<'a>(address: u64, len: usize) -> &'a [u8] {
-    if len == 0 {
-        return &[];
-    }
-    let place = std::ptr::with_exposed_provenance(address as usize);
-    // SAFETY: the contract of this function.
-    unsafe { slice::from_raw_parts(place, len) }
-}
-
-pub(crate) fn flags(send_flags: c_uint, signals_all: bool) -> SendFlags {
-    let given = ibv_send_flags(send_flags);
-    let mut flags = SendFlags::empty();
-    let signalled = signals_all || given.contains(ibv_send_flags::IBV_SEND_SIGNALED);
-    flags.set(SendFlags::SIGNALLED, signalled);
-    flags.set(
-        SendFlags::FENCE,
-        given.contains(ibv_send_flags::IBV_SEND_FENCE),
-    );
-    flags.set(
-        SendFlags::SOLICITED,
-        given.contains(ibv_send_flags::IBV_SEND_SOLICITED),
-    );
-    flags
-}
 
 /// The operation of a request.
 fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
@@ -169,42 +102,6 @@ pub(crate) unsafe extern "C" fn post_send(
         }
         posted
     })
-}
-
-/// Where a datagram goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Destination {
-    pub(crate) to: SocketAddr,
-    pub(crate) qpn: Qpn,
-    pub(crate) qkey: Qkey,
-}
-
-impl Destination {
-    pub(crate) fn of(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Self, Errno> {
-        Ok(Self {
-            to: HANDLES.get(ah)?.to(),
-            qpn: Qpn::new(qpn),
-            qkey: Qkey(qkey),
-        })
-    }
-
-    pub(crate) fn request<'a>(
-        self,
-        id: WrId,
-        immediate: Option<Immediate>,
-        data: Data<'a>,
-        flags: SendFlags,
-    ) -> UdSendRequest<'a, SocketAddr> {
-        UdSendRequest {
-            id,
-            to: self.to,
-            dest_qpn: self.qpn,
-            qkey: self.qkey,
-            immediate,
-            data,
-            flags,
-        }
-    }
 }
 
 /// Destination and immediate of a datagram.

@@ -11,8 +11,8 @@ use gdr_verbs_sys::{
 };
 
 use crate::errno::Errno;
-use crate::post::{Destination, Gathered, Segments, bytes_at, flags, segment};
 use crate::queue_pair::{Pair, Service};
+use crate::request::{Destination, Gathered, Segments, bytes_at, flags, segment};
 use crate::ret::{plain, status};
 
 /// The operations that there are.

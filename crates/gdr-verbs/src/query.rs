@@ -14,19 +14,10 @@ use gdr_verbs_sys::{
 
 use crate::completion_queue::MOST_ENTRIES;
 use crate::context::Context;
-use crate::device::{Device, put_text};
+use crate::device::{Device, MOST_READS, MOST_REQUESTS, MOST_SEGMENTS, put_text};
 use crate::errno::Errno;
 use crate::queue_pair::Pair;
 use crate::ret::{count, minus_one, number, status, status_and_errno};
-
-/// The most requests of a send or receive queue.
-pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
-/// The most segments of a request.
-pub(crate) const MOST_SEGMENTS: u32 = 32;
-/// The most inline bytes of a request.
-pub(crate) const MOST_INLINE: u32 = 1024;
-/// The most READs and atomics that a queue pair has outstanding.
-pub(crate) const MOST_READS: u8 = 16;
 
 /// The longest message.
 const MOST_BYTES: u32 = 1 << 30;

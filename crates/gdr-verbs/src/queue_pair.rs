@@ -9,19 +9,17 @@ use gdr_verbs_sys::{
     ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
 };
 
-use crate::c_object::CObject;
 use crate::completion_queue::Queue;
 use crate::context::Context;
-use crate::device::{PairOwner, lock};
+use crate::device::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS, PairOwner, lock};
 use crate::domain::{Domain, Use, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
 use crate::event_queue::Unacknowledged;
 use crate::qp_ex::{self, Builder};
-use crate::query::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS};
 use crate::ret::{pointer, status, status_and_errno};
 use crate::shared_receive_queue::SharedQueue;
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// The queue pair of the engine.
 pub(crate) enum Service {

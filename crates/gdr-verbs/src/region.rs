@@ -7,7 +7,6 @@ use gdr_rdma::Access;
 use gdr_rdma::raw;
 use gdr_verbs_sys::{ibv_access_flags, ibv_mr, ibv_pd};
 
-use crate::c_object::CObject;
 use crate::context::Context;
 use crate::device::lock;
 use crate::domain::{Domain, Use, next_handle};
@@ -15,7 +14,7 @@ use crate::errno::Errno;
 use crate::gpu_memory::{self, Place};
 use crate::host_memory;
 use crate::ret::{pointer, status, status_and_errno};
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// A memory region.
 pub(crate) struct Region {

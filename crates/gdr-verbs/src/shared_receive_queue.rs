@@ -9,17 +9,15 @@ use gdr_verbs_sys::{
     ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, pthread_cond_t, pthread_mutex_t,
 };
 
-use crate::c_object::CObject;
 use crate::context::Context;
-use crate::device::lock;
+use crate::device::{MOST_REQUESTS, MOST_SEGMENTS, lock};
 use crate::domain::{Domain, Use, Users, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
 use crate::event_queue::Unacknowledged;
-use crate::post::{Segments, entries, segment};
-use crate::query::{MOST_REQUESTS, MOST_SEGMENTS};
+use crate::request::{Segments, entries, segment};
 use crate::ret::{pointer, status};
-use crate::table::Table;
+use crate::table::{CObject, Table};
 
 /// `struct ibv_srq`.
 #[repr(C)]

@@ -142,7 +142,9 @@ fn a_completion_event_comes_once_for_each_request_of_one() {
         // Both are flushed, with one event.
         with_events.to_error().unwrap();
         let (mut of, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        verbs.ibv_get_cq_event(channel, &mut of, &mut context).unwrap();
+        verbs
+            .ibv_get_cq_event(channel, &mut of, &mut context)
+            .unwrap();
         assert_eq!((of, context.addr()), (queue, 7));
         verbs.ibv_ack_cq_events(queue, 1);
         assert_eq!(with_events.poll().map(|wc| wc.wr_id), Some(1));

@@ -1,8 +1,10 @@
-//! Functions of libibverbs for which the device has nothing: they fail as the header says.
+//! Functions of libibverbs with nothing behind them: those that the device does not support fail as
+//! the header says, and those for programs that fork have nothing to do, because no page is pinned,
+//! and the engine of a process is useless in its children.
 
 use std::ffi::{c_int, c_void};
 
-use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_gid, ibv_mr, ibv_pd, ibv_qp};
+use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_fork_status, ibv_gid, ibv_mr, ibv_pd, ibv_qp};
 
 use crate::errno::Errno;
 use crate::ret::{pointer, status};
@@ -72,4 +74,24 @@ extern "C" fn ibv_resolve_eth_l2_from_gid(
     _vid: *mut u16,
 ) -> c_int {
     refused()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
+    ibv_fork_status::IBV_FORK_UNNEEDED
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
 }
