@@ -8,17 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use gdr_cuda::{Cuda, Driver, Error};
-use gdr_node::{Absence, Datum, Errno, ThisNode, virtual_path};
-use serde::Serialize;
-use serde_json::{Value, json};
+use gdr_node::{Absence, Datum, Errno, GpuFacts, Probe, ThisNode, virtual_path};
 
 /// The deadline of a driver's answer. Without persistence mode, NVIDIA's driver initializes every GPU
 /// first, which takes seconds each. A driver that hangs must not block the diagnosis.
 const LIMIT: Duration = Duration::from_secs(60);
 /// `ETIMEDOUT` of Linux.
 const TOO_LATE: Errno = Errno(110);
-/// `EBADMSG` of Linux: an answer that cannot be written down.
-const BAD_MESSAGE: Errno = Errno(74);
 
 /// This machine.
 pub(crate) fn this_node() -> ThisNode {
@@ -43,35 +39,29 @@ fn in_time(ask: fn() -> Datum<Vec<u8>>) -> Datum<Vec<u8>> {
 fn cuda_devices() -> Datum<Vec<u8>> {
     let asked = Cuda::load().and_then(|cuda| Ok((cuda.cuda_version(), cuda.devices()?)));
     match asked {
-        Ok((version, devices)) => {
-            let devices: Vec<Value> = devices.iter().map(device).collect();
-            present(&json!({
-                "driver_version": version.to_string(),
-                "error": null,
-                "devices": devices,
-            }))
+        Ok((version, devices)) => Probe {
+            driver_version: Some(version.to_string()),
+            ..Probe::of(devices.iter().map(gpu_facts).collect())
         }
+        .to_file(),
         Err(Error::Library { .. }) => Err(Absence::Missing),
-        Err(error) => present(&json!({
-            "driver_version": null,
-            "error": error.to_string(),
-            "devices": [],
-        })),
+        Err(error) => Probe::<GpuFacts>::failed(error.to_string()).to_file(),
     }
 }
 
-fn device(info: &gdr_cuda::DeviceInfo) -> Value {
+fn gpu_facts(info: &gdr_cuda::DeviceInfo) -> GpuFacts {
     let (major, minor) = info.compute_capability;
-    json!({
-        "ordinal": info.ordinal.0,
-        "name": info.name,
-        "pci": info.bdf.to_string(),
-        "uuid": uuid(info.uuid),
-        "compute_capability": format!("{major}.{minor}"),
-        "total_memory": info.total_memory,
-        "gpu_direct_rdma_supported": info.gpudirect_rdma,
-        "dma_buf_supported": info.dma_buf,
-    })
+    GpuFacts {
+        ordinal: Some(info.ordinal.0),
+        name: Some(info.name.clone()),
+        pci: info.bdf.to_string(),
+        uuid: Some(uuid(info.uuid)),
+        compute_capability: Some(format!("{major}.{minor}")),
+        total_memory: Some(info.total_memory),
+        gpu_direct_rdma_supported: Some(info.gpudirect_rdma),
+        dma_buf_supported: Some(info.dma_buf),
+        ..GpuFacts::default()
+    }
 }
 
 /// A UUID as nvidia-smi writes it.
@@ -84,13 +74,6 @@ pub(crate) fn uuid(bytes: [u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
-}
-
-fn present(value: &impl Serialize) -> Datum<Vec<u8>> {
-    match serde_json::to_string(value) {
-        Ok(text) => Ok(format!("{text}\n").into_bytes()),
-        Err(_) => Err(Absence::Failed(BAD_MESSAGE)),
-    }
 }
 
 #[cfg(test)]
@@ -107,17 +90,17 @@ mod tests {
     }
 
     #[test]
-    fn cuda_facts_have_the_layout_of_the_example() {
+    fn cuda_facts_name_each_field_that_the_example_has() {
         use gdr_node::{Source, example};
         let driver = gdr_cuda::SimDriver::new(1);
-        let made = device(&driver.devices().unwrap()[0]);
-        let text = example::node().text(virtual_path::CUDA_DEVICES);
-        let example: Value = serde_json::from_str(text.as_ref().unwrap()).unwrap();
-        let names = |value: &Value| -> Vec<String> {
-            let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
-            names.sort();
-            names
+        let made = gpu_facts(&driver.devices().unwrap()[0]);
+        let made = String::from_utf8(Probe::of(vec![made]).to_file().unwrap()).unwrap();
+        let example = example::node().text(virtual_path::CUDA_DEVICES).unwrap();
+        let names = |text: &str| -> Vec<String> {
+            let text: serde_json::Value = serde_json::from_str(text).unwrap();
+            let device = text["devices"][0].as_object().unwrap();
+            device.keys().cloned().collect()
         };
-        assert_eq!(names(&made), names(&example["devices"][0]));
+        assert_eq!(names(&made), names(&example));
     }
 }

@@ -1,4 +1,4 @@
-//! What a report is about and how it was made: what its reader asks first, months later.
+//! The subject of a report and how the report was made.
 
 use serde::Serialize;
 
@@ -8,13 +8,13 @@ use crate::gpudirect_support::{self, nic_model};
 use crate::process::Process;
 use crate::timestamp::Timestamp;
 
-/// What a report is about and how it was made.
+/// The subject of a report and how the report was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct About {
-    /// When the report was made; `None` where the caller did not say.
+    /// When the report was made; `None` if the caller did not give the time.
     pub made: Option<Timestamp>,
-    /// The file that it was made of, and when that was collected where it says; `None` for the
-    /// node itself.
+    /// The file that it was made from, and when that was collected if the file has the time; `None`
+    /// for the node itself.
     pub capture: Option<Capture>,
     /// The version of gdr that made it.
     pub gdr: &'static str,
@@ -22,7 +22,7 @@ pub struct About {
     pub kernel: Option<String>,
     /// The version of NVIDIA's driver, and whether its modules are open.
     pub driver: Option<String>,
-    /// Whether root looked, who sees more; `None` where it is not known.
+    /// Whether the collecting process ran as root, which can read more; `None` if it is not known.
     pub root: Option<bool>,
     /// The GPUs, in their order.
     pub gpus: Vec<Model>,
@@ -30,14 +30,14 @@ pub struct About {
     pub nics: Vec<Model>,
 }
 
-/// A device and what it is.
+/// A device and its model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Model {
     /// `GPU0`, `mlx5_0`.
     pub name: String,
     /// Its PCI address.
     pub pci: String,
-    /// What it is, as its driver or a listing names it.
+    /// Its model, as its driver or a listing names it.
     pub model: Option<String>,
 }
 

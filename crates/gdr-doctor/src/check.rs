@@ -1,4 +1,4 @@
-//! What a check is.
+//! The type of checks and their documentation.
 
 use std::fmt;
 
@@ -7,29 +7,30 @@ use serde::Serialize;
 pub use crate::check_id::{CheckId, Group, Workload};
 use crate::runner::Scope;
 
-/// What `gdr doctor show` prints of a check: each a sentence or more of plain text.
+/// The documentation of a check that `gdr doctor show` prints: plain text of one or more sentences
+/// each.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Documentation {
     /// Why it matters.
     #[serde(rename = "means")]
     pub why: &'static str,
-    /// What is read, by file, register or attribute.
+    /// The inputs: files, registers and attributes.
     #[serde(rename = "reads")]
     pub inputs: &'static str,
-    /// What makes which verdict.
+    /// The criteria of each verdict.
     #[serde(rename = "judges")]
     pub criteria: &'static str,
-    /// Where the rule comes from: specification section, kernel file, issue thread.
+    /// The sources of the rule: specification section, kernel file, issue thread.
     pub sources: &'static [&'static str],
 }
 
-/// One question about a node, and how to answer it.
+/// A check: one property of a node, and the function that examines it.
 pub struct Check {
     /// Its name.
     pub id: CheckId,
-    /// What it is about.
+    /// Its group in reports.
     pub group: Group,
-    /// One line: what holds when it passes.
+    /// One line that is true if the check passes.
     pub title: &'static str,
     /// Why it matters.
     pub why: &'static str,
@@ -39,22 +40,22 @@ pub struct Check {
     pub criteria: &'static str,
     /// Where the rule comes from: specification section, kernel file, issue thread.
     pub sources: &'static [&'static str],
-    /// The workloads that it matters to; empty means all.
+    /// The workloads that it matters for; empty means all.
     pub workloads: &'static [Workload],
-    /// Checks whose bad findings explain a bad finding of this one, where both are about the same
-    /// thing: such a finding is a symptom, and is reported under its cause.
+    /// Checks whose bad findings explain a bad finding of this one if both have the same subject:
+    /// such a finding is a symptom and is reported under its cause.
     pub symptom_of: &'static [&'static str],
-    /// What it judges, and how.
+    /// Its subjects, and the function that judges them.
     pub(crate) scope: Scope,
-    /// What the subjects are together ("all GPUs"): findings that are alike become one finding
-    /// about the node, which begins with this.
+    /// The name of all subjects together ("all GPUs"): if all findings are equal, one finding about
+    /// the node replaces them, and its summary begins with this name.
     pub(crate) together: Option<&'static str>,
-    /// Why the check does not apply, where none of the subjects concerns it.
+    /// The reason of the skip if no subject is in scope.
     pub(crate) otherwise: Option<&'static str>,
 }
 
 impl Check {
-    /// What most checks have in common, for struct update.
+    /// The default values of the fields, for struct update.
     pub(crate) const DEFAULT: Self = Self {
         id: CheckId(""),
         group: Group::Modules,

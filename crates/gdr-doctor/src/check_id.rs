@@ -1,4 +1,4 @@
-//! What a check is called, what it is about, and which workloads it matters to.
+//! The names of checks, their groups and the workloads that they matter for.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl fmt::Display for CheckId {
     }
 }
 
-/// What a check is about. The order is that of reports.
+/// The group of a check. The order is that of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
     /// Devices, drivers and kernel modules.
@@ -28,7 +28,7 @@ pub enum Group {
     Host,
     /// Ports, GIDs, MTU, flow control.
     Network,
-    /// What the kernel has logged.
+    /// Messages of the kernel log.
     KernelLog,
 }
 
@@ -43,7 +43,7 @@ impl Group {
         Self::KernelLog,
     ];
 
-    /// As `--group` takes it.
+    /// Its name on the command line (`--group`).
     pub const fn name(self) -> &'static str {
         match self {
             Self::Modules => "modules",
@@ -55,7 +55,7 @@ impl Group {
         }
     }
 
-    /// As the heading of a report.
+    /// Its heading in reports.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Modules => "Devices, drivers and modules",
@@ -80,7 +80,7 @@ impl Serialize for Group {
     }
 }
 
-/// What the node is wanted for: narrows a diagnosis to what matters there.
+/// The workload that a node is meant for. A diagnosis leaves out checks that do not matter for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Workload {
     /// NCCL over InfiniBand or RoCE.
@@ -96,7 +96,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Every purpose.
+    /// Every workload.
     pub const ALL: [Self; 5] = [
         Self::Nccl,
         Self::Ucx,
@@ -105,10 +105,10 @@ impl Workload {
         Self::Gdrcopy,
     ];
 
-    /// All that move data with an RDMA NIC.
+    /// The workloads that use an RDMA NIC.
     pub const RDMA: &'static [Self] = &[Self::Nccl, Self::Ucx, Self::Nvshmem, Self::Perftest];
 
-    /// As `--for` takes it.
+    /// Its name on the command line (`--for`).
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nccl => "nccl",

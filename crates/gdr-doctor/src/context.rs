@@ -1,21 +1,23 @@
-//! What is known of a node, as checks see it.
+//! The facts of a node, as checks read them.
 
 use std::cell::OnceCell;
 use std::fmt;
 
 use gdr_node::pci::{Class, Function, Tree, VendorId};
 use gdr_node::topology::{Relation, SmiClass, Topology};
-use gdr_node::{Absence, Bdf, Datum, DatumExt, GpuDevice, Inventory, RdmaDevice, Source};
+use gdr_node::{
+    Absence, Bdf, Datum, DatumExt, GpuDevice, Inventory, RdmaDevice, Source, virtual_path,
+};
 use serde::Serialize;
 
 use crate::check_id::Workload;
-use crate::facts::Facts;
+use crate::facts::{Container, Facts, Machine};
 use crate::timestamp::Timestamp;
 
-/// The most pairs that are looked at: what a capture claims is not always so.
+/// The most pairs that are examined: a capture may claim any number of devices.
 const MOST_PAIRS: usize = 1 << 13;
 
-/// A capture that a report was made of.
+/// The capture that a report was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capture {
     /// The file, as it was named.
@@ -36,38 +38,38 @@ impl fmt::Display for Capture {
 /// An RDMA device, or a NIC that should be one.
 #[derive(Clone, Debug)]
 pub struct Nic<'a> {
-    /// `mlx5_0`, or its address where it has no name.
+    /// `mlx5_0`, or its address if it has no name.
     pub name: String,
     /// Its function.
     pub bdf: Bdf,
-    /// What sysfs says of it as an RDMA device.
+    /// Its facts as an RDMA device.
     pub rdma: Option<&'a RdmaDevice>,
 }
 
-/// A GPU, a NIC, and how far apart they are.
+/// A GPU, a NIC and their distance.
 #[derive(Clone, Debug)]
 pub struct Pair<'a> {
     /// The GPU.
     pub gpu: GpuDevice,
     /// The NIC.
     pub nic: Nic<'a>,
-    /// How far apart.
+    /// Their distance.
     pub relation: Relation,
 }
 
-/// Whether a function may be a GPU of NVIDIA's for all that is known of it.
+/// Whether a function may be an NVIDIA GPU, by what is known of its identity.
 fn may_be_gpu(function: &Function) -> bool {
     may_be(function, VendorId::NVIDIA, Class::is_gpu)
 }
 
-/// Whether a function may be a NIC of Mellanox's for all that is known of it.
+/// Whether a function may be a Mellanox NIC, by what is known of its identity.
 fn may_be_nic(function: &Function) -> bool {
     may_be(function, VendorId::MELLANOX, Class::is_network)
 }
 
-/// Whether the maker or the class of a function is not known and the other is the wanted one, or
-/// not known either. What a tool has named it knows: the makers and classes that matter here are
-/// recognized by their names.
+/// Whether the vendor or the class of a function is not known, and the other is the wanted one or
+/// not known either. Functions with a name are excluded: imports recognize the relevant vendors and
+/// classes by name.
 fn may_be(function: &Function, maker: VendorId, wanted: fn(Class) -> bool) -> bool {
     let identity = &function.identity;
     (identity.vendor.is_none() || identity.class.is_none())
@@ -77,15 +79,31 @@ fn may_be(function: &Function, maker: VendorId, wanted: fn(Class) -> bool) -> bo
         && identity.class.is_none_or(wanted)
 }
 
+/// A unit of systemd, as `systemctl show` prints it.
+pub(crate) struct Unit(String);
+
+impl Unit {
+    /// The value of a property: `active` for `ActiveState`.
+    pub(crate) fn property(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Whether the unit runs.
+    pub(crate) fn is_active(&self) -> bool {
+        self.property("ActiveState") == Some("active")
+    }
+}
+
 /// What is known of a node, as checks see it.
 pub struct Context<'a> {
-    /// Where everything else is read.
+    /// The source of all other facts.
     pub source: &'a dyn Source,
-    /// What was read already.
+    /// The inventory that was read from the source.
     pub inventory: &'a Inventory,
-    /// What the node is wanted for, where the caller gave it.
+    /// The workload, if the caller gave one.
     pub purpose: Option<Workload>,
-    /// When the report is made, where the caller said.
+    /// The time of the report, if the caller gave it.
     pub made: Option<Timestamp>,
     /// The file that the node was read from; `None` for the node itself.
     pub capture: Option<Capture>,
@@ -96,7 +114,7 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A node, for no purpose in particular.
+    /// A node, without a workload.
     pub fn new(source: &'a dyn Source, inventory: &'a Inventory) -> Self {
         Self {
             source,
@@ -111,14 +129,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same node, for one purpose.
+    /// The same node, for one workload.
     #[must_use]
     pub fn for_workload(mut self, purpose: Workload) -> Self {
         self.purpose = Some(purpose);
         self
     }
 
-    /// The same node, in a report that is made at this moment.
+    /// The same node, with the time of the report.
     #[must_use]
     pub fn made(mut self, at: Timestamp) -> Self {
         self.made = Some(at);
@@ -132,14 +150,14 @@ impl<'a> Context<'a> {
         self
     }
 
-    /// The same node, of which only one GPU and one NIC matter.
+    /// The same node, limited to one GPU and one NIC.
     #[must_use]
     pub fn between(mut self, gpu: Bdf, nic: Bdf) -> Self {
         self.only = Some((gpu, nic));
         self
     }
 
-    /// The GPU and the NIC that alone matter, by name.
+    /// The names of the GPU and the NIC that the report is limited to.
     pub fn pair(&self) -> Option<(String, String)> {
         let (gpu, nic) = self.only?;
         let gpu = self.gpus().find(|it| it.bdf == gpu)?.index.to_string();
@@ -150,19 +168,19 @@ impl<'a> Context<'a> {
         ))
     }
 
-    /// A file's text, without the blanks around it.
+    /// The text of a file, trimmed.
     pub fn text(&self, path: &str) -> Datum<String> {
         self.source.text(path)
     }
 
-    /// The GPUs that matter.
+    /// The GPUs of the report.
     pub fn gpus(&self) -> impl Iterator<Item = &'a GpuDevice> {
         let only = self.only;
         (self.inventory.gpus.iter()).filter(move |gpu| only.is_none_or(|(it, _)| gpu.bdf == it))
     }
 
-    /// The NICs that matter: RDMA devices by name; where these are not known, the functions that
-    /// are InfiniBand controllers or whose maker builds RDMA NICs, by address.
+    /// The NICs of the report: RDMA devices by name; if these are not known, InfiniBand controllers
+    /// and NICs of vendors of RDMA NICs, by address.
     pub fn nics(&self) -> &[Nic<'a>] {
         self.nics.get_or_init(|| {
             let rdma = |name: &str| {
@@ -180,8 +198,8 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// Every GPU with every NIC, where the tree shows how far apart they are; at most the first
-    /// 8192, which no machine has.
+    /// Every pair of a GPU and a NIC whose distance is known; at most 8192, more than any machine
+    /// has.
     pub fn pairs(&self) -> &[Pair<'a>] {
         self.pairs.get_or_init(|| {
             let Ok(topology) = self.inventory.topology() else {
@@ -206,8 +224,8 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// The NICs that are nearer to a pair's GPU than its NIC is, by name, and their classes. Those
-    /// that were not asked about count, too.
+    /// The names and distances of the NICs that are nearer to a pair's GPU than its NIC, including
+    /// those that the report leaves out.
     pub fn nearer_nics(&self, pair: &Pair<'_>) -> Vec<(String, SmiClass)> {
         let Ok(topology) = self.inventory.topology() else {
             return Vec::new();
@@ -224,10 +242,10 @@ impl<'a> Context<'a> {
         nearer
     }
 
-    /// Every GPU with the NICs that are nearest to it: the pairs that a job would use. A pair that
-    /// was asked for by name is always among them.
+    /// Every GPU with its nearest NICs: the pairs that a job would use. If the report is limited to
+    /// one pair, that pair.
     pub fn nearest_pairs(&self) -> Vec<&Pair<'a>> {
-        // The pairs of one GPU are neighbours.
+        // The pairs of one GPU are adjacent.
         let of_each_gpu = self.pairs().chunk_by(|a, b| a.gpu.bdf == b.gpu.bdf);
         of_each_gpu
             .flat_map(|pairs| {
@@ -237,8 +255,8 @@ impl<'a> Context<'a> {
             .collect()
     }
 
-    /// How many of the GPUs a job can use, for all that is known: they answer, NVIDIA's driver has
-    /// them, and CUDA shows them where it was asked. Why not, where there is none.
+    /// The number of GPUs that a job can use: they answer, NVIDIA's driver is bound to them, and
+    /// CUDA lists them if it was called. If there is none, the reason.
     pub fn usable_gpus(&self) -> Result<usize, String> {
         let mut reasons = Vec::new();
         let mut usable = 0;
@@ -255,12 +273,12 @@ impl<'a> Context<'a> {
             (Some(first), _) if reasons.len() == 1 => first.clone(),
             (Some(first), _) => format!("{first} (and {} more)", reasons.len() - 1),
             (None, Ok(())) => "there is no NVIDIA GPU".to_owned(),
-            (None, Err(absence)) => format!("which PCI functions are GPUs is {absence}"),
+            (None, Err(absence)) => format!("the list of GPUs is {absence}"),
         };
         Err(format!("no GPU is usable: {why}"))
     }
 
-    /// Why a job cannot use a GPU, where that is known.
+    /// The reason why a job cannot use a GPU, if there is one.
     fn unusable(&self, gpu: &GpuDevice) -> Option<String> {
         let function = self.function(gpu.bdf);
         if function.is_some_and(|function| function.gone) {
@@ -268,7 +286,7 @@ impl<'a> Context<'a> {
         }
         match function.map(|function| &function.driver) {
             Some(Ok(driver)) if driver != "nvidia" => {
-                return Some(format!("bound to {driver} and not to NVIDIA's driver"));
+                return Some(format!("bound to {driver} instead of NVIDIA's driver"));
             }
             Some(Err(Absence::Missing)) => return Some("no driver is bound to it".to_owned()),
             _ => {}
@@ -278,21 +296,18 @@ impl<'a> Context<'a> {
             return Some("NVIDIA's driver is not loaded".to_owned());
         }
         match &facts.cuda {
-            Ok(cuda) => match (&cuda.error, cuda.device(gpu.bdf)) {
+            Ok(cuda) => match (&cuda.error, cuda.gpu(gpu.bdf)) {
                 (Some(error), _) => Some(format!("CUDA: {error}")),
-                (None, None) => Some("CUDA does not show it".to_owned()),
+                (None, None) => Some("CUDA does not list it".to_owned()),
                 (None, Some(_)) => None,
             },
-            Err(Absence::Missing) => {
-                Some("CUDA's library, libcuda.so.1, is not installed".to_owned())
-            }
+            Err(Absence::Missing) => Some("libcuda.so.1 is not installed".to_owned()),
             _ => None,
         }
     }
 
-    /// Whether every GPU of the node is known: [`Ok`], or why not. A function of which
-    /// the maker or the class was not captured may be a GPU, and the driver or CUDA may name GPUs
-    /// that the list of functions does not show.
+    /// [`Ok`] if every GPU of the node is known. A function whose vendor or class was not captured
+    /// may be a GPU, and the driver or CUDA may list GPUs that the list of functions does not have.
     pub fn every_gpu(&self) -> Datum<()> {
         let tree = match &self.inventory.tree {
             Ok(tree) => tree,
@@ -316,8 +331,8 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Whether a listing shows some of the functions only, such as `lspci -d 10de:` does: every
-    /// machine has a host bridge. What sysfs shows is whole.
+    /// Whether a listing has only some of the functions, like `lspci -d 10de:`. A complete one has
+    /// a host bridge. sysfs is always complete.
     fn is_excerpt(&self, tree: &Tree) -> bool {
         let classes = || tree.functions().map(|function| function.identity.class);
         self.inventory.rdma == Err(Absence::NotCollected)
@@ -325,7 +340,7 @@ impl<'a> Context<'a> {
             && classes().all(|class| class.is_some_and(|class| !class.is_host_bridge()))
     }
 
-    /// Whether the list of functions shows every NIC that is one by its identity.
+    /// [`Ok`] if the list of functions has every NIC that is one by its identity.
     pub fn every_nic_by_identity(&self) -> Datum<()> {
         match &self.inventory.tree {
             Ok(tree) if tree.functions().any(may_be_nic) || self.is_excerpt(tree) => {
@@ -335,7 +350,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether every RDMA NIC of the node is known: [`Ok`], or why not.
+    /// [`Ok`] if every RDMA NIC of the node is known.
     pub fn every_nic(&self) -> Datum<()> {
         let rdma = self.inventory.rdma.by_ref();
         if rdma.is_unknown() {
@@ -344,8 +359,8 @@ impl<'a> Context<'a> {
         self.every_nic_by_identity()
     }
 
-    /// Whether it is known of every NIC how far from a GPU it is: [`Ok`], or why not.
-    /// Only then one of them is the nearest.
+    /// [`Ok`] if the distance of every NIC from a GPU is known. Otherwise the nearest NIC is not
+    /// known.
     pub fn every_distance_from(&self, gpu: Bdf) -> Datum<()> {
         let every_nic = self.every_nic_by_identity();
         if every_nic.is_unknown() {
@@ -375,6 +390,28 @@ impl<'a> Context<'a> {
         (self.function(bdf)).map_or(Err(Absence::NotCollected), fact)
     }
 
+    /// Whether this is known to be a container.
+    pub(crate) fn is_container(&self) -> bool {
+        self.facts().container == Ok(Container::Yes)
+    }
+
+    /// Whether this is known to be a guest of a hypervisor.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.facts().machine == Ok(Machine::Virtual)
+    }
+
+    /// The last line of the kernel log for which `wanted` is true, where the log is known.
+    pub(crate) fn logged(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let log = self.text(virtual_path::KERNEL_LOG).ok()?;
+        log.lines().rfind(|line| wanted(line)).map(str::to_owned)
+    }
+
+    /// A unit of systemd.
+    pub(crate) fn unit(&self, name: &str) -> Datum<Unit> {
+        let text = self.text(&format!("{}/{name}", virtual_path::SYSTEMD));
+        text.map(Unit)
+    }
+
     /// Facts that several checks need.
     pub fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| Facts::read(self.source))
@@ -393,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_is_usable_where_it_answers_and_cuda_shows_it() {
+    fn a_gpu_is_usable_if_it_answers_and_cuda_lists_it() {
         assert_eq!(usable(&example::healthy()), Ok(8));
         let gpus = || example::GPUS.iter();
         let lost = gpus().fold(example::healthy(), |node, gpu| {

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 /// More CPUs than any machine has.
 const MOST: u32 = 1 << 16;
 
-/// The CPUs of `0-47,96-143`. `None` for what is no such list.
+/// The CPUs of a list such as `0-47,96-143`; `None` if the text is not such a list.
 pub(crate) fn parse_cpus(text: &str) -> Option<BTreeSet<u32>> {
     let mut cpus = BTreeSet::new();
-    // Ranges may overlap, and text from elsewhere may say the same a thousand times.
+    // Ranges may overlap, and a text from outside may repeat a range any number of times.
     let mut named = 0;
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -1,4 +1,4 @@
-//! Runs checks and keeps what they found.
+//! Runs checks and keeps their findings.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::finding::{Finding, Verdict};
 use crate::root_cause;
 
-/// Which checks to run.
+/// The checks to run.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     only: Vec<CheckId>,
@@ -23,21 +23,21 @@ impl Selection {
         Self::default()
     }
 
-    /// Only these; none named is all.
+    /// Only these checks; all if the list is empty.
     #[must_use]
     pub fn only(mut self, checks: impl IntoIterator<Item = CheckId>) -> Self {
         self.only.extend(checks);
         self
     }
 
-    /// All but these.
+    /// All checks except these.
     #[must_use]
     pub fn skip(mut self, checks: impl IntoIterator<Item = CheckId>) -> Self {
         self.skip.extend(checks);
         self
     }
 
-    /// Only those of these groups; none named is all.
+    /// Only checks of these groups; all if the list is empty.
     #[must_use]
     pub fn groups(mut self, groups: impl IntoIterator<Item = Group>) -> Self {
         self.groups.extend(groups);
@@ -48,24 +48,24 @@ impl Selection {
         (self.only.is_empty() || self.only.contains(&check.id))
             && !self.skip.contains(&check.id)
             && (self.groups.is_empty() || self.groups.contains(&check.group))
-            // Who names a check wants to see it, whatever it is good for.
+            // A check that is named overrides the filter by workload.
             && (self.only.contains(&check.id)
                 || purpose.is_none_or(|purpose| check.serves(purpose)))
     }
 }
 
-/// A finding, and whose it is.
+/// A finding and its check.
 #[derive(Clone, Debug)]
 pub struct Reported {
     /// The check that found it.
     pub check: &'static Check,
-    /// What it found.
+    /// The finding.
     pub finding: Finding,
-    /// The place in [`Diagnosis::findings`] of what explains it, where something does.
+    /// The index in [`Diagnosis::findings`] of the finding that explains it, if there is one.
     pub cause: Option<usize>,
 }
 
-/// What a diagnosis comes to.
+/// The outcome of a diagnosis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -79,20 +79,20 @@ pub enum Outcome {
     Undecided,
 }
 
-/// How many findings there are of each verdict.
+/// The number of findings of each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Does not work.
+    /// Fail.
     pub fail: usize,
-    /// Works, but not as it should.
+    /// Warn.
     pub warn: usize,
-    /// Cannot be decided.
+    /// Unknown.
     pub unknown: usize,
-    /// Worth knowing.
+    /// Info.
     pub info: usize,
-    /// Fine.
+    /// Pass.
     pub pass: usize,
-    /// Does not apply.
+    /// Skip.
     pub skip: usize,
 }
 
@@ -112,13 +112,13 @@ impl Counts {
         counts
     }
 
-    /// Those that are fine.
+    /// The number of findings without a problem.
     pub const fn fine(self) -> usize {
         self.pass + self.info
     }
 
-    /// What they come to together: the worst that is wrong; where nothing is, whether more are
-    /// fine than cannot be decided.
+    /// The verdict of all together: the worst bad one. Without a bad one: unknown if more findings
+    /// are unknown than fine, else pass; skip if there are none.
     pub const fn verdict(self) -> Verdict {
         if self.fail > 0 {
             Verdict::Fail
@@ -134,24 +134,24 @@ impl Counts {
     }
 }
 
-/// What all checks found, in the order of groups and checks.
+/// The findings of all checks, in the order of groups and checks.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// The node's name, where it is known.
+    /// The node's name, if it is known.
     pub host: Option<String>,
-    /// What it is about and how it was made.
+    /// The subject of the report and how it was made.
     pub about: About,
-    /// What the node is wanted for.
+    /// The workload.
     pub purpose: Option<Workload>,
-    /// The GPU and the NIC that alone were judged, by name.
+    /// The names of the GPU and the NIC that the report is limited to.
     pub pair: Option<(String, String)>,
-    /// What was found.
+    /// The findings.
     pub findings: Vec<Reported>,
 }
 
 impl Diagnosis {
-    /// What it comes to: the worst that was found; where nothing is wrong and a check could not
-    /// tell, that.
+    /// The outcome: that of the worst finding. An unknown finding without a bad one is
+    /// [`Outcome::Undecided`].
     pub fn outcome(&self) -> Outcome {
         let worst = (self.findings.iter())
             .map(|judged| judged.finding.verdict)
@@ -161,7 +161,7 @@ impl Diagnosis {
             Some(Verdict::Warn) => Outcome::Warning,
             Some(Verdict::Unknown) | None => Outcome::Undecided,
             Some(Verdict::Info | Verdict::Pass | Verdict::Skip) => {
-                // Where nothing applies, nothing was shown to be well.
+                // If no check applies, it is not shown that the node works.
                 if (self.findings.iter()).all(|judged| judged.finding.verdict == Verdict::Skip) {
                     Outcome::Undecided
                 } else {
@@ -176,8 +176,8 @@ impl Diagnosis {
         Counts::of(&self.findings)
     }
 
-    /// Whether what GPUDirect RDMA cannot do without was seen: a GPU and an RDMA NIC with their
-    /// drivers, and a way into GPU memory.
+    /// Whether the requirements of GPUDirect RDMA were seen: a GPU and an RDMA NIC with their
+    /// drivers, and dma-buf or a peer-memory module.
     pub fn has_the_essentials(&self) -> bool {
         const ESSENTIAL: [&str; 5] = [
             "gpu.present",
@@ -207,7 +207,7 @@ impl Diagnosis {
             .collect()
     }
 
-    /// The findings that something is to be done about and that no other explains, worst first.
+    /// The bad findings that no other finding explains, the worst first.
     pub fn root_causes(&self) -> Vec<(usize, &Reported)> {
         let mut causes: Vec<(usize, &Reported)> = (self.findings.iter().enumerate())
             .filter(|(_, judged)| judged.finding.verdict.is_bad() && judged.cause.is_none())
@@ -216,7 +216,7 @@ impl Diagnosis {
         causes
     }
 
-    /// The findings that this one explains, straight or through others.
+    /// The findings that this one explains, directly or through others.
     pub fn symptoms(&self, cause: usize) -> Vec<&Reported> {
         (self.findings.iter().enumerate())
             .filter(|(index, _)| *index != cause && self.root_of(*index) == cause)
@@ -225,7 +225,7 @@ impl Diagnosis {
     }
 
     fn root_of(&self, mut index: usize) -> usize {
-        // Causes never form a circle: `root_cause` sees to it.
+        // `root_cause` never makes a cycle of causes.
         while let Some(cause) = self.findings.get(index).and_then(|judged| judged.cause) {
             index = cause;
         }

@@ -1,6 +1,6 @@
-//! A verdict on what other tools say of distances: the matrix of `nvidia-smi topo -m` and the
-//! topology that NCCL dumps. They show how far GPUs and NICs are apart, NCCL's also whether it goes
-//! straight into GPU memory, and nothing else of the node.
+//! Verdicts on the distances in the output of other tools: the matrix of `nvidia-smi topo -m` and
+//! NCCL's topology dump. They have the distances of GPUs and NICs, NCCL's also whether it uses
+//! GPUDirect RDMA, and no other facts of the node.
 
 use std::fmt::Display;
 
@@ -19,10 +19,10 @@ const DISTANCE: CheckId = CheckId("topo.pair");
 const WAY_IN: CheckId = CheckId("peermem.loaded");
 const CLASS: CheckId = CheckId("gpu.class");
 
-/// The most GPUs and the most network devices that are looked at, far more than a machine has.
+/// The most GPUs and the most network devices that are examined, far more than a machine has.
 const MOST: usize = 128;
 
-/// Judges the matrix of a node. Everything that it does not show is unknown.
+/// Judges the matrix of a node. All other facts are unknown.
 pub fn of_matrix(context: &Context<'_>, selection: &Selection, matrix: &TopoMatrix) -> Diagnosis {
     let is_gpu = |name: &str| name.starts_with("GPU");
     let called = |name: &str| {
@@ -52,7 +52,7 @@ pub fn of_matrix(context: &Context<'_>, selection: &Selection, matrix: &TopoMatr
     diagnose_instead(context, selection, found)
 }
 
-/// Judges a topology of NCCL's. Everything that it does not show is unknown.
+/// Judges NCCL's topology of a node. All other facts are unknown.
 pub fn of_nccl(context: &Context<'_>, selection: &Selection, topology: &NcclTopology) -> Diagnosis {
     let mut devices = Devices::default();
     for cpu in &topology.cpus {
@@ -85,7 +85,7 @@ pub fn of_nccl(context: &Context<'_>, selection: &Selection, topology: &NcclTopo
         };
         found.push((DISTANCE, nearest(&name, classes.collect(), judge)));
         if node.gdr == Some(false) {
-            let why = "NCCL found no way for the network into its memory (gdr=\"0\" of the GPU)";
+            let why = "NCCL found that the network cannot access its memory (gdr=\"0\" of the GPU)";
             let finding = Finding::fail(why).about(Subject::Named(name)).fix(load());
             found.push((WAY_IN, finding));
         }
@@ -117,7 +117,7 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// What the distances of a GPU come to.
+/// The finding about the distances of a GPU.
 fn nearest<C: Copy + Ord + Display>(
     gpu: &str,
     classes: Vec<(String, C)>,
@@ -125,7 +125,7 @@ fn nearest<C: Copy + Ord + Display>(
 ) -> Finding {
     let subject = Subject::Named(gpu.to_owned());
     let Some(least) = classes.iter().map(|(_, class)| *class).min() else {
-        return Finding::new(Verdict::Skip, "no RDMA NIC is shown beside it").about(subject);
+        return Finding::new(Verdict::Skip, "the output has no RDMA NIC").about(subject);
     };
     let names: Vec<&str> = (classes.iter())
         .filter(|(_, class)| *class == least)
@@ -136,11 +136,14 @@ fn nearest<C: Copy + Ord + Display>(
     let summary = match verdict {
         Verdict::Pass => format!("{names} at {least}"),
         Verdict::Warn => format!(
-            "its nearest NIC is {names} at {least}; NCCL does not use GPUDirect RDMA there by \
-             default"
+            "its nearest NIC is {names} at {least}; NCCL does not use GPUDirect RDMA at this \
+             distance by default"
         ),
         _ => {
-            format!("its nearest NIC is {names} at {least}: going through the host is often faster")
+            format!(
+                "its nearest NIC is {names} at {least}: staging through host memory is often \
+                     faster"
+            )
         }
     };
     let all: Vec<String> = (classes.iter())
@@ -151,15 +154,16 @@ fn nearest<C: Copy + Ord + Display>(
         .evidence("classes", all.join(", "));
     if verdict.is_bad() {
         finding.fix(Fix::manual(
-            "Put a NIC nearer to the GPU",
-            "put a NIC, or the GPU, into a slot below the same switch or at least the same root",
+            "Move a NIC nearer to the GPU",
+            "move the NIC or the GPU to a slot below the same switch, or at least the same root \
+             port",
         ))
     } else {
         finding
     }
 }
 
-/// Whether NCCL goes straight from the network devices into GPU memory: `gdr` of each.
+/// Whether NCCL uses GPUDirect RDMA with each network device: its attribute `gdr`.
 fn ways_in(nets: &[(Option<Bdf>, &Net)]) -> Vec<Finding> {
     let named = |wanted: bool| -> Vec<&str> {
         (nets.iter())
@@ -170,13 +174,13 @@ fn ways_in(nets: &[(Option<Bdf>, &Net)]) -> Vec<Finding> {
     let (yes, no) = (named(true), named(false));
     let mut findings = Vec::new();
     if !yes.is_empty() {
-        let summary = format!("NCCL goes straight into GPU memory from {}", yes.join(", "));
+        let summary = format!("NCCL uses GPUDirect RDMA with {}", yes.join(", "));
         findings.push(Finding::pass(summary).evidence("gdr", "1"));
     }
     if no.is_empty() {
         return findings;
     }
-    let summary = format!("NCCL goes through the host's memory from {}", no.join(", "));
+    let summary = format!("NCCL stages through host memory with {}", no.join(", "));
     let finding = if yes.is_empty() {
         Finding::fail(format!("{summary}: GPUDirect RDMA is off"))
     } else {
@@ -188,7 +192,7 @@ fn ways_in(nets: &[(Option<Bdf>, &Net)]) -> Vec<Finding> {
 
 fn before_kepler(name: &str, sm: Option<u32>) -> Finding {
     let subject = Subject::Named(name.to_owned());
-    Finding::fail("it is older than Kepler, with which GPUDirect RDMA began")
+    Finding::fail("it is older than Kepler, the first generation with GPUDirect RDMA")
         .about(subject)
         .evidence("sm", sm.map_or_else(String::new, |sm| sm.to_string()))
 }

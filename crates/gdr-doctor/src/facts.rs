@@ -1,82 +1,13 @@
 //! Facts about a node that several checks need.
 
-use gdr_node::{Absence, Datum, DatumExt, Source};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, GpuFacts, Probe, RdmaFacts, Source, virtual_path};
 
-use crate::probes::{CudaProbe, VerbsProbe};
+use crate::version::{NvidiaDriver, Version};
 
-/// The version of a kernel or a driver: as many numbers as it begins with.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub Vec<u32>);
-
-impl Version {
-    /// The first version number in a text: `580.159.04` of "NVRM version: … 580.159.04 Release".
-    pub fn find(text: &str) -> Option<Self> {
-        text.split(|c: char| c.is_whitespace() || c == '-' || c == '~' || c == '+')
-            .find_map(|word| {
-                let numbers: Option<Vec<u32>> =
-                    word.split('.').map(|part| part.parse().ok()).collect();
-                numbers.filter(|numbers| numbers.len() > 1).map(Self)
-            })
-    }
-
-    /// Whether it is this version or a later one.
-    pub fn is_at_least(&self, numbers: &[u32]) -> bool {
-        self.0.as_slice() >= numbers
-    }
-}
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let numbers: Vec<String> = self.0.iter().map(u32::to_string).collect();
-        f.write_str(&numbers.join("."))
-    }
-}
-
-/// Which of NVIDIA's kernel modules is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
-    /// The open one, which exports dma-buf.
-    Open,
-    /// The proprietary one, which does not.
-    Proprietary,
-}
-
-impl std::fmt::Display for Flavour {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Open => "open",
-            Self::Proprietary => "proprietary",
-        })
-    }
-}
-
-/// NVIDIA's kernel driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NvidiaDriver {
-    /// Its version.
-    pub version: Version,
-    /// Which one.
-    pub flavour: Flavour,
-}
-
-impl std::fmt::Display for NvidiaDriver {
-    /// Its version as NVIDIA writes it, with two digits in the third place: `580.95.05`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (place, number) in self.version.0.iter().enumerate() {
-            match place {
-                0 => write!(f, "{number}")?,
-                2 => write!(f, ".{number:02}")?,
-                _ => write!(f, ".{number}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What the machine is, seen from inside.
+/// Bare metal or a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// No hypervisor is to be seen.
+    /// No sign of a hypervisor.
     Bare,
     /// A guest of a hypervisor.
     Virtual,
@@ -85,7 +16,7 @@ pub enum Machine {
 /// Whether this is a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// Not to be seen from here.
+    /// No sign of a container.
     No,
     /// It is one.
     Yes,
@@ -98,18 +29,29 @@ pub struct Facts {
     pub kernel: Datum<Version>,
     /// NVIDIA's kernel driver.
     pub nvidia: Datum<NvidiaDriver>,
-    /// A guest, or not.
+    /// Whether it is a guest.
     pub machine: Datum<Machine>,
-    /// A container, or not.
+    /// Whether it is a container.
     pub container: Datum<Container>,
     /// The kernel's command line, by argument.
     pub arguments: Datum<Vec<String>>,
-    /// The modules of `/proc/modules`: name, and who uses it.
+    /// The loaded modules (`/proc/modules`).
     pub modules: Datum<Vec<Module>>,
-    /// What the CUDA driver answered.
-    pub cuda: Datum<CudaProbe>,
-    /// What libibverbs answered.
-    pub verbs: Datum<VerbsProbe>,
+    /// The answer of the CUDA driver.
+    pub cuda: Datum<Probe<GpuFacts>>,
+    /// The answer of NVIDIA's management library (NVML).
+    pub nvml: Datum<Probe<GpuFacts>>,
+    /// The answer of libibverbs.
+    pub verbs: Datum<Probe<RdmaFacts>>,
+}
+
+/// A library of NVIDIA's driver that reports facts about GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// The CUDA driver, libcuda.
+    Cuda,
+    /// The management library, libnvidia-ml.
+    Nvml,
 }
 
 /// A line of `/proc/modules`.
@@ -122,13 +64,13 @@ pub struct Module {
 }
 
 impl Facts {
-    /// Reads them.
+    /// Reads the facts.
     pub fn read(source: &dyn Source) -> Self {
         Self {
             kernel: source
                 .text("/proc/sys/kernel/osrelease")
                 .and_then(|text| Version::find(&text).ok_or(Absence::Missing)),
-            nvidia: nvidia(source),
+            nvidia: NvidiaDriver::read(source),
             machine: source.text("/proc/cpuinfo").map(|text| {
                 let guest = text.lines().any(|line| {
                     line.starts_with("flags") && line.split_whitespace().any(|f| f == "hypervisor")
@@ -144,9 +86,29 @@ impl Facts {
                 .text("/proc/cmdline")
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             modules: source.text("/proc/modules").map(|text| modules(&text)),
-            cuda: CudaProbe::read(source),
-            verbs: VerbsProbe::read(source),
+            cuda: Probe::read(source, virtual_path::CUDA_DEVICES),
+            nvml: Probe::read(source, virtual_path::NVML_DEVICES),
+            verbs: Probe::read(source, virtual_path::VERBS_DEVICES),
         }
+    }
+
+    /// The facts of CUDA about the GPU at an address; `None` if CUDA does not list it.
+    pub fn gpu(&self, bdf: Bdf) -> Option<&GpuFacts> {
+        self.cuda.as_ref().ok()?.gpu(bdf)
+    }
+
+    /// One fact about a GPU that CUDA lists: from CUDA or else from NVML, and which of them.
+    /// [`Absence::Missing`] if neither reports it.
+    pub fn of_gpu<T>(
+        &self,
+        bdf: Bdf,
+        fact: impl Fn(&GpuFacts) -> Option<T>,
+    ) -> Datum<(T, Library)> {
+        let by_cuda = self.cuda.by_ref()?.gpu(bdf).ok_or(Absence::Missing)?;
+        let nvml = || self.nvml.as_ref().ok()?.gpu(bdf).and_then(&fact);
+        let by_nvml = || nvml().map(|value| (value, Library::Nvml));
+        let found = fact(by_cuda).map(|value| (value, Library::Cuda));
+        found.or_else(by_nvml).ok_or(Absence::Missing)
     }
 
     /// A module of `/proc/modules`.
@@ -158,8 +120,8 @@ impl Facts {
         })
     }
 
-    /// What an argument of the kernel's command line says: `on` of `intel_iommu=on`. Of one that
-    /// stands there several times, the last.
+    /// The value of a kernel argument: `on` for `intel_iommu=on`. If the argument is repeated, the
+    /// last value.
     pub fn argument(&self, name: &str) -> Datum<&str> {
         self.arguments.by_ref().and_then(|all| {
             all.iter()
@@ -172,20 +134,6 @@ impl Facts {
                 .ok_or(Absence::Missing)
         })
     }
-}
-
-fn nvidia(source: &dyn Source) -> Datum<NvidiaDriver> {
-    source.text("/proc/driver/nvidia/version").and_then(|text| {
-        let flavour = if text.contains("Open Kernel Module") {
-            Flavour::Open
-        } else {
-            Flavour::Proprietary
-        };
-        let first = text.lines().next().unwrap_or_default();
-        Version::find(first)
-            .map(|version| NvidiaDriver { version, flavour })
-            .ok_or(Absence::Missing)
-    })
 }
 
 fn container(source: &dyn Source) -> Datum<Container> {
@@ -223,26 +171,9 @@ fn modules(text: &str) -> Vec<Module> {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::MemorySource;
+    use gdr_node::{MemorySource, example};
 
     use super::*;
-
-    #[test]
-    fn the_driver_and_its_flavour_are_distinguished() {
-        let of = |text: &str| {
-            let node = MemorySource::new().file("/proc/driver/nvidia/version", text);
-            Facts::read(&node).nvidia.unwrap()
-        };
-        let open = of(
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  \
-                       Release Build  (dvs-builder@x)  Tue\nGCC version:  gcc 12.2.0\n",
-        );
-        assert_eq!(open.flavour, Flavour::Open);
-        assert_eq!(open.to_string(), "580.95.05");
-        let closed = of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu\n");
-        assert_eq!(closed.flavour, Flavour::Proprietary);
-        assert!(closed.version.is_at_least(&[535]) && !closed.version.is_at_least(&[535, 130]));
-    }
 
     #[test]
     fn users_of_a_module_are_listed() {
@@ -257,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_argument_of_a_name_counts() {
+    fn the_last_of_repeated_arguments_counts() {
         let node = MemorySource::new().file("/proc/cmdline", "quiet iommu=on iommu=pt\n");
         let facts = Facts::read(&node);
         assert_eq!(facts.argument("iommu"), Ok("pt"));
@@ -266,7 +197,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_of_a_node_that_was_not_read() {
+    fn nvml_reports_what_cuda_does_not() {
+        let gpu = example::GPUS[2];
+        let of_nvml = format!(r#"{{"devices":[{{"pci":"0000{gpu}","compute_mode":3}}]}}"#);
+        let node = example::healthy().file(virtual_path::NVML_DEVICES, of_nvml);
+        let facts = Facts::read(&node);
+        let mode = |gpu: &str| facts.of_gpu(gpu.parse().unwrap(), |it| it.compute_mode);
+        assert_eq!(mode(gpu), Ok((3, Library::Nvml)));
+        assert_eq!(mode(example::GPUS[0]), Err(Absence::Missing));
+        let cuda = format!(r#"{{"devices":[{{"pci":"{gpu}","compute_mode":0}}]}}"#);
+        let facts = Facts::read(&node.file(virtual_path::CUDA_DEVICES, cuda));
+        let mode = facts.of_gpu(gpu.parse().unwrap(), |it| it.compute_mode);
+        assert_eq!(mode, Ok((0, Library::Cuda)));
+    }
+
+    #[test]
+    fn facts_of_an_unread_node_are_not_collected() {
         let facts = Facts::read(&MemorySource::partial());
         assert_eq!(facts.machine, Err(Absence::NotCollected));
         assert_eq!(facts.module("ib_core"), Err(Absence::NotCollected));

@@ -1,4 +1,4 @@
-//! What a check found.
+//! The findings of checks.
 
 use std::fmt;
 
@@ -9,31 +9,31 @@ use crate::check::CheckId;
 use crate::context::{Nic, Pair};
 use crate::fix::Fix;
 
-/// What a check makes of what it saw. The order is that of concern.
+/// The verdict of a check. The order is that of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Does not apply here.
+    /// The check does not apply.
     Skip,
-    /// Fine.
+    /// Nothing is wrong.
     Pass,
-    /// Worth knowing; nothing is wrong.
+    /// Nothing is wrong; the fact may matter.
     Info,
-    /// Cannot be decided from what is known: no permission, not collected.
+    /// It cannot be decided: no permission, or not collected.
     Unknown,
-    /// Works, but slowly, sometimes or not for all.
+    /// It works, but slowly, sometimes or not for all.
     Warn,
-    /// Does not work.
+    /// It does not work.
     Fail,
 }
 
 impl Verdict {
-    /// Whether something is to be done about it.
+    /// Whether it is a problem to fix.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Warn | Self::Fail)
     }
 
-    /// As in JSON.
+    /// Its name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Skip => "skip",
@@ -52,7 +52,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Subject {
@@ -62,7 +62,7 @@ pub enum Subject {
     Gpu { name: String, bdf: Bdf },
     /// An RDMA device, or a NIC that should be one.
     Nic {
-        /// `mlx5_0`, or its address where it has no name.
+        /// `mlx5_0`, or its address if it has no name.
         name: String,
         bdf: Bdf,
     },
@@ -72,7 +72,7 @@ pub enum Subject {
         /// The port's number, from 1.
         port: u32,
     },
-    /// A GPU and a NIC, and what lies between.
+    /// A GPU, a NIC and the path between them.
     Pair {
         gpu: String,
         gpu_bdf: Bdf,
@@ -86,7 +86,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The subject that a GPU is.
+    /// The subject for a GPU.
     pub fn gpu(gpu: &GpuDevice) -> Self {
         Self::Gpu {
             name: gpu.index.to_string(),
@@ -94,7 +94,7 @@ impl Subject {
         }
     }
 
-    /// The subject that a NIC is.
+    /// The subject for a NIC.
     pub fn nic(nic: &Nic<'_>) -> Self {
         Self::Nic {
             name: nic.name.clone(),
@@ -102,7 +102,7 @@ impl Subject {
         }
     }
 
-    /// The subject that a GPU and a NIC are.
+    /// The subject for a pair.
     pub fn pair(pair: &Pair<'_>) -> Self {
         Self::Pair {
             gpu: pair.gpu.index.to_string(),
@@ -112,8 +112,8 @@ impl Subject {
         }
     }
 
-    /// Whether what is wrong with one may be what is wrong with the other: the same thing, a part
-    /// of it, or the whole node.
+    /// Whether a fault of one may explain a fault of the other: they are equal, share a part, or
+    /// one is the whole node.
     pub fn touches(&self, other: &Self) -> bool {
         if matches!(self, Self::Node) || matches!(other, Self::Node) || self == other {
             return true;
@@ -122,7 +122,7 @@ impl Subject {
         mine.iter().any(|part| theirs.contains(part))
     }
 
-    /// What it is made of, by address or name.
+    /// The addresses and names of its parts.
     fn parts(&self) -> Vec<String> {
         match self {
             Self::Node => Vec::new(),
@@ -139,7 +139,7 @@ impl Subject {
         }
     }
 
-    /// What kind of thing it is, as in JSON.
+    /// Its kind in JSON.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -187,37 +187,37 @@ impl Serialize for Subject {
     }
 }
 
-/// What a finding rests on: one thing that was read, and what stood there.
+/// Evidence of a finding: one thing that was read, and its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// A file, a register, an attribute.
     pub source: String,
-    /// What stood there, or why nothing did.
+    /// Its value, or the reason of its absence.
     pub value: String,
 }
 
-/// What a check found about one subject.
+/// A finding of a check about one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it makes of it.
+    /// Its verdict.
     pub verdict: Verdict,
-    /// What it is about.
+    /// Its subject.
     pub subject: Subject,
-    /// One sentence: what is so, and what follows from it.
+    /// One sentence: the fact and its consequence.
     pub summary: String,
-    /// What it rests on.
+    /// Its evidence.
     pub evidence: Vec<Evidence>,
-    /// Why it cannot be decided, of a finding that is unknown for want of something that was not read.
+    /// The absence of the fact that an unknown finding needs.
     pub absence: Option<Absence>,
-    /// What to do, the best first.
+    /// Fixes, the best first.
     pub fixes: Vec<Fix>,
-    /// Checks whose bad findings about the same subject explain this one, beyond those that the
-    /// check itself names.
+    /// Checks whose bad findings about the same subject explain this one, in addition to those of
+    /// the check.
     pub symptom_of: Vec<CheckId>,
 }
 
 impl Finding {
-    /// A finding about the node; [`about`](Self::about) names another subject.
+    /// A finding about the node; [`about`](Self::about) sets another subject.
     pub fn new(verdict: Verdict, summary: impl Into<String>) -> Self {
         Self {
             verdict,
@@ -235,12 +235,12 @@ impl Finding {
         Self::new(Verdict::Pass, summary)
     }
 
-    /// Worth knowing.
+    /// Nothing is wrong; the fact may matter.
     pub fn info(summary: impl Into<String>) -> Self {
         Self::new(Verdict::Info, summary)
     }
 
-    /// Works, but not as it should.
+    /// It works, but not as it should.
     pub fn warn(summary: impl Into<String>) -> Self {
         Self::new(Verdict::Warn, summary)
     }
@@ -250,17 +250,17 @@ impl Finding {
         Self::new(Verdict::Fail, summary)
     }
 
-    /// Does not apply, and why.
+    /// The check does not apply, for this reason.
     pub fn skip(why: impl Into<String>) -> Self {
         Self::new(Verdict::Skip, why)
     }
 
-    /// Cannot be judged: `what` is absent, for this reason.
+    /// It cannot be decided, since `what` is absent.
     pub fn unknown<T>(what: &str, absence: &Datum<T>) -> Self {
         let why = match absence {
             Err(Absence::Denied) => "needs root to read",
             Err(Absence::NotCollected) => "was not collected",
-            Err(Absence::Missing) => "is not there",
+            Err(Absence::Missing) => "does not exist",
             Err(Absence::Failed(_)) => "could not be read",
             Ok(_) => "is invalid",
         };
@@ -272,14 +272,14 @@ impl Finding {
         finding
     }
 
-    /// Says what it is about.
+    /// Sets the subject.
     #[must_use]
     pub fn about(mut self, subject: Subject) -> Self {
         self.subject = subject;
         self
     }
 
-    /// Adds what it rests on.
+    /// Adds evidence.
     #[must_use]
     pub fn evidence(mut self, source: impl fmt::Display, value: impl fmt::Display) -> Self {
         self.evidence.push(Evidence {
@@ -289,7 +289,7 @@ impl Finding {
         self
     }
 
-    /// Adds several things that it rests on.
+    /// Adds several pieces of evidence.
     #[must_use]
     pub fn evidence_all<A: fmt::Display, B: fmt::Display>(
         self,
@@ -300,7 +300,7 @@ impl Finding {
         })
     }
 
-    /// Adds what to do, where something is wrong.
+    /// Adds a fix if the verdict is bad.
     #[must_use]
     pub fn fix_if_bad(self, fix: Fix) -> Self {
         if self.verdict.is_bad() {
@@ -310,14 +310,14 @@ impl Finding {
         }
     }
 
-    /// Adds a way to mend it, after those that are better.
+    /// Adds a fix after the better ones.
     #[must_use]
     pub fn fix(mut self, fix: Fix) -> Self {
         self.fixes.push(fix);
         self
     }
 
-    /// Says that a bad finding of `check` about the same subject would explain this one.
+    /// Declares that a bad finding of `check` about the same subject explains this one.
     #[must_use]
     pub fn symptom_of(mut self, check: &'static str) -> Self {
         self.symptom_of.push(CheckId(check));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_touches_its_ends_and_its_nics_ports_but_no_others() {
+    fn a_pair_touches_its_devices_and_the_ports_of_its_nic_only() {
         let pair = Subject::Pair {
             gpu: "GPU0".into(),
             gpu_bdf: bdf("1:00.0"),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_for_not_knowing_is_said() {
+    fn the_summary_of_an_unknown_finding_has_the_reason() {
         let denied = Err::<u8, _>(Absence::Denied);
         let finding = Finding::unknown("the ACS control register", &denied);
         assert_eq!(

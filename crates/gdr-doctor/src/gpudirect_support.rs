@@ -1,24 +1,25 @@
-//! The two ways by which a NIC reaches GPU memory, dma-buf and a peer-memory module, and whether a
-//! node has what each of them needs.
+//! The two methods of access to GPU memory by a NIC, dma-buf and a peer-memory module, and whether
+//! a node supports them.
 
 use gdr_node::pci::{DeviceId, VendorId};
-use gdr_node::{Absence, Bdf, Datum, DatumExt, virtual_path};
+use gdr_node::{Absence, Bdf, Datum, DatumExt, DmaBufImport, Source, virtual_path};
 
 use crate::context::{Context, Nic, Pair};
-use crate::facts::Flavour;
+use crate::facts::Facts;
 use crate::finding::{Evidence, Finding};
+use crate::version::Flavour;
 
 /// The first driver whose open module exports dma-buf.
 pub(crate) const DMABUF_DRIVER: [u32; 1] = [515];
 /// The first kernel whose RDMA stack imports dma-buf (`ib_umem_dmabuf_get`).
 pub(crate) const DMABUF_KERNEL: [u32; 2] = [5, 12];
 
-/// Whether something is there, in words, and what that rests on.
+/// Whether something is supported, a clause about it, and the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Support {
-    /// Whether it is.
+    /// Whether it is supported.
     pub(crate) is: Datum<bool>,
-    /// A clause about it.
+    /// A clause that says why.
     pub(crate) why: String,
     evidence: Vec<Evidence>,
 }
@@ -40,36 +41,39 @@ impl Support {
         self
     }
 
-    /// Whether it is known not to be there.
+    /// Whether it is known to be unsupported.
     pub(crate) fn no(&self) -> bool {
         self.is == Ok(false)
     }
 
-    /// Puts what it rests on into a finding.
+    /// Adds the evidence to a finding.
     pub(crate) fn onto(&self, mut finding: Finding) -> Finding {
         finding.evidence.extend(self.evidence.iter().cloned());
         finding
     }
 }
 
-/// Whether a GPU exports its memory as dma-buf: as the CUDA driver says, otherwise by the rule
-/// that the open module does from 515 on, on a kernel that has what it takes.
+/// Whether a GPU exports its memory as dma-buf: by the CUDA driver's report, else by the
+/// versions of the driver and the kernel.
 pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     let facts = context.facts();
-    let asked = (facts.cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(gpu))
-        .and_then(|device| device.dma_buf_supported);
-    if let Some(is) = asked {
+    if let Some(is) = facts.gpu(gpu).and_then(|facts| facts.dma_buf_supported) {
         let why = if is {
-            "the CUDA driver says that it exports dma-buf"
+            "the CUDA driver reports support for dma-buf"
         } else {
-            "the CUDA driver says that it exports no dma-buf"
+            "the CUDA driver reports no support for dma-buf"
         };
         return Support::new(Ok(is), why).evidence(
             "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED",
             u8::from(is).to_string(),
         );
     }
+    dmabuf_by_version(context.source, facts)
+}
+
+/// Whether the driver and the kernel support dma-buf, by their versions: the open modules do from
+/// 515 on, on a kernel that supports it.
+pub(crate) fn dmabuf_by_version(source: &dyn Source, facts: &Facts) -> Support {
     let no = |why: String| Support::new(Ok(false), why);
     let driver = match &facts.nvidia {
         Ok(driver) => driver,
@@ -87,7 +91,7 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     };
     if driver.flavour == Flavour::Proprietary {
         return of_driver(no(
-            "the proprietary NVIDIA module exports no dma-buf".to_owned()
+            "the proprietary NVIDIA modules do not export dma-buf".to_owned()
         ));
     }
     if !driver.version.is_at_least(&DMABUF_DRIVER) {
@@ -109,7 +113,7 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
             "kernel {kernel} is older than 5.12, the first whose RDMA stack imports dma-buf"
         )));
     }
-    if let Ok(config) = context.text(virtual_path::KERNEL_CONFIG) {
+    if let Ok(config) = source.text(virtual_path::KERNEL_CONFIG) {
         let lacks = ["CONFIG_DMA_SHARED_BUFFER", "CONFIG_PCI_P2PDMA"]
             .into_iter()
             .find(|name| !config.lines().any(|line| line == format!("{name}=y")));
@@ -120,31 +124,31 @@ pub(crate) fn dmabuf_of_gpu(context: &Context<'_>, gpu: Bdf) -> Support {
     }
     of_kernel(of_driver(Support::new(
         Ok(true),
-        "the open module of this version exports dma-buf on this kernel",
+        format!("the open modules {driver} export dma-buf on kernel {kernel}"),
     )))
 }
 
-/// Whether a NIC's driver imports dma-buf: as it says itself. Otherwise only that it cannot is to
-/// be known.
+/// Whether a NIC's driver imports dma-buf, by a trial with libibverbs. Without a trial, an old
+/// kernel shows that it does not.
 pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Support {
     let facts = context.facts();
     let asked = (facts.verbs.as_ref().ok())
         .and_then(|verbs| verbs.device(&nic.name))
-        .and_then(|device| device.dma_buf.as_deref());
+        .and_then(|device| device.dma_buf.as_ref());
     let source = "ibv_reg_dmabuf_mr with a bad descriptor";
     match asked {
-        Some("supported") => {
+        Some(DmaBufImport::Supported) => {
             return Support::new(Ok(true), "its driver imports dma-buf")
                 .evidence(source, "supported");
         }
-        Some("unsupported") => {
+        Some(DmaBufImport::Unsupported) => {
             return Support::new(Ok(false), "its driver does not import dma-buf")
                 .evidence(source, "unsupported");
         }
         _ => {}
     }
     let old = (facts.kernel.as_ref().ok()).filter(|kernel| !kernel.is_at_least(&DMABUF_KERNEL));
-    // MLNX_OFED brings a newer RDMA stack into older kernels.
+    // MLNX_OFED has a newer RDMA stack for older kernels.
     let ofed = facts.module("mlx_compat").is_ok();
     if let (Some(kernel), false) = (old, ofed) {
         return Support::new(
@@ -160,12 +164,12 @@ pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Support {
         "whether its driver imports dma-buf",
     );
     match asked {
-        Some(why) => answer.evidence(source, why),
-        None => answer,
+        Some(DmaBufImport::Unknown(why)) => answer.evidence(source, why),
+        _ => answer,
     }
 }
 
-/// Whether a pair of GPU and NIC has what dma-buf needs.
+/// Whether a pair of GPU and NIC supports dma-buf.
 pub(crate) fn dmabuf_of_pair(context: &Context<'_>, pair: &Pair<'_>) -> Datum<bool> {
     let gpu = dmabuf_of_gpu(context, pair.gpu.bdf);
     let nic = dmabuf_of_nic(context, &pair.nic);
@@ -175,8 +179,8 @@ pub(crate) fn dmabuf_of_pair(context: &Context<'_>, pair: &Pair<'_>) -> Datum<bo
     gpu.is.and(nic.is)
 }
 
-/// Whether every pair that a job would use has what dma-buf needs. [`Absence::Missing`] where there
-/// is no pair.
+/// Whether every pair that a job would use supports dma-buf; [`Absence::Missing`] if there is no
+/// pair.
 pub(crate) fn dmabuf_everywhere(context: &Context<'_>) -> Datum<bool> {
     let mut everywhere = Err(Absence::Missing);
     for pair in context.nearest_pairs() {
@@ -192,10 +196,10 @@ pub(crate) fn dmabuf_everywhere(context: &Context<'_>) -> Datum<bool> {
     everywhere
 }
 
-/// The peer-memory modules, today's first.
+/// The peer-memory modules, the current one first.
 pub(crate) const PEER_MODULES: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
 
-/// The peer-memory module that is loaded; [`Absence::Missing`] where none is.
+/// The loaded peer-memory module; [`Absence::Missing`] if none is loaded.
 pub(crate) fn peer_module(context: &Context<'_>) -> Datum<&'static str> {
     let facts = context.facts();
     for name in PEER_MODULES {
@@ -213,7 +217,7 @@ pub(crate) fn peer_module(context: &Context<'_>) -> Datum<&'static str> {
 /// The DMA function of a ConnectX (rdma-core `kernel-boot/rdma_topo`).
 const DMA_FUNCTION: DeviceId = DeviceId(0x2100);
 
-/// The functions by which ConnectX-8 and later reach GPU memory beside their own.
+/// The separate functions by which ConnectX-8 and later access GPU memory.
 pub(crate) fn dma_functions(context: &Context<'_>) -> Vec<Bdf> {
     let tree = context.inventory.tree.as_ref().ok();
     tree.into_iter()
@@ -226,18 +230,16 @@ pub(crate) fn dma_functions(context: &Context<'_>) -> Vec<Bdf> {
         .collect()
 }
 
-/// The name of a GPU: of CUDA, of the driver, or of the tool that listed it.
+/// The name of a GPU by CUDA, the driver or the tool that listed it.
 pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
-    let asked = (context.facts().cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(gpu))
-        .and_then(|device| device.name.clone());
+    let asked = context.facts().gpu(gpu).and_then(|gpu| gpu.name.clone());
     let driver = || {
         let path = format!("/proc/driver/nvidia/gpus/{gpu}/information");
         let text = context.text(&path).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
         Some(line.trim().to_owned())
     };
-    // What a listing does not know it calls `Device 2bb5`.
+    // A listing names an unknown device `Device 2bb5`.
     let listed = || {
         let name = context.function(gpu)?.identity.name.clone()?;
         (!name.contains(" Device ")).then_some(name)
@@ -245,7 +247,7 @@ pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
     asked.or_else(driver).or_else(listed)
 }
 
-/// The model of a NIC: as a listing names it, else as its driver numbers it.
+/// The model of a NIC by a listing, else by its driver, else its IDs.
 pub(crate) fn nic_model(context: &Context<'_>, nic: &Nic<'_>) -> Option<String> {
     let identity = context.function(nic.bdf).map(|function| &function.identity);
     let listed = || {
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cuda_flavour_version_and_kernel_decide() {
+    fn without_cuda_the_flavour_the_version_and_the_kernel_decide() {
         assert_eq!(of_gpu(&unasked()).is, Ok(true));
         let version = "/proc/driver/nvidia/version";
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n";
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cuda_says_counts_more_than_the_rule() {
+    fn the_report_of_cuda_overrides_the_rule() {
         let says_no = example::healthy().file(
             virtual_path::CUDA_DEVICES,
             format!(
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_nic_that_cannot_is_enough_for_not_everywhere() {
+    fn one_nic_without_support_means_not_everywhere() {
         let everywhere = |node: &MemorySource| {
             let inventory = Inventory::read(node);
             dmabuf_everywhere(&Context::new(node, &inventory))

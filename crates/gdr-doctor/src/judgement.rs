@@ -1,20 +1,20 @@
-//! What a check finds about one subject, or why it finds nothing.
+//! The result of a check for one subject.
 
 use gdr_node::{Absence, Datum};
 
 use crate::finding::{Finding, Subject};
 
-/// What a check finds about one subject.
+/// The finding of a check about one subject, or the reason why there is none.
 pub(crate) type Judgement = Result<Finding, Unjudged>;
 
-/// Why a check has no judgement about a subject.
+/// The reason why a check has no finding about a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unjudged {
-    /// The subject is not one of those that the check is about.
+    /// The check is not about this subject.
     OutOfScope,
-    /// The check does not apply, and why.
+    /// The check does not apply, for this reason.
     Skip(String),
-    /// Something that decides is not known: what it is, and why.
+    /// A fact that the check needs is absent: its name, and the absence.
     Unknown(String, Absence),
 }
 
@@ -24,7 +24,7 @@ impl Unjudged {
         Self::Skip(why.into())
     }
 
-    /// The finding that says so, where there is one.
+    /// The finding with the reason; none if the subject is out of scope.
     pub(crate) fn finding(self, subject: Subject) -> Option<Finding> {
         let finding = match self {
             Self::OutOfScope => return None,
@@ -35,12 +35,12 @@ impl Unjudged {
     }
 }
 
-/// What a check needs to know before it can judge.
+/// Facts that a check needs.
 pub(crate) trait Known<T> {
-    /// The fact; where it is absent, `what` is unknown.
+    /// The fact; if it is absent, the finding is that `what` is unknown.
     fn known(self, what: impl Into<String>) -> Result<T, Unjudged>;
 
-    /// As [`known`](Self::known), but where the node has no such thing, the check does not apply.
+    /// As [`known`](Self::known), but the check does not apply if the fact is [`Absence::Missing`].
     fn known_or_skip(self, what: &str, skip: &str) -> Result<T, Unjudged>;
 }
 

@@ -32,12 +32,12 @@ pub mod fix;
 mod gpudirect_support;
 mod judgement;
 pub mod peermem;
-pub mod probes;
 mod process;
 pub mod report;
 mod root_cause;
 mod runner;
 mod timestamp;
+pub mod version;
 
 pub use about::{About, Capture, Model};
 pub use check::{Check, CheckId, Documentation, Group, Workload};

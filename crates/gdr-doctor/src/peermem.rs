@@ -1,28 +1,28 @@
-//! The peer-memory module of a node: what nv_peer_mem's service was to old nodes, for
-//! nvidia_peermem.
+//! The peer-memory module of a node: its state, and how to load it now and at boot.
 //!
 //! A peer-memory module lets `ibv_reg_mr` take a GPU address. It needs an RDMA stack with
-//! `ib_register_peer_memory_client`, which MLNX_OFED, DOCA and Ubuntu's kernels have and kernel.org's
-//! does not. Where it cannot work, dma-buf may.
+//! `ib_register_peer_memory_client`, which MLNX_OFED, DOCA and Ubuntu's kernels have and
+//! kernel.org's does not. If it cannot work, dma-buf may.
 
 use std::fmt;
 
 use gdr_node::{Absence, Datum, DatumExt, Source, virtual_path};
 use serde::{Serialize, Serializer};
 
-use crate::facts::{Facts, Flavour, Version};
+use crate::facts::Facts;
 use crate::fix::Action;
+use crate::gpudirect_support::dmabuf_by_version;
 
-/// The module of today, which comes with NVIDIA's driver.
+/// The current module, which is a part of NVIDIA's driver.
 pub const MODULE: &str = "nvidia_peermem";
 
-/// The module of old, of a package of its own.
+/// The former module, a separate package.
 pub const OLD_MODULE: &str = "nv_peer_mem";
 
 /// The drop-in that loads the module at boot.
 pub const DROP_IN: &str = "/etc/modules-load.d/nvidia-peermem.conf";
 
-/// The folders of drop-ins that name modules to load at boot, and the file of old.
+/// The directories of drop-ins that name modules to load at boot, and the former file.
 const BOOT_FOLDERS: [&str; 3] = [
     "/etc/modules-load.d",
     "/run/modules-load.d",
@@ -30,26 +30,26 @@ const BOOT_FOLDERS: [&str; 3] = [
 ];
 const BOOT_FILE: &str = "/etc/modules";
 
-/// What the RDMA stack needs for the module to work.
+/// The symbol of the RDMA stack that the module needs.
 const SYMBOL: &str = "ib_register_peer_memory_client";
 
-/// How things stand.
+/// The state of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// It is loaded and the RDMA stack knows it.
+    /// It is loaded and registered with the RDMA stack.
     Active,
-    /// It is loaded; whether the RDMA stack knows it cannot be decided.
+    /// It is loaded; it is not known whether it is registered.
     Loaded,
-    /// It is loaded, and the RDMA stack does not know it: it does nothing.
+    /// It is loaded, but not registered: it has no effect.
     Unregistered,
-    /// Both modules are loaded: one takes what is meant for the other.
+    /// Both modules are loaded and claim the same memory.
     Conflict,
     /// It is not loaded and can be.
     Loadable,
     /// It is not loaded and cannot work here.
     Impossible,
-    /// It is not loaded; whether it could be cannot be decided.
+    /// It is not loaded; it is not known whether it can be.
     Unknown,
 }
 
@@ -57,25 +57,25 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DmaBuf {
-    /// The driver and the kernel can; the NIC's driver decides.
+    /// The driver and the kernel support it; the NIC's driver decides.
     Ready,
-    /// The driver or the kernel cannot.
+    /// The driver or the kernel does not support it.
     No,
-    /// It cannot be decided.
+    /// It is not known.
     Unknown,
 }
 
 /// The peer-memory module of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PeerMemory {
-    /// How things stand.
+    /// The state of the module.
     pub standing: Standing,
     /// Why, in a sentence.
     pub because: String,
-    /// The modules that are loaded, of the two.
+    /// The loaded modules, of the two.
     pub loaded: Vec<String>,
-    /// The version of the one that is loaded. As JSON it has a name of its own: in every document
-    /// of gdr `version` is that of its layout.
+    /// The version of the loaded one. Its JSON name differs, because `version` in every JSON
+    /// document of gdr is that of the schema.
     #[serde(rename = "module_version")]
     pub version: Option<String>,
     /// NVIDIA's driver, with its flavour.
@@ -103,7 +103,7 @@ impl PeerMemory {
         let facts = Facts::read(source);
         let loaded = loaded(source, &facts);
         let (standing, because) = standing(source, &facts, &loaded);
-        let (dma_buf, dma_buf_because) = dma_buf(&facts);
+        let (dma_buf, dma_buf_because) = dma_buf(source, &facts);
         Self {
             standing,
             because,
@@ -119,14 +119,14 @@ impl PeerMemory {
         }
     }
 
-    /// What loads the module now.
+    /// The action that loads the module now.
     pub fn load() -> Action {
         Action::LoadModule {
             module: MODULE.to_owned(),
         }
     }
 
-    /// What has the module loaded at boot.
+    /// The action that loads the module at boot.
     pub fn enable() -> Action {
         Action::WriteFile {
             path: DROP_IN.to_owned(),
@@ -144,7 +144,7 @@ impl fmt::Display for Standing {
             Self::Conflict => "in conflict",
             Self::Loadable => "not loaded",
             Self::Impossible => "not loaded, and cannot work here",
-            Self::Unknown => "not loaded; whether it could be is not known",
+            Self::Unknown => "not loaded; it is not known whether it can be",
         })
     }
 }
@@ -174,13 +174,16 @@ fn standing(source: &dyn Source, facts: &Facts, loaded: &[String]) -> (Standing,
             Some(false) => (
                 Standing::Unregistered,
                 format!(
-                    "{module} is loaded and ib_core does not know it: it was built for another \
-                     RDMA stack than runs; rebuild it, or use dma-buf"
+                    "{module} is loaded, but not registered with ib_core: it was built for another \
+                     RDMA stack; rebuild it, or use dma-buf"
                 ),
             ),
             None => (
                 Standing::Loaded,
-                format!("{module} is loaded; whether ib_core knows it was not to be seen"),
+                format!(
+                    "{module} is loaded; it is not known whether it is registered with \
+                         ib_core"
+                ),
             ),
         },
         _ => (
@@ -193,7 +196,7 @@ fn standing(source: &dyn Source, facts: &Facts, loaded: &[String]) -> (Standing,
     }
 }
 
-/// Whether ib_core knows the module: it uses ib_core, and the folder of clients names it.
+/// Whether the module is registered with ib_core: it uses ib_core, or the list of clients has it.
 fn registered(source: &dyn Source, facts: &Facts, module: &str) -> Option<bool> {
     let clients = "/sys/kernel/mm/memory_peers";
     if (source.list(clients).ok())
@@ -205,7 +208,7 @@ fn registered(source: &dyn Source, facts: &Facts, module: &str) -> Option<bool> 
     Some(users.iter().any(|user| user == module))
 }
 
-/// Of a module that is not loaded: whether it could be.
+/// Whether a module that is not loaded can be loaded.
 fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
     match &facts.nvidia {
         Err(Absence::Missing) => {
@@ -222,7 +225,7 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
     if facts.module("ib_core") == Err(Absence::Missing) {
         return (
             Standing::Impossible,
-            "no RDMA stack is loaded: ib_core is not there; load the NIC's driver first".to_owned(),
+            "no RDMA stack is loaded: ib_core is missing; load the NIC's driver first".to_owned(),
         );
     }
     let symbols = source.text(virtual_path::SYMBOLS);
@@ -234,8 +237,8 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
             Some(false) => (
                 Standing::Impossible,
                 format!(
-                    "{MODULE} was not built for this kernel: install the driver's modules again \
-                     while the RDMA stack that runs is there"
+                    "{MODULE} was not built for this kernel: reinstall the driver's modules while \
+                     this RDMA stack is installed"
                 ),
             ),
             _ => (
@@ -246,14 +249,14 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
         Ok(false) => (
             Standing::Impossible,
             format!(
-                "the RDMA stack that runs has no {SYMBOL}: it is the kernel's own, without peer \
-                 memory; loading would end in `Invalid argument`. Use dma-buf, or install \
-                 MLNX_OFED or DOCA and then the driver's modules again"
+                "the loaded RDMA stack does not have {SYMBOL}: it is the kernel's own, without \
+                 peer memory; loading fails with `Invalid argument`. Use dma-buf, or install \
+                 MLNX_OFED or DOCA and then reinstall the driver's modules"
             ),
         ),
         _ => (
             Standing::Unknown,
-            "the kernel's symbols were not to be seen: they need root".to_owned(),
+            "the kernel's symbols are not readable: they need root".to_owned(),
         ),
     }
 }
@@ -300,39 +303,14 @@ fn at_boot(source: &dyn Source) -> Datum<String> {
     unknown.unwrap_or(Err(Absence::Missing))
 }
 
-/// Whether the GPU's side can do dma-buf: the open driver 515 or later, and kernel 5.12 or later.
-fn dma_buf(facts: &Facts) -> (DmaBuf, String) {
-    const DRIVER: &[u32] = &[515];
-    const KERNEL: &[u32] = &[5, 12];
-    let (driver, kernel): (_, &Version) = match (&facts.nvidia, &facts.kernel) {
-        (Err(Absence::Missing), _) => {
-            return (DmaBuf::No, "NVIDIA's driver is not loaded".to_owned());
-        }
-        (Ok(driver), Ok(kernel)) => (driver, kernel),
-        _ => {
-            return (
-                DmaBuf::Unknown,
-                "the driver or the kernel is not known".to_owned(),
-            );
-        }
-    };
-    if driver.flavour == Flavour::Proprietary {
-        return (
-            DmaBuf::No,
-            "the driver's flavour is proprietary, which exports no dma-buf; install the open one"
-                .to_owned(),
-        );
+/// Whether the driver and the kernel support dma-buf, and why.
+fn dma_buf(source: &dyn Source, facts: &Facts) -> (DmaBuf, String) {
+    let support = dmabuf_by_version(source, facts);
+    match support.is {
+        Ok(true) => (DmaBuf::Ready, support.why),
+        Ok(false) => (DmaBuf::No, support.why),
+        Err(absence) => (DmaBuf::Unknown, format!("{}: {absence}", support.why)),
     }
-    if !driver.version.is_at_least(DRIVER) {
-        return (DmaBuf::No, format!("driver {driver} is older than 515"));
-    }
-    if !kernel.is_at_least(KERNEL) {
-        return (DmaBuf::No, format!("kernel {kernel} is older than 5.12"));
-    }
-    (
-        DmaBuf::Ready,
-        format!("open driver {driver} and kernel {kernel}"),
-    )
 }
 
 #[cfg(test)]

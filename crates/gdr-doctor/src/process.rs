@@ -1,4 +1,4 @@
-//! The process that looked at the node: who it is and what it may do.
+//! The user and the capabilities of the collecting process.
 
 use gdr_node::{Absence, Datum, DatumExt, Source};
 
@@ -12,7 +12,7 @@ impl Capability {
     pub(crate) const SYS_RAWIO: Self = Self(17);
 }
 
-/// The process that looked at the node, by `/proc/self/status`.
+/// The collecting process, by `/proc/self/status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     user: Datum<u32>,
@@ -21,7 +21,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Reads it.
+    /// Reads the status.
     pub(crate) fn read(source: &dyn Source) -> Self {
         let status = source.text("/proc/self/status");
         let field = |name: &str| {
@@ -47,7 +47,7 @@ impl Process {
         }
     }
 
-    /// Whether it is root's.
+    /// Whether it runs as root.
     pub(crate) fn is_root(&self) -> Datum<bool> {
         self.user.by_ref().map(|user| *user == 0)
     }
@@ -57,8 +57,8 @@ impl Process {
         holds(&self.effective, capability)
     }
 
-    /// Whether it, or a process that it starts, could have a capability: a container is given this
-    /// set, of which only root's processes get all by themselves.
+    /// Whether it or a process that it starts could have a capability: the bounding set, which a
+    /// container is started with. Only processes of root get all of it.
     pub(crate) fn could_have(&self, capability: Capability) -> Datum<bool> {
         holds(&self.bounding, capability)
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_of_a_container_has_not_what_the_container_was_given() {
+    fn a_user_in_a_container_does_not_have_the_capabilities_of_the_container() {
         let node = MemorySource::new().file(
             "/proc/self/status",
             "Name:\tgdr\nUid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n\

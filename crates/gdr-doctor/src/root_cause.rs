@@ -1,10 +1,10 @@
-//! Puts symptoms under what causes them.
+//! Links symptoms to their causes.
 
 use crate::check::CheckId;
 use crate::diagnosis::Reported;
 
-/// Gives every bad finding its cause, where another bad finding explains it: the worst of those
-/// that the check or the finding names as causes and that are about the same thing.
+/// Sets the cause of every bad finding that another one explains: the worst bad finding with a
+/// related subject among those of the checks that the check or the finding names as causes.
 pub(crate) fn link(findings: &mut [Reported]) {
     for symptom in 0..findings.len() {
         if !findings[symptom].finding.verdict.is_bad() {
@@ -31,7 +31,7 @@ fn explains(findings: &[Reported], cause: usize, symptom: usize) -> bool {
         && cause.finding.subject.touches(&symptom.finding.subject)
 }
 
-/// Whether the chain of causes that begins at `from` comes by `to`.
+/// Whether the chain of causes from `from` contains `to`.
 fn leads(findings: &[Reported], from: usize, to: usize) -> bool {
     let mut at = Some(from);
     while let Some(index) = at {

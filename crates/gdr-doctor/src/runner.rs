@@ -1,4 +1,4 @@
-//! Runs a check: the loops over subjects, and what is said where nothing can be judged.
+//! Runs a check: the loops over subjects, and the findings about absent ones.
 
 use gdr_node::pci::Function;
 use gdr_node::{DatumExt, GpuDevice};
@@ -11,8 +11,8 @@ use crate::context::{Context, Nic, Pair};
 use crate::finding::{Finding, Subject};
 pub(crate) use crate::judgement::{Judgement, Known, Unjudged};
 
-/// What a check judges. A finding without a subject of its own is about the subject that was
-/// judged.
+/// The subjects of a check, and the function that judges one. A finding without a subject gets that
+/// of the call.
 #[derive(Clone, Copy)]
 pub(crate) enum Scope {
     /// The node as a whole.
@@ -23,18 +23,18 @@ pub(crate) enum Scope {
     Nic(fn(&Context<'_>, &Nic<'_>, &Function) -> Judgement),
     /// Each GPU and each RDMA NIC.
     Function(fn(&Context<'_>, &Function) -> Judgement),
-    /// Each port of an RDMA device that is one of these.
+    /// Each port of an RDMA device in this selection.
     Port(Which, fn(&Context<'_>, &Port<'_>) -> Judgement),
     /// The value of one file.
     Value(&'static SimpleValue),
-    /// Messages of the kernel's log.
+    /// Messages of the kernel log.
     Log(&'static Rule),
     /// Subjects that are judged together, such as ports of one board.
     Several(fn(&Context<'_>) -> Result<Vec<Finding>, Unjudged>),
 }
 
 impl Check {
-    /// What the check finds on a node; one finding at least.
+    /// The findings of the check on a node; at least one.
     pub fn run(&self, context: &Context<'_>) -> Vec<Finding> {
         let mut findings = match self.judge(context) {
             Ok(findings) => findings,
@@ -94,7 +94,7 @@ pub(crate) fn each<T>(
     findings.collect()
 }
 
-/// Where all findings are alike, leaves one of them, about the node.
+/// If all findings are equal, replaces them by one about the node.
 pub(crate) fn merge(findings: &mut Vec<Finding>, together: &str) {
     let mut two = findings.windows(2);
     let alike = |a: &Finding, b: &Finding| (a.verdict, &a.summary) == (b.verdict, &b.summary);
@@ -105,13 +105,13 @@ pub(crate) fn merge(findings: &mut Vec<Finding>, together: &str) {
     }
 }
 
-/// The list of PCI functions, where it is known.
+/// Refuses a judgement if the list of PCI functions is not known.
 fn every_function(context: &Context<'_>) -> Result<(), Unjudged> {
     let tree = context.inventory.tree.by_ref();
     tree.known("the list of PCI functions").map(|_| ())
 }
 
-/// Why nothing can be said of GPUs, where none is known.
+/// The reason why a check has no GPU to judge.
 pub(crate) fn no_gpu(context: &Context<'_>) -> Unjudged {
     let known = || {
         every_function(context)?;
@@ -120,7 +120,7 @@ pub(crate) fn no_gpu(context: &Context<'_>) -> Unjudged {
     known().map_or_else(|why| why, |()| Unjudged::skip("there is no NVIDIA GPU"))
 }
 
-/// Why nothing can be said of NICs, where none is known.
+/// The reason why a check has no NIC to judge.
 pub(crate) fn no_nic(context: &Context<'_>) -> Unjudged {
     let rdma = &context.inventory.rdma;
     let known = || {
@@ -131,7 +131,7 @@ pub(crate) fn no_nic(context: &Context<'_>) -> Unjudged {
         let every = context.every_nic();
         every.known("which PCI functions are RDMA NICs")
     };
-    let none = "there is no RDMA NIC that is a PCI function";
+    let none = "there is no RDMA NIC on the PCI bus";
     known().map_or_else(|why| why, |()| Unjudged::skip(none))
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn nics<'b, 'a>(
     Ok(nics)
 }
 
-/// GPUs first, then NICs, each with the subject that it is.
+/// Every GPU, then every NIC, each with its subject.
 pub(crate) fn functions<'a>(
     context: &Context<'a>,
 ) -> Result<Vec<(Subject, &'a Function)>, Unjudged> {
@@ -171,7 +171,7 @@ pub(crate) fn functions<'a>(
     let of_nics = (nics.iter().flatten()).map(|(nic, function)| (Subject::nic(nic), *function));
     let all: Vec<_> = of_gpus.chain(of_nics).collect();
     match (nics.err(), gpus.err()) {
-        // That NICs are not known weighs more than that there is no GPU.
+        // An unknown list of NICs is reported before a missing GPU.
         (Some(why), Some(_)) => Err(why),
         _ => Ok(all),
     }

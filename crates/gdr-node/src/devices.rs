@@ -88,7 +88,7 @@ impl Inventory {
         nics
     }
 
-    /// A device by its name, by `NIC3` as nvidia-smi counts NICs, or any function by its address.
+    /// A device by its name or by nvidia-smi's index (`NIC3`), or any function by its address.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use crate::rdma::{Netdev, RdmaDevice};
 use crate::source::{Absence, Datum, DatumExt, Source};
 use crate::topology::Topology;
 
-/// The index of a GPU as nvidia-smi and `CUDA_DEVICE_ORDER=PCI_BUS_ID` count: by PCI address.
+/// The index of a GPU by PCI address, as in nvidia-smi and with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuIndex(pub u32);
 
@@ -180,7 +180,7 @@ fn known<T>(first: Datum<T>, second: Datum<T>) -> Datum<T> {
     if first.is_unknown() { second } else { first }
 }
 
-/// A name as people sort it: what is a number compares as one.
+/// The sort key of a name: numbers in it compare as numbers.
 fn natural(name: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = name;

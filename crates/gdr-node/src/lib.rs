@@ -1,8 +1,8 @@
 //! The hardware of a node: its PCI tree, NUMA nodes, GPUs and RDMA devices, and the distances
 //! between them.
 //!
-//! This crate reads and computes. It never changes a node and gives no verdicts. It reads through
-//! one trait, [`Source`], which is implemented by the running machine ([`ThisNode`]), by a directory
+//! This crate reads and computes. It never changes a node and has no verdicts. It reads through one
+//! trait, [`Source`], which is implemented by the running machine ([`ThisNode`]), by a directory
 //! laid out like a node's root ([`LiveRoot`]), by an [`archive`] and by [`MemorySource`] for tests.
 //! Each fact is a [`Datum`]: a value, or the reason why the value is not known.
 //!
@@ -54,6 +54,7 @@ mod live;
 mod numa;
 mod nvlink;
 pub mod pci;
+mod probe;
 mod rdma;
 mod rdma_gid;
 pub mod render;
@@ -66,7 +67,8 @@ pub use inventory::{GpuDevice, GpuIndex, Inventory};
 pub use live::{LiveRoot, ThisNode};
 pub use numa::NumaLayout;
 pub use nvlink::NvLinks;
-pub use rdma::{Netdev, RdmaDevice, RdmaPort};
+pub use probe::{DmaBufImport, GpuFacts, NvLinkEnd, NvLinkKind, PortFacts, Probe, RdmaFacts};
+pub use rdma::{Netdev, PortState, RdmaDevice, RdmaPort};
 pub use rdma_gid::RdmaGid;
 pub use source::{
     Absence, Datum, DatumExt, Errno, MAX_ENTRIES, MAX_FILE, MemorySource, Overlay, Source,

@@ -92,7 +92,7 @@ impl NumaLayout {
     }
 }
 
-/// Reads a list of numbers and ranges: `0-2,5`. `None` for what is no such list.
+/// Reads a list of numbers and ranges, such as `0-2,5`; `None` if the text is not such a list.
 pub(crate) fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {

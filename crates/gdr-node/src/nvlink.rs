@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gdr_pci::Bdf;
-use serde::Deserialize;
 
+use crate::probe::{GpuFacts, NvLinkKind, Probe};
 use crate::source::{Source, virtual_path};
 
 /// A bonded set of NVLinks between two GPUs, direct or through NVSwitches.
@@ -18,66 +18,30 @@ pub struct NvLinks {
     pub count: u8,
 }
 
-#[derive(Deserialize)]
-struct Answer {
-    #[serde(default)]
-    devices: Vec<Device>,
-}
-
-#[derive(Deserialize)]
-struct Device {
-    pci: String,
-    #[serde(default)]
-    nvlinks: Vec<Remote>,
-}
-
-/// What is at the other end of an active link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Kind {
-    Gpu,
-    Switch,
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Deserialize)]
-struct Remote {
-    kind: Kind,
-    #[serde(default)]
-    pci: Option<String>,
-}
-
 /// The NVLinks of a node; empty if NVML did not report them.
 ///
 /// The number between two GPUs is that of their direct links. Two GPUs without direct links that
-/// both have links to switches get the lesser number of those, as nvidia-smi counts.
+/// both have links to switches get the lesser number of those, as in nvidia-smi.
 pub(crate) fn read(source: &dyn Source) -> Vec<NvLinks> {
-    let Ok(text) = source.text(virtual_path::NVML_DEVICES) else {
-        return Vec::new();
-    };
-    let Ok(answer) = serde_json::from_str::<Answer>(&text) else {
-        return Vec::new();
-    };
-    between(&answer)
+    Probe::read(source, virtual_path::NVML_DEVICES).map_or_else(|_| Vec::new(), |it| between(&it))
 }
 
 /// The most GPUs that are read; machines have fewer.
 const MOST: usize = 64;
 
-fn between(answer: &Answer) -> Vec<NvLinks> {
-    let gpus: BTreeMap<Bdf, &Device> = (answer.devices.iter())
+fn between(answer: &Probe<GpuFacts>) -> Vec<NvLinks> {
+    let gpus: BTreeMap<Bdf, &GpuFacts> = (answer.devices.iter())
         .filter_map(|device| Some((device.pci.parse().ok()?, device)))
         .take(MOST)
         .collect();
-    let to_switches = |device: &Device| {
+    let to_switches = |device: &GpuFacts| {
         (device.nvlinks.iter())
-            .filter(|link| link.kind == Kind::Switch)
+            .filter(|link| link.kind == NvLinkKind::Switch)
             .count()
     };
-    let straight = |device: &Device, to: Bdf| {
+    let straight = |device: &GpuFacts, to: Bdf| {
         (device.nvlinks.iter())
-            .filter(|link| link.kind == Kind::Gpu)
+            .filter(|link| link.kind == NvLinkKind::Gpu)
             .filter(|link| link.pci.as_ref().and_then(|pci| pci.parse().ok()) == Some(to))
             .count()
     };
@@ -118,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn straight_links_count_for_their_pair_alone() {
+    fn direct_links_count_for_their_pair_only() {
         let found = links(
             "{\"pci\":\"0000:01:00.0\",\"nvlinks\":[{\"kind\":\"gpu\",\"pci\":\"0000:02:00.0\"},\
              {\"kind\":\"gpu\",\"pci\":\"0000:02:00.0\"},{\"kind\":\"other\"}]},\

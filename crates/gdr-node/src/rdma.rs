@@ -1,16 +1,58 @@
 //! RDMA devices and network interfaces, and the PCI functions they are.
 
+use std::fmt;
+
 use gdr_pci::Bdf;
 
 use crate::source::{Absence, Datum, Source};
+
+/// The logical state of an RDMA device's port (IBTA, PortInfo:PortState; Linux `enum
+/// ib_port_state`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PortState {
+    /// The link does not work.
+    Down,
+    /// The link works; the subnet manager has not configured the port.
+    Init,
+    /// The subnet manager has configured the port and has not activated it.
+    Armed,
+    /// The port carries data.
+    Active,
+    /// Another state, by the kernel's name for it: `NOP`, `ACTIVE_DEFER`.
+    Other(String),
+}
+
+impl From<&str> for PortState {
+    fn from(name: &str) -> Self {
+        match name {
+            "DOWN" => Self::Down,
+            "INIT" => Self::Init,
+            "ARMED" => Self::Armed,
+            "ACTIVE" => Self::Active,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Down => "DOWN",
+            Self::Init => "INIT",
+            Self::Armed => "ARMED",
+            Self::Active => "ACTIVE",
+            Self::Other(name) => name,
+        })
+    }
+}
 
 /// One port of an RDMA device, as `/sys/class/infiniband/<device>/ports/<number>` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaPort {
     /// Its number, from 1.
     pub number: u32,
-    /// Its state without the number before it: `ACTIVE`, `DOWN`, `INIT`.
-    pub state: Datum<String>,
+    /// Its logical state.
+    pub state: Datum<PortState>,
     /// Its physical state without the number before it: `LinkUp`, `Polling`, `Disabled`.
     pub physical_state: Datum<String>,
     /// Its rate as the kernel words it: `400 Gb/sec (4X NDR)`.
@@ -24,7 +66,7 @@ pub struct RdmaPort {
 pub struct RdmaDevice {
     /// Its name: `mlx5_0`.
     pub name: String,
-    /// The PCI function it is; [`Absence::Missing`] for one made of software.
+    /// Its PCI function; [`Absence::Missing`] for a software device.
     pub function: Datum<Bdf>,
     /// The version of its firmware.
     pub firmware: Datum<String>,
@@ -79,8 +121,8 @@ impl RdmaDevice {
         })
     }
 
-    /// The interfaces that are the same hardware: on the same function, and where the function
-    /// has more than one port, on one of this device's.
+    /// The interfaces of the same hardware: on the same function and, if it has several ports, on a
+    /// port of this device.
     pub fn netdevs<'a>(&self, all: &'a [Netdev]) -> Vec<&'a Netdev> {
         let function = self.function.as_ref().ok();
         let same = |netdev: &&Netdev| {
@@ -94,6 +136,11 @@ impl RdmaDevice {
 }
 
 impl RdmaPort {
+    /// Whether it is known to carry data.
+    pub fn is_active(&self) -> bool {
+        self.state == Ok(PortState::Active)
+    }
+
     fn read(source: &impl Source, device: &str, number: u32) -> Self {
         let text = |name: &str| source.text(&format!("{device}/ports/{number}/{name}"));
         // `4: ACTIVE`
@@ -105,7 +152,7 @@ impl RdmaPort {
         };
         Self {
             number,
-            state: named("state"),
+            state: named("state").map(|name| PortState::from(name.as_str())),
             physical_state: named("phys_state"),
             rate: text("rate"),
             link_layer: text("link_layer"),
@@ -143,8 +190,8 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The PCI function that a class device is: the last address on the way to its `device`, which
-/// may itself be something below the function (an auxiliary or a virtio device).
+/// The PCI function of a class device: the last address in the path of its `device`, which may be
+/// below the function (an auxiliary or a virtio device).
 fn function_of(source: &impl Source, path: &str) -> Datum<Bdf> {
     source.link(&format!("{path}/device")).and_then(|_| {
         source.resolve(&format!("{path}/device")).and_then(|path| {
@@ -199,12 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn an_rdma_device_its_interface_and_its_function_find_each_other() {
+    fn an_rdma_device_has_its_interface_and_its_function() {
         let devices = RdmaDevice::read_all(&node()).unwrap();
         let netdevs = Netdev::read_all(&node()).unwrap();
         assert_eq!(devices[0].name, "mlx5_1");
         assert_eq!(devices[0].function, Ok("41:00.1".parse().unwrap()));
-        assert_eq!(devices[0].ports[0].state, Ok("ACTIVE".to_owned()));
+        assert_eq!(devices[0].ports[0].state, Ok(PortState::Active));
         let names: Vec<&str> = devices[0]
             .netdevs(&netdevs)
             .iter()
@@ -214,7 +261,15 @@ mod tests {
     }
 
     #[test]
-    fn devices_made_of_software_have_no_function() {
+    fn every_state_keeps_the_name_that_the_kernel_gives_it() {
+        for name in ["DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"] {
+            assert_eq!(PortState::from(name).to_string(), name);
+        }
+        assert_eq!(PortState::from("NOP"), PortState::Other("NOP".to_owned()));
+    }
+
+    #[test]
+    fn software_devices_have_no_function() {
         let devices = RdmaDevice::read_all(&node()).unwrap();
         assert_eq!(devices[1].function, Err(Absence::Missing));
         let netdevs = Netdev::read_all(&node()).unwrap();

@@ -11,20 +11,20 @@ pub struct RdmaGid {
     pub index: u32,
     /// The GID itself.
     pub address: Ipv6Addr,
-    /// Its type in the kernel's words: `RoCE v2`, or `IB/RoCE v1`.
+    /// Its type by the kernel's name: `RoCE v2`, or `IB/RoCE v1`.
     pub version: Option<String>,
-    /// The network interface that it belongs to.
+    /// The network interface of its address.
     pub netdev: Option<String>,
 }
 
 impl RdmaGid {
-    /// Reads the entries of a port that are in use, by index. If an entry or its type cannot be read,
-    /// neither can the table: the entry that is not seen may be the one that matters.
+    /// Reads the entries of a port that are in use, by index. Absent if an entry or its type is not
+    /// readable, since that entry may be the one that matters.
     pub fn read_all(source: &dyn Source, device: &str, port: u32) -> Datum<Vec<Self>> {
         let path = format!("/sys/class/infiniband/{device}/ports/{port}");
         let indices = source.list(&format!("{path}/gids"))?;
-        // Each entry has a file in every directory, so an index that only another one has was left
-        // out of a capture.
+        // Each entry has a file in every directory. If an index is in one directory only, the
+        // capture has left out the other file.
         let types = source.list(&format!("{path}/gid_attrs/types"));
         let types = types.ok().unwrap_or_default();
         if types.iter().any(|index| !indices.contains(index)) {
@@ -42,7 +42,7 @@ impl RdmaGid {
             let (Some(address), Ok(number)) = (entry, index.parse()) else {
                 continue;
             };
-            // The table of InfiniBand may hold a prefix without a GUID.
+            // The table of an InfiniBand port may have a prefix without a GUID.
             if address.is_unspecified() || address.segments()[4..] == [0; 4] {
                 continue;
             }
@@ -61,8 +61,8 @@ impl RdmaGid {
         Ok(gids)
     }
 
-    /// Whether packets to it can pass a router: an IPv4 address, or an IPv6 address of more than
-    /// the link.
+    /// Whether packets to it are routable: an IPv4 address, or an IPv6 address that is not
+    /// link-local.
     pub fn is_routable(&self) -> bool {
         self.is_ipv4() || !self.address.is_unicast_link_local()
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_which_an_entry_is_not_known_is_not_known() {
+    fn a_table_with_an_unknown_entry_is_unknown() {
         let read = |node: &crate::MemorySource| RdmaGid::read_all(node, "mlx5_0", 1);
         let node = example::healthy().denied(&format!("{PORT}/gid_attrs/types/3"));
         assert_eq!(read(&node), Err(Absence::Denied));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_name_is_no_index_is_no_entry() {
+    fn a_file_whose_name_is_not_an_index_is_ignored() {
         let node = example::healthy().file(&format!("{PORT}/gids/x"), "fe80::1\n");
         assert_eq!(RdmaGid::read_all(&node, "mlx5_0", 1).unwrap().len(), 4);
     }

@@ -176,7 +176,7 @@ fn the_ports_of_an_h100_node_say_their_state_and_rate() {
     let ndr = devices.iter().filter(|device| {
         device.ports.iter().any(|port| {
             port.rate == Ok("400 Gb/sec (4X NDR)".to_owned())
-                && port.state == Ok("ACTIVE".to_owned())
+                && port.is_active()
                 && port.physical_state == Ok("LinkUp".to_owned())
         })
     });

@@ -260,9 +260,10 @@ impl<'a> Rows<'a> {
         netdev: Option<&Netdev>,
     ) -> Nic {
         let function = self.inventory.function(bdf);
-        let state = port
-            .map(|port| &port.state)
-            .or_else(|| Some(&netdev?.state));
+        let state = match port {
+            Some(port) => port.state.as_ref().ok().map(ToString::to_string),
+            None => netdev.and_then(|netdev| known(&netdev.state)),
+        };
         let rate = port.and_then(|port| known(&port.rate));
         let device = bdf.to_string();
         let device = device
@@ -283,7 +284,7 @@ impl<'a> Rows<'a> {
             driver: function.and_then(|function| known(&function.driver)),
             firmware: rdma.and_then(|device| known(&device.firmware)),
             link_layer: port.and_then(|port| known(&port.link_layer)),
-            state: state.and_then(known),
+            state,
             rate_bits_per_second: rate.as_deref().and_then(bits_per_second),
             rate,
             mtu: netdev.and_then(|netdev| netdev.mtu.as_ref().ok().copied()),

@@ -1,13 +1,10 @@
 //! Facts about each GPU from NVIDIA's management library (NVML).
 
-use gdr_node::{Absence, Bdf, Datum};
+use gdr_node::{Absence, Bdf, Datum, GpuFacts, NvLinkEnd, NvLinkKind, Probe};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::nv_link::NvLink;
-use serde_json::{Value, json};
-
-use super::present;
 
 /// The most NVLinks that a GPU of any generation has.
 const LINKS: u32 = 36;
@@ -17,13 +14,13 @@ const IBM: u32 = 0x1014;
 
 pub(super) fn devices() -> Datum<Vec<u8>> {
     match ask() {
-        Ok(devices) => present(&json!({ "error": null, "devices": devices })),
+        Ok(devices) => Probe::of(devices).to_file(),
         Err(NvmlError::LibloadingError(_)) => Err(Absence::Missing),
-        Err(error) => present(&json!({ "error": error.to_string(), "devices": [] })),
+        Err(error) => Probe::<GpuFacts>::failed(error.to_string()).to_file(),
     }
 }
 
-fn ask() -> Result<Vec<Value>, NvmlError> {
+fn ask() -> Result<Vec<GpuFacts>, NvmlError> {
     let nvml = Nvml::init()?;
     let count = nvml.device_count()?;
     let mut gpus = Vec::new();
@@ -38,7 +35,7 @@ fn ask() -> Result<Vec<Value>, NvmlError> {
     Ok(gpus
         .iter()
         .map(|(at, device)| {
-            let links: Vec<Value> = (0..LINKS)
+            let links = (0..LINKS)
                 .map_while(|link| {
                     let link = device.link_wrapper_for(link);
                     // A number beyond the last link is an invalid argument.
@@ -46,14 +43,14 @@ fn ask() -> Result<Vec<Value>, NvmlError> {
                     Some((active, link))
                 })
                 .filter(|(active, _)| *active)
-                .map(|(_, link)| remote(&link, &known))
-                .collect();
-            json!({
-                "pci": at.to_string(),
-                "compute_mode": device.compute_mode().ok().map(mode),
-                "ecc_enabled": device.is_ecc_enabled().ok().map(|ecc| ecc.currently_enabled),
-                "nvlinks": links,
-            })
+                .map(|(_, link)| remote(&link, &known));
+            GpuFacts {
+                pci: at.to_string(),
+                compute_mode: device.compute_mode().ok().map(mode),
+                ecc_enabled: (device.is_ecc_enabled().ok()).map(|ecc| ecc.currently_enabled),
+                nvlinks: links.collect(),
+                ..GpuFacts::default()
+            }
         })
         .collect())
 }
@@ -70,17 +67,20 @@ fn mode(mode: ComputeMode) -> u32 {
 
 /// The other end of a link: one of the GPUs, or a switch. A switch that is not a PCI function of this
 /// machine (in a guest, or below another host) has no address.
-fn remote(link: &NvLink<'_, '_>, gpus: &[Bdf]) -> Value {
+fn remote(link: &NvLink<'_, '_>, gpus: &[Bdf]) -> NvLinkEnd {
     let pci = link.remote_pci_info().ok();
     let at = pci.as_ref().and_then(|pci| address(&pci.bus_id));
     let vendor = pci.map(|pci| pci.pci_device_id & 0xffff);
     let kind = match at {
-        Some(at) if gpus.contains(&at) => "gpu",
+        Some(at) if gpus.contains(&at) => NvLinkKind::Gpu,
         // POWER processors have their own links.
-        _ if vendor == Some(IBM) => "other",
-        _ => "switch",
+        _ if vendor == Some(IBM) => NvLinkKind::Other,
+        _ => NvLinkKind::Switch,
     };
-    json!({ "kind": kind, "pci": at.map(|at| at.to_string()) })
+    NvLinkEnd {
+        kind,
+        pci: at.map(|at| at.to_string()),
+    }
 }
 
 /// NVML writes the domain with eight digits.

@@ -1,49 +1,37 @@
 //! The RDMA devices that libibverbs lists, and whether each accepts dma-bufs.
 
-use gdr_doctor::probes::{self, ProbedPort, VerbsProbe};
-use gdr_node::{Absence, Datum};
+use gdr_node::{Absence, Datum, DmaBufImport, PortFacts, Probe, RdmaFacts};
 use gdr_rdma::{
     Device, DmaBufSupport, Error, LoadError, NoDevice, VerbsDevice, VerbsError, VerbsOptions,
 };
 
 pub(super) fn devices() -> Datum<Vec<u8>> {
     match Device::list_verbs(&VerbsOptions::new()) {
-        Ok(devices) => super::present(&VerbsProbe {
-            error: None,
-            devices: devices.iter().map(device).collect(),
-        }),
+        Ok(devices) => Probe::of(devices.iter().map(device).collect()).to_file(),
         Err(Error::Verbs(VerbsError::Load(
             LoadError::Library { .. } | LoadError::NoDevice(NoDevice::Empty),
         ))) => Err(Absence::Missing),
-        Err(error) => super::present(&VerbsProbe {
-            error: Some(error.to_string()),
-            devices: Vec::new(),
-        }),
+        Err(error) => Probe::<RdmaFacts>::failed(error.to_string()).to_file(),
     }
 }
 
-fn device(device: &VerbsDevice) -> probes::VerbsDevice {
+fn device(device: &VerbsDevice) -> RdmaFacts {
     let attributes = device.attributes.as_ref();
     let dma_buf = match attributes.map(|attributes| &attributes.dma_buf) {
-        Ok(DmaBufSupport::Supported) => "supported".to_owned(),
-        Ok(DmaBufSupport::Unsupported(_)) => "unsupported".to_owned(),
-        Ok(DmaBufSupport::Unknown(reason)) => reason.clone(),
-        Ok(other) => format!("{other:?}"),
-        Err(reason) => reason.clone(),
+        Ok(DmaBufSupport::Supported) => DmaBufImport::Supported,
+        Ok(DmaBufSupport::Unsupported(_)) => DmaBufImport::Unsupported,
+        Ok(DmaBufSupport::Unknown(reason)) | Err(reason) => DmaBufImport::Unknown(reason.clone()),
+        Ok(other) => DmaBufImport::Unknown(format!("{other:?}")),
     };
     let ports = attributes.map_or(&[][..], |attributes| &attributes.ports);
-    let ports = ports.iter().map(|port| ProbedPort {
+    let ports = ports.iter().map(|port| PortFacts {
         number: port.number.into(),
         active_mtu: port.active_mtu,
     });
-    probes::VerbsDevice {
+    RdmaFacts {
         name: device.name.clone(),
-        firmware: attributes
-            .ok()
-            .map(|attributes| attributes.firmware.clone()),
-        on_demand_paging: attributes
-            .ok()
-            .map(|attributes| attributes.on_demand_paging),
+        firmware: attributes.ok().map(|it| it.firmware.clone()),
+        on_demand_paging: attributes.ok().map(|it| it.on_demand_paging),
         dma_buf: Some(dma_buf),
         ports: Some(ports.collect()),
     }
@@ -73,27 +61,22 @@ mod tests {
         fake.add(spec("mlx5_1", GpuPath::Refuses(NOT_SUPPORTED)));
         fake.add(spec("mlx5_0", GpuPath::Works));
         let options = VerbsOptions::new().library(fake.verbs());
-        let listed: Vec<probes::VerbsDevice> = Device::list_verbs(&options)
-            .unwrap()
-            .iter()
-            .map(device)
-            .collect();
-        let answers: Vec<_> = listed
-            .iter()
-            .map(|device| (device.name.as_str(), device.dma_buf.as_deref()))
+        let listed = Device::list_verbs(&options).unwrap();
+        let port = PortFacts {
+            number: 1,
+            active_mtu: Some(4096),
+        };
+        assert_eq!(device(&listed[0]).ports, Some(vec![port]));
+        let answers: Vec<_> = (listed.iter().map(device))
+            .map(|device| (device.name, device.dma_buf))
             .collect();
         assert_eq!(
             answers,
             [
-                ("mlx5_0", Some("supported")),
-                ("mlx5_1", Some("unsupported"))
+                ("mlx5_0".to_owned(), Some(DmaBufImport::Supported)),
+                ("mlx5_1".to_owned(), Some(DmaBufImport::Unsupported))
             ]
         );
-        let port = ProbedPort {
-            number: 1,
-            active_mtu: Some(4096),
-        };
-        assert_eq!(listed[0].ports.as_deref(), Some(&[port][..]));
         fake.assert_clean();
     }
 }

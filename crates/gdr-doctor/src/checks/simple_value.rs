@@ -3,23 +3,23 @@
 use crate::check::Group;
 use crate::checks::prelude::*;
 
-/// A file, the value that it should have, and what follows from another one.
+/// A file, the value that it should have, and the findings.
 pub(crate) struct SimpleValue {
     path: &'static str,
-    /// What the value says, for findings that it is unknown.
+    /// The meaning of the value, for findings that it is unknown.
     what: &'static str,
-    /// Why the check does not apply where there is no such file.
+    /// The reason of the skip if there is no such file.
     missing: &'static str,
-    /// Whether a value is the wanted one.
+    /// Whether a value is the right one.
     good: fn(&str) -> bool,
     pass: &'static str,
     info: &'static str,
-    /// What to write into the file, and what that brings about.
+    /// The title of the fix, and the value that it writes.
     fix: Option<(&'static str, &'static str)>,
 }
 
 impl SimpleValue {
-    /// What the value of the file means.
+    /// The finding about the value of the file.
     pub(crate) fn judge(&self, context: &Context<'_>) -> Judgement {
         let path = self.path;
         let value = context.text(path).known_or_skip(self.what, self.missing)?;
@@ -36,11 +36,11 @@ impl SimpleValue {
 
 pub(in crate::checks) const NUMA_BALANCING: Check = Check {
     id: CheckId("cpu.numa_balancing"),
-    title: "the kernel does not move memory between NUMA nodes on its own",
-    why: "With automatic NUMA balancing the kernel takes pages away for a moment to see who uses \
-          them. Jobs that are bound to their node gain nothing and see jitter.",
+    title: "automatic NUMA balancing is off",
+    why: "With automatic NUMA balancing the kernel unmaps pages for a moment to find out which \
+          CPUs use them. Jobs that are bound to their node get jitter and no benefit.",
     inputs: "/proc/sys/kernel/numa_balancing.",
-    criteria: "pass: off, or a kernel without it. info: on. unknown: not collected.",
+    criteria: "pass: off, or the kernel does not have it. info: on. unknown: not collected.",
     sources: &["Linux Documentation/admin-guide/sysctl/kernel.rst: numa_balancing"],
     scope: Scope::Value(&SimpleValue {
         path: "/proc/sys/kernel/numa_balancing",
@@ -48,7 +48,7 @@ pub(in crate::checks) const NUMA_BALANCING: Check = Check {
         missing: "this kernel has no automatic NUMA balancing",
         good: |value| value == "0",
         pass: "automatic NUMA balancing is off",
-        info: "automatic NUMA balancing is on: bound jobs see jitter from it",
+        info: "automatic NUMA balancing is on: jobs that are bound to a node get jitter",
         fix: Some(("Turn it off", "0")),
     }),
     group: Group::Host,
@@ -57,20 +57,21 @@ pub(in crate::checks) const NUMA_BALANCING: Check = Check {
 
 pub(in crate::checks) const THP: Check = Check {
     id: CheckId("cpu.thp"),
-    title: "transparent huge pages are made on request only",
-    why: "With transparent huge pages always on, the kernel stops a process now and then to put \
-          pages together. Large buffers gain from them; latency sees the stops.",
+    title: "transparent huge pages are used on request only",
+    why: "If transparent huge pages are always on, the kernel sometimes stops a process to merge \
+          pages. Large buffers benefit; latency suffers.",
     inputs: "/sys/kernel/mm/transparent_hugepage/enabled.",
     criteria: "pass: madvise or never. info: always. unknown: not collected.",
     sources: &["Linux Documentation/admin-guide/mm/transhuge.rst"],
     scope: Scope::Value(&SimpleValue {
         path: "/sys/kernel/mm/transparent_hugepage/enabled",
-        what: "when transparent huge pages are made",
+        what: "the mode of transparent huge pages",
         missing: "this kernel has no transparent huge pages",
         good: |value| !value.contains("[always]"),
-        pass: "transparent huge pages are made on request only",
-        info: "transparent huge pages are always made: latency sees stops from it",
-        fix: Some(("Make them on request", "madvise")),
+        pass: "transparent huge pages are used on request only",
+        info: "transparent huge pages are always on: the kernel sometimes stops a process to merge \
+               pages",
+        fix: Some(("Use them on request only", "madvise")),
     }),
     group: Group::Host,
     ..Check::DEFAULT
@@ -78,8 +79,8 @@ pub(in crate::checks) const THP: Check = Check {
 
 pub(in crate::checks) const NVIDIA_FS: Check = Check {
     id: CheckId("nvidia_fs"),
-    title: "whether GPUDirect Storage is there",
-    why: "nvidia_fs lets storage reach GPU memory. RDMA does not need it.",
+    title: "it is known whether GPUDirect Storage is installed",
+    why: "nvidia_fs gives storage access to GPU memory. RDMA does not need it.",
     inputs: "/proc/driver/nvidia-fs/version.",
     criteria: "info: loaded. skip: not loaded. unknown: not collected.",
     sources: &["NVIDIA GPUDirect Storage overview"],
@@ -101,7 +102,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn the_wanted_value_passes_another_is_worth_knowing_and_a_missing_file_is_no_fault() {
+    fn the_right_value_passes_another_is_info_and_a_missing_file_is_skipped() {
         for (check, good, bad) in [
             (&NUMA_BALANCING, Some("0"), "1"),
             (

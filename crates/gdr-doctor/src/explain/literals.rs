@@ -10,7 +10,7 @@ const SURELY_NO_NUMBER: usize = 4;
 ///
 /// A longer literal is seldom rarer, and makes the table of the search too large for a cache.
 pub(super) const LONGEST: usize = 8;
-/// The most branches of an alternation that are told apart.
+/// The most branches of an alternation that are kept; an expression with more has no literals.
 const MOST: usize = 64;
 
 /// What a text must contain for an expression to match it, as a formula over literals.

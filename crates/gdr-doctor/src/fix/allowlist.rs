@@ -1,4 +1,4 @@
-//! What may be carried out, and what is left to people.
+//! The actions that may be applied.
 
 use thiserror::Error;
 
@@ -10,37 +10,37 @@ const REDIRECTING: u16 = 0x002c;
 /// Maximum Read Request Size: bits 14:12 of Device Control.
 const READ_REQUEST: u16 = 0x7000;
 
-/// Where drop-ins may be put: a folder, and what their names end with.
+/// The directories where drop-ins may be written, and the suffixes of their names.
 const DROP_INS: &[(&str, &str)] = &[
     ("/etc/modules-load.d/", ".conf"),
     ("/etc/security/limits.d/", ".conf"),
     ("/etc/systemd/system/", ".conf"),
 ];
 
-/// Why an action is not carried out.
+/// The reason why an action is not applied.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Only people can do it.
+    /// It has to be done by hand.
     #[error("it is left to people")]
     ByHand,
     /// The bits are not among those that are safe to change.
     #[error("bits {0:#06x} of {1} are not among those that are changed here")]
     Bits(u16, Register),
-    /// The file is not in a folder for drop-ins.
+    /// The file is not in a directory for drop-ins.
     #[error("{0} is no drop-in of a folder that is written here")]
     Place(String),
-    /// The name is none.
+    /// The name is not valid.
     #[error("`{0}` is no name of a {1}")]
     Name(String, &'static str),
 }
 
 impl Action {
-    /// Whether it may be carried out.
+    /// Checks that it may be applied.
     ///
     /// # Errors
     ///
-    /// Why it is left to people.
+    /// [`Refusal`] with the reason.
     pub fn permitted(&self) -> Result<(), Refusal> {
         match self {
             Self::WriteConfig { register, mask, .. } => {
@@ -85,7 +85,8 @@ fn drop_in(path: &str) -> Result<(), Refusal> {
     }
 }
 
-/// A name as the kernel has it: what comes from a capture must not become a path or an option.
+/// Whether a text is a valid name for the kernel. A text from a capture must not become a path or
+/// an option.
 fn name(text: &str, of: &'static str) -> Result<(), Refusal> {
     let fits = !text.is_empty()
         && text.len() < 64

@@ -1,4 +1,4 @@
-//! Carries out a plan.
+//! Applies the actions of a plan.
 
 use std::io;
 
@@ -11,32 +11,32 @@ use super::journal::{Change, Journal, JournalError};
 use super::system::System;
 use crate::fix::{Action, Register};
 
-/// The kernel's name of this boot.
+/// The kernel's ID of the current boot.
 pub(super) const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What came of an action.
+/// The result of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// It was carried out, and what was read again after is what it should be.
+    /// It was applied, and reading it back gave the right value.
     Changed(String),
-    /// It was so already.
+    /// The value was already right.
     Already(String),
 }
 
-/// Why an action was not carried out, or not in full.
+/// The reason why an action was not applied, or not completely.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// It is none that is carried out here.
+    /// It may not be applied.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The journal cannot be kept; nothing was changed.
+    /// The journal cannot be written; nothing was changed.
     #[error("{0}; nothing was changed")]
     Journal(#[from] JournalError),
-    /// What it is about is not there.
+    /// Its subject does not exist.
     #[error("{0} is not there: run the diagnosis again, the node has changed")]
     Gone(String),
-    /// A driver holds the function.
+    /// A driver is bound to the function.
     #[error("the driver {driver} holds {bdf}: removing it would take it from who uses it")]
     InUse {
         /// The function.
@@ -44,35 +44,35 @@ pub enum ApplyError {
         /// The driver.
         driver: String,
     },
-    /// The system refuses.
+    /// A system call failed.
     #[error("{what} failed: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The device took no notice.
+    /// The device did not accept the value.
     #[error(
         "{what} was written {wrote} and reads {reads}: the device or its firmware keeps it; set \
          it in the firmware's setup or on the kernel's command line"
     )]
     Ignored {
-        /// What was written to.
+        /// The register or file.
         what: String,
-        /// What was written.
+        /// The value that was written.
         wrote: String,
-        /// What it reads after.
+        /// The value that was read back.
         reads: String,
     },
 }
 
-/// Carries out one action: into the journal first, then the change, then a look whether it took.
+/// Applies one action: writes it to the journal, makes the change, and reads it back.
 ///
 /// # Errors
 ///
-/// [`ApplyError`]. Where the change was made and did not take, the journal has it, so that it can
-/// be taken back.
+/// [`ApplyError`]. If the change was made and reading it back failed, the journal has it, so that
+/// it can be undone.
 pub fn apply(
     action: &Action,
     system: &mut dyn System,
@@ -99,13 +99,13 @@ pub fn apply(
     }
 }
 
-/// The boot that is running.
+/// The ID of the current boot.
 pub(super) fn boot(system: &dyn System) -> Option<String> {
     let bytes = system.read(BOOT).ok().flatten()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// Reads a file that has to be there.
+/// Reads a file that must exist.
 pub(super) fn read(system: &dyn System, path: &str) -> Result<Vec<u8>, ApplyError> {
     system
         .read(path)
@@ -121,7 +121,7 @@ pub(super) fn config_path(bdf: impl std::fmt::Display) -> String {
     format!("/sys/bus/pci/devices/{bdf}/config")
 }
 
-/// The 16 bits at a place of a function's config space.
+/// A 16-bit register at an offset of a function's config space.
 pub(super) fn half(system: &dyn System, path: &str, at: u16) -> Result<u16, ApplyError> {
     let bytes = read(system, path)?;
     let at = usize::from(at);
@@ -173,7 +173,7 @@ fn write_config(
     )))
 }
 
-/// Where a register is in this config space.
+/// The offset of a register in this config space.
 fn place(config: &[u8], register: Register) -> Option<u16> {
     let config = ConfigSpace::new(config.to_vec(), Unread::Denied).ok()?;
     let found = |at: Datum<Offset>, plus| at.ok().map(|at| at.plus(plus).0);
@@ -184,7 +184,7 @@ fn place(config: &[u8], register: Register) -> Option<u16> {
     }
 }
 
-/// The folder of a module that is loaded.
+/// The directory of a loaded module.
 pub(super) fn module_path(module: &str) -> String {
     format!("/sys/module/{}", module.replace('-', "_"))
 }

@@ -1,7 +1,8 @@
-//! What was changed, so that it can be taken back.
+//! The journal of changes, from which they are undone.
 //!
-//! Undoing writes what the journal names, with the rights of the user who undoes. The file and its
-//! folder must therefore belong to that user or to root, and no other user may write to them.
+//! The undo writes to the files and registers that the journal names, with the privileges of the
+//! user who runs it. The journal and its directory must therefore belong to that user or to root,
+//! and no other user may write to them.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, Metadata};
@@ -15,7 +16,7 @@ use rustix::process::{Uid, geteuid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The version of a journal's layout.
+/// The version of the journal's format.
 const VERSION: u32 = 1;
 
 /// The longest journal that is read, in bytes.
@@ -27,7 +28,7 @@ const JOURNAL_MODE: u32 = 0o600;
 /// Write permission of users other than the owner.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// One change, with what was there before.
+/// One change, with the value before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Change {
@@ -35,22 +36,22 @@ pub enum Change {
     Register {
         /// The function's address.
         bdf: String,
-        /// Where in its config space.
+        /// The offset in its config space.
         offset: u16,
-        /// What it held.
+        /// The value before.
         before: u16,
         /// What was written.
         after: u16,
-        /// The boot in which it was written: after the next, the register is what it was.
+        /// The boot in which it was written: a reboot resets the register.
         boot: Option<String>,
     },
     /// A file.
     File {
         /// Its path.
         path: String,
-        /// What it held; `None` where it was not there.
+        /// Its content before; `None` if it did not exist.
         before: Option<Vec<u8>>,
-        /// What was put there.
+        /// Its new content.
         after: Vec<u8>,
     },
     /// A module that was loaded.
@@ -64,14 +65,14 @@ pub enum Change {
     Mtu {
         /// The interface.
         netdev: String,
-        /// What it was.
+        /// The value before.
         before: u32,
-        /// What it was set to.
+        /// The new value.
         after: u32,
         /// The boot in which it was set.
         boot: Option<String>,
     },
-    /// A function was taken away and found again.
+    /// A function was removed and rescanned.
     Rescan {
         /// The function's address.
         bdf: String,
@@ -110,7 +111,7 @@ impl fmt::Display for Change {
 pub enum Record {
     /// The first line.
     Journal {
-        /// Of the layout.
+        /// The version of the format.
         version: u32,
     },
     /// A change is about to be made.
@@ -120,25 +121,25 @@ pub enum Record {
         /// The change.
         change: Change,
     },
-    /// A change was taken back, or turned out to need no undoing.
+    /// A change was undone, or did not need to be.
     Undone {
         /// Its number.
         number: usize,
     },
 }
 
-/// Why a journal cannot be kept or read.
+/// The reason why a journal cannot be written or read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The file system refuses.
+    /// A file operation failed.
     #[error("the journal {} cannot be {what}: {source}", path.display())]
     Io {
         /// The journal.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The journal or its folder belongs to another user.
@@ -178,19 +179,19 @@ pub enum JournalError {
         /// The path of the journal.
         path: PathBuf,
     },
-    /// It is no journal.
+    /// The file is not a journal.
     #[error("{} line {line} is no journal's: {why}; mend or move the file", path.display())]
     Garbage {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
 }
 
-/// A journal: a file of a line a record, each on disk before what it says is done.
+/// A journal: a file with one record per line, each on disk before its change is made.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -204,8 +205,8 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`JournalError`]: the file cannot be written, could be written by another user, or is no
-    /// journal. Then it was not changed.
+    /// [`JournalError`]: the file cannot be written, another user can write it, or it is not a
+    /// journal. The file is then unchanged.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let failed = |what: &'static str| {
             let path = path.to_owned();
@@ -239,7 +240,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Says that a change is about to be made.
+    /// Records that a change is about to be made.
     ///
     /// # Errors
     ///
@@ -249,7 +250,7 @@ impl Journal {
         self.write(Record::Begin { number, change })
     }
 
-    /// Says that a change was taken back.
+    /// Records that a change was undone.
     ///
     /// # Errors
     ///
@@ -258,7 +259,7 @@ impl Journal {
         self.write(Record::Undone { number })
     }
 
-    /// The changes that were made and not taken back, the last one first.
+    /// The changes that were made and not undone, the last one first.
     pub fn standing(&self) -> Vec<(usize, Change)> {
         let undone: Vec<usize> = (self.records.iter())
             .filter_map(|record| match record {

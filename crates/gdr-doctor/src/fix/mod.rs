@@ -1,14 +1,14 @@
-//! What to do about a finding, and doing it: as a script to read first, or at once with a journal
+//! Fixes of findings, and their application: as a script to read first, or directly with a journal
 //! to undo it.
 //!
 //! [`Plan`] chooses among the fixes of a [`Diagnosis`](crate::Diagnosis); [`script()`] writes it as
-//! a commented shell script with its undo lines; [`apply()`] carries it out through [`System`], writes
-//! every change into a [`Journal`] before it is made, and reads every register again after;
-//! [`undo()`] takes back what a journal says.
+//! a commented shell script with its undo lines; [`apply()`] applies it through [`System`], writes
+//! every change to a [`Journal`] before it is made, and reads every register back; [`undo()`]
+//! undoes the changes of a journal.
 //!
-//! What may be carried out is little, and [`Refusal`] says why the rest is left to people: ACS
-//! redirect bits, the Maximum Read Request Size, loading modules now and at boot, drop-ins for
-//! limits, the removal and rescan of a function that no driver holds, and MTUs. Never firmware.
+//! Few actions may be applied: ACS redirect bits, the Maximum Read Request Size, loading modules
+//! now and at boot, drop-ins for limits, the removal and rescan of a function without a driver, and
+//! MTUs; never firmware. [`Refusal`] has the reason for the others.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub use script::script;
 pub use system::{LiveSystem, System};
 pub use undo::{Undone, undo};
 
-/// Who may do it.
+/// The privilege that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Privilege {
@@ -41,11 +41,11 @@ pub enum Privilege {
     Root,
 }
 
-/// From when on it helps.
+/// When it takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
-    /// At once.
+    /// Immediately.
     Now,
     /// When the job, the service or the login is started again.
     AtRestart,
@@ -53,7 +53,7 @@ pub enum Effect {
     AtReboot,
 }
 
-/// For how long it helps.
+/// How long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Persistence {
@@ -65,7 +65,7 @@ pub enum Persistence {
     Permanent,
 }
 
-/// What may go wrong with it.
+/// Its risk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Risk {
@@ -75,7 +75,7 @@ pub enum Risk {
     Low,
     /// Devices or connections in use are disturbed.
     Medium,
-    /// Isolation between devices, or the machine's start, is at stake.
+    /// Isolation between devices, or the boot of the machine, may be affected.
     High,
 }
 
@@ -92,7 +92,7 @@ pub enum Register {
 }
 
 impl Register {
-    /// As setpci names it, of 16 bits.
+    /// Its name in setpci, with a width of 16 bits.
     pub const fn setpci(self) -> &'static str {
         match self {
             Self::AcsControl => "ECAP_ACS+6.w",
@@ -112,33 +112,33 @@ impl fmt::Display for Register {
     }
 }
 
-/// What exactly is to be done.
+/// An action of a fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Action {
-    /// Change bits of a register: those in `mask` become as in `value`.
+    /// Set the bits in `mask` of a register to those of `value`.
     WriteConfig {
         #[serde(serialize_with = "as_text")]
         bdf: Bdf,
         register: Register,
         /// The bits that change.
         mask: u16,
-        /// What they become.
+        /// Their new values.
         value: u16,
-        /// What the register held when it was judged.
+        /// The value of the register at the time of the check.
         was: u16,
     },
     /// Load a kernel module now.
     LoadModule { module: String },
     /// Unload a kernel module now.
     UnloadModule { module: String },
-    /// Put a file in place: a drop-in of modules-load.d, limits.d, systemd or modprobe.d. Undone
-    /// by restoring what was there.
+    /// Write a file: a drop-in of modules-load.d, limits.d, systemd or modprobe.d. The undo
+    /// restores the former content.
     WriteFile { path: String, content: String },
     /// Write a value into a file of sysfs or procfs.
     WriteSysfs { path: String, value: String },
-    /// Take a PCI function away and let the kernel find it again. Only where no driver holds it.
+    /// Remove a PCI function and rescan the bus. Only if no driver is bound to it.
     Rescan {
         #[serde(serialize_with = "as_text")]
         bdf: Bdf,
@@ -147,9 +147,9 @@ pub enum Action {
     Mtu { netdev: String, mtu: u32 },
     /// Add an argument to the kernel's command line.
     KernelArgument { argument: String },
-    /// Run a command that no other action stands for. It is shown, and left to people.
+    /// Another command. It is shown, but never applied.
     Command { line: String },
-    /// Something for people: firmware settings, another slot, another cable.
+    /// Work by hand: firmware settings, another slot, another cable.
     Manual { text: String },
 }
 
@@ -158,7 +158,7 @@ fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S:
 }
 
 impl Action {
-    /// A command that no other action stands for.
+    /// Another command.
     pub fn run(line: impl Into<String>) -> Self {
         Self::Command { line: line.into() }
     }
@@ -177,7 +177,7 @@ impl Action {
         }
     }
 
-    /// Put a file in place.
+    /// Write a file.
     pub fn file(path: impl Into<String>, content: impl Into<String>) -> Self {
         Self::WriteFile {
             path: path.into(),
@@ -193,7 +193,7 @@ impl Action {
         }
     }
 
-    /// The command line that does it, where one does.
+    /// Its command line, if it has one.
     pub fn command(&self) -> Option<String> {
         Some(match self {
             Self::WriteConfig {
@@ -227,17 +227,17 @@ impl Action {
     }
 }
 
-/// How a step is shown to people.
+/// The form in which an action is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// A command line, which can be copied into a shell.
     Command(String),
-    /// A sentence. What stands between back-ticks in it is a command or a name.
+    /// A sentence. Text between back-ticks in it is a command or a name.
     Prose(String),
 }
 
 impl Action {
-    /// As it is shown to people.
+    /// The action as it is shown.
     pub fn shown(&self) -> Shown {
         match (self, self.command()) {
             (Self::KernelArgument { argument }, _) => {
@@ -261,27 +261,27 @@ impl fmt::Display for Action {
     }
 }
 
-/// A way to mend what a finding says.
+/// A fix of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fix {
-    /// One line: what it brings about.
+    /// One line with its effect.
     pub title: String,
-    /// What to do, in this order.
+    /// Its actions, in order.
     pub actions: Vec<Action>,
     /// Who may do it.
     pub privilege: Privilege,
     /// From when on it helps.
     pub effect: Effect,
-    /// For how long.
+    /// How long it lasts.
     pub persistence: Persistence,
-    /// What may go wrong.
+    /// Its risk.
     pub risk: Risk,
-    /// What exactly may go wrong, where something may.
+    /// The possible damage, if there is any.
     pub caution: Option<String>,
 }
 
 impl Fix {
-    /// Something that root does now and that lasts until the machine is restarted.
+    /// An action of root that takes effect immediately and lasts until the next boot.
     pub fn now(title: impl Into<String>, action: Action) -> Self {
         Self {
             title: title.into(),
@@ -294,12 +294,12 @@ impl Fix {
         }
     }
 
-    /// A command that root runs now.
+    /// A command of root that takes effect immediately.
     pub fn run(title: impl Into<String>, line: impl Into<String>) -> Self {
         Self::now(title, Action::run(line))
     }
 
-    /// Something that root writes down and that lasts, from the next start of the machine on.
+    /// An action of root that takes effect at the next boot and is permanent.
     pub fn at_boot(title: impl Into<String>, action: Action) -> Self {
         Self {
             effect: Effect::AtReboot,
@@ -308,7 +308,7 @@ impl Fix {
         }
     }
 
-    /// Something for people to do with their hands, in firmware, or elsewhere.
+    /// Work by hand, in firmware or on the hardware.
     pub fn manual(title: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             effect: Effect::AtReboot,
@@ -317,7 +317,7 @@ impl Fix {
         }
     }
 
-    /// Something that a user sets for a job: an environment variable, an option.
+    /// A setting of a user for a job: an environment variable or an option.
     pub fn user(title: impl Into<String>, line: impl Into<String>) -> Self {
         Self {
             privilege: Privilege::User,
@@ -328,28 +328,28 @@ impl Fix {
         }
     }
 
-    /// Adds a step after the others.
+    /// Adds an action after the others.
     #[must_use]
     pub fn then(mut self, action: Action) -> Self {
         self.actions.push(action);
         self
     }
 
-    /// Says when it helps.
+    /// Sets when it takes effect.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
     }
 
-    /// Says for how long it helps.
+    /// Sets how long it lasts.
     #[must_use]
     pub fn persistence(mut self, persistence: Persistence) -> Self {
         self.persistence = persistence;
         self
     }
 
-    /// Says what may go wrong.
+    /// Sets its risk and the possible damage.
     #[must_use]
     pub fn risk(mut self, risk: Risk, caution: impl Into<String>) -> Self {
         self.risk = risk;

@@ -1,41 +1,41 @@
-//! Which fixes of a diagnosis to carry out.
+//! The plan of fixes for a diagnosis.
 
 use crate::check::CheckId;
 use crate::diagnosis::Diagnosis;
 use crate::finding::{Subject, Verdict};
 use crate::fix::{Action, Fix};
 
-/// What is to be done about one finding.
+/// The fixes of one finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The check that found it.
     pub check: CheckId,
-    /// How bad it is.
+    /// Its verdict.
     pub verdict: Verdict,
-    /// What it is about.
+    /// Its subject.
     pub subject: Subject,
-    /// What was found.
+    /// Its summary.
     pub summary: String,
-    /// The fixes that can be carried out: for each time that one lasts the best.
+    /// The fixes that can be applied: the best for each persistence.
     pub fixes: Vec<Fix>,
-    /// The fixes that are left to people.
+    /// The fixes that have to be done by hand.
     pub others: Vec<Fix>,
-    /// Whether a step before this one does what this one asks for.
+    /// Whether an earlier step has the same actions.
     pub shared: bool,
 }
 
-/// What is to be done, in the order of concern.
+/// The steps of a plan, in the order of severity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The node's name, where it is known.
+    /// The node's name, if it is known.
     pub host: Option<String>,
-    /// What is to be done about each finding.
+    /// The step for each finding.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
-    /// A plan for the root causes of a diagnosis, or of those that these checks found. An action
-    /// that several findings ask for is done once.
+    /// A plan for the root causes of a diagnosis, or only for those of some checks. An action that
+    /// several findings need is in the plan once.
     pub fn new(diagnosis: &Diagnosis, only: &[CheckId]) -> Self {
         let mut seen: Vec<Action> = Vec::new();
         let mut steps = Vec::new();
@@ -81,12 +81,12 @@ impl Plan {
         }
     }
 
-    /// The findings about which nothing can be carried out: what is to be done is left to people.
+    /// The findings without a fix that can be applied.
     pub fn left(&self) -> impl Iterator<Item = &Step> {
         (self.steps.iter()).filter(|step| step.fixes.is_empty() && !step.shared)
     }
 
-    /// Everything that can be carried out, in order.
+    /// All actions that can be applied, in order.
     pub fn actions(&self) -> impl Iterator<Item = &Action> {
         (self.steps.iter())
             .flat_map(|step| &step.fixes)

@@ -10,8 +10,8 @@ use crate::report::terms;
 /// The end of a file's content in the script.
 const END: &str = "END_OF_FILE";
 
-/// The plan as a script for `/bin/sh`: every step with its reason, its commands, and its undo
-/// lines as comments. What is left to people stands there as comments.
+/// The plan as a script for `/bin/sh`: every step with its reason, its commands, and its undo lines
+/// as comments. Fixes that have to be done by hand are comments.
 pub fn script(plan: &Plan) -> String {
     let mut out = String::from("#!/bin/sh\n");
     let host = plan.host.as_deref().unwrap_or("this node");

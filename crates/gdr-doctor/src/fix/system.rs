@@ -1,4 +1,4 @@
-//! What carries out a plan.
+//! The system on which a plan is applied.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -13,33 +13,33 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval while waiting for a child.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a plan needs to change a node. Paths are those of the node.
+/// The operations that a plan needs to change a node. Paths are those of the node.
 pub trait System {
-    /// The whole of a file; `None` where there is none.
+    /// The content of a file; `None` if it does not exist.
     ///
     /// # Errors
     ///
     /// As of reading it.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 
-    /// Whether something is at a path.
+    /// Whether a path exists.
     fn exists(&self, path: &str) -> bool;
 
-    /// Writes bytes at a place of a file that is there: of sysfs, or of config space.
+    /// Writes bytes at an offset of an existing file of sysfs or config space.
     ///
     /// # Errors
     ///
     /// As of writing it.
     fn poke(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Puts a file in place of what was there, whole or not at all.
+    /// Replaces a file atomically.
     ///
     /// # Errors
     ///
     /// As of writing it.
     fn put(&mut self, path: &str, content: &[u8]) -> io::Result<()>;
 
-    /// Takes a file away.
+    /// Removes a file.
     ///
     /// # Errors
     ///

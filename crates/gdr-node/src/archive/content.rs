@@ -99,7 +99,7 @@ impl Content {
                 list: Some(Ok(names)),
                 ..
             }) = self.get(directory)
-                // A list that was cut says nothing about what it lacks.
+                // A name that a cut list does not have may exist.
                 && names.len() < MAX_ENTRIES
                 && names.binary_search_by(|known| known.as_str().cmp(name)).is_err()
             {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_listed_directory_lacks_is_missing() {
+    fn a_name_that_a_listed_directory_does_not_have_is_missing() {
         let content = content();
         assert_eq!(content.read("/a/x"), Err(Absence::Missing));
         assert_eq!(content.list("/a/x/y/z"), Err(Absence::Missing));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_was_cut_says_nothing_about_what_it_lacks() {
+    fn a_name_that_a_cut_list_does_not_have_is_not_collected() {
         let mut content = Content::default();
         let names = (0..MAX_ENTRIES).map(|n| format!("{n:08}")).collect();
         content.record("/a").list = Some(Ok(names));

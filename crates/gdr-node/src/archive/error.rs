@@ -36,7 +36,7 @@ pub enum ArchiveError {
         known: u32,
         writer: String,
     },
-    /// An entry would lead out of the archive.
+    /// An entry has a path outside the archive.
     #[error("the archive has an entry at `{0}`, which is outside its root: it was tampered with")]
     Path(String),
     /// An entry is neither a file nor a link.

@@ -71,11 +71,11 @@ impl Archive {
         read::is_archive(head)
     }
 
-    /// Reads an archive, compressed by gzip or not at all.
+    /// Reads an archive, compressed by gzip or uncompressed.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError`] by its cause. A damaged archive gives no facts.
+    /// [`ArchiveError`] by its cause. No fact of a damaged archive is returned.
     pub fn read(reader: impl Read) -> Result<Self, ArchiveError> {
         let (origin, content) = read::read(reader)?;
         Ok(Self { origin, content })
@@ -101,7 +101,8 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Write`]; [`ArchiveError::TooLarge`] where it could not be read again.
+    /// [`ArchiveError::Write`]; [`ArchiveError::TooLarge`] if the archive would exceed the limits
+    /// of a reader.
     pub fn write(&self, out: impl Write) -> Result<(), ArchiveError> {
         write::write(&self.origin, &self.content, BufWriter::new(out))
     }

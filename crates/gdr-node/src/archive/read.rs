@@ -239,7 +239,7 @@ fn is_foreign(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Other && exceeded(error).is_none()
 }
 
-/// The limit that an error stands for, however deep other libraries wrapped it.
+/// The limit that caused an error, from its chain of sources.
 fn exceeded(error: &io::Error) -> Option<Limit> {
     let mut source: Option<&(dyn std::error::Error + 'static)> =
         error.get_ref().map(|inner| inner as _);

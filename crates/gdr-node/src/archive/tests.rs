@@ -76,7 +76,7 @@ fn refusal(bytes: &[u8]) -> ArchiveError {
 }
 
 #[test]
-fn what_was_written_is_read_back_whole() {
+fn an_archive_is_read_back_completely() {
     let archive = of_example();
     let again = Archive::read(written(&archive).as_slice()).unwrap();
     assert_eq!(again.origin(), archive.origin());
@@ -168,7 +168,7 @@ fn a_later_version_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn no_entry_leads_out_of_the_archive() {
+fn entries_outside_the_archive_are_refused() {
     for name in [
         "../etc/passwd",
         "/etc/passwd",
@@ -204,7 +204,7 @@ fn entries_that_are_neither_files_nor_links_are_refused() {
 }
 
 #[test]
-fn a_link_that_leads_out_stays_inside() {
+fn a_link_to_the_outside_is_resolved_inside() {
     let bytes = tar_with(2, |tar| {
         entry(
             tar,
@@ -352,7 +352,7 @@ fn a_node_with_a_thousand_functions_is_no_bomb() {
 }
 
 #[test]
-fn every_way_to_cut_an_archive_is_noticed() {
+fn a_cut_at_any_byte_is_detected() {
     let node = MemorySource::new()
         .file("/proc/cmdline", "quiet")
         .file("/proc/version", "x".repeat(3000));
@@ -389,7 +389,7 @@ proptest! {
             let at = at % unpacked.len();
             unpacked[at] = value;
         }
-        // No panic, and what is read can be written.
+        // No panic, and an archive that can be read can be written.
         if let Ok(archive) = Archive::read(unpacked.as_slice()) {
             let again = Archive::read(written(&archive).as_slice()).unwrap();
             prop_assert_eq!(again.read("/proc/cmdline"), archive.read("/proc/cmdline"));
@@ -418,7 +418,7 @@ proptest! {
             }
         }
         for (path, bytes) in &files {
-            // A file has nothing below it, also not by a way through links.
+            // A file has no entries below it, not even through links.
             let below = format!("{path}/");
             let above = path.match_indices('/').skip(1).map(|(end, _)| &path[..end]);
             let below_a_file = above.into_iter().any(|above| node.read(above).is_ok());
@@ -440,7 +440,7 @@ proptest! {
             prop_assert_eq!(archive.list(path), node.list(path), "list {}", path);
             prop_assert_eq!(archive.link(path), node.link(path), "link {}", path);
         }
-        // What was not asked is not known, or right.
+        // A path that was not recorded is not collected, or correct.
         for path in &later {
             let read = archive.read(path);
             prop_assert!(read == Err(Absence::NotCollected) || read == node.read(path), "file {}", path);

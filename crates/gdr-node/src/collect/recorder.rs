@@ -39,7 +39,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// An archive of what was read.
+    /// An archive of the recorded reads.
     pub fn finish(self, origin: Origin) -> Archive {
         Archive::new(origin, self.content.into_inner())
     }

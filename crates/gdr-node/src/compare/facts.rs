@@ -38,7 +38,7 @@ impl fmt::Display for Key {
 pub struct Facts(BTreeMap<Key, Datum<String>>);
 
 impl Facts {
-    /// The name of the fact that a thing is there at all.
+    /// The name of the fact that a thing exists.
     pub const THERE: &'static str = "is there";
 
     /// Reads the facts of a node.
@@ -317,12 +317,12 @@ impl Facts {
             for port in &device.ports {
                 let number = port.number;
                 for (what, value) in [
-                    ("state", &port.state),
-                    ("rate", &port.rate),
-                    ("link layer", &port.link_layer),
+                    ("state", port.state.by_ref().map(ToString::to_string)),
+                    ("rate", port.rate.clone()),
+                    ("link layer", port.link_layer.clone()),
                 ] {
                     let what = format!("port {number} {what}");
-                    self.put(Area::Nics, name, &what, value.clone());
+                    self.put(Area::Nics, name, &what, value);
                 }
             }
             let netdevs = netdevs.map(|all| device.netdevs(all)).unwrap_or_default();
@@ -387,7 +387,7 @@ impl Facts {
 
     fn libraries(&mut self, source: &dyn Source) {
         for line in lines(source, virtual_path::LIBRARIES) {
-            // Versions are in what the links lead to.
+            // The targets of the links have the versions.
             if let Some((path, target)) = line.split_once(" -> ") {
                 let version = Ok(target.to_owned());
                 self.put(Area::Libraries, path, "leads to", version);

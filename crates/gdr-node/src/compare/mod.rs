@@ -118,7 +118,7 @@ pub fn differences(first: &Facts, second: &Facts) -> Differences {
 pub struct Outliers {
     /// The fact.
     pub key: Key,
-    /// The value on more than half of the nodes where it is known; `None` without a majority.
+    /// The value of more than half of the nodes on which it is known; `None` without a majority.
     pub usual: Option<Datum<String>>,
     /// How many nodes have it.
     pub usual_count: usize,

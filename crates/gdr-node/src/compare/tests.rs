@@ -22,7 +22,7 @@ fn a_node_does_not_differ_from_itself() {
 }
 
 #[test]
-fn what_a_user_could_not_read_is_unknown_and_no_difference() {
+fn an_unreadable_fact_is_unknown_and_not_a_difference() {
     let node = example::edit(example::healthy(), example::GPU_PORTS[0], |port| {
         port.header_only();
     });
@@ -36,7 +36,7 @@ fn what_a_user_could_not_read_is_unknown_and_no_difference() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_one_difference() {
+fn a_missing_device_is_one_difference() {
     let node = example::healthy().without("/sys/class/infiniband/mlx5_9");
     let found = differences(&facts(&example::healthy()), &facts(&node));
     let differ: Vec<String> = found
@@ -74,7 +74,7 @@ fn versions_modules_limits_and_arguments_are_compared() {
 }
 
 #[test]
-fn what_names_a_node_is_no_fact() {
+fn names_of_a_node_are_not_compared() {
     let node = example::healthy()
         .file("/proc/sys/kernel/hostname", "another\n")
         .file(
@@ -103,7 +103,7 @@ fn the_node_that_most_differ_from_is_the_outlier() {
 }
 
 #[test]
-fn where_nothing_is_common_no_node_is_blamed() {
+fn without_a_majority_there_is_no_outlier() {
     let of =
         |version: &str| facts(&example::healthy().file("/sys/class/dmi/id/bios_version", version));
     let (a, b) = (of("1"), of("2"));

@@ -28,7 +28,7 @@ impl Port {
     }
 }
 
-/// Numbers that say what a function is.
+/// The IDs of a function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ids {
     pub(super) vendor: u16,
@@ -40,8 +40,8 @@ pub(super) struct Ids {
 
 /// The 4096 bytes of config space of a fictional function, which tests change register by register.
 ///
-/// What a method sets stands where a real function would have it, so that the parsers of
-/// [`crate::pci`] read it back. A method whose capability the function lacks does nothing.
+/// Each method sets the registers of a real function, so that the parsers of [`crate::pci`] read it
+/// back. A method whose capability the function lacks does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigBuilder {
     bytes: Vec<u8>,
@@ -99,7 +99,7 @@ impl ConfigBuilder {
         }
     }
 
-    /// Adds an extended capability of so many bytes and says where it is.
+    /// Adds an extended capability of a number of bytes and returns its offset.
     pub(super) fn extended(&mut self, id: ExtendedId, version: u32, len: usize) -> usize {
         let at = self.free;
         self.put_word(at, u32::from(id.0) | version << 16);

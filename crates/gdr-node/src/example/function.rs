@@ -15,7 +15,7 @@ pub(super) const BEST: Link = Link {
     width: LinkWidth(16),
 };
 
-/// What sysfs says of a function beside its config space.
+/// The attributes of a function in sysfs, besides its config space.
 pub(super) struct Attributes<'a> {
     /// The directory above, resolved: of a host bridge or of the bridge above.
     pub(super) above: &'a str,
@@ -93,9 +93,9 @@ pub(super) fn put(
     write(aer_counters(node, &path), &path, &space)
 }
 
-/// Changes the config space of a function, and with it what sysfs says of its link.
+/// Changes the config space of a function, and the attributes of its link in sysfs.
 ///
-/// A function that is not there is left alone.
+/// Does nothing if the function does not exist.
 ///
 /// ```
 /// use gdr_node::{example, pci::AcsBits};

@@ -6,6 +6,7 @@ use super::GPUS;
 use super::config_builder::{ConfigBuilder, Ids, Port};
 use super::function::{Attributes, BEST, put as put_function};
 use crate::pci::ExtendedId;
+use crate::probe::{GpuFacts, Probe};
 use crate::source::MemorySource;
 
 /// H100 PCIe.
@@ -91,18 +92,21 @@ pub(super) fn uuid(number: usize) -> String {
 }
 
 /// The CUDA facts of the GPUs.
-pub(super) fn cuda_devices() -> String {
-    let device = |(number, bdf): (usize, &str)| {
-        format!(
-            "{{\"ordinal\":{number},\"name\":\"NVIDIA H100 PCIe\",\"pci\":\"{bdf}\",\
-             \"uuid\":\"{}\",\"compute_capability\":\"9.0\",\"total_memory\":85017493504,\
-             \"gpu_direct_rdma_supported\":true,\"dma_buf_supported\":true}}",
-            uuid(number)
-        )
+pub(super) fn cuda_devices() -> Vec<u8> {
+    let device = |(number, bdf): (usize, &str)| GpuFacts {
+        ordinal: u32::try_from(number).ok(),
+        name: Some("NVIDIA H100 PCIe".to_owned()),
+        pci: bdf.to_owned(),
+        uuid: Some(uuid(number)),
+        compute_capability: Some("9.0".to_owned()),
+        total_memory: Some(85_017_493_504),
+        gpu_direct_rdma_supported: Some(true),
+        dma_buf_supported: Some(true),
+        ..GpuFacts::default()
     };
-    let devices: Vec<String> = (0..).zip(GPUS).map(device).collect();
-    format!(
-        "{{\"driver_version\":\"13.0\",\"error\":null,\"devices\":[{}]}}\n",
-        devices.join(",")
-    )
+    let probe = Probe {
+        driver_version: Some("13.0".to_owned()),
+        ..Probe::of((0..).zip(GPUS).map(device).collect())
+    };
+    probe.to_file().unwrap_or_default()
 }

@@ -60,7 +60,7 @@ pub const GPUS: [&str; 8] = [
     "0000:ba:00.0",
 ];
 
-/// The ports of the switches that the GPUs hang on, that of GPU0 first.
+/// The switch ports above the GPUs, that of GPU0 first.
 pub const GPU_PORTS: [&str; 8] = [
     "0000:17:00.0",
     "0000:17:02.0",
@@ -86,8 +86,8 @@ pub const NICS: [&str; 10] = [
     "0000:bb:00.0",
 ];
 
-/// The ports that the NICs hang on, that of mlx5_0 first: root ports for mlx5_0 and mlx5_5, ports
-/// of switches for the others.
+/// The ports above the NICs, that of mlx5_0 first: root ports for mlx5_0 and mlx5_5, ports of
+/// switches for the others.
 pub const NIC_PORTS: [&str; 10] = [
     "0000:05:01.0",
     "0000:17:01.0",
@@ -101,7 +101,7 @@ pub const NIC_PORTS: [&str; 10] = [
     "0000:b7:03.0",
 ];
 
-/// The root ports that the switches hang on.
+/// The root ports above the switches.
 pub const ROOT_PORTS: [&str; 4] = [
     "0000:15:01.0",
     "0000:35:01.0",

@@ -7,6 +7,7 @@ use super::NICS;
 use super::config_builder::{ConfigBuilder, Ids, Port};
 use super::function::{Attributes, BEST, put as put_function};
 use crate::pci::{ExtendedId, LinkSpeed};
+use crate::probe::{DmaBufImport, PortFacts, Probe, RdmaFacts};
 use crate::source::MemorySource;
 
 const CONNECTX_7: Ids = Ids {
@@ -291,8 +292,8 @@ fn put_rdma(
     node
 }
 
-/// A GID and its type, where there is one at this index: link-local and IPv4 in both versions of
-/// RoCE; of InfiniBand the one of the port.
+/// A GID and its type, if the index has one: link-local and IPv4 in both versions of RoCE; of
+/// InfiniBand the one of the port.
 fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
     let version = if index.is_multiple_of(2) {
         "IB/RoCE v1"
@@ -317,14 +318,17 @@ fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
 }
 
 /// The verbs facts of the devices.
-pub(super) fn verbs_devices() -> String {
-    let device = |number: usize| {
-        format!(
-            "{{\"name\":\"mlx5_{number}\",\"firmware\":\"{}\",\"on_demand_paging\":true,\
-             \"dma_buf\":\"supported\",\"ports\":[{{\"number\":1,\"active_mtu\":4096}}]}}",
-            kind(number).firmware
-        )
+pub(super) fn verbs_devices() -> Vec<u8> {
+    let device = |number: usize| RdmaFacts {
+        name: format!("mlx5_{number}"),
+        firmware: Some(kind(number).firmware.to_owned()),
+        on_demand_paging: Some(true),
+        dma_buf: Some(DmaBufImport::Supported),
+        ports: Some(vec![PortFacts {
+            number: 1,
+            active_mtu: Some(4096),
+        }]),
     };
-    let devices: Vec<String> = (0..NICS.len()).map(device).collect();
-    format!("{{\"error\":null,\"devices\":[{}]}}\n", devices.join(","))
+    let probe = Probe::of((0..NICS.len()).map(device).collect());
+    probe.to_file().unwrap_or_default()
 }

@@ -22,7 +22,7 @@ fn it_has_eight_gpus_and_ten_nics_that_find_their_interfaces() {
     for (device, bdf) in inventory.rdma_functions() {
         assert_eq!(device.name, format!("mlx5_{}", nics.len()));
         assert_eq!(device.netdevs(netdevs).len(), 1, "{}", device.name);
-        assert_eq!(device.ports[0].state, Ok("ACTIVE".to_owned()));
+        assert!(device.ports[0].is_active());
         nics.push(bdf.to_string());
     }
     assert_eq!(nics, NICS);
@@ -151,7 +151,7 @@ fn a_user_sees_no_capabilities_and_a_lost_gpu_only_ones() {
 }
 
 #[test]
-fn links_of_sysfs_lead_where_they_should() {
+fn links_of_sysfs_have_the_right_targets() {
     let node = healthy();
     let path = format!("/sys/bus/pci/devices/{}", GPUS[0]);
     assert_eq!(

@@ -165,7 +165,7 @@ impl Assembly {
         }
     }
 
-    /// Adds what a page has of lspci and of `nvidia-smi topo`; false where it has neither.
+    /// Adds the output of lspci and of `nvidia-smi topo` in a page; false if it has neither.
     fn add_page(&mut self, text: &str) -> Result<bool, ImportError> {
         let is_listing = match lspci::read(text) {
             Ok(_) => {
@@ -240,8 +240,8 @@ impl Assembly {
     }
 }
 
-/// The NVLinks that a matrix of as many GPUs as the tree has names, else those that lead to the
-/// NVSwitches of the tree.
+/// The NVLinks of a matrix with as many GPUs as the tree, else the links to the NVSwitches of the
+/// tree.
 fn nvlinks(inventory: &Inventory, matrices: &[TopoMatrix], active: &[u8]) -> Vec<NvLinks> {
     let gpus: Vec<Bdf> = inventory.gpus.iter().map(|gpu| gpu.bdf).collect();
     let pairs = || (0..gpus.len()).flat_map(|a| (a + 1..gpus.len()).map(move |b| (a, b)));
@@ -251,7 +251,7 @@ fn nvlinks(inventory: &Inventory, matrices: &[TopoMatrix], active: &[u8]) -> Vec
         count,
     };
     let columns = |matrix: &TopoMatrix| -> Option<Vec<usize>> {
-        // nvidia-smi counts GPUs by address.
+        // nvidia-smi numbers GPUs by address.
         let place = |number: usize| {
             let name = format!("GPU{number}");
             matrix.devices.iter().position(|device| *device == name)
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tar_of_texts_is_a_node_and_says_what_it_left_out() {
+    fn a_tar_of_texts_is_a_node_and_lists_what_it_left_out() {
         let mut tar = tar::Builder::new(Vec::new());
         for (path, text) in [
             ("node/lspci.txt", LISTING),

@@ -3,11 +3,11 @@
 use super::smi_query;
 use crate::source::{MAX_FILE, MemorySource, virtual_path};
 
-/// With what a report begins.
+/// The first words of a report.
 const TITLE: &str = "Start of NVIDIA bug report log file";
 /// How many bytes of a text are looked at for the title.
 const HEAD: usize = 4096;
-/// What stands between its parts, at least.
+/// The shortest separator between its parts.
 const RULE: &str = "______________________";
 
 /// The parts of a report that are used.
@@ -67,7 +67,7 @@ pub(super) fn read(text: &str) -> BugReport {
         } else if smi_query::is_query(body)
             && let Some(devices) = smi_query::devices(body)
         {
-            report.put(virtual_path::NVML_DEVICES, &devices);
+            report.put(virtual_path::NVML_DEVICES, devices);
         }
     }
     if !log.is_empty() {
@@ -93,7 +93,7 @@ impl BugReport {
         }
     }
 
-    fn put(&mut self, path: &str, content: &str) {
+    fn put(&mut self, path: &str, content: impl AsRef<[u8]>) {
         let files = std::mem::replace(&mut self.files, MemorySource::partial());
         self.files = files.file(path, content);
     }

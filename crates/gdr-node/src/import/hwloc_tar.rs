@@ -22,7 +22,7 @@ const MOST_PATH: usize = 4096;
 /// What a tar holds.
 #[derive(Debug)]
 pub(super) struct Unpacked {
-    /// The files below its `sys` and `proc`, where it has them.
+    /// The files below its `sys` and `proc`, if it has them.
     pub(super) node: Option<MemorySource>,
     /// Its other files, by their paths in it.
     pub(super) others: Vec<(String, Vec<u8>)>,
@@ -31,13 +31,12 @@ pub(super) struct Unpacked {
 }
 
 /// Reads an unpacked tar as the files below its `sys` and `proc`, wherever these are in it. All
-/// else is not collected. Nothing is written anywhere, and links lead no farther than to other
-/// entries.
+/// else is not collected. No file is written, and links resolve only to other entries.
 ///
 /// # Errors
 ///
 /// [`ImportError::Damaged`], [`ImportError::TooLarge`], [`ImportError::Path`], and
-/// [`ImportError::Unknown`] where there is neither a `sys` nor a `proc`.
+/// [`ImportError::Unknown`] if there is neither a `sys` nor a `proc`.
 pub fn read(tar: impl Read) -> Result<MemorySource, ImportError> {
     unpack(tar)?.node.ok_or(ImportError::Unknown)
 }
@@ -97,7 +96,7 @@ pub(super) fn unpack(tar: impl Read) -> Result<Unpacked, ImportError> {
     })
 }
 
-/// The first bytes of an entry, which count against those of all.
+/// The first bytes of an entry, which count toward the limit of all entries.
 fn contents(
     entry: &mut impl Read,
     most: usize,
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_lead_out_are_refused_and_links_stay_inside() {
+    fn entries_outside_are_refused_and_links_resolve_inside() {
         let tar = packed(&[("node/sys/../../etc/passwd", EntryType::Regular, b"x")]);
         assert!(matches!(read(tar.as_slice()), Err(ImportError::Path(_))));
         let tar = packed(&[
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sysfs_and_what_has_no_end_is_refused() {
+    fn other_archives_and_endless_ones_are_refused() {
         let tar = packed(&[("readme", EntryType::Regular, b"x")]);
         assert_eq!(read(tar.as_slice()).unwrap_err(), ImportError::Unknown);
         let mut header = Header::new_gnu();

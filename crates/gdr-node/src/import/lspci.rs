@@ -35,9 +35,9 @@ pub struct Listing {
 impl Listing {
     /// The tree that the functions form by their bus numbers.
     ///
-    /// A function whose record says nothing of a NUMA node is on that of its card's or its host
-    /// bridge's other functions. Root buses of which a part of a listing does not have the bridges
-    /// are [severed](Tree::is_severed).
+    /// A function whose record has no NUMA node gets that of the other functions of its card or of
+    /// its host bridge. Root buses whose bridges are missing from a partial listing are
+    /// [severed](Tree::is_severed).
     pub fn into_tree(self) -> Tree {
         let is_first = |function: &Function| {
             let Bdf {
@@ -80,15 +80,14 @@ fn is_on_root_bus(function: &Function) -> bool {
 
 /// Reads a listing, also one that was quoted, indented or lost its leading blanks.
 ///
-/// Bytes (`-x` to `-xxxx`) say more than words and win where both are there. Of a listing
-/// without `-nn` only well-known makers and classes get their numbers. Of a drawing (`-t`) come the
-/// functions and buses that the lists do not have; it has no classes, so that with `-tv` only
-/// NVIDIA's GPUs and Mellanox's NICs get theirs, by their names.
+/// Bytes (`-x` to `-xxxx`) take precedence over words. Without `-nn` only well-known vendors and
+/// classes get their IDs. A drawing (`-t`) adds the functions and buses that the lists do not have.
+/// It has no classes: with `-tv` only NVIDIA's GPUs and Mellanox's NICs get theirs, by name.
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] where no line begins with the
-/// address of a function.
+/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] if no line begins with the address
+/// of a function.
 pub fn read(text: &str) -> Result<Listing, ImportError> {
     check_length(text)?;
     let plain = plain::unquoted(text);
@@ -160,8 +159,8 @@ impl Reading {
                 command: "lspci -D -nn -vvv",
             });
         }
-        // lspci leaves out the node where Linux says -1. Only a record with details says so by its
-        // silence, and only where another one names its node.
+        // lspci leaves out a node of -1. Without a node, firmware assigned none, but only in a
+        // record with details and if another record has a node.
         let is_named = (functions.iter())
             .any(|function| function.numa.is_ok() && self.verbose.contains(&function.bdf));
         for function in functions.iter_mut().filter(|_| is_named) {
@@ -195,8 +194,8 @@ impl Reading {
 }
 
 /// `-v` names the driver of every function that has one, at the end of its record. In a listing
-/// that does so for most devices, silence means that there is none; of the last record the end may
-/// be cut off.
+/// that does so for most devices, a record without a driver means that none is bound. The end of
+/// the last record may be cut off.
 fn settle_drivers(functions: &mut [Function]) {
     const DRIVEN: [u8; 3] = [0x01, 0x02, 0x03];
     let verbose = |function: &Function| function.acs != Err(Absence::NotCollected) || function.gone;
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn words_say_as_much_as_bytes() {
+    fn words_have_the_same_facts_as_bytes() {
         let gpu = only(GPU);
         assert!(gpu.identity.is_nvidia_gpu());
         assert_eq!(gpu.identity.device.unwrap().to_string(), "2330");
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_may_not_see_is_not_missing() {
+    fn what_only_root_may_read_is_denied_and_not_missing() {
         let denied =
             only("3b:00.0 0302: 10de:2330\n\tStatus: Cap+\n\tCapabilities: <access denied>\n");
         assert!(denied.identity.is_nvidia_gpu());
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_win_over_words() {
+    fn bytes_take_precedence_over_words() {
         let mut text = String::from("3b:00.0 VGA compatible controller: Wrong\n");
         let mut bytes = [0_u8; 64];
         bytes[0..4].copy_from_slice(&[0xb3, 0x15, 0x21, 0x10]);
@@ -435,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_about_one_driver_where_the_others_are_named_means_none() {
+    fn a_record_without_a_driver_means_none_if_the_others_have_one() {
         let nvidia = Some("nvidia");
         let drivers = with_drivers([nvidia, None, nvidia, nvidia]);
         assert_eq!(drivers[1], Err(Absence::Missing));
@@ -465,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_counted_and_nothing_at_all_is_an_error() {
+    fn garbage_is_counted_and_an_empty_listing_is_an_error() {
         let listing =
             read("$ lspci\n\n00:00.0 Host bridge: X\nnot indented\n\t\tLnkSta:\n").unwrap();
         assert_eq!((listing.functions.len(), listing.skipped_lines), (1, 2));
@@ -474,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_record_with_details_says_by_silence_that_firmware_named_no_node() {
+    fn only_in_a_record_with_details_a_missing_node_means_none() {
         let page = "\
 3b:00.0 3D controller: NVIDIA Corporation GH100
 \tStatus: Cap+ 66MHz-
@@ -540,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn an_indented_or_stripped_listing_says_as_much_as_the_whole() {
+    fn an_indented_or_stripped_listing_has_the_same_facts() {
         let stripped: String = GPU
             .lines()
             .map(|line| line.trim().to_owned() + "\n")

@@ -67,7 +67,7 @@ pub enum ImportError {
     /// A packed file is over a limit.
     #[error("the file unpacks to more than {0}, which no capture of a node does")]
     TooLarge(&'static str),
-    /// An entry of a packed file would lead out of it.
+    /// An entry of a packed file has a path outside it.
     #[error("the file has an entry at `{0}`, which is outside its root: it was tampered with")]
     Path(String),
     /// It has bytes that are not text.

@@ -34,7 +34,7 @@ impl NcclTopology {
 /// A `cpu` element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// `numaid`; -1 where firmware did not say.
+    /// `numaid`; -1 if firmware assigned none.
     pub numa: i32,
     /// `host_hash`, which distinguishes the hosts of one NVLink domain.
     pub host: Option<String>,
@@ -94,7 +94,7 @@ pub struct Gpu {
 pub struct GpuLink {
     /// `target`; `None` for a switch whose address is hidden from a virtual machine.
     pub target: Option<Bdf>,
-    /// `tclass`: what the target is.
+    /// `tclass`: the class of the target.
     pub class: Option<Class>,
     /// `count`.
     pub count: u32,
@@ -117,9 +117,9 @@ pub struct Net {
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], [`ImportError::Xml`] for what is no XML or has too many elements,
-/// [`ImportError::TooDeep`], and [`ImportError::NotRecognized`] where the outermost element is
-/// not `system` (the graphs of `NCCL_GRAPH_DUMP_FILE` are another kind of file).
+/// [`ImportError::TooLong`], [`ImportError::Xml`] if it is not XML or has too many elements,
+/// [`ImportError::TooDeep`], and [`ImportError::NotRecognized`] where the outermost element is not
+/// `system` (the graphs of `NCCL_GRAPH_DUMP_FILE` are another kind of file).
 pub fn read(text: &str) -> Result<NcclTopology, ImportError> {
     check_length(text)?;
     check_depth(text)?;

@@ -7,7 +7,7 @@ use super::{ImportError, MAX_TEXT};
 /// The longest line that is read, in bytes. A matrix of four thousand devices has half of it.
 pub(super) const MOST_LINE: usize = 64 << 10;
 
-/// The bytes of a text as UTF-8: a byte order mark says that they are UTF-16.
+/// The bytes of a text as UTF-8. A byte order mark identifies UTF-16.
 pub(super) fn decoded(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
     let (units, from): (_, fn([u8; 2]) -> u16) = match bytes {
         [0xff, 0xfe, units @ ..] => (units, u16::from_le_bytes),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_says_what_the_bytes_are() {
+    fn a_byte_order_mark_identifies_the_encoding() {
         let utf16 = |text: &str, to: fn(u16) -> [u8; 2]| -> Vec<u8> {
             text.encode_utf16().flat_map(to).collect()
         };

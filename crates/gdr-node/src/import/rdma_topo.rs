@@ -38,7 +38,7 @@ struct Subsystems {
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], and [`ImportError::Dump`] with what is wrong and where.
+/// [`ImportError::TooLong`], and [`ImportError::Dump`] with the fault and its place.
 pub fn read(text: &str) -> Result<MemorySource, ImportError> {
     check_length(text)?;
     let items: Vec<Item> =
@@ -97,7 +97,8 @@ fn add(node: MemorySource, item: &Item) -> Result<MemorySource, String> {
     Ok(node)
 }
 
-/// The files that say what `pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00` says.
+/// The sysfs files with the IDs of a modalias such as
+/// `pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00`.
 fn identity(modalias: &str) -> Vec<(&'static str, String)> {
     let lower = modalias.to_ascii_lowercase();
     let Some(rest) = lower.strip_prefix("pci:v") else {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn a_fault_is_named_with_its_place() {
         let good = zlib(&[0; 64]);
         for (text, word) in [
             ("[]".to_owned(), "0 functions"),

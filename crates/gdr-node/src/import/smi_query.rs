@@ -1,7 +1,8 @@
 //! The output of `nvidia-smi -q`.
 
 use gdr_pci::Bdf;
-use serde_json::{Value, json};
+
+use crate::probe::{GpuFacts, Probe};
 
 /// The most GPUs that are read.
 const MOST_GPUS: usize = 256;
@@ -11,10 +12,17 @@ pub(super) fn is_query(text: &str) -> bool {
     text.contains("NVSMI LOG=")
 }
 
-/// The GPUs as [`NVML_DEVICES`](crate::virtual_path::NVML_DEVICES) lays them out: what of it the
-/// text has.
-pub(super) fn devices(text: &str) -> Option<String> {
-    let mut devices: Vec<Value> = Vec::new();
+/// The contents of [`NVML_DEVICES`](crate::virtual_path::NVML_DEVICES); `None` if the text has no
+/// GPU.
+pub(super) fn devices(text: &str) -> Option<Vec<u8>> {
+    let gpus = gpus(text);
+    let probe = (!gpus.is_empty()).then(|| Probe::of(gpus))?;
+    probe.to_file().ok()
+}
+
+/// The GPUs of the text, with their compute mode and ECC mode where the text has these.
+fn gpus(text: &str) -> Vec<GpuFacts> {
+    let mut devices: Vec<GpuFacts> = Vec::new();
     let mut group = "";
     for line in super::plain::lines(text) {
         let inside = line.trim();
@@ -25,7 +33,10 @@ pub(super) fn devices(text: &str) -> Option<String> {
             if let Ok(at) = at.parse::<Bdf>()
                 && devices.len() < MOST_GPUS
             {
-                devices.push(json!({ "pci": at.to_string(), "nvlinks": [] }));
+                devices.push(GpuFacts {
+                    pci: at.to_string(),
+                    ..GpuFacts::default()
+                });
             }
             group = "";
             continue;
@@ -50,15 +61,15 @@ pub(super) fn devices(text: &str) -> Option<String> {
                     "Exclusive_Process" => 3,
                     _ => continue,
                 };
-                device["compute_mode"] = json!(mode);
+                device.compute_mode = Some(mode);
             }
             ("ECC Mode" | "Ecc Mode", "Current", value @ ("Enabled" | "Disabled")) => {
-                device["ecc_enabled"] = json!(value == "Enabled");
+                device.ecc_enabled = Some(value == "Enabled");
             }
             _ => {}
         }
     }
-    (!devices.is_empty()).then(|| json!({ "error": null, "devices": devices }).to_string())
+    devices
 }
 
 #[cfg(test)]
@@ -72,12 +83,11 @@ mod tests {
             \x20   ECC Mode\n        Current                           : Disabled\n\
             \x20       Pending                           : Enabled\n\
             GPU 00000000:02:00.0\n    MIG Mode\n        Current                           : Enabled\n";
-        let devices: Value = serde_json::from_str(&devices(text).unwrap()).unwrap();
-        let devices = &devices["devices"];
-        assert_eq!(devices[0]["pci"], "0000:01:00.0");
-        assert_eq!(devices[0]["compute_mode"], 2);
-        assert_eq!(devices[0]["ecc_enabled"], false);
-        assert_eq!(devices[1].get("ecc_enabled"), None);
+        let devices = gpus(text);
+        assert_eq!(devices[0].pci, "0000:01:00.0");
+        assert_eq!(devices[0].compute_mode, Some(2));
+        assert_eq!(devices[0].ecc_enabled, Some(false));
+        assert_eq!(devices[1].ecc_enabled, None);
         assert!(super::devices("words").is_none());
     }
 }

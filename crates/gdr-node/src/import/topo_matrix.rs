@@ -50,7 +50,7 @@ pub struct Row {
     pub numa_affinity: Option<String>,
 }
 
-/// Whether GPUs may reach each other's memory, as `nvidia-smi topo -p2p` says.
+/// Whether GPUs may access each other's memory, by `nvidia-smi topo -p2p`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerMatrix {
     /// The GPUs in the order of the columns.
@@ -152,8 +152,7 @@ impl TopoMatrix {
 ///
 /// # Errors
 ///
-/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] where no line is the head of a
-/// matrix.
+/// [`ImportError::TooLong`], or [`ImportError::NotRecognized`] if no line is the head of a matrix.
 pub fn read_all(text: &str) -> Result<Vec<TopoMatrix>, ImportError> {
     let matrices = read(text)?;
     if matrices.all.is_empty() {
@@ -166,7 +165,7 @@ pub fn read_all(text: &str) -> Result<Vec<TopoMatrix>, ImportError> {
 ///
 /// # Errors
 ///
-/// As [`read_all`], where there is no table of either kind.
+/// As [`read_all`], if there is no table of either kind.
 pub fn read(text: &str) -> Result<Matrices, ImportError> {
     check_length(text)?;
     let plain = plain::unquoted(text);
@@ -433,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_no_matrix_is_refused_by_name() {
+    fn a_text_without_a_matrix_is_refused() {
         for text in ["", "GPU0\n", "No devices were found\n"] {
             let error = read_all(text).unwrap_err().to_string();
             assert!(error.contains("nvidia-smi topo -m"), "{error}");
@@ -507,7 +506,7 @@ NIC0: 24.5 GB/s
         let read = read(&text).unwrap();
         assert_eq!((read.all.len(), read.all[0].rows.len()), (1, 3));
         assert_eq!(read.all[0].legend[0].1, "mlx5_0");
-        // What stands before a legend does not take its place.
+        // Text before a legend does not replace it.
         let figures =
             "GPU0 NIC0\nGPU0 X PIX\nNIC0: 24.5 GB/s\nNIC0: 24.5\nGPU0: H100\nNIC0: mlx5_3\n";
         let legend = read_all(figures).unwrap().remove(0).legend;
@@ -529,7 +528,7 @@ NIC0: 24.5 GB/s
     }
 
     #[test]
-    fn one_line_without_end_costs_no_more_than_its_text() {
+    fn an_endless_line_takes_memory_in_proportion_to_its_text() {
         let text = format!("{}\n{PAGE}", "GPU0 ".repeat(1 << 20));
         let read = read(&text).unwrap();
         assert_eq!(

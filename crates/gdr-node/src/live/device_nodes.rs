@@ -8,7 +8,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 
 use crate::source::{Absence, Datum, MAX_ENTRIES};
 
-/// Directories, and what the names in them begin with.
+/// Directories, and the prefixes of the names in them.
 const PLACES: [(&str, &str); 4] = [
     ("/dev", "nvidia"),
     ("/dev", "gdrdrv"),
@@ -37,7 +37,7 @@ pub(super) fn read() -> Datum<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Mode, number, and what this process may do; `None` for what is no device.
+/// Mode, number and access rights of this process; `None` if it is not a device.
 fn describe(path: &Path) -> Option<String> {
     let about = fs::metadata(path).ok()?;
     let kind = about.file_type();

@@ -1,4 +1,4 @@
-//! What the kernel says of itself, in files that are too long to keep.
+//! Excerpts of the kernel's symbols, modules and configuration, whose files are too long to keep.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 use super::LiveRoot;
 use crate::source::{Absence, Datum, Errno, MAX_FILE, Source};
 
-/// Symbols that say what the kernel's RDMA stack and NVIDIA's driver offer each other.
+/// Symbols that the kernel's RDMA stack and NVIDIA's driver provide for each other.
 const SYMBOLS: [&str; 7] = [
     "dma_buf_dynamic_attach",
     "ib_register_peer_memory_client",

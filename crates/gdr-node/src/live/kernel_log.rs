@@ -31,7 +31,7 @@ pub(super) fn read() -> Datum<Vec<u8>> {
             Err(Errno::ACCESS | Errno::PERM) => return Err(Absence::Denied),
             Err(errno) => return Err(Absence::Failed(crate::Errno(errno.raw_os_error()))),
         }
-        // Twice what is kept, so that the beginning is not cut off at every line.
+        // Twice the kept length, so that the beginning is not cut off at every line.
         if text.len() > 2 * MAX_FILE {
             text = last_lines(&text).to_owned();
         }

@@ -13,8 +13,8 @@ const NOT_A_LINK: i32 = 22;
 
 /// The files of the running machine, or a directory laid out like its root.
 ///
-/// Below a prefix every link is resolved by its text, so that neither an absolute link nor one
-/// with too many `..` leads out of the directory.
+/// Below a prefix every link is resolved by its text, so that neither an absolute link nor one with
+/// too many `..` leaves the directory.
 ///
 /// A path of [`virtual_path`] is [`Absence::NotCollected`], except in a directory that an archive
 /// was unpacked into; [`ThisNode`](crate::ThisNode) has the virtual files of this machine.
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn links_do_not_lead_out_of_the_prefix() {
+    fn links_do_not_leave_the_prefix() {
         let (dir, root) = node();
         let secret = dir.path().parent().unwrap().join("outside-the-capture");
         symlink(&secret, dir.path().join("absolute")).unwrap();

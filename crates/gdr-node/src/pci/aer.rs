@@ -70,7 +70,7 @@ pub(crate) const UNCORRECTABLE_NAMES: [(&str, UncorrectableErrors); 12] = [
     ("ACSViol", UncorrectableErrors::ACS_VIOLATION),
 ];
 
-/// The names that lspci gives the correctable errors. Older ones say `NonFatalErr` for
+/// The names that lspci gives the correctable errors. Older versions print `NonFatalErr` for
 /// `AdvNonFatalErr`.
 pub(crate) const CORRECTABLE_NAMES: [(&str, CorrectableErrors); 7] = [
     ("RxErr", CorrectableErrors::RECEIVER),

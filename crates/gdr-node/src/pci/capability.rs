@@ -84,9 +84,9 @@ pub enum ListEnd {
     Complete,
     /// The list continues at an offset that was not read.
     Unread(Offset),
-    /// The list leads back to an offset that it has passed.
+    /// The list points back to an offset that it has passed.
     Loop(Offset),
-    /// The list leads to an offset where no capability can be, or to one that reads as all ones.
+    /// The list points to an offset where no capability can be, or to one that reads as all ones.
     Invalid(Offset),
 }
 
@@ -123,8 +123,8 @@ impl<Id: PartialEq> CapabilityList<Id> {
 /// Follows the standard list. `bytes` hold at least the header.
 pub(super) fn standard(bytes: &[u8]) -> CapabilityList<CapabilityId> {
     let mut list = CapabilityList::ending(ListEnd::Complete);
-    // Bit 4 of the status register says whether there is a list. A function that no longer
-    // answers reads as ones and has no list either.
+    // Bit 4 of the status register is set if there is a list. A function that no longer answers
+    // reads as ones and has no list either.
     if bytes[0x06] & 0x10 == 0 || word(bytes, 0) == Some(u32::MAX) {
         return list;
     }

@@ -58,7 +58,7 @@ impl ConfigSpace {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::TooShort`] where there are fewer than 64.
+    /// [`ConfigError::TooShort`] if there are fewer than 64.
     pub fn new(mut bytes: Vec<u8>, unread: Unread) -> Result<Self, ConfigError> {
         if bytes.len() < HEADER {
             return Err(ConfigError::TooShort(bytes.len()));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::capability::{CapabilityId, Offset};
+use super::capability::CapabilityId;
 use super::config::ConfigSpace;
 use super::link::Link;
 use crate::source::Datum;
@@ -89,8 +89,6 @@ pub struct Aspm {
 /// The PCI Express capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Express {
-    /// Where the capability begins; `None` if the capture does not have it.
-    pub at: Option<Offset>,
     /// The device/port type.
     pub port: PortType,
     /// Whether a slot is behind the port.
@@ -137,7 +135,6 @@ impl ConfigSpace {
         let (capable2, control2) = (second(word(0x24)), second(word(0x28)));
         let link_control = linked(half(0x10)).unwrap_or(0);
         Ok(Express {
-            at: Some(at),
             port,
             slot,
             slot_number: word(0x14)

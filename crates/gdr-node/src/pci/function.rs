@@ -131,8 +131,8 @@ impl Function {
         self.physical_function.is_ok()
     }
 
-    /// Takes its config space, and from it all that the space says. Facts that the space leaves
-    /// unknown stay as they were. A space that reads as ones says only that the function is gone.
+    /// Sets the config space and every fact in it. Facts that it does not have stay as they were. A
+    /// config space that reads as ones only shows that the function is gone.
     pub fn apply(&mut self, config: ConfigSpace) {
         if config.is_gone() {
             self.gone = true;

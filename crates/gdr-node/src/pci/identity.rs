@@ -1,4 +1,4 @@
-//! Who made a function and what it is.
+//! The vendor, the device ID and the class of a function.
 
 use std::fmt;
 
@@ -126,7 +126,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// Who made a function and what it is, as far as it is known.
+/// The identity of a function, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The class code.

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tool_writes_the_same_speed_in_its_own_way() {
+    fn the_notation_of_every_tool_is_parsed() {
         for text in ["16GT/s", "16.0 GT/s PCIe", "16 GT/s"] {
             assert_eq!(text.parse(), Ok(LinkSpeed::GEN4), "{text}");
         }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_what_is_left_after_line_coding() {
+    fn bandwidth_excludes_line_coding() {
         let link = |speed, width| {
             Link {
                 speed,

@@ -1,4 +1,4 @@
-//! PCI functions: what their config space says, and the tree they form.
+//! PCI functions: their config space, and the tree that they form.
 
 mod acs;
 mod aer;

@@ -34,7 +34,7 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
             .and_then(|text| u32::from_str_radix(text.strip_prefix("0x").unwrap_or(&text), 16).ok())
     };
     let half = |name: &str| hex(name).and_then(|value| u16::try_from(value).ok());
-    // "Unknown" and 0 stand for a link that is down or not there.
+    // "Unknown" and 0 mean that the link is down or does not exist.
     let link = |speed: &str, width: &str| {
         let (speed, width) = (text(speed)?, text(width)?);
         let lanes = width.parse().ok().filter(|lanes| *lanes != 0);
@@ -85,7 +85,7 @@ fn function(source: &impl Source, bdf: Bdf) -> Function {
 }
 
 /// The parent of a function by the names of the directories above it: `pciDDDD:BB` is a root bus,
-/// an address is a bridge. A domain behind a function (VMD) has a root bus of its own below that
+/// an address is a bridge. A domain behind a function (VMD) has its own root bus below that
 /// function, which is then the parent.
 fn parent(source: &impl Source, bdf: Bdf) -> Parent {
     let mut parent = Parent::Root(RootBus {

@@ -28,7 +28,7 @@ impl fmt::Display for RootBus {
 pub enum Parent {
     /// A root bus.
     Root(RootBus),
-    /// A bridge, or the function with a PCI domain of its own behind it (VMD).
+    /// A bridge, or a function with a separate PCI domain behind it (VMD).
     Bridge(Bdf),
 }
 
@@ -149,9 +149,9 @@ impl Tree {
         }
     }
 
-    /// Gives each function whose NUMA node was not collected that of its card, else that of the
-    /// other functions below its root bus, where these are on one: Linux puts what is below a host
-    /// bridge on the host bridge's node.
+    /// Sets the NUMA node of each function for which it was not collected: to that of its card,
+    /// else to the common node of the other functions below its root bus. Linux puts all functions
+    /// below a host bridge on the bridge's node.
     pub(crate) fn infer_nodes(&mut self) {
         let mut cards: BTreeMap<Bdf, Option<NumaNode>> = BTreeMap::new();
         let mut roots: BTreeMap<RootBus, Option<NumaNode>> = BTreeMap::new();
@@ -279,7 +279,7 @@ fn card(bdf: Bdf) -> Bdf {
     Bdf { function: 0, ..bdf }
 }
 
-/// Keeps the node that all functions so far are on; `None` where they are on several.
+/// Keeps the common node of all functions so far; `None` if they are on several.
 fn agree<K: Ord>(nodes: &mut BTreeMap<K, Option<NumaNode>>, of: K, node: NumaNode) {
     nodes
         .entry(of)
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn bus_numbers_alone_give_the_tree() {
+    fn the_tree_is_built_from_bus_numbers_alone() {
         let tree = Tree::from_bus_numbers(switch());
         let (root, chain) = tree.chain(bdf("43:00.0")).unwrap();
         assert_eq!(root.to_string(), "pci0000:40");

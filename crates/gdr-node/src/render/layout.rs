@@ -33,7 +33,7 @@ pub struct RootGroup {
     pub branches: Vec<Branch>,
 }
 
-/// A bridge with what is below it, or a device.
+/// A bridge with its children, or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Branch {
     /// A bridge.
@@ -51,7 +51,7 @@ impl Layout {
     /// The layout of a node; `None` where its tree is not known.
     pub fn new(inventory: &Inventory) -> Option<Self> {
         let tree = inventory.tree.as_ref().ok()?;
-        // Of each function and root what hangs on it and leads to a device.
+        // The children of each function and root that are devices or have devices below them.
         let mut below: BTreeMap<Key, Vec<Bdf>> = BTreeMap::new();
         let mut roots: BTreeMap<RootBus, Vec<Bdf>> = BTreeMap::new();
         let devices: BTreeMap<Bdf, Device> = (inventory.devices().into_iter())

@@ -78,7 +78,7 @@ impl Affinity {
         let bdf = device.bdf;
         Self {
             cpus: source.text(&format!("/sys/bus/pci/devices/{bdf}/local_cpulist")),
-            // As nvidia-smi: on a node with one NUMA node it is that one, whatever firmware says.
+            // As in nvidia-smi: on a machine with one NUMA node every device is on it.
             numa: inventory
                 .function(bdf)
                 .map_or(Err(Absence::Missing), |function| function.numa)
@@ -111,7 +111,7 @@ pub struct Cells {
     pub devices: Vec<Device>,
     /// A row a device, a class a device.
     pub classes: Vec<Vec<DistanceClass>>,
-    /// How many devices are left out.
+    /// The number of devices that are left out.
     pub left_out: usize,
     headings: Vec<String>,
 }
@@ -143,7 +143,7 @@ impl Cells {
                 class => class.unwrap_or(DistanceClass::Unknown),
             }
         };
-        // A way is as long back as it is there.
+        // The distance is symmetric.
         let places = 0..devices.len();
         let mut classes: Vec<Vec<DistanceClass>> = (places.clone())
             .map(|a| (0..=a).map(|b| class(a, b)).collect())

@@ -18,9 +18,9 @@ struct Node {
     below: BTreeMap<Bdf, Node>,
 }
 
-/// The topology in NCCL's XML, as NCCL would find it: of each switch its upper port, of root
-/// ports and host bridges none, below the CPU of the NUMA node. NCCL adds what it asks the driver
-/// for (`gpu`, `nvlink`) itself when it reads the file.
+/// The topology in NCCL's XML as NCCL detects it: below the CPU of the NUMA node, with the upstream
+/// port of each switch, without root ports and host bridges. NCCL adds the facts from the driver
+/// (`gpu`, `nvlink`) when it reads the file.
 pub fn nccl_xml(source: &dyn Source, inventory: &Inventory) -> String {
     let mut cpus: BTreeMap<Option<NumaNode>, Node> = BTreeMap::new();
     let Some(tree) = inventory.tree.as_ref().ok() else {

@@ -16,12 +16,12 @@ const ROW: f64 = 1300.0;
 const GAP: f64 = 14.0;
 const LEAF: (f64, f64) = (116.0, 74.0);
 const SWITCH: f64 = 36.0;
-/// Between a bridge and what hangs on it: room for the port's words.
+/// The distance between a bridge and its children, with room for the text of the port.
 const WIRE: f64 = 40.0;
 const HEAD: f64 = 26.0;
 const CELL: (f64, f64) = (58.0, 22.0);
-/// The most rows and columns of the table of distances, and the most NVSwitches in a row: what a
-/// screen shows.
+/// The most rows and columns of the table of distances, and the most NVSwitches in a row, that fit
+/// on a screen.
 const MOST_ROWS: usize = 64;
 const MOST_COLUMNS: usize = 128;
 const MOST_SWITCHES: usize = 16;
@@ -50,8 +50,8 @@ enum Role {
 }
 
 impl Role {
-    /// What a bridge says that it is; else what it is by the bridges above it, of which every
-    /// second one begins a switch.
+    /// The role of a bridge by its port type, else by the number of bridges above it: every second
+    /// one is the upstream port of a switch.
     fn of(function: Option<&Function>, above: usize) -> Self {
         let express = function.and_then(|function| function.express.as_ref().ok());
         match express.map(|express| express.port) {
@@ -98,8 +98,8 @@ impl<'a> Item<'a> {
             Branch::Bridge { bdf, below } => {
                 let here = inventory.function(*bdf);
                 let role = Role::of(here, above);
-                // A port with one thing below it is on the line to it. A switch has its box
-                // whatever is below it, because it counts in every distance.
+                // A port with one child is drawn on the line to it. A switch always has a box,
+                // because it counts in every distance.
                 if let ([only], true) = (below.as_slice(), role != Role::Switch) {
                     let mut item = Self::new(only, inventory, above + 1);
                     let (Self::Bridge { ports: way, .. } | Self::Leaf { ports: way, .. }) =
@@ -147,13 +147,13 @@ fn row(items: &[Item<'_>]) -> (f64, f64) {
     (width, height)
 }
 
-/// A picture of the node: an SVG element of its own size. Ports whose ACS redirects what peers
-/// send each other, and links that lack lanes, are red.
+/// A picture of the node: an SVG element with its size. Ports whose ACS redirects traffic between
+/// peers, and links with missing lanes, are red.
 pub fn svg(inventory: &Inventory) -> String {
     drawn(inventory, None)
 }
 
-/// The same below a title, which says whose node it is and when that was.
+/// The same below a title, which names the node and the time.
 pub fn svg_titled(inventory: &Inventory, title: &str) -> String {
     drawn(inventory, Some(title))
 }
@@ -378,7 +378,8 @@ fn leaf(out: &mut String, device: &Device, inventory: &Inventory, x: f64, y: f64
     );
 }
 
-/// A device's model in a few letters: what its name has in brackets, or what its number says.
+/// A short name of a device's model: the text in brackets of its name, or the model of its device
+/// ID.
 fn model(function: &Function) -> Option<String> {
     let identity = &function.identity;
     let of_name = identity.name.as_deref().and_then(|name| {
@@ -398,7 +399,7 @@ fn model(function: &Function) -> Option<String> {
     })
 }
 
-/// The NVSwitches, which the tree has beside the way to the GPUs.
+/// The NVSwitches, which are not on the path to the GPUs.
 fn nvswitches(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f64) {
     let all: Vec<&Function> = inventory.nvswitches().collect();
     if all.is_empty() {
@@ -532,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn the_title_says_which_distances_are_shown_and_whose_node_it_is() {
+    fn the_title_names_the_distances_and_the_node() {
         let node = example::node();
         let mut inventory = Inventory::read(&node);
         let picture = svg_titled(&inventory, "node <17>, 2026-11-22");
@@ -547,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn every_switch_on_a_way_has_its_box_and_a_port_is_not_called_a_switch() {
+    fn every_switch_on_a_path_has_a_box_and_a_port_is_not_called_a_switch() {
         let listing = "\
 -[0000:00]-+-00.0  Intel Corporation Host
            +-01.0-[01-09]----00.0-[02-09]--+-00.0-[03-05]----00.0-[04-05]----00.0-[05]----00.0  NVIDIA Corporation GH100 [H100 SXM5 80GB]
@@ -573,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_more_devices_than_a_screen_shows_says_what_it_leaves_out() {
+    fn a_table_of_too_many_devices_names_the_number_that_it_leaves_out() {
         let gpus: String = (0..100)
             .map(|n| format!("{n:04x}:00:00.0 3D controller: NVIDIA Corporation GH100\n"))
             .chain(["0000:00:1f.0 Host bridge: Intel\n".to_owned()])

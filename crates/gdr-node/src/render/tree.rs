@@ -1,4 +1,4 @@
-//! The way from the CPUs to GPUs and NICs, as an indented text.
+//! The paths from the CPUs to GPUs and NICs, as indented text.
 
 use super::layout::{Branch, Layout};
 use super::{link, redirects};
@@ -7,9 +7,9 @@ use crate::inventory::Inventory;
 use crate::pci::Function;
 use crate::source::Absence;
 
-/// The tree: NUMA nodes, host bridges, the bridges below, the devices. Bridges that lead to no
-/// GPU and no NIC are left out. Links are as they are now, with what they could be where that is
-/// more; an idle GPU lowers its speed.
+/// The tree: NUMA nodes, host bridges, bridges, devices. Bridges without a GPU or a NIC below them
+/// are left out. Links have their current speed and width, and their capability if it is higher; an
+/// idle GPU lowers its speed.
 pub fn tree(inventory: &Inventory) -> String {
     if let Some(words) = nothing(inventory) {
         return words;
@@ -43,7 +43,7 @@ pub fn tree(inventory: &Inventory) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What to say of a node without devices; `None` where it has some.
+/// The text for a node without devices; `None` if it has some.
 pub fn nothing(inventory: &Inventory) -> Option<String> {
     match &inventory.tree {
         Ok(_) if inventory.devices().is_empty() => {
@@ -54,7 +54,7 @@ pub fn nothing(inventory: &Inventory) -> Option<String> {
     }
 }
 
-/// What stands over devices on no NUMA node: firmware or the capture says nothing.
+/// The heading for devices without a NUMA node, because firmware or the capture has none.
 pub(super) fn unplaced(inventory: &Inventory) -> &'static str {
     let is_collected = (inventory.devices().iter())
         .filter_map(|device| inventory.function(device.bdf))
@@ -127,7 +127,7 @@ mod tests {
     use crate::{MemorySource, example};
 
     #[test]
-    fn a_device_stands_below_its_bridges() {
+    fn a_device_is_below_its_bridges() {
         let node = example::node();
         let text = tree(&Inventory::read(&node));
         let at = |needle: &str| {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_on_a_way_is_seen() {
+    fn faults_on_a_path_are_shown() {
         let node = example::node();
         let text = tree(&Inventory::read(&node));
         let line = |needle: &str| text.lines().find(|line| line.contains(needle)).unwrap();

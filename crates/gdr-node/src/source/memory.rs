@@ -15,7 +15,7 @@ enum Entry {
 }
 
 impl Entry {
-    /// The absence that this entry stands for, if it has no content.
+    /// The absence of this entry, if it has no content.
     fn absence<T>(&self) -> Option<Datum<T>> {
         match self {
             Self::Denied => Some(Err(Absence::Denied)),
@@ -39,8 +39,8 @@ impl Entry {
 /// assert_eq!(node.read("/sys/nothing"), Err(Absence::Missing));
 /// ```
 ///
-/// A path may lead through links that were added before. An entry replaces an earlier one at the
-/// same path, so that a test can start from a whole node and change a part.
+/// A path may contain links that were added before. An entry replaces an earlier one at the same
+/// path, so that a test can start from a whole node and change a part.
 #[derive(Clone, Debug)]
 pub struct MemorySource {
     entries: BTreeMap<String, Entry>,
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_made_of_what_lies_in_them() {
+    fn directories_exist_by_their_entries() {
         let node = MemorySource::new()
             .file("/a/b/one", "1")
             .file("/a/b-side", "2")

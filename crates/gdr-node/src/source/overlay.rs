@@ -59,7 +59,7 @@ impl Source for Overlay {
     }
 
     fn resolve(&self, path: &str) -> Datum<String> {
-        // Links of one capture lead through that capture.
+        // Links of one capture are resolved in that capture.
         self.first(|layer| match layer.link(path) {
             Err(Absence::NotCollected) => Err(Absence::NotCollected),
             _ => layer.resolve(path),

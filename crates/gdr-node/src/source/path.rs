@@ -40,7 +40,7 @@ pub(crate) fn resolve(path: &str, link: impl Fn(&str) -> Datum<String>) -> Datum
                     ahead.push_front(part.to_owned());
                 }
             }
-            // Nothing there, or no link: the name stands for itself.
+            // Not a link, or nothing at the path: the name stays.
             Err(Absence::Missing) | Err(Absence::NotCollected) => {}
             Err(Absence::Denied) => return Err(Absence::Denied),
             Err(Absence::Failed(errno)) => return Err(Absence::Failed(errno)),

@@ -7,24 +7,17 @@
 /// At most the last MiB.
 pub const KERNEL_LOG: &str = "@kmsg";
 
-/// The facts that the CUDA driver reports about each GPU, as JSON:
-/// `{"driver_version": "13.0", "error": null, "devices": [{"ordinal", "name", "pci", "uuid",
-/// "compute_capability": "9.0", "total_memory", "gpu_direct_rdma_supported",
-/// "dma_buf_supported"}]}`. If the driver is installed and fails, `error` is its text and `devices`
-/// is empty. Missing without a driver.
+/// The facts that the CUDA driver reports about each GPU, as JSON: a [`Probe`](crate::Probe) of
+/// [`GpuFacts`](crate::GpuFacts). If the driver is installed and fails, `error` is its text and
+/// `devices` is empty. Missing without a driver.
 pub const CUDA_DEVICES: &str = "@cuda/devices.json";
 
-/// The facts that NVIDIA's management library reports about each GPU, as JSON: `{"error": null,
-/// "devices":
-/// [{"pci", "compute_mode": 0, "ecc_enabled": true, "nvlinks": [{"kind": "gpu" or "switch"
-/// or "other", "pci"}]}]}`; `nvlinks` has the active links. Missing without the library.
+/// The facts that NVIDIA's management library reports about each GPU, as JSON: a
+/// [`Probe`](crate::Probe) of [`GpuFacts`](crate::GpuFacts). Missing without the library.
 pub const NVML_DEVICES: &str = "@nvml/devices.json";
 
-/// The facts that libibverbs reports about each RDMA device, as JSON: `{"error": null, "devices":
-/// [{"name", "firmware", "on_demand_paging", "dma_buf", "ports": [{"number": 1, "active_mtu":
-/// 4096}]}]}`; `dma_buf` is `supported`, `unsupported` or a text that says why it is not known.
-/// `firmware` and `on_demand_paging` are null and `ports` is empty for a device that cannot be
-/// opened. Missing without libibverbs, and where it shows no device.
+/// The facts that libibverbs reports about each RDMA device, as JSON: a [`Probe`](crate::Probe) of
+/// [`RdmaFacts`](crate::RdmaFacts). Missing without libibverbs.
 pub const VERBS_DEVICES: &str = "@verbs/devices.json";
 
 /// The directory of resource limits: `self` is this process, the others are the daemons that start
@@ -45,22 +38,22 @@ pub const ENVIRONMENT: &str = "@env";
 /// `LimitMEMLOCK=infinity`; `manager` is systemd itself.
 pub const SYSTEMD: &str = "@systemd";
 
-/// The kernel symbols that matter, one a line with the module that has it:
-/// `ib_register_peer_memory_client [ib_core]`.
+/// The relevant kernel symbols, one a line with their module: `ib_register_peer_memory_client
+/// [ib_core]`.
 pub const SYMBOLS: &str = "@symbols";
 
-/// The lines of the running kernel's `modules.dep` about modules that matter.
+/// The lines of the running kernel's `modules.dep` about relevant modules.
 pub const MODULE_FILES: &str = "@modules/dep";
 
-/// The lines of the running kernel's configuration that matter: `CONFIG_PCI_P2PDMA=y`.
+/// The relevant lines of the running kernel's configuration: `CONFIG_PCI_P2PDMA=y`.
 pub const KERNEL_CONFIG: &str = "@kernel/config";
 
-/// The device nodes that matter, one a line: mode in octal, `major:minor` in decimal, what the
-/// reading process may do (`rw`, `r-`, `--`), path: `0666 231:192 rw /dev/infiniband/uverbs0`.
+/// The relevant device nodes, one a line: mode in octal, `major:minor` in decimal, access of the
+/// reading process (`rw`, `r-`, `--`), path: `0666 231:192 rw /dev/infiniband/uverbs0`.
 pub const DEVICE_NODES: &str = "@dev/nodes";
 
-/// The libraries that matter, one a line, links with what they lead to:
-/// `/usr/lib64/libcuda.so.1 -> libcuda.so.580.95.05`.
+/// The relevant libraries, one a line, links with their targets: `/usr/lib64/libcuda.so.1 ->
+/// libcuda.so.580.95.05`.
 pub const LIBRARIES: &str = "@libraries";
 
 /// The file system at `/dev/shm`: lines of `size` or `free`, a space, and the number of bytes.

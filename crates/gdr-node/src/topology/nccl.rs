@@ -48,9 +48,9 @@ pub(super) type Paths = Vec<Option<NcclPath>>;
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) kind: Kind,
-    /// The addresses that stand for the node: the ports of one card share one.
+    /// The addresses of the node: the ports of one card share one.
     pub(super) names: Vec<Bdf>,
-    /// The names of the network devices in it, as NCCL's file gives them.
+    /// The names of its network devices in NCCL's file.
     pub(super) nets: Vec<String>,
     pub(super) gdr: Option<bool>,
     pub(super) wires: Vec<(Wire, Bandwidth, usize)>,
@@ -236,7 +236,7 @@ impl NcclGraph {
                 .iter_mut()
                 .find(|(known, _, at)| *known == wire && *at == to)
             {
-                // Both ends of an NVLink tell of it.
+                // Both ends of an NVLink list it.
                 Some((_, known, _)) => *known = (*known).max(bandwidth),
                 None => wires.push((wire, bandwidth, to)),
             }

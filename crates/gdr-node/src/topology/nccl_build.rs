@@ -13,7 +13,7 @@ impl NcclGraph {
     /// The graph of a file of NCCL.
     ///
     /// Template files for NCCL have no `gpu` and `nic` elements, which NCCL adds for the devices
-    /// that it finds. Here every function of their classes counts as found.
+    /// that it finds. Here every function of these classes counts as detected.
     pub fn from_topology(topology: &NcclTopology) -> Self {
         let mut graph = Self::default();
         let mut cpus: Vec<(usize, &Cpu)> = Vec::new();
@@ -102,7 +102,7 @@ impl NcclGraph {
     fn add_cpu(&mut self, numa: Option<u32>, cpus: &mut Vec<(Option<u32>, usize)>) -> usize {
         let at = self.add(Kind::Cpu, None);
         for (_, other) in cpus.iter() {
-            // Which CPUs these are is not known here, and NCCL's figure hangs on it.
+            // NCCL's bandwidth depends on the model of the CPUs, which is not known here.
             self.join(at, *other, Wire::System, LOCAL);
         }
         cpus.push((numa, at));

@@ -255,7 +255,8 @@ impl<'a> Topology<'a> {
         })
     }
 
-    /// Notes where a node is what only one node leaves open, or not known at all.
+    /// Notes each device to which firmware assigned no NUMA node, or whose node is not known unless
+    /// the machine has only one.
     fn note_proximity(&self, seats: [&Seat; 2], notes: &mut Vec<Note>) {
         for seat in seats {
             match (&seat.numa, self.numa.only_node()) {

@@ -96,7 +96,7 @@ impl Seat {
             };
         }
         for (above, below) in [(self, other), (other, self)] {
-            // A bridge stands in a chain at the depth that it has itself.
+            // The depth of a bridge is its index in the chains below it.
             if below.chain.get(above.chain.len()) == Some(&above.bdf) {
                 return Meeting::Above(above.bdf);
             }
@@ -104,8 +104,8 @@ impl Seat {
         match self.common(other).checked_sub(1) {
             Some(last) => Meeting::Bridge(self.chain[last]),
             None if !self.is_severed => Meeting::Root,
-            // A link leads to one device, so that functions on its bus are neighbours. A switch's
-            // inner bus has ports on it, below which the way is known only from the port down.
+            // A link has one device below it, so that functions on one bus are on one device. On a
+            // switch's internal bus the path is known only from each port down.
             None if self.chain.is_empty() && other.chain.is_empty() => Meeting::Bus,
             None => Meeting::Unknown,
         }
@@ -149,9 +149,9 @@ impl Seat {
         Some(Classes { smi, ucx })
     }
 
-    /// The class in the words of NCCL, NVLinks left out, as the graph of the two alone has it:
-    /// one node for the two ports of a switch, none for a root port and a host bridge. `None`
-    /// where the capture does not say or one device is above the other, which the graph decides.
+    /// NCCL's class without NVLinks, by the graph of these two devices alone: one node for the two
+    /// ports of a switch, none for a root port and a host bridge. `None` if the capture does not
+    /// have the path or one device is above the other; the whole graph decides then.
     pub(super) fn nccl(&self, other: &Self) -> Option<NcclClass> {
         let on_one_bus = (self.bdf.domain, self.bdf.bus) == (other.bdf.domain, other.bdf.bus);
         match self.meets(other) {
@@ -185,7 +185,8 @@ impl Seat {
     }
 
     /// The switches that NCCL passes on its path up: it goes up two directories at a time
-    /// (ncclTopoGetXmlFromSys), so that the two ports of a switch are one and a root port is none.
+    /// (ncclTopoGetXmlFromSys), so that it counts the two ports of a switch as one and does not
+    /// count root ports.
     fn switches(&self) -> impl Iterator<Item = Bdf> {
         self.chain.iter().rev().skip(1).step_by(2).copied()
     }

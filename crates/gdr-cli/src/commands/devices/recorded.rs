@@ -4,9 +4,11 @@ use std::fmt::Display;
 
 use anyhow::Result;
 use gdr_doctor::peermem::{DmaBuf, PeerMemory};
-use gdr_doctor::probes::{CudaProbe, VerbsDevice, VerbsProbe};
 use gdr_doctor::{Capture, Timestamp};
-use gdr_node::{Absence, Datum, RdmaDevice, RdmaGid, RdmaPort, Source};
+use gdr_node::{
+    Absence, Datum, DmaBufImport, GpuFacts, PortState, Probe, RdmaDevice, RdmaFacts, RdmaGid,
+    RdmaPort, Source, virtual_path,
+};
 use gdr_rdma::{ChosenGid, DmaBufSupport, GidEntry, GidType, LinkLayer, NoGid, choose_gid};
 
 use super::gpu_memory::{Exporter, Exports, GpuMemory};
@@ -87,7 +89,7 @@ impl Gaps {
 /// What was recorded of a node beside its inventory.
 struct Facts<'a> {
     source: &'a dyn Source,
-    verbs: Datum<VerbsProbe>,
+    verbs: Datum<Probe<RdmaFacts>>,
     gpu: Exporter,
     peer: PeerMemory,
 }
@@ -98,7 +100,7 @@ impl<'a> Facts<'a> {
         let peer = PeerMemory::read(source);
         Self {
             source,
-            verbs: VerbsProbe::read(source),
+            verbs: Probe::read(source, virtual_path::VERBS_DEVICES),
             gpu: gpu(node, &peer),
             peer,
         }
@@ -111,7 +113,7 @@ impl<'a> Facts<'a> {
     }
 
     /// What libibverbs said of a device, or why it cannot be queried. An absence is neither.
-    fn answer(&self, name: &str) -> Datum<Result<&VerbsDevice, String>> {
+    fn answer(&self, name: &str) -> Datum<Result<&RdmaFacts, String>> {
         let verbs = match &self.verbs {
             Ok(verbs) => verbs,
             Err(Absence::Missing) => {
@@ -125,7 +127,7 @@ impl<'a> Facts<'a> {
                 Ok(device)
             }
             Some(device) => {
-                let why = device.dma_buf.clone();
+                let why = device.dma_buf.clone().map(String::from);
                 Err(why.unwrap_or_else(|| "libibverbs says nothing of it".to_owned()))
             }
             None => {
@@ -166,12 +168,12 @@ impl<'a> Facts<'a> {
             })
             .collect();
         let gpu_memory = error.is_none().then(|| {
-            let nic = match said.and_then(|said| said.dma_buf.as_deref()) {
-                Some("supported") => DmaBufSupport::Supported,
-                Some("unsupported") => {
+            let nic = match said.and_then(|said| said.dma_buf.as_ref()) {
+                Some(DmaBufImport::Supported) => DmaBufSupport::Supported,
+                Some(DmaBufImport::Unsupported) => {
                     DmaBufSupport::Unsupported("libibverbs reported so".to_owned())
                 }
-                Some(why) => DmaBufSupport::Unknown(why.to_owned()),
+                Some(DmaBufImport::Unknown(why)) => DmaBufSupport::Unknown(why.clone()),
                 None => DmaBufSupport::Unknown("not recorded".to_owned()),
             };
             GpuMemory::expect(&nic, &self.gpu, &self.peer)
@@ -188,7 +190,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The MTU of a port. Of a device that cannot be queried there is none.
-    fn active_mtu(&self, answer: &Datum<Result<&VerbsDevice, String>>, number: u32) -> Datum<u32> {
+    fn active_mtu(&self, answer: &Datum<Result<&RdmaFacts, String>>, number: u32) -> Datum<u32> {
         let said = answer.as_ref().map_err(|absence| *absence)?;
         let device = said.as_ref().map_err(|_| Absence::Missing)?;
         let ports = device.ports.as_ref().ok_or(Absence::NotCollected)?;
@@ -234,8 +236,8 @@ impl<'a> Facts<'a> {
         };
         Port {
             port: number,
-            active: state.as_deref().map(|state| state == "ACTIVE"),
-            state,
+            active: state.as_ref().map(|state| *state == PortState::Active),
+            state: state.map(|state| state.to_string()),
             gigabits_per_second: rate
                 .as_deref()
                 .and_then(bits_per_second)
@@ -311,7 +313,7 @@ fn choose(link_layer: LinkLayer, gids: &[RdmaGid]) -> Option<Result<ChosenGid, N
 /// The GPU by what CUDA reported; where that is not recorded, by the driver and the kernel.
 fn gpu(node: &Node, peer: &PeerMemory) -> Exporter {
     let inventory = &node.inventory;
-    match CudaProbe::read(node.source.as_ref()) {
+    match Probe::<GpuFacts>::read(node.source.as_ref(), virtual_path::CUDA_DEVICES) {
         Ok(probe) => match (probe.error, probe.devices.first()) {
             (Some(error), _) => Exporter::absent(&error),
             (None, None) => Exporter::absent("the NVIDIA driver shows none"),
@@ -416,7 +418,7 @@ mod tests {
         );
         let (method, because) = route(example::healthy().denied(virtual_path::CUDA_DEVICES));
         assert_eq!(method, "dma-buf");
-        assert!(because.contains("open driver 580.95.05"), "{because}");
+        assert!(because.contains("open modules 580.95.05"), "{because}");
         let (method, because) = route(example::healthy().without(virtual_path::CUDA_DEVICES));
         assert_eq!(method, "peer-memory module");
         assert!(because.contains("no usable GPU"), "{because}");

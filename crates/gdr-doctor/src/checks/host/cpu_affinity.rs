@@ -6,12 +6,12 @@ use crate::cpu_list::parse_cpus;
 pub(super) const CHECK: Check = Check {
     id: CheckId("cpu.affinity"),
     title: "this process may run on CPUs near the GPUs",
-    why: "A process that is bound to the other socket reaches a GPU's memory and its NIC's \
-          doorbells across the interconnect between sockets: half the bandwidth of a CPU mapping, \
-          higher latency.",
+    why: "A process that is bound to the other socket accesses a GPU's memory and its NIC's \
+          doorbells through the interconnect between sockets: CPU mappings have half the \
+          bandwidth, and the latency is higher.",
     inputs: "Cpus_allowed_list in /proc/self/status; local_cpulist of the GPUs.",
-    criteria: "pass: some CPU near the GPU is allowed. warn: none is. unknown: not collected. \
-          skip: no GPU.",
+    criteria: "pass: a CPU near the GPU is allowed. warn: none is. unknown: not collected. skip: \
+               no GPU.",
     sources: &[
         "gdrcopy README: NUMA",
         "Linux Documentation/filesystems/proc.rst: Cpus_allowed_list",
@@ -56,17 +56,17 @@ fn judge(
     let near_text = text.ok().unwrap_or_default();
     let finding = if allowed.is_disjoint(&near) {
         Finding::warn(format!(
-            "this process may run on CPUs {shown} only, none of which is near it"
+            "this process may run only on CPUs {shown}, none of which is near it"
         ))
         .fix(Fix::user(
-            "Run near it",
+            "Run on CPUs near it",
             match &function.numa {
                 Ok(node) => format!("numactl --cpunodebind={node} --membind={node} COMMAND"),
                 Err(_) => format!("taskset -c {near_text} COMMAND"),
             },
         ))
     } else {
-        Finding::pass("this process may run near it")
+        Finding::pass("this process may run on CPUs near it")
     };
     Ok(finding
         .evidence("/proc/self/status Cpus_allowed_list", shown)
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_on_the_other_socket_is_warned_of() {
+    fn a_process_on_the_other_socket_is_a_warning() {
         let node = example::healthy().file("/proc/self/status", "Cpus_allowed_list:\t48-63\n");
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_gpu_is_no_question() {
+    fn an_uncollected_process_is_unknown() {
         let node = example::healthy().without("/proc/self");
         assert_eq!(verdict(&CHECK, &node), Unknown);
     }

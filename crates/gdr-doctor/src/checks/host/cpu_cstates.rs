@@ -4,13 +4,13 @@ const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("cpu.cstates"),
-    title: "how deep idle CPUs sleep is known",
-    why: "A CPU in a deep sleep takes up to some hundred microseconds to wake, which who waits by \
-          interrupt pays. Who polls keeps its CPU awake.",
-    inputs: "/sys/devices/system/cpu/cpuidle/current_driver and the kernel's arguments \
-          intel_idle.max_cstate, processor.max_cstate, idle.",
-    criteria: "info: what sleeps are allowed. pass: only light ones, or none. unknown: not \
-          collected.",
+    title: "the allowed idle states of CPUs are known",
+    why: "A CPU in a deep idle state takes up to some hundred microseconds to wake up. Programs \
+          that wait by interrupt pay for it; programs that poll keep their CPU awake.",
+    inputs: "/sys/devices/system/cpu/cpuidle/current_driver and the kernel arguments \
+             intel_idle.max_cstate, processor.max_cstate and idle.",
+    criteria: "info: deep idle states are allowed. pass: only light ones, or none. unknown: not \
+               collected.",
     sources: &[
         "Linux Documentation/admin-guide/pm/cpuidle.rst",
         "https://github.com/Mellanox/mlnx-tools (mlnx_tune)",
@@ -21,11 +21,11 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Judgement {
     let driver = context.text(DRIVER).known_or_skip(
-        "what puts idle CPUs to sleep",
-        "Linux does not decide how these CPUs sleep",
+        "the idle driver of the CPUs",
+        "Linux does not control the idle states of these CPUs",
     )?;
     if driver == "none" {
-        return Ok(Finding::pass("idle CPUs do not sleep deeply").evidence(DRIVER, driver));
+        return Ok(Finding::pass("CPUs do not use deep idle states").evidence(DRIVER, driver));
     }
     let facts = context.facts();
     let limit = ["intel_idle.max_cstate", "processor.max_cstate", "idle"]
@@ -33,16 +33,17 @@ fn run(context: &Context<'_>) -> Judgement {
         .find_map(|name| Some((name, *facts.argument(name).as_ref().ok()?)));
     Ok(match limit {
         Some((name, value)) if matches!(value, "0" | "1" | "poll" | "halt") => {
-            Finding::pass("idle CPUs sleep only lightly")
+            Finding::pass("CPUs use only light idle states")
                 .evidence("/proc/cmdline", format!("{name}={value}"))
         }
         _ => Finding::info(format!(
-            "idle CPUs may sleep deeply ({driver}): who waits by interrupt wakes later"
+            "CPUs may use deep idle states ({driver}): programs that wait by interrupt wake up \
+             later"
         ))
         .evidence(DRIVER, driver)
         .fix(
             Fix::run(
-                "Choose a profile for low latency",
+                "Use a profile for low latency",
                 "tuned-adm profile latency-performance",
             )
             .risk(Risk::Low, "the machine draws more power"),
@@ -56,7 +57,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn deep_sleep_is_reported_and_a_limit_passes() {
+    fn deep_idle_states_are_info_and_a_limit_passes() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Info]);
         let limited = example::healthy().file("/proc/cmdline", "quiet intel_idle.max_cstate=1\n");
         assert_eq!(verdict(&CHECK, &limited), Pass);
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_nothing_to_decide_is_no_question() {
+    fn a_node_without_idle_driver_is_skipped() {
         assert_eq!(verdict(&CHECK, &MemorySource::new()), Skip);
     }
 }

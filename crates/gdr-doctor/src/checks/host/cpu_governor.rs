@@ -4,18 +4,18 @@ use crate::checks::prelude::*;
 
 const CPUFREQ: &str = "/sys/devices/system/cpu/cpufreq";
 
-/// Drivers whose `powersave` leaves the choice to the CPU, which raises its speed under load.
+/// Drivers whose `powersave` lets the CPU choose its clock, which it raises under load.
 const SELF_GOVERNED: [&str; 3] = ["intel_pstate", "amd-pstate-epp", "amd_pstate_epp"];
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("cpu.governor"),
     title: "CPUs run at full speed (scaling governor)",
-    why: "A CPU that polls for completions at a low clock sees them late: latency rises, message \
-          rates fall. Copies through CPU mappings slow down with the clock too.",
+    why: "A CPU that polls for completions at a low clock sees them late: latency rises and \
+          message rates fall. Copies through CPU mappings slow down with the clock too.",
     inputs: "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor and scaling_driver.",
     criteria: "pass: performance. info: another governor, which follows the load. warn: powersave, \
-          where it means the lowest clock. skip: the clock is not Linux's to set. unknown: not \
-          collected.",
+               if it means the lowest clock. skip: Linux does not control the clock. unknown: not \
+               collected.",
     sources: &[
         "Linux Documentation/admin-guide/pm/cpufreq.rst and intel_pstate.rst",
         "DAQIRI tune_system.py",
@@ -26,8 +26,8 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Judgement {
     let names = context.source.list(CPUFREQ).known_or_skip(
-        "the governor of CPUs",
-        "Linux does not set the clock of these CPUs",
+        "the governor of the CPUs",
+        "Linux does not control the clock of these CPUs",
     )?;
     let mut governors: BTreeMap<String, usize> = BTreeMap::new();
     let mut absence = Err(Absence::Missing);
@@ -39,8 +39,11 @@ fn run(context: &Context<'_>) -> Judgement {
     }
     if governors.is_empty() {
         return Ok(match absence {
-            Err(Absence::Missing) => Finding::skip("Linux does not set the clock of these CPUs"),
-            absent => Finding::unknown("the governor of CPUs", &absent),
+            Err(Absence::Missing) => Finding::skip(
+                "Linux does not control the clock of these \
+                                                    CPUs",
+            ),
+            absent => Finding::unknown("the governor of the CPUs", &absent),
         });
     }
     let driver = context
@@ -60,15 +63,21 @@ fn run(context: &Context<'_>) -> Judgement {
     let finding = if lowest {
         Finding::warn("CPUs run at their lowest clock (powersave)")
     } else {
-        Finding::info("the clock of CPUs follows their load: latency is lower with `performance`")
+        Finding::info(
+            "the clock of the CPUs follows their load: latency is lower with \
+                       `performance`",
+        )
     };
     let mut finding = finding.evidence(path, shown);
     if !driver.is_empty() {
         finding = finding.evidence(format!("{CPUFREQ}/policy0/scaling_driver"), driver);
     }
     Ok(finding.fix(
-        Fix::run("Run at full speed", "cpupower frequency-set -g performance")
-            .risk(Risk::Low, "the machine draws more power"),
+        Fix::run(
+            "Run the CPUs at full speed",
+            "cpupower frequency-set -g performance",
+        )
+        .risk(Risk::Low, "the machine draws more power"),
     ))
 }
 
@@ -89,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn governors_that_follow_the_load_are_reported_and_the_lowest_clock_warned_of() {
+    fn governors_that_follow_the_load_are_info_and_the_lowest_clock_is_a_warning() {
         for (governor, driver, expected) in [
             ("schedutil", "acpi-cpufreq", Info),
             ("powersave", "intel_pstate", Info),
@@ -100,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_without_clocks_is_no_question_and_what_was_not_collected_unknown() {
+    fn a_node_without_clock_control_is_skipped() {
         assert_eq!(verdict(&CHECK, &MemorySource::new()), Skip);
     }
 }

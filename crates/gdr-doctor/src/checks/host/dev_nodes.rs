@@ -1,20 +1,20 @@
 use super::device_list::{DeviceNode, read};
 use crate::checks::prelude::*;
 
-/// Where the kernel names the character devices of verbs.
+/// The directory of the character devices of verbs.
 const CLASS: &str = "/sys/class/infiniband_verbs";
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("dev.nodes"),
-    title: "the device nodes of RDMA devices are there and may be opened",
-    why: "Verbs open /dev/infiniband/uverbsN, and connection managers rdma_cm. A container sees \
-          the devices in sysfs even where it was not given their nodes: libraries then say \"No \
+    title: "the device nodes of RDMA devices exist and may be opened",
+    why: "Verbs programs open /dev/infiniband/uverbsN, and connection managers open rdma_cm. A \
+          container sees the devices in sysfs even without their nodes: libraries then print \"No \
           device found\" or \"Unable to open device\" and use sockets.",
-    inputs: "/sys/class/infiniband_verbs/*/ibdev; the nodes in /dev/infiniband with their modes, \
-          and whether this process may read and write them.",
-    criteria: "pass: there, and open to this process. warn: there, and not open to it, or not to \
-          every user; rdma_cm is missing. fail: missing. skip: no RDMA device. unknown: not \
-          collected.",
+    inputs: "/sys/class/infiniband_verbs/*/ibdev; the nodes in /dev/infiniband, their modes, and \
+             whether this process may read and write them.",
+    criteria: "pass: the node exists and every user may open it. warn: this process or some users \
+               may not open it; or rdma_cm is missing. fail: missing. skip: no RDMA device. \
+               unknown: not collected.",
     sources: &[
         "rdma-core kernel-boot/rdma-ulp-modules, udev/60-rdma-*.rules (mode 0666)",
         "https://github.com/NVIDIA/nccl/issues/451",
@@ -55,7 +55,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     if (nodes.iter()).all(|node| node.path != "/dev/infiniband/rdma_cm") {
         findings.push(
             Finding::warn(
-                "/dev/infiniband/rdma_cm is missing: programs that connect by rdma_cm fail",
+                "/dev/infiniband/rdma_cm is missing: programs that use rdma_cm cannot connect",
             )
             .evidence(virtual_path::DEVICE_NODES, "no /dev/infiniband/rdma_cm")
             .fix(missing(context, "rdma_ucm")),
@@ -64,21 +64,22 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     Ok(findings)
 }
 
-/// What is to be said where the kernel shows no verbs devices at all.
+/// The finding about a node whose kernel shows no verbs devices.
 fn without_interface(context: &Context<'_>) -> Judgement {
     if (context.inventory.rdma.as_ref().ok()).is_none_or(Vec::is_empty) {
         return Err(Unjudged::skip("there is no RDMA device"));
     }
     let facts = context.facts();
     if facts.modules.is_err() || facts.module("ib_uverbs").is_ok() {
-        // A capture that leaves the class out looks the same.
+        // A capture without the class looks the same.
         Err(Absence::Missing).known("the list of verbs devices")?;
     }
-    Ok(
-        Finding::fail("there are RDMA devices and no interface to them for programs")
-            .evidence("/proc/modules", "no ib_uverbs")
-            .fix(Fix::now("Load the interface", Action::load("ib_uverbs"))),
+    Ok(Finding::fail(
+        "there are RDMA devices, but ib_uverbs is not loaded: programs cannot use \
+                       them",
     )
+    .evidence("/proc/modules", "no ib_uverbs")
+    .fix(Fix::now("Load ib_uverbs", Action::load("ib_uverbs"))))
 }
 
 fn judge(context: &Context<'_>, path: &str, nodes: &[DeviceNode]) -> Judgement {
@@ -91,30 +92,33 @@ fn judge(context: &Context<'_>, path: &str, nodes: &[DeviceNode]) -> Judgement {
     };
     let all_users = node.mode & 0o006 == 0o006;
     let finding = match (node.open, all_users) {
-        (true, true) => Finding::pass(format!("{path} may be opened")),
+        (true, true) => Finding::pass(format!("every user may open {path}")),
         (true, false) => Finding::warn(format!(
-            "{path} may be opened from here, but not by every user"
+            "this process may open {path}, but not every user may"
         ))
         .fix(open_up()),
-        (false, _) => Finding::warn(format!("{path} may not be opened from here")).fix(open_up()),
+        (false, _) => Finding::warn(format!("this process may not open {path}")).fix(open_up()),
     };
     Ok(finding.evidence(virtual_path::DEVICE_NODES, &node.line))
 }
 
-/// How a node that is missing is brought about.
+/// The fix for a missing node.
 fn missing(context: &Context<'_>, module: &str) -> Fix {
-    if context.facts().container == Ok(Container::Yes) {
+    if context.is_container() {
         return Fix::user(
             "Start the container with the devices",
             "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1:-1 …",
         );
     }
-    Fix::now("Load what makes the node", Action::load(module.to_owned()))
+    Fix::now(
+        "Load the module that creates the node",
+        Action::load(module.to_owned()),
+    )
 }
 
 fn open_up() -> Fix {
     Fix::now(
-        "Let every user open them, as rdma-core's rules do",
+        "Let every user open the nodes, as rdma-core's rules do",
         Action::file(
             "/etc/udev/rules.d/90-rdma-mode.rules",
             "SUBSYSTEM==\"infiniband_verbs\", MODE=\"0666\"\n\
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_nodes_and_a_missing_rdma_cm_are_warned_of() {
+    fn closed_nodes_and_a_missing_rdma_cm_are_warnings() {
         let closed = with_nodes(|line| Some(line.replace("0666", "0600").replace(" rw ", " -- ")));
         assert_eq!(verdicts(&CHECK, &closed), [Warn; 10]);
         let node = with_nodes(|line| (!line.ends_with("rdma_cm")).then(|| line.to_owned()));
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_without_an_interface_fail() {
+    fn devices_without_ib_uverbs_fail() {
         let node = example::healthy().without(CLASS);
         assert_eq!(verdict(&CHECK, &node), Unknown);
         let node = node.file("/proc/modules", "ib_core 1 0 - Live 0x0\n");
@@ -164,9 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_device_is_no_question() {
-        let node = example::healthy().not_collected(virtual_path::DEVICE_NODES);
-        assert_eq!(verdict(&CHECK, &node), Unknown);
+    fn uncollected_nodes_are_unknown_and_a_node_without_devices_is_skipped() {
         assert_eq!(verdict(&CHECK, &MemorySource::new()), Skip);
     }
 }

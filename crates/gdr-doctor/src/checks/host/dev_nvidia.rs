@@ -3,14 +3,14 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("dev.nvidia"),
-    title: "the device nodes of GPUs are there and may be opened",
-    why: "CUDA opens /dev/nvidiactl, /dev/nvidia-uvm and one node for each GPU. Where one is \
-          missing, or was made when the driver had another number, CUDA finds no device.",
+    title: "the device nodes of GPUs exist and may be opened",
+    why: "CUDA opens /dev/nvidiactl, /dev/nvidia-uvm and one node for each GPU. If one is missing, \
+          or has an old major number of the driver, CUDA finds no device.",
     inputs: "The nodes with their modes and numbers, and whether this process may read and write \
-          them; \"Device Minor\" in /proc/driver/nvidia/gpus/*/information; /proc/devices.",
-    criteria: "pass: there, open, of the right number. warn: there, and not open to this process. \
-          fail: missing or of another number. skip: no GPU, or no driver loaded. unknown: not \
-          collected.",
+             them; \"Device Minor\" in /proc/driver/nvidia/gpus/*/information; /proc/devices.",
+    criteria: "pass: the node exists, has the right number, and this process may open it. warn: \
+               this process may not open it. fail: missing, or another number. skip: no GPU, or \
+               the driver is not loaded. unknown: not collected.",
     sources: &[
         "NVIDIA driver README, chapter 8: device files",
         "nvidia-modprobe(1)",
@@ -45,7 +45,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         (Subject::Node, judge(context, path, &nodes, major(driver)))
     });
     findings.extend(runner::each(gpus, |(gpu, _)| {
-        let minor = minor(context, gpu.bdf).known("the number of its device node");
+        let minor = minor(context, gpu.bdf).known("the minor number of its device node");
         let judge = |minor| {
             let path = format!("/dev/nvidia{minor}");
             judge(context, &path, &nodes, major("nvidia"))
@@ -71,31 +71,31 @@ fn judge(context: &Context<'_>, path: &str, nodes: &[DeviceNode], major: Option<
         return Ok(
             Finding::fail(format!("{path} is missing: CUDA cannot open it"))
                 .evidence(virtual_path::DEVICE_NODES, format!("no {path}"))
-                .fix(make(context)),
+                .fix(create(context)),
         );
     };
     let finding = match major {
         Some(major) if major != node.major => Finding::fail(format!(
-            "{path} has number {}, and the driver has {major}: it leads nowhere",
+            "{path} has major number {}, but the driver has {major}: CUDA cannot open it",
             node.major
         ))
-        .fix(make(context)),
-        _ if !node.open => Finding::warn(format!("{path} may not be opened from here")).fix(
+        .fix(create(context)),
+        _ if !node.open => Finding::warn(format!("this process may not open {path}")).fix(
             Fix::run("Let every user open it", format!("chmod 0666 {path}")),
         ),
-        _ => Finding::pass(format!("{path} may be opened")),
+        _ => Finding::pass(format!("this process may open {path}")),
     };
     Ok(finding.evidence(virtual_path::DEVICE_NODES, &node.line))
 }
 
-fn make(context: &Context<'_>) -> Fix {
-    if context.facts().container == Ok(Container::Yes) {
+fn create(context: &Context<'_>) -> Fix {
+    if context.is_container() {
         return Fix::user(
             "Start the container with the GPUs",
             "docker run --gpus all …   # needs the NVIDIA Container Toolkit on the host",
         );
     }
-    Fix::run("Make the nodes", "nvidia-modprobe -u -c=0 && nvidia-smi")
+    Fix::run("Create the nodes", "nvidia-modprobe -u -c=0 && nvidia-smi")
 }
 
 #[cfg(test)]
@@ -119,22 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_node_is_warned_of() {
+    fn a_closed_node_is_a_warning() {
         let node = with_nodes(|line| Some(line.replace("195:255 rw", "195:255 --")));
         assert_eq!(verdict(&CHECK, &node), Warn);
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown() {
-        let node = example::healthy().not_collected(virtual_path::DEVICE_NODES);
-        assert_eq!(verdict(&CHECK, &node), Unknown);
+    fn uncollected_nodes_are_unknown() {
         let path = format!("/proc/driver/nvidia/gpus/{}/information", example::GPUS[0]);
         assert_eq!(verdict(&CHECK, &example::healthy().denied(&path)), Unknown);
-    }
-
-    #[test]
-    fn without_a_gpu_or_its_driver_it_is_no_question() {
-        let node = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &node), Skip);
     }
 }

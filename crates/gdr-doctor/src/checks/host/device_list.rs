@@ -1,4 +1,4 @@
-//! The device nodes that the reading process sees.
+//! The device nodes that the collecting process sees.
 
 use gdr_node::{Datum, virtual_path};
 
@@ -13,11 +13,11 @@ pub(super) struct DeviceNode {
     pub(super) major: u32,
     /// Whether this process may read and write it.
     pub(super) open: bool,
-    /// The line that says so.
+    /// The line of the list.
     pub(super) line: String,
 }
 
-/// Those that matter.
+/// Reads the nodes of RDMA devices and GPUs.
 pub(super) fn read(context: &Context<'_>) -> Datum<Vec<DeviceNode>> {
     context
         .text(virtual_path::DEVICE_NODES)
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_node_and_garbage_is_none() {
+    fn a_line_is_parsed_and_garbage_is_not() {
         let node = parse("0660 231:192 r- /dev/infiniband/uverbs0").unwrap();
         assert_eq!((node.mode, node.major, node.open), (0o660, 231, false));
         assert_eq!(node.path, "/dev/infiniband/uverbs0");

@@ -3,13 +3,13 @@ use crate::process::{Capability, Process};
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("devx"),
-    title: "GPU-initiated communication (IBGDA) has the rights that it needs",
-    why: "NVSHMEM's IBGDA and DeepEP make queues by DEVX and map the NIC's doorbells into the GPU. \
-          In a container without the rights for it allocating them returns nothing: \"NULL value \
+    title: "this process has the capabilities for GPU-initiated communication (IBGDA)",
+    why: "NVSHMEM's IBGDA and DeepEP create queues by DEVX and map the NIC's doorbells for the \
+          GPU. In a container without the needed capabilities the allocation fails: \"NULL value \
           cannot allocate mlx5dv_devx_uar\".",
     inputs: "Bits 13 (CAP_NET_RAW) and 17 (CAP_SYS_RAWIO) of CapEff in /proc/self/status.",
-    criteria: "pass: both. info: not both, for NVSHMEM warn. skip: no NIC of mlx5_core. unknown: \
-          not collected.",
+    criteria: "pass: both. info: one is missing; warn for NVSHMEM. skip: no NIC of mlx5_core. \
+               unknown: not collected.",
     sources: &[
         "Linux drivers/infiniband/hw/mlx5/devx.c: mlx5_ib_devx_create",
         "https://github.com/sgl-project/sglang/issues/12533",
@@ -24,7 +24,7 @@ fn run(context: &Context<'_>) -> Judgement {
     let nics = runner::nics(context)?;
     let is_mlx5 = |driver: &Datum<String>| driver.as_ref().ok().is_some_and(|it| it == "mlx5_core");
     if !nics.iter().any(|(_, function)| is_mlx5(&function.driver)) {
-        return Err(Unjudged::skip("no NIC belongs to mlx5_core"));
+        return Err(Unjudged::skip("no NIC is bound to mlx5_core"));
     }
     let wanted = [
         ("CAP_NET_RAW", Capability::NET_RAW),
@@ -33,24 +33,21 @@ fn run(context: &Context<'_>) -> Judgement {
     let process = Process::read(context.source);
     let mut lacking = Vec::new();
     for (name, capability) in wanted {
-        match process.has(capability) {
-            Ok(true) => {}
-            Ok(false) => lacking.push(name),
-            absent => {
-                return Ok(Finding::unknown(
-                    "the set of rights of this process",
-                    &absent,
-                ));
-            }
+        let has = process.has(capability);
+        if !has.known("the capabilities of this process")? {
+            lacking.push(name);
         }
     }
     if lacking.is_empty() {
         return Ok(Finding::pass(
-            "this process has the rights for DEVX queues and doorbells",
+            "this process has the capabilities for DEVX queues and doorbells",
         ));
     }
     let lacking = lacking.join(" and ");
-    let summary = format!("this process lacks {lacking}: GPU-initiated transports may fail");
+    let summary = format!(
+        "this process does not have {lacking}: GPU-initiated transports may \
+                           fail"
+    );
     let finding = if context.purpose == Some(Workload::Nvshmem) {
         Finding::warn(summary)
     } else {
@@ -60,12 +57,12 @@ fn run(context: &Context<'_>) -> Judgement {
         .evidence("/proc/self/status", format!("CapEff without {lacking}"))
         .fix(
             Fix::user(
-                "Start the container with these rights",
+                "Start the container with these capabilities",
                 "docker run --cap-add NET_RAW --cap-add SYS_RAWIO …   # or --privileged",
             )
             .risk(
                 Risk::Medium,
-                "SYS_RAWIO lets the container reach the machine's registers",
+                "SYS_RAWIO lets the container access the machine's registers",
             ),
         ))
 }
@@ -83,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn lacking_rights_are_reported_and_for_nvshmem_warned_of() {
+    fn missing_capabilities_are_info_and_for_nvshmem_a_warning() {
         let node = example::healthy().file("/proc/self/status", "CapEff:\t0000000000002000\n");
         assert_eq!(verdict(&CHECK, &node), Info);
         let inventory = Inventory::read(&node);
@@ -95,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_mlx5_is_no_question() {
+    fn an_uncollected_status_is_unknown() {
         let node = example::healthy().without("/proc/self");
         let node = node.not_collected("/proc/self/status");
         assert_eq!(verdict(&CHECK, &node), Unknown);

@@ -2,12 +2,11 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("hugepages"),
-    title: "memory that is set aside as huge pages is known",
-    why: "DPDK and programs like it keep their packets in huge pages that are set aside at start; \
-          verbs do not need them. Memory that is set aside is lost to others.",
+    title: "the amount of memory reserved as huge pages is known",
+    why: "DPDK and similar programs keep their packets in huge pages that are reserved at boot. \
+          Verbs do not need them. Other programs cannot use reserved memory.",
     inputs: "HugePages_Total and Hugepagesize in /proc/meminfo.",
-    criteria: "info: how much there is, which is enough for DPDK from 500 MB on. unknown: not \
-          collected.",
+    criteria: "info: the amount, which is enough for DPDK from 500 MB on. unknown: not collected.",
     sources: &[
         "Linux Documentation/admin-guide/mm/hugetlbpage.rst",
         "https://docs.nvidia.com/holoscan/ (high-performance networking: huge pages)",
@@ -28,9 +27,9 @@ fn run(context: &Context<'_>) -> Judgement {
     let (pages, kib) = bytes.known("the count of huge pages")?;
     let mib = pages.saturating_mul(kib) >> 10;
     let summary = if pages == 0 {
-        "no memory is set aside as huge pages, and verbs need none".to_owned()
+        "no memory is reserved as huge pages, and verbs do not need any".to_owned()
     } else {
-        format!("{mib} MiB of memory are set aside as huge pages, which verbs do not need")
+        format!("{mib} MiB of memory are reserved as huge pages, which verbs do not need")
     };
     Ok(Finding::info(summary).evidence("/proc/meminfo", format!("{pages} pages of {kib} kB")))
 }
@@ -41,7 +40,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn how_much_there_is_is_shown() {
+    fn the_amount_is_shown() {
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.verdict, Info);
         assert!(found.summary.starts_with("2048 MiB"), "{}", found.summary);

@@ -4,15 +4,15 @@ use crate::process::{Capability, Process};
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("memlock.container"),
-    title: "the container may lock as much memory as it needs",
-    why: "Inside a container no process can lift the limit of locked memory: it is set when the \
-          container is started, or not at all.",
-    inputs: "\"Max locked memory\" of the process that looks; Uid, CapEff and CapBnd (bit 14, \
-          CAP_IPC_LOCK) in /proc/self/status: a capability that was added to a container takes \
-          effect for root's processes only; /.dockerenv, /run/.containerenv and /proc/1/cgroup for \
-          whether this is a container.",
-    criteria: "skip: no container. pass: no limit, or CAP_IPC_LOCK in effect. fail: less than 1 \
-          MiB. warn: 1 MiB or more. unknown: not collected.",
+    title: "processes in the container may lock enough memory",
+    why: "Inside a container no process can raise the limit of locked memory. It can be set only \
+          when the container is started.",
+    inputs: "\"Max locked memory\" of this process; Uid, CapEff and CapBnd (bit 14, CAP_IPC_LOCK) \
+             in /proc/self/status: a capability that was added to a container is effective only \
+             for processes of root; /.dockerenv, /run/.containerenv and /proc/1/cgroup to find out \
+             whether this is a container.",
+    criteria: "skip: not a container. pass: no limit, or CAP_IPC_LOCK is effective. fail: less \
+               than 1 MiB. warn: 1 MiB or more. unknown: not collected.",
     sources: &[
         "docker run --ulimit memlock=-1:-1, --cap-add IPC_LOCK",
         "https://github.com/stas00/ml-engineering (network debugging)",
@@ -25,13 +25,14 @@ pub(super) const CHECK: Check = Check {
 fn run(context: &Context<'_>) -> Judgement {
     let container = context.facts().container.by_ref();
     if container.known("whether this is a container")? == &Container::No {
-        return Err(Unjudged::skip("this is no container"));
+        return Err(Unjudged::skip("this is not a container"));
     }
     let (lock, privileged) = own_and_privilege(context)?;
     let process = Process::read(context.source);
     let inert = !privileged && process.could_have(Capability::IPC_LOCK) == Ok(true);
     let given = if inert && process.is_root() == Ok(false) {
-        "; CAP_IPC_LOCK was added to it and has no effect, since this process is not root's"
+        "; CAP_IPC_LOCK was added to the container, but has no effect, since this process does not \
+         run as root"
     } else {
         ""
     };
@@ -57,7 +58,7 @@ fn run(context: &Context<'_>) -> Judgement {
         lock.soft,
     );
     let finding = match context.text("/proc/self/status") {
-        Ok(status) => finding.evidence("/proc/self/status", who(&status)),
+        Ok(status) => finding.evidence("/proc/self/status", relevant(&status)),
         _ => finding,
     };
     Ok(finding
@@ -66,8 +67,8 @@ fn run(context: &Context<'_>) -> Judgement {
         .fix(kubernetes()))
 }
 
-/// The lines of a status that decide.
-fn who(status: &str) -> String {
+/// The lines of /proc/self/status that the finding rests on.
+fn relevant(status: &str) -> String {
     let wanted = ["Uid:", "CapEff:", "CapBnd:"];
     let lines = status
         .lines()
@@ -78,12 +79,12 @@ fn who(status: &str) -> String {
     lines.join(", ")
 }
 
-/// What holds for every user of every container, Kubernetes' included.
+/// The fix for all users of all containers, including those of Kubernetes.
 fn runtime() -> Fix {
     Fix {
         effect: Effect::AtRestart,
         ..Fix::manual(
-            "On the host, lift the limit that the container runtime passes on",
+            "On the host, remove the limit that containers inherit from the container runtime",
             "on the host: `systemctl edit containerd` (crio, docker), add the lines `[Service]` and \
              `LimitMEMLOCK=infinity`, `systemctl restart containerd`, then start the container \
              again",
@@ -96,18 +97,22 @@ fn docker() -> Fix {
         privilege: Privilege::Root,
         risk: Risk::None,
         ..Fix::user(
-            "Start the container again, Docker or Podman: the option holds for every user in it",
+            "Docker or Podman: restart the container with an option that applies to every user in \
+             it",
             "docker run --ulimit memlock=-1:-1 --device /dev/infiniband …",
         )
     }
 }
 
 fn kubernetes() -> Fix {
-    let mut fix = Fix::user("Start the pod again: Kubernetes, as root in the pod", "");
+    let mut fix = Fix::user(
+        "Kubernetes: restart the pod, for containers that run as root",
+        "",
+    );
     fix.actions = vec![Action::Manual {
-        text: "in the pod: securityContext.capabilities.add: [IPC_LOCK]. It has no effect for a \
-               container that runs as another user than root: set LimitMEMLOCK of the container \
-               runtime for these, since Kubernetes has no setting of its own for the limit"
+        text: "in the pod: securityContext.capabilities.add: [IPC_LOCK]. It has no effect in a \
+               container that does not run as root. For such containers set LimitMEMLOCK of the \
+               container runtime, since Kubernetes has no setting for the limit"
             .into(),
     }];
     fix
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_that_has_no_effect_is_said_to_have_none_and_the_runtime_is_advised() {
+    fn a_capability_without_effect_is_named_and_the_fix_sets_the_limit_of_the_runtime() {
         let node = container("65536").file(
             "/proc/self/status",
             "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n\
@@ -143,14 +148,14 @@ mod tests {
         assert!(first.contains("LimitMEMLOCK=infinity"), "{first}");
         let evidence = found.evidence.iter().any(|it| it.value.contains("CapBnd"));
         assert!(evidence, "{:?}", found.evidence);
-        // Without the capability there is nothing to say of it.
+        // Without the capability the summary does not name it.
         let found = worst(&CHECK, &container("8388608"));
         assert_eq!(found.verdict, Warn);
         assert!(!found.summary.contains("no effect"), "{}", found.summary);
     }
 
     #[test]
-    fn outside_of_a_container_it_is_no_question() {
+    fn a_node_that_is_not_a_container_is_skipped() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Skip]);
     }
 
@@ -177,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown() {
+    fn an_uncollected_limit_is_unknown() {
         let node = container("1").without("/proc/self").without("@limits");
         assert_eq!(verdict(&CHECK, &node), Unknown);
         let node = container("1").not_collected("/proc/self/status");

@@ -2,8 +2,8 @@ use super::memlock_self::for_logins;
 use super::memory_lock::{Limit, read};
 use crate::checks::prelude::*;
 
-/// What starts jobs, by the names of processes, and the units that it may belong to. Of kubelet and
-/// systemd itself no job inherits: containers do from their runtime, services from their unit.
+/// The daemons that start jobs, by process name, and their possible units. Jobs do not inherit from
+/// kubelet and systemd: containers inherit from their runtime, services from their unit.
 const DAEMONS: [(&str, &[&str]); 8] = [
     ("slurmd", &["slurmd.service"]),
     ("containerd", &["containerd.service"]),
@@ -17,15 +17,15 @@ const DAEMONS: [(&str, &[&str]); 8] = [
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("memlock.daemons"),
-    title: "daemons that start jobs pass on no limit of locked memory",
-    why: "A job inherits its limits from what starts it, not from the shell in which a user \
-          looked at `ulimit -l`: slurmd, a container runtime, sshd. That is why RDMA works by hand \
-          and fails in the queue. Logins over ssh get theirs from limits.d by PAM.",
+    title: "daemons that start jobs do not limit locked memory",
+    why: "A job inherits its limits from the daemon that starts it (slurmd, a container runtime, \
+          sshd), not from the shell in which a user runs `ulimit -l`. RDMA may therefore work in a \
+          shell and fail in the queue. Logins over ssh get their limits from limits.d through PAM.",
     inputs: "\"Max locked memory\" in /proc/<pid>/limits of the daemons; LimitMEMLOCK of their \
-          units; memlock in /etc/security/limits.conf and limits.d for logins; \
-          PropagateResourceLimits of Slurm.",
-    criteria: "pass: no limit. warn: a limit. info: a limit of sshd that limits.d lifts for \
-          logins. skip: none of them runs. unknown: not collected.",
+             units; memlock in /etc/security/limits.conf and limits.d for logins; \
+             PropagateResourceLimits of Slurm.",
+    criteria: "pass: no limit. warn: a limit. info: a limit of sshd that limits.d removes for \
+               logins. skip: none of the daemons runs. unknown: not collected.",
     sources: &[
         "systemd.exec(5): LimitMEMLOCK=",
         "limits.conf(5), pam_limits(8)",
@@ -34,7 +34,7 @@ pub(super) const CHECK: Check = Check {
     ],
     workloads: Workload::RDMA,
     scope: Scope::Several(run),
-    otherwise: Some("no daemon that starts jobs runs here"),
+    otherwise: Some("no daemon that starts jobs runs on this node"),
     ..super::CHECK
 };
 
@@ -56,37 +56,36 @@ fn judge(context: &Context<'_>, daemon: &str, units: &[&str]) -> Judgement {
     let path = format!("{}/{daemon}", virtual_path::LIMITS);
     let unit = units.iter().find_map(|unit| {
         let path = format!("{}/{unit}", virtual_path::SYSTEMD);
-        let text = context.text(&path).ok()?;
-        Some((*unit, path, text))
+        Some((*unit, path, context.unit(unit).ok()?))
     });
     let (source, limit) = match read(context, &path) {
         Ok(lock) => (path, lock.soft),
         absent => {
-            // A daemon that runs and whose limits may not be seen is judged by its unit.
-            let (_, path, text) = unit.as_ref().ok_or(Unjudged::OutOfScope)?;
-            let property = |name: &str| {
-                let mut lines = text.lines();
-                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
-            };
-            if property("ActiveState") != Some("active") {
+            // If the limits of a running daemon are not readable, its unit has them.
+            let (_, path, unit) = unit.as_ref().ok_or(Unjudged::OutOfScope)?;
+            if !unit.is_active() {
                 return Err(Unjudged::OutOfScope);
             }
-            let limit = property("LimitMEMLOCKSoft").or(property("LimitMEMLOCK"));
+            let limit = (unit.property("LimitMEMLOCKSoft")).or(unit.property("LimitMEMLOCK"));
             let Some(limit) = limit.and_then(Limit::parse) else {
-                let what = "the limit of locked memory that it passes on";
+                let what = "the limit of locked memory that its jobs inherit";
                 return Ok(Finding::unknown(what, &absent));
             };
             (path.clone(), limit)
         }
     };
     if limit == Limit::Unlimited {
-        return Ok(Finding::pass("it passes on no limit of locked memory").evidence(source, limit));
+        return Ok(Finding::pass(
+            "its jobs inherit no limit of locked \
+                                 memory",
+        )
+        .evidence(source, limit));
     }
     if daemon == "sshd" {
         return Ok(logins(context, limit).evidence(source, limit));
     }
     let mut finding = Finding::warn(format!(
-        "jobs that it starts may lock {limit} of memory only"
+        "jobs that it starts may lock only {limit} of memory"
     ))
     .evidence(source, limit);
     if daemon == "slurmd" {
@@ -105,7 +104,7 @@ fn judge(context: &Context<'_>, daemon: &str, units: &[&str]) -> Judgement {
     if daemon == "slurmd" {
         finding = finding.fix(
             Fix::now(
-                "Keep Slurm from passing on the limit of the shell that submits",
+                "Make Slurm ignore the limit of the submitting shell",
                 Action::Manual {
                     text: "add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, then run \
                        `scontrol reconfigure`"
@@ -134,15 +133,15 @@ fn logins(context: &Context<'_>, limit: Limit) -> Finding {
     });
     match lifted {
         Some((file, line)) => Finding::info(format!(
-            "it has a limit of {limit} itself, which {file} lifts for logins"
+            "it has a limit of {limit}, which {file} removes for logins"
         ))
         .evidence(file, line),
-        None => Finding::warn(format!("logins by ssh may lock {limit} of memory only"))
+        None => Finding::warn(format!("logins over ssh may lock only {limit} of memory"))
             .fix(for_logins()),
     }
 }
 
-/// Whether a line of limits.conf lifts the limit for all: `* - memlock unlimited`.
+/// Whether a line of limits.conf removes the limit for all users: `* - memlock unlimited`.
 fn lifts(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     matches!(
@@ -159,7 +158,7 @@ fn lifts(line: &str) -> bool {
 
 fn lift(unit: &str) -> Fix {
     Fix {
-        title: format!("Lift the limit of {unit}"),
+        title: format!("Remove the limit of {unit}"),
         actions: vec![Action::file(
             format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
             "[Service]\nLimitMEMLOCK=infinity\n",
@@ -169,8 +168,8 @@ fn lift(unit: &str) -> Fix {
         persistence: Persistence::Permanent,
         risk: Risk::Medium,
         caution: Some(format!(
-            "it counts after `systemctl daemon-reload && systemctl restart {unit}`, which may end \
-             what {unit} started"
+            "it takes effect after `systemctl daemon-reload && systemctl restart {unit}`, which \
+             may end jobs that {unit} started"
         )),
     }
 }
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_slurmd_is_warned_of_with_a_drop_in() {
+    fn a_limit_of_slurmd_is_a_warning_with_a_drop_in_as_fix() {
         let node = example::healthy()
             .file("@limits/slurmd", limits("8388608", "8388608"))
             .file("/etc/slurm/slurm.conf", "PropagateResourceLimits=ALL\n");
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_get_theirs_from_limits_d() {
+    fn limits_d_removes_the_limit_of_sshd_for_logins() {
         let node = example::healthy().file("@limits/sshd", limits("8388608", "8388608"));
         assert_eq!(verdict(&CHECK, &node), Info);
         let node = node.without("/etc/security/limits.d");
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_speaks_for_a_daemon_that_may_not_be_looked_at() {
+    fn the_unit_decides_if_the_limits_of_a_daemon_are_not_readable() {
         let node = example::healthy().denied("@limits/containerd").file(
             "@systemd/containerd.service",
             "ActiveState=active\nLimitMEMLOCK=8388608\n",
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_daemon_is_no_question() {
+    fn a_node_without_such_a_daemon_is_skipped() {
         let alone = MemorySource::new().file("@limits/self", limits("1", "1"));
         assert_eq!(verdict(&CHECK, &alone), Skip);
     }

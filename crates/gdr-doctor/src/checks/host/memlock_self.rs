@@ -3,15 +3,15 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("memlock.self"),
-    title: "a process started from here may lock as much memory as it needs",
-    why: "Queues of RDMA connections and buffers in host memory are locked, and the kernel counts \
-          them against RLIMIT_MEMLOCK. A default of 64 KiB is used up by the first queues; one of \
-          8 MiB leaves room for some queues and for no large buffer: \"Cannot allocate memory\" \
-          follows. Memory of GPUs is not counted.",
-    inputs: "The limit \"Max locked memory\" of the process that looks, and bit 14 (CAP_IPC_LOCK) \
-          of CapEff in /proc/self/status, which lifts it.",
+    title: "processes that are started from here may lock enough memory",
+    why: "The queues of RDMA connections and registered host memory are locked, and the kernel \
+          counts them against RLIMIT_MEMLOCK. The first queues use up a default of 64 KiB. A limit \
+          of 8 MiB is enough for some queues, but not for large buffers: registering them fails \
+          with \"Cannot allocate memory\". GPU memory does not count.",
+    inputs: "\"Max locked memory\" of this process, and bit 14 (CAP_IPC_LOCK) of CapEff in \
+             /proc/self/status, which removes the limit.",
     criteria: "pass: no limit, or CAP_IPC_LOCK. warn: 1 MiB or more: queue pairs work, large \
-          registrations fail. fail: less. unknown: not collected.",
+               registrations fail. fail: less. unknown: not collected.",
     sources: &[
         "Linux mm/util.c: account_locked_vm; drivers/infiniband/core/umem.c",
         "https://github.com/openucx/ucx/issues/8229",
@@ -27,9 +27,9 @@ fn run(context: &Context<'_>) -> Judgement {
     let (lock, privileged) = own_and_privilege(context)?;
     let shown = format!("soft {}, hard {}", lock.soft, lock.hard);
     let finding = match lock.soft {
-        Limit::Unlimited => Finding::pass("memory may be locked without limit"),
+        Limit::Unlimited => Finding::pass("there is no limit of locked memory"),
         soft if privileged => Finding::pass(format!(
-            "this process may lock memory without limit (CAP_IPC_LOCK); others get {soft}"
+            "this process has no limit of locked memory (CAP_IPC_LOCK); others get {soft}"
         )),
         soft if soft.is_little() => Finding::fail(format!(
             "only {soft} of memory may be locked: {}",
@@ -57,10 +57,10 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// Logins get no limit.
+/// The fix that removes the limit for logins.
 pub(super) fn for_logins() -> Fix {
     Fix {
-        title: "Lift the limit for all logins".into(),
+        title: "Remove the limit for all logins".into(),
         actions: vec![Action::file(
             "/etc/security/limits.d/90-gdr-memlock.conf",
             "* - memlock unlimited\nroot - memlock unlimited\n",
@@ -70,8 +70,8 @@ pub(super) fn for_logins() -> Fix {
         persistence: Persistence::Permanent,
         risk: Risk::Low,
         caution: Some(
-            "every user may then lock all memory; log in again, and start daemons again, for it to \
-             take effect"
+            "every user may then lock all memory; it takes effect after a new login and after a \
+             restart of daemons"
                 .into(),
         ),
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_of_64_kib_fails_and_8_mib_are_enough_for_queue_pairs() {
+    fn the_default_of_64_kib_fails_and_8_mib_is_a_warning() {
         let found = worst(&CHECK, &limited("65536", "65536"));
         assert_eq!(found.verdict, Fail);
         let found = worst(&CHECK, &limited("8388608", "8388608"));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_lock_whatever_the_limit_passes_and_is_reported_others() {
+    fn a_process_with_the_capability_passes_and_the_limit_of_others_is_shown() {
         let node =
             limited("65536", "65536").file("/proc/self/status", "CapEff:\t000001ffffffffff\n");
         let found = worst(&CHECK, &node);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown() {
+    fn an_unreadable_limit_is_unknown() {
         let garbage = example::healthy()
             .file("@limits/self", "Max locked memory much\n")
             .without("/proc/self");

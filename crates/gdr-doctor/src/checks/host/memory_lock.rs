@@ -1,4 +1,4 @@
-//! How much memory may be locked, and what a process may do beside.
+//! The limit of locked memory.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use crate::context::Context;
 use crate::process::{Capability, Process};
 use crate::runner::{Known, Unjudged};
 
-/// Below this, not even the queues of one connection fit, in bytes. Many distributions set 8 MiB,
-/// which is enough for the queues of some connections.
+/// The limit in bytes below which not even the queues of one connection fit. Many distributions set
+/// 8 MiB, which is enough for the queues of some connections.
 const LITTLE: u64 = 1 << 20;
 
-/// A limit, or none.
+/// A limit of locked memory, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Limit {
     Bytes(u64),
@@ -24,7 +24,7 @@ impl Limit {
         matches!(self, Self::Bytes(bytes) if bytes < LITTLE)
     }
 
-    /// What works under a limit and what does not.
+    /// The effect of a limit.
     pub(super) fn consequence(self) -> &'static str {
         if self.is_little() {
             "creating queue pairs fails"
@@ -53,14 +53,14 @@ impl fmt::Display for Limit {
     }
 }
 
-/// How much memory a process may lock: now, and as far as it may raise that itself.
+/// The limits of a process: the current one, and the highest that it may set itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryLock {
     pub(super) soft: Limit,
     pub(super) hard: Limit,
 }
 
-/// Reads it from a text laid out as `/proc/<pid>/limits`.
+/// Reads the limits from a file in the format of `/proc/<pid>/limits`.
 pub(super) fn read(context: &Context<'_>, path: &str) -> Datum<MemoryLock> {
     context.text(path).and_then(|text| {
         let line = text
@@ -77,22 +77,22 @@ pub(super) fn read(context: &Context<'_>, path: &str) -> Datum<MemoryLock> {
     })
 }
 
-/// That of the process that looks.
+/// The limits of the collecting process.
 fn own(context: &Context<'_>) -> Datum<MemoryLock> {
     read(context, virtual_path::LIMITS_SELF).or_else(|_| read(context, "/proc/self/limits"))
 }
 
-/// The limit of the process that looks, and whether CAP_IPC_LOCK lifts it.
+/// The limits of the collecting process, and whether CAP_IPC_LOCK removes them.
 pub(super) fn own_and_privilege(context: &Context<'_>) -> Result<(MemoryLock, bool), Unjudged> {
     let lock = own(context).known("the limit of locked memory")?;
     let privileged = match Process::read(context.source).has(Capability::IPC_LOCK) {
         Err(_) if lock.soft == Limit::Unlimited => false,
-        has => has.known("whether CAP_IPC_LOCK lifts the limit of locked memory")?,
+        has => has.known("whether CAP_IPC_LOCK removes the limit of locked memory")?,
     };
     Ok((lock, privileged))
 }
 
-/// A text laid out as `/proc/<pid>/limits`.
+/// A text in the format of `/proc/<pid>/limits`.
 #[cfg(test)]
 pub(super) fn limits(soft: &str, hard: &str) -> String {
     format!(

@@ -21,7 +21,7 @@ mod vf;
 mod virt;
 mod vm_topology;
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::Host,
     ..Check::DEFAULT

@@ -1,17 +1,17 @@
 use crate::checks::prelude::*;
 
-/// What NCCL uses with many ranks on a node, in bytes.
+/// The size in bytes that NCCL needs with many ranks on a node.
 const ENOUGH: u64 = 512 << 20;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("shm"),
     title: "/dev/shm is large enough for the processes of a job",
-    why: "Processes of one job on one node exchange through /dev/shm. Docker gives a container 64 \
-          MiB of it, which a few ranks of NCCL use up: \"No space left on device\", or a bus \
-          error.",
+    why: "Processes of one job on one node exchange data through /dev/shm. Docker gives a \
+          container 64 MiB, which a few ranks of NCCL use up: \"No space left on device\", or a \
+          bus error.",
     inputs: "Size and free space of the file system at /dev/shm.",
-    criteria: "pass: 512 MiB or more. warn: less, in a container. info: less, elsewhere. unknown: \
-          not collected.",
+    criteria: "pass: 512 MiB or more. warn: less in a container. info: less elsewhere. unknown: \
+               not collected.",
     sources: &[
         "NCCL user guide, troubleshooting: shared memory",
         "https://github.com/stas00/ml-engineering",
@@ -32,20 +32,20 @@ fn run(context: &Context<'_>) -> Judgement {
         0..=9 => format!("{} MiB", bytes >> 20),
         gib => format!("{gib} GiB"),
     };
-    let inside = context.facts().container == Ok(Container::Yes);
+    let inside = context.is_container();
     let finding = match (bytes >= ENOUGH, inside) {
         (true, _) => Finding::pass(format!("/dev/shm has {has}")),
         (false, true) => Finding::warn(format!(
-            "/dev/shm has {has}: processes of one job run out of it"
+            "/dev/shm has {has}, which is too little for a job with several processes"
         ))
         .fix(Fix::user(
-            "Start the container with more",
+            "Start the container with a larger /dev/shm",
             "docker run --shm-size 16g …   # Kubernetes: an emptyDir of medium Memory at /dev/shm",
         )),
         (false, false) => Finding::info(format!("/dev/shm has {has}")).fix(
-            Fix::run("Make it larger", "mount -o remount,size=16g /dev/shm")
+            Fix::run("Enlarge /dev/shm", "mount -o remount,size=16g /dev/shm")
                 .persistence(Persistence::UntilReboot)
-                .risk(Risk::Low, "what lies there counts as memory in use"),
+                .risk(Risk::Low, "files in it use memory"),
         ),
     };
     Ok(finding.evidence(virtual_path::SHARED_MEMORY, format!("size {bytes}")))
@@ -57,7 +57,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn much_passes_and_little_counts_in_containers() {
+    fn a_large_one_passes_and_a_small_one_is_a_warning_in_containers() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         let little =
             example::healthy().file(virtual_path::SHARED_MEMORY, "size 67108864\nfree 1\n");

@@ -2,20 +2,19 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("vf"),
-    title: "NICs that are virtual functions have an identity of their own",
-    why: "A virtual function of SR-IOV without a GUID cannot connect over InfiniBand. NCCL takes \
-          virtual functions on one bus for one card, which folds different cards of a guest into \
-          one.",
+    title: "NICs that are virtual functions have a GUID",
+    why: "An SR-IOV virtual function without a GUID cannot connect over InfiniBand. NCCL treats \
+          virtual functions on one bus as one card, which merges different cards of a guest.",
     inputs: "The link physfn in sysfs; /sys/class/infiniband/*/node_guid.",
-    criteria: "skip: no NIC is a virtual function. info: one is, with a GUID. fail: its GUID is \
-          zero. unknown: the GUID was not collected.",
+    criteria: "skip: no NIC is a virtual function. info: one is, and has a GUID. fail: its GUID is \
+               zero. unknown: the GUID was not collected.",
     sources: &[
         "NCCL src/transport/net_ib/init.cc: NCCL_IB_MERGE_VFS",
         "Linux Documentation/ABI/stable/sysfs-class-infiniband: node_guid",
     ],
     workloads: Workload::RDMA,
     scope: Scope::Nic(judge),
-    otherwise: Some("no NIC is a virtual function that shows itself as one"),
+    otherwise: Some("no NIC is visibly a virtual function"),
     ..super::CHECK
 };
 
@@ -31,21 +30,23 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
             return Ok(Finding::unknown("its GUID", &absent).evidence("physfn", physical));
         }
     };
-    let finding = if guid.chars().all(|c| matches!(c, '0' | ':')) {
-        Finding::fail("it is a virtual function whose GUID is zero: it cannot connect").fix(Fix::run(
-            "Give it a GUID, on the host",
+    let finding =
+        if guid.chars().all(|c| matches!(c, '0' | ':')) {
+            Finding::fail("it is a virtual function, and its GUID is zero: it cannot connect over \
+                       InfiniBand").fix(Fix::run(
+            "Assign a GUID on the host",
             "ip link set DEVICE vf NUMBER node_guid GUID; ip link set DEVICE vf NUMBER port_guid \
-             GUID; then bind the virtual function again",
+             GUID; then rebind the virtual function",
         ))
-    } else {
-        Finding::info(
-            "it is a virtual function; NCCL folds those of one bus into one card unless configured otherwise",
-        )
-        .fix(Fix::user(
-            "Keep different cards apart",
-            "export NCCL_IB_MERGE_VFS=0",
-        ))
-    };
+        } else {
+            Finding::info(
+                "it is a virtual function; by default NCCL merges those on one bus into one card",
+            )
+            .fix(Fix::user(
+                "Make NCCL treat them as different cards",
+                "export NCCL_IB_MERGE_VFS=0",
+            ))
+        };
     Ok(finding
         .evidence(path, guid)
         .evidence("physfn", function.physical_function.shown()))
@@ -64,12 +65,12 @@ mod tests {
     }
 
     #[test]
-    fn physical_functions_are_no_question() {
+    fn physical_functions_are_skipped() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Skip]);
     }
 
     #[test]
-    fn a_virtual_function_is_reported_and_one_without_a_guid_fails() {
+    fn a_virtual_function_is_info_and_fails_without_a_guid() {
         assert_eq!(verdicts(&CHECK, &virtual_nic()), [Info]);
         let guid = "/sys/class/infiniband/mlx5_1/node_guid";
         let node = virtual_nic().file(guid, "0000:0000:0000:0000\n");
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown() {
+    fn an_uncollected_guid_is_unknown() {
         let node = virtual_nic().not_collected("/sys/class/infiniband/mlx5_1/node_guid");
         assert_eq!(verdict(&CHECK, &node), Unknown);
     }

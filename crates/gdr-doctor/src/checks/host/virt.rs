@@ -2,13 +2,12 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("virt"),
-    title: "whether this is a guest or a container is known",
-    why: "In a guest the PCI tree may be made up and the host decides about ACS and the IOMMU; in \
-          a container modules, limits and device nodes are the host's to give. Other checks judge \
-          by it.",
+    title: "it is known whether this is a guest or a container",
+    why: "In a guest the PCI tree may be emulated, and the host controls ACS and the IOMMU. In a \
+          container the host controls modules, limits and device nodes. Other checks depend on it.",
     inputs: "The flag `hypervisor` in /proc/cpuinfo; /.dockerenv, /run/.containerenv and \
           /proc/1/cgroup; /sys/class/dmi/id; /proc/version for gVisor.",
-    criteria: "info: what it is. unknown: not collected.",
+    criteria: "info: bare metal, guest or container. unknown: not collected.",
     sources: &[
         "Linux arch/x86/kernel/cpu/hypervisor.c",
         "systemd-detect-virt(1)",
@@ -26,19 +25,16 @@ fn run(context: &Context<'_>) -> Judgement {
         ));
     }
     let machine = match facts.machine {
-        Ok(Machine::Bare) => Some("no guest"),
+        Ok(Machine::Bare) => Some("bare metal"),
         Ok(Machine::Virtual) => Some("a guest of a hypervisor"),
         _ => None,
     };
-    let gvisor = context
-        .text("/proc/version")
-        .as_ref()
-        .ok()
-        .is_some_and(|text| text.contains("gVisor"));
+    let version = context.text("/proc/version");
+    let gvisor = version.is_ok_and(|text| text.contains("gVisor"));
     let container = match facts.container {
         _ if gvisor => Some("a sandbox of gVisor"),
         Ok(Container::Yes) => Some("a container"),
-        Ok(Container::No) => Some("no container"),
+        Ok(Container::No) => Some("not a container"),
         _ => None,
     };
     let known: Vec<&str> = machine.into_iter().chain(container).collect();
@@ -58,10 +54,10 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn what_it_is_is_shown() {
+    fn guests_and_containers_are_named() {
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.verdict, Info);
-        assert_eq!(found.summary, "this is no guest and no container");
+        assert_eq!(found.summary, "this is bare metal and not a container");
         let guest = example::healthy()
             .file("/proc/cpuinfo", "flags\t: fpu hypervisor\n")
             .file("/.dockerenv", "");

@@ -4,13 +4,13 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("vm.topology"),
-    title: "a guest shows how its GPUs and NICs hang together",
-    why: "A hypervisor that puts all devices on one bus hides which GPU shares a switch with which \
-          NIC. Libraries then take every pair for equally far and choose badly, or do without \
-          GPUDirect RDMA: half the bandwidth.",
+    title: "a guest shows the PCI topology of its GPUs and NICs",
+    why: "If a hypervisor puts all devices on one bus, the guest does not show which GPU and NIC \
+          share a switch. Libraries then treat all pairs as equally far, choose badly or do not \
+          use GPUDirect RDMA: half the bandwidth.",
     inputs: "The PCI tree, and whether this is a guest.",
-    criteria: "skip: no guest, or no GPU with a NIC. warn: every GPU and every NIC is right on a \
-          root bus. pass: they are below bridges. unknown: not collected.",
+    criteria: "skip: not a guest, or no GPU or no NIC. warn: every GPU and every NIC is directly \
+               on a root bus. pass: bridges are above them. unknown: not collected.",
     sources: &[
         "https://github.com/NVIDIA/nccl/issues/1464",
         "https://github.com/NVIDIA/nccl/issues/949",
@@ -24,13 +24,13 @@ pub(super) const CHECK: Check = Check {
 fn run(context: &Context<'_>) -> Judgement {
     let machine = context.facts().machine.by_ref();
     if machine.known("whether this is a guest")? == &Machine::Bare {
-        return Err(Unjudged::skip("this is no guest"));
+        return Err(Unjudged::skip("this is not a guest"));
     }
     runner::gpus(context)?;
     runner::nics(context)?;
     let pairs = context.pairs();
     let flat = |notes: &[Note]| notes.contains(&Note::FlatBus);
-    // NVLink and PHB alike: what counts is that no bridge is shown.
+    // The distance does not matter here; only that no bridge is shown.
     let all_flat = !pairs.is_empty() && pairs.iter().all(|pair| flat(&pair.relation.notes));
     if !all_flat {
         return Ok(Finding::pass(
@@ -39,21 +39,21 @@ fn run(context: &Context<'_>) -> Judgement {
     }
     let first = &pairs[0];
     Ok(Finding::warn(
-        "every GPU and NIC is right on a root bus: which of them are near each other is hidden",
+        "every GPU and NIC is directly on a root bus: their real distances are hidden",
     )
     .evidence(
         format!("{} and {}", first.gpu.bdf, first.nic.bdf),
-        "no bridge above either",
+        "no bridge is above either",
     )
     .fix(Fix::user(
-        "Tell NCCL how they hang together",
+        "Give NCCL the topology",
         "export NCCL_TOPO_FILE=/path/to/topology.xml   # from the provider of the machine, or \
              gdr topo --format nccl-xml on the host",
     ))
     .fix(Fix::manual(
-        "Let the host show it",
-        "on the host give the guest root ports and switches like the real ones (QEMU: pxb-pcie, \
-             pcie-root-port, x3130), with Direct Translated in ACS on and ATS on in the NICs",
+        "Make the host show the topology",
+        "on the host, give the guest root ports and switches like the real ones (QEMU: pxb-pcie, \
+         pcie-root-port, x3130); turn on Direct Translated in ACS, and ATS in the NICs",
     )))
 }
 
@@ -64,36 +64,15 @@ mod tests {
 
     const GUEST: &str = "flags\t: fpu hypervisor\n";
 
-    fn flat() -> MemorySource {
-        let put = |node: MemorySource, bdf: &str, vendor: &str, class: &str| {
-            let at = format!("/sys/devices/pci0000:00/{bdf}");
-            node.link_to(
-                &format!("/sys/bus/pci/devices/{bdf}"),
-                &format!("../../../devices/pci0000:00/{bdf}"),
-            )
-            .file(&format!("{at}/vendor"), vendor)
-            .file(&format!("{at}/class"), class)
-        };
-        let node = MemorySource::new().file("/proc/cpuinfo", GUEST);
-        let node = put(node, "0000:00:05.0", "0x10de", "0x030200");
-        let node = put(node, "0000:00:06.0", "0x15b3", "0x020700");
-        let nic = "/sys/devices/pci0000:00/0000:00:06.0/infiniband/mlx5_0";
-        node.link_to(
-            "/sys/class/infiniband/mlx5_0",
-            &format!("../..{}", &nic[4..]),
-        )
-        .link_to(&format!("{nic}/device"), "../../../0000:00:06.0")
-    }
-
     #[test]
-    fn a_flat_guest_is_warned_of_and_one_with_bridges_passes() {
-        assert_eq!(verdict(&CHECK, &flat()), Warn);
+    fn a_flat_guest_is_a_warning_and_one_with_bridges_passes() {
+        assert_eq!(verdict(&CHECK, &flat_guest()), Warn);
         let guest = example::healthy().file("/proc/cpuinfo", GUEST);
         assert_eq!(verdict(&CHECK, &guest), Pass);
     }
 
     #[test]
-    fn outside_of_a_guest_it_is_no_question_and_what_was_not_collected_is_unknown() {
+    fn a_node_that_is_not_a_guest_is_skipped() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
     }
 }

@@ -4,21 +4,21 @@ use super::message::{Message, messages};
 use super::rule::cut;
 use crate::checks::prelude::*;
 
-/// How a report begins.
+/// The first lines of crash reports.
 const HEAD: &str = r"Oops|^BUG: |general protection fault|kernel BUG at";
-/// Where a function of one of the drivers stands in a report: `nvidia_ioctl+0x1b/0x30 [nvidia]`.
+/// A function of one of the drivers in a report: `nvidia_ioctl+0x1b/0x30 [nvidia]`.
 const DRIVER: &str = r"\[(?P<module>nvidia\w*|nv_peer_mem|mlx[45]_\w+|ib_\w+|rdma_\w+|gdrdrv)\b";
-/// How many lines a report has at most.
+/// The most lines of a report.
 const REPORT: usize = 80;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("klog.crash"),
     title: "the kernel has not crashed in a driver of GPUs or NICs",
-    why: "After a crash in a driver its locks and its lists cannot be trusted: transfers hang, \
+    why: "After a crash in a driver its locks and lists may be corrupt: transfers hang, and \
           modules cannot be unloaded.",
-    inputs: "The kernel's log from /dev/kmsg, which many systems show to root only.",
-    criteria: "fail: Oops, BUG or general protection fault with a function of nvidia, mlx5, \
-          ib_core, gdrdrv or the like in the report. pass: none. unknown: the log may not be read.",
+    criteria: "fail: an Oops, BUG or general protection fault whose report has a function of \
+               nvidia, mlx5, ib_core, gdrdrv or a similar module. pass: none. unknown: the log may \
+               not be read.",
     sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],
     scope: Scope::Node(run),
     ..super::CHECK
@@ -31,7 +31,7 @@ fn run(context: &Context<'_>) -> Judgement {
     let (Ok(head), Ok(driver)) = (Regex::new(HEAD), Regex::new(DRIVER)) else {
         return Err(Unjudged::OutOfScope);
     };
-    // The report that the message is a part of: its first line, and where it ends at the latest.
+    // The current report: its first line, and the number of the line that ends it at the latest.
     let mut report: Option<(Message<'_>, usize)> = None;
     for (number, message) in messages(&log).enumerate() {
         let open = report.filter(|(_, end)| number < *end);
@@ -40,7 +40,7 @@ fn run(context: &Context<'_>) -> Judgement {
             report = Some((first, number + REPORT));
             continue;
         }
-        // The list of all modules names every driver and blames none.
+        // The list of all modules names drivers that did not crash.
         if message.text.starts_with("Modules linked in") {
             continue;
         }
@@ -58,13 +58,15 @@ fn run(context: &Context<'_>) -> Judgement {
 }
 
 fn crashed(first: Message<'_>, trace: Message<'_>, module: &str) -> Finding {
-    Finding::fail(format!("the kernel has crashed in {module}: restart the machine"))
+    Finding::fail(format!(
+        "the kernel has crashed in {module}: restart the machine"
+    ))
     .evidence(virtual_path::KERNEL_LOG, cut(first.line))
     .evidence(virtual_path::KERNEL_LOG, cut(trace.line))
     .fix(
         Fix::manual(
             "Restart the machine",
-            "then bring the driver up to date, and report the crash to its maker with the whole log",
+            "then update the driver, and report the crash to its vendor with the whole log",
         )
         .risk(Risk::Medium, "everything on the machine stops"),
     )
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_elsewhere_and_a_trace_that_is_no_crash_pass() {
+    fn a_crash_in_another_module_and_a_warning_pass() {
         let elsewhere = "[  100.2] Oops: 0000 [#1] SMP NOPTI\n\
                          [  100.3] Modules linked in: gdrdrv(OE) nvidia(OE) [last unloaded: x]\n\
                          [  100.5]  btrfs_sync+0x1b/0x30 [btrfs]\n";

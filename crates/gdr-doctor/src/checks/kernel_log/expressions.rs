@@ -1,27 +1,27 @@
-//! What messages of the kernel look like: for the checks of the kernel's log, which match case, and
-//! for the explanation of any text, which does not.
+//! Regular expressions for messages of the kernel. The checks of the kernel log match case; `gdr
+//! explain` does not.
 //!
-//! The group `bdf`, where there is one, is the address of the function that the message is about.
+//! The group `bdf`, if there is one, is the address of the function that the message is about.
 
-/// A GPU's numbered error.
+/// A numbered error of a GPU (Xid).
 pub(crate) const XID: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<number>[0-9]+)";
-/// An NVSwitch's numbered error.
+/// A numbered error of an NVSwitch (SXid).
 pub(crate) const SXID: &str =
     r"SXid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<number>[0-9]+), (?P<kind>Fatal|Non-fatal)?";
 /// A program that crashed in NCCL.
 pub(crate) const NCCL_SEGFAULT: &str =
     r"(?:segfault|trap invalid opcode|general protection).* in libnccl\.so";
-/// The driver's two parts are of different versions.
+/// The driver's module and libraries have different versions.
 pub(crate) const API_MISMATCH: &str = r"NVRM: API mismatch: ";
-/// Firmware gave a GPU's BAR no addresses.
+/// Firmware assigned no addresses to a BAR of a GPU.
 pub(crate) const BAR_UNASSIGNED: &str =
     r"NVRM: BAR(?P<bar>[0-9]) is 0M @ 0x0 \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\)";
 
-/// The peer-memory module and ib_core do not fit.
+/// The peer-memory module was built for another ib_core.
 pub(crate) const PEERMEM_SYMBOL: &str = r"(?:nvidia.peermem|nv_peer_mem): (?:Unknown symbol|disagrees about version of symbol) ib_(?:un)?register_peer_memory_client";
-/// A module that uses the NVIDIA driver was built against another one.
+/// A module that uses the NVIDIA driver was built for another version of it.
 pub(crate) const DRIVER_SYMBOL: &str = r"(?P<module>gdrdrv|nvidia.peermem|nv_peer_mem|nvidia.fs): (?:Unknown symbol|disagrees about version of symbol) nvidia_\w+";
-/// The peer-memory module frees what is gone.
+/// The peer-memory module frees pages that the driver has taken back.
 pub(crate) const PEERMEM_CONTEXT: &str =
     r"(?:nvidia.peermem|nv_peer_mem).*(?:invalid context|invalid page_table)";
 /// The chipset is not known to forward traffic between peers.
@@ -30,17 +30,17 @@ pub(crate) const DMABUF_TOPOLOGY: &str =
 /// NIC and GPU are in different IOMMU groups.
 pub(crate) const DMABUF_FORCE_PCIE: &str =
     r"NVRM: dma-buf attach failed: (?:PCI )?topology not supported for mapping type FORCE_PCIE";
-/// The NIC's driver does not take memory of devices.
+/// The NIC's driver does not support memory of other devices.
 pub(crate) const DMABUF_STRUCT_PAGE: &str =
     r"NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page";
 /// The NIC's driver could not pin memory.
 pub(crate) const UMEM: &str =
     r"(?:mr_umem_get|reg_user_mr).*umem get failed \((?P<errno>-[0-9]+)\)";
 
-/// The NIC's firmware keeps a register to itself.
+/// The NIC's firmware refuses access to a register.
 pub(crate) const ACCESS_REG: &str =
     r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*ACCESS_REG\(0x805\).* failed";
-/// A command that makes an object failed in the NIC's firmware.
+/// The NIC's firmware refused to create an object.
 pub(crate) const NIC_COMMAND: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*\b(?P<command>CREATE_(?:MKEY|QP|CQ|SRQ|XRQ|DCT|EQ|UCTX|GENERAL_OBJECT)|ALLOC_(?:UAR|PD|TRANSPORT_DOMAIN))\(0x[0-9a-f]+\).*failed, status (?P<status>[a-z /]+)\(";
 /// The NIC's firmware has failed.
 pub(crate) const NIC_HEALTH: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*(?:health compromised|device's health|[Ff]irmware fatal|[Ff]atal error|[Ff]irmware internal error|fw fatal|fatal_sensors|FW.* timeout|[Ww]aiting for FW init)";
@@ -54,9 +54,9 @@ pub(crate) const NIC_CABLE: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*Cable unpl
 
 /// PCI Express has lost packets.
 pub(crate) const AER_UNCORRECTED: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:PCIe Bus Error: severity=Uncorrect|AER: .*[Uu]ncorrect)";
-/// A read that was never answered, as the line after an error names its bit.
+/// A read without a completion, as the line after an error names the bit.
 pub(crate) const AER_COMPLETION_TIMEOUT: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): +(?:AER: +)?\[ ?14\] (?:CmpltTO|Completion Timeout)";
-/// PCI Express sent again what was damaged.
+/// PCI Express retransmitted damaged packets.
 pub(crate) const AER_CORRECTED: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:PCIe Bus Error: severity=Correct|AER: .*\bCorrected error)";
 /// A port was shut down to contain an error.
 pub(crate) const DPC: &str = r"pcieport (?P<bdf>[0-9a-f:.]+): DPC: containment event";
@@ -68,14 +68,14 @@ pub(crate) const FAULT_INTEL: &str =
     r"DMAR: \[DMA (?:Read|Write)[^\]]*\] Request device \[(?P<bdf>[0-9a-fx:.]+)\]";
 /// The IOMMU of AMD blocked one, with the device in the message.
 pub(crate) const FAULT_AMD: &str = r"AMD-Vi: Event logged \[(?:IO_PAGE_FAULT|INVALID_DEVICE_REQUEST|ILLEGAL_DEV_TABLE_ENTRY) device=(?P<bdf>[0-9a-f:.]+)";
-/// The same, with the device before the message.
+/// AMD's IOMMU blocked one, with the device before the message.
 pub(crate) const FAULT_AMD_NAMED: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f:.]+): AMD-Vi: Event logged \[(?:IO_PAGE_FAULT|INVALID_DEVICE_REQUEST)";
 /// The SMMU of ARM blocked one. It names the stream and seldom the device.
 pub(crate) const FAULT_ARM: &str = r"arm-smmu(?:-v3)? .*(?:F_TRANSLATION|F_PERMISSION|F_ADDR_SIZE|event 0x(?:10|11|12|13) received|Unhandled context fault)";
 
-/// The kernel keeps programs from registers of devices.
+/// Lockdown prevents programs from accessing registers of devices.
 pub(crate) const LOCKDOWN_PCI: &str = r"Lockdown: .*direct PCI access";
 /// The kernel refused a module.
 pub(crate) const MODULE_REFUSED: &str = r"Key was rejected by service|Loading of (?:unsigned module|module with unavailable key) is rejected|Lockdown: .*unsigned module loading|PKCS#7 signature not signed with a trusted key|Required key not available";
-/// The kernel took a module without a known key: nothing is refused.
+/// The kernel loaded a module without a known key.
 pub(crate) const MODULE_TAINTS: &str = r"module verification failed";

@@ -1,18 +1,17 @@
-//! Messages of the kernel's log, whatever printed them.
+//! Messages of the kernel log, in each format of its printers.
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Message<'a> {
-    /// When it was logged, in seconds since something; `None` where the line does not say.
+    /// Its time in seconds since an unspecified origin; `None` if the line has no time.
     pub(super) seconds: Option<f64>,
-    /// What was logged.
+    /// The text without the time.
     pub(super) text: &'a str,
     /// The line, with its time.
     pub(super) line: &'a str,
 }
 
-/// The messages of a log: as `dmesg` prints it with either kind of time, or as `/dev/kmsg` gives
-/// it.
+/// The messages of a log in the format of `dmesg`, with either kind of time, or of `/dev/kmsg`.
 pub(super) fn messages(log: &str) -> impl Iterator<Item = Message<'_>> {
     log.lines().map(str::trim).filter_map(|line| {
         let (seconds, text) = split(line);
@@ -44,8 +43,8 @@ fn split(line: &str) -> (Option<f64>, &str) {
     (None, line)
 }
 
-/// Seconds since the beginning of the month, of `Sun Feb 23 16:24:18 2025`: enough to tell how far
-/// apart messages are.
+/// The seconds since the beginning of the month for `Sun Feb 23 16:24:18 2025`: only differences
+/// between messages matter.
 fn time_of_day(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace().skip(2);
     let day: f64 = words.next()?.parse().ok()?;
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_every_kind_are_understood() {
+    fn lines_of_every_format_are_parsed() {
         let log = "[   12.500000] mlx5_core 0000:19:00.0: up\n\
                    [Sun Feb 23 16:24:18 2025] NVRM: Xid\n\
                    6,3973,227996636,-;nvidia-peermem x\n\

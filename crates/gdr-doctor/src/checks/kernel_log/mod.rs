@@ -1,4 +1,4 @@
-//! Checks of what the kernel has logged.
+//! Checks of the kernel log.
 
 use crate::check::{Check, Group};
 
@@ -11,9 +11,10 @@ pub(crate) mod xid;
 
 use rules::{gpu, nic, peer_memory, platform};
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::KernelLog,
+    inputs: "The kernel log from /dev/kmsg, which many systems show to root only.",
     ..Check::DEFAULT
 };
 
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_is_named_after_the_log() {
+    fn the_id_of_every_check_begins_with_klog() {
         assert!(CHECKS.iter().all(|check| check.id.0.starts_with("klog.")));
     }
 }

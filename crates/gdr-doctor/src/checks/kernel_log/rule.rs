@@ -1,4 +1,4 @@
-//! Rules about messages: what they look like, how often they count, what they mean.
+//! Rules about messages: their expressions, their rate and their meaning.
 
 use std::collections::BTreeSet;
 
@@ -16,25 +16,25 @@ const MOST_FINDINGS: usize = 64;
 /// The longest line that is shown, in characters.
 const LONGEST_LINE: usize = 300;
 
-/// A kind of message. The group `bdf` of its expression, where it has one, is the address of the
+/// A kind of message. The group `bdf` of its expression, if it has one, is the address of the
 /// function that the message is about.
 pub(crate) struct Pattern {
     pub(super) expression: &'static str,
-    /// What a message means: a finding without its evidence.
+    /// The finding for a message, without evidence.
     pub(super) why: fn(&Captures<'_>) -> Finding,
 }
 
-/// How often messages must come to be more than worth knowing.
+/// The rate of events from which the verdict is more than info.
 #[derive(Clone, Copy)]
 pub(crate) struct Rate {
-    /// So many of them ...
+    /// The number of events ...
     pub(super) events: usize,
-    /// ... within so many seconds.
+    /// ... within this time in seconds.
     pub(super) seconds: f64,
 }
 
 impl Rate {
-    /// One is enough.
+    /// One event.
     pub(super) const ONCE: Self = Self {
         events: 1,
         seconds: 0.0,
@@ -43,14 +43,15 @@ impl Rate {
 
 /// A rule about messages.
 pub(crate) struct Rule {
-    /// The first that fits counts.
+    /// The first that matches a message counts.
     pub(super) patterns: &'static [Pattern],
     pub(super) rate: Rate,
-    /// Messages of one kind that come closer together than this, in seconds, are one event.
+    /// Messages of one kind within this time in seconds are one event.
     pub(super) window: f64,
-    /// Whether it matters only of GPUs, NICs and the bridges above them.
-    pub(super) on_the_way_only: bool,
-    /// Why what was logged no longer matters, where it does not.
+    /// Whether messages about other functions than GPUs, NICs and the bridges above them are info
+    /// only.
+    pub(super) on_path_only: bool,
+    /// The reason why the messages no longer matter, if there is one.
     pub(super) unless: fn(&Context<'_>) -> Option<&'static str>,
 }
 
@@ -60,7 +61,7 @@ impl Rule {
         patterns: &[],
         rate: Rate::ONCE,
         window: 60.0,
-        on_the_way_only: false,
+        on_path_only: false,
         unless: |_| None,
     };
 }
@@ -71,12 +72,12 @@ struct Kind<'a> {
     meaning: Finding,
     first: Message<'a>,
     last: Message<'a>,
-    /// How many messages, and when each event began.
+    /// The number of messages, and the time of each event.
     messages: usize,
     events: Vec<Option<f64>>,
 }
 
-/// What a rule finds in the kernel's log.
+/// The findings of a rule in the kernel log.
 pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, Unjudged> {
     let log = context
         .text(virtual_path::KERNEL_LOG)
@@ -86,7 +87,7 @@ pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, 
         .iter()
         .filter_map(|pattern| Some((Regex::new(pattern.expression).ok()?, pattern)))
         .collect();
-    let way = rule.on_the_way_only.then(|| on_the_way(context));
+    let way = rule.on_path_only.then(|| on_path(context));
     let mut kinds: Vec<Kind<'_>> = Vec::new();
     for message in messages(&log) {
         let found = expressions
@@ -125,9 +126,7 @@ pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, 
         }
     }
     if kinds.is_empty() {
-        return Ok(vec![Finding::pass(
-            "the kernel has logged nothing of the kind",
-        )]);
+        return Ok(vec![Finding::pass("the kernel has logged no such message")]);
     }
     let unless = (rule.unless)(context);
     let kinds = kinds.into_iter();
@@ -149,7 +148,7 @@ impl<'a> Kind<'a> {
         self.last = message;
     }
 
-    /// Whether so many events lie so close together. Events without a time may.
+    /// Whether the events reach a rate. Events without a time may.
     fn reaches(&self, rate: Rate) -> bool {
         if self.events.len() < rate.events {
             return false;
@@ -188,7 +187,8 @@ impl<'a> Kind<'a> {
     }
 }
 
-/// An address as messages have it: without a function (`0000:9b:00`), or with `0x` before the bus.
+/// An address in the forms of messages: without a function (`0000:9b:00`), or with `0x` before the
+/// bus.
 fn address_of(text: &str) -> Option<Bdf> {
     let text = text.trim_start_matches("0x");
     if text.contains('.') {
@@ -208,9 +208,8 @@ fn subject(context: &Context<'_>, bdf: Bdf) -> Subject {
     }
 }
 
-/// GPUs, NICs, and the bridges above them. Nothing where the tree is not known, since nothing
-/// then shows what matters.
-fn on_the_way(context: &Context<'_>) -> BTreeSet<Bdf> {
+/// The GPUs, the NICs and the bridges above them; no bridges if the tree is not known.
+fn on_path(context: &Context<'_>) -> BTreeSet<Bdf> {
     let mut way = BTreeSet::new();
     let gpus = context.gpus().map(|gpu| gpu.bdf);
     for bdf in gpus.chain(context.nics().iter().map(|nic| nic.bdf)) {
@@ -223,7 +222,7 @@ fn on_the_way(context: &Context<'_>) -> BTreeSet<Bdf> {
     way
 }
 
-/// A line, or as much of it as is shown.
+/// A line, cut to the length that is shown.
 pub(super) fn cut(line: &str) -> String {
     line.chars().take(LONGEST_LINE).collect()
 }

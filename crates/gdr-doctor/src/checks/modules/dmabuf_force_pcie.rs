@@ -3,14 +3,14 @@ use crate::gpudirect_support::dma_functions;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("dmabuf.force_pcie"),
-    title: "a ConnectX's DMA function may map the GPU beside it",
-    why: "On Grace and Blackwell machines GPU memory is mapped for a ConnectX's DMA function over \
-          PCI Express although the CPU would be nearer (FORCE_PCIE). NVIDIA's driver allows that \
-          only where both are in one IOMMU group.",
-    inputs: "Functions 15b3:2100 and the GPUs' /sys/bus/pci/devices/*/iommu_group; the kernel's \
-          log: `topology not supported for mapping type FORCE_PCIE`.",
-    criteria: "pass: each DMA function shares the group of a GPU. fail: one shares none, or the \
-          driver logged a refusal. skip: no such function.",
+    title: "the DMA function of each ConnectX shares an IOMMU group with a GPU",
+    why: "On Grace and Blackwell machines NVIDIA's driver maps GPU memory for the DMA function of \
+          a ConnectX over PCI Express, although the path through the CPU is shorter (FORCE_PCIE). \
+          It does so only if both are in one IOMMU group.",
+    inputs: "Functions 15b3:2100; /sys/bus/pci/devices/*/iommu_group of these and of the GPUs; \
+             `topology not supported for mapping type FORCE_PCIE` in the kernel log.",
+    criteria: "pass: each DMA function shares its group with a GPU. fail: one does not, or the \
+               driver logged a refusal. skip: no such function.",
     sources: &[
         "NVIDIA open-gpu-kernel-modules kernel-open/nvidia/nv-dmabuf.c",
         "rdma-core kernel-boot/rdma_topo",
@@ -29,12 +29,14 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     tree.known("the list of PCI functions")?;
     let functions = dma_functions(context);
     if functions.is_empty() {
-        return Err(Unjudged::skip("no ConnectX with a DMA function"));
+        return Err(Unjudged::skip("no ConnectX has a DMA function"));
     }
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let refusal = (log.iter().flat_map(|log| log.lines())).find(|line| line.contains(REFUSAL));
+    let refusal = context.logged(|line| line.contains(REFUSAL));
     Ok(runner::each(functions, |dma| {
-        (Subject::Function(dma), judge(context, dma, refusal))
+        (
+            Subject::Function(dma),
+            judge(context, dma, refusal.as_deref()),
+        )
     }))
 }
 
@@ -42,7 +44,7 @@ fn judge(context: &Context<'_>, dma: Bdf, refusal: Option<&str>) -> Judgement {
     let group = |bdf: Bdf| context.fact(bdf, |function| function.iommu_group);
     let number = match group(dma) {
         Err(Absence::Missing) => {
-            return Err(Unjudged::skip("there is no IOMMU, so there are no groups"));
+            return Err(Unjudged::skip("no IOMMU is on, so there are no groups"));
         }
         group => group.known("its IOMMU group")?,
     };
@@ -55,14 +57,14 @@ fn judge(context: &Context<'_>, dma: Bdf, refusal: Option<&str>) -> Judgement {
             Finding::fail("the driver refused to map GPU memory over PCI Express for a NIC")
         }
         (None, _) => Finding::fail(
-            "it shares its IOMMU group with no GPU: the driver refuses to map GPU memory for it",
+            "no GPU is in its IOMMU group: the driver refuses to map GPU memory for it",
         ),
     };
     let finding = finding.evidence(format!("iommu_group of {dma}"), number);
     let finding = finding.evidence_all(refusal.map(|line| ("kernel log", line)));
     Ok(finding.fix_if_bad(Fix::manual(
-        "Set ACS as acs.directnic says and reboot",
-        "groups form at boot, from the ACS bits of the ports",
+        "Set the ACS bits that acs.directnic shows and reboot",
+        "the kernel forms the groups at boot from the ACS bits of the ports",
     )))
 }
 
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn one_group_passes_and_two_fail() {
+    fn a_shared_group_passes_and_separate_groups_or_a_refusal_fail() {
         assert_eq!(verdict(&CHECK, &with_dma_function()), Pass);
         let apart = with_dma_function().link_to(
             &format!("/sys/bus/pci/devices/{}/iommu_group", example::NICS[1]),
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn without_such_a_function_nothing_is_judged() {
+    fn a_node_without_a_dma_function_is_skipped() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
     }
 }

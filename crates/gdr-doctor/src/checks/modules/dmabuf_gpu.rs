@@ -4,13 +4,14 @@ use crate::gpudirect_support;
 pub(super) const CHECK: Check = Check {
     id: CheckId("dmabuf.gpu"),
     title: "GPUs export their memory as dma-buf",
-    why: "dma-buf is the kernel's own way for a NIC into GPU memory: no module besides the driver, \
-          and no rebuild when the RDMA stack changes. Without it a peer-memory module has to do.",
-    inputs: "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED of each GPU. Where CUDA was not asked: \
-          /proc/driver/nvidia/version, the kernel's version, CONFIG_DMA_SHARED_BUFFER and \
-          CONFIG_PCI_P2PDMA.",
-    criteria: "pass: CUDA says so, or open modules from 515 on with kernel 5.12 or later. warn: \
-          not. skip: no GPU.",
+    why: "dma-buf is the kernel's own interface for access to GPU memory by a NIC. It needs no \
+          module besides the driver and no rebuild when the RDMA stack changes. Without it, NICs \
+          need a peer-memory module.",
+    inputs: "CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED of each GPU. If CUDA did not report it: \
+             /proc/driver/nvidia/version, the kernel's version, CONFIG_DMA_SHARED_BUFFER and \
+             CONFIG_PCI_P2PDMA.",
+    criteria: "pass: CUDA reports support; or open modules from 515 on with kernel 5.12 or later. \
+               warn: no support. skip: no GPU.",
     sources: &[
         "CUDA Driver API: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED",
         "https://github.com/siderolabs/pkgs/issues/1356",
@@ -29,7 +30,7 @@ fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
         Ok(true) => Finding::pass(answer.why.clone()),
         Ok(false) => Finding::warn(format!("no dma-buf: {}", answer.why)).fix(
             Fix::manual(
-                "Use the open modules on a kernel that knows dma-buf",
+                "Use the open modules on a kernel with dma-buf for RDMA",
                 "install nvidia-open 515 or later and kernel 5.12 or later; until then load a \
                  peer-memory module",
             )
@@ -46,7 +47,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn what_is_so_of_all_gpus_is_said_once() {
+    fn equal_findings_about_all_gpus_are_merged() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         let closed = example::healthy().without(virtual_path::CUDA_DEVICES).file(
             "/proc/driver/nvidia/version",
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn without_gpus_it_does_not_apply() {
+    fn an_unread_driver_version_is_unknown() {
         let unread = example::healthy()
             .without(virtual_path::CUDA_DEVICES)
             .not_collected("/proc/driver/nvidia/version");

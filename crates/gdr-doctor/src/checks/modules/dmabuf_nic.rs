@@ -4,14 +4,14 @@ use crate::gpudirect_support;
 pub(super) const CHECK: Check = Check {
     id: CheckId("dmabuf.nic"),
     title: "NIC drivers import dma-buf",
-    why: "A dma-buf of GPU memory is of use only to a NIC whose driver, with the kernel's RDMA \
-          stack and rdma-core, takes it. Where none does and no peer-memory module is loaded, no \
-          NIC reaches GPU memory.",
-    inputs: "ibv_reg_dmabuf_mr with an invalid descriptor: EBADF says that it would take a \
-          good one, EOPNOTSUPP and EPROTONOSUPPORT that it would not. Where that was not tried: \
-          the kernel's version, and whether MLNX_OFED is loaded.",
-    criteria: "pass: supported. info: not, and a peer-memory module is loaded. fail: not, and none \
-          is. unknown: not tried. skip: no NIC.",
+    why: "A NIC accesses GPU memory through a dma-buf only if its driver, the kernel's RDMA stack \
+          and rdma-core support import. If one of them does not and no peer-memory module is \
+          loaded, the NIC cannot access GPU memory.",
+    inputs: "ibv_reg_dmabuf_mr with an invalid descriptor: EBADF means supported; EOPNOTSUPP and \
+             EPROTONOSUPPORT mean unsupported. If that was not tried: the kernel's version, and \
+             whether MLNX_OFED is loaded.",
+    criteria: "pass: supported. info: unsupported, and a peer-memory module is loaded. fail: \
+               unsupported, and none is loaded. unknown: not tried. skip: no NIC.",
     sources: &[
         "NCCL src/transport/net_ib/gdr.cc",
         "https://github.com/linux-rdma/perftest/issues/280",
@@ -45,9 +45,12 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, module: Option<&str>) -> Finding 
     let why = &answer.why;
     let finding = match (&answer.is, module) {
         (Ok(true), _) => Finding::pass(why),
-        (Ok(false), Some(module)) => Finding::info(format!("{why}; {module} does instead")),
+        (Ok(false), Some(module)) => Finding::info(format!(
+            "{why}; {module} is loaded and is used \
+                                                            instead"
+        )),
         (Ok(false), None) => Finding::fail(format!(
-            "{why}, and no peer-memory module is loaded: it cannot reach GPU memory"
+            "{why}, and no peer-memory module is loaded: the NIC cannot access GPU memory"
         ))
         .fix(
             Fix::manual(
@@ -81,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_fault_only_where_peermem_is_not_there_either() {
+    fn missing_support_fails_only_without_a_peer_memory_module() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         assert_eq!(verdicts(&CHECK, &refusing()), [Info]);
         let neither = refusing()
@@ -91,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_tried_is_not_known_unless_the_kernel_is_too_old() {
+    fn untried_support_is_unknown_unless_the_kernel_is_too_old() {
         let untried = example::healthy().without(virtual_path::VERBS_DEVICES);
         assert_eq!(verdicts(&CHECK, &untried), [Unknown]);
         let old = untried
@@ -99,7 +102,5 @@ mod tests {
             .file("/proc/modules", "mlx5_core 1 0 - Live 0x0\n")
             .without("/sys/module/nvidia_peermem");
         assert_eq!(verdict(&CHECK, &old), Fail);
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

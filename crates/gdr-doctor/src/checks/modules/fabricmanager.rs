@@ -1,15 +1,16 @@
 use crate::checks::prelude::*;
+use crate::context::Unit;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("fabricmanager"),
-    title: "the fabric manager of NVSwitch machines runs",
-    why: "GPUs joined by NVSwitch refuse CUDA with error 802 (system not yet initialized) until \
-          the fabric manager, of the driver's own version, has set the switches up.",
+    title: "the fabric manager runs on a machine with NVSwitch",
+    why: "On a machine with NVSwitch, CUDA fails with error 802 (system not yet initialized) until \
+          the fabric manager has configured the switches. Its version must be the driver's.",
     inputs: "PCI functions of vendor 0x10de and class 0x0680xx; \
-          /run/nvidia-fabricmanager/nv-fabricmanager.pid; the unit nvidia-fabricmanager.service; \
-          what CUDA answers.",
-    criteria: "pass: running, or CUDA works. fail: not, or CUDA answers that the system is not \
-          initialized. skip: no NVSwitch, or a container where CUDA was not asked.",
+             /run/nvidia-fabricmanager/nv-fabricmanager.pid; the unit \
+             nvidia-fabricmanager.service; the error that CUDA returns.",
+    criteria: "pass: it runs, or CUDA works. fail: it does not run, or CUDA returns error 802. \
+               skip: no NVSwitch, or a container in which CUDA was not called.",
     sources: &[
         "NVIDIA Fabric Manager user guide",
         "https://github.com/pytorch/pytorch/issues/35710",
@@ -23,24 +24,17 @@ const PID: &str = "/run/nvidia-fabricmanager/nv-fabricmanager.pid";
 
 fn run(context: &Context<'_>) -> Judgement {
     let inventory = context.inventory;
-    context
-        .inventory
-        .tree
-        .by_ref()
-        .known("the list of PCI functions")?;
+    let tree = inventory.tree.by_ref();
+    tree.known("the list of PCI functions")?;
     let switches: Vec<String> = (inventory.nvswitches())
         .map(|function| function.bdf.to_string())
         .collect();
     if switches.is_empty() {
         return Err(Unjudged::skip("there is no NVSwitch"));
     }
-    let unit = context.text(&format!(
-        "{}/nvidia-fabricmanager.service",
-        virtual_path::SYSTEMD
-    ));
+    let unit = context.unit("nvidia-fabricmanager.service");
     let pid = context.text(PID);
-    let active = (unit.as_ref().ok())
-        .is_some_and(|unit| unit.lines().any(|line| line == "ActiveState=active"));
+    let active = unit.as_ref().is_ok_and(Unit::is_active);
     let refused = (context.facts().cuda.as_ref().ok())
         .and_then(|cuda| cuda.error.as_deref())
         .filter(|error| {
@@ -48,14 +42,18 @@ fn run(context: &Context<'_>) -> Judgement {
                 .iter()
                 .any(|word| error.contains(word))
         });
+    let state = unit.by_ref().map(|unit| {
+        let state = unit.property("ActiveState").unwrap_or("unknown");
+        format!("ActiveState={state}")
+    });
     let finding = if let Some(error) = refused {
-        stopped("CUDA answers that the NVSwitch fabric is not set up").evidence("CUDA", error)
+        stopped("CUDA reports that the NVSwitch fabric is not configured").evidence("CUDA", error)
     } else if active || pid.is_ok() {
         Finding::pass("the fabric manager runs")
     } else if answers(context) {
-        Finding::pass("CUDA works, so the fabric manager has set the switches up")
-    } else if context.facts().container.as_ref().ok() == Some(&Container::Yes) {
-        Finding::skip("this is a container: the host runs the fabric manager")
+        Finding::pass("CUDA works, so the fabric manager has configured the switches")
+    } else if context.is_container() {
+        Finding::skip("in a container the fabric manager runs on the host")
     } else if unit.is_unknown() && pid.is_unknown() {
         Finding::unknown("whether the fabric manager runs", &unit)
     } else {
@@ -63,34 +61,24 @@ fn run(context: &Context<'_>) -> Judgement {
     };
     Ok(finding
         .evidence("NVSwitches", switches.join(" "))
-        .evidence("nvidia-fabricmanager.service", state(&unit))
+        .evidence("nvidia-fabricmanager.service", state.shown())
         .evidence(PID, pid.shown()))
 }
 
-/// Whether CUDA shows GPUs, which it does not before the fabric is set up.
+/// Whether CUDA lists GPUs, which it does only after the fabric is configured.
 fn answers(context: &Context<'_>) -> bool {
     (context.facts().cuda.as_ref().ok())
         .is_some_and(|cuda| cuda.error.is_none() && !cuda.devices.is_empty())
 }
 
-fn state(unit: &Datum<String>) -> String {
-    match unit {
-        Ok(text) => (text.lines())
-            .find(|line| line.starts_with("ActiveState="))
-            .unwrap_or("no ActiveState")
-            .to_owned(),
-        absent => absent.shown().to_string(),
-    }
-}
-
 fn stopped(summary: &str) -> Finding {
     Finding::fail(summary).fix(
         Fix::run(
-            "Run the fabric manager, of the driver's version, now and at every boot",
+            "Start the fabric manager of the driver's version, now and at every boot",
             "systemctl enable --now nvidia-fabricmanager",
         )
         .persistence(Persistence::Permanent)
-        .risk(Risk::Low, "jobs on the GPUs are disturbed if any run"),
+        .risk(Risk::Low, "running jobs on the GPUs may fail"),
     )
 }
 
@@ -120,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_judged_by_what_cuda_answers() {
+    fn a_container_passes_if_cuda_works_and_is_skipped_otherwise() {
         let container = with_nvswitch().file("/.dockerenv", "");
         assert_eq!(verdict(&CHECK, &container), Skip);
         let works = container.file(
@@ -131,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cuda_answers_counts_more() {
+    fn error_802_of_cuda_fails_although_the_manager_runs() {
         let node = with_nvswitch().file(PID, "77\n").file(
             virtual_path::CUDA_DEVICES,
             "{\"error\":\"cuInit failed: CUDA_ERROR_SYSTEM_NOT_READY\",\"devices\":[]}",
@@ -140,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn without_nvswitches_nothing_is_judged() {
+    fn a_node_without_nvswitch_is_skipped() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
         let unread = with_nvswitch().not_collected(UNIT).not_collected(PID);
         assert_eq!(verdict(&CHECK, &unread), Unknown);

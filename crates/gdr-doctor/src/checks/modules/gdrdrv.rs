@@ -2,15 +2,16 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gdrdrv"),
-    title: "gdrdrv, where it is loaded, fits and may be opened",
-    why: "NVIDIA's GDRCopy maps GPU memory for the CPU through the module gdrdrv; NVSHMEM and UCX \
-          use it for small messages. It has to be built for the flavour of the driver that runs, \
-          and /dev/gdrdrv has to be open to users and in the container. gdr itself maps without \
-          it.",
-    inputs: "/proc/modules, /sys/module/gdrdrv/version, the mode of /dev/gdrdrv, and in the \
-          kernel's log for which flavour it was built.",
-    criteria: "pass: loaded, fits, open. info: not loaded. warn: built for the other flavour, no \
-          device node, or not open to users. unknown: the modules are not known.",
+    title: "if gdrdrv is loaded, it matches the driver and users may open it",
+    why: "NVIDIA's GDRCopy maps GPU memory for the CPU through the module gdrdrv. NVSHMEM and UCX \
+          use it for small messages. The module must be built for the flavour of the loaded \
+          driver, and /dev/gdrdrv must be accessible to users and in the container. gdr itself \
+          does not need it.",
+    inputs: "/proc/modules; /sys/module/gdrdrv/version; the mode of /dev/gdrdrv; the kernel log \
+             for the flavour that it was built for.",
+    criteria: "pass: loaded, matching, accessible. info: not loaded. warn: built for the other \
+               flavour, no device node, or users may not open it. unknown: the list of modules is \
+               not known.",
     sources: &[
         "https://github.com/NVIDIA/gdrcopy (insmod.sh, gdrdrv.c)",
         "https://github.com/NVIDIA/gdrcopy/issues/138",
@@ -28,27 +29,18 @@ fn run(context: &Context<'_>) -> Judgement {
     let facts = context.facts();
     let version = context.text("/sys/module/gdrdrv/version");
     if version.is_err() {
-        match facts.module("gdrdrv") {
-            Ok(_) => {}
-            Err(Absence::Missing) => {
-                return Ok(Finding::info(
-                    "gdrdrv is not loaded: libraries that want it go another way; gdr maps \
-                     without it",
-                )
-                .fix(Fix::now(
-                    "Load gdrdrv where a library wants it",
-                    Action::load("gdrdrv"),
-                )));
-            }
-            absent => {
-                return Ok(Finding::unknown("the list of loaded modules", &absent));
-            }
+        let module = facts.module("gdrdrv");
+        if module == Err(Absence::Missing) {
+            let load = Fix::now("Load gdrdrv", Action::load("gdrdrv"));
+            return Ok(Finding::info(
+                "gdrdrv is not loaded: libraries that use it copy another way; gdr maps without it",
+            )
+            .fix(load));
         }
+        module.known("the list of loaded modules")?;
     }
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let built = (log.iter().flat_map(|log| log.lines()))
-        .rfind(|line| line.contains("gdrdrv") && line.contains("built for"));
-    let flavour = built.and_then(|line| {
+    let built = context.logged(|line| line.contains("gdrdrv") && line.contains("built for"));
+    let flavour = built.as_deref().and_then(|line| {
         if line.contains("built for proprietary") {
             Some(Flavour::Proprietary)
         } else if line.contains("built for opensource") {
@@ -66,24 +58,24 @@ fn run(context: &Context<'_>) -> Judgement {
     });
     let finding = match (&node, flavour, running) {
         (_, Some(built), Some(running)) if built != running => Finding::warn(
-            "gdrdrv was built for the other flavour of NVIDIA's driver: it maps nothing",
+            "gdrdrv was built for the other flavour of NVIDIA's driver: mapping fails",
         )
         .fix(
             Fix::manual(
                 "Build gdrdrv again",
-                "reinstall gdrdrv-dkms now that the driver of this flavour is installed",
+                "reinstall gdrdrv-dkms while the driver of this flavour is installed",
             )
             .risk(Risk::Low, "programs that use gdrdrv end"),
         ),
         (Err(Absence::Missing), _, _) => no_node(context),
         (Ok(line), _, _) if !is_open(line) => Finding::warn(
-            "gdrdrv is loaded and only some users may open /dev/gdrdrv",
+            "gdrdrv is loaded, but not every user may open /dev/gdrdrv",
         )
         .fix(Fix::run(
-            "Open it to users until the next boot",
+            "Let every user open it until the next boot",
             format!("chmod 0666 {NODE}"),
         )),
-        (Ok(_), _, _) => Finding::pass("gdrdrv is loaded and may be opened"),
+        (Ok(_), _, _) => Finding::pass("gdrdrv is loaded and every user may open it"),
         (absent, _, _) => Finding::unknown("the mode of /dev/gdrdrv", absent),
     };
     let finding = finding
@@ -93,21 +85,21 @@ fn run(context: &Context<'_>) -> Judgement {
 }
 
 fn no_node(context: &Context<'_>) -> Finding {
-    let finding = Finding::warn("gdrdrv is loaded and /dev/gdrdrv is not there");
-    if context.facts().container.as_ref().ok() == Some(&Container::Yes) {
+    let finding = Finding::warn("gdrdrv is loaded, but /dev/gdrdrv does not exist");
+    if context.is_container() {
         finding.fix(Fix::user(
-            "Share the device with the container",
+            "Pass the device to the container",
             "docker run --device=/dev/gdrdrv",
         ))
     } else {
         finding.fix(Fix::run(
-            "Load the module again, with its device node",
+            "Reload the module and create its device node",
             "systemctl restart gdrcopy",
         ))
     }
 }
 
-/// Whether `0666 236:0 rw /dev/gdrdrv` lets every user in, or at least the one who reads it.
+/// Whether every user may read and write the node of a line such as `0666 236:0 rw /dev/gdrdrv`.
 fn is_open(line: &str) -> bool {
     let mode = line.split_whitespace().next();
     mode.and_then(|mode| u32::from_str_radix(mode, 8).ok())
@@ -124,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fits_and_is_open_passes() {
+    fn a_matching_module_with_an_open_node_passes() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
     }
 
     #[test]
-    fn the_other_flavour_a_closed_node_and_none_are_warned_of() {
+    fn the_other_flavour_a_closed_node_and_no_node_are_warnings() {
         let other = example::healthy().file(
             virtual_path::KERNEL_LOG,
             "[ 1.0] gdrdrv:gdrdrv_init:loading gdrdrv version 2.5 built for proprietary NVIDIA \
@@ -150,12 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn its_absence_is_worth_knowing_only() {
+    fn a_node_without_gdrdrv_is_info() {
         let none = example::healthy()
             .without("/sys/module/gdrdrv")
             .file("/proc/modules", "");
         assert_eq!(verdict(&CHECK, &none), Info);
-        let unread = example::healthy().not_collected(virtual_path::DEVICE_NODES);
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
     }
 }

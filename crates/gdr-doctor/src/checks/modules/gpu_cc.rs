@@ -2,14 +2,14 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.cc"),
-    title: "no confidential computing keeps peers out of GPU memory",
+    title: "the node is not a confidential guest",
     why: "In a confidential guest (Intel TDX, AMD SEV-SNP) with a GPU in the same mode, devices \
-          outside of it reach no plain GPU memory: a NIC gets data only through buffers that the \
-          CPU copies and encrypts.",
-    inputs: "/proc/cpuinfo: flags hypervisor, tdx_guest; the kernel's log: `Memory Encryption \
-          Features active`, `tdx: Guest detected`.",
-    criteria: "pass: the machine itself, or a plain guest. fail: a confidential guest with a GPU. \
-          skip: no GPU.",
+          outside the guest cannot access unencrypted GPU memory. A NIC gets data only through \
+          buffers that the CPU copies and encrypts.",
+    inputs: "The flags hypervisor and tdx_guest in /proc/cpuinfo; `Memory Encryption Features \
+             active` and `tdx: Guest detected` in the kernel log.",
+    criteria: "pass: bare metal, or a guest without memory encryption. fail: a confidential guest \
+               with a GPU. skip: no GPU.",
     sources: &[
         "NVIDIA Confidential Computing deployment guide",
         "Linux arch/x86/coco/core.c, arch/x86/mm/mem_encrypt.c",
@@ -30,37 +30,30 @@ fn run(context: &Context<'_>) -> Judgement {
     }
     let machine = &context.facts().machine;
     if machine.as_ref().ok() == Some(&Machine::Bare) {
-        return Ok(Finding::pass("this is no confidential guest")
-            .evidence("/proc/cpuinfo", "no flag hypervisor"));
+        return Ok(
+            Finding::pass("this is not a guest").evidence("/proc/cpuinfo", "no flag hypervisor")
+        );
     }
     let cpu = context.text("/proc/cpuinfo").known("the CPU")?;
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
     let flag = cpu.split_whitespace().any(|word| word == "tdx_guest");
-    let mark = (log.iter().flat_map(|log| log.lines()))
-        .find(|line| MARKS.iter().any(|mark| line.contains(mark)));
-    let finding = match (flag, mark) {
-        (false, None) => Finding::pass("this is a guest without memory encryption"),
-        (_, mark) => Finding::fail(
-            "this is a confidential guest: a NIC reaches no plain GPU memory",
+    let mark = context.logged(|line| MARKS.iter().any(|mark| line.contains(mark)));
+    let evidence = match mark {
+        _ if flag => Some(("/proc/cpuinfo", "tdx_guest".to_owned())),
+        mark => mark.map(|line| ("kernel log", line)),
+    };
+    let finding = match evidence {
+        None => Finding::pass("the guest's memory is not encrypted"),
+        evidence => Finding::fail(
+            "this is a confidential guest: a NIC cannot access unencrypted GPU memory",
         )
-        .evidence(
-            if flag { "/proc/cpuinfo" } else { "kernel log" },
-            if flag {
-                "tdx_guest"
-            } else {
-                mark.unwrap_or_default()
-            },
-        )
+        .evidence_all(evidence)
         .fix(
             Fix::manual(
-                "Use a plain guest, or stage through the host",
+                "Use a guest without memory encryption, or stage through host memory",
                 "start the guest without TDX or SEV and the GPU with confidential computing off; \
                  otherwise set NCCL_NET_GDR_LEVEL=LOC",
             )
-            .risk(
-                Risk::High,
-                "what the guest computes is then visible to its host",
-            ),
+            .risk(Risk::High, "the host can then read the guest's memory"),
         ),
     };
     Ok(finding)
@@ -72,14 +65,14 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn machines_and_plain_guests_pass() {
+    fn bare_metal_and_guests_without_encryption_pass() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let guest = example::healthy().file("/proc/cpuinfo", "flags : fpu hypervisor\n");
         assert_eq!(verdict(&CHECK, &guest), Pass);
     }
 
     #[test]
-    fn confidential_guests_fail_by_either_sign() {
+    fn confidential_guests_are_found_by_cpu_flag_or_kernel_log() {
         let guest = example::healthy().file("/proc/cpuinfo", "flags : hypervisor tdx_guest\n");
         assert_eq!(verdict(&CHECK, &guest), Fail);
         let snp = example::healthy()
@@ -89,11 +82,5 @@ mod tests {
                 "[    1.1] Memory Encryption Features active: AMD SEV SEV-ES SEV-SNP\n",
             );
         assert_eq!(verdict(&CHECK, &snp), Fail);
-    }
-
-    #[test]
-    fn without_a_gpu_nothing_is_judged() {
-        let unread = example::healthy().not_collected("/proc/cpuinfo");
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
     }
 }

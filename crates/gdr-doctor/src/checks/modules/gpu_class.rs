@@ -3,16 +3,16 @@ use crate::gpudirect_support::model;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.class"),
-    title: "the GPUs are of a kind that has GPUDirect RDMA",
+    title: "the GPUs support GPUDirect RDMA",
     why: "NVIDIA supports GPUDirect RDMA on data centre and professional GPUs. GeForce cards have \
-          a small window to their memory or refuse peers, so that registering GPU memory fails or \
-          only small buffers fit.",
+          a small BAR1 or refuse access by other devices: registering GPU memory fails, or only \
+          small buffers fit.",
     inputs: "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED (116) and the compute capability of \
-          each GPU; its name of CUDA, of /proc/driver/nvidia/gpus/*/information or of a listing; \
-          its PCI class and device number.",
-    criteria: "fail: older than Kepler (compute capability 3.0), with which GPUDirect RDMA began. \
-          pass: CUDA says so, or by its name or class it is no GeForce. warn: CUDA says no, or it \
-          is a GeForce. unknown: the name was not captured. skip: no GPU.",
+             each GPU; its name as CUDA, /proc/driver/nvidia/gpus/*/information or a listing has \
+             it; its PCI class and device ID.",
+    criteria: "fail: older than Kepler (compute capability 3.0), the first with GPUDirect RDMA. \
+               pass: CUDA reports support; or the name or class is not a GeForce's. warn: CUDA \
+               reports no support, or a GeForce. unknown: the name was not captured. skip: no GPU.",
     sources: &[
         "CUDA Driver API: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED",
         "https://docs.nvidia.com/cuda/gpudirect-rdma/ (supported on Kepler and later)",
@@ -26,36 +26,44 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// 3D controller: a GPU without a screen, which only data centres have.
+/// 3D controller: a GPU without a display output, as data centre GPUs are.
 const HEADLESS: u16 = 0x0302;
 
 fn judge(context: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgement {
     let name = model(context, gpu.bdf);
     let called = name.as_deref().unwrap_or("this GPU");
     if let Some(shown) = before_kepler(context, gpu.bdf) {
-        let summary = format!("{called} is older than Kepler, with which GPUDirect RDMA began");
+        let summary = format!(
+            "{called} is older than Kepler, the first generation with GPUDirect \
+                               RDMA"
+        );
         return Ok(Finding::fail(summary)
             .evidence(shown.0, shown.1)
             .fix(staging()));
     }
-    let cuda = context.facts().cuda.as_ref().ok();
-    let asked = cuda.and_then(|cuda| cuda.device(gpu.bdf)?.gpu_direct_rdma_supported);
+    let facts = context.facts().gpu(gpu.bdf);
+    let asked = facts.and_then(|gpu| gpu.gpu_direct_rdma_supported);
     let class = function.identity.class;
     let headless = class.is_some_and(|class| class.subclass() == HEADLESS);
     let finding = match (asked, &name) {
-        (Some(true), _) => Finding::pass(format!("{called} has GPUDirect RDMA")),
-        (Some(false), _) => {
-            Finding::warn(format!("CUDA says that {called} has no GPUDirect RDMA")).fix(staging())
-        }
-        (None, Some(name)) if name.contains("GeForce") => Finding::warn(format!(
-            "{called} is a GeForce, for which GPUDirect RDMA is not supported"
+        (Some(true), _) => Finding::pass(format!("{called} supports GPUDirect RDMA")),
+        (Some(false), _) => Finding::warn(format!(
+            "CUDA reports that {called} does not support GPUDirect \
+                                   RDMA"
         ))
         .fix(staging()),
-        (None, Some(_)) => Finding::pass(format!("{called} is no GeForce")),
-        (None, None) if headless => Finding::pass("it has no screen: a GPU for data centres"),
+        (None, Some(name)) if name.contains("GeForce") => Finding::warn(format!(
+            "{called} is a GeForce, which does not support GPUDirect RDMA"
+        ))
+        .fix(staging()),
+        (None, Some(_)) => Finding::pass(format!("{called} is not a GeForce")),
+        (None, None) if headless => Finding::pass(
+            "it has no display output, so it is a data \
+                                                   centre GPU",
+        ),
         (None, None) => Finding::new(
             Verdict::Unknown,
-            "its name was not collected: whether it is a GeForce is not known",
+            "its name was not collected, so it may be a GeForce",
         ),
     };
     Ok(match asked {
@@ -67,12 +75,11 @@ fn judge(context: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgeme
     })
 }
 
-/// What shows that a GPU is older than Kepler: its compute capability, else its device number or
-/// the chip that a listing names.
+/// The evidence that a GPU is older than Kepler: its compute capability, else its device ID or the
+/// chip that a listing names.
 fn before_kepler(context: &Context<'_>, gpu: Bdf) -> Option<(&'static str, String)> {
-    let capability = (context.facts().cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(gpu))
-        .and_then(|device| device.compute_capability.clone());
+    let facts = context.facts().gpu(gpu);
+    let capability = facts.and_then(|gpu| gpu.compute_capability.clone());
     if let Some(capability) = capability {
         let major: u32 = capability.split('.').next()?.parse().ok()?;
         return (major < 3).then_some(("compute capability", capability));
@@ -94,15 +101,15 @@ fn before_kepler(context: &Context<'_>, gpu: Bdf) -> Option<(&'static str, Strin
         .then(|| ("chip", chip.to_owned()))
 }
 
-/// Whether a device number is of Kepler or later (the PCI ID database): GK107, GK110, GK104 and
-/// GK208 lie between Fermi's, and all that came after lie above.
+/// Whether a device ID is Kepler or later (PCI ID database): GK107, GK110, GK104 and GK208 have IDs
+/// between those of Fermi; all later chips have higher ones.
 const fn is_kepler_or_later(device: u16) -> bool {
     matches!(device, 0x0fc0..=0x0fff | 0x1001..=0x103f | 0x1180..=0x11ff | 0x1280..=u16::MAX)
 }
 
 fn staging() -> Fix {
     Fix::user(
-        "Go through the host",
+        "Stage through host memory",
         "export NCCL_NET_GDR_LEVEL=LOC UCX_IB_GPU_DIRECT_RDMA=no",
     )
 }
@@ -120,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cuda_says_or_the_name_decides() {
+    fn cuda_or_else_the_name_decides() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         assert_eq!(verdict(&CHECK, &called("NVIDIA RTX 6000 Ada")), Pass);
         assert_eq!(verdict(&CHECK, &called("NVIDIA GeForce RTX 3090")), Warn);
@@ -130,14 +137,7 @@ mod tests {
 
     fn listed(name: &str) -> Verdict {
         let text = format!("3b:00.0 3D controller: NVIDIA Corporation {name} (rev a1)\n");
-        let tree = gdr_node::import::lspci::read(&text).unwrap().into_tree();
-        let layout = gdr_node::NumaLayout::unknown();
-        let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
-        let node = MemorySource::partial();
-        CHECK
-            .run(&Context::new(&node, &inventory))
-            .remove(0)
-            .verdict
+        of_listing(&CHECK, &text).remove(0).verdict
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_display_without_a_name_is_not_judged() {
+    fn a_display_without_a_name_is_unknown() {
         let at = format!("/sys/bus/pci/devices/{}", example::GPUS[0]);
         let node = example::healthy()
             .without(virtual_path::CUDA_DEVICES)

@@ -1,15 +1,14 @@
 use crate::checks::prelude::*;
-use crate::probes::Library;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.compute_mode"),
     title: "several processes may use each GPU",
-    why: "In the mode EXCLUSIVE_PROCESS a second process gets no context on the GPU, which breaks \
-          jobs with several ranks on one GPU, and helpers beside the job. PROHIBITED lets no process \
-          in.",
-    inputs: "nvmlDeviceGetComputeMode of each GPU, or CU_DEVICE_ATTRIBUTE_COMPUTE_MODE.",
-    criteria: "pass: default. warn: exclusive. fail: prohibited. skip: neither library said. \
-          unknown: what they answer was not collected.",
+    why: "In the mode EXCLUSIVE_PROCESS a second process cannot create a context on the GPU. Jobs \
+          with several ranks on one GPU and tools beside the job fail. In the mode PROHIBITED no \
+          process can.",
+    inputs: "nvmlDeviceGetComputeMode or CU_DEVICE_ATTRIBUTE_COMPUTE_MODE of each GPU.",
+    criteria: "pass: default. warn: exclusive. fail: prohibited. skip: neither library reported \
+               the mode. unknown: their answers were not collected.",
     sources: &[
         "NVML API reference: nvmlDeviceGetComputeMode",
         "CUDA Driver API: CUcomputemode",
@@ -19,27 +18,21 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// `CU_COMPUTEMODE_PROHIBITED`, `CU_COMPUTEMODE_EXCLUSIVE_PROCESS` of cuda.h; 1 was exclusive to a
-/// thread.
+/// `CU_COMPUTEMODE_PROHIBITED` and `CU_COMPUTEMODE_EXCLUSIVE_PROCESS` of cuda.h; 1 is the former
+/// exclusive-thread mode.
 const PROHIBITED: u32 = 2;
 const EXCLUSIVE: [u32; 2] = [1, 3];
 
 fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
-    let unsaid = "neither CUDA nor NVML said its compute mode";
-    let cuda = context.facts().cuda.by_ref();
-    let (mode, library) = cuda
-        .and_then(|cuda| {
-            let device = cuda.device(gpu.bdf).ok_or(Absence::Missing)?;
-            let mode = device.compute_mode.ok_or(Absence::Missing)?;
-            Ok((mode, device.compute_mode_by))
-        })
-        .known_or_skip("the compute mode", unsaid)?;
+    let fact = context.facts().of_gpu(gpu.bdf, |gpu| gpu.compute_mode);
+    let unsaid = "neither CUDA nor NVML reported its compute mode";
+    let (mode, library) = fact.known_or_skip("the compute mode", unsaid)?;
     let finding = match mode {
         PROHIBITED => Finding::fail("no process may use it"),
         mode if EXCLUSIVE.contains(&mode) => {
             Finding::warn("only one process may use it: jobs with several ranks on it fail")
         }
-        _ => Finding::pass("any number of processes may use it"),
+        _ => Finding::pass("several processes may use it"),
     };
     let source = match library {
         Library::Cuda => "CU_DEVICE_ATTRIBUTE_COMPUTE_MODE",
@@ -50,7 +43,7 @@ fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
         return Ok(finding);
     }
     Ok(finding.fix(Fix::run(
-        "Let every process use it, until the next boot",
+        "Set the default mode until the next boot",
         format!("nvidia-smi -i {} -c 0", gpu.bdf),
     )))
 }
@@ -65,16 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn the_default_passes_and_the_others_are_bad() {
+    fn the_default_mode_passes_and_the_others_do_not() {
         assert_eq!(verdict(&CHECK, &in_mode(0)), Pass);
         assert_eq!(verdict(&CHECK, &in_mode(3)), Warn);
         assert_eq!(verdict(&CHECK, &in_mode(2)), Fail);
     }
 
     #[test]
-    fn what_was_not_asked_or_not_collected_is_not_judged() {
+    fn an_unreported_mode_is_skipped_and_an_uncollected_one_is_unknown() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
-        let unread = example::healthy().not_collected(virtual_path::CUDA_DEVICES);
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
     }
 }

@@ -3,8 +3,8 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.driver"),
     title: "each GPU is bound to NVIDIA's driver",
-    why: "CUDA and every way into GPU memory go through NVIDIA's driver. nouveau keeps it from \
-          binding; vfio-pci keeps the GPU for a guest.",
+    why: "CUDA and all access to GPU memory need NVIDIA's driver. nouveau prevents it from \
+          binding; vfio-pci reserves the GPU for a guest.",
     inputs: "/sys/bus/pci/devices/*/driver of the GPUs.",
     criteria: "pass: nvidia. info: vfio-pci. fail: none, nouveau or another. skip: no GPU.",
     sources: &["NVIDIA driver README, chapter Known Issues: nouveau"],
@@ -21,10 +21,10 @@ fn judge(_: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgement {
         Ok(driver) => match driver.as_str() {
             "nvidia" => Finding::pass("bound to nvidia"),
             name if name.contains("vfio") => {
-                Finding::info(format!("bound to {name}: it belongs to a guest"))
+                Finding::info(format!("bound to {name}: it is reserved for a guest"))
             }
             "nouveau" | "nova_core" | "NovaCore" => Finding::fail(format!(
-                "bound to {driver}, which keeps NVIDIA's driver out"
+                "bound to {driver}, which prevents NVIDIA's driver from binding"
             ))
             .fix(
                 Fix::at_boot(
@@ -38,7 +38,7 @@ fn judge(_: &Context<'_>, gpu: &GpuDevice, function: &Function) -> Judgement {
                 .then(Action::run("update-initramfs -u || dracut --force"))
                 .risk(
                     Risk::Low,
-                    "a screen on this GPU stays dark until nvidia loads",
+                    "a display on this GPU stays dark until nvidia is loaded",
                 ),
             ),
             other => Finding::fail(format!("bound to {other}, which is not NVIDIA's driver")),
@@ -65,12 +65,12 @@ mod tests {
     }
 
     #[test]
-    fn nvidia_passes_once_for_all() {
+    fn nvidia_passes_with_one_finding_for_all() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
     }
 
     #[test]
-    fn nouveau_and_no_driver_fail_and_vfio_is_worth_knowing() {
+    fn nouveau_and_no_driver_fail_and_vfio_is_info() {
         let found = worst(&CHECK, &bound_to("nouveau"));
         assert_eq!(found.verdict, Fail);
         assert!(

@@ -1,15 +1,14 @@
 use crate::checks::prelude::*;
 use crate::gpudirect_support::model;
-use crate::probes::Library;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.ecc"),
-    title: "the GPUs' memory corrects its errors",
-    why: "With ECC off a flipped bit in GPU memory goes over the network unseen. Data centre GPUs \
-          have it on as they are delivered.",
-    inputs: "nvmlDeviceGetEccMode of each GPU, or CU_DEVICE_ATTRIBUTE_ECC_ENABLED.",
-    criteria: "pass: on, or a GeForce, which has none. warn: off. skip: neither library said. \
-          unknown: what they answer was not collected.",
+    title: "ECC is on in the memory of the GPUs",
+    why: "With ECC off, a flipped bit in GPU memory is sent over the network undetected. Data \
+          centre GPUs are delivered with ECC on.",
+    inputs: "nvmlDeviceGetEccMode or CU_DEVICE_ATTRIBUTE_ECC_ENABLED of each GPU.",
+    criteria: "pass: on, or a GeForce, which has no ECC. warn: off. skip: neither library reported \
+               it. unknown: their answers were not collected.",
     sources: &[
         "NVML API reference: nvmlDeviceGetEccMode",
         "CUDA Driver API: CU_DEVICE_ATTRIBUTE_ECC_ENABLED",
@@ -20,15 +19,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
-    let unsaid = "neither CUDA nor NVML said whether ECC is on";
-    let cuda = context.facts().cuda.by_ref();
-    let (enabled, library) = cuda
-        .and_then(|cuda| {
-            let device = cuda.device(gpu.bdf).ok_or(Absence::Missing)?;
-            let enabled = device.ecc_enabled.ok_or(Absence::Missing)?;
-            Ok((enabled, device.ecc_enabled_by))
-        })
-        .known_or_skip("whether ECC is on", unsaid)?;
+    let fact = context.facts().of_gpu(gpu.bdf, |gpu| gpu.ecc_enabled);
+    let unsaid = "neither CUDA nor NVML reported whether ECC is on";
+    let (enabled, library) = fact.known_or_skip("whether ECC is on", unsaid)?;
     let source = match library {
         Library::Cuda => "CU_DEVICE_ATTRIBUTE_ECC_ENABLED",
         Library::Nvml => "nvmlDeviceGetEccMode",
@@ -40,12 +33,12 @@ fn judge(context: &Context<'_>, gpu: &GpuDevice, _: &Function) -> Judgement {
         Finding::pass("a GeForce has no ECC")
     } else {
         Finding::warn("ECC is off").fix(
-            Fix::run("Switch ECC on", format!("nvidia-smi -i {} -e 1", gpu.bdf))
+            Fix::run("Turn ECC on", format!("nvidia-smi -i {} -e 1", gpu.bdf))
                 .effect(Effect::AtReboot)
                 .persistence(Persistence::Permanent)
                 .risk(
                     Risk::Low,
-                    "a few percent of memory or bandwidth on some GPUs",
+                    "on some GPUs it costs a few percent of memory or bandwidth",
                 ),
         )
     };
@@ -62,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn on_passes_and_off_is_warned_of_where_there_could_be() {
+    fn off_is_a_warning_except_on_a_geforce() {
         assert_eq!(verdict(&CHECK, &with_ecc(true, "NVIDIA H100")), Pass);
         assert_eq!(verdict(&CHECK, &with_ecc(false, "NVIDIA H100")), Warn);
         assert_eq!(
@@ -72,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_that_said_it_is_named() {
+    fn the_evidence_names_the_library_that_reported_it() {
         let of = |path: &str, answer: &str| {
             let gpu = example::GPUS[0];
             let text = format!("{{\"devices\":[{{\"pci\":\"{gpu}\",{answer}}}]}}");
@@ -93,9 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_or_not_collected_is_not_judged() {
+    fn an_unreported_state_is_skipped_and_an_uncollected_one_is_unknown() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
-        let unread = example::healthy().not_collected(virtual_path::CUDA_DEVICES);
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
     }
 }

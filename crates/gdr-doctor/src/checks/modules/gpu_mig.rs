@@ -2,11 +2,11 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.mig"),
-    title: "the GPUs are whole",
-    why: "A GPU that is divided (MIG) has no NVLink and no peers of its own; each part has a part \
-          of the window to its memory. GPUDirect RDMA works with some parts only.",
+    title: "no GPU is divided into instances (MIG)",
+    why: "A GPU in MIG mode has no NVLink, and each of its instances has only a part of BAR1. \
+          GPUDirect RDMA works with some instance profiles only.",
     inputs: "/proc/driver/nvidia/capabilities/gpu*/mig/gi*.",
-    criteria: "pass: no GPU instance. info: there are some. skip: the driver is not loaded.",
+    criteria: "pass: no GPU instance. info: GPU instances exist. skip: the driver is not loaded.",
     sources: &["NVIDIA Multi-Instance GPU user guide, capabilities in /proc"],
     scope: Scope::Node(run),
     ..super::CHECK
@@ -19,16 +19,8 @@ fn run(context: &Context<'_>) -> Judgement {
         return Err(Unjudged::skip("NVIDIA's driver is not loaded"));
     }
     let gpus = match context.source.list(CAPABILITIES) {
-        Ok(names) => names,
-        Err(Absence::Missing) => {
-            return Ok(Finding::pass("this driver divides no GPUs"));
-        }
-        absent => {
-            return Ok(Finding::unknown(
-                "the list of capabilities of NVIDIA's driver",
-                &absent,
-            ));
-        }
+        Err(Absence::Missing) => return Ok(Finding::pass("this driver does not support MIG")),
+        names => names.known("the list of capabilities of NVIDIA's driver")?,
     };
     let mut divided = Vec::new();
     for gpu in gpus.iter().filter(|name| name.starts_with("gpu")) {
@@ -44,22 +36,19 @@ fn run(context: &Context<'_>) -> Judgement {
     if divided.is_empty() {
         return Ok(Finding::pass("no GPU is divided"));
     }
-    let mut finding = Finding::info(format!(
-        "{} divided into instances (MIG), which have no peers over NVLink",
+    let finding = Finding::info(format!(
+        "{} divided into instances (MIG), which have no NVLink",
         match divided.len() {
             1 => "1 GPU is".to_owned(),
             n => format!("{n} GPUs are"),
         }
     ))
     .fix(
-        Fix::run("Make the GPUs whole", "nvidia-smi -mig 0")
+        Fix::run("Disable MIG", "nvidia-smi -mig 0")
             .persistence(Persistence::Permanent)
             .risk(Risk::Medium, "every process on the GPUs has to end first"),
     );
-    for (path, instances) in divided {
-        finding = finding.evidence(path, instances);
-    }
-    Ok(finding)
+    Ok(finding.evidence_all(divided))
 }
 
 #[cfg(test)]
@@ -68,18 +57,12 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn whole_gpus_pass_and_divided_ones_are_worth_knowing() {
+    fn whole_gpus_pass_and_divided_ones_are_info() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let divided = example::healthy().file(
             "/proc/driver/nvidia/capabilities/gpu3/mig/gi1/access",
             "DeviceFileMinor: 30\n",
         );
         assert_eq!(verdict(&CHECK, &divided), Info);
-    }
-
-    #[test]
-    fn without_a_driver_nothing_is_judged() {
-        let none = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -3,13 +3,13 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.present"),
     title: "NVIDIA GPUs are on the PCI bus and answer",
-    why: "Without a GPU there is nothing to reach. A GPU whose config space reads as ones has \
-          fallen off the bus: nothing reaches it until it is powered again.",
+    why: "GPUDirect RDMA needs a GPU. If the config space of a GPU reads as ones, the GPU has \
+          fallen off the bus and does not work until it is power-cycled.",
     inputs: "/sys/bus/pci/devices/*/{vendor,class,config}: vendor 0x10de, class 0x0300xx or \
-          0x0302xx; of lspci, revision ff and header type 7f. The GPUs that \
-          /proc/driver/nvidia/gpus and CUDA name.",
-    criteria: "fail: no GPU, or one that reads as ones. unknown: the PCI functions, or what some \
-          of them are, were not captured.",
+             0x0302xx; in lspci's output, revision ff and header type 7f; the GPUs that \
+             /proc/driver/nvidia/gpus and CUDA list.",
+    criteria: "fail: no GPU, or one whose config space reads as ones. unknown: the PCI functions, \
+               or the identity of some of them, were not captured.",
     sources: &[
         "PCI Code and ID Assignment Specification, base class 03h",
         "PCI Express Base Specification 2.3.2: unsupported requests read as ones",
@@ -41,23 +41,24 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
                 )
                 .fix(Fix::manual(
                     "Make a GPU visible",
-                    "seat the card and its power; in a virtual machine, pass the GPU through",
+                    "reseat the card and its power cables; in a virtual machine, pass the GPU \
+                     through",
                 )),
         );
     } else if every.is_err() {
         findings.push(Finding::unknown(
-            "whether there are more GPUs: what some PCI functions are",
+            "whether there are more GPUs, since the identity of some PCI functions",
             &every,
         ));
     }
     Ok(findings)
 }
 
-/// A card whose function no longer answers.
+/// The finding about a card whose function no longer answers.
 pub(super) fn gone(function: &Function, card: &str) -> Finding {
     Finding::fail(
-        "it does not answer: its config space reads as ones, so it has fallen off the bus or has \
-         no power",
+        "it does not answer: its config space reads as ones, because it has fallen off the bus or \
+         has no power",
     )
     .evidence(
         format!("/sys/bus/pci/devices/{}/config", function.bdf),
@@ -65,9 +66,9 @@ pub(super) fn gone(function: &Function, card: &str) -> Finding {
     )
     .fix(
         Fix::manual(
-            format!("Power the {card} off and on"),
+            format!("Power-cycle the {card}"),
             format!(
-                "power the machine off and on; if the {card} comes back, reseat the card and its \
+                "power-cycle the machine; if the {card} answers again, reseat the card and its \
                  power cables, then look for Xid 79 and AER errors in the kernel log"
             ),
         )
@@ -113,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_that_was_not_captured_is_not_the_absence_of_a_gpu() {
+    fn an_uncaptured_vendor_does_not_mean_that_there_is_no_gpu() {
         let place = "/sys/devices/pci0000:00/0000:00:03.0";
         let unnamed = gpu(&[]).without(&format!("{place}/vendor"));
         assert_eq!(verdicts(&unnamed), [Unknown]);
-        // The class alone may say that it is none.
+        // The class alone shows that it is not a GPU.
         let storage = unnamed.file(&format!("{place}/class"), "0x010802\n");
         assert_eq!(verdicts(&storage), [Fail]);
-        // The driver knows of one that the list of functions does not show.
+        // The driver lists a GPU that the list of functions does not have.
         let listed = storage.file("/proc/driver/nvidia/gpus/0000:41:00.0/information", "");
         assert_eq!(verdicts(&listed), [Unknown]);
     }
 
     #[test]
-    fn of_several_gpus_one_that_is_not_named_is_missed() {
+    fn an_unidentified_function_may_be_one_more_gpu() {
         let at = format!("/sys/bus/pci/devices/{}", example::GPUS[1]);
         let node = example::healthy()
             .without(&format!("{at}/config"))
@@ -137,29 +138,21 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_lspci_shows_with_revision_ff_is_lost() {
+    fn a_gpu_with_revision_ff_in_lspci_fails() {
         let text = "01:00.0 3D controller [0302]: NVIDIA Corporation X [10de:2330] (rev ff)\n\
                     \t!!! Unknown header type 7f\n\tKernel driver in use: nvidia\n";
-        let tree = gdr_node::import::lspci::read(text).unwrap().into_tree();
-        let layout = gdr_node::NumaLayout::unknown();
-        let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
-        let node = MemorySource::partial();
-        let found = CHECK.run(&Context::new(&node, &inventory));
+        let found = of_listing(&CHECK, text);
         assert_eq!(found[0].verdict, Fail, "{found:?}");
     }
 
     #[test]
-    fn a_tree_of_addresses_alone_says_nothing_of_gpus() {
-        let node = MemorySource::partial();
-        let tree = gdr_node::import::lspci::read("-[0000:00]-+-00.0\n           \\-01.0\n");
-        let tree = Ok(tree.unwrap().into_tree());
-        let inventory = gdr_node::Inventory::of_tree(tree, gdr_node::NumaLayout::unknown());
-        let found = CHECK.run(&Context::new(&node, &inventory));
+    fn a_tree_without_identities_is_unknown() {
+        let found = of_listing(&CHECK, "-[0000:00]-+-00.0\n           \\-01.0\n");
         assert_eq!(found[0].verdict, Unknown);
     }
 
     #[test]
-    fn a_capture_without_pci_says_nothing_of_gpus() {
+    fn a_capture_without_pci_is_unknown() {
         assert_eq!(verdicts(&MemorySource::partial()), [Unknown]);
     }
 }

@@ -35,7 +35,7 @@ mod peermem_registered;
 mod peermem_symbol;
 mod uverbs_abi;
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::Modules,
     ..Check::DEFAULT
@@ -73,7 +73,7 @@ pub(super) const CHECKS: &[&Check] = &[
     &simple_value::NVIDIA_FS,
 ];
 
-/// What is wrong, as bad as it is: what another way makes up for is worth knowing only.
+/// The verdict, or info if another method makes up for the fault.
 fn unless(made_up_for: bool, verdict: Verdict) -> Verdict {
     if made_up_for { Verdict::Info } else { verdict }
 }
@@ -94,9 +94,9 @@ impl NicFunction<'_> {
     }
 }
 
-/// The PCI functions that are RDMA devices, and those that by their identity should be. Virtual
-/// functions count only where they are RDMA devices: others wait for guests. Where one pair is
-/// asked about, its NIC alone.
+/// The PCI functions that are RDMA devices, and those that should be by their identity. A virtual
+/// function counts only if it is an RDMA device: others are reserved for guests. If the report is
+/// about one pair, only its NIC counts.
 fn nic_functions<'a>(context: &Context<'a>) -> Vec<NicFunction<'a>> {
     let inventory = context.inventory;
     let mut functions: Vec<NicFunction<'a>> = inventory

@@ -2,15 +2,17 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("modules.lockdown"),
-    title: "the kernel takes the modules and register writes that are needed",
-    why: "With Secure Boot or lockdown the kernel refuses modules that no trusted key signed, \
-          which those built on the machine (nvidia, nvidia_peermem, gdrdrv) often are, and refuses \
-          setpci, so that ACS and read requests cannot be set at run time.",
+    title: "the kernel accepts the needed modules and register writes",
+    why: "With Secure Boot or lockdown the kernel refuses modules that are not signed with a \
+          trusted key. Modules that are built on the machine (nvidia, nvidia_peermem, gdrdrv) \
+          often are not. It also refuses setpci, so that ACS and read request sizes cannot be set \
+          at run time.",
     inputs: "/sys/kernel/security/lockdown, the EFI variable SecureBoot, \
-          /sys/module/module/parameters/sig_enforce, the kernel's log.",
-    criteria: "pass: neither. info: Secure Boot without lockdown; signatures are enforced and \
-          NVIDIA's driver is loaded. warn: lockdown; signatures are enforced and it is not. fail: \
-          the log says that a module was rejected and NVIDIA's driver is not loaded.",
+             /sys/module/module/parameters/sig_enforce, the kernel log.",
+    criteria: "pass: neither is on. info: Secure Boot without lockdown; or signatures are enforced \
+               and NVIDIA's driver is loaded. warn: lockdown; or signatures are enforced and the \
+               driver is not loaded. fail: the kernel log has a rejected module and the driver is \
+               not loaded.",
     sources: &[
         "man 7 kernel_lockdown",
         "https://docs.nvidia.com/holoscan (DAQIRI: `setpci … Operation not permitted`)",
@@ -24,7 +26,7 @@ const ENFORCED: &str = "/sys/module/module/parameters/sig_enforce";
 const SECURE_BOOT: &str =
     "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// What kernel and modprobe say of a module whose signature they do not take.
+/// Messages of the kernel and of modprobe about a module whose signature is not accepted.
 const REJECTIONS: [&str; 5] = [
     "Key was rejected by service",
     "Required key not available",
@@ -39,39 +41,37 @@ fn run(context: &Context<'_>) -> Judgement {
     // Four bytes of attributes, then the value.
     let secure_boot = (context.source.read(SECURE_BOOT)).map(|bytes| bytes.get(4) == Some(&1));
     if lockdown.is_unknown() && enforced.is_unknown() {
-        return Ok(Finding::unknown("the state of lockdown", &lockdown));
+        return Ok(Finding::unknown("the lockdown mode", &lockdown));
     }
     let locked = (lockdown.as_ref().ok())
         .and_then(|text| text.split(['[', ']']).nth(1))
         .filter(|level| *level != "none");
     let enforces = matches!(enforced.as_ref().ok().map(String::as_str), Some("Y" | "1"));
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let rejected = (log.iter().flat_map(|text| text.lines()))
-        .find(|line| REJECTIONS.iter().any(|words| line.contains(words)));
-
-    let finding = if let (Some(_), Err(Absence::Missing)) = (rejected, &context.facts().nvidia) {
+    let rejected = context.logged(|line| REJECTIONS.iter().any(|words| line.contains(words)));
+    let finding = if let (Some(_), Err(Absence::Missing)) = (&rejected, &context.facts().nvidia) {
         Finding::fail(
-            "the kernel rejected a module for its signature, and NVIDIA's driver is not loaded",
+            "the kernel rejected the signature of a module, and NVIDIA's driver is not loaded",
         )
         .fix(sign())
         .fix(switch_off())
     } else if let Some(level) = locked {
         Finding::warn(format!(
-            "the kernel is locked down ({level}): setpci cannot write, and unsigned modules \
-                 are refused"
+            "the kernel is locked down ({level}): it refuses writes by setpci and unsigned modules"
         ))
         .fix(sign())
         .fix(switch_off())
     } else if enforces && context.facts().nvidia.is_ok() {
-        Finding::info(
-            "the kernel refuses modules that no trusted key signed; NVIDIA's driver is loaded",
-        )
+        Finding::info("the kernel enforces module signatures; NVIDIA's driver is loaded")
     } else if enforces {
-        Finding::warn("the kernel refuses modules that no trusted key signed").fix(sign())
+        Finding::warn(
+            "the kernel enforces module signatures, and NVIDIA's driver is not \
+                       loaded",
+        )
+        .fix(sign())
     } else if secure_boot == Ok(true) {
         Finding::info("Secure Boot is on and the kernel is not locked down")
     } else {
-        Finding::pass("nothing is locked down")
+        Finding::pass("neither lockdown nor Secure Boot is on")
     };
     let finding = finding
         .evidence(LOCKDOWN, lockdown.shown())
@@ -81,16 +81,14 @@ fn run(context: &Context<'_>) -> Judgement {
 
 fn sign() -> Fix {
     Fix::manual(
-        "Sign the modules with a key of the machine's owner",
-        "`mokutil --import KEY.der`, reboot, confirm the key, and let dkms sign with it",
+        "Sign the modules with a machine owner key (MOK)",
+        "`mokutil --import KEY.der`, reboot, confirm the key, and configure dkms to sign with it",
     )
 }
 
 fn switch_off() -> Fix {
-    Fix::manual("Switch Secure Boot off", "in the firmware's settings").risk(
-        Risk::High,
-        "the machine then starts whatever is put on its disk",
-    )
+    Fix::manual("Turn Secure Boot off", "in the firmware setup")
+        .risk(Risk::High, "the machine then boots unsigned software")
 }
 
 #[cfg(test)]
@@ -99,14 +97,14 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn a_free_kernel_passes_and_secure_boot_alone_is_worth_knowing() {
+    fn a_kernel_without_lockdown_passes_and_secure_boot_alone_is_info() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         let secure = example::healthy().file(SECURE_BOOT, [6, 0, 0, 0, 1]);
         assert_eq!(verdict(&CHECK, &secure), Info);
     }
 
     #[test]
-    fn lockdown_and_enforced_signatures_are_warned_of() {
+    fn lockdown_and_enforced_signatures_are_warnings() {
         let locked = example::healthy().file(LOCKDOWN, "none [integrity] confidentiality\n");
         assert_eq!(verdict(&CHECK, &locked), Warn);
         let enforcing = example::healthy().file(ENFORCED, "Y\n");
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_driver_fails() {
+    fn a_rejected_module_fails_if_the_driver_is_not_loaded() {
         let node = example::healthy()
             .without("/proc/driver/nvidia/version")
             .file(

@@ -3,14 +3,14 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nic.driver"),
-    title: "each RDMA NIC has its driver and is an RDMA device",
-    why: "A NIC without a driver is not usable. One whose driver made no RDMA device of \
-          it is a network card only: mlx5_ib and ib_uverbs, or the like of other makers, are not \
-          loaded, or RDMA was switched off for it.",
+    title: "each RDMA NIC has a driver and is an RDMA device",
+    why: "A NIC without a driver is not usable. If its driver has not created an RDMA device, it \
+          is only a network card: mlx5_ib and ib_uverbs, or their equivalents of other vendors, \
+          are not loaded, or RDMA is disabled for the device.",
     inputs: "/sys/bus/pci/devices/*/driver of RDMA NICs, /sys/class/infiniband/*/device.",
     criteria: "pass: an RDMA device; the second port of a bond counts with the first. info: bound \
-          to vfio-pci, for a guest. warn: a driver and no RDMA device. fail: no driver. skip: no \
-          NIC.",
+               to vfio-pci for a guest. warn: a driver, but no RDMA device. fail: no driver. skip: \
+               no NIC.",
     sources: &[
         "Linux Documentation/ABI/stable/sysfs-class-infiniband",
         "Linux Documentation/ABI/testing/sysfs-bus-pci (remove, rescan)",
@@ -42,30 +42,32 @@ fn judge(context: &Context<'_>, nic: &NicFunction<'_>, all: &[NicFunction<'_>]) 
     let driver = match (driver, nic.rdma) {
         (Ok(driver), _) => driver,
         (Err(Absence::Missing), None) => return Ok(unbound(context, &path, nic.bdf)),
-        (_, Some(_)) => return Ok(Finding::pass("is an RDMA device")),
+        (_, Some(_)) => return Ok(Finding::pass("it is an RDMA device")),
         (absent, None) => return Ok(Finding::unknown("its driver", &absent)),
     };
     let finding = if nic.rdma.is_some() {
-        Finding::pass(format!("{driver} made an RDMA device of it"))
+        Finding::pass(format!("{driver} has created its RDMA device"))
     } else if driver.contains("vfio") {
-        Finding::info("is bound to VFIO: it belongs to a guest")
+        Finding::info("it is bound to VFIO: it is reserved for a guest")
     } else if context.inventory.rdma.is_unknown() {
         Finding::unknown("whether it is an RDMA device", &context.inventory.rdma)
     } else if let Some(bond) = partner(nic.bdf, all) {
-        Finding::pass(format!("its port belongs to {bond}"))
+        Finding::pass(format!("its port is part of {bond}"))
     } else {
-        Finding::warn(format!("{driver} drives it and made no RDMA device of it"))
+        Finding::warn(format!(
+            "it is bound to {driver}, but it is not an RDMA device"
+        ))
         .fix(
             Fix::now(
-                "Load the RDMA half of the driver",
+                "Load the RDMA module of the driver",
                 Action::load(rdma_module(&driver).to_owned()),
             )
             .then(Action::load("ib_uverbs")),
         )
         .fix(Fix::manual(
-            "Switch RDMA on for the device",
+            "Turn RDMA on for the device",
             format!(
-                "look at `devlink dev param show pci/{} name enable_roce` and at the firmware's \
+                "check `devlink dev param show pci/{} name enable_roce` and the firmware's \
                  settings",
                 nic.bdf
             ),
@@ -81,19 +83,19 @@ fn unbound(context: &Context<'_>, path: &str, bdf: Bdf) -> Finding {
     }
     finding.fix(
         Fix::now(
-            "Take the function away and let the kernel find it again",
+            "Remove the function and rescan the bus",
             Action::Rescan { bdf },
         )
         .persistence(Persistence::UntilReboot)
         .risk(
             Risk::Medium,
-            "a function that does not come back needs a reboot",
+            "if the function does not reappear, a reboot is needed",
         ),
     )
 }
 
-/// The driver for a NIC of Mellanox's: mlx4 up to ConnectX-3 (Linux
-/// `drivers/net/ethernet/mellanox/mlx4/main.c`), mlx5 from there on.
+/// The driver for a Mellanox NIC: mlx4 up to ConnectX-3 (Linux
+/// `drivers/net/ethernet/mellanox/mlx4/main.c`), mlx5 for later ones.
 fn module_for(context: &Context<'_>, bdf: Bdf) -> Option<&'static str> {
     let identity = &context.function(bdf)?.identity;
     if identity.vendor != Some(VendorId::MELLANOX) {
@@ -105,7 +107,7 @@ fn module_for(context: &Context<'_>, bdf: Bdf) -> Option<&'static str> {
     })
 }
 
-/// The RDMA device of another function of the same card: in a bond one device serves both.
+/// The bonded RDMA device of another function of the same card, which serves both.
 fn partner(bdf: Bdf, all: &[NicFunction<'_>]) -> Option<String> {
     let same_card = |other: &&NicFunction<'_>| {
         (other.bdf.domain, other.bdf.bus, other.bdf.device) == (bdf.domain, bdf.bus, bdf.device)
@@ -116,7 +118,7 @@ fn partner(bdf: Bdf, all: &[NicFunction<'_>]) -> Option<String> {
         .filter(|name| name.contains("bond"))
 }
 
-/// The module that makes an RDMA device of what a driver drives.
+/// The module that creates RDMA devices for the devices of a driver.
 fn rdma_module(driver: &str) -> &str {
     match driver {
         "mlx5_core" => "mlx5_ib",
@@ -134,12 +136,12 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn rdma_devices_pass_together() {
+    fn rdma_devices_pass_with_one_finding() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
     }
 
     #[test]
-    fn a_nic_without_a_driver_fails_and_may_be_found_again() {
+    fn a_nic_without_a_driver_fails_with_a_rescan_as_fix() {
         let driver = format!("/sys/bus/pci/devices/{}/driver", example::NICS[2]);
         let node = example::healthy()
             .without(&driver)
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_card_only_is_warned_of_and_one_for_a_guest_is_not() {
+    fn a_nic_that_is_not_an_rdma_device_is_a_warning_unless_it_is_for_a_guest() {
         let node = example::healthy().without("/sys/class/infiniband/mlx5_2");
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn without_nics_or_without_a_capture_nothing_is_judged() {
+    fn an_uncollected_list_of_rdma_devices_does_not_fail() {
         let unlisted = example::healthy().not_collected("/sys/class/infiniband");
         let unlisted = unlisted.without("/sys/class/infiniband/mlx5_0");
         assert_ne!(verdict(&CHECK, &unlisted), Fail);

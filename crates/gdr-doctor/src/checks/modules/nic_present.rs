@@ -4,12 +4,12 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("nic.present"),
     title: "an RDMA NIC is on the PCI bus",
-    why: "Without an RDMA NIC nothing from outside reaches GPU memory but through the CPU. RDMA \
-          devices made of software (rxe, siw) do not count: they cannot reach it.",
-    inputs: "/sys/class/infiniband/*/device; of PCI functions class 0x0207xx (InfiniBand), and \
-          class 0x02xxxx with vendor 0x15b3.",
+    why: "Without an RDMA NIC, data from the network reaches GPU memory only through the CPU. \
+          Software RDMA devices (rxe, siw) do not count: they cannot access GPU memory.",
+    inputs: "/sys/class/infiniband/*/device; PCI functions of class 0x0207xx (InfiniBand), and of \
+             class 0x02xxxx with vendor 0x15b3.",
     criteria: "pass: there is one. fail: none, or one whose config space reads as ones. unknown: \
-          PCI functions are not known, or which network cards do RDMA.",
+               the PCI functions are not known, or which network cards support RDMA.",
     sources: &["PCI Code and ID Assignment Specification, base class 02h"],
     workloads: Workload::RDMA,
     scope: Scope::Several(run),
@@ -52,20 +52,20 @@ fn none(context: &Context<'_>) -> Judgement {
     let mut functions = tree.functions();
     if inventory.rdma.is_unknown() && functions.any(|it| it.identity.is_network()) {
         let rdma = inventory.rdma.by_ref();
-        rdma.known("whether one of the network cards does RDMA")?;
+        rdma.known("whether one of the network cards supports RDMA")?;
     }
     let every = context.every_nic_by_identity();
     every.known("which PCI functions are RDMA NICs")?;
     Ok(Finding::fail("there is no RDMA NIC")
-        .evidence("/sys/class/infiniband", "no device that is a PCI function")
+        .evidence("/sys/class/infiniband", "no device on the PCI bus")
         .evidence(
             "/sys/bus/pci/devices",
             "no InfiniBand controller and no NIC of vendor 0x15b3",
         )
         .fix(Fix::manual(
             "Make an RDMA NIC visible",
-            "seat the card; in a virtual machine, pass the NIC or one of its virtual functions \
-             through; in a container, share /dev/infiniband and look again",
+            "reseat the card; in a virtual machine, pass the NIC or one of its virtual functions \
+             through; in a container, pass /dev/infiniband and run gdr again",
         )))
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn nics_pass_with_and_without_their_driver() {
+    fn nics_pass_with_and_without_a_driver() {
         assert!(
             worst(&CHECK, &example::healthy())
                 .summary
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_that_reads_as_ones_fails_beside_the_others() {
+    fn a_nic_whose_config_space_reads_as_ones_fails() {
         let at = format!("/sys/bus/pci/devices/{}/config", example::NICS[2]);
         let node = example::healthy().file(&at, [0xff; 64]);
         let found = worst(&CHECK, &node);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maker_that_was_not_captured_is_not_the_absence_of_a_nic() {
+    fn an_uncaptured_vendor_does_not_mean_that_there_is_no_nic() {
         let node = MemorySource::new()
             .directory("/sys/class/infiniband")
             .file("/sys/bus/pci/devices/0000:41:00.0/device", "0x1021\n");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_one_fails_and_one_that_was_not_read_is_not_judged() {
+    fn a_node_without_a_nic_fails() {
         let bare = MemorySource::new().directory("/sys/bus/pci/devices");
         assert_eq!(verdicts(&CHECK, &bare), [Fail]);
     }

@@ -3,11 +3,12 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.flavour"),
     title: "NVIDIA's kernel modules are the open ones",
-    why: "Only the open modules export GPU memory as dma-buf. With the proprietary ones a \
-          peer-memory module is the only way for a NIC into GPU memory.",
+    why: "Only the open modules export GPU memory as dma-buf. With the proprietary ones, NICs \
+          access GPU memory only through a peer-memory module.",
     inputs: "/proc/driver/nvidia/version (`Open Kernel Module`), /sys/module/nvidia/taint (P: \
           proprietary).",
-    criteria: "pass: open. warn: proprietary. skip: not loaded, or no GPU; nvidia.version reports it.",
+    criteria: "pass: open. warn: proprietary. skip: not loaded (nvidia.version reports it), or no \
+               GPU.",
     sources: &[
         "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
         "https://github.com/openucx/ucx/pull/11002",
@@ -25,23 +26,23 @@ fn run(context: &Context<'_>) -> Judgement {
         "NVIDIA's driver is not loaded",
     )?;
     let finding = match driver.flavour {
-        Flavour::Open => Finding::pass("the open modules are loaded, which can export dma-buf"),
+        Flavour::Open => Finding::pass("the open modules are loaded, which support dma-buf"),
         Flavour::Proprietary if before_turing(context) => Finding::warn(
-            "the proprietary modules are loaded, which these GPUs need: a peer-memory module is \
-             the only way for NICs into their memory",
+            "the proprietary modules are loaded, which these GPUs need: NICs need a peer-memory \
+             module to access their memory",
         ),
         Flavour::Proprietary => Finding::warn(
-            "the proprietary modules are loaded, which export no dma-buf: a peer-memory module is \
-             the only way for NICs into GPU memory",
+            "the proprietary modules are loaded, which do not export dma-buf: NICs need a \
+             peer-memory module to access GPU memory",
         )
         .fix(
             Fix::manual(
                 "Install the open modules",
-                "install nvidia-open in place of the proprietary package, of the same version",
+                "replace the proprietary package by nvidia-open of the same version",
             )
             .risk(
                 Risk::Medium,
-                "every process on the GPUs ends; open modules serve Turing and later only",
+                "every process on the GPUs ends; the open modules support Turing and later only",
             ),
         ),
     };
@@ -57,8 +58,8 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// Whether a GPU is known to be older than Turing (compute capability 7.5), which the open modules
-/// do not serve.
+/// Whether a GPU is known to be older than Turing (compute capability 7.5), the first generation
+/// that the open modules support.
 fn before_turing(context: &Context<'_>) -> bool {
     let Some(cuda) = context.facts().cuda.as_ref().ok() else {
         return false;
@@ -83,7 +84,7 @@ mod tests {
     const CLOSED: &str = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n";
 
     #[test]
-    fn open_modules_pass_and_proprietary_ones_are_warned_of() {
+    fn open_modules_pass_and_proprietary_ones_are_a_warning() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let closed = example::healthy().file("/proc/driver/nvidia/version", CLOSED);
         let found = worst(&CHECK, &closed);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_the_open_modules_do_not_serve_are_not_advised_to_take_them() {
+    fn gpus_older_than_turing_get_no_advice_to_install_open_modules() {
         let volta = example::healthy()
             .file("/proc/driver/nvidia/version", CLOSED)
             .file(
@@ -99,11 +100,5 @@ mod tests {
                 "{\"devices\":[{\"pci\":\"0000:18:00.0\",\"compute_capability\":\"7.0\"}]}",
             );
         assert!(worst(&CHECK, &volta).fixes.is_empty());
-    }
-
-    #[test]
-    fn what_is_not_loaded_or_not_known_is_not_judged() {
-        let none = example::healthy().without("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -2,13 +2,13 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.params"),
-    title: "no parameter of NVIDIA's driver is in the way",
-    why: "Some parameters decide about peers. GrdmaPciTopoCheckOverride=1 has the driver skip the \
-          check that a mapping is safe on this platform, 2 has it refuse every mapping. \
-          GPU-initiated transports of old needed PeerMappingOverride and EnableStreamMemOPs.",
+    title: "no parameter of NVIDIA's driver interferes with peer access",
+    why: "GrdmaPciTopoCheckOverride=1 makes the driver skip the check that the platform supports \
+          peer access; 2 makes it refuse every mapping for peers. Old GPU-initiated transports \
+          needed PeerMappingOverride and EnableStreamMemOPs.",
     inputs: "/proc/driver/nvidia/params.",
-    criteria: "warn: GrdmaPciTopoCheckOverride 1 or 2. pass: otherwise; what is set is in the \
-          evidence. skip: the driver is not loaded.",
+    criteria: "warn: GrdmaPciTopoCheckOverride is 1 or 2. pass: otherwise; the evidence has the \
+               values. skip: the driver is not loaded.",
     sources: &[
         "NVIDIA open-gpu-kernel-modules kernel-open/nvidia/nv-reg.h",
         "https://github.com/NVIDIA/nvshmem/issues/23",
@@ -40,15 +40,15 @@ fn run(context: &Context<'_>) -> Judgement {
     };
     let mut finding = match value(OVERRIDE) {
         Some("1") => Finding::warn(
-            "GrdmaPciTopoCheckOverride=1: the driver maps for peers without checking that the \
-             platform carries it, where data may be lost without an error",
+            "GrdmaPciTopoCheckOverride=1: the driver does not check that the platform supports \
+             peer access; data may be lost without an error",
         )
         .fix(unset()),
         Some("2") => {
             Finding::warn("GrdmaPciTopoCheckOverride=2: the driver refuses every mapping for peers")
                 .fix(unset())
         }
-        _ => Finding::pass("no parameter is in the way"),
+        _ => Finding::pass("no parameter interferes with peer access"),
     };
     for name in SHOWN {
         if let Some(value) = value(name) {
@@ -60,9 +60,9 @@ fn run(context: &Context<'_>) -> Judgement {
 
 fn unset() -> Fix {
     Fix::manual(
-        "Take the parameter out",
+        "Remove the parameter",
         "remove NVreg_GrdmaPciTopoCheckOverride from /etc/modprobe.d, rebuild the initramfs, and \
-         load the driver again",
+         reload the driver",
     )
     .effect(Effect::AtReboot)
     .risk(Risk::Medium, "every process on the GPUs ends")
@@ -74,17 +74,12 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn what_is_set_is_shown_and_overrides_are_warned_of() {
+    fn values_are_shown_and_overrides_are_warnings() {
         let found = worst(&CHECK, &example::healthy());
         assert_eq!((found.verdict, found.evidence.len()), (Pass, 5));
         for value in ["1", "2"] {
             let node = example::healthy().file(PATH, format!("{OVERRIDE}: {value}\n"));
             assert_eq!(verdict(&CHECK, &node), Warn);
         }
-    }
-
-    #[test]
-    fn without_a_driver_nothing_is_judged() {
-        assert_eq!(verdict(&CHECK, &example::healthy().without(PATH)), Skip);
     }
 }

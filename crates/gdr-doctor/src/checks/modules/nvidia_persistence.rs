@@ -3,11 +3,11 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.persistence"),
     title: "the GPUs stay initialised between jobs",
-    why: "Without nvidia-persistenced a GPU is initialised again by the first process of each job, \
-          which takes seconds and forgets settings such as relaxed ordering and clocks.",
+    why: "Without nvidia-persistenced the first process of each job initialises the GPUs again. \
+          That takes seconds and resets settings such as relaxed ordering and clocks.",
     inputs: "/run/nvidia-persistenced; the unit nvidia-persistenced.service.",
-    criteria: "pass: running. warn: installed and not running. info: not installed. skip: no \
-          driver, or a container.",
+    criteria: "pass: it runs. warn: installed, but not running. info: not installed. skip: no \
+               driver, or a container.",
     sources: &["NVIDIA driver persistence documentation"],
     symptom_of: &["nvidia.version"],
     scope: Scope::Node(run),
@@ -21,33 +21,32 @@ fn run(context: &Context<'_>) -> Judgement {
     if facts.nvidia == Err(Absence::Missing) {
         return Err(Unjudged::skip("NVIDIA's driver is not loaded"));
     }
-    let unit = context.text(&format!(
-        "{}/nvidia-persistenced.service",
-        virtual_path::SYSTEMD
-    ));
+    let unit = context.unit("nvidia-persistenced.service");
     let marks = context.source.list(RUN);
     let marked = (marks.as_ref().ok()).is_some_and(|names| {
         names
             .iter()
             .any(|name| name == "socket" || name.ends_with(".pid"))
     });
-    let says =
-        |line: &str| (unit.as_ref().ok()).is_some_and(|unit| unit.lines().any(|it| it == line));
+    let says = |name: &str, value: &str| {
+        (unit.as_ref()).is_ok_and(|unit| unit.property(name) == Some(value))
+    };
     let finding = if marked {
         Finding::pass("nvidia-persistenced is running").evidence(RUN, "in use")
-    } else if says("ActiveState=active") {
+    } else if says("ActiveState", "active") {
         Finding::pass("nvidia-persistenced is running")
             .evidence("nvidia-persistenced.service", "ActiveState=active")
-    } else if facts.container.as_ref().ok() == Some(&Container::Yes) {
-        Finding::skip("this is a container: the host runs nvidia-persistenced")
-    } else if says("LoadState=loaded") {
+    } else if context.is_container() {
+        Finding::skip("in a container nvidia-persistenced runs on the host")
+    } else if says("LoadState", "loaded") {
         Finding::warn(
-            "nvidia-persistenced is installed and does not run: each job initialises the GPUs again",
+            "nvidia-persistenced is installed, but does not run: each job initialises the GPUs \
+             again",
         )
         .evidence("nvidia-persistenced.service", "not active")
         .fix(
             Fix::run(
-                "Run it, now and at every boot",
+                "Start it, now and at every boot",
                 "systemctl enable --now nvidia-persistenced",
             )
             .persistence(Persistence::Permanent)
@@ -56,7 +55,7 @@ fn run(context: &Context<'_>) -> Judgement {
     } else if marks.is_unknown() && unit.is_unknown() {
         Finding::unknown("whether nvidia-persistenced runs", &unit)
     } else {
-        Finding::info("nvidia-persistenced is not there: each job initialises the GPUs again")
+        Finding::info("nvidia-persistenced is not installed: each job initialises the GPUs again")
     };
     Ok(finding)
 }
@@ -69,13 +68,13 @@ mod tests {
     const UNIT: &str = "@systemd/nvidia-persistenced.service";
 
     #[test]
-    fn a_running_daemon_passes_by_either_sign() {
+    fn a_running_daemon_is_found_by_its_files_or_its_unit() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         assert_eq!(verdict(&CHECK, &example::healthy().without(RUN)), Pass);
     }
 
     #[test]
-    fn one_that_is_installed_and_stopped_is_warned_of() {
+    fn an_installed_daemon_that_does_not_run_is_a_warning() {
         let stopped = example::healthy()
             .without(RUN)
             .file(UNIT, "LoadState=loaded\nActiveState=inactive\n");

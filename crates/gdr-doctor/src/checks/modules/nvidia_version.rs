@@ -4,12 +4,11 @@ use crate::gpudirect_support::{DMABUF_DRIVER, DMABUF_KERNEL, dmabuf_everywhere};
 pub(super) const CHECK: Check = Check {
     id: CheckId("nvidia.version"),
     title: "NVIDIA's driver is loaded and new enough",
-    why: "Nothing reaches a GPU without NVIDIA's kernel driver. From 515 on, together with kernel \
-          5.12 and CUDA 11.7, GPU memory is exported as dma-buf, which needs no peer-memory \
-          module.",
+    why: "Access to a GPU needs NVIDIA's kernel driver. From 515 on, with kernel 5.12 and CUDA \
+          11.7, the driver exports GPU memory as dma-buf, which needs no peer-memory module.",
     inputs: "/proc/driver/nvidia/version, /proc/sys/kernel/osrelease.",
-    criteria: "pass: driver 515 or later on kernel 5.12 or later. warn: older: only a peer-memory \
-          module is left. fail: not loaded. skip: no GPU.",
+    criteria: "pass: driver 515 or later on kernel 5.12 or later. warn: an older one, which needs \
+               a peer-memory module. fail: not loaded. skip: no GPU.",
     sources: &[
         "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
         "Linux drivers/infiniband/core/umem_dmabuf.c, since 5.12",
@@ -25,11 +24,10 @@ fn run(context: &Context<'_>) -> Judgement {
     }
     let facts = context.facts();
     let path = "/proc/driver/nvidia/version";
-    let driver = match &facts.nvidia {
-        Ok(driver) => driver,
+    let driver = match facts.nvidia.by_ref() {
         Err(Absence::Missing) => {
             let finding = Finding::fail("NVIDIA's kernel driver is not loaded")
-                .evidence(path, "is not there")
+                .evidence(path, "does not exist")
                 .fix(Fix::now("Load the driver", Action::load("nvidia")))
                 .fix(install());
             return Ok(if is_kept_out(context) {
@@ -38,9 +36,7 @@ fn run(context: &Context<'_>) -> Judgement {
                 finding
             });
         }
-        absent => {
-            return Ok(Finding::unknown("the version of NVIDIA's driver", absent));
-        }
+        driver => driver.known("the version of NVIDIA's driver")?,
     };
     let first_line = context.text(path).ok().unwrap_or_default();
     let first_line = first_line.lines().next().unwrap_or_default().to_owned();
@@ -48,45 +44,40 @@ fn run(context: &Context<'_>) -> Judgement {
         of_kernel(context, driver)
     } else {
         Finding::warn(format!(
-            "driver {driver} is older than 515 and exports no dma-buf: only a peer-memory \
-                 module is left"
+            "driver {driver} is older than 515 and does not export dma-buf: NICs need a \
+             peer-memory module"
         ))
         .fix(install())
     };
     let finding = finding.evidence(path, first_line);
-    Ok(match context.text("/proc/sys/kernel/osrelease") {
-        Ok(release) => finding.evidence("/proc/sys/kernel/osrelease", release),
-        _ => finding,
-    })
+    let release = context.text("/proc/sys/kernel/osrelease").ok();
+    Ok(finding.evidence_all(release.map(|it| ("/proc/sys/kernel/osrelease", it))))
 }
 
-/// What the kernel adds to a driver that exports dma-buf.
+/// The finding about the kernel below a driver that exports dma-buf.
 fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
     match &context.facts().kernel {
-        // A kernel of a distribution may have got it from a later one.
+        // Distributions backport dma-buf support to older kernels.
         Ok(kernel) if dmabuf_everywhere(context) == Ok(true) => Finding::pass(format!(
-            "driver {driver} on kernel {kernel}, with dma-buf at work"
+            "driver {driver} on kernel {kernel}, and dma-buf works"
         )),
         Ok(kernel) if !kernel.is_at_least(&DMABUF_KERNEL) => Finding::warn(format!(
-            "kernel {kernel} is older than 5.12 and knows no dma-buf for RDMA: only a \
-                 peer-memory module is left"
+            "kernel {kernel} is older than 5.12 and does not support dma-buf for RDMA: NICs need a \
+             peer-memory module"
         ))
         .fix(
             Fix::manual(
                 "Install a newer kernel",
                 "install kernel 5.12 or later, or MLNX_OFED, which brings its own RDMA stack",
             )
-            .risk(
-                Risk::Medium,
-                "every driver built outside the kernel is built again",
-            ),
+            .risk(Risk::Medium, "out-of-tree drivers must be rebuilt"),
         ),
         Ok(kernel) => Finding::pass(format!("driver {driver} on kernel {kernel}")),
         absent => Finding::unknown("the kernel's version", absent),
     }
 }
 
-/// Whether another driver has a GPU.
+/// Whether another driver is bound to a GPU.
 fn is_kept_out(context: &Context<'_>) -> bool {
     context.gpus().any(|gpu| {
         let function = context.function(gpu.bdf);
@@ -97,11 +88,11 @@ fn is_kept_out(context: &Context<'_>) -> bool {
 fn install() -> Fix {
     Fix::manual(
         "Install a current driver with open modules",
-        "install nvidia-open of branch 515 or later from the distribution or from NVIDIA",
+        "install nvidia-open 515 or later from the distribution or from NVIDIA",
     )
     .risk(
         Risk::Medium,
-        "every process on the GPUs ends; open modules serve Turing and later only",
+        "every process on the GPUs ends; the open modules support Turing and later only",
     )
 }
 
@@ -116,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_driver_or_kernel_is_warned_of() {
+    fn an_old_driver_or_kernel_is_a_warning() {
         let old = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.161.03  Wed\n";
         let node = example::healthy().file("/proc/driver/nvidia/version", old);
         assert_eq!(verdict(&CHECK, &node), Warn);
@@ -128,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_driver_fails_and_without_a_gpu_it_does_not_matter() {
+    fn a_driver_that_is_not_loaded_fails() {
         let node = example::healthy().without("/proc/driver/nvidia/version");
         assert_eq!(verdict(&CHECK, &node), Fail);
     }

@@ -4,13 +4,14 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ofed.flavour"),
-    title: "one RDMA stack, with one set of libraries",
-    why: "The RDMA stack is the kernel's own, or MLNX_OFED or DOCA, which brings a place for \
-          peer-memory modules and its own libraries. Two sets of libraries on one machine get in \
-          each other's way: which one a program loads is chance.",
-    inputs: "/sys/module/mlx5_core/version, which only MLNX_OFED's has; mlx_compat in \
-          /proc/modules; where libibverbs.so.1 lies.",
-    criteria: "info: which stack. warn: libibverbs.so.1 in several places. skip: no mlx5_core.",
+    title: "one RDMA stack with one set of libraries is installed",
+    why: "The RDMA stack is either the kernel's own or MLNX_OFED or DOCA, which supports \
+          peer-memory modules and has its own libraries. With two sets of libraries on one \
+          machine, a program may load the wrong one.",
+    inputs: "/sys/module/mlx5_core/version, which only MLNX_OFED's module has; mlx_compat in \
+             /proc/modules; the directories of libibverbs.so.1.",
+    criteria: "info: the name of the stack. warn: libibverbs.so.1 is in several directories. skip: \
+               mlx5_core is not loaded.",
     sources: &[
         "https://docs.nvidia.com/holoscan (DAQIRI)",
         "MLNX_OFED user manual",
@@ -32,31 +33,29 @@ fn run(context: &Context<'_>) -> Judgement {
         (Err(Absence::Missing), false) if core == Err(Absence::Missing) => {
             return Err(Unjudged::skip("mlx5_core is not loaded"));
         }
-        (absent, false) => {
-            return Ok(Finding::unknown("which RDMA stack runs", absent));
-        }
+        (absent, false) => return Ok(Finding::unknown("which RDMA stack is loaded", absent)),
     };
     let places = places(context);
     let finding = if places.len() > 1 {
         let places: Vec<&str> = places.iter().map(String::as_str).collect();
         Finding::warn(format!(
-            "{stack} runs, and there are several sets of its libraries: {}",
+            "{stack} is loaded, and its libraries are in several directories: {}",
             places.join(", ")
         ))
         .fix(Fix::manual(
-            "Leave one set of libraries",
-            "remove the rdma-core that does not belong to the stack that runs, and what was \
-             installed below /usr/local by hand",
+            "Keep one set of libraries",
+            "remove the rdma-core that does not belong to the loaded stack, and libraries that \
+             were installed below /usr/local by hand",
         ))
     } else {
-        Finding::info(format!("{stack} runs"))
+        Finding::info(format!("{stack} is loaded"))
     };
     Ok(finding
         .evidence("/sys/module/mlx5_core/version", version.shown())
         .evidence("mlx_compat", if compat { "loaded" } else { "not loaded" }))
 }
 
-/// The directories that libibverbs lies in, of the machine's own width.
+/// The directories of the 64-bit libibverbs.
 fn places(context: &Context<'_>) -> BTreeSet<String> {
     let text = context
         .text(virtual_path::LIBRARIES)
@@ -66,7 +65,7 @@ fn places(context: &Context<'_>) -> BTreeSet<String> {
         .filter_map(|line| line.split(" -> ").next())
         .filter_map(|path| path.strip_suffix("/libibverbs.so.1"))
         .filter(|place| !place.contains("i386") && !place.ends_with("lib32"))
-        // /lib is a link to /usr/lib on all that is younger than its own RDMA stack.
+        // /lib is a link to /usr/lib on every distribution with an RDMA stack of its own.
         .map(|place| match place.strip_prefix("/lib") {
             Some(rest) => format!("/usr/lib{rest}"),
             None => place.to_owned(),
@@ -80,7 +79,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn either_stack_is_named() {
+    fn the_summary_names_the_stack() {
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.verdict, Info);
         assert!(found.summary.contains("24.10-2.1.8"), "{}", found.summary);
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sets_of_libraries_are_warned_of_and_two_names_of_one_are_not() {
+    fn two_sets_of_libraries_are_a_warning_and_two_paths_of_one_set_are_not() {
         let with = |second: &str| {
             example::healthy().file(
                 virtual_path::LIBRARIES,
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn without_mlx5_nothing_is_judged() {
+    fn a_node_without_mlx5_is_skipped() {
         let none = example::healthy()
             .without("/sys/module/mlx5_core")
             .file("/proc/modules", "");

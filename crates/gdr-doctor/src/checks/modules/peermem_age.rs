@@ -4,12 +4,12 @@ use crate::gpudirect_support;
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.age"),
     title: "the peer-memory module is not too old",
-    why: "Before branch 510 nvidia_peermem could free pages that the driver had taken back \
-          already: the log fills with `invalid context` or `invalid page_table`, and processes \
-          hang while they end.",
-    inputs: "/proc/driver/nvidia/version; the kernel's log: `nv_get_p2p_free_callback`.",
-    criteria: "pass: 510 or later and no such line; of branch 470, which got the correction late, \
-          no such line. warn: older, or such a line. skip: no peer-memory module is loaded.",
+    why: "Before branch 510 nvidia_peermem could free pages that the driver had already taken \
+          back. The kernel log then has `invalid context` or `invalid page_table` many times, and \
+          processes hang when they exit.",
+    inputs: "/proc/driver/nvidia/version; `nv_get_p2p_free_callback` in the kernel log.",
+    criteria: "pass: 510 or later, or branch 470, whose late releases have the fix, and no such \
+               line. warn: another version, or such a line. skip: no peer-memory module is loaded.",
     sources: &[
         "https://github.com/Mellanox/nv_peer_memory/issues/112",
         "https://github.com/Mellanox/nv_peer_memory/issues/120",
@@ -25,8 +25,7 @@ fn run(context: &Context<'_>) -> Judgement {
         "the list of loaded modules",
         "no peer-memory module is loaded",
     )?;
-    let log = context.text(virtual_path::KERNEL_LOG).ok();
-    let complaint = (log.iter().flat_map(|log| log.lines())).find(|line| {
+    let complaint = context.logged(|line| {
         line.contains("nv_get_p2p_free_callback")
             || (line.contains("peermem") || line.contains("nv_peer_mem"))
                 && (line.contains("invalid context") || line.contains("invalid page_table"))
@@ -35,19 +34,19 @@ fn run(context: &Context<'_>) -> Judgement {
         Ok(driver) => driver,
         absent => {
             return Ok(match complaint {
-                Some(line) => complained(module, line),
+                Some(line) => complained(module, &line),
                 None => Finding::unknown("the version of NVIDIA's driver", absent),
             });
         }
     };
     let branch = driver.version.0.first().copied().unwrap_or_default();
     let finding = match complaint {
-        Some(line) => complained(module, line),
-        None if branch >= 510 || branch == 470 => {
-            Finding::pass(format!("{module} of driver {driver} has not complained"))
-        }
+        Some(line) => complained(module, &line),
+        None if branch >= 510 || branch == 470 => Finding::pass(format!(
+            "{module} of driver {driver} has logged no such error"
+        )),
         None => Finding::warn(format!(
-            "{module} of driver {driver} is from before 510 and may lose track of pages"
+            "{module} of driver {driver} is older than 510 and may free pages twice"
         ))
         .fix(upgrade()),
     };
@@ -56,7 +55,7 @@ fn run(context: &Context<'_>) -> Judgement {
 
 fn complained(module: &str, line: &str) -> Finding {
     Finding::warn(format!(
-        "{module} lost track of pages that the driver had taken back"
+        "{module} tried to free pages that the driver had already taken back"
     ))
     .evidence("kernel log", line)
     .fix(upgrade())
@@ -65,8 +64,8 @@ fn complained(module: &str, line: &str) -> Finding {
 fn upgrade() -> Fix {
     Fix::manual(
         "Use a newer driver, or dma-buf",
-        "install branch 510 or later, or a late release of 470; with open modules dma-buf makes \
-         the module needless",
+        "install branch 510 or later, or a late release of 470; with the open modules, dma-buf \
+         replaces the module",
     )
     .risk(Risk::Medium, "every process on the GPUs ends")
 }
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn age_or_a_complaint_is_warned_of() {
+    fn an_old_module_or_a_logged_error_is_a_warning() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         assert_eq!(verdict(&CHECK, &driver("495.29.05")), Warn);
         assert_eq!(verdict(&CHECK, &driver("470.256.02")), Pass);
@@ -95,12 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_module_nothing_is_judged() {
-        let none = example::healthy()
-            .file("/proc/modules", "")
-            .without("/sys/module/nvidia_peermem");
-        assert_eq!(verdict(&CHECK, &none), Skip);
-        let unread = example::healthy().not_collected("/proc/driver/nvidia/version");
-        assert_eq!(verdict(&CHECK, &unread), Unknown);
+    fn a_node_without_a_module_is_skipped() {
+        assert_eq!(verdict(&CHECK, &without_peermem()), Skip);
     }
 }

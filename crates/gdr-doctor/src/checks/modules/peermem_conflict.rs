@@ -2,13 +2,12 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.conflict"),
-    title: "nv_peer_mem and nvidia_peermem do not meet",
-    why: "nvidia_peermem took the place of nv_peer_mem. Where both are loaded or the old one's \
-          service still starts, they answer for the same memory, and which of them serves a \
-          registration is chance.",
+    title: "nv_peer_mem and nvidia_peermem are not used together",
+    why: "nvidia_peermem replaces nv_peer_mem. If both are loaded, or the old module's service is \
+          still enabled, both claim the same memory, and either may serve a registration.",
     inputs: "/proc/modules; the units nv_peer_mem.service and nvidia-peermem.service.",
     criteria: "pass: at most one. fail: both are loaded. warn: nvidia_peermem is loaded and the \
-          service of the other is enabled. skip: no GPU.",
+               service of nv_peer_mem is enabled. skip: no GPU.",
     sources: &["NVIDIA driver README, chapter GPUDirect RDMA Peer Memory Client"],
     workloads: Workload::RDMA,
     scope: Scope::Node(run),
@@ -22,19 +21,11 @@ fn run(context: &Context<'_>) -> Judgement {
         return Err(runner::no_gpu(context));
     }
     let facts = context.facts();
-    if facts.modules.is_err() {
-        return Ok(Finding::unknown(
-            "the list of loaded modules",
-            &facts.modules,
-        ));
-    }
+    facts.modules.by_ref().known("the list of loaded modules")?;
     let new = facts.module("nvidia_peermem").is_ok();
     let old = facts.module(OLD).is_ok();
-    let unit = context.text(&format!("{}/{OLD}.service", virtual_path::SYSTEMD));
-    let enabled = unit
-        .as_ref()
-        .ok()
-        .is_some_and(|unit| unit.lines().any(|line| line == "UnitFileState=enabled"));
+    let unit = context.unit("nv_peer_mem.service");
+    let enabled = unit.is_ok_and(|unit| unit.property("UnitFileState") == Some("enabled"));
     let loaded = match (new, old) {
         (true, true) => "nvidia_peermem and nv_peer_mem",
         (true, false) => "nvidia_peermem",
@@ -45,25 +36,23 @@ fn run(context: &Context<'_>) -> Judgement {
         (true, true, _) => {
             Finding::fail("nvidia_peermem and nv_peer_mem are both loaded").fix(remove())
         }
-        (true, false, true) => Finding::warn(
-            "nvidia_peermem is loaded, and the service of nv_peer_mem is enabled beside it",
-        )
-        .fix(remove()),
-        (false, true, _) => Finding::pass(
-            "only nv_peer_mem is loaded, which nvidia_peermem has replaced since driver 470",
-        ),
-        _ => Finding::pass("at most one peer-memory module is there"),
+        (true, false, true) => {
+            Finding::warn("nvidia_peermem is loaded, and the service of nv_peer_mem is enabled too")
+                .fix(remove())
+        }
+        (false, true, _) => {
+            Finding::pass("only nv_peer_mem is loaded; nvidia_peermem replaces it since driver 470")
+        }
+        _ => Finding::pass("at most one peer-memory module is in use"),
     };
     let finding = finding.evidence("/proc/modules", loaded);
-    Ok(match (enabled, unit) {
-        (true, Ok(_)) => finding.evidence("nv_peer_mem.service", "enabled"),
-        _ => finding,
-    })
+    let service = enabled.then_some(("nv_peer_mem.service", "enabled"));
+    Ok(finding.evidence_all(service))
 }
 
 fn remove() -> Fix {
     Fix::now(
-        "Take nv_peer_mem out",
+        "Remove nv_peer_mem",
         Action::UnloadModule {
             module: OLD.to_owned(),
         },
@@ -71,7 +60,10 @@ fn remove() -> Fix {
     .then(Action::run("systemctl disable --now nv_peer_mem"))
     .effect(Effect::Now)
     .persistence(Persistence::Permanent)
-    .risk(Risk::Medium, "jobs that have GPU memory registered lose it")
+    .risk(
+        Risk::Medium,
+        "running jobs lose their registrations of GPU memory",
+    )
 }
 
 #[cfg(test)]
@@ -95,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_left_over_is_warned_of() {
+    fn an_enabled_service_of_the_old_module_is_a_warning() {
         let node = example::healthy().file(
             "@systemd/nv_peer_mem.service",
             "Id=nv_peer_mem.service\nUnitFileState=enabled\n",

@@ -4,15 +4,15 @@ use crate::peermem::PeerMemory;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.loaded"),
-    title: "a NIC has a way into GPU memory: dma-buf or a peer-memory module",
-    why: "A NIC reaches GPU memory by dma-buf or by a peer-memory module (nvidia_peermem, before \
-          it nv_peer_mem). With neither, registering GPU memory fails with `Bad address`, or a \
-          library stages through the host and is slow without a word.",
-    inputs: "/proc/modules, /sys/module/nvidia_peermem, /sys/module/nv_peer_mem; for dma-buf what \
-          dmabuf.gpu and dmabuf.nic read.",
-    criteria: "pass: one is loaded, or dma-buf works everywhere. info: none is, and dma-buf works \
-          as far as is known. warn: none is, and dma-buf does not work. fail: the same with \
-          proprietary modules. skip: no GPU or no NIC.",
+    title: "NICs can access GPU memory by dma-buf or a peer-memory module",
+    why: "A NIC accesses GPU memory by dma-buf or through a peer-memory module (nvidia_peermem, \
+          formerly nv_peer_mem). With neither, registering GPU memory fails with `Bad address`, or \
+          a library silently stages through host memory, which is slow.",
+    inputs: "/proc/modules, /sys/module/nvidia_peermem, /sys/module/nv_peer_mem; for dma-buf the \
+             inputs of dmabuf.gpu and dmabuf.nic.",
+    criteria: "pass: a module is loaded, or dma-buf works between all GPUs and their NICs. info: \
+               no module, and dma-buf was not tried with every NIC. warn: no module, and dma-buf \
+               does not work. fail: the same with proprietary modules. skip: no GPU or no NIC.",
     sources: &[
         "NVIDIA driver README, chapter GPUDirect RDMA Peer Memory Client",
         "NCCL src/transport/net_ib/gdr.cc",
@@ -31,13 +31,13 @@ fn run(context: &Context<'_>) -> Judgement {
             Finding::pass(format!("{module} is loaded")).evidence("/proc/modules", *module)
         }
         (_, Ok(true)) => Finding::pass(
-            "dma-buf works between every GPU and its NICs, which needs no peer-memory module",
+            "dma-buf works between every GPU and its NICs: no peer-memory module is needed",
         ),
         _ if context.gpus().next().is_none() => return Err(runner::no_gpu(context)),
         _ if context.nics().is_empty() => return Err(runner::no_nic(context)),
         (Err(Absence::Missing), Ok(false)) => neither(context),
         (Err(Absence::Missing), _) => Finding::info(
-            "no peer-memory module is loaded; whether dma-buf works was not tried with every NIC",
+            "no peer-memory module is loaded, and dma-buf was not tried with every NIC",
         )
         .fix(load(context)),
         (absent, _) => Finding::unknown("the list of loaded modules", absent),
@@ -52,14 +52,14 @@ fn neither(context: &Context<'_>) -> Finding {
     let (verdict, why) = if proprietary {
         (
             Verdict::Fail,
-            "no peer-memory module is loaded, which is the only way into GPU memory with the \
-             proprietary modules",
+            "no peer-memory module is loaded, and the proprietary modules do not export dma-buf: \
+             NICs cannot access GPU memory",
         )
     } else {
         (
             Verdict::Warn,
-            "neither a peer-memory module nor dma-buf: NICs cannot reach GPU memory and libraries \
-             go through the host",
+            "no peer-memory module is loaded and dma-buf does not work: NICs cannot access GPU \
+             memory, and libraries stage through host memory",
         )
     };
     Finding::new(verdict, why)
@@ -75,7 +75,7 @@ fn load(context: &Context<'_>) -> Fix {
     .then(PeerMemory::enable())
     .effect(Effect::Now)
     .persistence(Persistence::Permanent);
-    if context.facts().container.as_ref().ok() == Some(&Container::Yes) {
+    if context.is_container() {
         fix.risk(Risk::Low, "on the host: a container cannot load modules")
     } else {
         fix
@@ -87,53 +87,47 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    fn unloaded() -> MemorySource {
-        example::healthy()
-            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
-            .without("/sys/module/nvidia_peermem")
-    }
-
     fn proprietary() -> MemorySource {
-        unloaded().without(virtual_path::CUDA_DEVICES).file(
+        without_peermem().without(virtual_path::CUDA_DEVICES).file(
             "/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n",
         )
     }
 
     #[test]
-    fn either_way_passes() {
+    fn a_module_or_dma_buf_passes() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
-        assert_eq!(verdict(&CHECK, &unloaded()), Pass);
-        let old = unloaded().file("/sys/module/nv_peer_mem/initstate", "live\n");
+        assert_eq!(verdict(&CHECK, &without_peermem()), Pass);
+        let old = without_peermem().file("/sys/module/nv_peer_mem/initstate", "live\n");
         assert_eq!(verdict(&CHECK, &old), Pass);
     }
 
     #[test]
-    fn neither_way_is_bad_and_worse_with_proprietary_modules() {
+    fn neither_is_a_warning_and_a_failure_with_proprietary_modules() {
         let found = worst(&CHECK, &proprietary());
         assert_eq!(found.verdict, Fail);
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
             "modprobe nvidia_peermem"
         );
-        let old = unloaded()
+        let old = without_peermem()
             .without(virtual_path::CUDA_DEVICES)
             .file("/proc/sys/kernel/osrelease", "5.4.0\n");
         assert_eq!(verdict(&CHECK, &old), Warn);
     }
 
     #[test]
-    fn a_container_is_advised_that_the_host_has_to_load_it() {
+    fn in_a_container_the_fix_names_the_host() {
         let node = proprietary().file("/.dockerenv", "");
         let caution = worst(&CHECK, &node).fixes[0].caution.clone();
         assert!(caution.unwrap().contains("on the host"));
     }
 
     #[test]
-    fn what_was_not_tried_or_not_collected_is_said() {
-        let untried = unloaded().without(virtual_path::VERBS_DEVICES);
+    fn untried_dma_buf_is_info_and_a_node_without_nics_is_skipped() {
+        let untried = without_peermem().without(virtual_path::VERBS_DEVICES);
         assert_eq!(verdict(&CHECK, &untried), Info);
-        let none = unloaded().without("/sys/class/infiniband");
+        let none = without_peermem().without("/sys/class/infiniband");
         assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -3,13 +3,14 @@ use crate::gpudirect_support;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.registered"),
-    title: "the peer-memory module has joined the RDMA stack",
-    why: "A peer-memory module that is loaded is of no use unless it registered itself with \
-          ib_core: after the RDMA stack was replaced under it, it may be loaded and serve no device.",
-    inputs: "/proc/modules: whether ib_core is used by the module; \
-          /sys/kernel/mm/memory_peers/{nv_mem,nv_mem_nc}.",
-    criteria: "pass: either shows it. warn: loaded, and neither does. skip: no such module is \
-          loaded. unknown: the modules are not known.",
+    title: "the peer-memory module is registered with the RDMA stack",
+    why: "A loaded peer-memory module works only if it is registered with ib_core. If the RDMA \
+          stack was replaced after the module was built, the module may be loaded without being \
+          registered.",
+    inputs: "/proc/modules: whether the module uses ib_core; \
+             /sys/kernel/mm/memory_peers/{nv_mem,nv_mem_nc}.",
+    criteria: "pass: either shows it. warn: loaded, but neither shows it. skip: no such module is \
+               loaded. unknown: the list of modules is not known.",
     sources: &[
         "https://github.com/leptonai/gpud components/accelerator/nvidia/peermem",
         "NCCL src/transport/net_ib/gdr.cc (/sys/kernel/mm/memory_peers)",
@@ -34,42 +35,43 @@ fn run(context: &Context<'_>) -> Judgement {
         .find(|name| name.starts_with("nv_mem"));
     if let Some(client) = client {
         return Ok(
-            Finding::pass(format!("{module} is a client of ib_core")).evidence(CLIENTS, client)
+            Finding::pass(format!("{module} is registered with ib_core")).evidence(CLIENTS, client),
         );
     }
     let core = context.facts().module("ib_core");
     let users = match &core {
         Ok(core) => core.users.join(","),
-        Err(Absence::Missing) => "ib_core is not a module here".to_owned(),
+        Err(Absence::Missing) => "ib_core is not a module".to_owned(),
         absent => {
-            return Ok(Finding::unknown("who uses ib_core", absent));
+            return Ok(Finding::unknown("the list of users of ib_core", absent));
         }
     };
-    let joined = users.split(',').any(|user| user == module);
+    let registered = users.split(',').any(|user| user == module);
     let made_up_for = gpudirect_support::dmabuf_everywhere(context) == Ok(true);
-    let finding = if joined {
-        Finding::pass(format!("{module} is a client of ib_core"))
-    } else {
-        Finding::new(
+    let finding =
+        if registered {
+            Finding::pass(format!("{module} is registered with ib_core"))
+        } else {
+            Finding::new(
             super::unless(made_up_for, Verdict::Warn),
-            format!("{module} is loaded and has not joined ib_core: it serves no NIC"),
+            format!("{module} is loaded, but not registered with ib_core: no NIC can use it"),
         )
         .fix(
             Fix::now(
-                "Load it again",
+                "Reload it",
                 Action::UnloadModule {
                     module: module.to_owned(),
                 },
             )
             .then(Action::load(module.to_owned()))
-            .risk(Risk::Medium, "jobs that have GPU memory registered lose it"),
+            .risk(Risk::Medium, "running jobs lose their registrations of GPU memory"),
         )
         .fix(Fix::manual(
-            "Build it again",
-            "reinstall the NVIDIA driver after the RDMA stack, so that the module is built \
-             against what is loaded",
+            "Rebuild it",
+            "reinstall the NVIDIA driver after the RDMA stack, so that the module is built against \
+             the loaded one",
         ))
-    };
+        };
     Ok(finding.evidence("/proc/modules, users of ib_core", users))
 }
 
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    fn not_joined() -> MemorySource {
+    fn unregistered() -> MemorySource {
         example::healthy()
             .without("/sys/kernel/mm/memory_peers")
             .without(virtual_path::VERBS_DEVICES)
@@ -89,22 +91,19 @@ mod tests {
     }
 
     #[test]
-    fn a_client_passes_by_either_sign() {
+    fn a_registered_module_is_found_by_sysfs_or_by_the_users_of_ib_core() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let by_users = example::healthy().without("/sys/kernel/mm/memory_peers");
         assert_eq!(verdict(&CHECK, &by_users), Pass);
     }
 
     #[test]
-    fn one_that_is_loaded_and_serves_no_device_is_warned_of() {
-        assert_eq!(verdict(&CHECK, &not_joined()), Warn);
+    fn an_unregistered_module_is_a_warning() {
+        assert_eq!(verdict(&CHECK, &unregistered()), Warn);
     }
 
     #[test]
-    fn without_a_module_it_does_not_apply() {
-        let none = example::healthy()
-            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
-            .without("/sys/module/nvidia_peermem");
-        assert_eq!(verdict(&CHECK, &none), Skip);
+    fn a_node_without_a_module_is_skipped() {
+        assert_eq!(verdict(&CHECK, &without_peermem()), Skip);
     }
 }

@@ -3,16 +3,16 @@ use crate::gpudirect_support;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.symbol"),
-    title: "the RDMA stack takes peer-memory modules",
-    why: "nvidia_peermem registers itself with ib_core, which has a place for it in MLNX_OFED, \
-          DOCA and some kernels of distributions, and not in the kernel as released. A module that \
-          was built without that place refuses to load with `Invalid argument`: its whole start is \
-          compiled to that error.",
-    inputs: "/proc/kallsyms: ib_register_peer_memory_client; the kernel's modules.dep: whether \
-          nvidia-peermem depends on ib_core.",
-    criteria: "pass: loaded, or the symbol is there. fail: it is not and dma-buf does not work \
-          either. info: it is not and dma-buf works. warn: it is not and whether dma-buf works is \
-          not known. unknown: symbols are not to be seen. skip: no RDMA NIC.",
+    title: "the RDMA stack supports peer-memory modules",
+    why: "nvidia_peermem registers with ib_core by a function that MLNX_OFED, DOCA and some \
+          distribution kernels have and the upstream kernel does not. A module that was built \
+          without that function fails to load with `Invalid argument`: its initialization only \
+          returns that error.",
+    inputs: "ib_register_peer_memory_client in /proc/kallsyms; whether nvidia-peermem depends on \
+             ib_core in the kernel's modules.dep.",
+    criteria: "pass: a module is loaded, or the symbol exists. fail: no symbol, and dma-buf does \
+               not work. info: no symbol, but dma-buf works. warn: no symbol, and it is not known \
+               whether dma-buf works. unknown: the symbols are hidden. skip: no RDMA NIC.",
     sources: &[
         "NVIDIA open-gpu-kernel-modules kernel-open/nvidia-peermem/nvidia-peermem.c \
              (NV_MLNX_IB_PEER_MEM_SYMBOLS_PRESENT)",
@@ -28,8 +28,7 @@ const SYMBOL: &str = "ib_register_peer_memory_client";
 
 fn run(context: &Context<'_>) -> Judgement {
     if let Ok(module) = gpudirect_support::peer_module(context) {
-        return Ok(Finding::pass(format!("{module} is loaded, so it could be"))
-            .evidence("/proc/modules", module));
+        return Ok(Finding::pass(format!("{module} is loaded")).evidence("/proc/modules", module));
     }
     if context.nics().is_empty() {
         return Err(runner::no_nic(context));
@@ -38,7 +37,8 @@ fn run(context: &Context<'_>) -> Judgement {
         Ok(symbols) => symbols,
         absent => {
             return Ok(Finding::unknown(
-                "whether ib_core has a place for peer-memory modules", // No symbol at all is to be seen where addresses are hidden.
+                "whether ib_core supports peer-memory \
+                 modules", // The kernel hides the whole list together with the addresses.
                 &absent.and(Err::<(), _>(Absence::Denied)),
             ));
         }
@@ -47,28 +47,29 @@ fn run(context: &Context<'_>) -> Judgement {
         .lines()
         .find(|line| line.split_whitespace().any(|word| word == SYMBOL));
     let Some(line) = line else {
-        return Ok(lacking(
+        return Ok(unsupported(
             context,
-            "ib_core has no place for peer-memory modules (the kernel's own RDMA stack), so \
-                 that nvidia_peermem refuses to load with `Invalid argument`",
+            "ib_core does not support peer-memory modules (the kernel's own RDMA stack): \
+             nvidia_peermem fails to load with `Invalid argument`",
         )
         .evidence("/proc/kallsyms", format!("no {SYMBOL}")));
     };
     if let Some(dependencies) = built_without(context) {
-        return Ok(lacking(
+        return Ok(unsupported(
             context,
-            "nvidia_peermem was built before the RDMA stack that is loaded, and refuses to \
-                 load with `Invalid argument`",
+            "nvidia_peermem was built without the loaded RDMA stack and fails to load with \
+             `Invalid argument`",
         )
         .evidence("/proc/kallsyms", line)
         .evidence("modules.dep", dependencies));
     }
-    Ok(Finding::pass("ib_core takes peer-memory modules").evidence("/proc/kallsyms", line))
+    Ok(Finding::pass("ib_core supports peer-memory modules").evidence("/proc/kallsyms", line))
 }
 
-/// The line of modules.dep by which nvidia-peermem needs nothing of ib_core: it was built without.
+/// The line of modules.dep by which nvidia-peermem does not depend on ib_core, so that it was built
+/// without it.
 fn built_without(context: &Context<'_>) -> Option<String> {
-    // One that is part of the kernel itself is not a dependency of any module.
+    // An ib_core that is built into the kernel is not a dependency of any module.
     context.facts().module("ib_core").as_ref().ok()?;
     let text = context.text(virtual_path::MODULE_FILES).ok()?;
     let line = text.lines().find(|line| {
@@ -78,10 +79,10 @@ fn built_without(context: &Context<'_>) -> Option<String> {
     (!line.contains("ib_core.ko")).then(|| line.to_owned())
 }
 
-fn lacking(context: &Context<'_>, why: &str) -> Finding {
+fn unsupported(context: &Context<'_>, why: &str) -> Finding {
     let rebuild = Fix::manual(
-        "Install MLNX_OFED or DOCA, then build NVIDIA's modules again",
-        "install MLNX_OFED or DOCA, reinstall the NVIDIA driver (or `dkms install --force`) so \
+        "Install MLNX_OFED or DOCA, then rebuild NVIDIA's modules",
+        "install MLNX_OFED or DOCA, reinstall the NVIDIA driver (or run `dkms install --force`) so \
          that nvidia_peermem is built against it, then reboot",
     )
     .risk(
@@ -89,20 +90,21 @@ fn lacking(context: &Context<'_>, why: &str) -> Finding {
         "RDMA connections and GPU processes end while drivers are replaced",
     );
     let dmabuf = Fix::manual(
-        "Use dma-buf in its place",
-        "install nvidia-open 515 or later on kernel 5.12 or later: dma-buf needs no such module",
+        "Use dma-buf instead",
+        "install nvidia-open 515 or later on kernel 5.12 or later: dma-buf needs no peer-memory \
+         module",
     )
     .risk(Risk::Medium, "every process on the GPUs ends");
     let by_dmabuf = if context.facts().nvidia == Err(Absence::Missing) {
-        // Of a driver that is not loaded nothing is to be said yet.
+        // Whether a driver that is not loaded supports dma-buf is not known.
         Err(Absence::Missing)
     } else {
         gpudirect_support::dmabuf_everywhere(context)
     };
     let (verdict, rest) = match by_dmabuf {
-        Ok(true) => (Verdict::Info, "; dma-buf works and makes up for it"),
+        Ok(true) => (Verdict::Info, "; dma-buf works instead"),
         Ok(false) => (Verdict::Fail, ", and dma-buf does not work either"),
-        _ => (Verdict::Warn, "; whether dma-buf works is not known"),
+        _ => (Verdict::Warn, "; it is not known whether dma-buf works"),
     };
     let finding = Finding::new(verdict, format!("{why}{rest}"));
     if verdict == Verdict::Info {
@@ -118,10 +120,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     fn unloaded() -> MemorySource {
-        example::healthy()
-            .file("/proc/modules", "ib_core 1 0 - Live 0x0\n")
-            .without("/sys/module/nvidia_peermem")
-            .without(virtual_path::MODULE_FILES)
+        without_peermem().without(virtual_path::MODULE_FILES)
     }
 
     fn inbox() -> MemorySource {
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_symbol_it_depends_on_dma_buf() {
+    fn without_the_symbol_the_verdict_depends_on_dma_buf() {
         assert_eq!(verdict(&CHECK, &inbox()), Info);
         let unknown = inbox().without(virtual_path::VERBS_DEVICES);
         assert_eq!(verdict(&CHECK, &unknown), Warn);
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_was_built_without_ib_core_is_found_out() {
+    fn a_module_that_was_built_without_ib_core_is_a_warning() {
         let line = "updates/dkms/nvidia-peermem.ko: updates/dkms/nvidia.ko\n";
         let node = unloaded()
             .file(virtual_path::MODULE_FILES, line)

@@ -3,18 +3,18 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("bond"),
-    title: "RDMA devices that stand for two ports (bond, LAG) are known",
-    why: "When two ports of a card are bonded, one RDMA device stands for both, under a name like \
-          mlx5_bond_0. It carries management on many nodes, and libraries that take every device \
-          would use it for data.",
-    inputs: "Names in /sys/class/infiniband; the link master of the devices' interfaces.",
+    title: "bonded RDMA devices (bond, LAG) are known",
+    why: "If two ports of a card are bonded, one RDMA device stands for both, with a name like \
+          mlx5_bond_0. On many nodes it carries management traffic, and libraries that use every \
+          device would use it for data.",
+    inputs: "The names in /sys/class/infiniband; the link master of the devices' interfaces.",
     criteria: "info: a device is a bond. skip: none is. unknown: not collected.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/lag",
         "https://github.com/stas00/ml-engineering (network debugging)",
     ],
     scope: Scope::Several(run),
-    otherwise: Some("no RDMA device stands for two ports"),
+    otherwise: Some("no RDMA device is a bond"),
     ..super::CHECK
 };
 
@@ -38,7 +38,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
             Some((_, master)) => {
                 Finding::info(format!("its interface is part of {master}")).about(subject)
             }
-            None => Finding::info("by its name it stands for two ports").about(subject),
+            None => Finding::info("by its name it is a bond of two ports").about(subject),
         };
         if let Some((path, master)) = master {
             finding = finding.evidence(path, &master);
@@ -52,12 +52,12 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
             finding = finding.evidence("/sys/class/infiniband", port.device);
         }
         findings.push(finding.fix(Fix::user(
-            "Keep it out of NCCL, if it carries management only",
+            "Exclude it from NCCL if it carries only management traffic",
             format!("export NCCL_IB_HCA=^{}", port.device),
         )));
     }
     if findings.is_empty() {
-        findings.push(Finding::skip("no RDMA device stands for two ports"));
+        findings.push(Finding::skip("no RDMA device is a bond"));
     }
     Ok(findings)
 }
@@ -68,12 +68,12 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn devices_of_their_own_are_no_question() {
+    fn devices_that_are_not_bonds_are_skipped() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Skip]);
     }
 
     #[test]
-    fn a_bond_is_reported() {
+    fn a_bond_is_info() {
         let node = example::healthy()
             .link_to(
                 "/sys/class/net/enp6s0np0/master",

@@ -2,17 +2,17 @@ use super::ib_sm::lid;
 use super::ports::Port;
 use crate::checks::prelude::*;
 
-/// The address that stands for none: permissive.
+/// The permissive LID, which is not an address.
 const PERMISSIVE: u32 = 0xffff;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ib.lid"),
     title: "InfiniBand ports have an address (LID)",
-    why: "A subnet manager gives every InfiniBand port a local identifier. Without one nothing can \
-          be sent to the port.",
+    why: "A subnet manager assigns a local identifier (LID) to every InfiniBand port. Without one, \
+          nothing can be sent to the port.",
     inputs: "/sys/class/infiniband/*/ports/*/lid of InfiniBand ports whose link is up.",
     criteria: "pass: a LID. fail: 0 or 0xffff. skip: no InfiniBand port with a link. unknown: not \
-          collected.",
+               collected.",
     sources: &["InfiniBand Architecture Specification 4.1.3 and 14.2.5.6: LID"],
     symptom_of: &["ib.sm"],
     scope: Scope::Port(Which::LinkedInfiniband, judge),
@@ -23,15 +23,15 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let path = format!("{}/lid", port.path);
     let text = context.text(&path);
     let lid = text.and_then(|text| lid(&text).ok_or(Absence::Missing));
-    Ok(match lid.known("its address")? {
-        none @ (0 | PERMISSIVE) => Finding::fail("it has no address: nothing can be sent to it")
+    Ok(match lid.known("its LID")? {
+        none @ (0 | PERMISSIVE) => Finding::fail("it has no LID: nothing can be sent to it")
         .evidence(path, format!("{none:#x}"))
         .fix(Fix::manual(
-            "Let the subnet manager give it an address",
-            "look at the subnet manager's log for the port's GUID; a partition or a full table may \
-             keep it out",
+            "Make the subnet manager assign a LID",
+            "look for the port's GUID in the subnet manager's log; a partition or a full table may \
+             exclude the port",
         )),
-        lid => Finding::pass(format!("its address is LID {lid}"))
+        lid => Finding::pass(format!("it has LID {lid}"))
             .evidence(path, format!("{lid:#x}")),
     })
 }
@@ -44,18 +44,10 @@ mod tests {
     const PATH: &str = "/sys/class/infiniband/mlx5_1/ports/1/lid";
 
     #[test]
-    fn addresses_pass_and_none_fails() {
+    fn a_lid_passes_and_none_fails() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 8]);
         for none in ["0x0\n", "0xffff\n"] {
             assert_eq!(verdict(&CHECK, &example::healthy().file(PATH, none)), Fail);
         }
-    }
-
-    #[test]
-    fn what_was_not_collected_is_unknown_and_no_infiniband_is_no_question() {
-        let node = example::healthy().not_collected(PATH);
-        assert_eq!(verdict(&CHECK, &node), Unknown);
-        let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

@@ -2,18 +2,18 @@ use super::ib_sm::lid;
 use super::ports::Port;
 use crate::checks::prelude::*;
 
-/// The default partition, with the bit of full members and without.
+/// The default partition, for full members and for limited members.
 const DEFAULT: [u32; 2] = [0xffff, 0x7fff];
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ib.pkey"),
     title: "InfiniBand ports are members of the default partition",
-    why: "Ports talk to each other only within a partition. Libraries take the first entry of the \
-          table, which is the default partition on most fabrics; where it is not, they must be \
-          named (NCCL_IB_PKEY, UCX_IB_PKEY).",
-    inputs: "/sys/class/infiniband/*/ports/*/pkeys/* of InfiniBand ports that are up.",
-    criteria: "pass: 0xffff or 0x7fff among them. warn: neither. skip: no InfiniBand port is up. \
-          unknown: not collected.",
+    why: "Ports can communicate only within a partition. Libraries use the first entry of the \
+          table, which is the default partition on most fabrics. If it is not, the partition must \
+          be configured (NCCL_IB_PKEY, UCX_IB_PKEY).",
+    inputs: "/sys/class/infiniband/*/ports/*/pkeys/* of active InfiniBand ports.",
+    criteria: "pass: the table has 0xffff or 0x7fff. warn: it does not. skip: no InfiniBand port \
+               is active. unknown: not collected.",
     sources: &["InfiniBand Architecture Specification 10.9"],
     symptom_of: &["ib.sm"],
     scope: Scope::Port(Which::ActiveInfiniband, judge),
@@ -44,14 +44,14 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let finding = if keys.iter().any(|key| DEFAULT.contains(key)) {
         Finding::pass("it is a member of the default partition")
     } else if let Some(unread) = unread {
-        Finding::unknown("an entry of its table of partitions", unread)
+        Finding::unknown("an entry of its partition table", unread)
     } else if keys.is_empty() {
-        Finding::warn("it is a member of no partition").fix(join())
+        Finding::warn("it is not a member of any partition").fix(join())
     } else {
         Finding::warn("it is not a member of the default partition, which libraries use by default")
             .fix(Fix::user(
-                "Name the partition by its place in the table",
-                "export NCCL_IB_PKEY=0 UCX_IB_PKEY=0x0001   # place in the table; key",
+                "Configure the partition by its index in the table",
+                "export NCCL_IB_PKEY=0 UCX_IB_PKEY=0x0001   # index in the table; key",
             ))
             .fix(join())
     };
@@ -73,7 +73,7 @@ mod tests {
     const KEYS: &str = "/sys/class/infiniband/mlx5_1/ports/1/pkeys";
 
     #[test]
-    fn the_default_partition_passes_and_others_alone_are_warned_of() {
+    fn the_default_partition_passes_and_others_alone_are_a_warning() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 8]);
         let other = example::healthy().file(&format!("{KEYS}/0"), "0x8001\n");
         assert_eq!(verdict(&CHECK, &other), Warn);
@@ -84,10 +84,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_infiniband_is_no_question() {
+    fn an_uncollected_table_is_unknown() {
         let node = example::healthy().without(KEYS).not_collected(KEYS);
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

@@ -6,10 +6,10 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("map"),
-    title: "which interface is which RDMA device is which PCI function is known",
-    why: "A NIC has a name as an interface, another as an RDMA device, an address on the PCI bus, \
-          a hardware address and a slot. Settings take one or another of them, and a wrong guess \
-          measures the wrong card.",
+    title: "the interface, RDMA device and PCI function of each NIC are known",
+    why: "A NIC has an interface name, an RDMA device name, a PCI address, a hardware address and \
+          a slot. Different settings use different ones of these, and with a wrong guess the wrong \
+          card is measured.",
     inputs: "/sys/class/infiniband/*/device, /sys/class/net/*/{device,dev_port,address}, \
           /sys/bus/pci/slots/*/address, numa_node, the PCI tree.",
     criteria: "info: the names of each NIC. skip: no RDMA NIC. unknown: not collected.",
@@ -52,7 +52,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     Ok(Finding::info(format!("it is {}", parts.join(", "))).evidence_all(evidence))
 }
 
-/// Slots by the address of the device in them, which has no function: `0000:19:00`.
+/// The slots by the address of their device, without a function number: `0000:19:00`.
 fn slots(context: &Context<'_>) -> BTreeMap<String, String> {
     const SLOTS: &str = "/sys/bus/pci/slots";
     let names = context.source.list(SLOTS).ok();
@@ -77,7 +77,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn every_nic_is_shown_by_all_of_its_names() {
+    fn every_nic_is_shown_with_all_of_its_names() {
         let found = findings(&CHECK, &example::healthy());
         assert_eq!(found.len(), 10);
         assert_eq!(

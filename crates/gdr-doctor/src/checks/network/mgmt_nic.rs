@@ -3,13 +3,14 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("mgmt.nic"),
-    title: "libraries leave out RDMA devices that are not for data",
-    why: "A slow port for management, or an Ethernet one beside InfiniBand, is an RDMA device like \
-          the others. A library that uses all devices takes it too, and everything then waits for \
-          it.",
-    inputs: "Rate and link layer of the ports that are up; NCCL_IB_HCA in the environment.",
-    criteria: "pass: all are of one kind, or NCCL_IB_HCA leaves the others out. info: some differ \
-          and nothing leaves them out. skip: fewer than two ports are up. unknown: not collected.",
+    title: "libraries do not use RDMA devices that are not for data",
+    why: "A slow management port, or an Ethernet port beside InfiniBand ports, is an RDMA device \
+          like the others. A library that uses all devices also uses it, and the whole job waits \
+          for it.",
+    inputs: "Rate and link layer of the active ports; NCCL_IB_HCA in the environment.",
+    criteria: "pass: all are of one kind, or NCCL_IB_HCA excludes the others. info: some differ \
+               and are not excluded. skip: fewer than two ports are active. unknown: not \
+               collected.",
     sources: &[
         "NCCL user guide: NCCL_IB_HCA",
         "https://github.com/leptonai/gpud (captures of nodes with BlueField-3)",
@@ -27,7 +28,7 @@ fn run(context: &Context<'_>) -> Judgement {
     let active: Vec<&Port<'_>> = all.iter().filter(|port| port.is_active()).collect();
     let best = active.iter().filter_map(|port| port.rate()).max();
     let Some(best) = best.filter(|_| active.len() > 1) else {
-        return Err(Unjudged::skip("fewer than two ports are up"));
+        return Err(Unjudged::skip("fewer than two ports are active"));
     };
     let infiniband = active.iter().filter(|port| port.is_infiniband()).count();
     let mostly_infiniband = infiniband * 2 > active.len();
@@ -40,7 +41,7 @@ fn run(context: &Context<'_>) -> Judgement {
         })
         .collect();
     if odd.is_empty() {
-        return Ok(Finding::pass("ports that are up are all of one kind"));
+        return Ok(Finding::pass("all active ports are of one kind"));
     }
     let names: Vec<&str> = odd.iter().map(|port| port.device).collect();
     let shown = odd
@@ -58,29 +59,29 @@ fn run(context: &Context<'_>) -> Judgement {
     });
     let left_out = |name: &&str| filter.is_some_and(|filter| !takes(filter, name));
     Ok(if names.iter().all(left_out) {
-        Finding::pass(format!("NCCL_IB_HCA leaves out {}", names.join(", ")))
+        Finding::pass(format!("NCCL_IB_HCA excludes {}", names.join(", ")))
             .evidence("NCCL_IB_HCA", filter.unwrap_or_default())
             .evidence("of another kind", shown)
     } else {
         Finding::info(match &names[..] {
             [name] => {
-                format!("{name} is of another kind than the others: libraries should leave it out")
+                format!("{name} is of another kind than the others: exclude it in libraries")
             }
             _ => format!(
-                "{} are of another kind than the others: libraries should leave them out",
+                "{} are of another kind than the others: exclude them in libraries",
                 names.join(", ")
             ),
         })
         .evidence("of another kind", shown)
         .fix(Fix::user(
-            "Leave them out",
+            "Exclude them",
             format!("export NCCL_IB_HCA=^{}", names.join(",")),
         ))
     })
 }
 
-/// Whether a value of NCCL_IB_HCA takes a device: names are beginnings unless `=` is before them,
-/// `^` turns the list around, `:1` names a port.
+/// Whether a value of NCCL_IB_HCA selects a device. Names are prefixes, unless the list begins with
+/// `=`; `^` excludes the listed devices; `:1` names a port.
 fn takes(filter: &str, name: &str) -> bool {
     let (excludes, list) = match filter.strip_prefix('^') {
         Some(rest) => (true, rest),
@@ -103,18 +104,17 @@ fn takes(filter: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
     #[test]
-    fn devices_that_are_left_out_pass_and_so_do_equals() {
+    fn excluded_devices_and_devices_of_one_kind_pass() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         assert_eq!(verdicts(&CHECK, &without_ethernet()), [Pass]);
     }
 
     #[test]
-    fn devices_that_nothing_leaves_out_are_reported() {
+    fn devices_that_are_not_excluded_are_info() {
         let node = example::healthy().file(virtual_path::ENVIRONMENT, "");
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Info);
@@ -125,16 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_is_read_as_nccl_reads_it() {
+    fn the_filter_is_parsed_as_nccl_parses_it() {
         assert!(takes("mlx5", "mlx5_0") && !takes("^mlx5", "mlx5_0"));
         assert!(takes("mlx5_1", "mlx5_10") && !takes("=mlx5_1", "mlx5_10"));
         assert!(takes("^=mlx5_1:1,mlx5_2", "mlx5_10") && !takes("^=mlx5_1:1", "mlx5_1"));
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_one_port_is_no_question() {
-        let node = example::healthy().denied("/sys/class/infiniband/mlx5_1/ports/1/state");
-        assert_eq!(verdict(&CHECK, &node), Unknown);
+    fn an_uncollected_state_is_unknown_and_a_single_port_is_skipped() {
         let one = MemorySource::new()
             .file("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
             .file(

@@ -22,7 +22,7 @@ mod roce_mtu;
 mod roce_pfc;
 mod roce_tos;
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::Network,
     workloads: Workload::RDMA,
@@ -50,3 +50,25 @@ pub(super) const CHECKS: &[&Check] = &[
     &bond::CHECK,
     &mgmt_nic::CHECK,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::fixture::*;
+    use crate::runner::Scope;
+
+    #[test]
+    fn checks_of_ports_are_skipped_without_such_a_port() {
+        let bare = MemorySource::new().directory("/sys/class/infiniband");
+        for check in CHECKS {
+            let Scope::Port(which, _) = check.scope else {
+                continue;
+            };
+            assert_eq!(verdict(check, &bare), Skip, "{}", check.id);
+            if which == ports::Which::ActiveEthernet {
+                let infiniband = without_ethernet();
+                assert_eq!(verdict(check, &infiniband), Skip, "{}", check.id);
+            }
+        }
+    }
+}

@@ -4,12 +4,12 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("nic.fw"),
-    title: "NICs of one kind have one firmware",
-    why: "Firmware changes defaults and brings faults and cures. Cards of one board with different \
-          versions behave differently under the same settings.",
+    title: "NICs of one board type have the same firmware",
+    why: "Firmware versions differ in defaults, faults and fixes. Cards of one board type with \
+          different versions behave differently under the same settings.",
     inputs: "/sys/class/infiniband/*/{fw_ver,board_id}.",
-    criteria: "pass: one version for each board. warn: several. unknown: no version is known. \
-          skip: no RDMA NIC.",
+    criteria: "pass: one version for each board type. warn: several. unknown: no version is known. \
+               skip: no RDMA NIC.",
     sources: &[
         "Linux Documentation/ABI/stable/sysfs-class-infiniband: fw_ver, board_id",
         "https://github.com/openucx/ucx/issues/8336",
@@ -45,13 +45,11 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         device.function.is_err() && matches!(device.board, Err(Absence::Missing))
     };
     if devices.iter().all(soft) {
-        return Err(Unjudged::skip(
-            "RDMA devices made of software have no firmware",
-        ));
+        return Err(Unjudged::skip("software RDMA devices have no firmware"));
     }
     if boards.is_empty() {
         return Ok(vec![Finding::unknown(
-            "the firmware of its NICs",
+            "the firmware version of the NICs",
             &first.firmware.clone().and_then(|_| first.board.clone()),
         )]);
     }
@@ -66,7 +64,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
             let subject = Subject::Named(board.to_owned());
             let finding = match versions.len() {
                 1 => Finding::pass(format!(
-                    "all of this board have firmware {}",
+                    "all NICs of this board have firmware {}",
                     versions.keys().next().unwrap_or(&"")
                 ))
                 .about(subject),
@@ -76,12 +74,12 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
                 .about(subject)
                 .fix(
                     Fix::at_boot(
-                        "Bring them to one version",
+                        "Install one version on all of them",
                         Action::run("mlxfwmanager --online -u   # then mlxfwreset or a cold start"),
                     )
                     .risk(
                         Risk::Medium,
-                        "connections of a NIC end when its firmware starts again",
+                        "connections of a NIC end when its firmware restarts",
                     ),
                 ),
             };
@@ -101,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn two_versions_of_one_board_are_warned_of() {
+    fn two_versions_of_one_board_are_a_warning() {
         let node = example::healthy().file("/sys/class/infiniband/mlx5_3/fw_ver", "28.39.1002\n");
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
@@ -112,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_device_is_no_question() {
+    fn uncollected_versions_are_unknown_and_nodes_without_hardware_are_skipped() {
         let mut node = example::healthy();
         for number in 0..10 {
             node = node.not_collected(&format!("/sys/class/infiniband/mlx5_{number}/fw_ver"));

@@ -1,15 +1,18 @@
+use gdr_node::PortState;
+
 use super::ports::{Port, ports};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("port.state"),
-    title: "ports of RDMA devices are up",
-    why: "Nothing goes through a port that is not ACTIVE. DOWN is a cable, a transceiver or the \
-          other end; INIT and ARMED are a link that waits for the subnet manager.",
+    title: "ports of RDMA devices are active",
+    why: "A port carries data only in state ACTIVE. DOWN means a fault of the cable, the \
+          transceiver or the other end. INIT and ARMED mean that the link works and waits for the \
+          subnet manager.",
     inputs: "/sys/class/infiniband/*/ports/*/{state,phys_state}.",
-    criteria: "pass: ACTIVE. warn: INIT or ARMED; or down, where another port of the device or \
-          other devices serve every GPU. fail: down, on a device that is nearest to a GPU, or \
-          where no port is up. unknown: not collected.",
+    criteria: "pass: ACTIVE. warn: INIT or ARMED; or down, if another port of the device or other \
+               devices serve every GPU. fail: down on a device that is nearest to a GPU, or if no \
+               port is active. unknown: not collected.",
     sources: &[
         "Linux Documentation/ABI/stable/sysfs-class-infiniband: state, phys_state",
         "InfiniBand Architecture Specification 14.2.5.6 PortInfo",
@@ -20,26 +23,23 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
-    let state = port.port.state.by_ref().known("its state")?.as_str();
+    let state = port.port.state.by_ref().known("its state")?;
     let physical = port.port.physical_state.shown().to_string();
     let finding = match state {
-        "ACTIVE" => Finding::pass("it is up"),
-        "INIT" | "ARMED" => Finding::warn(format!(
-            "its link works and it is in state {state}: no subnet manager has set it up"
+        PortState::Active => Finding::pass("it is active"),
+        PortState::Init | PortState::Armed => Finding::warn(format!(
+            "its link works and it is in state {state}: no subnet manager has configured it"
         ))
         .fix(Fix::manual(
-            "Let a subnet manager set it up",
-            "start one: on a managed switch, or opensm on one node of the fabric",
+            "Start a subnet manager",
+            "start one on a managed switch, or opensm on one node of the fabric",
         )),
-        _ => {
-            let verdict = severity(context, port);
-            Finding::new(
-                verdict,
-                format!("it is {state} ({physical}): nothing goes through it"),
-            )
-        }
+        PortState::Down | PortState::Other(_) => Finding::new(
+            severity(context, port),
+            format!("it is {state} ({physical}) and carries no data"),
+        ),
     };
-    let down = finding.verdict.is_bad() && !matches!(state, "INIT" | "ARMED");
+    let down = finding.verdict.is_bad() && !matches!(state, PortState::Init | PortState::Armed);
     let mut finding = finding
         .evidence(format!("{}/state", port.path), state)
         .evidence(format!("{}/phys_state", port.path), &physical);
@@ -51,30 +51,31 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
             ));
         }
         finding = finding.fix(Fix::manual(
-            "Look at the cable and the other end",
+            "Check the cable and the other end",
             match physical.as_str() {
                 "Polling" => {
-                    "it looks for the other end: plug in the cable, seat the transceiver \
-                              again, look at the switch's port"
+                    "it finds no other end: plug in the cable, reseat the transceiver, check the \
+                     switch port"
                 }
                 "Disabled" => {
-                    "it was turned off: turn it on (ip link set up; mlxlink --port_state \
-                               UP), or with firmware look whether a cable is plugged in"
+                    "it is turned off: turn it on (ip link set up; mlxlink --port_state UP); \
+                     firmware also turns off a port without a cable"
                 }
-                _ => "seat the cable and the transceiver again, look at the switch's port",
+                _ => "reseat the cable and the transceiver, check the switch port",
             },
         ));
     }
     Ok(finding)
 }
 
-/// How bad it is that a port is down: on nodes with many ports some are meant to be.
+/// The verdict on a port that is down. On nodes with many ports some are down on purpose.
 fn severity(context: &Context<'_>, port: &Port<'_>) -> Verdict {
     let any_active = ports(context).is_ok_and(|all| all.iter().any(Port::is_active));
-    let other_port = port.rdma.ports.iter().any(|other| {
-        other.number != port.port.number
-            && other.state.as_ref().ok().is_some_and(|it| it == "ACTIVE")
-    });
+    let other_port = port
+        .rdma
+        .ports
+        .iter()
+        .any(|other| other.number != port.port.number && other.is_active());
     let near = (context.nearest_pairs().iter()).any(|pair| pair.nic.name == port.device);
     if !any_active || (near && !other_port) {
         Verdict::Fail
@@ -96,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_are_up_pass() {
+    fn active_ports_pass() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
-    fn a_port_next_to_a_gpu_that_is_down_fails_and_another_is_warned_of() {
+    fn a_port_that_is_down_fails_next_to_a_gpu_and_is_a_warning_elsewhere() {
         let found = worst(&CHECK, &in_state("mlx5_1", "1: DOWN\n", "2: Polling\n"));
         assert_eq!(found.verdict, Fail);
         assert!(
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_waits_for_a_subnet_manager_is_warned_of() {
+    fn a_port_that_waits_for_a_subnet_manager_is_a_warning() {
         let found = worst(&CHECK, &in_state("mlx5_1", "2: INIT\n", "5: LinkUp\n"));
         assert_eq!(found.verdict, Warn);
         assert!(
@@ -129,13 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_device_is_no_question() {
+    fn an_uncollected_state_is_unknown() {
         let path = "/sys/class/infiniband/mlx5_1/ports/1/state";
         assert_eq!(
             verdict(&CHECK, &example::healthy().not_collected(path)),
             Unknown
         );
-        let bare = MemorySource::new().directory("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &bare), Skip);
     }
 }

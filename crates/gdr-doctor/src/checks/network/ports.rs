@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::finding::Subject;
 use crate::runner::{Known, Unjudged};
 
-/// A port, and the device that it is of.
+/// A port and its device.
 #[derive(Clone, Debug)]
 pub(crate) struct Port<'a> {
     /// The device's name.
@@ -26,13 +26,9 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// Whether its link is Ethernet: its protocol is RoCE, or iWARP.
+    /// Whether its link is Ethernet, so that its protocol is RoCE or iWARP.
     pub(crate) fn is_ethernet(&self) -> bool {
-        self.port
-            .link_layer
-            .as_ref()
-            .ok()
-            .is_some_and(|it| it == "Ethernet")
+        (self.port.link_layer.as_ref().ok()).is_some_and(|it| it == "Ethernet")
     }
 
     /// Whether its link is InfiniBand.
@@ -41,25 +37,21 @@ impl<'a> Port<'a> {
     }
 
     pub(crate) fn is_active(&self) -> bool {
-        self.port
-            .state
-            .as_ref()
-            .ok()
-            .is_some_and(|state| state == "ACTIVE")
+        self.port.is_active()
     }
 
-    /// Whether the cable works, whatever else is missing.
+    /// Whether the physical link works.
     pub(crate) fn is_linked(&self) -> bool {
         (self.port.physical_state.as_ref().ok()).is_some_and(|state| state == "LinkUp")
     }
 
-    /// Whether jobs would go by it: no NIC is nearer to some GPU; or no GPU is known.
+    /// Whether its NIC is the nearest of a GPU, or no GPU is known.
     pub(crate) fn serves_a_gpu(&self, context: &Context<'_>) -> bool {
         let pairs = context.nearest_pairs();
         pairs.is_empty() || pairs.iter().any(|pair| pair.nic.name == self.device)
     }
 
-    /// The bond that its interface is part of, whose addresses count.
+    /// The bond of its interface. The bond then has the addresses.
     pub(crate) fn bond(&self, context: &Context<'_>) -> Option<String> {
         let netdev = self.netdev(context)?;
         let path = format!("/sys/class/net/{}/master", netdev.name);
@@ -71,14 +63,14 @@ impl<'a> Port<'a> {
         gigabits(self.port.rate.as_ref().ok()?)
     }
 
-    /// The board that the device is of, or its model.
+    /// The board ID of the device, or its model.
     pub(crate) fn board(&self, context: &Context<'_>) -> Option<String> {
         let model = |_| context.text(&format!("/sys/class/infiniband/{}/hca_type", self.device));
         let board = self.rdma.board.clone().or_else(model);
         board.ok()
     }
 
-    /// The interface of the port, where it is known.
+    /// The interface of the port; unknown if it is not found.
     pub(crate) fn interface<'b>(&self, context: &Context<'b>) -> Result<&'b Netdev, Unjudged> {
         let missing = || (context.inventory.netdevs.by_ref()).and(Err(Absence::Missing));
         (self.netdev(context).map_or_else(missing, Ok)).known("its interface")
@@ -89,8 +81,8 @@ impl<'a> Port<'a> {
         RdmaGid::read_all(context.source, self.device, self.port.number)
     }
 
-    /// The interface of the port: the one on the same port of the same function, else the one
-    /// that its GIDs belong to.
+    /// The interface of the port: that of the same port of the same function, else that of its
+    /// GIDs.
     pub(crate) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
         let all = context.inventory.netdevs.as_ref().ok()?;
         let same = self.rdma.netdevs(all);
@@ -109,20 +101,20 @@ impl<'a> Port<'a> {
     }
 }
 
-/// The ports that a check is about.
+/// The ports that a check examines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// All of them.
     Every,
-    /// Those that are up, or whose state is not known.
+    /// Those that are active or whose state is not known.
     NotDown,
-    /// Those that are up.
+    /// Those that are active.
     Active,
-    /// Those of Ethernet that are up.
+    /// Active Ethernet ports.
     ActiveEthernet,
-    /// Those of InfiniBand that are up.
+    /// Active InfiniBand ports.
     ActiveInfiniband,
-    /// Those of InfiniBand that have a link.
+    /// InfiniBand ports with a link.
     LinkedInfiniband,
 }
 
@@ -141,20 +133,20 @@ impl Which {
         }
     }
 
-    /// Why a check does not apply where no port is one of them.
+    /// The reason of the skip if there is no such port.
     pub(crate) const fn none(self) -> &'static str {
         match self {
-            Self::Every => "there is no port of an RDMA device",
-            Self::NotDown => "no port is up",
-            Self::Active => "no port of an RDMA device is up",
-            Self::ActiveEthernet => "no Ethernet port of an RDMA device is up",
-            Self::ActiveInfiniband => "no InfiniBand port is up",
+            Self::Every => "no RDMA device has a port",
+            Self::NotDown => "no port is active",
+            Self::Active => "no port of an RDMA device is active",
+            Self::ActiveEthernet => "no Ethernet port of an RDMA device is active",
+            Self::ActiveInfiniband => "no InfiniBand port is active",
             Self::LinkedInfiniband => "no InfiniBand port has a link",
         }
     }
 }
 
-/// Every port that matters. Devices that are no PCI functions count where there are no others.
+/// Every port of the report. Software devices count only if there are no others.
 pub(crate) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Unjudged> {
     let all = context.inventory.rdma.by_ref().known_or_skip(
         "the list of RDMA devices",
@@ -189,14 +181,18 @@ pub(super) fn counter(context: &Context<'_>, port: &Port<'_>, name: &str) -> Dat
         .and_then(|text| text.parse().ok().ok_or(Absence::Missing))
 }
 
-/// The healthy example without its Ethernet devices.
-#[cfg(test)]
-pub(super) fn without_ethernet() -> gdr_node::MemorySource {
-    ["mlx5_0", "mlx5_5"]
-        .iter()
-        .fold(gdr_node::example::healthy(), |node, name| {
-            node.without(&format!("/sys/class/infiniband/{name}"))
-        })
+/// Skips a port without any of some counters; unknown if one of them is not readable.
+pub(super) fn require<L>(
+    counts: &[(L, Datum<u64>)],
+    what: &str,
+    none: &str,
+) -> Result<(), Unjudged> {
+    let mut values = counts.iter().map(|(_, count)| *count);
+    if values.clone().all(|count| count == Err(Absence::Missing)) {
+        return Err(Unjudged::skip(none));
+    }
+    let unknown = values.find(DatumExt::is_unknown);
+    unknown.map_or(Ok(()), |count| count.known(what).map(|_| ()))
 }
 
 #[cfg(test)]

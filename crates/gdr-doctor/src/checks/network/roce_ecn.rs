@@ -1,20 +1,22 @@
 use super::ports::Port;
 use crate::checks::prelude::*;
 
-/// Notification point and reaction point of DCQCN.
+/// The notification point and the reaction point of DCQCN.
 const SIDES: [(&str, &str); 2] = [
-    ("roce_np", "it signals congestion to senders"),
-    ("roce_rp", "it slows down when congestion is signalled"),
+    ("roce_np", "it notifies senders of congestion"),
+    ("roce_rp", "it slows down after a notification"),
 ];
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.ecn"),
-    title: "RoCE ports answer to congestion (ECN)",
-    why: "Switches mark packets when their queues grow, receivers tell the senders, senders slow \
-          down. Without it congestion ends in pauses that spread, or in lost packets.",
+    title: "RoCE ports react to congestion (ECN)",
+    why: "Switches mark packets when their queues grow, receivers notify the senders, and senders \
+          slow down. Without ECN, congestion leads to pauses that spread through the fabric, or to \
+          lost packets.",
     inputs: "/sys/class/net/*/ecn/roce_{np,rp}/enable/<priority>, which MLNX_OFED and DOCA have.",
-    criteria: "pass: on in both roles for some priority. info: off in one of them, or a driver \
-          without these files. skip: no Ethernet port is up. unknown: not collected.",
+    criteria: "pass: on in both roles for some priority. info: off in one of them, or the driver \
+               does not have these files. skip: no Ethernet port is active. unknown: not \
+               collected.",
     sources: &[
         "MLNX_OFED user manual: Explicit Congestion Notification",
         "Linux drivers/infiniband/hw/mlx5/cong.c (debugfs cc_params)",
@@ -29,7 +31,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let mut evidence = Vec::new();
     for (side, role) in SIDES {
         let path = format!("/sys/class/net/{}/ecn/{side}/enable", netdev.name);
-        // The files are asked for by name: a collection has these, and no listing of the folder.
+        // The files are read by name: an archive has the files, but no listing of the directory.
         let values: Vec<(u8, Datum<String>)> = (0..8)
             .map(|priority| (priority, context.text(&format!("{path}/{priority}"))))
             .collect();
@@ -38,16 +40,16 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
             .all(|(_, value)| *value == Err(Absence::Missing))
         {
             return Ok(Finding::info(
-                "this driver does not show in sysfs whether it answers to congestion",
+                "this driver does not show in sysfs whether it reacts to congestion",
             )
-            .evidence(path, "not there")
+            .evidence(path, "does not exist")
             .fix(Fix::run(
-                "Look at it in debugfs",
+                "Check the setting in debugfs",
                 "grep . /sys/kernel/debug/mlx5/*/cc_params/*",
             )));
         }
         if let Some((_, absent)) = values.iter().find(|(_, value)| value.is_unknown()) {
-            return Ok(Finding::unknown("whether it answers to congestion", absent));
+            return Ok(Finding::unknown("whether it reacts to congestion", absent));
         }
         let on: Vec<String> = values
             .iter()
@@ -60,7 +62,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
         evidence.push((path, format!("priorities: {}", on.join(" "))));
     }
     let finding = if off.is_empty() {
-        Finding::pass("it answers to congestion")
+        Finding::pass("it reacts to congestion")
     } else {
         Finding::info(format!("off for every priority: {}", off.join("; ")))
     };
@@ -69,7 +71,6 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn on_in_both_roles_passes_and_off_is_reported() {
+    fn on_in_both_roles_passes_and_off_is_info() {
         assert_eq!(findings(&CHECK, &enabled("1\n", "1\n"))[0].verdict, Pass);
         let found = findings(&CHECK, &enabled("1\n", "0\n"));
         assert_eq!(found[0].verdict, Info);
@@ -97,15 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_these_files_is_reported() {
+    fn a_driver_without_these_files_is_info() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Info);
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+    fn an_uncollected_setting_is_unknown() {
         let path = "/sys/class/net/enp6s0np0/ecn/roce_np/enable/3";
         let node = enabled("1\n", "1\n").not_collected(path);
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

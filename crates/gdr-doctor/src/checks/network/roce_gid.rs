@@ -6,15 +6,17 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.gid"),
-    title: "RoCE ports have a GID for RoCE v2 that routers pass",
-    why: "A connection over RoCE names a place in the port's GID table. The right one is of \
-          version 2 and of an IPv4 address, else of a global IPv6 address; link-local ones work on \
-          one segment at best. A wrong place ends in timeouts (status 12, vendor error 129).",
-    inputs: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of Ethernet \
-          ports that are up; NCCL_IB_GID_INDEX in the environment.",
-    criteria: "pass: one of version 2 that routers pass; its place is shown. fail: none. warn: \
-          none, on a device that no GPU is nearest to; or NCCL_IB_GID_INDEX names another. info: \
-          the places of ports differ. skip: no Ethernet port is up. unknown: not collected.",
+    title: "RoCE ports have a routable GID of RoCE v2",
+    why: "A RoCE connection uses an index of the port's GID table. The right entry is of version 2 \
+          and of an IPv4 address, or else of a global IPv6 address. Link-local entries work at \
+          most within one segment. With a wrong index, connections time out (status 12, vendor \
+          error 129).",
+    inputs: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types,gid_attrs/ndevs} of active \
+             Ethernet ports; NCCL_IB_GID_INDEX in the environment.",
+    criteria: "pass: a routable GID of version 2, whose index is shown. fail: none. warn: none, on \
+               a device that is not nearest to a GPU; or NCCL_IB_GID_INDEX names another entry. \
+               info: the indices of ports differ. skip: no Ethernet port is active. unknown: not \
+               collected.",
     sources: &[
         "Linux Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs",
         "https://github.com/NVIDIA/nccl/issues/426",
@@ -30,12 +32,12 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let all = ports(context)?;
     let up = all.iter().filter(|port| Which::ActiveEthernet.has(port));
     let mut findings = runner::each(up, |port| (port.subject(), judge(context, port)));
-    findings.extend(one_place(context));
+    findings.extend(common_index(context));
     Ok(findings)
 }
 
-/// What is to be said of all ports: that one number names the same kind of GID at each.
-fn one_place(context: &Context<'_>) -> Option<Finding> {
+/// The finding about all ports together: whether one index fits all of them.
+fn common_index(context: &Context<'_>) -> Option<Finding> {
     let mut tables: Vec<(&str, Vec<RdmaGid>)> = Vec::new();
     for port in ports(context).ok()? {
         if port.is_ethernet() && port.is_active() {
@@ -54,30 +56,39 @@ fn one_place(context: &Context<'_>) -> Option<Finding> {
         };
         let (device, _) = tables.iter().find(|(_, gids)| !fits(gids))?;
         return Some(
-            Finding::warn(format!("NCCL_IB_GID_INDEX is {asked}, which at {device} is no GID for RoCE v2 that routers pass"))
-            .evidence(virtual_path::ENVIRONMENT, format!("NCCL_IB_GID_INDEX={asked}"))
+            Finding::warn(format!(
+                "NCCL_IB_GID_INDEX is {asked}, which is not a routable GID of \
+                                   RoCE v2 on {device}"
+            ))
+            .evidence(
+                virtual_path::ENVIRONMENT,
+                format!("NCCL_IB_GID_INDEX={asked}"),
+            )
             .fix(Fix::user(
-                "Let NCCL choose for each port",
+                "Let NCCL choose the index for each port",
                 "unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; or export NCCL_IB_GID_INDEX=-1",
             )),
         );
     }
-    let places: Vec<(&str, u32)> = tables
+    let indices: Vec<(&str, u32)> = tables
         .iter()
         .filter_map(|(device, gids)| Some((*device, best(gids)?.index)))
         .collect();
-    let differ = places.windows(2).any(|two| two[0].1 != two[1].1);
+    let differ = indices.windows(2).any(|two| two[0].1 != two[1].1);
     differ.then(|| {
-        let shown: Vec<String> = places
+        let shown: Vec<String> = indices
             .iter()
             .map(|(device, index)| format!("{device}: {index}"))
             .collect();
-        Finding::info("the GID to use is at different places of the ports: no one number fits all")
-            .evidence("places", shown.join(", "))
+        Finding::info(
+            "the right GID has different indices on different ports: no single index \
+                       fits all",
+        )
+        .evidence("indices", shown.join(", "))
     })
 }
 
-/// The GID that a library should use: version 2, IPv4 before IPv6, never link-local.
+/// The GID that a library should use: version 2, IPv4 before IPv6, not link-local.
 pub(super) fn best(gids: &[RdmaGid]) -> Option<&RdmaGid> {
     gids.iter()
         .filter(|gid| gid.is_v2() && gid.is_routable())
@@ -88,33 +99,32 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let path = format!("{}/gids", port.path);
     let gids = port.gids(context).known("its GID table")?;
     if let Some(gid) = best(&gids) {
-        return Ok(Finding::pass(format!(
-            "GID {} is for RoCE v2 and routers pass it",
-            gid.index
-        ))
-        .evidence(format!("{path}/{}", gid.index), gid.address)
-        .evidence(
-            "for libraries that ask",
-            format!("NCCL_IB_GID_INDEX={}", gid.index),
-        ));
+        return Ok(
+            Finding::pass(format!("GID {} is a routable GID of RoCE v2", gid.index))
+                .evidence(format!("{path}/{}", gid.index), gid.address)
+                .evidence(
+                    "setting for libraries",
+                    format!("NCCL_IB_GID_INDEX={}", gid.index),
+                ),
+        );
     }
-    // An entry that routers pass and whose version is not known may be the one.
+    // A routable entry of unknown version may be of version 2.
     let unversioned = |gid: &RdmaGid| gid.is_routable() && gid.version.is_none();
     if gids.iter().any(unversioned) {
         let types = format!("{}/gid_attrs/types", port.path);
         let absent = context.source.list(&types);
-        return Ok(Finding::unknown("of which version its GIDs are", &absent));
+        return Ok(Finding::unknown("the version of its GIDs", &absent));
     }
     if let Some(bond) = port.bond(context) {
         return Ok(Finding::info(format!(
-            "its interface is part of {bond}, whose addresses count"
+            "its interface is part of {bond}, which has the addresses"
         ))
         .evidence(path, format!("{} GIDs", gids.len())));
     }
     let why = if gids.is_empty() {
         "its GID table is empty"
     } else if gids.iter().any(RdmaGid::is_v2) {
-        "its GIDs for RoCE v2 are link-local, which no router passes"
+        "its GIDs for RoCE v2 are link-local, which are not routable"
     } else {
         "it has no GID for RoCE v2"
     };
@@ -129,20 +139,19 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let summary = format!("{why}: connections time out");
     Ok(Finding::new(severity(context, port), summary)
         .evidence(path, shown.join("; "))
-        .fix(Fix::run("Give the interface an address and bring it up", {
-            let name = netdev.unwrap_or_else(|| "INTERFACE".into());
-            format!("ip address add ADDRESS/PREFIX dev {name}; ip link set dev {name} up")
-        })))
+        .fix(Fix::run(
+            "Assign an IP address to the interface and bring it up",
+            {
+                let name = netdev.unwrap_or_else(|| "INTERFACE".into());
+                format!("ip address add ADDRESS/PREFIX dev {name}; ip link set dev {name} up")
+            },
+        )))
 }
 
 #[cfg(test)]
 mod tests {
-    /// An entry of a GID table that has no address.
-    const UNUSED: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
-
     use gdr_node::Inventory;
 
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
     use crate::diagnosis::{Selection, diagnose};
@@ -150,14 +159,14 @@ mod tests {
     const PORT: &str = "/sys/class/infiniband/mlx5_0/ports/1";
 
     #[test]
-    fn the_place_of_the_gid_to_use_is_shown() {
+    fn the_index_of_the_right_gid_is_shown() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 2]);
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.evidence[1].value, "NCCL_IB_GID_INDEX=3");
     }
 
     #[test]
-    fn ipv4_comes_before_ipv6_and_link_local_never_counts() {
+    fn ipv4_comes_before_ipv6_and_link_local_is_never_chosen() {
         let gid = |index, address: &str| RdmaGid {
             index,
             address: address.parse().unwrap(),
@@ -175,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn no_address_is_the_cause_of_no_gid() {
+    fn a_missing_address_is_the_cause_of_a_missing_gid() {
         let node = example::healthy()
-            .file(&format!("{PORT}/gids/2"), UNUSED)
-            .file(&format!("{PORT}/gids/3"), UNUSED);
+            .file(&format!("{PORT}/gids/2"), UNUSED_GID)
+            .file(&format!("{PORT}/gids/3"), UNUSED_GID);
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
         assert!(found.summary.contains("link-local"), "{}", found.summary);
@@ -194,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_requested_place_must_fit_every_port() {
+    fn a_configured_index_must_fit_every_port() {
         let asked = |index: &str| {
             let text = format!("NCCL_IB_GID_INDEX={index}\n");
             verdicts(
@@ -210,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_differ_are_reported() {
+    fn different_indices_are_info() {
         let node = example::healthy()
             .file(&format!("{PORT}/gid_attrs/types/3"), "IB/RoCE v1\n")
             .file(&format!("{PORT}/gid_attrs/types/2"), "RoCE v2\n");
@@ -224,7 +233,7 @@ mod tests {
             node.file(&format!("{PORT}/gid_attrs/types/{index}"), "IB/RoCE v1\n")
         });
         assert!(worst(&CHECK, &node).summary.contains("no GID for RoCE v2"));
-        // Where no GPU is known, every port may be the one that is meant.
+        // If no GPU is known, every port may be the one for data.
         let alone = (example::GPUS.iter()).fold(node, |node, gpu| {
             node.without(&format!("/sys/bus/pci/devices/{gpu}"))
         });
@@ -232,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+    fn uncollected_types_are_unknown_and_nodes_without_ethernet_are_skipped() {
         let types = format!("{PORT}/gid_attrs/types");
         let node = example::healthy().without(&types).not_collected(&types);
         assert_eq!(verdict(&CHECK, &node), Unknown);

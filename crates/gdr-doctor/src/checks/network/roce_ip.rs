@@ -4,14 +4,14 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.ip"),
     title: "RoCE ports have an IP address",
-    why: "RoCE v2 goes over UDP, and its GIDs are made of the IP addresses of the interface. \
-          Without one only link-local GIDs are left, which no router passes and which most \
-          libraries do not take.",
-    inputs: "The GID table in /sys/class/infiniband/*/ports/*/gids, in which every address of the \
-          interface is, of Ethernet ports that are up.",
+    why: "RoCE v2 runs over UDP, and its GIDs contain the IP addresses of the interface. Without \
+          an IP address a port has only link-local GIDs, which are not routable and which most \
+          libraries do not use.",
+    inputs: "The GID table in /sys/class/infiniband/*/ports/*/gids of active Ethernet ports, which \
+             has every address of the interface.",
     criteria: "pass: a GID of an IPv4 address or of a global IPv6 address. fail: none. warn: none, \
-          on a device that no GPU is nearest to. info: none, since the interface is part of a \
-          bond. skip: no Ethernet port is up. unknown: not collected.",
+               on a device that is not nearest to a GPU. info: none, since the interface is part \
+               of a bond. skip: no Ethernet port is active. unknown: not collected.",
     sources: &[
         "InfiniBand Architecture Specification, Annex A17 (RoCEv2)",
         "https://github.com/NVIDIA/nccl/issues/1796",
@@ -21,7 +21,8 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// How bad it is that nothing can be reached by a port: not every one is meant for data.
+/// The verdict on a port without connectivity. Ports that are not nearest to a GPU may not be for
+/// data.
 pub(super) fn severity(context: &Context<'_>, port: &Port<'_>) -> Verdict {
     if port.serves_a_gpu(context) {
         Verdict::Fail
@@ -43,18 +44,18 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     }
     if let Some(bond) = port.bond(context) {
         return Ok(Finding::info(format!(
-            "its interface is part of {bond}, whose addresses count"
+            "its interface is part of {bond}, which has the addresses"
         ))
         .evidence(path, format!("{} GIDs, none of an IP address", gids.len())));
     }
     let netdev = port.netdev(context).map(|netdev| netdev.name.clone());
     Ok(Finding::new(
         severity(context, port),
-        "its interface has no IP address: only link-local GIDs are left",
+        "its interface has no IP address: it has only link-local GIDs",
     )
     .evidence(path, format!("{} GIDs, none of an IP address", gids.len()))
     .fix(Fix::run(
-        "Give the interface an address",
+        "Assign an IP address to the interface",
         format!(
             "ip address add ADDRESS/PREFIX dev {}",
             netdev.unwrap_or_else(|| "INTERFACE".into())
@@ -64,10 +65,6 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    /// An entry of a GID table that has no address.
-    const UNUSED: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
-
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
@@ -84,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_gids_alone_fail_next_to_a_gpu_and_are_warned_of_elsewhere() {
+    fn link_local_gids_alone_fail_next_to_a_gpu_and_are_a_warning_elsewhere() {
         let near = example::healthy().file(
             "/sys/class/infiniband/mlx5_1/ports/1/link_layer",
             "Ethernet\n",
@@ -97,8 +94,8 @@ mod tests {
                 .ends_with("dev ibp25s0")
         );
         let far = example::healthy()
-            .file(&format!("{GIDS}/2"), UNUSED)
-            .file(&format!("{GIDS}/3"), UNUSED);
+            .file(&format!("{GIDS}/2"), UNUSED_GID)
+            .file(&format!("{GIDS}/3"), UNUSED_GID);
         assert_eq!(verdict(&CHECK, &far), Warn);
         let master = "/sys/class/net/enp6s0np0/master";
         let bonded = far.link_to(master, "../../../virtual/net/bond0");
@@ -106,9 +103,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
+    fn an_uncollected_table_is_unknown() {
         let node = example::healthy().without(GIDS).not_collected(GIDS);
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

@@ -3,13 +3,13 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.tos"),
-    title: "the class of service that RoCE asks for is known",
-    why: "Switches choose the lossless class by the DSCP of a packet, the upper six bits of its \
-          type of service. A library that asks for none gets the default class. 106 (DSCP 26, \
-          priority 3) is what most guides choose.",
+    title: "the traffic class of RoCE connections is known",
+    why: "Switches select the lossless class by the DSCP of a packet, the upper six bits of its \
+          type of service. A library that sets none gets the default class. Most guides use 106 \
+          (DSCP 26, priority 3).",
     inputs: "/sys/kernel/config/rdma_cm/*/ports/*/default_roce_tos; NCCL_IB_TC and \
           UCX_IB_TRAFFIC_CLASS in the environment.",
-    criteria: "info: what is set. skip: no Ethernet port is up. unknown: not collected.",
+    criteria: "info: the value. skip: no Ethernet port is active. unknown: not collected.",
     sources: &[
         "Linux drivers/infiniband/core/cma_configfs.c",
         "cma_roce_tos of mlnx-tools",
@@ -34,20 +34,16 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
         });
     let tos = context.text(&path);
     let finding = match (&tos, &wanted) {
-        (Ok(tos), _) => Finding::info(format!(
-            "connections by rdma_cm ask for type of service {tos}"
-        ))
-        .evidence(path, tos),
-        (_, Some(_)) => {
-            Finding::info("the environment says which class of service libraries ask for")
-        }
-        // The folder of a device is there only after it was made.
+        (Ok(tos), _) => Finding::info(format!("connections by rdma_cm use type of service {tos}"))
+            .evidence(path, tos),
+        (_, Some(_)) => Finding::info("the environment sets the traffic class for libraries"),
+        // The directory of a device exists only after it was created.
         (Err(Absence::Missing), None) => {
-            Finding::info("no class of service is set: RoCE shares the default class")
-                .evidence(path, "not there")
+            Finding::info("no traffic class is set: RoCE uses the default class")
+                .evidence(path, "does not exist")
                 .fix(
                     Fix::run(
-                        "Ask for DSCP 26",
+                        "Use DSCP 26",
                         format!(
                             "cma_roce_tos -d {} -p {} -t 106; export NCCL_IB_TC=106 \
                          UCX_IB_TRAFFIC_CLASS=106",
@@ -56,12 +52,12 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
                     )
                     .risk(
                         Risk::Low,
-                        "helps only where NIC and switches have that class lossless",
+                        "it helps only if that class is lossless in NIC and switches",
                     ),
                 )
         }
         (absent, None) => {
-            return Ok(Finding::unknown("the class of service it asks for", absent));
+            return Ok(Finding::unknown("its traffic class", absent));
         }
     };
     Ok(match wanted {
@@ -72,14 +68,13 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ports::without_ethernet;
     use super::*;
     use crate::checks::fixture::*;
 
     const TOS: &str = "/sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos";
 
     #[test]
-    fn what_is_set_is_shown() {
+    fn the_traffic_class_is_shown() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Info; 2]);
         let found = findings(&CHECK, &example::healthy().file(TOS, "106\n"));
         assert!(found[0].summary.contains("106"), "{}", found[0].summary);
@@ -88,11 +83,5 @@ mod tests {
             &example::healthy().file(virtual_path::ENVIRONMENT, "NCCL_IB_TC=106\n"),
         );
         assert_eq!(found[0].evidence[0].value, "NCCL_IB_TC=106");
-    }
-
-    #[test]
-    fn what_was_not_collected_is_unknown_and_no_ethernet_is_no_question() {
-        assert_eq!(verdict(&CHECK, &example::healthy().denied(TOS)), Unknown);
-        assert_eq!(verdict(&CHECK, &without_ethernet()), Skip);
     }
 }

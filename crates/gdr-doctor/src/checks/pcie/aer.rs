@@ -4,8 +4,8 @@ use super::hops::Hop;
 use super::link_width::each_link;
 use crate::checks::prelude::*;
 
-/// Errors that say nothing of the link: requests that no device took, as the search for devices at
-/// start makes them, with the advice that these leave behind, and those that ACS refused.
+/// Errors that are not faults of the link: unsupported requests, which device enumeration at boot
+/// causes, the advisory errors that come with them, and ACS violations.
 const NOT_OF_THE_LINK: [&str; 5] = [
     "UnsupReq",
     "ACSViol",
@@ -16,18 +16,19 @@ const NOT_OF_THE_LINK: [&str; 5] = [
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("link.aer"),
-    title: "links on the way lose no packets (AER)",
-    why: "Advanced Error Reporting counts what links repaired by sending again (correctable) and \
-          what they lost (uncorrectable). Repairs cost bandwidth when they are many; a lost packet \
-          costs the transfer, often the device. A riser or a cable is the usual cause.",
-    inputs: "aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal in sysfs of both ends of \
-          every link on the way; where a kernel does not count, the AER status registers, which \
-          needs root.",
-    criteria: "pass: nothing counted. info: correctable errors since the last start, since no time \
-          is known in which they happened; unsupported requests and advisory errors, which come \
-          with the search for devices. warn: the registers show data that was lost, at a time that \
-          they do not show: completions that timed out, malformed or poisoned packets. fail: the \
-          kernel counted such errors. unknown: not collected, or not root.",
+    title: "links between GPUs, NICs and the CPU lose no packets (AER)",
+    why: "Advanced Error Reporting counts errors that links repaired by retransmission \
+          (correctable) and packets that they lost (uncorrectable). Many repairs cost bandwidth. A \
+          lost packet costs the transfer and often the device. The usual cause is a riser or a \
+          cable.",
+    inputs: "aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal in sysfs for both ends of \
+             every link on the path. If the kernel does not count, the AER status registers, which \
+             need root.",
+    criteria: "pass: no errors. info: correctable errors, whose time is not known; unsupported \
+               requests and advisory errors, which device enumeration causes. warn: the registers \
+               show lost data (completion time-outs, malformed or poisoned packets), whose time is \
+               not known. fail: the kernel counted such errors. unknown: not collected, or not \
+               root.",
     sources: &[
         "PCI Express Base Specification 6.0, 6.2 and 7.8.4",
         "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats",
@@ -36,12 +37,12 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// What both ends of a link have counted.
+/// The errors that both ends of a link have counted.
 #[derive(Default)]
 struct Counted {
-    /// By what was counted, and where.
+    /// Lost packets, by function and name of the error.
     lost: BTreeMap<String, u64>,
-    /// As `lost`, by registers, which may have held it since before the last start.
+    /// The same from registers, which may keep errors from before the last boot.
     lost_once: BTreeMap<String, u64>,
     repaired: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
@@ -57,8 +58,8 @@ fn judge(context: &Context<'_>, hop: Hop<'_>) -> Judgement {
         }
     }
     if !counted.known {
-        let none = "neither end of its link reports errors";
-        Err(absence).known_or_skip("what errors its link has seen", none)?;
+        let none = "neither end of its link has AER";
+        Err(absence).known_or_skip("the errors of its link", none)?;
     }
     let finding = if !counted.lost.is_empty() {
         Finding::fail(format!(
@@ -68,34 +69,33 @@ fn judge(context: &Context<'_>, hop: Hop<'_>) -> Judgement {
         .fix(
             Fix::manual(
                 "Find the bad contact",
-                "seat the card, its riser and its cables again; move the card to another slot to \
-                 tell the card from the slot; bring the firmware of retimers and switches up to \
-                 date",
+                "reseat the card, its riser and its cables; try another slot to find out whether \
+                 the card or the slot is bad; update the firmware of retimers and switches",
             )
-            .risk(Risk::Medium, "the machine is powered off for it"),
+            .risk(Risk::Medium, "the machine has to be powered off"),
         )
     } else if !counted.lost_once.is_empty() {
         Finding::warn(format!(
-            "data was lost on its link, at a time that the registers do not show: {}",
+            "data was lost on its link; the registers do not show when: {}",
             words(&counted.lost_once)
         ))
         .fix(Fix::manual(
-            "See whether it happens again",
-            "clear the status (`setpci -s ADDRESS ECAP_AER+4.l=ffffffff`), run a job and look \
-             again; if it comes back, seat the card, its riser and its cables again",
+            "Check whether it happens again",
+            "clear the status (`setpci -s ADDRESS ECAP_AER+4.l=ffffffff`), run a job and check \
+             again; if the error is back, reseat the card, its riser and its cables",
         ))
     } else if !counted.repaired.is_empty() {
         Finding::info(format!(
-            "its link has repaired errors since the last start: {}; look whether they grow",
+            "its link has repaired errors since boot: {}; check whether the counts grow",
             words(&counted.repaired)
         ))
     } else if !counted.refused.is_empty() {
         Finding::info(format!(
-            "requests were refused: {}",
+            "requests on its link were refused: {}",
             words(&counted.refused)
         ))
     } else {
-        Finding::pass("its link has seen no errors")
+        Finding::pass("its link has no errors")
     };
     let all = [
         counted.lost,
@@ -111,7 +111,7 @@ fn judge(context: &Context<'_>, hop: Hop<'_>) -> Judgement {
         }))
 }
 
-/// Adds what one end has counted.
+/// Adds the errors that one end has counted.
 fn count(context: &Context<'_>, end: &Function, counted: &mut Counted) -> Datum<()> {
     let mut absence = None;
     for (file, is_lost) in [
@@ -147,8 +147,8 @@ fn count(context: &Context<'_>, end: &Function, counted: &mut Counted) -> Datum<
         return Ok(());
     };
     match &end.aer {
-        // Registers hold errors until they are cleared, and firmware clears some of them: what
-        // they show fails nothing.
+        // Registers keep errors until they are cleared, and firmware clears some of them. They are
+        // no reason to fail.
         Ok(aer) => {
             counted.known = true;
             let of_the_link = |name: &&str| !NOT_OF_THE_LINK.contains(name);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_packets_fail() {
+    fn counted_lost_packets_fail() {
         let found = worst(
             &CHECK,
             &counting("aer_dev_fatal", "DLP 0\nMalfTLP 2\nTOTAL_ERR_FATAL 2\n"),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn repairs_without_a_time_and_refused_requests_are_reported() {
+    fn repaired_errors_and_refused_requests_are_info() {
         let node = counting("aer_dev_correctable", "RxErr 12\nBadTLP 900\n");
         assert_eq!(verdict(&CHECK, &node), Info);
         let node = counting("aer_dev_nonfatal", "UnsupReq 7\nTOTAL_ERR_NONFATAL 7\n");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_count_leaves_the_registers() {
+    fn the_registers_are_used_if_the_kernel_does_not_count() {
         let mut node = example::healthy();
         for bdf in [example::NICS[1], example::NIC_PORTS[1]] {
             for file in ["aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal"] {
@@ -240,19 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_that_timed_out_is_lost_data_and_an_advice_alone_is_nothing() {
+    fn a_completion_time_out_is_lost_data_and_an_advisory_error_alone_passes() {
         let of = |uncorrectable: &str, correctable: &str| {
             let text = format!(
                 "3b:00.0 3D controller [0302]: NVIDIA Corporation X [10de:2330]\n\
                  \tStatus: Cap+\n\tCapabilities: [100 v1] Advanced Error Reporting\n\
                  \t\tUESta:\tDLP- {uncorrectable}\n\t\tCESta:\tRxErr- {correctable}\n"
             );
-            let tree = gdr_node::import::lspci::read(&text).unwrap().into_tree();
-            let layout = gdr_node::NumaLayout::unknown();
-            let inventory = gdr_node::Inventory::of_tree(Ok(tree), layout);
-            let node = MemorySource::partial();
-            let mut found = CHECK.run(&Context::new(&node, &inventory));
-            found.remove(0)
+            of_listing(&CHECK, &text).remove(0)
         };
         let lost = of("CmpltTO+ UnsupReq+", "AdvNonFatalErr+");
         assert_eq!(lost.verdict, Warn);

@@ -1,22 +1,22 @@
-use super::bar1_size::window;
+use super::bar1_size::bar1;
 use crate::checks::prelude::*;
 
-/// Address bits that RDMA NICs and GPUs with GPUDirect RDMA drive at least: NVIDIA's driver sets 47
-/// for GPUs since Pascal, and mlx5_core and its like set 64.
+/// The address bits that every RDMA NIC and every GPU with GPUDirect RDMA has: NVIDIA's driver sets
+/// 47 for GPUs since Pascal; mlx5_core and other drivers set 64.
 const LOW: u32 = 46;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("bar1.56bit"),
-    title: "every GPU's window (BAR1) lies at addresses that its peers can reach",
-    why: "Firmware may put large BARs very high, at 56 TB on some hosts. A device that drives \
-          fewer address bits than that cannot reach them: transfers between peers fail or go \
-          astray although everything is set right.",
-    inputs: "/sys/bus/pci/devices/<GPU>/resource; the address bits of the NICs in \
-          /sys/bus/pci/devices/<NIC>/dma_mask_bits and of the GPUs in \
-          /proc/driver/nvidia/gpus/<GPU>/information.",
-    criteria: "pass: every window ends below the reach of every NIC and every other GPU, or below \
-          2^46 where no device says how far it reaches. warn: one does not. unknown: the addresses \
-          are hidden, or a window lies higher and no device says how far it reaches.",
+    title: "the BAR1 of every GPU is at addresses that its peers can reach",
+    why: "Firmware may place large BARs at very high addresses, such as 56 TB. A device with fewer \
+          address bits cannot reach them: transfers between peers fail or go to wrong addresses \
+          although all settings are right.",
+    inputs: "/sys/bus/pci/devices/<GPU>/resource; the address bits of NICs in \
+             /sys/bus/pci/devices/<NIC>/dma_mask_bits and of GPUs in \
+             /proc/driver/nvidia/gpus/<GPU>/information.",
+    criteria: "pass: every BAR1 ends below the limit of every NIC and every other GPU, or below \
+               2^46 if no limit is known. warn: one does not. unknown: the addresses are hidden, \
+               or a BAR1 ends above 2^46 and no limit is known.",
     sources: &[
         "https://github.com/linux-rdma/perftest/issues/173",
         "Linux Documentation/ABI/testing/sysfs-bus-pci: dma_mask_bits",
@@ -35,15 +35,15 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
 }
 
 fn judge(context: &Context<'_>, function: &Function, reaches: &[Reach]) -> Judgement {
-    let Some(bar) = window(function).filter(|bar| bar.start != 0) else {
+    let Some(bar) = bar1(function).filter(|bar| bar.start != 0) else {
         let bars = function.bars.by_ref();
         return Err(Unjudged::Unknown(
-            "the address of its window".into(),
+            "the address of its BAR1".into(),
             bars.err().unwrap_or(Absence::Denied),
         ));
     };
     if context.nics().is_empty() && context.inventory.gpus.len() == 1 {
-        return Err(Unjudged::skip("it has no peers here"));
+        return Err(Unjudged::skip("it has no peers"));
     }
     let end = bar.start.saturating_add(bar.size - 1);
     let needed = end.checked_ilog2().map_or(0, |bit| bit + 1);
@@ -55,26 +55,25 @@ fn judge(context: &Context<'_>, function: &Function, reaches: &[Reach]) -> Judge
     let range = format!("{:#x} to {end:#x}", bar.start);
     let finding = if let Some(Reach { name, bits, .. }) = short.first() {
         Finding::warn(format!(
-            "its window needs {needed} address bits, and {} of its peers drive fewer \
-             ({name}: {bits})",
+            "its BAR1 needs {needed} address bits, and {} of its peers have fewer ({name}: {bits})",
             short.len()
         ))
         .fix(Fix::manual(
-            "Put the window lower",
-            "in the BIOS lower the MMIO base (\"MMIO High Base\", \"Memory Mapped I/O base\") to 12 \
-             TB or 512 GB; on a hypervisor, lower that of the guest",
+            "Move BAR1 to lower addresses",
+            "in the BIOS lower the MMIO base (\"MMIO High Base\", \"Memory Mapped I/O base\") to \
+             12 TB or 512 GB; on a hypervisor, lower the guest's",
         ))
     } else if !peers.is_empty() {
         Finding::pass(format!(
-            "its window ends below 2^{needed}, in reach of its peers"
+            "its BAR1 ends below 2^{needed}, which its peers can reach"
         ))
     } else if needed <= LOW {
         Finding::pass(format!(
-            "its window ends below 2^{needed}, where every RDMA NIC reaches it"
+            "its BAR1 ends below 2^{needed}, which every RDMA NIC can reach"
         ))
     } else {
         let absent = Err::<(), _>(Absence::NotCollected);
-        Finding::unknown("how far its peers' addresses reach", &absent)
+        Finding::unknown("the number of address bits of its peers", &absent)
     };
     let first = short
         .first()
@@ -82,16 +81,16 @@ fn judge(context: &Context<'_>, function: &Function, reaches: &[Reach]) -> Judge
     Ok(finding.evidence(path, range).evidence_all(first))
 }
 
-/// How many address bits a device drives.
+/// The number of address bits of a device.
 struct Reach {
     name: String,
     bdf: Bdf,
     bits: u32,
-    /// Where that is written.
+    /// The file that has the number.
     file: String,
 }
 
-/// How many address bits each device drives, as far as it is known.
+/// The numbers of address bits of the devices for which they are known.
 fn reaches(context: &Context<'_>) -> Vec<Reach> {
     let of_nics = context.nics().iter().filter_map(|nic| {
         let file = format!("/sys/bus/pci/devices/{}/dma_mask_bits", nic.bdf);
@@ -127,12 +126,12 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn windows_within_reach_pass() {
+    fn reachable_bars_pass() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 8]);
     }
 
     #[test]
-    fn a_nic_of_few_address_bits_does_not_reach_them() {
+    fn a_nic_with_too_few_address_bits_is_a_warning() {
         let path = format!("/sys/bus/pci/devices/{}/dma_mask_bits", example::NICS[1]);
         let node = example::healthy().file(&path, "44\n");
         let found = worst(&CHECK, &node);
@@ -141,11 +140,11 @@ mod tests {
     }
 
     #[test]
-    fn hidden_addresses_and_silent_peers_are_unknown() {
+    fn hidden_addresses_and_unknown_limits_are_unknown() {
         let path = format!("/sys/bus/pci/devices/{}/resource", example::GPUS[0]);
         let node = example::healthy().file(&path, "0x0 0x0 0x0\n");
         assert_eq!(verdict(&CHECK, &node), Unknown);
-        // The windows of the example lie low; one at 64 TB may be out of reach.
+        // The BARs of the example are at low addresses. One at 64 TB may be out of reach.
         let node = example::healthy().without("/proc/driver/nvidia/gpus");
         assert_eq!(verdicts(&CHECK, &node), [Pass; 8]);
         let high = "0x0 0x0 0x0\n0x400000000000 0x401fffffffff 0x14220c\n";

@@ -2,20 +2,20 @@ use gdr_node::pci::{Bar, BarKind};
 
 use crate::checks::prelude::*;
 
-/// Up to here a window is of the kind that holds a display and little else, in bytes.
+/// The largest BAR1, in bytes, that is meant for a display and little else.
 const SMALL: u64 = 512 << 20;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("bar1.size"),
-    title: "the window to a GPU's memory (BAR1) is as large as the memory",
-    why: "A NIC, and a CPU mapping, reach a GPU's memory through BAR1. What is registered at one \
-          time has to fit into it: with a window of 256 MiB small registrations work and large \
-          ones fail with \"Bad address\" or \"Cannot allocate memory\".",
+    title: "the BAR1 of a GPU is as large as its memory",
+    why: "NICs and CPU mappings access a GPU's memory through BAR1. All memory that is registered \
+          at one time must fit into it. With 256 MiB small registrations work and large ones fail \
+          with \"Bad address\" or \"Cannot allocate memory\".",
     inputs: "/sys/bus/pci/devices/<GPU>/resource: the first prefetchable range after the \
-          registers; the Resizable BAR capability (0x0015) for what it could be; the memory's size \
-          as the CUDA driver says it.",
-    criteria: "pass: not smaller than the memory. warn: smaller, or smaller than it could be made. \
-          fail: 512 MiB or less. unknown: the ranges are not known.",
+             registers; the Resizable BAR capability (0x0015) for the possible sizes; the size of \
+             the memory that CUDA reports.",
+    criteria: "pass: not smaller than the memory. warn: smaller, or smaller than it could be. \
+               fail: 512 MiB or less. unknown: the ranges are not known.",
     sources: &[
         "https://github.com/Mellanox/nv_peer_memory/issues/101",
         "https://github.com/openucx/ucx/issues/8049",
@@ -27,9 +27,9 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// The window to a GPU's memory: BAR 1 behind 32-bit registers, BAR 2 behind 64-bit ones. The
-/// registers of the latter are prefetchable too, and come first.
-pub(super) fn window(function: &Function) -> Option<Bar> {
+/// The range that NVIDIA calls BAR1: PCI BAR 1 after 32-bit registers, PCI BAR 2 after 64-bit ones.
+/// 64-bit registers are prefetchable too, and come first.
+pub(super) fn bar1(function: &Function) -> Option<Bar> {
     let bars = function.bars.as_ref().ok()?;
     bars.iter()
         .find(|bar| bar.kind == BarKind::Prefetchable && bar.number > 0)
@@ -40,15 +40,13 @@ fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement
     let path = format!("/sys/bus/pci/devices/{}/resource", function.bdf);
     let bars = function.bars.by_ref();
     bars.known("the list of its address ranges")?;
-    let Some(bar) = window(function) else {
-        return Ok(
-            Finding::fail("it has no window to its memory: firmware gave it none")
-                .evidence(path, "no prefetchable range after the first")
-                .fix(larger_window()),
-        );
+    let Some(bar) = bar1(function) else {
+        return Ok(Finding::fail("it has no BAR1: firmware did not assign one")
+            .evidence(path, "no prefetchable range after the first")
+            .fix(larger_bar1()));
     };
-    let memory = (context.facts().cuda.as_ref().ok())
-        .and_then(|cuda| cuda.device(function.bdf)?.total_memory);
+    let facts = context.facts().gpu(function.bdf);
+    let memory = facts.and_then(|gpu| gpu.total_memory);
     let largest = function.resizable_bars.as_ref().ok().and_then(|bars| {
         let same = bars.iter().find(|it| it.bar == bar.number)?;
         same.largest()
@@ -57,24 +55,24 @@ fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement
     let (verdict, summary) = match (memory, largest) {
         _ if bar.size <= SMALL => (
             Verdict::Fail,
-            format!("its window is {has}: registrations of more memory than that fail"),
+            format!("its BAR1 is {has}: registering more memory than that fails"),
         ),
         (Some(memory), _) if bar.size < memory => (
             Verdict::Warn,
             format!(
-                "its window is {has} for {} of memory: not all of it can be registered at once",
+                "its BAR1 is {has} for {} of memory: not all of it can be registered at once",
                 size(memory)
             ),
         ),
         (Some(_), _) => (
             Verdict::Pass,
-            format!("its window is {has}, all of its memory"),
+            format!("its BAR1 is {has} and covers all of its memory"),
         ),
         (None, Some(largest)) if bar.size < largest => (
             Verdict::Warn,
-            format!("its window is {has} and could be {}", size(largest)),
+            format!("its BAR1 is {has} and could be {}", size(largest)),
         ),
-        (None, _) => (Verdict::Pass, format!("its window is {has}")),
+        (None, _) => (Verdict::Pass, format!("its BAR1 is {has}")),
     };
     let mut finding =
         Finding::new(verdict, summary).evidence(path, format!("BAR {} of {has}", bar.number));
@@ -86,11 +84,11 @@ fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement
     }
     if verdict.is_bad() {
         let can_grow = largest.is_some_and(|largest| largest > bar.size);
-        finding = finding.fix(larger_window());
+        finding = finding.fix(larger_bar1());
         if can_grow {
             finding = finding.fix(
                 Fix::at_boot(
-                    "Let the driver resize the window",
+                    "Make the driver resize BAR1",
                     Action::file(
                         "/etc/modprobe.d/nvidia-rebar.conf",
                         "options nvidia NVreg_EnableResizableBar=1\n",
@@ -98,7 +96,7 @@ fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement
                 )
                 .risk(
                     Risk::Low,
-                    "helps only where the bridges above have room for it",
+                    "it works only if the bridges above have enough address space",
                 ),
             );
         }
@@ -108,30 +106,30 @@ fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement
             persistence: Persistence::UntilExit,
             risk: Risk::None,
             ..Fix::manual(
-                "Do without a large window",
-                "register and exchange less than the window at a time, or stage through the host: \
-                 `gdr loopback --staged`",
+                "Work with a small BAR1",
+                "register less memory than BAR1 at a time, or stage through host memory: `gdr \
+                 loopback --staged`",
             )
         });
     }
     Ok(finding)
 }
 
-fn larger_window() -> Fix {
+fn larger_bar1() -> Fix {
     Fix::manual(
-        "Give the GPU a larger window in firmware",
+        "Enlarge BAR1 in the firmware",
         "in the BIOS turn on \"Above 4G decoding\" and \"Resizable BAR\"; for workstation GPUs with \
          a display mode of 256 MiB, switch to the compute mode with NVIDIA's displaymodeselector",
     )
     .risk(
         Risk::Medium,
-        "with old firmware the machine may not start with these settings on",
+        "a machine with old firmware may not boot with these settings",
     )
 }
 
 fn size(bytes: u64) -> String {
     if bytes >= 1 << 30 {
-        // Memory is a little less than its name.
+        // The memory that CUDA reports is a little less than the nominal size.
         format!("{} GiB", bytes.saturating_add(1 << 29) >> 30)
     } else {
         format!("{} MiB", bytes >> 20)
@@ -143,7 +141,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    fn with_window(bytes: u64) -> MemorySource {
+    fn with_bar1(bytes: u64) -> MemorySource {
         let range = |start: u64, size: u64| {
             format!(
                 "{start:#018x} {:#018x} 0x000000000014220c\n",
@@ -160,22 +158,22 @@ mod tests {
     }
 
     #[test]
-    fn windows_as_large_as_the_memory_pass() {
+    fn a_bar1_as_large_as_the_memory_passes() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 8]);
     }
 
     #[test]
-    fn a_window_of_256_mib_fails_and_one_smaller_than_the_memory_is_a_warning() {
-        let small = worst(&CHECK, &with_window(256 << 20));
+    fn a_bar1_of_256_mib_fails_and_one_smaller_than_the_memory_is_a_warning() {
+        let small = worst(&CHECK, &with_bar1(256 << 20));
         assert_eq!(small.verdict, Fail);
         assert!(small.summary.contains("256 MiB"), "{}", small.summary);
         assert_eq!(small.fixes.len(), 3);
-        assert_eq!(verdict(&CHECK, &with_window(32 << 30)), Warn);
+        assert_eq!(verdict(&CHECK, &with_bar1(32 << 30)), Warn);
     }
 
     #[test]
-    fn without_cuda_the_window_is_held_against_what_it_could_be() {
-        let node = with_window(32 << 30).without("@cuda/devices.json");
+    fn without_cuda_bar1_is_compared_with_its_largest_size() {
+        let node = with_bar1(32 << 30).without("@cuda/devices.json");
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
         assert!(
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_gpu_is_no_question() {
+    fn an_uncollected_range_is_unknown() {
         let path = format!("/sys/bus/pci/devices/{}/resource", example::GPUS[2]);
         let node = example::healthy().not_collected(&path);
         assert_eq!(verdict(&CHECK, &node), Unknown);

@@ -1,11 +1,11 @@
-//! The GPUs and the NICs that a check is about, or why there are none.
+//! The data rates of NICs, and the devices that a report leaves out.
 
 use gdr_node::pci::Bandwidth;
 use gdr_node::{Bdf, RdmaPort};
 
 use crate::context::{Context, Nic};
 
-/// Whether a function is a GPU or a NIC that was not asked about.
+/// Whether a function is a GPU or a NIC that the report leaves out.
 pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
     let gpu = (context.inventory.gpus.iter()).any(|gpu| gpu.bdf == bdf);
     let nic = (context.inventory.rdma_functions()).any(|(_, at)| at == bdf);
@@ -13,42 +13,37 @@ pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
         || (nic && context.nics().iter().all(|nic| nic.bdf != bdf))
 }
 
-/// The ports of a NIC that are up.
+/// The active ports of a NIC.
 fn active_ports<'a>(nic: &Nic<'a>) -> impl Iterator<Item = &'a RdmaPort> + use<'a> {
     let ports = nic.rdma.into_iter().flat_map(|rdma| &rdma.ports);
-    ports.filter(|port| {
-        port.state
-            .as_ref()
-            .ok()
-            .is_some_and(|state| state == "ACTIVE")
-    })
+    ports.filter(|port| port.is_active())
 }
 
-/// The rate of the fastest of a NIC's ports that are up, in Gb/s.
+/// The rate of a NIC's fastest active port, in Gb/s.
 pub(in crate::checks) fn fastest_port(nic: &Nic<'_>) -> Option<u32> {
     active_ports(nic)
         .filter_map(|port| gigabits(port.rate.as_ref().ok()?))
         .max()
 }
 
-/// What the ports of a NIC that are up carry in each direction.
+/// The data rates of a NIC's active ports, in each direction.
 pub(in crate::checks) fn data_rates(nic: &Nic<'_>) -> Vec<Bandwidth> {
     active_ports(nic).filter_map(data_rate).collect()
 }
 
-/// What a port carries in each direction after line coding.
+/// The data rate of a port in each direction, after line coding.
 ///
-/// Linux writes the signalling rate of InfiniBand up to FDR and the rate of data from there on
-/// (`rate_show` of `drivers/infiniband/core/sysfs.c`; of FDR10 and EDR it leaves out the coding).
-/// SDR, DDR and QDR spend two bits in ten on it (8b/10b), FDR two in 66. Ports of Ethernet take
-/// the names of InfiniBand's speeds, and their rates are those of data.
+/// For InfiniBand up to FDR, Linux shows the signalling rate; for later speeds, the data rate
+/// (`rate_show` in `drivers/infiniband/core/sysfs.c`, which ignores the coding of FDR10 and EDR).
+/// The coding of SDR, DDR and QDR is 8b/10b, that of FDR 64b/66b. Ethernet ports show the names of
+/// InfiniBand's speeds with data rates.
 fn data_rate(port: &RdmaPort) -> Option<Bandwidth> {
     let text = port.rate.as_ref().ok()?;
     let bytes = u64::from(gigabits(text)?) * 125_000_000;
     if (port.link_layer.as_ref().ok()).is_some_and(|layer| layer == "Ethernet") {
         return Some(Bandwidth(bytes));
     }
-    // `40 Gb/sec (4X QDR)`; older kernels name no speed but those after SDR.
+    // `40 Gb/sec (4X QDR)`. Older kernels leave out the name SDR.
     let speed = text
         .split_once('(')
         .map_or("", |(_, lanes)| lanes.trim_end_matches(')'))
@@ -61,7 +56,7 @@ fn data_rate(port: &RdmaPort) -> Option<Bandwidth> {
     }))
 }
 
-/// The number of `400 Gb/sec (4X NDR)`; of `2.5 Gb/sec` the whole part.
+/// The integer part of a rate in Gb/s: 400 for `400 Gb/sec (4X NDR)`, 2 for `2.5 Gb/sec`.
 pub(in crate::checks) fn gigabits(rate: &str) -> Option<u32> {
     let number = rate.split_whitespace().next()?;
     number.split('.').next()?.parse().ok()
@@ -72,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_its_number() {
+    fn the_integer_part_of_a_rate_is_read() {
         assert_eq!(gigabits("400 Gb/sec (4X NDR)"), Some(400));
         assert_eq!(gigabits("2.5 Gb/sec (1X SDR)"), Some(2));
         assert_eq!(gigabits("fast"), None);

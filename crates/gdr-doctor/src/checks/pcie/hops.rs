@@ -1,23 +1,23 @@
 //! The links between a function and the root complex.
 
-use gdr_node::pci::{Express, Function, Link};
-use gdr_node::{Absence, Bdf, Datum, DatumExt, Source};
+use gdr_node::pci::{CapabilityId, Express, Function, Link};
+use gdr_node::{Absence, Bdf, Datum, DatumExt};
 
 use crate::context::Context;
 use crate::fix::{Action, Register};
 use crate::runner::Unjudged;
 
-/// One link: a port and what is below it.
+/// A link: a port and the function below it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop<'a> {
-    /// The port above; `None` where the node does not show it, as in many guests.
+    /// The port above; `None` if the node does not show it, as in many guests.
     pub(super) upper: Option<&'a Function>,
-    /// What the port leads to.
+    /// The function below the port.
     pub(super) lower: &'a Function,
 }
 
 impl Hop<'_> {
-    /// The link as it is now: as its lower end says, else as its upper end does.
+    /// The current speed and width: from the lower end, else from the upper end.
     pub(super) fn now(&self) -> Datum<Link> {
         self.lower.link.or(match self.upper {
             Some(upper) => upper.link,
@@ -25,8 +25,8 @@ impl Hop<'_> {
         })
     }
 
-    /// Why it is not known what one of the ends can do, where it is not: the other one may then be
-    /// the better of the two.
+    /// The absence of the capability of an end, if one is absent. The best of both ends is then not
+    /// certain.
     pub(super) fn unsure(&self) -> Option<Datum<Link>> {
         let ends = [Some(self.lower), self.upper];
         (ends.into_iter().flatten())
@@ -34,7 +34,7 @@ impl Hop<'_> {
             .find(|best| !best.is_ok())
     }
 
-    /// The best that both ends can do. Where an end does not say, the other one alone.
+    /// The best speed and width that both ends support; of one end, if the other is not known.
     pub(super) fn best(&self) -> Datum<Link> {
         let lower = self.lower.link_capable;
         let upper = self.upper.map(|upper| &upper.link_capable);
@@ -49,9 +49,9 @@ impl Hop<'_> {
 
 /// The links above a function, its own first.
 ///
-/// From the root down, bridges come in turns: a port that leads down, the port of a switch that
-/// leads up, a port of that switch that leads down. Where config space names the kinds of ports,
-/// these count; else their places.
+/// From the root complex down, downstream and upstream ports alternate: a root port, then the
+/// upstream port of a switch and one of its downstream ports. The port types in config space
+/// decide; without them, the position does.
 pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
     let Some(tree) = context.inventory.tree.as_ref().ok() else {
         return Vec::new();
@@ -59,11 +59,11 @@ pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
     let (Some((_, bridges)), Some(function)) = (tree.chain(bdf), tree.get(bdf)) else {
         return Vec::new();
     };
-    let way: Vec<&Function> = (bridges.iter())
+    let path: Vec<&Function> = (bridges.iter())
         .filter_map(|bridge| tree.get(*bridge))
         .chain([function])
         .collect();
-    if let [alone] = way[..] {
+    if let [alone] = path[..] {
         return vec![Hop {
             upper: None,
             lower: alone,
@@ -73,7 +73,7 @@ pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
         Ok(express) => express.port.is_downstream(),
         _ => place.is_multiple_of(2),
     };
-    (way.windows(2).enumerate())
+    (path.windows(2).enumerate())
         .filter(|(place, ends)| leads_down((*place, ends[0])))
         .map(|(_, ends)| Hop {
             upper: Some(ends[0]),
@@ -83,30 +83,20 @@ pub(super) fn hops<'a>(context: &Context<'a>, bdf: Bdf) -> Vec<Hop<'a>> {
         .collect()
 }
 
-/// A 16-bit register of a function's PCI Express capability, by its place in the capability.
-fn express_register(source: &dyn Source, function: &Function, offset: u16) -> Option<u16> {
-    let at = function.express.as_ref().ok()?.at?;
-    let bytes = source
-        .read(&format!("/sys/bus/pci/devices/{}/config", function.bdf))
-        .ok()?;
-    let at = usize::from(at.plus(offset).0);
-    let register = bytes.get(at..at + 2)?.try_into().ok()?;
-    Some(u16::from_le_bytes(register))
+/// The Device Control register of a function; `None` where its config space was not read.
+fn device_control(function: &Function) -> Option<u16> {
+    /// The offset in the capability.
+    const DEVICE_CONTROL: u16 = 0x08;
+    let config = function.config.as_ref().ok()?;
+    let at = config.find(CapabilityId::PCI_EXPRESS).ok()?;
+    config.half(at.plus(DEVICE_CONTROL)).ok()
 }
 
-/// Where Device Control is in the capability.
-const DEVICE_CONTROL: u16 = 0x08;
-
-/// Sets the bits `mask` of a function's Device Control to those of `value`, in a way that can be
-/// undone where the register was read.
-pub(super) fn write_device_control(
-    context: &Context<'_>,
-    function: &Function,
-    mask: u16,
-    value: u16,
-) -> Action {
+/// Sets the bits `mask` of a function's Device Control to those of `value`. The change can be
+/// undone if the register was read.
+pub(super) fn write_device_control(function: &Function, mask: u16, value: u16) -> Action {
     let bdf = function.bdf;
-    match express_register(context.source, function, DEVICE_CONTROL) {
+    match device_control(function) {
         Some(was) => Action::WriteConfig {
             bdf,
             register: Register::DeviceControl,
@@ -120,8 +110,8 @@ pub(super) fn write_device_control(
     }
 }
 
-/// The PCI Express capability of a function that has registers of its own: virtual functions have
-/// most of theirs in their physical one, and functions of conventional PCI have none.
+/// The PCI Express capability of a function with registers of its own. Virtual functions have most
+/// registers in their physical function, and conventional PCI functions have no capability.
 pub(super) fn own_express(function: &Function) -> Result<Datum<&Express>, Unjudged> {
     if function.is_virtual() || function.express == Err(Absence::Missing) {
         return Err(Unjudged::OutOfScope);
@@ -156,7 +146,7 @@ mod tests {
             (Some("0000:15:01.0".to_owned()), "0000:16:00.0".to_owned()),
         ];
         assert_eq!(addresses(&example::healthy(), example::GPUS[0]), expected);
-        // The same without root, when no port says what it is.
+        // The same without root, when the port types are not readable.
         let mut node = example::healthy();
         for bdf in ["0000:15:01.0", "0000:16:00.0", "0000:17:00.0"] {
             node = example::edit(node, bdf, |port| {
@@ -167,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_whose_port_is_hidden_still_has_a_link() {
+    fn a_device_below_a_hidden_port_has_a_link() {
         let node = MemorySource::new()
             .link_to(
                 "/sys/bus/pci/devices/0000:00:05.0",

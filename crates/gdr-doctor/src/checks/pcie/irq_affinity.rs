@@ -7,13 +7,12 @@ pub(super) const CHECK: Check = Check {
     id: CheckId("irq.affinity"),
     title: "interrupts of NICs go to CPUs near them",
     why: "A completion that wakes its waiter by an interrupt on another socket arrives later. \
-          Programs that poll do not notice. Drivers spread interrupts over near CPUs first and \
-          over far ones when there are more interrupts than near CPUs, so that some far ones are \
-          nothing to mend.",
-    inputs: "/sys/bus/pci/devices/<NIC>/msi_irqs, /proc/irq/<n>/effective_affinity_list, \
-          local_cpulist of the NIC.",
-    criteria: "pass: all are near. info: some are not. warn: more than half are not. unknown: the \
-          interrupts or the NIC's CPUs are not known. skip: it has no such interrupts.",
+          Programs that poll are not affected. Drivers use near CPUs first and far CPUs when there \
+          are more interrupts than near CPUs, so that some far interrupts are normal.",
+    inputs: "/sys/bus/pci/devices/<NIC>/msi_irqs; /proc/irq/<n>/effective_affinity_list; \
+             local_cpulist of the NIC.",
+    criteria: "pass: all are near. info: some are far. warn: more than half are far. unknown: the \
+               interrupts or the near CPUs are not known. skip: the NIC has no such interrupts.",
     sources: &[
         "Linux Documentation/core-api/irq/irq-affinity.rst",
         "https://github.com/Mellanox/mlnx-tools (set_irq_affinity)",
@@ -40,7 +39,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
     for irq in &irqs {
         let file = format!("/proc/irq/{irq}/effective_affinity_list");
         let text = context.text(&file);
-        // An interrupt that is not in use has no CPU.
+        // An unused interrupt has no CPU.
         match text
             .by_ref()
             .and_then(|text| parse_cpus(text).ok_or(Absence::Missing))
@@ -56,7 +55,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
         }
     }
     if known == 0 && absence.is_unknown() {
-        return Ok(Finding::unknown("where its interrupts go", &absence));
+        return Ok(Finding::unknown("the CPUs of its interrupts", &absence));
     }
     let Some((file, cpus)) = far.first() else {
         return Ok(
@@ -70,7 +69,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
     );
     let finding = if far.len() * 2 > known {
         Finding::warn(share).fix(Fix::run(
-            "Bring its interrupts near",
+            "Move its interrupts to near CPUs",
             format!(
                 "for irq in /sys/bus/pci/devices/{bdf}/msi_irqs/*; do cat \
                      /sys/bus/pci/devices/{bdf}/local_cpulist > \
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The first interrupts of mlx5_1, which is on the first socket, on the second one.
+    /// The example with the first `count` interrupts of mlx5_1 on the other socket.
     fn far(count: u32) -> MemorySource {
         (208..208 + count).fold(example::healthy(), |node, irq| {
             node.file(&format!("/proc/irq/{irq}/effective_affinity_list"), "60\n")
@@ -104,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_that_stay_near_pass() {
+    fn near_interrupts_pass() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
-    fn some_far_ones_are_reported_and_most_warned_of() {
+    fn some_far_interrupts_are_info_and_most_are_a_warning() {
         assert_eq!(verdict(&CHECK, &far(2)), Info);
         let found = worst(&CHECK, &far(3));
         assert_eq!(found.verdict, Warn);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_no_nic_is_no_question() {
+    fn unreadable_affinities_are_unknown() {
         let node = example::healthy()
             .without("/proc/irq")
             .not_collected("/proc/irq");

@@ -8,16 +8,15 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("link.bottleneck"),
     title: "no link between a NIC and its GPU is slower than the NIC's port",
-    why: "A port of 400 Gb/s needs 50 GB/s of PCI Express in each direction: 16 lanes of \
-          generation 5. On less the network is not the limit, the slot is, and no setting helps. \
-          Of InfiniBand's rates before EDR line coding takes its part: a QDR port of 40 Gb/s \
-          carries 4 GB/s.",
-    inputs: "The links on the way from the NIC to the GPU nearest to it, or to the CPU where there \
-          is none: lanes and speed after line coding. Of a GPU's link the speed that it can do \
-          counts, since it is slow while idle. The rate of the NIC's fastest active port.",
+    why: "A port of 400 Gb/s needs 50 GB/s of PCI Express in each direction: generation 5 with 16 \
+          lanes. On a slower link the slot limits the bandwidth, and no setting helps. InfiniBand \
+          rates before EDR include line coding: a QDR port of 40 Gb/s carries 4 GB/s.",
+    inputs: "The links on the path from the NIC to its nearest GPU, or to the CPU if there is no \
+             GPU: lanes, and speed after line coding. For a GPU's link the highest speed counts, \
+             since an idle GPU lowers it. The data rate of the NIC's fastest active port.",
     criteria: "pass: the narrowest link carries the port's rate. warn: it does not. info: it \
-          carries one port and not all of the card's; or no port is active. unknown: no link on \
-          the way is known. skip: it shows no link.",
+               carries one port, but not all ports of the card; or no port is active. unknown: no \
+               link on the path is known. skip: the NIC shows no link.",
     sources: &[
         "PCI Express Base Specification 6.0, 4.2 (line coding)",
         "https://docs.nvidia.com/holoscan/ (high-performance networking: PCIe bandwidth)",
@@ -29,38 +28,41 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
-    let way = way(context, nic);
-    let narrowest = way
+    let path = path(context, nic);
+    let narrowest = path
         .iter()
         .filter_map(|hop| Some((carries(hop)?, hop.lower.bdf)))
         .min_by_key(|(link, _)| link.bandwidth());
     let Some((link, at)) = narrowest else {
-        let absent = way.first().map_or(Err(Absence::NotCollected), Hop::now);
+        let absent = path.first().map_or(Err(Absence::NotCollected), Hop::now);
         if absent == Err(Absence::Missing) {
             return Err(no_link());
         }
-        return Ok(Finding::unknown("the list of links on its path", &absent));
+        return Ok(Finding::unknown(
+            "the speed of the links on its path",
+            &absent,
+        ));
     };
     let has = link.bandwidth();
     let evidence = format!("{link} ({has}) at {at}");
     let Some(needed) = data_rates(nic).into_iter().max() else {
         return Ok(Finding::info(format!(
-            "its way carries {has}; no active port shows what is needed"
+            "its path carries {has}; no active port shows what it needs"
         ))
         .evidence("narrowest link", evidence));
     };
     if has >= needed {
         let together = all_ports(context, nic);
         let finding = if has >= together {
-            Finding::pass(format!("its way carries {has}, its port {needed}"))
+            Finding::pass(format!("its path carries {has}, its port {needed}"))
         } else {
             Finding::info(format!(
-                "its way carries {has}, one port {needed}, all ports of the card {together}"
+                "its path carries {has}, one port {needed}, all ports of the card {together}"
             ))
         };
         return Ok(finding.evidence("narrowest link", evidence));
     }
-    // A link that many devices share is a finding about that link.
+    // A finding about a shared link has the link as its subject.
     let subject = if at == nic.bdf {
         Subject::nic(nic)
     } else {
@@ -73,13 +75,13 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
     .about(subject)
     .evidence("narrowest link", evidence)
     .fix(Fix::manual(
-        "Give the NIC a wider way",
-        "move the NIC to a slot of as many lanes and as high a generation as its port needs: 400 \
-         Gb/s needs generation 5 x16, 200 Gb/s generation 4 x16, 100 Gb/s generation 3 x16",
+        "Move the NIC to a faster slot",
+        "move the NIC to a slot with the lanes and the generation that its port needs: generation \
+         5 x16 for 400 Gb/s, generation 4 x16 for 200 Gb/s, generation 3 x16 for 100 Gb/s",
     )))
 }
 
-/// What the active ports of a card carry together: those of all of its functions.
+/// The sum of the data rates of a card's active ports, over all of its functions.
 fn all_ports(context: &Context<'_>, nic: &Nic<'_>) -> Bandwidth {
     let same_card = |other: &&Nic<'_>| {
         let (a, b) = (other.bdf, nic.bdf);
@@ -91,9 +93,9 @@ fn all_ports(context: &Context<'_>, nic: &Nic<'_>) -> Bandwidth {
     Bandwidth(each.fold(0, |sum, port| sum.saturating_add(port.0)))
 }
 
-/// The links between a NIC and the GPU nearest to it, without those above what both are below;
-/// where no GPU is known, those between the NIC and the CPU.
-fn way<'a>(context: &Context<'a>, nic: &Nic<'_>) -> Vec<Hop<'a>> {
+/// The links between a NIC and its nearest GPU, up to their common ancestor; if no GPU is known,
+/// those between the NIC and the CPU.
+fn path<'a>(context: &Context<'a>, nic: &Nic<'_>) -> Vec<Hop<'a>> {
     let nearest = (context.pairs().iter())
         .filter(|pair| pair.nic.bdf == nic.bdf)
         .min_by_key(|pair| pair.relation.smi_pci);
@@ -101,17 +103,17 @@ fn way<'a>(context: &Context<'a>, nic: &Nic<'_>) -> Vec<Hop<'a>> {
     let Some(pair) = nearest else {
         return own;
     };
-    let on_the_way = |hop: &Hop<'_>| {
+    let on_the_path = |hop: &Hop<'_>| {
         let below = |upper: Bdf| pair.relation.ports.contains(&upper);
         hop.upper.is_none_or(|upper| below(upper.bdf))
     };
     own.into_iter()
         .chain(hops(context, pair.gpu.bdf))
-        .filter(on_the_way)
+        .filter(on_the_path)
         .collect()
 }
 
-/// What a link carries when it is busy: an idle GPU lowers only its speed.
+/// The link under load: an idle GPU lowers the speed, but not the width.
 fn carries(hop: &Hop<'_>) -> Option<Link> {
     let now = hop.now().ok()?;
     if !hop.lower.identity.is_nvidia_gpu() {
@@ -134,12 +136,12 @@ mod tests {
     use crate::diagnosis::{Selection, diagnose};
 
     #[test]
-    fn ways_as_wide_as_the_ports_pass() {
+    fn paths_that_carry_the_ports_pass() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
-    fn half_of_the_lanes_do_not_carry_400_gigabits_and_the_lanes_are_the_cause() {
+    fn eight_lanes_do_not_carry_400_gigabits_and_the_width_is_the_cause() {
         let node = example::node();
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_idle_link_of_a_gpu_does_not_count() {
+    fn the_low_speed_of_an_idle_gpu_does_not_count() {
         let node = example::edit(example::healthy(), example::GPUS[0], |gpu| {
             gpu.link(LinkSpeed::GEN1, LinkWidth(16));
         });
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_whose_ports_together_are_more_than_the_slot_is_reported() {
+    fn a_card_whose_ports_together_exceed_the_slot_is_info() {
         let port = "/sys/class/infiniband/mlx5_1/ports/2";
         let node = example::healthy()
             .file(&format!("{port}/state"), "4: ACTIVE\n")
@@ -193,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn line_coding_takes_its_part_of_infiniband_rates_before_edr() {
+    fn infiniband_rates_before_edr_include_line_coding() {
         // 8b/10b leaves 3.2 GB/s of DDR and 2 GB/s of SDR, and 4 GB/s of QDR.
         assert_eq!(narrow("InfiniBand", "32 Gb/sec (8X SDR)"), Pass);
         assert_eq!(narrow("InfiniBand", "20 Gb/sec (4X DDR)"), Pass);
         assert_eq!(narrow("InfiniBand", "38 Gb/sec (4X QDR)"), Pass);
         assert_eq!(narrow("InfiniBand", "40 Gb/sec (4X QDR)"), Warn);
         assert_eq!(narrow("InfiniBand", "30 Gb/sec (12X)"), Pass);
-        // Ethernet borrows the names, and its rates are those of data.
+        // Ethernet ports use the names with data rates.
         assert_eq!(narrow("Ethernet", "38 Gb/sec (4X QDR)"), Warn);
         // 64/66 of FDR: 3.88 of 4.0 GB/s.
         assert_eq!(narrow("InfiniBand", "32 Gb/sec (4X FDR)"), Pass);
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_too_fast_for_its_slot_does_not_follow_from_the_lack_of_a_gpu() {
+    fn a_slow_slot_is_not_a_symptom_of_a_missing_gpu() {
         let gpus = example::GPUS.iter();
         let node = gpus.fold(example::node(), |node, gpu| {
             node.without(&format!("/sys/bus/pci/devices/{gpu}"))
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_without_an_active_port_needs_nothing() {
+    fn a_nic_without_an_active_port_is_info() {
         let node =
             example::healthy().file("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
         assert_eq!(verdict(&CHECK, &node), Info);

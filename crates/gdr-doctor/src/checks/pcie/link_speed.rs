@@ -1,19 +1,19 @@
 use super::hops::Hop;
-use super::link_width::{each_link, no_link};
+use super::link_width::{each_link, now_and_best};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("link.speed"),
     title: "every link between a GPU or a NIC and the CPU runs at its full speed",
-    why: "A link that trains at a lower generation than both of its ends can do halves the \
-          bandwidth with every step: a bad riser or retimer, or a limit in firmware. GPUs lower \
-          the speed of an idle link to save power and raise it with the first work, so that theirs \
-          says nothing until they are busy.",
-    inputs: "current_link_speed and max_link_speed of both ends of every link on the way, or the \
-          Link Status and Link Capabilities registers.",
-    criteria: "pass: the speed of the slower end. fail: less, at a NIC or a switch. info: less, at \
-          a GPU, which may be idle; or where the port above is hidden. unknown: a speed is not \
-          known.",
+    why: "Each generation below the one that both ends support halves the bandwidth of a link. The \
+          cause is a bad riser or retimer, or a limit in firmware. GPUs lower the speed of an idle \
+          link to save power and raise it under load, so that the speed of an idle GPU's link \
+          shows no fault.",
+    inputs: "current_link_speed and max_link_speed of both ends of every link on the path, or the \
+             Link Status and Link Capabilities registers.",
+    criteria: "pass: the speed of the slower end. fail: a lower speed at a NIC or a switch. info: \
+               a lower speed at a GPU, which may be idle; or the port above is hidden. unknown: a \
+               speed is not known.",
     sources: &[
         "PCI Express Base Specification 6.0, 7.5.3.6 and 7.5.3.8",
         "Linux Documentation/ABI/testing/sysfs-bus-pci: current_link_speed",
@@ -23,12 +23,8 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn judge(hop: Hop<'_>) -> Judgement {
-    let (now, best) = (hop.now(), hop.best());
-    if now == Err(Absence::Missing) || now.is_ok() && best == Err(Absence::Missing) {
-        return Err(no_link());
-    }
-    let now = now.known("the speed of its link")?.speed;
-    let best = best.known("the speed of its link")?.speed;
+    let (now, best) = now_and_best(&hop, "the speed of its link")?;
+    let (now, best) = (now.speed, best.speed);
     let path = format!("/sys/bus/pci/devices/{}/current_link_speed", hop.lower.bdf);
     let shown = format!("{now} of {best}");
     let finding = match (hop.upper, hop.unsure()) {
@@ -36,14 +32,18 @@ fn judge(hop: Hop<'_>) -> Judgement {
             return Ok(Finding::pass(format!("its link runs at {now}")).evidence(path, now));
         }
         _ if hop.lower.identity.is_nvidia_gpu() => Finding::info(format!(
-            "its link runs at {shown}, as it does when the GPU is idle; look again under load"
+            "its link runs at {shown}, as it does when the GPU is idle; check again under load"
         )),
         (None, _) => Finding::info(format!(
-            "its link runs at {shown}; what the slot can do is hidden from here"
+            "its link runs at {shown}; the capability of the slot is hidden"
         )),
-        (_, Some(absent)) => Finding::unknown("what the other end of its link can do", &absent),
+        (_, Some(absent)) => Finding::unknown(
+            "the capability of the other end of its \
+                                               link",
+            &absent,
+        ),
         (Some(upper), None) => {
-            let summary = format!("its link runs at {now} where both ends can do {best}");
+            let summary = format!("its link runs at {now}, although both ends support {best}");
             let finding = Finding::fail(summary)
                 .evidence(path, shown)
                 .evidence("port above", upper.bdf);
@@ -55,11 +55,11 @@ fn judge(hop: Hop<'_>) -> Judgement {
 
 fn retrain() -> Fix {
     Fix::manual(
-        "Get the speed back",
-        "look in the BIOS for a limit on the slot's link speed; seat the card and its riser or \
-         retimer again; try another slot to find whether it is the card or the slot",
+        "Restore the speed",
+        "check the BIOS for a limit on the slot's link speed; reseat the card and its riser or \
+         retimer; try another slot to find out whether the card or the slot is bad",
     )
-    .risk(Risk::Medium, "the machine is powered off for it")
+    .risk(Risk::Medium, "the machine has to be powered off")
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slow_link_of_an_idle_gpu_is_reported_and_never_a_failure() {
+    fn the_slow_link_of_an_idle_gpu_is_info() {
         let mut node = example::healthy();
         for (gpu, port) in example::GPUS.iter().zip(example::GPU_PORTS) {
             node = example::edit(node, gpu, |gpu| {

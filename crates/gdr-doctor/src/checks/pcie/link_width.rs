@@ -1,19 +1,21 @@
 use std::collections::BTreeSet;
 
+use gdr_node::pci::Link;
+
 use super::hops::{Hop, hops};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("link.width"),
     title: "every link between a GPU or a NIC and the CPU has all of its lanes",
-    why: "A link trains with as many lanes as both of its ends have and as work. A card that sits \
-          badly, a riser, or a slot that firmware splits (bifurcation) loses half of them or more, \
-          and with them half of the bandwidth.",
-    inputs: "current_link_width and max_link_width of both ends of every link on the way, or the \
-          Link Status and Link Capabilities registers.",
-    criteria: "pass: as many lanes as the end that has fewer. fail: fewer. info: fewer than the \
-          device has, where the port above it is hidden. unknown: a width is not known. skip: it \
-          has no link of its own.",
+    why: "A link uses the lanes that both of its ends have and that work. A badly seated card, a \
+          riser or a slot that firmware splits (bifurcation) costs half of the lanes or more, and \
+          the same share of the bandwidth.",
+    inputs: "current_link_width and max_link_width of both ends of every link on the path, or the \
+             Link Status and Link Capabilities registers.",
+    criteria: "pass: the lanes of the end with fewer. fail: fewer. info: fewer than the device \
+               has, if the port above it is hidden. unknown: a width is not known. skip: it has no \
+               link of its own.",
     sources: &[
         "PCI Express Base Specification 6.0, 7.5.3.6 and 7.5.3.8",
         "Linux Documentation/ABI/testing/sysfs-bus-pci: current_link_width",
@@ -23,7 +25,7 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// What is found of every link above the GPUs and the NICs, each link once.
+/// The findings about the links above the GPUs and the NICs, each link once.
 pub(super) fn each_link(
     context: &Context<'_>,
     judge: impl Fn(Hop<'_>) -> Judgement,
@@ -45,7 +47,7 @@ pub(super) fn each_link(
     }
     let found = links.into_iter().flat_map(|(subject, hop)| {
         let mut found = runner::each([hop], |hop| (subject.clone(), judge(hop)));
-        // What is wrong with the link of a GPU follows from what is wrong with that GPU.
+        // A fault of a GPU explains a fault of its link.
         if hop.lower.identity.is_nvidia_gpu() {
             found = found
                 .into_iter()
@@ -57,31 +59,40 @@ pub(super) fn each_link(
     Ok(found.collect())
 }
 
-/// What is to be said of a function that shows no link: many virtual ones, and those inside of
-/// the root complex.
+/// The skip for a function that shows no link: many virtual functions, and those inside the root
+/// complex.
 pub(super) fn no_link() -> Unjudged {
     Unjudged::skip("it shows no link of its own")
 }
 
-fn judge(hop: Hop<'_>) -> Judgement {
+/// The current link and the best that both ends support; `what` of it is unknown if one is absent.
+pub(super) fn now_and_best(hop: &Hop<'_>, what: &str) -> Result<(Link, Link), Unjudged> {
     let (now, best) = (hop.now(), hop.best());
     if now == Err(Absence::Missing) || now.is_ok() && best == Err(Absence::Missing) {
         return Err(no_link());
     }
-    let now = now.known("the width of its link")?.width;
-    let best = best.known("the width of its link")?.width;
+    Ok((now.known(what)?, best.known(what)?))
+}
+
+fn judge(hop: Hop<'_>) -> Judgement {
+    let (now, best) = now_and_best(&hop, "the width of its link")?;
+    let (now, best) = (now.width, best.width);
     let shown = format!("{now} of {best}");
     let path = format!("/sys/bus/pci/devices/{}/current_link_width", hop.lower.bdf);
     let finding = match (hop.upper, hop.unsure()) {
         _ if now >= best => Finding::pass(format!("its link has {now}")),
         (None, _) => Finding::info(format!(
-            "its link has {shown}; whether the slot has more is hidden from here"
+            "its link has {shown}; the width of the slot is hidden"
         )),
-        (_, Some(absent)) => Finding::unknown("what the other end of its link can do", &absent),
+        (_, Some(absent)) => Finding::unknown(
+            "the capability of the other end of its \
+                                               link",
+            &absent,
+        ),
         (Some(upper), None) => {
             let share = u32::from(now.0) * 100 / u32::from(best.0.max(1));
             let summary = format!(
-                "its link has {shown} lanes that both ends have: {share} % of the bandwidth"
+                "its link has {shown} lanes that both ends support: {share} % of the bandwidth"
             );
             let finding = Finding::fail(summary)
                 .evidence(path, shown)
@@ -94,11 +105,11 @@ fn judge(hop: Hop<'_>) -> Judgement {
 
 fn retrain() -> Fix {
     Fix::manual(
-        "Get the lanes back",
-        "seat the card and its riser again; look in the BIOS whether the slot is split \
-         (bifurcation x8x8); try the card in another slot to tell the card from the slot",
+        "Restore the lanes",
+        "reseat the card and its riser; check the BIOS for a split of the slot (bifurcation x8x8); \
+         try another slot to find out whether the card or the slot is bad",
     )
-    .risk(Risk::Medium, "the machine is powered off for it")
+    .risk(Risk::Medium, "the machine has to be powered off")
 }
 
 #[cfg(test)]
@@ -109,7 +120,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn a_node_whose_links_are_whole_passes_each_link_once() {
+    fn each_link_has_one_finding() {
         let found = findings(&CHECK, &example::healthy());
         // Eight GPUs, ten NICs, four switches.
         assert_eq!(found.len(), 22);
@@ -125,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_slot_is_no_fault_of_the_card() {
+    fn a_card_in_a_narrow_slot_passes() {
         let path = format!(
             "/sys/bus/pci/devices/{}/max_link_width",
             example::NIC_PORTS[7]
@@ -135,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_lost_lanes_is_named_itself() {
+    fn a_switch_that_lost_lanes_is_the_subject() {
         let node = example::edit(example::healthy(), "0000:16:00.0", |switch| {
             switch.link(LinkSpeed::GEN5, LinkWidth(4));
         });
@@ -145,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_slot_is_only_reported() {
+    fn a_hidden_slot_is_info() {
         let at = "/sys/devices/pci0000:00/0000:00:05.0";
         let mut node = MemorySource::new().link_to(
             "/sys/bus/pci/devices/0000:00:05.0",
@@ -165,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_a_link_is_no_question() {
+    fn a_function_without_a_link_is_skipped() {
         let mut node = example::healthy();
         for end in [example::NICS[1], example::NIC_PORTS[1]] {
             node = example::edit(node, end, |function| {

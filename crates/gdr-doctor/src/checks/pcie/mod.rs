@@ -7,7 +7,6 @@ mod aer;
 mod aspm;
 mod bar1_address;
 mod bar1_size;
-mod cpu;
 pub(super) mod devices;
 mod hops;
 mod irq_affinity;
@@ -22,7 +21,7 @@ mod runtime_pm;
 mod slot_power;
 mod tags;
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::Pcie,
     ..Check::DEFAULT

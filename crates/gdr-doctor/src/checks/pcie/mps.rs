@@ -5,31 +5,28 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.mps"),
-    title: "devices send payloads as large as their way takes (MPS)",
-    why: "Every packet of PCI Express carries its payload behind some 20 bytes of its own. With \
-          payloads of 128 bytes a tenth more of the link is lost to these than with 256. A device \
-          that sends larger payloads than a port above it takes has its packets dropped as \
-          malformed.",
+    title: "devices send the largest payload that their path supports (MPS)",
+    why: "Every PCI Express packet has some 20 bytes of overhead. With payloads of 128 bytes the \
+          overhead takes a tenth more of the link than with 256. If a device sends larger payloads \
+          than a port above it accepts, its packets are dropped as malformed.",
     inputs: "Device Control (bits 7:5) and Device Capabilities (bits 2:0) of the device and of \
-          every port above it. Needs root.",
-    criteria: "pass: the largest that all on the way can take. info: less than that, or 128 where \
-          more is not possible. warn: 128 where 256 or more is possible; or more than a port above \
-          is set to. unknown: not root. skip: virtual functions, and in guests.",
+             every port above it. Needs root.",
+    criteria: "pass: the largest payload that the whole path supports. info: less than that, or \
+               128 if no more is possible. warn: 128 if 256 or more is possible; or more than a \
+               port above accepts. unknown: not root. skip: virtual functions, and in guests.",
     sources: &[
         "PCI Express Base Specification 6.0, 2.2.2 and 7.5.3.4",
         "Linux Documentation/admin-guide/kernel-parameters.txt: pci=pcie_bus_perf",
     ],
     scope: Scope::Several(run),
-    otherwise: Some("no device here has such a register of its own"),
+    otherwise: Some("no device has a register of its own for it"),
     ..super::CHECK
 };
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let all = runner::functions(context)?;
-    if context.facts().machine == Ok(Machine::Virtual) {
-        return Err(Unjudged::skip(
-            "in a guest the registers of the ports above are made up",
-        ));
+    if context.is_guest() {
+        return Err(Unjudged::skip("in a guest the ports above are emulated"));
     }
     Ok(runner::each(all, |(subject, function)| {
         (subject, judge(context, function))
@@ -38,8 +35,8 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
 
 fn judge(context: &Context<'_>, function: &Function) -> Judgement {
     let express = own_express(function)?.known("its payload size")?;
-    let way = hops(context, function.bdf);
-    let above: Vec<&Function> = way.iter().flat_map(ports).collect();
+    let links = hops(context, function.bdf);
+    let above: Vec<&Function> = links.iter().flat_map(ports).collect();
     let known: Vec<(&Function, &Express)> = above
         .iter()
         .filter_map(|port| Some((*port, port.express.as_ref().ok()?)))
@@ -54,7 +51,7 @@ fn judge(context: &Context<'_>, function: &Function) -> Judgement {
     let smaller = known.iter().find(|(_, port)| port.payload < set);
     let finding = if let Some((port, at)) = smaller {
         Finding::warn(format!(
-            "it may send payloads of {set} bytes through {}, which is set to take {}",
+            "it may send payloads of {set} bytes through {}, which accepts only {}",
             port.bdf, at.payload
         ))
         .evidence(format!("{} Device Control, MPS", port.bdf), at.payload)
@@ -63,24 +60,24 @@ fn judge(context: &Context<'_>, function: &Function) -> Judgement {
         Finding::pass(format!("it sends payloads of up to {set} bytes"))
     } else if set >= best {
         Finding::info(format!(
-            "it sends payloads of {set} bytes, the largest that its way takes"
+            "it sends payloads of {set} bytes, the largest that its path supports"
         ))
     } else if set > 128 {
         Finding::info(format!(
-            "it sends payloads of up to {set} bytes; its way takes {best}"
+            "it sends payloads of up to {set} bytes; its path supports {best}"
         ))
     } else {
         Finding::warn(format!(
-            "it sends payloads of {set} bytes only; its way takes {best}"
+            "it sends payloads of {set} bytes only; its path supports {best}"
         ))
         .fix(tune())
     };
     Ok(finding
         .evidence(name, set)
-        .evidence("largest that all on the way can take", best))
+        .evidence("largest payload that the path supports", best))
 }
 
-/// The ports at the ends of a link: its upper end, and its lower one if that is a bridge too.
+/// The ports at the ends of a link: the upper end, and the lower end if it is a bridge.
 fn ports<'a>(hop: &Hop<'a>) -> impl Iterator<Item = &'a Function> + use<'a> {
     let lower = Some(hop.lower).filter(|lower| lower.is_bridge());
     hop.upper.into_iter().chain(lower)
@@ -88,12 +85,13 @@ fn ports<'a>(hop: &Hop<'a>) -> impl Iterator<Item = &'a Function> + use<'a> {
 
 fn tune() -> Fix {
     Fix::at_boot(
-        "Let Linux set payload sizes for performance",
+        "Make Linux set payload sizes for performance",
         Action::boot("pci=pcie_bus_perf"),
     )
     .risk(
         Risk::Medium,
-        "devices that talk to each other directly must then take what the other sends; measure",
+        "devices with direct traffic between them must then accept each other's payload size; \
+         measure",
     )
 }
 
@@ -103,14 +101,14 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn less_than_the_way_takes_is_only_reported_from_256_on() {
+    fn less_than_the_path_supports_is_info_from_256_bytes() {
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.verdict, Info);
-        assert!(found.summary.contains("takes 512"), "{}", found.summary);
+        assert!(found.summary.contains("supports 512"), "{}", found.summary);
     }
 
     #[test]
-    fn all_that_the_way_takes_passes() {
+    fn the_largest_payload_of_the_path_passes() {
         let mut node = example::healthy();
         let paths: Vec<String> = node.paths().map(str::to_owned).collect();
         for path in paths.iter().filter(|path| path.ends_with("/config")) {
@@ -125,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn small_payloads_and_those_that_a_port_drops_are_warned_of() {
+    fn small_payloads_and_those_that_a_port_drops_are_warnings() {
         for bytes in [128, 512] {
             let node = example::edit(example::healthy(), example::NICS[1], |nic| {
                 nic.payload(bytes);
@@ -135,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_platform_that_takes_no_more_than_128_is_only_reported() {
+    fn a_platform_limited_to_128_bytes_is_info() {
         let mut node = example::edit(example::healthy(), example::ROOT_PORTS[0], |port| {
             port.payload_capable(128).payload(128);
         });
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_space_of_64_bytes_is_unknown_and_nothing_to_look_at_is_no_question() {
+    fn a_config_space_of_64_bytes_is_unknown_and_a_guest_is_skipped() {
         let node = example::edit(example::healthy(), example::GPUS[0], |gpu| {
             gpu.header_only();
         });

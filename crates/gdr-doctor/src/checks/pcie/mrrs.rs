@@ -6,26 +6,26 @@ use crate::checks::prelude::*;
 
 /// Bits 14:12 of Device Control.
 const MASK: u16 = 0x7000;
-/// 4096 bytes in them.
+/// The value for 4096 bytes.
 const LARGEST: u16 = 0x5000;
-/// From this rate on small reads throttle, in Gb/s.
+/// The rate in Gb/s from which small reads limit the throughput.
 const FAST: u32 = 100;
-/// A link for 200 Gb/s and more: 16 lanes of generation 4.
+/// The bandwidth of a link for ports of 200 Gb/s: generation 4 with 16 lanes.
 const FAST_LINK: Bandwidth = Bandwidth(25_000_000_000);
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.mrrs"),
-    title: "NICs ask for up to 4096 bytes when they read (MRRS)",
-    why: "To send, a NIC reads the GPU's memory in pieces of at most the Maximum Read Request \
+    title: "NICs request up to 4096 bytes per read (MRRS)",
+    why: "To send, a NIC reads the GPU's memory in requests of at most the Maximum Read Request \
           Size. With 512 bytes a fast NIC runs out of outstanding reads before the link is full. \
-          Only what the NIC itself is set to matters: ports of switches send no reads, and theirs \
-          often cannot be written at all.",
-    inputs: "Device Control of the NIC, bits 14:12 (8 bytes into its PCI Express capability). \
-          Needs root.",
-    criteria: "pass: 4096. info: 1024 or 2048, or less on a NIC whose active ports are below 100 \
-          Gb/s, or that has none. warn: 512 or less at 100 Gb/s or more, or where ports are not \
-          known with a link of 25 GB/s or more. unknown: not root. skip: virtual functions, which \
-          are set through their physical one.",
+          Only the setting of the NIC matters: switch ports send no reads, and theirs often cannot \
+          be changed.",
+    inputs: "Device Control of the NIC, bits 14:12 (offset 8 in its PCI Express capability). Needs \
+             root.",
+    criteria: "pass: 4096. info: 1024 or 2048; or less on a NIC without an active port of 100 Gb/s \
+               or more. warn: 512 or less at 100 Gb/s or more; or, if the ports are not known, \
+               with a link of 25 GB/s or more. unknown: not root. skip: virtual functions, which \
+               use the setting of their physical function.",
     sources: &[
         "PCI Express Base Specification 6.0, 7.5.3.4",
         "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
@@ -33,11 +33,11 @@ pub(super) const CHECK: Check = Check {
     ],
     workloads: Workload::RDMA,
     scope: Scope::Nic(judge),
-    otherwise: Some("no NIC here has such a register of its own"),
+    otherwise: Some("no NIC has a register of its own for it"),
     ..super::CHECK
 };
 
-fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
+fn judge(_: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
     let express = own_express(function)?.known("its read request size")?;
     let size = express.read_request;
     let verdict = match size {
@@ -46,23 +46,23 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
         _ => Verdict::Info,
     };
     let summary = match verdict {
-        Verdict::Pass => format!("it reads up to {size} bytes at a time"),
+        Verdict::Pass => format!("it reads up to {size} bytes per request"),
         Verdict::Warn => format!(
-            "it reads only {size} bytes at a time, which throttles sending from a GPU{}",
+            "it reads only {size} bytes per request, which slows down sending from a GPU{}",
             fastest_port(nic).map_or_else(String::new, |rate| format!(" at {rate} Gb/s"))
         ),
-        _ => format!("it reads up to {size} bytes at a time; 4096 may be faster"),
+        _ => format!("it reads up to {size} bytes per request; 4096 may be faster"),
     };
     let mut finding = Finding::new(verdict, summary)
         .evidence(format!("{} Device Control, MRRS", function.bdf), size);
     if size < 4096 {
-        finding = finding.fix(enlarge(context, function));
+        finding = finding.fix(enlarge(function));
     }
     Ok(finding)
 }
 
-/// Whether small reads throttle a NIC: by its ports, and where nothing is known of these by the
-/// link that it was built for.
+/// Whether small reads slow down a NIC: by the rate of its ports or, if they are not known, by its
+/// link.
 fn is_fast(nic: &Nic<'_>, function: &Function) -> bool {
     match (fastest_port(nic), nic.rdma) {
         (Some(rate), _) => rate >= FAST,
@@ -73,11 +73,11 @@ fn is_fast(nic: &Nic<'_>, function: &Function) -> bool {
     }
 }
 
-fn enlarge(context: &Context<'_>, function: &Function) -> Fix {
-    let action = write_device_control(context, function, MASK, LARGEST);
-    Fix::now("Let the NIC read 4096 bytes at a time", action).risk(
+fn enlarge(function: &Function) -> Fix {
+    let action = write_device_control(function, MASK, LARGEST);
+    Fix::now("Set the read request size to 4096 bytes", action).risk(
         Risk::Low,
-        "other devices on the same path wait a little longer for theirs",
+        "reads of other devices on the same path take a little longer",
     )
 }
 
@@ -93,13 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn nics_that_read_large_pieces_pass_whatever_switches_are_set_to() {
+    fn nics_with_large_reads_pass_regardless_of_switches() {
         // The ports of the example are set to 512.
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
-    fn a_fast_nic_that_reads_512_bytes_is_warned_of_with_a_write_of_only_these_bits() {
+    fn a_fast_nic_with_512_bytes_is_a_warning_and_the_fix_writes_only_its_bits() {
         let found = worst(&CHECK, &reading(512));
         assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject.to_string(), "mlx5_1");
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_faster_is_reported() {
+    fn other_sizes_are_info() {
         assert_eq!(verdict(&CHECK, &reading(1024)), Info);
         let down = reading(128).file("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
         assert_eq!(verdict(&CHECK, &down), Info);
     }
 
     #[test]
-    fn where_ports_are_not_known_the_link_shows_how_fast_the_nic_is() {
+    fn without_known_ports_the_link_decides() {
         let node = reading(512).without("/sys/class/infiniband");
         let node = node.not_collected("/sys/class/infiniband");
         let found = worst(&CHECK, &node);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_space_of_64_bytes_is_unknown_and_never_a_failure() {
+    fn a_config_space_of_64_bytes_is_unknown() {
         let node = example::edit(reading(512), example::NICS[1], |nic| {
             nic.header_only();
         });

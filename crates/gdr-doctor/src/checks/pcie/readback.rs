@@ -3,18 +3,18 @@ use std::collections::BTreeMap;
 use super::hops::hops;
 use crate::checks::prelude::*;
 
-/// Broadcom's PEX 89000 switches, by the device number of their ports.
+/// The device IDs of the ports of Broadcom's PEX 89000 switches.
 const LOCKED: [DeviceId; 2] = [DeviceId(0xc030), DeviceId(0xc040)];
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.readback"),
-    title: "settings that are written can be read back",
-    why: "Some switches keep Device Control to their firmware: a write is accepted and changes \
-          nothing. PEX 89000 ports show a read request size of 128 and stay at it. That is not a \
-          fault of the machine, since ports send no reads of their own; it is one of a fix that \
-          does not look at what it wrote. gdr fix reads every register again.",
-    inputs: "Vendor and device of the bridges above GPUs and NICs.",
-    criteria: "pass: no such bridge. info: there are some; sizes are judged at the devices only.",
+    title: "registers keep the values that are written",
+    why: "Some switches leave Device Control to their firmware: a write is accepted and has no \
+          effect. Ports of PEX 89000 switches keep a read request size of 128. That does no harm, \
+          since ports send no reads, but a fix has to check what it wrote. gdr fix reads every \
+          register after it writes it.",
+    inputs: "Vendor and device ID of the bridges above GPUs and NICs.",
+    criteria: "pass: no such bridge. info: there are some; sizes are checked at the devices only.",
     sources: &[
         "https://github.com/voipmonitor/rtx6kpro (PEX890xx notes)",
         "PCI Express Base Specification 6.0, 7.5.3.4",
@@ -42,12 +42,12 @@ fn run(context: &Context<'_>) -> Judgement {
     }
     let Some((first, size)) = locked.first_key_value() else {
         return Ok(Finding::pass(
-            "no bridge on the way is known to ignore writes",
+            "no bridge on the path is known to ignore writes",
         ));
     };
     let mut finding = Finding::info(format!(
-        "{} ports of PEX 89000 switches keep Device Control to their firmware; sizes are \
-             judged at the devices",
+        "{} ports of PEX 89000 switches leave Device Control to their firmware; sizes are checked \
+         at the devices only",
         locked.len()
     ));
     finding = match size {
@@ -63,10 +63,10 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn switches_that_ignore_writes_are_reported() {
+    fn switches_that_ignore_writes_are_info() {
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.verdict, Info);
-        // Four switches of one port up and four down.
+        // Four switches, each with one upstream port and four downstream ports.
         assert!(found.summary.starts_with("20 ports"), "{}", found.summary);
     }
 

@@ -1,23 +1,23 @@
-use super::cpu::{CpuMaker, maker};
 use super::devices::fastest_port;
 use super::hops::{own_express, write_device_control};
+use crate::checks::cpu::{CpuInfo, CpuMaker};
 use crate::checks::prelude::*;
 
 /// Bit 4 of Device Control.
 const ENABLE: u16 = 1 << 4;
-/// From this rate on strict order is felt on AMD and Arm, in Gb/s.
+/// The rate in Gb/s from which strict ordering costs bandwidth on AMD and Arm.
 const FAST: u32 = 200;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.ro"),
-    title: "NICs may relax the order of their writes (RO)",
-    why: "Writes of a NIC that must stay in order wait for each other in the root complex. On AMD \
-          and Arm, and in guests, that costs much of a fast NIC's bandwidth. The NIC may relax the \
-          order where its Device Control allows it, and does where the application \
-          (IBV_ACCESS_RELAXED_ORDERING) or its firmware (PCI_WR_ORDERING) asks for it. Linux takes \
-          the right away below root ports that are known to mishandle it.",
+    title: "NICs may use relaxed ordering for their writes (RO)",
+    why: "Writes that must stay in order wait for each other in the root complex. On AMD and Arm, \
+          and in guests, that costs a large part of a fast NIC's bandwidth. A NIC uses relaxed \
+          ordering if its Device Control allows it and the application \
+          (IBV_ACCESS_RELAXED_ORDERING) or its firmware (PCI_WR_ORDERING) requests it. Linux \
+          clears the bit below root ports that are known to mishandle it.",
     inputs: "Device Control of the NIC, bit 4; the CPU's maker in /proc/cpuinfo; \
-          EnablePCIERelaxedOrderingMode in /proc/driver/nvidia/params. Needs root.",
+             EnablePCIERelaxedOrderingMode in /proc/driver/nvidia/params. Needs root.",
     criteria: "pass: allowed. warn: not allowed on AMD or Arm at 200 Gb/s or more. info: not \
           allowed elsewhere. unknown: not root. skip: virtual functions.",
     sources: &[
@@ -27,26 +27,27 @@ pub(super) const CHECK: Check = Check {
     ],
     workloads: Workload::RDMA,
     scope: Scope::Nic(judge),
-    otherwise: Some("no NIC here has such a register of its own"),
+    otherwise: Some("no NIC has a register of its own for it"),
     ..super::CHECK
 };
 
 fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
-    let express = own_express(function)?.known("whether it may relax the order of its writes")?;
+    let express = own_express(function)?.known("whether it may use relaxed ordering")?;
     let name = format!("{} Device Control, relaxed ordering", function.bdf);
     if express.relaxed_ordering {
-        return Ok(Finding::pass("it may relax the order of its writes").evidence(name, "on"));
+        return Ok(Finding::pass("it may use relaxed ordering").evidence(name, "on"));
     }
-    let strict = matches!(maker(context), Ok(CpuMaker::Amd | CpuMaker::Arm));
+    let maker = CpuInfo::read(context).map(|cpu| cpu.maker());
+    let strict = matches!(maker, Ok(CpuMaker::Amd | CpuMaker::Arm));
     let rate = fastest_port(nic).unwrap_or(0);
     let finding = if strict && rate >= FAST {
         Finding::warn(format!(
-            "it must keep its writes in order, which costs bandwidth on this CPU at {rate} Gb/s"
+            "it may not use relaxed ordering, which costs bandwidth on this CPU at {rate} Gb/s"
         ))
     } else {
-        Finding::info("it must keep its writes in order")
+        Finding::info("it may not use relaxed ordering")
     };
-    let mut finding = finding.evidence(name, "off").fix(allow(context, function));
+    let mut finding = finding.evidence(name, "off").fix(allow(function));
     let params = context.text("/proc/driver/nvidia/params").ok();
     let mode = params.as_deref().and_then(|text| {
         text.lines()
@@ -61,12 +62,12 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement
     Ok(finding)
 }
 
-fn allow(context: &Context<'_>, function: &Function) -> Fix {
-    let action = write_device_control(context, function, ENABLE, ENABLE);
-    Fix::now("Let the NIC relax the order of its writes", action).risk(
+fn allow(function: &Function) -> Fix {
+    let action = write_device_control(function, ENABLE, ENABLE);
+    Fix::now("Allow relaxed ordering", action).risk(
         Risk::Medium,
-        "where the kernel took the right away because of a root port's fault, data may arrive out \
-         of order; look for \"Relaxed Ordering\" in the kernel log first",
+        "if the kernel cleared the bit because of a faulty root port, data may arrive out of \
+         order; look for \"Relaxed Ordering\" in the kernel log first",
     )
 }
 
@@ -82,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn nics_that_may_relax_pass() {
+    fn nics_with_relaxed_ordering_pass() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass; 10]);
     }
 
     #[test]
-    fn strict_order_is_warned_of_on_amd_and_reported_elsewhere() {
+    fn strict_ordering_is_a_warning_on_amd_and_arm_and_info_elsewhere() {
         assert_eq!(verdict(&CHECK, &strict()), Info);
         let amd = strict().file("/proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
         let found = worst(&CHECK, &amd);
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_space_of_64_bytes_is_unknown_and_no_nic_is_no_question() {
+    fn a_config_space_of_64_bytes_is_unknown() {
         let node = example::edit(strict(), example::NICS[1], |nic| {
             nic.header_only();
         });

@@ -3,11 +3,11 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("pci.runtime_pm"),
     title: "no GPU and no NIC is suspended",
-    why: "Linux may power down a device that no process has open. A suspended GPU or NIC answers no \
-          peer, and in D3cold its BARs and settings are lost until it is woken.",
+    why: "Linux may suspend a device that no process has open. A suspended GPU or NIC does not \
+          answer peers. In D3cold its BARs and settings are lost until it resumes.",
     inputs: "power/runtime_status, power/control and d3cold_allowed of the function in sysfs.",
-    criteria: "pass: active, or runtime power management is not used. warn: suspended. unknown: \
-          not collected.",
+    criteria: "pass: active, or the kernel has no runtime power management. warn: suspended. \
+               unknown: not collected.",
     sources: &[
         "Linux Documentation/ABI/testing/sysfs-devices-power",
         "Linux Documentation/power/pci.rst",
@@ -19,17 +19,16 @@ pub(super) const CHECK: Check = Check {
 fn judge(context: &Context<'_>, function: &Function) -> Judgement {
     let path = |name: &str| format!("/sys/bus/pci/devices/{}/{name}", function.bdf);
     let status = match context.text(&path("power/runtime_status")) {
-        Ok(status) => status,
         // A kernel without runtime power management has no such file.
         Err(Absence::Missing) => return Ok(Finding::pass("this kernel does not suspend it")),
-        absent => return Ok(Finding::unknown("whether it is suspended", &absent)),
+        status => status.known("whether it is suspended")?,
     };
     if !matches!(status.as_str(), "suspended" | "suspending") {
         return Ok(
             Finding::pass("it is not suspended").evidence(path("power/runtime_status"), status)
         );
     }
-    let mut finding = Finding::warn("it is suspended and answers no peer")
+    let mut finding = Finding::warn("it is suspended and does not answer peers")
         .evidence(path("power/runtime_status"), status);
     for name in ["power/control", "d3cold_allowed"] {
         if let Ok(value) = context.text(&path(name)) {
@@ -37,7 +36,7 @@ fn judge(context: &Context<'_>, function: &Function) -> Judgement {
         }
     }
     Ok(finding.fix(Fix::now(
-        "Keep it awake",
+        "Turn off runtime power management for it",
         Action::sysfs(path("power/control"), "on"),
     )))
 }
@@ -60,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_gpu_is_warned_of() {
+    fn a_suspended_gpu_is_a_warning() {
         let found = worst(&CHECK, &example::healthy().file(&status(), "suspended\n"));
         assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject.to_string(), "GPU0");
     }
 
     #[test]
-    fn what_was_not_collected_is_unknown_and_nothing_to_look_at_is_no_question() {
+    fn an_uncollected_status_is_unknown() {
         let node = example::healthy().not_collected(&status());
         assert_eq!(verdict(&CHECK, &node), Unknown);
     }

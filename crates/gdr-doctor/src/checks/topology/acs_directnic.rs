@@ -2,21 +2,21 @@ use std::collections::BTreeMap;
 
 use gdr_node::pci::AcsBits;
 
-use super::{direct, is_guest};
+use super::direct;
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("acs.directnic"),
-    title: "the ports beside a ConnectX's DMA function are set as it wants them",
-    why: "ConnectX-8 and later may have a function of their own for GPU memory. Its requests are \
-          to go straight to the GPU and the GPU's completions back through the root, so that the \
-          ports of the common switch want different bits on either side; set alike they cost a \
-          seventh of the bandwidth or keep the driver from mapping.",
-    inputs: "Functions 15b3:2100 and the ACS control registers of the port towards it, of the port \
-          towards the GPU below the same switch, and of the root port. Needs root.",
-    criteria: "pass: xx110x1 towards the DMA function, xx101x1 towards the GPU, xx111x0 at the \
-          root port (bits 6 to 0, x is either). fail: not so below a Grace root port; warn: not so \
-          elsewhere. skip: no such function, or a guest.",
+    title: "the ports around a ConnectX's DMA function have the ACS bits that it needs",
+    why: "ConnectX-8 and later may have a separate function for access to GPU memory. Its requests \
+          should go directly to the GPU, and the GPU's completions back through the root complex. \
+          The ports of the common switch therefore need different ACS bits. With equal bits a \
+          seventh of the bandwidth is lost, or the driver refuses to map.",
+    inputs: "Functions 15b3:2100; the ACS control registers of the switch port to the DMA \
+             function, of the switch port to the GPU, and of the root port. Needs root.",
+    criteria: "pass: xx110x1 at the port to the DMA function, xx101x1 at the port to the GPU, \
+               xx111x0 at the root port (bits 6 to 0, x is either). fail: other bits below a Grace \
+               root port. warn: other bits elsewhere. skip: no such function, or a guest.",
     sources: &[
         "rdma-core kernel-boot/rdma_topo",
         "Linux Documentation/admin-guide/kernel-parameters.txt: pci=config_acs=",
@@ -26,12 +26,12 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// What a port should be set to.
+/// The ACS bits that a port needs.
 #[derive(Clone, Copy)]
 struct Wanted {
     on: AcsBits,
     off: AcsBits,
-    /// As the kernel's argument words it.
+    /// The bits in the syntax of `pci=config_acs`.
     mask: &'static str,
 }
 
@@ -58,21 +58,21 @@ const ROOT: Wanted = Wanted {
     mask: "xx111x0",
 };
 
-/// Root ports of Grace.
+/// The root ports of Grace.
 const GRACE: [DeviceId; 3] = [DeviceId(0x22b1), DeviceId(0x22b2), DeviceId(0x22b8)];
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     context.inventory.tree.by_ref().known("the PCI tree")?;
-    if is_guest(context) {
-        return Err(Unjudged::skip("in a guest the ports of the host decide"));
+    if context.is_guest() {
+        return Err(Unjudged::skip("in a guest the host configures the ports"));
     }
     let paths = direct::paths(context);
     if paths.is_empty() {
         return Err(Unjudged::skip(
-            "no ConnectX with a DMA function beside a GPU",
+            "no ConnectX has a DMA function below one switch with a GPU",
         ));
     }
-    // A root port may be above several.
+    // Several paths may have the same root port.
     let mut wanted: BTreeMap<Bdf, Wanted> = BTreeMap::new();
     for path in &paths {
         wanted.insert(path.dma_port, TO_DMA);
@@ -123,7 +123,7 @@ fn judge(
     }
     let finding = if wrong.is_empty() {
         Finding::pass(format!(
-            "the ports between it and DMA function {} are right",
+            "the ports between it and DMA function {} have the right ACS bits",
             path.dma
         ))
     } else {
@@ -138,19 +138,19 @@ fn judge(
         Finding::new(
             verdict,
             format!(
-                "the ACS bits of {} are not as DMA function {} wants them",
+                "the ACS bits of {} are not those that DMA function {} needs",
                 wrong.join(", "),
                 path.dma
             ),
         )
         .fix(
             Fix::at_boot(
-                "Set the bits at every boot, on kernels that know pci=config_acs",
+                "Set the bits at every boot (kernels with pci=config_acs)",
                 Action::boot(argument.to_owned()),
             )
             .risk(
                 Risk::Medium,
-                "IOMMU groups change; what is handed to guests may have to be chosen again",
+                "IOMMU groups change; check which devices are assigned to guests",
             ),
         )
     };
@@ -162,7 +162,8 @@ pub(super) mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with a DMA function in the place of mlx5_1, beside GPU0 alone, below Grace.
+    /// The example with a DMA function in place of mlx5_1, with GPU0 alone, below a Grace root
+    /// port.
     pub(in crate::checks) fn with_dma_function() -> MemorySource {
         let node = example::healthy()
             .without("/sys/class/infiniband/mlx5_1")
@@ -186,13 +187,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ports_that_are_set_as_wanted_pass() {
+    fn ports_with_the_needed_bits_pass() {
         let node = set_as_wanted(with_dma_function());
         assert_eq!(verdict(&CHECK, &node), Pass);
     }
 
     #[test]
-    fn ports_that_are_set_alike_fail_and_one_argument_sets_them_all() {
+    fn ports_with_equal_bits_fail_and_one_argument_sets_them_all() {
         let found = worst(&CHECK, &with_dma_function());
         assert_eq!(found.verdict, Fail);
         assert!(found.fixes[0].actions[0].to_string().ends_with(
@@ -201,14 +202,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn redirection_that_is_wanted_here_is_no_fault_of_the_path() {
+    fn needed_redirection_is_not_bad_in_acs_path() {
         let node = set_as_wanted(with_dma_function());
         let path = super::super::acs_path::CHECK;
         assert!(!verdict(&path, &node).is_bad());
     }
 
     #[test]
-    fn a_user_is_not_informed_that_they_are_off() {
+    fn registers_that_only_root_may_read_are_unknown() {
         let node = example::edit(with_dma_function(), example::GPU_PORTS[0], |space| {
             space.header_only();
         });
@@ -216,7 +217,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_such_a_function_it_does_not_apply() {
+    fn a_node_without_a_dma_function_is_skipped() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Skip);
     }
 }

@@ -5,26 +5,26 @@ use gdr_node::topology::{Ancestor, Note};
 
 use super::iommu::{Domain, domain};
 use super::redirect::{self, Fault};
-use super::{direct, is_guest, is_handed};
+use super::{direct, is_handed};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("acs.path"),
     title: "no port between a GPU and its NIC redirects their traffic",
-    why: "A switch hands requests from a NIC straight to a GPU below it, unless Access Control \
-          Services tell one of its ports to send them up to the root first. Then they are slow \
-          (half the bandwidth or less), and where an IOMMU refuses them they fail or vanish, which \
-          shows as a hang. Source validation and upstream forwarding redirect nothing, and ports \
-          that are on no way between a GPU and its NIC do not matter.",
-    inputs: "The ACS control register (extended capability 0x000d, 6 bytes in) of every bridge \
-          below the lowest common bridge of a GPU and each of the NICs nearest to it. Needs root.",
+    why: "A switch forwards requests from a NIC directly to a GPU below it, unless Access Control \
+          Services (ACS) make one of its ports send them to the root complex first. Redirected \
+          requests are slow (half the bandwidth or less). If an IOMMU refuses them, they fail or \
+          get lost, which shows as a hang. Source Validation and Upstream Forwarding redirect \
+          nothing. Ports that are not between a GPU and its NIC do not matter.",
+    inputs: "The ACS control register (extended capability 0x000d, offset 6) of every bridge below \
+             the lowest common bridge of a GPU and each of its nearest NICs. Needs root.",
     criteria: "fail: Request Redirect, Completion Redirect or Egress Control on a port between two \
-          devices below one switch; or Translation Blocking where the NIC or the GPU uses ATS. \
-          warn: the same on a pair that crosses the host bridge, whose requests go to the root in \
-          any case; fail where the IOMMU also translates. info: only Source Validation or Upstream \
-          Forwarding; or Direct Translated with ATS on. unknown: not root. skip: in a guest, and \
-          for devices that a guest owns (acs.virt), and for ConnectX with a DMA function \
-          (acs.directnic).",
+               devices below one switch; or Translation Blocking if the NIC or the GPU uses ATS. \
+               warn: the same on a pair whose path crosses the host bridge, where requests reach \
+               the root complex in any case; fail if the IOMMU also translates. info: only Source \
+               Validation or Upstream Forwarding; or Direct Translated with ATS on. unknown: not \
+               root. skip: in a guest, for devices that a guest owns (acs.virt), and for a \
+               ConnectX with a DMA function (acs.directnic).",
     sources: &[
         "PCI Express Base Specification 6.0, 6.12 and 7.7.11",
         "Linux aaca43fda742 (pci=disable_acs_redir=): clearing Request Redirect, Completion \
@@ -37,9 +37,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip(
-            "in a guest the ports of the host decide, which are not to be seen here",
+            "in a guest the ports of the host are not visible",
         ));
     }
     let pairs = runner::pairs(context)?;
@@ -56,8 +56,11 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         }
         if is_hidden(context, pair) {
             findings.push(
-                Finding::unknown("the way between them", &Err::<(), _>(Absence::NotCollected))
-                    .about(Subject::pair(pair)),
+                Finding::unknown(
+                    "the path between them",
+                    &Err::<(), _>(Absence::NotCollected),
+                )
+                .about(Subject::pair(pair)),
             );
             continue;
         }
@@ -81,11 +84,11 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
                 && function.ats.is_unknown()
                 && !acs.redirecting().is_empty()
             {
-                // Whether requests come translated, and so go straight, decides here.
+                // Translated requests go directly; others are redirected.
                 clear = false;
                 findings.push(
                     Finding::unknown(
-                        "whether the NIC's requests come translated (ATS)",
+                        "whether the NIC's requests are translated (ATS)",
                         &function.ats,
                     )
                     .about(Subject::pair(pair)),
@@ -117,7 +120,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     }
     if handed > 0 && findings.is_empty() && faults.is_empty() && unread.is_empty() {
         return Err(Unjudged::skip(
-            "the devices belong to guests: acs.virt judges their ports",
+            "the devices belong to guests: acs.virt checks their ports",
         ));
     }
     let boot = redirect::at_boot(&faults);
@@ -129,14 +132,14 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     Ok(findings)
 }
 
-/// Whether a pair seems to hang right on a root bus although nothing shows that the machine is real:
-/// a listing that leaves out bridges.
+/// Whether a pair seems to be directly on a root bus and the machine is not known to be bare metal:
+/// a listing may leave out bridges.
 fn is_hidden(context: &Context<'_>, pair: &Pair<'_>) -> bool {
     pair.relation.notes.contains(&Note::FlatBus)
         && context.facts().machine.as_ref().ok() != Some(&Machine::Bare)
 }
 
-/// The bits that keep a pair from talking straight to each other.
+/// The bits that prevent direct traffic between a pair.
 fn harmful(context: &Context<'_>, pair: &Pair<'_>, acs: Acs) -> AcsBits {
     let translates = |bdf: Bdf| {
         (context
@@ -147,7 +150,7 @@ fn harmful(context: &Context<'_>, pair: &Pair<'_>, acs: Acs) -> AcsBits {
     let nic = translates(pair.nic.bdf);
     let mut bits = acs.redirecting();
     if nic && acs.control.contains(AcsBits::DIRECT_TRANSLATED) {
-        // Requests that come translated go straight, as guests want it.
+        // Translated requests go directly, as in guests.
         bits &= AcsBits::EGRESS_CONTROL;
     }
     if nic || translates(pair.gpu.bdf) {
@@ -156,8 +159,8 @@ fn harmful(context: &Context<'_>, pair: &Pair<'_>, acs: Acs) -> AcsBits {
     bits
 }
 
-/// Below one switch a redirected request leaves its way. Across the host bridge it goes to the root
-/// in any case, and only a translating IOMMU makes a difference there.
+/// Below one switch a redirected request takes a longer path. Across the host bridge it reaches the
+/// root complex in any case, and only a translating IOMMU makes a difference.
 fn severity(context: &Context<'_>, pair: &Pair<'_>) -> Verdict {
     let translated = [pair.gpu.bdf, pair.nic.bdf]
         .into_iter()
@@ -172,7 +175,7 @@ fn severity(context: &Context<'_>, pair: &Pair<'_>) -> Verdict {
 fn passed(context: &Context<'_>, pair: &Pair<'_>) -> Finding {
     let ports = &pair.relation.ports;
     let summary = match ports.len() {
-        0 => "no port lies between them".to_owned(),
+        0 => "no port is between them".to_owned(),
         1 => "the port between them redirects nothing".to_owned(),
         n => format!("none of the {n} ports between them redirects anything"),
     };
@@ -187,7 +190,7 @@ fn passed(context: &Context<'_>, pair: &Pair<'_>) -> Finding {
     finding
 }
 
-/// One finding a reason: a user who is not root need not read it of every port.
+/// One finding for each reason, so that the same reason is not repeated for every port.
 fn not_read(unread: &BTreeMap<Bdf, Datum<()>>) -> Vec<Finding> {
     let mut reasons: Vec<&Datum<()>> = unread.values().collect();
     reasons.dedup();
@@ -217,7 +220,7 @@ fn innocent(harmless: &BTreeMap<Bdf, AcsBits>) -> Option<Finding> {
         return None;
     }
     let mut finding = Finding::info(format!(
-        "{} of the ports between GPUs and NICs have ACS bits on that redirect nothing there",
+        "{} of the ports between GPUs and NICs have ACS bits set that redirect nothing",
         harmless.len()
     ));
     for (port, control) in harmless {
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn source_validation_and_upstream_forwarding_are_no_fault() {
+    fn source_validation_and_upstream_forwarding_are_info() {
         let found = findings(&CHECK, &example::healthy());
         let passes = found.iter().filter(|it| it.verdict == Pass);
         // Each GPU has two NICs below its switch.
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_redirects_fails_once_and_names_who_suffers() {
+    fn a_port_that_redirects_fails_once_and_names_the_pairs() {
         let found = worst(&CHECK, &example::node());
         assert_eq!(found.verdict, Fail);
         assert_eq!(found.subject.to_string(), "GPU3");
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_argument_for_the_boot_names_every_port_each_time() {
+    fn every_finding_has_the_kernel_argument_for_all_ports() {
         let on = HARMLESS | AcsBits::REQUEST_REDIRECT;
         let node = control(example::node(), example::GPU_PORTS[0], on);
         let bad: Vec<Finding> = (findings(&CHECK, &node).into_iter())
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_are_on_no_way_do_not_matter() {
+    fn ports_that_are_not_between_a_pair_are_not_bad() {
         let redirecting = HARMLESS | AcsBits::REQUEST_REDIRECT | AcsBits::COMPLETION_REDIRECT;
         let off_the_ways = example::ROOT_PORTS
             .iter()
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_is_not_root_is_informed_once() {
+    fn without_root_there_is_one_finding() {
         let mut node = example::node();
         for port in example::GPU_PORTS.iter().chain(&example::NIC_PORTS) {
             node = example::edit(node, port, |space| {
@@ -347,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_translated_goes_straight_where_the_port_lets_it() {
+    fn direct_translated_with_ats_is_info() {
         let on = HARMLESS
             | AcsBits::REQUEST_REDIRECT
             | AcsBits::COMPLETION_REDIRECT
@@ -361,12 +364,9 @@ mod tests {
     }
 
     #[test]
-    fn across_the_host_bridge_it_is_a_fault_only_with_a_translating_iommu() {
+    fn across_the_host_bridge_it_fails_only_with_a_translating_iommu() {
         // GPU7 is left with the Ethernet NIC of its socket.
-        let mut node = example::healthy();
-        for nic in [6, 7, 8, 9] {
-            node = node.without(&format!("/sys/class/infiniband/mlx5_{nic}"));
-        }
+        let node = without_nics(example::healthy(), 6..10);
         let redirecting = HARMLESS | AcsBits::REQUEST_REDIRECT;
         let node = control(node, example::NIC_PORTS[5], redirecting);
         assert_eq!(verdict(&CHECK, &node), Warn);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_in_a_guest_nor_of_what_was_not_collected() {
+    fn a_guest_and_a_node_without_nics_are_skipped() {
         let guest = example::node().file("/proc/cpuinfo", "flags\t: fpu hypervisor\n");
         assert_eq!(verdicts(&CHECK, &guest), [Skip]);
         let without = example::node().without("/sys/class/infiniband");

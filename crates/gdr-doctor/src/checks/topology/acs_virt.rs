@@ -1,27 +1,27 @@
 use gdr_node::pci::{AcsBits, PortType};
 use gdr_node::topology::Relation;
 
-use super::{is_guest, is_handed};
+use super::is_handed;
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("acs.virt"),
-    title: "the ports above guests' devices let a guest's GPU and NIC talk",
-    why: "Devices that guests own are kept apart by redirecting requests to the root. A guest's \
-          own NIC and GPU still reach each other straight where the NIC asks the IOMMU beforehand \
-          (ATS) and its port lets translated requests through (Direct Translated). With only some \
-          of that they go through the root, or nowhere.",
-    inputs: "Functions bound to vfio-pci, and the ACS control registers of the ports between those \
-          GPUs and NICs. Needs root.",
+    title: "the ports above a guest's devices allow direct traffic between its GPU and NIC",
+    why: "Devices of guests are isolated by redirection of their requests to the root complex. A \
+          guest's NIC and GPU still have a direct path if the NIC translates addresses beforehand \
+          (ATS) and its port forwards translated requests (Direct Translated). If one of the two \
+          is missing, requests go through the root complex or fail.",
+    inputs: "Functions bound to vfio-pci; the ACS control registers of the ports between such GPUs \
+             and NICs. Needs root.",
     criteria: "pass: 1x111x1 above the NIC, xx111x1 above the GPU and at the root port (bits 6 to \
-          0, x is either). fail: a mixture. skip: no GPU and NIC of guests below one switch, or \
-          this is a guest: ask the host.",
+               0, x is either). fail: other bits. skip: no GPU and NIC below one switch are \
+               assigned to guests; or this is a guest: run the check on the host.",
     sources: &[
         "NVIDIA AI Enterprise, GPUDirect RDMA in virtual machines",
         "rdma-core kernel-boot/rdma_topo",
     ],
     scope: Scope::Several(run),
-    otherwise: Some("no GPU and NIC below one switch are handed to guests"),
+    otherwise: Some("no GPU and NIC below one switch are assigned to guests"),
     ..super::CHECK
 };
 
@@ -30,15 +30,15 @@ const ISOLATED: AcsBits = AcsBits::SOURCE_VALIDATION
     .union(AcsBits::COMPLETION_REDIRECT)
     .union(AcsBits::UPSTREAM_FORWARDING);
 
-/// The most devices of a kind that are looked at: what a capture claims is not always so.
+/// The most devices of a kind that are examined: a capture may claim any number.
 const MOST: usize = 64;
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let inventory = context.inventory;
-    if is_guest(context) {
+    if context.is_guest() {
         return Err(Unjudged::skip(
-            "this is a guest: on its host ATS has to be on at the NIC and Direct Translated at \
-             its port",
+            "this is a guest: on the host, ATS must be on at the NIC and Direct Translated at its \
+             port",
         ));
     }
     let tree = inventory.tree.by_ref().known("the PCI tree")?;
@@ -114,7 +114,7 @@ fn judge(context: &Context<'_>, nic: Bdf, relation: &Relation) -> Judgement {
         }
     }
     let finding = if wrong.is_empty() {
-        Finding::pass("the ports between them are set for a guest")
+        Finding::pass("the ports between them have the ACS bits for a guest")
     } else {
         let ports: Vec<String> = wrong.iter().map(|(port, _)| port.to_string()).collect();
         let masks: Vec<String> = (wrong.iter())
@@ -128,12 +128,12 @@ fn judge(context: &Context<'_>, nic: Bdf, relation: &Relation) -> Judgement {
             })
             .collect();
         Finding::fail(format!(
-            "both belong to guests, and {} is not set for them to talk there",
+            "both belong to guests, and the ACS bits of {} prevent direct traffic",
             ports.join(", ")
         ))
         .fix(
             Fix::at_boot(
-                "Set the bits at every boot, on kernels that know pci=config_acs",
+                "Set the bits at every boot (kernels with pci=config_acs)",
                 Action::boot(format!("pci=config_acs={}", masks.join(";"))),
             )
             .risk(Risk::Medium, "IOMMU groups change"),
@@ -147,7 +147,7 @@ pub(super) mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with GPU0 and mlx5_1 handed to a guest.
+    /// The example with GPU0 and mlx5_1 assigned to a guest.
     pub(in crate::checks) fn handed() -> MemorySource {
         let node = example::healthy().without("/sys/class/infiniband/mlx5_1");
         let node = bound_to(node, example::NICS[1], "vfio-pci");
@@ -164,7 +164,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ports_that_are_set_for_a_guest_pass_and_are_no_fault_of_the_path() {
+    fn ports_with_the_bits_for_a_guest_pass_and_are_not_bad_in_acs_path() {
         let node = set_for_a_guest(handed());
         assert_eq!(verdicts(&CHECK, &node), [Pass]);
         let path = super::super::acs_path::CHECK;
@@ -172,7 +172,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_mixture_fails() {
+    fn other_bits_fail() {
         assert_eq!(verdicts(&CHECK, &handed()), [Fail]);
         let without_direct =
             example::edit(set_for_a_guest(handed()), example::NIC_PORTS[1], |port| {
@@ -182,7 +182,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_may_not_be_read_is_not_judged_and_without_guests_it_does_not_apply() {
+    fn unreadable_registers_are_unknown_and_nodes_without_guests_are_skipped() {
         let user = example::edit(handed(), example::GPU_PORTS[0], |port| {
             port.header_only();
         });

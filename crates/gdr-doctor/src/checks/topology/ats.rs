@@ -1,20 +1,20 @@
 use super::iommu::{Domain, domain};
-use super::{is_guest, is_handed};
+use super::is_handed;
 use crate::checks::prelude::*;
 use crate::gpudirect_support::dma_functions;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("ats"),
-    title: "NICs use ATS where guests need it, and not without need",
-    why: "With Address Translation Services a NIC asks the IOMMU for addresses beforehand. A \
-          guest's NIC needs that to reach the guest's GPU straight. On the host itself, with \
-          addresses left as they are, each question is only a delay.",
-    inputs: "The ATS control register (extended capability 0x000f, bit 15 of the word 6 bytes in) \
-          of NICs; the kinds of their IOMMU domains. Needs root.",
-    criteria: "pass: off, or on with a translating IOMMU. warn: on while addresses are left as \
-          they are; or off at a NIC of a guest, where a GPU is with a guest too. fail: such a NIC \
-          that has none. unknown: whether a GPU is with a guest. skip: no NIC, a NIC of a guest \
-          where no GPU is with one, or a guest.",
+    title: "NICs use ATS if guests need it, and only then",
+    why: "With Address Translation Services (ATS) a NIC asks the IOMMU for translations \
+          beforehand. A guest's NIC needs ATS for direct access to the guest's GPU. On a host \
+          whose IOMMU does not translate, each request for a translation only adds latency.",
+    inputs: "The ATS control register of the NICs (extended capability 0x000f, bit 15 of the word \
+             at offset 6); the types of their IOMMU domains. Needs root.",
+    criteria: "pass: off, or on with a translating IOMMU. warn: on although the IOMMU does not \
+               translate; or off on a guest's NIC if a guest has a GPU too. fail: such a NIC \
+               without the capability. unknown: it is not known whether a guest has a GPU. skip: \
+               no NIC, a guest's NIC if no guest has a GPU, or this is a guest.",
     sources: &[
         "PCI Express Base Specification 6.0, 10.5",
         "rdma-core kernel-boot/rdma_topo",
@@ -27,8 +27,8 @@ pub(super) const CHECK: Check = Check {
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let inventory = context.inventory;
     let tree = inventory.tree.by_ref().known("the PCI tree")?;
-    if is_guest(context) {
-        return Err(Unjudged::skip("in a guest the host decides about ATS"));
+    if context.is_guest() {
+        return Err(Unjudged::skip("in a guest the host configures ATS"));
     }
     let findings = runner::each(tree.functions(), |function| {
         let named = context.nics().iter().find(|nic| nic.bdf == function.bdf);
@@ -51,7 +51,12 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
 
 fn of_host(context: &Context<'_>, function: &Function) -> Judgement {
     let ats = match &function.ats {
-        Err(Absence::Missing) => return Ok(Finding::pass("has no ATS, and needs none here")),
+        Err(Absence::Missing) => {
+            return Ok(Finding::pass(
+                "it does not have ATS and does not need \
+                                                          it",
+            ));
+        }
         ats => ats.known("its ATS control register")?,
     };
     let needless = matches!(
@@ -61,10 +66,11 @@ fn of_host(context: &Context<'_>, function: &Function) -> Judgement {
     let finding = match (ats.enabled, needless) {
         (false, _) => Finding::pass("ATS is off"),
         (true, true) if dma_functions(context).is_empty() => Finding::warn(
-            "ATS is on while the IOMMU leaves addresses as they are: each question is a delay",
+            "ATS is on although the IOMMU does not translate: each translation request adds \
+             latency",
         )
         .fix(switch(function.bdf, false)),
-        (true, _) => Finding::pass("ATS is on, as a translating IOMMU wants it"),
+        (true, _) => Finding::pass("ATS is on and the IOMMU translates"),
     };
     Ok(finding.evidence(
         format!("ATS control of {}", function.bdf),
@@ -72,7 +78,7 @@ fn of_host(context: &Context<'_>, function: &Function) -> Judgement {
     ))
 }
 
-/// Whether a GPU is with a guest, whose NIC has to reach it.
+/// Whether a GPU is assigned to a guest.
 fn gpu_is_handed(context: &Context<'_>) -> Datum<bool> {
     let gpus = &context.inventory.gpus;
     if gpus.iter().any(|gpu| is_handed(context, gpu.bdf)) {
@@ -89,23 +95,23 @@ fn gpu_is_handed(context: &Context<'_>) -> Datum<bool> {
 }
 
 fn of_guest(context: &Context<'_>, function: &Function) -> Judgement {
-    if !gpu_is_handed(context).known("whether a GPU is with a guest, too,")? {
+    if !gpu_is_handed(context).known("whether a GPU is assigned to a guest")? {
         return Err(Unjudged::skip(
-            "belongs to a guest, and no GPU does: it needs no ATS",
+            "it belongs to a guest, and no GPU does: it does not need ATS",
         ));
     }
-    // A virtual function has no say of its own where the physical one lends it ATS.
+    // A virtual function has the capability if its physical function has it.
     let (verdict, summary) = match &function.ats {
-        Ok(ats) if ats.enabled => (Verdict::Pass, "ATS is on, as its guest needs it"),
+        Ok(ats) if ats.enabled => (Verdict::Pass, "ATS is on, which its guest needs"),
         Ok(_) => (
             Verdict::Warn,
-            "belongs to a guest and has ATS off: the guest's GPU is reached through the root. It \
-             goes on when a guest runs with it",
+            "it belongs to a guest and ATS is off: its requests to the guest's GPU go through the \
+             root complex. ATS is turned on when a guest runs",
         ),
         Err(Absence::Missing) => (
             Verdict::Fail,
-            "belongs to a guest and has no ATS: the guest's GPU is reached through the root, or \
-             not at all",
+            "it belongs to a guest and does not have ATS: its requests to the guest's GPU go \
+             through the root complex or fail",
         ),
         Err(absence) => return Err(*absence).known("its ATS control register"),
     };
@@ -119,11 +125,8 @@ fn of_guest(context: &Context<'_>, function: &Function) -> Judgement {
 fn switch(bdf: Bdf, on: bool) -> Fix {
     let state = if on { "true" } else { "false" };
     Fix::manual(
-        format!(
-            "Switch ATS {} in the firmware",
-            if on { "on" } else { "off" }
-        ),
-        format!("`mlxconfig -d {bdf} set ATS_ENABLED={state}`, then power the host off and on"),
+        format!("Turn ATS {} in the firmware", if on { "on" } else { "off" }),
+        format!("`mlxconfig -d {bdf} set ATS_ENABLED={state}`, then power-cycle the host"),
     )
     .risk(Risk::Medium, "the host restarts")
 }
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn off_passes_and_on_without_need_is_warned_of() {
+    fn off_passes_and_on_without_need_is_a_warning() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
         let found = worst(&CHECK, &with_ats(example::healthy(), 3));
         assert_eq!(
@@ -154,18 +157,18 @@ mod tests {
     }
 
     #[test]
-    fn a_guests_nic_needs_it() {
+    fn a_nic_of_a_guest_with_a_gpu_needs_ats() {
         assert_eq!(verdict(&CHECK, &handed()), Warn);
         assert_eq!(verdict(&CHECK, &with_ats(handed(), 1)), Pass);
         let path = format!("/sys/bus/pci/devices/{}/config", example::NICS[1]);
-        // No chain of extended capabilities at all.
+        // Without extended capabilities.
         let mut config = gdr_node::Source::read(&handed(), &path).unwrap();
         config[0x100..].fill(0);
         assert_eq!(verdict(&CHECK, &handed().file(&path, config)), Fail);
     }
 
     #[test]
-    fn a_guests_nic_needs_none_where_no_gpu_is_with_a_guest() {
+    fn a_nic_of_a_guest_does_not_need_ats_if_no_guest_has_a_gpu() {
         let nic = example::NICS[1];
         let node = bound_to(example::healthy(), nic, "vfio-pci");
         let path = format!("/sys/bus/pci/devices/{nic}/config");
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_read_is_not_off() {
+    fn an_unreadable_register_is_unknown() {
         let mut node = example::healthy();
         for nic in example::NICS {
             node = example::edit(node, nic, |space| {
@@ -188,7 +191,5 @@ mod tests {
             });
         }
         assert_eq!(verdicts(&CHECK, &node), [Unknown]);
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

@@ -1,6 +1,5 @@
-//! ConnectX with a DMA function of its own beside the GPU (ConnectX-8 and later): traffic with the
-//! GPU takes that function and not the NIC's, and wants ports that are set differently on either
-//! side.
+//! ConnectX-8 and later with a DMA function near the GPU: traffic with the GPU uses that function
+//! instead of the NIC's own, and needs different ACS bits on the two ports of the common switch.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +9,10 @@ use crate::context::Context;
 use crate::finding::Subject;
 use crate::gpudirect_support::dma_functions;
 
-/// The most functions of a kind that are looked at: what a capture claims is not always so.
+/// The most functions of a kind that are examined: a capture may claim any number.
 const MOST: usize = 64;
 
-/// A DMA function, the GPU that it serves, and the ports that decide.
+/// A DMA function, the GPU below the same switch, and the ports whose ACS bits matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectPath {
     /// The DMA function.
@@ -29,7 +28,7 @@ pub(super) struct DirectPath {
 }
 
 impl DirectPath {
-    /// What a finding about it is about: the GPU.
+    /// The subject of findings about the path: the GPU.
     pub(super) fn subject(&self, context: &Context<'_>) -> Subject {
         let gpu = context.gpus().find(|gpu| gpu.bdf == self.gpu);
         gpu.map_or(Subject::Function(self.dma), Subject::gpu)
@@ -53,7 +52,7 @@ pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
             let common = (of_dma.iter().zip(&of_gpu))
                 .take_while(|(a, b)| a == b)
                 .count();
-            // A root port alone is no switch.
+            // A common root port alone is not a switch.
             if let (true, Some(&dma_port), Some(&gpu_port)) =
                 (common >= 2, of_dma.get(common), of_gpu.get(common))
             {
@@ -70,7 +69,7 @@ pub(super) fn paths(context: &Context<'_>) -> Vec<DirectPath> {
     paths
 }
 
-/// The ports that have rules of their own.
+/// The ports that acs.directnic checks.
 pub(super) fn ports(context: &Context<'_>) -> BTreeSet<Bdf> {
     paths(context)
         .iter()

@@ -1,19 +1,19 @@
-//! What the IOMMU does with a device's addresses.
+//! The IOMMU domains of devices.
 
 use gdr_node::{Absence, Bdf, Datum};
 
 use crate::context::Context;
 
-/// Where Linux lists the IOMMUs that are on.
+/// The directory of the active IOMMUs.
 pub(super) const UNITS: &str = "/sys/class/iommu";
 
-/// What the IOMMU does with a device's addresses (Linux
+/// The type of a device's IOMMU domain (Linux
 /// `Documentation/ABI/testing/sysfs-kernel-iommu_groups`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Domain {
-    /// No IOMMU is in the way.
+    /// No IOMMU is active.
     Off,
-    /// Addresses stay as they are.
+    /// Addresses are not translated.
     Identity,
     /// Addresses are translated: `DMA` or `DMA-FQ`.
     Translated,
@@ -21,7 +21,7 @@ pub(super) enum Domain {
     Handed,
 }
 
-/// Where the kind of a device's domain stands, and what it is.
+/// The source of the type of a device's domain, and the type.
 pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>) {
     let off = off(context);
     if off == Ok(true) {
@@ -38,7 +38,7 @@ pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>)
                 Ok(Domain::Off),
             );
         }
-        // Without the list of IOMMUs a function without a group says nothing.
+        // Without the list of IOMMUs, a missing group does not mean that no IOMMU is active.
         absent => return by_arguments(context, absent.and(Err(Absence::NotCollected))),
     };
     let path = format!("/sys/kernel/iommu_groups/{group}/type");
@@ -58,17 +58,17 @@ pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>)
     }
 }
 
-/// Whether there is no IOMMU at all.
+/// Whether no IOMMU is active.
 fn off(context: &Context<'_>) -> Datum<bool> {
     match context.source.list(UNITS) {
         Ok(units) => Ok(units.is_empty()),
-        // Where sysfs is there and the class is not, no IOMMU is.
+        // sysfs without the class means that no IOMMU is active.
         Err(Absence::Missing) if context.inventory.tree.is_ok() => Ok(true),
         absent => absent.map(|_| false),
     }
 }
 
-/// What the kernel's command line asks for, of kernels that show no groups.
+/// The domain by the kernel's command line, for kernels that show no group types.
 fn by_arguments(context: &Context<'_>, absence: Datum<Domain>) -> (String, Datum<Domain>) {
     let facts = context.facts();
     let says = |name: &str, value: &str| facts.argument(name) == Ok(value);

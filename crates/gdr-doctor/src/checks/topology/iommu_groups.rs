@@ -1,16 +1,16 @@
-use super::{direct, is_guest, is_handed};
+use super::{direct, is_handed};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("iommu.groups"),
-    title: "IOMMU groups are as the platform wants them",
-    why: "The kernel puts devices that ACS does not keep apart into one IOMMU group. A ConnectX's \
-          DMA function has to share its GPU's group; devices of different guests must not share \
-          one, and a guest owns a group as a whole. Elsewhere groups do not matter. They form \
+    title: "devices are in the IOMMU groups that the platform needs",
+    why: "The kernel puts devices that ACS does not isolate into one IOMMU group. A ConnectX's DMA \
+          function must be in its GPU's group. Devices of different guests must be in different \
+          groups, and a guest owns whole groups. In other cases groups do not matter. They form \
           once, at boot.",
     inputs: "/sys/bus/pci/devices/*/iommu_group of GPUs, NICs and DMA functions.",
-    criteria: "fail: a DMA function apart from its GPU. warn: a guest's device in a group with one \
-          that the host drives. pass: otherwise. skip: no IOMMU, or a guest.",
+    criteria: "fail: a DMA function is not in its GPU's group. warn: a guest's device shares a \
+               group with one that the host uses. pass: otherwise. skip: no IOMMU, or a guest.",
     sources: &[
         "rdma-core kernel-boot/rdma_topo",
         "https://github.com/NVIDIA/NV-Kernels/issues/20",
@@ -23,8 +23,8 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let tree = context.inventory.tree.by_ref().known("the PCI tree")?;
-    if is_guest(context) {
-        return Err(Unjudged::skip("in a guest the groups of the host decide"));
+    if context.is_guest() {
+        return Err(Unjudged::skip("in a guest the groups of the host matter"));
     }
     let group = |bdf: Bdf| context.fact(bdf, |function| function.iommu_group);
     let mut findings = Vec::new();
@@ -45,13 +45,13 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         if !others.is_empty() {
             findings.push(
                 Finding::warn(format!(
-                    "belongs to a guest and shares IOMMU group {number} with {} of the host",
+                    "it belongs to a guest and shares IOMMU group {number} with {} of the host",
                     others.join(", ")
                 ))
                 .about(Subject::Function(function.bdf))
                 .fix(Fix::manual(
-                    "Keep the devices apart, or hand over all of the group",
-                    "switch ACS on at the ports above them and reboot, or bind the others to \
+                    "Isolate the devices, or assign the whole group",
+                    "turn ACS on at the ports above them and reboot, or bind the others to \
                      vfio-pci too",
                 )),
             );
@@ -66,9 +66,9 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         .collect();
     Ok(vec![match known.iter().find(|group| !group.is_ok()) {
         _ if known.is_empty() => Finding::skip("there is no GPU and no RDMA NIC"),
-        Some(Err(Absence::Missing)) => Finding::skip("there is no IOMMU, so there are no groups"),
+        Some(Err(Absence::Missing)) => Finding::skip("no IOMMU is on, so there are no groups"),
         Some(absent) => Finding::unknown("the IOMMU group of a GPU or NIC", absent),
-        None => Finding::pass("nothing here wants certain IOMMU groups"),
+        None => Finding::pass("no device here needs a certain IOMMU group"),
     }])
 }
 
@@ -81,19 +81,18 @@ fn apart(
     let subject = path.subject(context);
     let finding = match (dma, gpu) {
         (Ok(dma), Ok(gpu)) if dma == gpu => Finding::pass(format!(
-            "shares IOMMU group {gpu} with DMA function {}",
+            "it shares IOMMU group {gpu} with DMA function {}",
             path.dma
         ))
         .about(subject),
         (Ok(_), Ok(_)) => Finding::fail(format!(
-            "is in another IOMMU group than DMA function {}: the driver refuses to map its \
-                 memory for it",
+            "it is not in the IOMMU group of DMA function {}: the driver refuses to map its memory",
             path.dma
         ))
         .about(subject)
         .fix(Fix::manual(
-            "Set ACS as acs.directnic says and reboot",
-            "groups form at boot, from the ACS bits of the ports",
+            "Set the ACS bits that acs.directnic shows and reboot",
+            "the kernel forms the groups at boot from the ACS bits of the ports",
         )),
         (Err(Absence::Missing), _) | (_, Err(Absence::Missing)) => return None,
         (Ok(_), absent) | (absent, _) => Finding::unknown("its IOMMU group", absent).about(subject),
@@ -113,7 +112,7 @@ mod tests {
     use crate::checks::fixture::*;
 
     #[test]
-    fn groups_do_not_matter_on_a_plain_node() {
+    fn a_node_without_guests_and_dma_functions_passes() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
         let mut off = example::healthy();
         for bdf in example::GPUS.iter().chain(&example::NICS) {
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dma_function_shares_its_gpus_group() {
+    fn a_dma_function_must_share_its_gpus_group() {
         // The example's switch is one group.
         assert_eq!(verdict(&CHECK, &with_dma_function()), Pass);
         let apart = with_dma_function().link_to(
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_does_not_share_a_group_with_the_host() {
+    fn a_group_that_a_guest_shares_with_the_host_is_a_warning() {
         assert_eq!(verdict(&CHECK, &handed()), Warn);
     }
 }

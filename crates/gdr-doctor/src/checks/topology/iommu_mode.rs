@@ -5,17 +5,17 @@ use crate::gpudirect_support;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("iommu.mode"),
-    title: "the IOMMU leaves the addresses of GPUs and NICs as they are",
-    why: "A NIC asks for GPU memory by its address on the bus. Where the IOMMU translates the \
-          addresses of either, every request has to go up to the root, and a peer-memory module \
-          that knows nothing of translation hands out addresses that fault. dma-buf maps through \
-          the IOMMU and works, slower.",
-    inputs: "/sys/class/iommu, /sys/kernel/iommu_groups/*/type of the groups of GPUs and NICs; \
-          where a kernel shows no type, the command line: iommu=, intel_iommu=, amd_iommu=, \
-          iommu.passthrough=.",
-    criteria: "pass: no IOMMU, or identity. info: translated, with ATS on at the NIC; or handed to \
-          a guest. warn: DMA or DMA-FQ. fail: the same where dma-buf is known not to work. skip: \
-          no GPU or no NIC.",
+    title: "the IOMMU does not translate addresses of GPUs and NICs",
+    why: "A NIC accesses GPU memory by its bus address. If the IOMMU translates addresses of \
+          either device, every request goes through the root complex. A peer-memory module that \
+          does not support translation gives the NIC addresses that fault. dma-buf maps through \
+          the IOMMU and works, but is slower.",
+    inputs: "/sys/class/iommu; /sys/kernel/iommu_groups/*/type of the groups of GPUs and NICs. If \
+             the kernel shows no type, its arguments iommu=, intel_iommu=, amd_iommu= and \
+             iommu.passthrough=.",
+    criteria: "pass: no IOMMU, or identity. info: translated, with ATS on at the NIC; or assigned \
+               to a guest. warn: DMA or DMA-FQ. fail: the same if dma-buf is known not to work. \
+               skip: no GPU or no NIC.",
     sources: &[
         "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups",
         "CUDA GPUDirect RDMA guide, 2.2: physical addresses must be the same from the point \
@@ -27,13 +27,13 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// A device and what became of its addresses.
+/// A device and its IOMMU domain.
 struct Device {
     subject: Subject,
     bdf: Bdf,
     path: String,
     domain: Datum<Domain>,
-    /// Whether its traffic comes translated already.
+    /// Whether its requests are translated beforehand.
     translated: bool,
 }
 
@@ -53,7 +53,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
                     bdf,
                     path,
                     domain,
-                    translated: comes_translated(context, &direct, bdf),
+                    translated: is_translated_beforehand(context, &direct, bdf),
                 });
             }
         }
@@ -65,16 +65,16 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
 
 fn judge(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Judgement {
     let finding = match &device.domain {
-        Ok(Domain::Off) => Finding::pass("no IOMMU is in the way"),
-        Ok(Domain::Identity) => Finding::pass("the IOMMU leaves addresses as they are"),
-        Ok(Domain::Handed) => Finding::info("the IOMMU maps it for a guest that owns it"),
+        Ok(Domain::Off) => Finding::pass("no IOMMU is on"),
+        Ok(Domain::Identity) => Finding::pass("the IOMMU does not translate"),
+        Ok(Domain::Handed) => Finding::info("the IOMMU maps it for the guest that owns it"),
         Ok(Domain::Translated) => translated(context, device, pairs),
-        absent => Finding::unknown("what the IOMMU does with addresses", absent),
+        absent => Finding::unknown("the type of its IOMMU domain", absent),
     };
     let seen = context.text(&device.path);
     Ok(match (seen, &device.domain) {
         (Ok(text), _) => finding.evidence(&device.path, text),
-        (_, Ok(Domain::Off)) => finding.evidence(&device.path, "nothing"),
+        (_, Ok(Domain::Off)) => finding.evidence(&device.path, "empty"),
         (absent, _) => finding.evidence(&device.path, absent.shown()),
     })
 }
@@ -82,7 +82,7 @@ fn judge(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Judgeme
 fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Finding {
     if device.translated {
         return Finding::info(
-            "the IOMMU translates, and the NIC asks it beforehand (ATS), as this platform wants it",
+            "the IOMMU translates, and the NIC requests translations beforehand (ATS)",
         );
     }
     let of_device =
@@ -91,29 +91,29 @@ fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Fi
     let (verdict, summary) = if by_dmabuf.any(|works| works == Ok(false)) {
         (
             Verdict::Fail,
-            "the IOMMU translates addresses and dma-buf does not work: a peer-memory module hands \
-             out addresses that the IOMMU refuses",
+            "the IOMMU translates addresses and dma-buf does not work: the addresses of a \
+             peer-memory module fault",
         )
     } else {
         (
             Verdict::Warn,
-            "the IOMMU translates addresses: peers reach each other only through the root, which \
-             is slower",
+            "the IOMMU translates addresses: traffic between GPU and NIC goes through the root \
+             complex, which is slower",
         )
     };
     Finding::new(verdict, summary)
         .fix(
             Fix::at_boot(
-                "Let the IOMMU pass addresses through",
+                "Make the IOMMU pass addresses through",
                 Action::boot(argument(context).to_owned()),
             )
             .risk(
                 Risk::Low,
-                "devices of the host are then trusted with all of its memory",
+                "devices of the host can then access all of its memory",
             ),
         )
         .fix(Fix::manual(
-            "Pass through only this device's group",
+            "Pass through this device's group only",
             format!(
                 "unbind the driver of {0}, `echo identity > \
                  /sys/bus/pci/devices/{0}/iommu_group/type`, bind it again (Linux 5.11 and later)",
@@ -122,9 +122,9 @@ fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Fi
         ))
 }
 
-/// Whether a device's traffic comes translated: a NIC with ATS on, or a device whose NIC has a DMA
-/// function for GPUs.
-fn comes_translated(context: &Context<'_>, paths: &[direct::DirectPath], bdf: Bdf) -> bool {
+/// Whether a device's requests are translated beforehand: a NIC with ATS on, or a GPU whose DMA
+/// function has ATS on.
+fn is_translated_beforehand(context: &Context<'_>, paths: &[direct::DirectPath], bdf: Bdf) -> bool {
     let ats = |bdf: Bdf| {
         context
             .function(bdf)
@@ -134,7 +134,7 @@ fn comes_translated(context: &Context<'_>, paths: &[direct::DirectPath], bdf: Bd
     ats(bdf) || paths.iter().any(|path| path.gpu == bdf && ats(path.dma))
 }
 
-/// The argument that asks for identity domains, of x86 and of ARM.
+/// The kernel argument for identity domains on x86 or on ARM.
 fn argument(context: &Context<'_>) -> &'static str {
     let x86 = context.inventory.tree.as_ref().ok().is_none_or(|tree| {
         (tree.functions()).any(|function| {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn translation_is_slow_with_dma_buf_and_broken_without() {
+    fn translation_is_a_warning_with_dma_buf_and_a_failure_without() {
         let found = worst(&CHECK, &all_groups("DMA-FQ"));
         assert_eq!(found.verdict, Warn);
         assert_eq!(found.subject, Subject::Node);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_group_that_differs_is_named() {
+    fn the_finding_names_the_device_that_differs() {
         let path = format!("/sys/bus/pci/devices/{}/iommu_group/type", example::GPUS[7]);
         let found = worst(&CHECK, &example::healthy().file(&path, "DMA\n"));
         assert_eq!(found.verdict, Warn);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn ats_and_guests_are_worth_knowing_only() {
+    fn ats_and_guests_are_info() {
         let mut node = all_groups("DMA-FQ");
         for nic in example::NICS {
             node = example::edit(node, nic, |space| {
@@ -204,13 +204,13 @@ mod tests {
             let path = format!("/sys/bus/pci/devices/{gpu}/iommu_group/type");
             node = node.file(&path, "identity\n");
         }
-        // GPU and NIC of one switch share a group here.
+        // In the example the GPU and the NIC of one switch share a group.
         assert!(!verdict(&CHECK, &node).is_bad());
         assert_eq!(verdict(&CHECK, &all_groups("unmanaged")), Info);
     }
 
     #[test]
-    fn a_kernel_without_types_is_judged_by_its_command_line() {
+    fn without_group_types_the_command_line_decides() {
         let mut node = example::healthy();
         for group in 0..40 {
             node = node.without(&format!("/sys/kernel/iommu_groups/{group}/type"));
@@ -218,11 +218,5 @@ mod tests {
         assert_eq!(verdict(&CHECK, &node), Pass);
         let node = node.file("/proc/cmdline", "quiet\n");
         assert_eq!(verdict(&CHECK, &node), Unknown);
-    }
-
-    #[test]
-    fn without_pairs_nothing_is_judged() {
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

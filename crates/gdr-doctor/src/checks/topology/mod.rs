@@ -4,7 +4,6 @@ use gdr_node::Bdf;
 
 use crate::check::{Check, Group, Workload};
 use crate::context::Context;
-use crate::facts::Machine;
 
 mod acs_directnic;
 mod acs_path;
@@ -22,7 +21,7 @@ mod topo_numa;
 mod topo_p2p_chipset;
 mod topo_pair;
 
-/// What the checks here have in common.
+/// The fields that the checks of this group share.
 const CHECK: Check = Check {
     group: Group::Topology,
     workloads: Workload::RDMA,
@@ -44,15 +43,9 @@ pub(super) const CHECKS: &[&Check] = &[
     &ats::CHECK,
 ];
 
-/// Whether this is seen from inside a guest. A machine that does not say counts as bare metal.
-fn is_guest(context: &Context<'_>) -> bool {
-    context.facts().machine.as_ref().ok() == Some(&Machine::Virtual)
-}
-
-/// Whether a device is bound to a driver that hands it to guests.
+/// Whether a device is bound to a driver that assigns it to guests.
 fn is_handed(context: &Context<'_>, bdf: Bdf) -> bool {
-    let driver = context
-        .function(bdf)
-        .and_then(|function| function.driver.as_ref().ok());
+    let function = context.function(bdf);
+    let driver = function.and_then(|function| function.driver.as_ref().ok());
     driver.is_some_and(|driver| driver == "vfio-pci" || driver.ends_with("-vfio-pci"))
 }

@@ -1,4 +1,4 @@
-//! A port that redirects what should go straight.
+//! A port whose ACS bits redirect traffic between a GPU and a NIC.
 
 use std::collections::BTreeMap;
 
@@ -9,35 +9,35 @@ use crate::context::{Context, Pair};
 use crate::finding::{Finding, Subject, Verdict};
 use crate::fix::{Action, Fix, Register, Risk};
 
-/// What is on at a port that is no good, and for whom.
+/// The harmful ACS bits of a port, and the pairs that they affect.
 pub(super) struct Fault<'a, 'b> {
     /// The port's ACS.
     pub(super) acs: Acs,
-    /// The bits that are no good.
+    /// The harmful bits among them.
     pub(super) bits: AcsBits,
-    /// How bad it is.
+    /// The verdict.
     pub(super) verdict: Verdict,
-    /// The pairs whose way it is on.
+    /// The pairs whose path has the port.
     pub(super) pairs: Vec<&'b Pair<'a>>,
 }
 
 impl Fault<'_, '_> {
-    /// What to say of it, and what to do: now at this port, or at boot at all of them.
+    /// The finding, with fixes for this port now and for all ports at boot.
     pub(super) fn finding(&self, context: &Context<'_>, port: Bdf, boot: Option<&Fix>) -> Finding {
         let (gpus, nics) = ends(&self.pairs);
         let across = self.verdict == Verdict::Warn;
         let bits = self.bits;
         let summary = if self.bits.contains(AcsBits::TRANSLATION_BLOCKING) {
-            format!("port {port} ({bits}) refuses translated requests between {gpus} and {nics}")
+            format!("port {port} ({bits}) blocks translated requests between {gpus} and {nics}")
         } else if across {
             format!(
-                "port {port} ({bits}) has the IOMMU look at the traffic between {gpus} and {nics}, \
-                 which crosses the host bridge in any case"
+                "port {port} ({bits}) sends the traffic between {gpus} and {nics} through the \
+                 IOMMU; it crosses the host bridge in any case"
             )
         } else {
             format!(
-                "port {port} ({bits}) sends the traffic between {gpus} and {nics} up to the root, \
-                 where it is slowed or lost"
+                "port {port} ({bits}) redirects the traffic between {gpus} and {nics} to the root \
+                 complex, where it is slow or lost"
             )
         };
         let mut finding = Finding::new(self.verdict, summary)
@@ -48,15 +48,15 @@ impl Fault<'_, '_> {
             );
         for pair in &self.pairs {
             finding = finding.evidence(
-                format!("way of {} - {}", pair.gpu.index, pair.nic.name),
+                format!("path of {} - {}", pair.gpu.index, pair.nic.name),
                 format!("{}: {}", pair.relation.smi, pair.relation.why),
             );
         }
         let cautious = |fix: Fix| {
             fix.risk(
                 Risk::High,
-                "devices below the port are no longer kept apart: not where some of them are \
-                 handed to different guests",
+                "devices below the port are no longer isolated: do not apply it if they are \
+                 assigned to different guests",
             )
         };
         finding = finding.fix(cautious(Fix::now(
@@ -73,14 +73,14 @@ impl Fault<'_, '_> {
             finding = finding.fix(cautious(fix.clone()));
         }
         finding.fix(Fix::manual(
-        "Switch ACS off in firmware",
+        "Turn ACS off in the firmware",
         "look for ACS, Access Control Services or ACS Enable in the firmware's PCIe or NBIO menu; \
-         some switches keep it in their own configuration",
+         some switches have their own configuration",
     ))
     }
 
-    /// The one device of these pairs that hangs below the port, so that what else is wrong with
-    /// it is seen to follow; otherwise the port itself.
+    /// The device of these pairs below the port if there is exactly one, so that other findings
+    /// about it are linked to this one; otherwise the port.
     fn subject(&self, context: &Context<'_>, port: Bdf) -> Subject {
         let below = |bdf: Bdf| {
             let chain = context
@@ -110,7 +110,7 @@ impl Fault<'_, '_> {
     }
 }
 
-/// The GPUs and the NICs of pairs, each once, in words.
+/// The names of the GPUs and of the NICs of pairs, each once.
 fn ends(pairs: &[&Pair<'_>]) -> (String, String) {
     let list = |mut names: Vec<String>| {
         names.dedup();
@@ -126,8 +126,8 @@ fn ends(pairs: &[&Pair<'_>]) -> (String, String) {
     )
 }
 
-/// The argument that clears the bits of all ports at every boot. The kernel heeds only the last
-/// of several, so that one has to name them all.
+/// The kernel argument that clears the bits of all ports at every boot. The kernel uses only the
+/// last such argument, so one has to name all ports.
 pub(super) fn at_boot(faults: &BTreeMap<Bdf, Fault<'_, '_>>) -> Option<Fix> {
     let ports: Vec<String> = (faults.iter())
         .filter(|(_, fault)| fault.bits.intersects(AcsBits::REDIRECTING))

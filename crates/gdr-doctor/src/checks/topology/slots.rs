@@ -1,4 +1,4 @@
-//! Slots for cards.
+//! Slots for PCI cards.
 
 use gdr_node::Bdf;
 use gdr_node::pci::Tree;
@@ -6,11 +6,12 @@ use gdr_node::topology::Relation;
 
 use crate::context::Context;
 
-/// Where firmware names its slots (Linux `Documentation/ABI/testing/sysfs-bus-pci`).
+/// The directory of the slots that firmware describes (Linux
+/// `Documentation/ABI/testing/sysfs-bus-pci`).
 const SLOTS: &str = "/sys/bus/pci/slots";
 
-/// The names of the empty slots that are nearer to a GPU than what it has: below a bridge that is
-/// above the GPU too, or else below its root bus.
+/// The names of the empty slots that are nearer to a GPU than its NIC: those below a bridge that is
+/// also above the GPU, or below its root bus if the path to the NIC leaves it.
 pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec<String> {
     let Some(tree) = context.inventory.tree.as_ref().ok() else {
         return Vec::new();
@@ -49,7 +50,7 @@ pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec
     near
 }
 
-/// `0000:41:00` of a slot's file, as the function that a card would have there.
+/// The address in a slot's file (`0000:41:00`), as that of function 0 of a card there.
 fn address(context: &Context<'_>, slot: &str) -> Option<Bdf> {
     let text = context.text(&format!("{SLOTS}/{slot}/address")).ok()?;
     format!("{text}.0").parse().ok()
@@ -59,7 +60,7 @@ fn same_device(a: Bdf, b: Bdf) -> bool {
     (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
 }
 
-/// The bridge whose secondary bus a place is on.
+/// The bridge whose secondary bus has an address.
 fn bridge_to(tree: &Tree, place: Bdf) -> Option<Bdf> {
     tree.functions()
         .find(|function| {

@@ -1,17 +1,18 @@
 use std::collections::BTreeMap;
 
+use gdr_node::RdmaPort;
+
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.bestnic"),
-    title: "each GPU has a near NIC of its own, or shares fairly",
-    why: "Jobs use for each GPU the NIC nearest to it. Where two GPUs have the same one nearest \
-          while a like NIC is nearest to none, half of the network is idle.",
-    inputs: "The classes of every GPU with every NIC, and of each NIC the state, the link layer \
-          and the rate of its ports.",
-    criteria: "pass: each GPU finds a near NIC of its own, or no like NIC is left over. warn: GPUs \
-          share a NIC while one of the same rate and link layer that is up is left over. skip: no \
-          GPU or no NIC.",
+    title: "each GPU has a near NIC of its own, or no equivalent NIC is idle",
+    why: "Jobs use the nearest NIC for each GPU. If two GPUs share their nearest NIC while an \
+          equivalent NIC is nearest to no GPU, half of the network bandwidth is unused.",
+    inputs: "The distances of all GPUs and NICs; state, link layer and rate of each NIC's ports.",
+    criteria: "pass: each GPU has a near NIC of its own, or no equivalent NIC is idle. warn: GPUs \
+               share a NIC while an active one of the same rate and link layer is idle. skip: no \
+               GPU or no NIC.",
     sources: &[
         "NCCL_IB_HCA, UCX_NET_DEVICES: documentation of NCCL and UCX",
         "OCI BM.GPU.H100.8 and AWS p4d topologies of NCCL",
@@ -41,14 +42,14 @@ fn run(context: &Context<'_>) -> Judgement {
     let mut finding = if sharing.is_empty() {
         Finding::pass("each GPU has a near NIC of its own")
     } else if idle.is_empty() {
-        Finding::pass("GPUs outnumber the NICs near them and share them; no like NIC is idle")
+        Finding::pass("GPUs share the NICs near them; no equivalent NIC is idle")
     } else {
         let gpus: Vec<String> = sharing.iter().map(|gpu| gpu.index.to_string()).collect();
         let idle: Vec<&str> = idle.iter().map(|nic| nic.name.as_str()).collect();
         let mut wanted: Vec<String> = used.iter().map(|nic| name(*nic)).collect();
         wanted.extend(idle.iter().map(|name| (*name).to_owned()));
         Finding::warn(format!(
-            "{} {} a NIC with other GPUs while {} of the same kind {} nearest to none",
+            "{} {} a NIC with other GPUs while {}, of the same kind, {} idle",
             gpus.join(", "),
             if gpus.len() == 1 { "shares" } else { "share" },
             idle.join(", "),
@@ -63,10 +64,10 @@ fn run(context: &Context<'_>) -> Judgement {
                     gpus.join(", ")
                 ),
             )
-            .risk(Risk::Low, "addresses of cards change"),
+            .risk(Risk::Low, "the PCI addresses of the cards change"),
         )
         .fix(Fix::user(
-            "Until then name the NICs for each rank yourself and measure",
+            "Until then choose the NIC of each rank explicitly, and measure",
             format!("export NCCL_IB_HCA=={}", wanted.join(",")),
         ))
     };
@@ -76,8 +77,8 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// A near NIC for as many GPUs as can have one to themselves: the largest matching, found by
-/// lengthening it one GPU at a time.
+/// Assigns near NICs to GPUs, one each, for as many GPUs as possible: a maximum matching by
+/// augmenting paths.
 fn assign(pairs: &[&Pair<'_>]) -> BTreeMap<Bdf, Bdf> {
     let mut near: BTreeMap<Bdf, Vec<Bdf>> = BTreeMap::new();
     for pair in pairs {
@@ -90,7 +91,7 @@ fn assign(pairs: &[&Pair<'_>]) -> BTreeMap<Bdf, Bdf> {
     gpu_of.into_iter().map(|(nic, gpu)| (gpu, nic)).collect()
 }
 
-/// Finds a NIC for a GPU, moving others to another of theirs where that helps.
+/// Finds a NIC for a GPU. It moves other GPUs to other NICs if that helps.
 fn place(
     gpu: Bdf,
     near: &BTreeMap<Bdf, Vec<Bdf>>,
@@ -114,7 +115,7 @@ fn place(
     false
 }
 
-/// What a NIC is to a job: link layer and rate of its first port.
+/// The kind of a NIC: link layer and rate of its first port.
 fn kind(nic: &Nic<'_>) -> Option<(String, String)> {
     let port = nic.rdma?.ports.first()?;
     Some((
@@ -123,7 +124,7 @@ fn kind(nic: &Nic<'_>) -> Option<(String, String)> {
     ))
 }
 
-/// The NICs that are nearest to no GPU, that are up, and that are like one that is used.
+/// The active NICs that are not used and are of the same kind as one that is.
 fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
     let nics = context.nics();
     let kinds: Vec<_> = (nics.iter())
@@ -132,12 +133,7 @@ fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
         .collect();
     let is_up = |nic: &Nic<'_>| {
         let port = nic.rdma.and_then(|rdma| rdma.ports.first());
-        port.is_some_and(|port| {
-            port.state
-                .as_ref()
-                .ok()
-                .is_some_and(|state| state == "ACTIVE")
-        })
+        port.is_some_and(RdmaPort::is_active)
     };
     nics.iter()
         .filter(|nic| !used.contains(&nic.bdf) && is_up(nic))
@@ -150,29 +146,23 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    fn without(node: MemorySource, numbers: &[usize]) -> MemorySource {
-        numbers.iter().fold(node, |node, number| {
-            node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
-        })
-    }
-
     #[test]
-    fn eight_gpus_with_eight_near_nics_pass_and_the_ethernet_ones_do_not_matter() {
+    fn eight_gpus_with_eight_near_nics_pass_although_the_ethernet_nics_are_idle() {
         let found = worst(&CHECK, &example::healthy());
         assert_eq!(found.verdict, Pass);
         assert_eq!(found.evidence.len(), 8);
     }
 
     #[test]
-    fn sharing_where_nothing_like_is_left_over_is_fair() {
-        let shared = without(example::healthy(), &[2, 4, 7, 9]);
+    fn sharing_without_an_idle_equivalent_passes() {
+        let shared = without_nics(example::healthy(), [2, 4, 7, 9]);
         assert_eq!(verdict(&CHECK, &shared), Pass);
     }
 
     #[test]
-    fn sharing_while_a_like_nic_is_idle_is_warned_of() {
+    fn sharing_while_an_equivalent_nic_is_idle_is_a_warning() {
         // mlx5_2 is gone, and the Ethernet NIC of the socket is now like the others.
-        let node = without(example::healthy(), &[2]);
+        let node = without_nics(example::healthy(), [2]);
         let port = "/sys/class/infiniband/mlx5_0/ports/1";
         let node = node
             .file(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n")
@@ -182,11 +172,5 @@ mod tests {
         assert!(found.summary.contains("mlx5_0"), "{}", found.summary);
         let down = node.file(&format!("{port}/state"), "1: DOWN\n");
         assert_eq!(verdict(&CHECK, &down), Pass);
-    }
-
-    #[test]
-    fn without_nics_nothing_is_judged() {
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdicts(&CHECK, &none), [Skip]);
     }
 }

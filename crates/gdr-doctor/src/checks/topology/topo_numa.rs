@@ -3,12 +3,12 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.numa"),
     title: "each GPU and its NIC are on one NUMA node",
-    why: "Where a GPU and its NIC are on different NUMA nodes their traffic crosses the \
-          interconnect between them. Where firmware names no node (-1) libraries guess, and pin \
-          memory and threads anywhere.",
+    why: "If a GPU and its NIC are on different NUMA nodes, their traffic crosses the interconnect \
+          between the nodes. If firmware assigns no node (-1), libraries guess and may place \
+          memory and threads on any node.",
     inputs: "/sys/bus/pci/devices/*/numa_node, /sys/devices/system/node/online.",
-    criteria: "pass: the same node, or there is but one. warn: different nodes. info: firmware \
-          names none. skip: no GPU or no NIC.",
+    criteria: "pass: the same node, or the machine has only one. warn: different nodes. info: \
+               firmware assigns none. skip: no GPU or no NIC.",
     sources: &[
         "ACPI Specification 6.5, 6.2.14 (_PXM)",
         "https://github.com/rapidsai/cuCascade/issues/119",
@@ -22,14 +22,14 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let pairs = runner::pairs(context)?;
     if let Some(node) = context.inventory.numa.only_node() {
         return Ok(vec![Finding::pass(format!(
-            "there is but one NUMA node, {node}"
+            "the machine has only NUMA node {node}"
         ))]);
     }
     let findings = runner::each(pairs, |pair| (Subject::pair(pair), judge(context, pair)));
     let all_same = |verdict| findings.iter().all(|it| it.verdict == verdict);
     if all_same(Verdict::Pass) {
         return Ok(vec![Finding::pass(
-            "each GPU is on the NUMA node of its NICs",
+            "each GPU and its NICs are on one NUMA node",
         )]);
     }
     if let Some(first) = findings.first().filter(|_| all_same(Verdict::Unknown)) {
@@ -52,19 +52,20 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>) -> Judgement {
             "the GPU is on NUMA node {gpu} and the NIC on {nic}"
         ))
         .fix(Fix::manual(
-            "Put both below one socket",
-            "move one of the cards; on AMD set NPS1 if the nodes are parts of one socket",
+            "Move both to one socket",
+            "move one of the cards; on AMD set NPS1 if the nodes belong to one socket",
         )),
         (Err(Absence::Missing), Err(Absence::Missing) | Ok(_)) | (Ok(_), Err(Absence::Missing)) => {
-            Finding::info("firmware does not say on which NUMA node they are: libraries guess").fix(
+            Finding::info("firmware does not assign NUMA nodes to them: libraries guess").fix(
                 Fix::manual(
-                    "Let firmware tell",
-                    "update the firmware, or look there for ACPI SRAT, SLIT and NUMA per socket",
+                    "Make firmware assign NUMA nodes",
+                    "update the firmware, or look in its setup for ACPI SRAT, SLIT and NUMA nodes \
+                     per socket",
                 ),
             )
         }
         (Ok(_) | Err(Absence::Missing), absent) | (absent, _) => {
-            Finding::unknown("the NUMA node of GPU or NIC", absent)
+            Finding::unknown("the NUMA node of the GPU or the NIC", absent)
         }
     };
     Ok(finding
@@ -82,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn pairs_on_one_node_pass_together() {
+    fn pairs_on_one_node_pass_with_one_finding() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
     }
 
     #[test]
-    fn different_nodes_are_warned_of_unless_there_is_but_one() {
+    fn different_nodes_are_a_warning_unless_the_machine_has_only_one() {
         let node = on_node(example::healthy(), example::NICS[1], "1\n");
         let found = worst(&CHECK, &node);
         assert_eq!(found.verdict, Warn);
@@ -96,19 +97,17 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_firmware_is_worth_knowing() {
+    fn an_unassigned_node_is_info() {
         let node = on_node(example::healthy(), example::GPUS[0], "-1\n");
         assert_eq!(verdict(&CHECK, &node), Info);
     }
 
     #[test]
-    fn what_was_not_collected_is_not_judged() {
+    fn an_uncollected_node_is_unknown() {
         let at = format!("/sys/bus/pci/devices/{}/numa_node", example::GPUS[0]);
         assert_eq!(
             verdict(&CHECK, &example::healthy().not_collected(&at)),
             Unknown
         );
-        let none = example::healthy().without("/sys/class/infiniband");
-        assert_eq!(verdict(&CHECK, &none), Skip);
     }
 }

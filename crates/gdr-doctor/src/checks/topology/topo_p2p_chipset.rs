@@ -1,19 +1,19 @@
 use gdr_node::topology::Ancestor;
 
-use super::is_guest;
+use crate::checks::cpu::{CpuInfo, CpuMaker};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.p2p_chipset"),
-    title: "the CPU forwards between root ports where a pair needs it",
-    why: "Where a GPU and its NIC hang on different root ports the CPU has to forward between \
-          them. CPUs for servers do; Intel's for desktops forward writes at best: reads of GPU \
-          memory then fail with syndrome 0x89, and the other side sees `Remote operation error`.",
-    inputs: "/proc/cpuinfo: vendor_id, model, model name; the classes of GPUs and their nearest \
-          NICs.",
-    criteria: "pass: every pair is below one switch, or the CPU is for servers or AMD's. warn: an \
-          Intel Core. fail: an Arrow Lake, on which reads are known to fail. skip: no pair, or a \
-          guest. unknown: the CPU is not known.",
+    title: "the CPU forwards traffic between root ports if a pair needs it",
+    why: "If a GPU and its NIC are below different root ports, the CPU has to forward their \
+          traffic. Server CPUs do. Intel's desktop CPUs forward at most writes: reads of GPU \
+          memory fail with syndrome 0x89, and the peer reports `Remote operation error`.",
+    inputs: "vendor_id, model and model name in /proc/cpuinfo; the distances of GPUs and their \
+             nearest NICs.",
+    criteria: "pass: every pair is below one switch, or the CPU is a server CPU or AMD's. warn: an \
+               Intel Core. fail: Arrow Lake, on which reads are known to fail. skip: no pair, or a \
+               guest. unknown: the CPU is not known.",
     sources: &[
         "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1253",
         "https://github.com/linux-rdma/perftest/issues/200",
@@ -24,45 +24,36 @@ pub(super) const CHECK: Check = Check {
     ..super::CHECK
 };
 
-/// Models of family 6 that are Arrow Lake (Linux `arch/x86/include/asm/intel-family.h`:
-/// ARROWLAKE_H 0xc5, ARROWLAKE 0xc6, ARROWLAKE_U 0xb5).
+/// The models of Arrow Lake in family 6 (Linux `arch/x86/include/asm/intel-family.h`: ARROWLAKE_H
+/// 0xc5, ARROWLAKE 0xc6, ARROWLAKE_U 0xb5).
 const ARROW_LAKE: [u32; 3] = [0xb5, 0xc5, 0xc6];
 
 fn run(context: &Context<'_>) -> Judgement {
     let pairs = runner::pairs(context)?;
-    if is_guest(context) {
-        return Err(Unjudged::skip(
-            "in a guest the host's CPU is not to be judged",
-        ));
+    if context.is_guest() {
+        return Err(Unjudged::skip("in a guest the host's CPU is not known"));
     }
     let across: Vec<_> = (pairs.iter())
         .filter(|pair| !matches!(pair.relation.ancestor, Ancestor::Bridge(_)))
         .collect();
     let Some(first) = across.first() else {
         return Ok(Finding::pass(
-            "each GPU and its NICs are below one switch: the CPU is not crossed",
+            "each GPU and its NICs are below one switch: their traffic does not reach the CPU",
         ));
     };
-    let cpu = context.text("/proc/cpuinfo");
-    let text = cpu.by_ref().known("the CPU")?;
-    let field = |name: &str| {
-        text.lines()
-            .filter_map(|line| line.split_once(':'))
-            .find(|(key, _)| key.trim() == name)
-            .map(|(_, value)| value.trim())
-    };
-    let called = field("model name").unwrap_or("this CPU");
-    let intel = field("vendor_id") == Some("GenuineIntel");
+    let cpu = CpuInfo::read(context).known("the CPU")?;
+    let called = cpu.field("model name").unwrap_or("this CPU");
+    let intel = cpu.maker() == CpuMaker::Intel;
     let desktop = intel && called.contains("Core") && !called.contains("Xeon");
     let arrow_lake = desktop
-        && field("cpu family") == Some("6")
-        && (field("model").and_then(|model| model.parse().ok()))
+        && cpu.field("cpu family") == Some("6")
+        && (cpu.field("model").and_then(|model| model.parse().ok()))
             .is_some_and(|model| ARROW_LAKE.contains(&model));
     let way = format!("{} - {}", first.gpu.index, first.nic.name);
     let (verdict, summary) = if arrow_lake {
         (
             Verdict::Fail,
-            format!("{way} crosses {called}, which forwards writes and fails reads of GPU memory"),
+            format!("{way} crosses {called}, which forwards writes, but fails reads of GPU memory"),
         )
     } else if desktop {
         (
@@ -74,7 +65,7 @@ fn run(context: &Context<'_>) -> Judgement {
     } else {
         (
             Verdict::Pass,
-            format!("{way} crosses {called}, whose kind forwards between root ports"),
+            format!("{way} crosses {called}, which forwards between root ports"),
         )
     };
     let finding = Finding::new(verdict, summary)
@@ -85,8 +76,8 @@ fn run(context: &Context<'_>) -> Judgement {
         );
     Ok(if verdict.is_bad() {
         finding.fix(Fix::manual(
-            "Put GPU and NIC below one switch",
-            "use slots that share a switch or bifurcate one root port; or a CPU for servers",
+            "Put the GPU and the NIC below one switch",
+            "use slots below one switch, bifurcate one root port, or use a server CPU",
         ))
     } else {
         finding
@@ -98,28 +89,24 @@ mod tests {
     use super::*;
     use crate::checks::fixture::*;
 
-    /// The example with one NIC, which hangs on a root port of its own.
+    /// The example with one NIC, which has its own root port.
     fn across(model: u32, name: &str) -> MemorySource {
-        (1..10)
-            .fold(example::healthy(), |node, number| {
-                node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
-            })
-            .file(
-                "/proc/cpuinfo",
-                format!(
-                    "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n\
+        without_nics(example::healthy(), 1..10).file(
+            "/proc/cpuinfo",
+            format!(
+                "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n\
                      model name\t: {name}\nflags\t: fpu\n"
-                ),
-            )
+            ),
+        )
     }
 
     #[test]
-    fn below_one_switch_the_cpu_does_not_matter() {
+    fn pairs_below_one_switch_pass_on_any_cpu() {
         assert_eq!(verdict(&CHECK, &example::healthy()), Pass);
     }
 
     #[test]
-    fn servers_pass_desktops_are_warned_of_and_arrow_lake_fails() {
+    fn servers_pass_desktops_are_a_warning_and_arrow_lake_fails() {
         let xeon = across(143, "Intel(R) Xeon(R) Platinum 8468");
         assert_eq!(verdict(&CHECK, &xeon), Pass);
         let core = across(183, "13th Gen Intel(R) Core(TM) i9-13900K");
@@ -130,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_an_unknown_cpu_and_no_pair_are_not_judged() {
+    fn a_guest_is_skipped_and_an_unread_cpu_is_unknown() {
         let guest = across(198, "Intel(R) Core(TM) Ultra 9 285K")
             .file("/proc/cpuinfo", "flags : hypervisor\n");
         assert_eq!(verdict(&CHECK, &guest), Skip);

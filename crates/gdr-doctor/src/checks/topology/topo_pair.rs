@@ -1,23 +1,23 @@
 use gdr_node::topology::{NcclClass, Note, SmiClass};
 
-use super::{is_guest, slots};
+use super::slots;
 use crate::checks::prelude::*;
 use crate::gpudirect_support::model;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.pair"),
     title: "each GPU has a NIC below the same switch",
-    why: "Traffic between a GPU and a NIC is fastest where both hang below one switch (PIX, PXB). \
-          Through the host bridge (PHB, NODE) it depends on the CPU, and NCCL does not use \
-          GPUDirect RDMA by default; through the interconnect between NUMA nodes (SYS) it is often \
-          slower than going through the host's memory.",
-    inputs: "The directories of /sys/devices that the functions lie in, numa_node, and the NUMA \
-          layout: the rule that agrees with `nvidia-smi topo -m`.",
-    criteria: "Of each GPU the nearest NICs. pass: PIX or PXB; a GPU with a chip-to-chip link to \
-          its CPU. warn: PHB or NODE; SYS within one socket, or where firmware does not name NUMA \
-          nodes. fail: SYS and nothing nearer. info: a guest whose real tree is hidden. unknown: a \
-          listing without bridges; NICs whose place is not known, where those that are known are \
-          far. skip: no GPU or no NIC.",
+    why: "Traffic between a GPU and a NIC is fastest below one switch (PIX, PXB). Through the host \
+          bridge (PHB, NODE) it depends on the CPU, and NCCL does not use GPUDirect RDMA by \
+          default. Through the interconnect between NUMA nodes (SYS) it is often slower than \
+          staging through host memory.",
+    inputs: "The paths of the functions in /sys/devices, numa_node, and the NUMA layout, by the \
+             rules of `nvidia-smi topo -m`.",
+    criteria: "For each GPU and its nearest NICs: pass: PIX or PXB, or a GPU with a chip-to-chip \
+               link to its CPU. warn: PHB or NODE; SYS within one socket, or if firmware assigns \
+               no NUMA nodes. fail: SYS. info: a guest whose PCI tree is not the machine's. \
+               unknown: a listing without bridges; or the known NICs are far and the place of \
+               others is not known. skip: no GPU or no NIC.",
     sources: &[
         "nvidia-smi topo -m, legend",
         "NCCL src/graph/paths.cc (NCCL_NET_GDR_LEVEL: PXB by default)",
@@ -29,7 +29,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     let pairs = runner::pairs(context)?;
-    // The pairs of one GPU are neighbours.
+    // The pairs of one GPU are adjacent.
     let of_each_gpu = pairs.chunk_by(|a, b| a.gpu.bdf == b.gpu.bdf);
     Ok(runner::each(of_each_gpu, |nearest| {
         let pair = nearest[0];
@@ -45,7 +45,7 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
     let unproven = note(|note| matches!(note, Note::NoProximity(_) | Note::ProximityUnknown(_)));
     let one_socket = note(|note| *note == Note::OneSocket);
     let linked = model(context, pair.gpu.bdf).is_some_and(|name| has_chip_link(&name));
-    // A pair that was asked about says nothing of what else the GPU has.
+    // If the report is about one pair, its NIC need not be the nearest.
     let named = match context.pair() {
         Some(_) => format!("{names} is"),
         None => format!("its nearest NIC is {names}"),
@@ -60,25 +60,25 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
             Verdict::Pass,
             format!("{names} over the chip-to-chip link to the CPU ({class} by PCI)"),
         ),
-        _ if is_guest(context) && note(|note| *note == Note::FlatBus) => (
+        _ if context.is_guest() && note(|note| *note == Note::FlatBus) => (
             Verdict::Info,
-            format!("{names} at {class}, and the guest's tree is not the machine's"),
+            format!("{names} at {class}, but the guest's PCI tree is not the machine's"),
         ),
         _ if context.facts().machine.is_unknown() && note(|note| *note == Note::FlatBus) => (
             Verdict::Unknown,
-            format!("{names} at {class} as far as this listing goes, which shows no bridge"),
+            format!("{names} at {class} by this listing, which shows no bridge"),
         ),
         _ if context.pair().is_none() && context.every_distance_from(pair.gpu.bdf).is_unknown() => {
             (
                 Verdict::Unknown,
-                format!("{names} at {class}; where the other NICs are is not known"),
+                format!("{names} at {class}; the place of other NICs is not known"),
             )
         }
         SmiClass::Phb | SmiClass::Node => (
             Verdict::Warn,
             format!(
-                "{named} at {class}: {}; NCCL does not use GPUDirect RDMA \
-                 there by default",
+                "{named} at {class}: {}; NCCL does not use GPUDirect RDMA at this distance by \
+                 default",
                 relation.why
             ),
         ),
@@ -91,12 +91,12 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
         ),
         _ if unproven => (
             Verdict::Warn,
-            format!("{named} at {class} as far as is known: {}", relation.why),
+            format!("{named} at {class} by what is known: {}", relation.why),
         ),
         _ => (
             Verdict::Fail,
             format!(
-                "{named} at {class}: {}; going through the host is often faster",
+                "{named} at {class}: {}; staging through host memory is often faster",
                 relation.why
             ),
         ),
@@ -104,7 +104,7 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
     let mut finding = Finding::new(verdict, summary)
         .symptom_of("vm.topology")
         .evidence(
-            format!("way from {} to {}", pair.gpu.bdf, pair.nic.bdf),
+            format!("path from {} to {}", pair.gpu.bdf, pair.nic.bdf),
             way(pair),
         );
     for note in &relation.notes {
@@ -128,13 +128,13 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
         return Ok(finding);
     }
     finding = finding.fix(move_card(context, pair));
-    // A trial: on many servers the host bridge forwards well.
+    // Worth a measurement: the host bridge of many servers forwards well.
     let level = match relation.nccl {
         NcclClass::Sys => "SYS",
         _ => "PHB",
     };
     Ok(finding.fix(Fix::user(
-        "Let NCCL use GPUDirect RDMA at this distance, and measure",
+        "Make NCCL use GPUDirect RDMA at this distance, and measure",
         format!("export NCCL_NET_GDR_LEVEL={level}"),
     )))
 }
@@ -148,25 +148,25 @@ fn way(pair: &Pair<'_>) -> String {
 
 fn move_card(context: &Context<'_>, pair: &Pair<'_>) -> Fix {
     let slots = slots::nearer_to(context, pair.gpu.bdf, &pair.relation);
-    let title = "Put a NIC nearer to the GPU";
+    let title = "Move a NIC nearer to the GPU";
     if slots.is_empty() {
         Fix::manual(
             title,
-            "put a NIC, or the GPU, into a slot below the same switch or at least the same root; \
-             no empty slot that is nearer is known",
+            "move the NIC or the GPU to a slot below the same switch, or at least the same root \
+             port; no empty slot that is nearer is known",
         )
     } else {
         Fix::manual(
             title,
             format!(
-                "put a NIC into an empty slot that is nearer: {}",
+                "move a NIC to an empty slot that is nearer: {}",
                 slots.join(", ")
             ),
         )
     }
 }
 
-/// The names of NICs, the first few where there are many.
+/// The names of the NICs, or of the first few if there are many.
 fn some_of(pairs: &[&Pair<'_>]) -> String {
     const MOST: usize = 4;
     let names: Vec<&str> = (pairs.iter().take(MOST))
@@ -178,7 +178,7 @@ fn some_of(pairs: &[&Pair<'_>]) -> String {
     }
 }
 
-/// Whether a GPU of this name hangs on its CPU by NVLink-C2C.
+/// Whether a GPU of this name is connected to its CPU by NVLink-C2C.
 fn has_chip_link(name: &str) -> bool {
     ["GH200", "GB200", "GB300", "GB10"]
         .iter()
@@ -192,11 +192,8 @@ mod tests {
 
     /// The example with the RDMA devices of these numbers only.
     fn with_nics(keep: &[usize]) -> MemorySource {
-        (0..10)
-            .filter(|number| !keep.contains(number))
-            .fold(example::healthy(), |node, number| {
-                node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
-            })
+        let others = (0..10).filter(|number| !keep.contains(number));
+        without_nics(example::healthy(), others)
     }
 
     #[test]
@@ -212,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn another_host_bridge_is_warned_of_and_another_socket_fails() {
+    fn another_host_bridge_is_a_warning_and_another_socket_fails() {
         let found = findings(&CHECK, &with_nics(&[0]));
         let verdicts: Vec<Verdict> = found.iter().map(|it| it.verdict).collect();
         assert_eq!(verdicts[..4], [Warn; 4]);
@@ -236,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pair_that_was_asked_about_nothing_is_called_nearest() {
+    fn a_report_about_one_pair_does_not_call_its_nic_the_nearest() {
         let far = of_pair(3);
         assert_eq!(far.verdict, Warn);
         assert!(
@@ -252,18 +249,16 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_slot_below_the_switch_is_offered() {
+    fn an_empty_slot_below_the_switch_is_in_the_fix() {
         let node = (example::healthy())
             .without("/sys/bus/pci/devices/0000:19:00.0")
             .without("/sys/bus/pci/devices/0000:1b:00.0");
-        let node = (1..10).fold(node, |node, number| {
-            node.without(&format!("/sys/class/infiniband/mlx5_{number}"))
-        });
+        let node = without_nics(node, 1..10);
         let found = worst(&CHECK, &node);
         let first = findings(&CHECK, &node).remove(0);
         let advice = first.fixes[0].actions[0].to_string();
         assert!(advice.contains("empty slot that is nearer: "), "{advice}");
-        // GPUs of other switches are not offered it.
+        // The slot is not offered for GPUs below other switches.
         assert!(
             found.fixes[0].actions[0]
                 .to_string()
@@ -272,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sys_that_firmware_left_open_is_no_failure() {
+    fn sys_without_numa_nodes_of_firmware_is_a_warning() {
         let mut node = with_nics(&[0]);
         for bdf in example::GPUS.iter().chain([&example::NICS[0]]) {
             node = node.file(&format!("/sys/bus/pci/devices/{bdf}/numa_node"), "-1\n");
@@ -281,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_numa_node_of_one_socket_is_no_failure() {
+    fn another_numa_node_of_one_socket_is_a_warning() {
         let node = with_nics(&[0]);
         let package = "/sys/devices/system/cpu/cpu48/topology/physical_package_id";
         assert_eq!(verdict(&CHECK, &node), Fail);
@@ -289,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chip_to_chip_link_makes_up_for_the_distance() {
+    fn a_gpu_with_a_chip_to_chip_link_passes() {
         let devices: Vec<String> = example::GPUS
             .iter()
             .map(|bdf| format!("{{\"pci\":\"{bdf}\",\"name\":\"NVIDIA GH200 480GB\"}}"))
@@ -302,31 +297,15 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_with_a_flat_bus_is_not_blamed() {
-        let place = |node: MemorySource, at: &str, vendor: &str, class: &str| {
-            let path = format!("/sys/devices/pci0000:00/{at}");
-            node.link_to(
-                &format!("/sys/bus/pci/devices/{at}"),
-                &format!("../../../devices/pci0000:00/{at}"),
-            )
-            .file(&format!("{path}/vendor"), vendor)
-            .file(&format!("{path}/class"), class)
-        };
-        let node = MemorySource::new().file("/proc/cpuinfo", "flags : fpu hypervisor\n");
-        let node = place(node, "0000:00:05.0", "0x10de\n", "0x030200\n");
-        let node = place(node, "0000:00:06.0", "0x15b3\n", "0x020700\n")
-            .file("/sys/class/infiniband/mlx5_0/node_type", "1: CA\n")
-            .link_to(
-                "/sys/class/infiniband/mlx5_0/device",
-                "../../../devices/pci0000:00/0000:00:06.0",
-            );
+    fn a_guest_with_a_flat_bus_is_info() {
+        let node = flat_guest();
         assert_eq!(verdict(&CHECK, &node), Info);
         let bare = node.file("/proc/cpuinfo", "flags : fpu\n");
         assert_eq!(verdict(&CHECK, &bare), Warn);
     }
 
     #[test]
-    fn without_nics_nothing_is_judged() {
+    fn a_node_without_nics_is_skipped() {
         assert_eq!(verdict(&CHECK, &with_nics(&[])), Skip);
     }
 }

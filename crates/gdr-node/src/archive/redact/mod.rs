@@ -102,12 +102,12 @@ fn redact_file(at: &str, bytes: &[u8], text: &mut Text) -> Option<Vec<u8>> {
     }
     let content = std::str::from_utf8(bytes).ok()?;
     if at.ends_with("/node_desc") {
-        // Whatever an administrator called it.
+        // An administrator may have set any text.
         let device = at.rsplit('/').nth(1).unwrap_or_default();
         return Some(format!("host-1 {device}\n").into_bytes());
     }
     if at.ends_with("/slurm.conf") {
-        // It names the whole cluster; what is said of limits is all that matters here.
+        // The file names the whole cluster. Only its limits are kept.
         let limits = content.lines().filter(|line| {
             let start = line.trim_start().get(..9).unwrap_or_default();
             start.eq_ignore_ascii_case("Propagate")
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn none_of_the_originals_is_anywhere_in_the_file() {
+    fn the_file_has_none_of_the_originals() {
         let before = unpacked(&archive());
         let after = unpacked(&archive().redact(&["dave".to_owned()]).unwrap());
         let mut originals: Vec<String> = [
@@ -258,7 +258,7 @@ mod tests {
         for original in &originals {
             assert!(!holds(&after, original), "{original}");
         }
-        // The search finds them where they are.
+        // The search finds the originals in the node before redaction.
         for original in [
             "gpu17",
             "alice",
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_cluster_only_what_is_said_of_limits_stays() {
+    fn only_the_limits_of_slurm_conf_are_kept() {
         let after = archive().redact(&[]).unwrap();
         assert_eq!(
             after.text("/etc/slurm/slurm.conf"),

@@ -81,7 +81,7 @@ impl Pseudonyms {
         [a, b, c, x, y, z]
     }
 
-    /// The maker's part stays, and the two bytes in the middle where they are usual ones.
+    /// Keeps the vendor's part, and the two bytes in the middle if they are common ones.
     pub(super) fn guid(&mut self, guid: Guid) -> Guid {
         let [a, b, c, d, e, x, y, z] = guid;
         if guid == [0; 8] || guid == [0xff; 8] {
@@ -96,8 +96,8 @@ impl Pseudonyms {
         [a, b, c, d, e, x, y, z]
     }
 
-    /// An address of the networks for benchmarks (RFC 2544), in a network of its own for every 256
-    /// addresses that differ in their last byte only.
+    /// An address of the benchmarking networks (RFC 2544). Addresses that differ only in their last
+    /// byte share a network.
     pub(super) fn ipv4(&mut self, address: Ipv4Addr) -> Ipv4Addr {
         let octets = address.octets();
         // Networks' masks begin with 255.
@@ -131,7 +131,8 @@ impl Pseudonyms {
         prefix.copy_from_slice(&octets[..8]);
         let mut own = [0; 8];
         own.copy_from_slice(&octets[8..]);
-        // Link-local, the default of InfiniBand's subnets, and multicast say nothing of a site.
+        // The link-local prefix, which is InfiniBand's default, and multicast do not identify a
+        // site.
         let is_common = prefix == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] || prefix[0] == 0xff;
         if !is_common {
             let next = self.prefixes.len() as u16;
@@ -148,8 +149,8 @@ impl Pseudonyms {
     }
 }
 
-/// The maker's part without the bit that says that an address is a site's own, which the
-/// interface identifiers of IPv6 turn over.
+/// The vendor's part without the bit for locally administered addresses, which IPv6 interface
+/// identifiers invert.
 fn global([a, b, c]: [u8; 3]) -> [u8; 3] {
     [a & !0x02, b, c]
 }

@@ -17,7 +17,7 @@ const LOOKS: &str = r"(?xi)
     | (?<uuid> [0-9a-f]{8} (?: - [0-9a-f]{4} ){3} - [0-9a-f]{12} )
     | (?<v4> [0-9]{1,3} (?: \. [0-9]{1,3} ){3} )";
 
-/// Names that are known by what stands before them.
+/// Names that are recognized by the text before them.
 const CONTEXTS: &str = r#"(?x)
       (?<home> /home/ | /Users/ ) (?<owner> [A-Za-z0-9_.-]+ )
     | (?<said> (?i: serial (?: \x20? (?: number | no ) )? ) [.]? \s? [:=] \s* "? )
@@ -46,16 +46,16 @@ const WORDS: [&str; 14] = [
     "systemd",
 ];
 
-/// What a text is, which decides what is looked for in it.
+/// The kind of a text, which determines what is searched in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nature {
-    /// A path, a name in a directory, or where a link leads: addresses of devices only.
+    /// A path, a name in a directory or the target of a link: addresses of devices only.
     Name,
     /// A kernel value: addresses only, without IPv4 addresses, which look like versions.
     Value,
     /// Written by people or programs: anything may be in it.
     Free,
-    /// As free, and its lines say whom limits are for.
+    /// Like `Free`; its lines name the users that limits apply to.
     Limits,
 }
 
@@ -198,8 +198,8 @@ fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
         let number = all.number(Kind::Container, digits);
         return Some(format!("{number:064x}"));
     }
-    // Most numbers of this length are something else: unless the lead says that it is an address,
-    // only those of known devices count.
+    // Most numbers of this length are not addresses. Without a prefix that marks an address, only
+    // those of known devices are replaced.
     let is_known = all.knows(*bytes.first_chunk::<3>()?, *bytes.last_chunk::<3>()?);
     if !is_known && (lead.is_empty() || lead == "0x") {
         return None;
@@ -211,8 +211,8 @@ fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
     Some(format!("{lead}{made}"))
 }
 
-/// The text with what `make` makes of each match; where that is nothing, the search goes on right
-/// after the match's first character.
+/// The text with each match replaced by the result of `make`. If it returns `None`, the search
+/// continues after the first character of the match.
 fn replace(
     what: &Regex,
     text: &str,
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_where_they_stand() {
+    fn names_are_found_by_the_text_before_them() {
         let made = redacted(
             "node17 NODE17.cluster.example /home/alice/x /home/bob alice: SerialNumber: X1234, \
              (root@builder.example) at 10.1.2.3:80 but node170 and malice stay; 10.1.2.4.",

@@ -1,9 +1,9 @@
 //! lspci's words about the PCI Express capability.
 
-use crate::pci::{Aspm, Express, Link, LinkWidth, Offset, PortType};
+use crate::pci::{Aspm, Express, Link, LinkWidth, PortType};
 
 /// `Express (v2) Root Port (Slot+), MSI 00`
-pub(super) fn begin(at: Offset, name: &str) -> Express {
+pub(super) fn begin(name: &str) -> Express {
     let name = name.split_once(") ").map_or(name, |(_, rest)| rest);
     let port = match name.split([',', '(']).next().unwrap_or(name).trim() {
         "Endpoint" => PortType::Endpoint,
@@ -18,7 +18,6 @@ pub(super) fn begin(at: Offset, name: &str) -> Express {
         _ => PortType::Other(0xf),
     };
     Express {
-        at: Some(at),
         port,
         slot: name.contains("(Slot+)"),
         slot_number: None,
@@ -81,7 +80,7 @@ fn link(words: &str) -> Option<Link> {
     })
 }
 
-/// The number that stands behind a label.
+/// The number after a label.
 pub(super) fn number_after<T: std::str::FromStr>(words: &str, label: &str) -> Option<T> {
     let rest = words.split(label).nth(1)?;
     let end = rest

@@ -64,7 +64,7 @@ impl Record {
         }
     }
 
-    /// Whether it has the details that `-v` adds, so that what it leaves out is not there.
+    /// Whether it has the details of `-v`, so that what it leaves out does not exist.
     pub(super) fn is_verbose(&self) -> bool {
         self.capabilities != Capabilities::Silent
     }
@@ -218,7 +218,7 @@ impl Record {
             self.named.push(kind);
         }
         if kind == Kind::Express {
-            self.function.express = Ok(express::begin(at, name));
+            self.function.express = Ok(express::begin(name));
         }
         self.capability = Some((at, kind));
     }
@@ -404,8 +404,8 @@ fn is_detail(words: &str) -> bool {
     is_register || is_flag || BEGINNINGS.iter().any(|start| words.starts_with(start))
 }
 
-/// Whether a line is one of the function's own that matter here, wherever it stands: lspci
-/// indents by one tab, some captures by blanks.
+/// Whether a line is a property of the function itself, with any indentation: lspci uses one tab,
+/// some captures use blanks.
 fn is_top_level(words: &str) -> bool {
     const LABELS: [&str; 8] = [
         "Flags: ",
@@ -432,7 +432,7 @@ fn bus_range(rest: &str) -> Option<BusRange> {
     })
 }
 
-/// The values of the names that stand in `rest` with a plus.
+/// The values of the names with a plus in `rest`.
 fn flags<'a, T: Copy>(rest: &'a str, names: &'a [(&'a str, T)]) -> impl Iterator<Item = T> + 'a {
     rest.split_whitespace()
         .filter_map(|word| word.strip_suffix('+'))

@@ -53,7 +53,7 @@ enum Start {
 }
 
 impl TreeView {
-    /// Takes in a line of the drawing and appends what it shows; false for any other line.
+    /// Parses a line of the drawing and appends its buses and functions; false for any other line.
     pub(super) fn line(&mut self, line: &str, functions: &mut Vec<Function>) -> bool {
         let line = line.trim_end();
         let Some(at) = line.find(|c| !matches!(c, ' ' | '\t' | '|')) else {
@@ -316,7 +316,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_drawing_gives_the_tree_and_the_devices_that_matter() {
+    fn a_drawing_has_the_tree_with_gpus_and_nics() {
         let tree = read(DRAWN).unwrap().into_tree();
         assert_eq!(tree.len(), 14);
         let chain = |at: &str| tree.chain(at.parse().unwrap()).unwrap();

@@ -6,7 +6,6 @@ use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rule};
 use super::super::xid;
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::finding::Finding;
 use crate::fix::{Fix, Risk};
@@ -15,11 +14,10 @@ use crate::runner::Scope;
 pub(in crate::checks::kernel_log) const XID: Check = Check {
     id: CheckId("klog.xid"),
     title: "no GPU has reported an error (Xid)",
-    why: "NVIDIA's driver logs errors of GPUs as numbered Xid messages. Some are faults of a \
-          program, others of the GPU: after those no transfer can be trusted.",
-    inputs: INPUTS,
-    criteria: "by the number: fail for those that need a reset or a power cycle, warn for those of \
-          programs and links, info for the rest. pass: none. unknown: the log may not be read.",
+    why: "NVIDIA's driver logs errors of GPUs as numbered Xid messages. Some are caused by \
+          programs. After a fault of the GPU itself, transfers may be wrong.",
+    criteria: "fail: an Xid that needs a reset or a power cycle. warn: one of a program or a link. \
+               info: another one. pass: none. unknown: the log may not be read.",
     sources: &[
         "https://docs.nvidia.com/deploy/xid-errors/",
         "https://github.com/oracle-quickstart/oci-hpc (catalogue of Xids)",
@@ -44,7 +42,6 @@ pub(in crate::checks::kernel_log) const SXID: Check = Check {
     title: "no NVSwitch has reported an error (SXid)",
     why: "An NVSwitch logs its errors as SXid messages. Fatal ones end every program that uses \
           NVLink until the GPUs are reset.",
-    inputs: INPUTS,
     criteria: "fail: a fatal one. warn: another. pass: none. unknown: the log may not be read.",
     sources: &["NVIDIA Fabric Manager user guide: NVSwitch SXids"],
     scope: Scope::Log(&Rule {
@@ -61,9 +58,8 @@ pub(in crate::checks::kernel_log) const SXID: Check = Check {
 pub(in crate::checks::kernel_log) const NCCL_SEGFAULT: Check = Check {
     id: CheckId("klog.nccl_segfault"),
     title: "no program has crashed in NCCL",
-    why: "A crash in libnccl.so is one of a program: of NCCL, of a plugin, or of how it was \
-          called. It says nothing of the node.",
-    inputs: INPUTS,
+    why: "A crash in libnccl.so is a fault of a program: of NCCL, of a plugin, or of the caller. \
+          The node is not at fault.",
     criteria: "info: such a message. pass: none. unknown: the log may not be read.",
     sources: &["https://github.com/leptonai/gpud (NCCL matcher)"],
     workloads: &[Workload::Nccl],
@@ -80,10 +76,9 @@ pub(in crate::checks::kernel_log) const NCCL_SEGFAULT: Check = Check {
 
 pub(in crate::checks::kernel_log) const DRIVER_MISMATCH: Check = Check {
     id: CheckId("klog.driver_mismatch"),
-    title: "programs use libraries of the driver that is loaded",
-    why: "The driver's module refuses programs whose libraries come from another version: NVML and \
-          CUDA do not start for them.",
-    inputs: INPUTS,
+    title: "programs use the libraries of the loaded driver",
+    why: "The driver's module refuses programs whose libraries have another version: NVML and CUDA \
+          fail to initialize.",
     criteria: "warn: such a message. pass: none. unknown: the log may not be read.",
     sources: &["NVIDIA driver README: common problems"],
     symptom_of: &["nvidia.userspace_match"],
@@ -94,8 +89,8 @@ pub(in crate::checks::kernel_log) const DRIVER_MISMATCH: Check = Check {
                 Finding::warn("a program used libraries of another version of the driver").fix(
                     Fix::manual(
                         "Use one version of the driver",
-                        "load the new module (end what uses the GPUs, or restart the machine); in \
-                 containers use the libraries of the host's driver",
+                        "load the new module (end all programs that use the GPUs, or reboot); in \
+                         containers use the libraries of the host's driver",
                     ),
                 )
             },
@@ -108,10 +103,9 @@ pub(in crate::checks::kernel_log) const DRIVER_MISMATCH: Check = Check {
 pub(in crate::checks::kernel_log) const BAR_UNASSIGNED: Check =
     Check {
         id: CheckId("klog.bar_unassigned"),
-        title: "firmware gave every BAR of the GPUs addresses",
+        title: "firmware assigned addresses to every BAR of the GPUs",
         why: "A GPU with a large BAR1 needs addresses above 4 GiB. Without them its driver does \
-              not start, or works without the BAR.",
-        inputs: INPUTS,
+              not initialize, or works without BAR1.",
         criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
         sources: &["NVIDIA driver README: common problems"],
         symptom_of: &["bar1.size", "gpu.present"],
@@ -119,12 +113,13 @@ pub(in crate::checks::kernel_log) const BAR_UNASSIGNED: Check =
             patterns: &[Pattern {
                 expression: expressions::BAR_UNASSIGNED,
                 why: |captures| {
-                    Finding::fail(format!("firmware gave its BAR{} no addresses", &captures["bar"]),
+                    Finding::fail(format!("firmware assigned no addresses to its \
+                                           BAR{}", &captures["bar"]),
             )
             .fix(Fix::manual(
-                "Make room for it",
-                "switch on Above-4G decoding and resizable BAR in the firmware's setup; in a \
-                 virtual machine give the guest a larger 64-bit window",
+                "Provide address space for it",
+                "turn on \"Above 4G decoding\" and \"Resizable BAR\" in the BIOS; in a virtual \
+                 machine give the guest a larger 64-bit MMIO range",
             ))
                 },
             }],
@@ -148,7 +143,7 @@ fn sxid(captures: &Captures<'_>) -> Finding {
         )
     } else {
         Finding::warn(format!("SXid {number}: an error of the NVSwitch")).fix(Fix::user(
-            "Look whether links have errors",
+            "Check the links for errors",
             "nvidia-smi nvlink --errorcounters",
         ))
     }

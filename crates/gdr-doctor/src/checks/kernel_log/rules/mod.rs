@@ -6,6 +6,3 @@ pub(super) mod peer_memory;
 pub(super) mod platform;
 #[cfg(test)]
 mod tests;
-
-/// What all of them read.
-const INPUTS: &str = "The kernel's log from /dev/kmsg, which many systems show to root only.";

@@ -3,7 +3,6 @@
 use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rule};
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::finding::Finding;
 use crate::fix::{Fix, Risk};
@@ -11,10 +10,9 @@ use crate::runner::Scope;
 
 pub(in crate::checks::kernel_log) const ACCESS_REG: Check = Check {
     id: CheckId("klog.access_reg"),
-    title: "the NIC's firmware answers queries of registers",
-    why: "Some functions may not read registers that tools ask for. The message is harmless and \
-          comes with every query.",
-    inputs: INPUTS,
+    title: "the NIC's firmware answers register queries",
+    why: "Tools query registers that some functions may not read. The message is harmless and \
+          appears with every query.",
     criteria: "info: such a message. pass: none. unknown: the log may not be read.",
     sources: &["https://github.com/leptonai/gpud (ACCESS_REG matcher)"],
     workloads: Workload::RDMA,
@@ -22,7 +20,7 @@ pub(in crate::checks::kernel_log) const ACCESS_REG: Check = Check {
         patterns: &[Pattern {
             expression: expressions::ACCESS_REG,
             why: |_| {
-                Finding::info("its firmware refused to show a register, as restricted functions do")
+                Finding::info("its firmware refused a register query, as restricted functions do")
             },
         }],
         ..Rule::DEFAULT
@@ -32,10 +30,9 @@ pub(in crate::checks::kernel_log) const ACCESS_REG: Check = Check {
 
 pub(in crate::checks::kernel_log) const NIC_COMMAND: Check = Check {
     id: CheckId("klog.nic_command"),
-    title: "the NIC's firmware makes every queue and memory key that is asked for",
-    why: "A program gets an error (often \"Cannot allocate memory\") where the firmware refuses to \
-          make a queue or a key: they are used up, or firmware and library do not fit.",
-    inputs: INPUTS,
+    title: "the NIC's firmware creates every requested queue and memory key",
+    why: "A program gets an error (often \"Cannot allocate memory\") if the firmware refuses to \
+          create a queue or a key: none is left, or firmware and library do not match.",
     criteria: "warn: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/cmd.c",
@@ -49,12 +46,11 @@ pub(in crate::checks::kernel_log) const NIC_COMMAND: Check = Check {
                 Finding::warn(format!(
                     "its firmware refused {}: {}",
                     &captures["command"], &captures["status"]
-                ),
-            )
-            .fix(Fix::user(
-                "See what is in use",
-                "rdma resource show   # end programs that were left behind; bring the firmware up to date",
-            ))
+                ))
+                .fix(Fix::user(
+                    "List the resources in use",
+                    "rdma resource show   # end stale programs; update the firmware",
+                ))
             },
         }],
         window: 10.0,
@@ -66,11 +62,10 @@ pub(in crate::checks::kernel_log) const NIC_COMMAND: Check = Check {
 pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
     id: CheckId("klog.nic_health"),
     title: "no NIC has reported bad health",
-    why: "NICs report heat, cables and faults of their firmware to the driver, which logs them. \
-          Too little power of a slot is judged by pci.slotpower.",
-    inputs: INPUTS,
-    criteria: "fail: health compromised or a fatal error of firmware. warn: too hot. info: a cable \
-          that was pulled. pass: none. unknown: the log may not be read.",
+    why: "NICs report temperature, cables and firmware faults to the driver, which logs them. \
+          pci.slotpower checks the power of slots.",
+    criteria: "fail: health compromised, or a fatal firmware error. warn: too hot. info: a cable \
+               was unplugged. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/{health,events}.c",
         "https://github.com/leptonai/gpud (kmsg matchers)",
@@ -83,9 +78,8 @@ pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
                 why: |_| {
                     Finding::fail("its firmware has failed").fix(
                         Fix::run(
-                            "Start its firmware again",
-                            "mlxfwreset -d DEVICE reset   # or start the machine from \
-                                   cold",
+                            "Restart its firmware",
+                            "mlxfwreset -d DEVICE reset   # or power-cycle the machine",
                         )
                         .risk(Risk::Medium, "connections of the NIC end"),
                     )
@@ -96,8 +90,7 @@ pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
                 why: |_| {
                     Finding::warn("it is too hot").fix(Fix::manual(
                         "Cool it",
-                        "look at the fans and at what blocks the air; transceivers of high power \
-                     need more of it",
+                        "check the fans and the air flow; high-power transceivers need more air",
                     ))
                 },
             },
@@ -105,7 +98,7 @@ pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
                 expression: expressions::NIC_CABLE,
                 why: |_| {
                     Finding::info(
-                        "a cable was pulled or is missing; port.state says what is so now",
+                        "a cable was unplugged or is missing; port.state shows the current state",
                     )
                 },
             },

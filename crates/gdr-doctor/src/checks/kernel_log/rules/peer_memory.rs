@@ -1,11 +1,10 @@
-//! Rules about messages of ways into GPU memory.
+//! Rules about messages of dma-buf and peer-memory modules.
 
 use regex::Captures;
 
 use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rate, Rule};
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::context::Context;
 use crate::finding::Finding;
@@ -15,13 +14,13 @@ use crate::runner::Scope;
 
 pub(in crate::checks::kernel_log) const PEERMEM_SYMBOL: Check = Check {
     id: CheckId("klog.peermem_symbol"),
-    title: "the peer-memory module fits the RDMA stack",
-    why: "The peer-memory module registers itself with ib_core by a function that in-box ib_core \
-          does not have, and that changes when OFED is installed again. It then cannot be loaded: \
-          \"Invalid argument\".",
-    inputs: INPUTS,
-    criteria: "fail: such a message. info: one, and a peer-memory module is loaded now or every \
-          GPU and NIC can do without one by dma-buf. pass: none. unknown: the log may not be read.",
+    title: "the peer-memory module matches the RDMA stack",
+    why: "The peer-memory module registers with ib_core by a function that the kernel's own \
+          ib_core does not have and that changes when OFED is reinstalled. Loading the module then \
+          fails with \"Invalid argument\".",
+    criteria: "fail: such a message. info: such a message, but a peer-memory module is loaded now, \
+               or dma-buf works between all GPUs and NICs. pass: none. unknown: the log may not be \
+               read.",
     sources: &[
         "open-gpu-kernel-modules: kernel-open/nvidia-peermem/nvidia-peermem.c",
         "https://github.com/Mellanox/nv_peer_memory/issues/63",
@@ -33,23 +32,23 @@ pub(in crate::checks::kernel_log) const PEERMEM_SYMBOL: Check = Check {
             expression: expressions::PEERMEM_SYMBOL,
             why: |_| {
                 Finding::fail(
-                    "the peer-memory module does not fit the RDMA stack and was not loaded",
+                    "the peer-memory module does not match the RDMA stack and was not loaded",
                 )
                 .fix(Fix::manual(
-                    "Do without it",
-                    "use dma-buf: the open kernel modules of the driver from 515 on, a kernel from \
-                 5.12 on",
+                    "Use dma-buf instead",
+                    "install the open kernel modules of driver 515 or later on kernel 5.12 or \
+                     later",
                 ))
                 .fix(
                     Fix::run(
-                        "Build it against the RDMA stack that is installed",
+                        "Rebuild it against the installed RDMA stack",
                         "dkms autoinstall --force   # or reinstall the driver after OFED",
                     )
-                    .risk(Risk::Medium, "the driver has to be loaded again"),
+                    .risk(Risk::Medium, "the driver must be reloaded"),
                 )
             },
         }],
-        unless: can_do_without,
+        unless: not_needed,
         ..Rule::DEFAULT
     }),
     ..CHECK
@@ -57,10 +56,10 @@ pub(in crate::checks::kernel_log) const PEERMEM_SYMBOL: Check = Check {
 
 pub(in crate::checks::kernel_log) const DRIVER_SYMBOL: Check = Check {
     id: CheckId("klog.driver_symbol"),
-    title: "modules that use the NVIDIA driver were built against the one that is loaded",
-    why: "gdrdrv, nvidia_peermem and nvidia_fs use functions of the driver whose versions change \
-          with it. They are refused after the driver was updated, and before it is loaded.",
-    inputs: INPUTS,
+    title: "modules that use the NVIDIA driver were built against the loaded one",
+    why: "gdrdrv, nvidia_peermem and nvidia_fs use functions of the driver whose symbol versions \
+          change with it. Loading them fails after an update of the driver, and before the driver \
+          is loaded.",
     criteria: "warn: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "https://github.com/NVIDIA/gdrcopy/issues/13",
@@ -73,14 +72,14 @@ pub(in crate::checks::kernel_log) const DRIVER_SYMBOL: Check = Check {
             why: |captures| {
                 let module = &captures["module"];
                 Finding::warn(format!(
-                    "{module} does not fit the NVIDIA driver and was not loaded"
+                    "{module} does not match the NVIDIA driver and was not loaded"
                 ))
                 .fix(
                     Fix::run(
-                        "Build it against the driver that is loaded",
+                        "Rebuild it against the loaded driver",
                         "dkms autoinstall --force   # then modprobe it",
                     )
-                    .risk(Risk::Low, "the module is loaded again"),
+                    .risk(Risk::Low, "the module is reloaded"),
                 )
             },
         }],
@@ -92,9 +91,8 @@ pub(in crate::checks::kernel_log) const DRIVER_SYMBOL: Check = Check {
 pub(in crate::checks::kernel_log) const PEERMEM_CONTEXT: Check = Check {
     id: CheckId("klog.peermem_context"),
     title: "the peer-memory module frees what it registered",
-    why: "Old peer-memory modules race when a registration ends together with its program: they \
-          log \"invalid context\" over and over, and may leave pages pinned.",
-    inputs: INPUTS,
+    why: "Old peer-memory modules have a race between the end of a registration and the end of its \
+          program: they log \"invalid context\" many times and may leave pages pinned.",
     criteria: "warn: three or more within a minute. info: fewer. pass: none. unknown: the log may \
           not be read.",
     sources: &[
@@ -107,13 +105,15 @@ pub(in crate::checks::kernel_log) const PEERMEM_CONTEXT: Check = Check {
         patterns: &[Pattern {
             expression: expressions::PEERMEM_CONTEXT,
             why: |_| {
-                Finding::warn("the peer-memory module found its registrations gone",
-            )
-            .fix(Fix::manual(
-                "Use a driver without the race",
-                "bring the driver to 510 or later (470.141 or later of the old branch), or use \
+                Finding::warn(
+                    "the peer-memory module found that its registrations were already \
+                               freed",
+                )
+                .fix(Fix::manual(
+                    "Use a driver without the race",
+                    "install driver 510 or later (or 470.141 or later of the old branch), or use \
                  dma-buf",
-            ))
+                ))
             },
         }],
         rate: Rate {
@@ -128,10 +128,9 @@ pub(in crate::checks::kernel_log) const PEERMEM_CONTEXT: Check = Check {
 
 pub(in crate::checks::kernel_log) const DMABUF_TOPOLOGY: Check = Check {
     id: CheckId("klog.dmabuf_topology"),
-    title: "no chipset has kept GPU memory from being shared by dma-buf",
-    why: "The driver refuses to share GPU memory with a NIC where they have no common switch and \
-          the chipset is not known to forward traffic between its ports.",
-    inputs: INPUTS,
+    title: "the chipset allows sharing of GPU memory by dma-buf",
+    why: "The driver refuses to share GPU memory with a NIC if they have no common switch and the \
+          chipset is not known to forward traffic between its ports.",
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &["open-gpu-kernel-modules: kernel-open/nvidia/nv-dmabuf.c"],
     workloads: Workload::RDMA,
@@ -140,9 +139,9 @@ pub(in crate::checks::kernel_log) const DMABUF_TOPOLOGY: Check = Check {
         patterns: &[Pattern {
             expression: expressions::DMABUF_TOPOLOGY,
             why: |_| {
-                Finding::fail("the driver does not share GPU memory over this chipset")
+                Finding::fail("the driver refuses to share GPU memory through this chipset")
                     .fix(Fix::manual(
-                        "Put GPU and NIC below one switch",
+                        "Put the GPU and the NIC below one switch",
                         "move the NIC to a slot below the same PCI Express switch as the GPU",
                     ))
                     .fix(
@@ -168,10 +167,9 @@ pub(in crate::checks::kernel_log) const DMABUF_TOPOLOGY: Check = Check {
 
 pub(in crate::checks::kernel_log) const DMABUF_FORCE_PCIE: Check = Check {
     id: CheckId("klog.dmabuf_force_pcie"),
-    title: "dma-buf over PCI Express has the IOMMU groups that it needs",
-    why: "On platforms where a NIC has a path of its own to the GPU, the driver shares memory over \
-          it only if both are in one IOMMU group.",
-    inputs: INPUTS,
+    title: "GPUs and NICs are in the IOMMU groups that dma-buf over PCI Express needs",
+    why: "On platforms with a separate path from a NIC to the GPU, the driver shares memory \
+          through it only if both are in one IOMMU group.",
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "open-gpu-kernel-modules: kernel-open/nvidia/nv-dmabuf.c",
@@ -184,14 +182,14 @@ pub(in crate::checks::kernel_log) const DMABUF_FORCE_PCIE: Check = Check {
             expression: expressions::DMABUF_FORCE_PCIE,
             why: |_| {
                 Finding::fail(
-                    "GPU and NIC are in different IOMMU groups, so that memory is not shared",
+                    "GPU and NIC are in different IOMMU groups: the driver does not share memory",
                 )
                 .fix(
                     Fix::at_boot(
-                        "Set ACS as the platform needs it",
+                        "Set the ACS bits that the platform needs",
                         Action::run("rdma_topo write-grub-acs"),
                     )
-                    .risk(Risk::High, "isolation between devices changes"),
+                    .risk(Risk::High, "the isolation between devices changes"),
                 )
             },
         }],
@@ -202,10 +200,9 @@ pub(in crate::checks::kernel_log) const DMABUF_FORCE_PCIE: Check = Check {
 
 pub(in crate::checks::kernel_log) const DMABUF_STRUCT_PAGE: Check = Check {
     id: CheckId("klog.dmabuf_struct_page"),
-    title: "the NIC's driver takes GPU memory by dma-buf",
-    why: "A NIC's driver must say that it can reach memory of other devices. One that does not is \
-          too old for dma-buf of GPUs.",
-    inputs: INPUTS,
+    title: "the NIC's driver imports GPU memory by dma-buf",
+    why: "A NIC's driver must declare that it supports memory of other devices. One that does not \
+          is too old for dma-buf of GPUs.",
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "open-gpu-kernel-modules: kernel-open/nvidia/nv-dmabuf.c",
@@ -217,10 +214,10 @@ pub(in crate::checks::kernel_log) const DMABUF_STRUCT_PAGE: Check = Check {
         patterns: &[Pattern {
             expression: expressions::DMABUF_STRUCT_PAGE,
             why: |_| {
-                Finding::fail("the NIC's driver cannot take memory of other devices").fix(
+                Finding::fail("the NIC's driver does not support memory of other devices").fix(
                     Fix::manual(
                         "Use a newer driver of the NIC",
-                        "bring the kernel to 5.12 or later, or install a current DOCA-OFED",
+                        "install kernel 5.12 or later, or a current DOCA-OFED",
                     ),
                 )
             },
@@ -232,10 +229,9 @@ pub(in crate::checks::kernel_log) const DMABUF_STRUCT_PAGE: Check = Check {
 
 pub(in crate::checks::kernel_log) const UMEM: Check = Check {
     id: CheckId("klog.umem"),
-    title: "no registration of memory has failed in the NIC's driver",
-    why: "The NIC's driver could not pin what a program registered. For GPU memory that means that \
-          no peer-memory module took it, or that the window to the GPU's memory is full.",
-    inputs: INPUTS,
+    title: "no memory registration has failed in the NIC's driver",
+    why: "The NIC's driver could not pin the memory that a program registered. For GPU memory, no \
+          peer-memory module claimed the address, or BAR1 is full.",
     criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/infiniband/hw/mlx5/mr.c",
@@ -262,15 +258,17 @@ pub(in crate::checks::kernel_log) const UMEM: Check = Check {
 fn umem(captures: &Captures<'_>) -> Finding {
     // errno(3): 12 is ENOMEM, 14 EFAULT.
     match &captures["errno"] {
-        "-12" => Finding::fail("registering memory failed (-12): no more may be locked").fix(
-            Fix::manual(
-                "Lift the limit of locked memory",
-                "see memlock.self and memlock.daemons",
-            ),
-        ),
+        "-12" => Finding::fail(
+            "registering memory failed (-12): the limit of locked memory is \
+                                reached",
+        )
+        .fix(Fix::manual(
+            "Raise the limit of locked memory",
+            "see memlock.self and memlock.daemons",
+        )),
         errno => Finding::fail(format!(
-            "registering memory failed ({errno}): no peer-memory module took GPU memory, or \
-                 the window to it is full"
+            "registering memory failed ({errno}): no peer-memory module claimed the GPU memory, or \
+             BAR1 is full"
         ))
         .fix(Fix::now(
             "Load the peer-memory module",
@@ -278,15 +276,18 @@ fn umem(captures: &Captures<'_>) -> Finding {
         ))
         .fix(Fix::user(
             "Register by dma-buf",
-            "# perftest: --use_cuda_dmabuf; NCCL and UCX choose it by themselves where they can",
+            "# perftest: --use_cuda_dmabuf; NCCL and UCX use it automatically if possible",
         )),
     }
 }
 
-/// Why a peer-memory module that was not loaded no longer matters.
-fn can_do_without(context: &Context<'_>) -> Option<&'static str> {
+/// The reason why a peer-memory module that was not loaded no longer matters.
+fn not_needed(context: &Context<'_>) -> Option<&'static str> {
     if gpudirect_support::peer_module(context).is_ok() {
         return Some("one is loaded now");
     }
-    (gpudirect_support::dmabuf_everywhere(context) == Ok(true)).then_some("dma-buf does without it")
+    (gpudirect_support::dmabuf_everywhere(context) == Ok(true)).then_some(
+        "dma-buf works without \
+                                                                           it",
+    )
 }

@@ -5,7 +5,6 @@ use regex::Captures;
 use super::super::CHECK;
 use super::super::expressions;
 use super::super::rule::{Pattern, Rule};
-use super::INPUTS;
 use crate::check::{Check, CheckId, Workload};
 use crate::finding::Finding;
 use crate::fix::{Action, Fix, Risk};
@@ -13,11 +12,10 @@ use crate::runner::Scope;
 
 pub(in crate::checks::kernel_log) const AER: Check = Check {
     id: CheckId("klog.aer"),
-    title: "PCI Express has reported no lost packets on the way",
+    title: "PCI Express has reported no lost packets of GPUs and NICs",
     why: "An uncorrected error, or a port that was shut down to contain one (DPC), costs the \
-          transfer and often the device. Functions that are neither a GPU nor a NIC nor above one \
-          do not matter here.",
-    inputs: INPUTS,
+          transfer and often the device. Functions other than GPUs, NICs and the bridges above \
+          them do not matter.",
     criteria: "fail: one on a GPU, a NIC or a bridge above one. info: one elsewhere. pass: none. \
           unknown: the log may not be read.",
     sources: &[
@@ -34,24 +32,23 @@ pub(in crate::checks::kernel_log) const AER: Check = Check {
             Pattern {
                 expression: expressions::AER_COMPLETION_TIMEOUT,
                 why: |_| {
-                    Finding::fail(
-                        "a read of it was never answered (completion time-out): data was lost",
-                    )
-                    .fix(contact())
+                    Finding::fail("a read got no completion (completion time-out): data was lost")
+                        .fix(contact())
                 },
             },
             Pattern {
                 expression: expressions::DPC,
                 why: |_| {
                     Finding::fail(
-                        "the port was shut down to contain an error, and what is below with it",
+                        "the port was shut down to contain an error: devices below it are not \
+                         reachable",
                     )
                     .fix(contact())
                 },
             },
         ],
         window: 1.0,
-        on_the_way_only: true,
+        on_path_only: true,
         ..Rule::DEFAULT
     }),
     ..CHECK
@@ -59,10 +56,9 @@ pub(in crate::checks::kernel_log) const AER: Check = Check {
 
 pub(in crate::checks::kernel_log) const IOMMU_FAULT: Check = Check {
     id: CheckId("klog.iommu_fault"),
-    title: "the IOMMU has blocked no GPU and no NIC",
-    why: "A fault that names a GPU or a NIC is an access to a peer that the IOMMU did not let \
-          through: the transfer fails or hangs.",
-    inputs: INPUTS,
+    title: "the IOMMU has not blocked any access of a GPU or NIC",
+    why: "A fault that names a GPU or a NIC is an access to a peer that the IOMMU blocked: the \
+          transfer fails or hangs.",
     criteria: "fail: one of a GPU or a NIC. info: one of another device. pass: none. unknown: the \
           log may not be read.",
     sources: &[
@@ -85,7 +81,7 @@ pub(in crate::checks::kernel_log) const IOMMU_FAULT: Check = Check {
                 expression: expressions::FAULT_AMD_NAMED,
                 why: blocked,
             },
-            // It names no device: whose it was is not known.
+            // The message does not name a device.
             Pattern {
                 expression: expressions::FAULT_ARM,
                 why: |_| {
@@ -96,7 +92,7 @@ pub(in crate::checks::kernel_log) const IOMMU_FAULT: Check = Check {
             },
         ],
         window: 1.0,
-        on_the_way_only: true,
+        on_path_only: true,
         ..Rule::DEFAULT
     }),
     ..CHECK
@@ -104,10 +100,9 @@ pub(in crate::checks::kernel_log) const IOMMU_FAULT: Check = Check {
 
 pub(in crate::checks::kernel_log) const PCIE_BANDWIDTH: Check = Check {
     id: CheckId("klog.pcie_bandwidth"),
-    title: "no device was found behind a link that is narrower or slower than it",
-    why: "The kernel names the narrowest link above a device that could do more. Slots share lanes \
-          by design; link.bottleneck judges whether a NIC's port is faster than its links.",
-    inputs: INPUTS,
+    title: "no device is below a link that is narrower or slower than the device",
+    why: "The kernel logs the slowest link above a device that supports more. Slots share lanes by \
+          design; link.bottleneck checks whether a NIC's port is faster than its links.",
     criteria: "info: such a message. pass: none. unknown: the log may not be read.",
     sources: &["Linux drivers/pci/pci.c: __pcie_print_link_status"],
     workloads: Workload::RDMA,
@@ -121,7 +116,7 @@ pub(in crate::checks::kernel_log) const PCIE_BANDWIDTH: Check = Check {
                 ))
             },
         }],
-        on_the_way_only: true,
+        on_path_only: true,
         ..Rule::DEFAULT
     }),
     ..CHECK
@@ -129,12 +124,11 @@ pub(in crate::checks::kernel_log) const PCIE_BANDWIDTH: Check = Check {
 
 pub(in crate::checks::kernel_log) const LOCKDOWN: Check = Check {
     id: CheckId("klog.lockdown"),
-    title: "the kernel has refused no module and no setting",
-    why: "With Secure Boot the kernel takes only modules that are signed with a key it knows, and \
-          keeps programs from writing registers of devices.",
-    inputs: INPUTS,
-    criteria: "warn: a module or a write was refused. info: a module without a known signature was \
-          loaded all the same. pass: none. unknown: the log may not be read.",
+    title: "the kernel has not refused a module or a register write",
+    why: "With Secure Boot the kernel loads only modules that are signed with a trusted key, and \
+          prevents programs from writing registers of devices.",
+    criteria: "warn: a module or a write was refused. info: a module without a trusted signature \
+               was loaded. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux Documentation: kernel_lockdown(7)",
         "Linux kernel/module/signing.c",
@@ -145,32 +139,28 @@ pub(in crate::checks::kernel_log) const LOCKDOWN: Check = Check {
             Pattern {
                 expression: expressions::LOCKDOWN_PCI,
                 why: |_| {
-                    Finding::warn("the kernel kept a program from writing registers of devices",
-                )
-                .fix(Fix::manual(
-                    "Set them elsewhere",
-                    "use settings of the BIOS or arguments of the kernel, or turn Secure Boot \
-                     off",
-                ))
+                    Finding::warn("the kernel refused a program's write to registers of devices")
+                        .fix(Fix::manual(
+                            "Change the settings another way",
+                            "use the BIOS setup or kernel arguments, or turn Secure Boot off",
+                        ))
                 },
             },
             Pattern {
                 expression: expressions::MODULE_REFUSED,
                 why: |_| {
-                    Finding::warn("the kernel refused a module without a known key").fix(
+                    Finding::warn("the kernel refused a module without a trusted signature").fix(
                         Fix::manual(
-                            "Let the kernel know the key",
-                            "sign the module and enrol the key (mokutil --import KEY, then start \
-                         the machine again), or turn Secure Boot off",
+                            "Enrol the key of the module",
+                            "sign the module and enrol the key (mokutil --import KEY, then \
+                             reboot), or turn Secure Boot off",
                         ),
                     )
                 },
             },
             Pattern {
                 expression: expressions::MODULE_TAINTS,
-                why: |_| {
-                    Finding::info("a module without a known signature was loaded all the same")
-                },
+                why: |_| Finding::info("a module without a trusted signature was loaded"),
             },
         ],
         ..Rule::DEFAULT
@@ -179,14 +169,14 @@ pub(in crate::checks::kernel_log) const LOCKDOWN: Check = Check {
 };
 
 fn blocked(_: &Captures<'_>) -> Finding {
-    Finding::fail("the IOMMU blocked an access of it").fix(
+    Finding::fail("the IOMMU blocked one of its accesses").fix(
         Fix::at_boot(
-            "Let the IOMMU pass addresses on as they are",
+            "Make the IOMMU pass addresses through",
             Action::boot("iommu=pt"),
         )
         .risk(
             Risk::Medium,
-            "devices are no longer kept from memory that is not theirs",
+            "devices of the host can then access all of its memory",
         ),
     )
 }
@@ -194,8 +184,8 @@ fn blocked(_: &Captures<'_>) -> Finding {
 fn contact() -> Fix {
     Fix::manual(
         "Find the bad contact",
-        "seat the card, its riser and its cables again; move the card to another slot to tell the \
-         card from the slot",
+        "reseat the card, its riser and its cables; try another slot to find out whether the card \
+         or the slot is bad",
     )
-    .risk(Risk::Medium, "the machine is powered off for it")
+    .risk(Risk::Medium, "the machine has to be powered off")
 }

@@ -1,4 +1,4 @@
-//! What rules find, and what they leave alone.
+//! The messages that rules match, and those that they do not.
 
 use gdr_node::{MemorySource, example, virtual_path};
 use regex::Regex;
@@ -10,7 +10,7 @@ use crate::explain::explain;
 use crate::finding::Verdict::{self, Fail, Info, Warn};
 use crate::runner::Scope;
 
-/// Of each rule what a message is about, the verdict, and the message.
+/// For each rule: the subject, the verdict and the message.
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, &str, Verdict, &str)] = &[
     ("klog.xid", "GPU0", Fail,
@@ -94,7 +94,7 @@ fn rules() -> impl Iterator<Item = &'static Check> {
 }
 
 #[test]
-fn every_expression_is_one() {
+fn every_expression_compiles() {
     for check in rules() {
         let Scope::Log(rule) = check.scope else {
             continue;
@@ -110,7 +110,7 @@ fn every_expression_is_one() {
 }
 
 #[test]
-fn every_rule_finds_its_messages_and_no_others() {
+fn every_rule_matches_its_messages_and_no_others() {
     for (id, subject, verdict, line) in EXAMPLES {
         let node = logged(&[line]);
         for rule in rules() {
@@ -127,7 +127,7 @@ fn every_rule_finds_its_messages_and_no_others() {
 }
 
 #[test]
-fn what_a_rule_finds_is_explained_by_a_cause_that_names_the_rule() {
+fn every_message_is_explained_by_a_cause_that_names_its_rule() {
     for (id, .., line) in EXAMPLES {
         let found = explain(line);
         let first = found
@@ -150,7 +150,7 @@ fn every_rule_passes_on_a_quiet_log_and_is_unknown_without_one() {
 }
 
 #[test]
-fn what_the_kernel_says_at_every_start_is_no_error() {
+fn normal_boot_messages_pass() {
     let node = logged(&[
         "pcieport 0000:15:01.0: AER: enabled with IRQ 122",
         "pcieport 0000:15:01.0: DPC: enabled with IRQ 122",
@@ -170,7 +170,7 @@ fn what_the_kernel_says_at_every_start_is_no_error() {
 }
 
 #[test]
-fn a_peer_memory_module_that_does_not_fit_fails_only_where_it_is_needed() {
+fn a_peer_memory_module_that_does_not_match_fails_only_if_it_is_needed() {
     let check = checks::find("klog.peermem_symbol").unwrap();
     let line = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)";
     let found = worst(check, &logged(&[line]));
@@ -194,7 +194,7 @@ fn a_peer_memory_module_that_does_not_fit_fails_only_where_it_is_needed() {
 }
 
 #[test]
-fn a_storm_counts_and_a_single_one_does_not() {
+fn many_messages_are_a_warning_and_a_single_one_is_info() {
     let check = checks::find("klog.peermem_context").unwrap();
     let line = "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, \
                 skipping further processing";
@@ -202,7 +202,7 @@ fn a_storm_counts_and_a_single_one_does_not() {
     let found = worst(check, &logged(&[line; 5]));
     assert_eq!(found.verdict, Verdict::Warn);
     assert!(found.summary.ends_with("(5 times)"), "{}", found.summary);
-    // Three within two hours are none within a minute.
+    // Three within two hours do not reach the rate.
     let slow = example::healthy().file(
         virtual_path::KERNEL_LOG,
         format!("[ 1.0] {line}\n[ 3600.0] {line}\n[ 7200.0] {line}\n"),
@@ -211,7 +211,7 @@ fn a_storm_counts_and_a_single_one_does_not() {
 }
 
 #[test]
-fn one_gpu_that_repeats_itself_is_one_finding() {
+fn equal_messages_of_one_gpu_are_one_finding() {
     let check = checks::find("klog.xid").unwrap();
     let xid = |gpu: &str| format!("NVRM: Xid (PCI:0000:{gpu}:00): 119, pid=1, Timeout");
     let (one, other) = (xid("18"), xid("1a"));
