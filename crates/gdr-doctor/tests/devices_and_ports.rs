@@ -342,8 +342,8 @@ fn real_logs_say_what_happened_and_no_more() {
         (
             "dmesg/gpud-kmsg.2.peermem.log.gz",
             &[
-                "warn klog.peermem_context this node: the peer-memory module found its \
-               registrations gone (7 times)",
+                "warn klog.peermem_context this node: the peer-memory module found that its \
+               registrations were already freed (7 times)",
             ][..],
         ),
         (
