@@ -4,12 +4,13 @@
 //! has the driver's library already. The memory is mapped through `gdr-copy`, so the engine's thread
 //! stores to it without a CUDA context.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gdr_copy::Context;
 use gdr_cuda::{Cuda, DevicePtr, Driver, Gpu, Ordinal, PointerKind};
 use gdr_rdma::Buffer;
 
+use crate::device::lock;
 use crate::errno::Errno;
 
 /// What an address belongs to.
@@ -53,18 +54,26 @@ pub(crate) fn is_supported() -> bool {
     driver().is_some_and(|driver| context(driver, Ordinal(0)).is_ok())
 }
 
-/// The way to map memory of a GPU, found once.
-fn context(driver: &Arc<Cuda>, ordinal: Ordinal) -> Result<&'static Context, Errno> {
-    static CONTEXT: OnceLock<Option<Context>> = OnceLock::new();
-    let open = || {
+/// The way to map memory of a GPU. It is found once for each GPU, and kept where there is none, too.
+fn context(driver: &Arc<Cuda>, ordinal: Ordinal) -> Result<Arc<Context>, Errno> {
+    static CONTEXTS: Mutex<Vec<(Ordinal, Option<Arc<Context>>)>> = Mutex::new(Vec::new());
+    let mut contexts = lock(&CONTEXTS);
+    let known = contexts.iter().find(|(of, _)| *of == ordinal);
+    let context = if let Some((_, context)) = known {
+        context.clone()
+    } else {
         let gpu = Gpu::open(Arc::clone(driver) as Arc<dyn Driver>, ordinal)
-            .inspect_err(|error| tracing::warn!(%error, "no GPU memory can be registered"))
-            .ok()?;
-        Context::open_for(&gpu)
-            .inspect_err(|error| tracing::warn!(%error, "no GPU memory can be registered"))
-            .ok()
+            .inspect_err(|error| tracing::warn!(%error, "no GPU memory can be registered"));
+        let context = gpu.ok().and_then(|gpu| {
+            Context::open_for(&gpu)
+                .inspect_err(|error| tracing::warn!(%error, "no GPU memory can be registered"))
+                .ok()
+        });
+        let context = context.map(Arc::new);
+        contexts.push((ordinal, context.clone()));
+        context
     };
-    CONTEXT.get_or_init(open).as_ref().ok_or(Errno::OPNOTSUPP)
+    context.ok_or(Errno::OPNOTSUPP)
 }
 
 /// Maps memory of a GPU.
