@@ -12,11 +12,14 @@ GDR=$HERE/bin/gdr
 OUT=${OUT:-results}
 mkdir -p "$OUT" || exit 2
 OUT=$(cd "$OUT" && pwd)
+# `gdr run` and `gdr trace` find their libraries by it.
+export GDR_VERBS_LIBRARY=$HERE/verbs/libgdr-verbs.so
 export HERE GDR OUT
 # Copies of the bundle may have lost the links.
 for name in libgdrapi.so.2 libgdrapi.so; do
     [ -e "$HERE/lib/$name" ] || ln -sf libgdrapi.so.2.6 "$HERE/lib/$name"
 done
+[ -e "$HERE/verbs/shadow/libibverbs.so" ] || ln -sf libibverbs.so.1 "$HERE/verbs/shadow/libibverbs.so"
 export LD_LIBRARY_PATH=$HERE/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 # Ends a step as skipped. The last line on standard error is the reason.
@@ -62,7 +65,59 @@ os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
     rm -rf "$folder"
     return $status
 }
-export -f skip with_program a_warning_is_fine without_privileges
+# nccl NAME LARGEST GPU GPU RUNNER...: two ranks of NCCL's allreduces up to a size, each as a host of its
+# own, so that the bytes go through the network. Each rank's log is NAME.rank.RANK.log.
+nccl() {
+    local name=$1 largest=$2 gpus=("$3" "$4") rank ranks=() status=0
+    shift 4
+    command -v python3 >/dev/null && python3 -c 'import torch' 2>/dev/null || skip "no PyTorch"
+    local port=$((20000 + RANDOM % 10000))
+    for rank in 0 1; do
+        env RANK=$rank WORLD_SIZE=2 DEVICE="${gpus[rank]}" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            NCCL_HOSTID="host$rank" NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo \
+            NCCL_IB_GID_INDEX=0 NCCL_NET_GDR_LEVEL=SYS NCCL_GIN_TYPE=2 \
+            NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_DEBUG_FILE="$OUT/$name.rank.$rank.log" \
+            "$@" python3 "$HERE/nccl.py" "$largest" >"$OUT/$name.rank.$rank.jsonl" &
+        ranks+=($!)
+    done
+    for rank in "${ranks[@]}"; do
+        wait "$rank" || status=$?
+    done
+    cat "$OUT/$name.rank.0.jsonl"
+    grep -hoE '(\[[a-z]+\] )?via NET/[A-Za-z/0-9]+' "$OUT/$name".rank.*.log | sort | uniq -c
+    return $status
+}
+
+# As `nccl`, through gdr's devices; fails unless NCCL's log says that the device uses GPU memory.
+nccl_direct() {
+    nccl "$@" || return $?
+    grep -q 'via NET/IB/0/GDRDMA' "$OUT/$1".rank.*.log ||
+        { echo "NCCL's log does not say NET/IB/0/GDRDMA" >&2; return 1; }
+}
+
+# perf GPU OF SERVER, VERB, OPTIONS OF BOTH: two processes.
+perf() {
+    local gpu=$1 server status i
+    local log=$OUT/perf-server.$$.log
+    shift
+    "$GDR" perf "$1" --bind 127.0.0.1 --require-gpu --gpu "$gpu" >"$log" 2>&1 &
+    server=$!
+    for ((i = 0; i < 300; i++)); do
+        grep -q '^waiting' "$log" && break
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    "$GDR" perf "$1" 127.0.0.1 --require-gpu "${@:2}"
+    status=$?
+    wait "$server" || { status=$?; cat "$log" >&2; }
+    rm -f "$log"
+    return $status
+}
+
+two_gpus() {
+    [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
+}
+export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf two_gpus
 
 # The machine. Commands and files that do not exist here are left out.
 {
@@ -84,7 +139,7 @@ step() {
     timeout --kill-after=10 "$limit" bash -c "$command" >"$output" 2>"$log" </dev/null
     status=$?
     # Without a GPU gdr simulates one and says so. Such a result counts as failed.
-    if [ "$status" = 0 ] && grep -qE '^simulated:|"simulated": true' "$output"; then
+    if [ "$status" = 0 ] && grep -qiE '^simulated:|"simulated": true' "$output"; then
         echo "no real GPU was used: see the first lines of ${output##*/}" >"$log"
         status=simulated
     fi
@@ -119,6 +174,6 @@ while IFS=$'\t' read -r name outcome seconds reason; do
     printf '%-8s %5s s  %s%s\n' "$outcome" "$seconds" "$name" "${reason:+ ($reason)}"
 done <"$OUT/summary.tsv"
 # All files in one archive.
-(cd "$OUT" && tar czf results.tar.gz ./*.txt ./*.json ./*.log summary.tsv) 2>/dev/null
+(cd "$OUT" && tar czf results.tar.gz ./*.txt ./*.json ./*.jsonl ./*.svg ./*.log summary.tsv) 2>/dev/null
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::Context;
 
 use crate::results::{Outcome, Results};
-use crate::workspace::cargo;
+use crate::workspace::{built, cargo, is_built, root};
 
 /// An example, and what it must end with.
 struct Example {
@@ -18,7 +18,7 @@ struct Example {
 /// The GPU is simulated for all of them, so that the outcome is the same on every machine. The
 /// examples that need a GPU are steps of the GPU bundle; the C program is compiled and run by the
 /// tests of `install-gdrapi`.
-const EXAMPLES: [Example; 6] = [
+const EXAMPLES: [Example; 10] = [
     Example {
         package: "gdr-cuda",
         name: "copy_and_print",
@@ -38,6 +38,26 @@ const EXAMPLES: [Example; 6] = [
         package: "gdr-rdma",
         name: "write_between_processes",
         last_line: "received: written by another process",
+    },
+    Example {
+        package: "gdr-object",
+        name: "weights",
+        last_line: "20 steps published; both readers have the last one",
+    },
+    Example {
+        package: "gdr-object",
+        name: "frames",
+        last_line: "200 frames recorded, and every one was processed",
+    },
+    Example {
+        package: "gdr-object",
+        name: "scalar",
+        last_line: "the watcher saw the number 1000",
+    },
+    Example {
+        package: "gdr-perf",
+        name: "statistics",
+        last_line: "100000 samples",
     },
     Example {
         package: "gdr-node",
@@ -79,14 +99,20 @@ pub(crate) fn all() -> anyhow::Result<Outcome> {
 
 /// Runs an example and returns the last line that it prints.
 fn last_line(example: &Example) -> anyhow::Result<String> {
-    let mut command: Command = cargo(&["run", "--quiet", "--package", example.package]);
+    let mut command = if is_built() {
+        Command::new(built("dev").join("examples").join(example.name))
+    } else {
+        let mut command = cargo(&["run", "--quiet", "--package", example.package]);
+        command.args(["--example", example.name]);
+        command
+    };
     let output = command
-        .args(["--example", example.name])
+        .current_dir(root())
         .env("GDR_BACKEND", "sim")
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .context("cargo cannot be started")?;
+        .context("it cannot be started")?;
     if !output.status.success() {
         anyhow::bail!("{}", output.status);
     }

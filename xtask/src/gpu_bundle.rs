@@ -9,10 +9,18 @@ use anyhow::bail;
 
 use crate::gpu_steps::STEPS;
 use crate::install::{copy_program, install_headers, install_library};
+use crate::verbs_library;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 2] = [("gdrapi", "overhead"), ("gdr-rdma", "resident_kernel")];
+const EXAMPLES: [(&str, &str); 3] = [
+    ("gdrapi", "overhead"),
+    ("gdr-rdma", "resident_kernel"),
+    ("gdr-verbs", "raw_packets"),
+];
+
+/// A rank of NCCL's allreduces.
+const NCCL: &str = include_str!("../bundle/nccl.py");
 
 /// The template of `run.sh`.
 const SCRIPT: &str = include_str!("../bundle/run.sh");
@@ -28,7 +36,7 @@ pub(crate) fn run(out: &Path) -> anyhow::Result<ExitCode> {
 /// Builds the programs of the GPU run and puts them, with `run.sh`, into `out`.
 pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     clear(out)?;
-    for folder in ["bin", "lib", "include"] {
+    for folder in ["bin", "lib", "include", "verbs"] {
         fs::create_dir_all(out.join(folder))?;
     }
     // First, because `clear` knows a bundle by it, even an incomplete one.
@@ -47,6 +55,9 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     ]))?;
     copy_program(&release.join("gdr"), &out.join("bin/gdr"))?;
     install_library(&release.join("libgdrapi.so"), &out.join("lib"))?;
+    let libraries = verbs_library::build("release", &target().join("verbs"))?;
+    verbs_library::install(&libraries, &out.join("verbs"))?;
+    fs::write(out.join("nccl.py"), NCCL)?;
     for (package, example) in EXAMPLES {
         succeed(cargo(&[
             "build",

@@ -33,7 +33,7 @@ pub(crate) struct Options {
     library: Option<PathBuf>,
 }
 
-fn absolute(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if !path.is_absolute() {
         return Err(format!(
@@ -53,10 +53,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         Some(library) => library.clone(),
         None => build()?,
     };
-    let place = |folder: &Path| match &options.destdir {
-        Some(destdir) => destdir.join(folder.strip_prefix("/").unwrap_or(folder)),
-        None => folder.to_owned(),
-    };
+    let place = |folder: &Path| placed(options.destdir.as_deref(), folder);
     let lib = options.prefix.join(&options.libdir);
     let include = options.prefix.join(&options.includedir);
     install_library(&library, &place(&lib))?;
@@ -74,6 +71,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Where a folder is while a package is made below `destdir`.
+pub(crate) fn placed(destdir: Option<&Path>, folder: &Path) -> PathBuf {
+    match destdir {
+        Some(destdir) => destdir.join(folder.strip_prefix("/").unwrap_or(folder)),
+        None => folder.to_owned(),
+    }
+}
+
 fn build() -> anyhow::Result<PathBuf> {
     succeed(cargo(&["build", "--release", "--package", "gdrapi"]))?;
     Ok(target().join("release/libgdrapi.so"))
@@ -85,14 +90,17 @@ pub(crate) fn install_library(library: &Path, folder: &Path) -> anyhow::Result<(
     make_folder(folder)?;
     copy_program(library, &folder.join(LIBRARY))?;
     for link in LIBRARY_LINKS {
-        let link = folder.join(link);
-        if link.symlink_metadata().is_ok() {
-            fs::remove_file(&link)
-                .with_context(|| format!("{} cannot be replaced", link.display()))?;
-        }
-        symlink(LIBRARY, &link).with_context(|| format!("{} cannot be linked", link.display()))?;
+        replace_link(LIBRARY, &folder.join(link))?;
     }
     Ok(())
+}
+
+/// Makes a link to a name in its folder, in place of what is there. A program that opens the link
+/// meanwhile finds the old one or the new one.
+pub(crate) fn replace_link(name: &str, link: &Path) -> anyhow::Result<()> {
+    let new = link.with_extension(format!("new-{}", std::process::id()));
+    symlink(name, &new).with_context(|| format!("{} cannot be linked", new.display()))?;
+    fs::rename(&new, link).with_context(|| format!("{} cannot be replaced", link.display()))
 }
 
 /// Copies the headers to `folder`.
@@ -109,7 +117,8 @@ pub(crate) fn install_headers(folder: &Path) -> anyhow::Result<()> {
 /// Copies a program or a library without its debug information.
 pub(crate) fn copy_program(from: &Path, to: &Path) -> anyhow::Result<()> {
     // Renamed over the old file, whose contents a running process may have mapped.
-    let new = to.with_extension("new");
+    // Several processes may do so at once.
+    let new = to.with_extension(format!("new-{}", std::process::id()));
     fs::copy(from, &new)
         .with_context(|| format!("{} cannot be copied to {}", from.display(), new.display()))?;
     let mut strip = Command::new("strip");

@@ -12,13 +12,16 @@ mod gpu_bundle;
 mod gpu_steps;
 mod house;
 mod install;
+mod install_command;
 mod instructions;
 mod models;
 mod msrv;
 mod mutants;
 mod packages;
 mod results;
+mod running;
 mod test;
+mod verbs_bench;
 mod verbs_library;
 mod verbs_programs;
 mod vm;
@@ -47,6 +50,8 @@ enum Task {
     Vm(vm::Options),
     /// Run Debian's verbs programs with gdr's verbs library.
     VerbsPrograms(verbs_programs::Options),
+    /// Measure Debian's perftest with gdr's verbs library beside `gdr perf`.
+    VerbsBench(verbs_bench::Options),
     /// Run the models of the hazard pointers under every interleaving of their threads.
     Loom,
     /// Run the tests that use no file, socket or GPU under Miri.
@@ -61,9 +66,11 @@ enum Task {
     Msrv,
     /// Run the tests on mutations of the code, each of which must fail. Takes an hour.
     Mutants(mutants::Options),
+    /// Install the gdr command and the verbs library of `gdr run`.
+    Install(install_command::Options),
     /// Install libgdrapi.so.2, its headers and its pkg-config file.
     InstallGdrapi(install::Options),
-    /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH.
+    /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH, and the library of gdr trace.
     VerbsLibrary(verbs_library::Options),
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
@@ -82,6 +89,7 @@ fn main() -> ExitCode {
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
         Task::VerbsPrograms(options) => verbs_programs::run(&options),
+        Task::VerbsBench(options) => verbs_bench::run(&options),
         Task::Loom => models::run_loom(),
         Task::Miri => models::run_miri(),
         Task::Fuzz(options) => fuzz::run(&options),
@@ -89,6 +97,7 @@ fn main() -> ExitCode {
         Task::Mutants(options) => mutants::run(&options),
         Task::Api(options) => api::run(&options),
         Task::Instructions(options) => instructions::run(&options),
+        Task::Install(options) => install_command::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
         Task::VerbsLibrary(options) => verbs_library::run(&options),
         Task::GpuBundle { out } => gpu_bundle::run(&out),

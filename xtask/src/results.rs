@@ -1,9 +1,14 @@
 //! The results of a run: what passed, what failed, what was skipped and why.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+
+/// How many of the test programs are listed, the slowest first.
+const LISTED: usize = 12;
 
 /// The results of a run.
 #[derive(Debug, Default)]
@@ -11,6 +16,15 @@ pub(crate) struct Results {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<Skip>,
+    sections: Vec<Timed>,
+    programs: Vec<Timed>,
+}
+
+/// How long a section or a test program took.
+#[derive(Debug)]
+struct Timed {
+    name: String,
+    time: Duration,
 }
 
 #[derive(Debug)]
@@ -47,16 +61,42 @@ impl Results {
 
     /// Runs one check under a heading.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> anyhow::Result<Outcome>) {
-        heading(name);
-        let outcome = check().unwrap_or_else(|error| {
-            eprintln!("{error:#}");
-            Outcome::Failed
+        self.section(name, |results| {
+            let outcome = check().unwrap_or_else(|error| {
+                eprintln!("{error:#}");
+                Outcome::Failed
+            });
+            results.record(name, outcome);
         });
-        self.record(name, outcome);
     }
 
-    /// Prints the lists, and the totals alone on the last line.
-    pub(crate) fn close(self) -> ExitCode {
+    /// Runs checks under a heading and notes how long they take.
+    pub(crate) fn section<T>(&mut self, name: &str, run: impl FnOnce(&mut Self) -> T) -> T {
+        heading(name);
+        let start = Instant::now();
+        let result = run(self);
+        self.sections.push(Timed::since(name, start));
+        result
+    }
+
+    /// Notes how long a test program took that began at `start` and ended now.
+    pub(crate) fn program(&mut self, name: &str, start: Instant) {
+        self.programs.push(Timed::since(name, start));
+    }
+
+    /// Prints the times and the lists, and the totals alone on the last line.
+    pub(crate) fn close(mut self) -> ExitCode {
+        if self.sections.len() > 1 {
+            heading("seconds of each section, and of the slowest test programs");
+            self.programs.sort_by_key(|program| Reverse(program.time));
+            for timed in self
+                .sections
+                .iter()
+                .chain(self.programs.iter().take(LISTED))
+            {
+                println!("{timed}");
+            }
+        }
         heading("result");
         for Skip { name, reason } in &self.skipped {
             println!("SKIPPED ({reason}): {name}");
@@ -72,9 +112,24 @@ impl Results {
         }
     }
 
-    fn totals(&self) -> String {
+    pub(crate) fn totals(&self) -> String {
         let (failed, skipped) = (self.failed.len(), self.skipped.len());
         format!("{} passed, {failed} failed, {skipped} skipped", self.passed)
+    }
+}
+
+impl Timed {
+    fn since(name: &str, start: Instant) -> Self {
+        Self {
+            name: name.to_owned(),
+            time: start.elapsed(),
+        }
+    }
+}
+
+impl fmt::Display for Timed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:7.1}  {}", self.time.as_secs_f32(), self.name)
     }
 }
 

@@ -1,21 +1,25 @@
 //! `cargo xtask verbs-library`: links gdr-verbs to a library for `LD_PRELOAD`, and to one that takes
-//! the place of `libibverbs.so.1`.
+//! the place of `libibverbs.so.1`; beside them, the library of `gdr trace`.
 //!
-//! Both have the same functions. The one for `LD_PRELOAD` has a name of its own: the loader takes two
+//! The first two have the same functions. The one for `LD_PRELOAD` has a name of its own: the loader takes two
 //! libraries of one name for the same, and other libraries of rdma-core need the private functions
-//! of the real one. rustc gives a `cdylib` a version script of its own, and the linker takes only one, so the crate
+//! of the installed one. The one in its place has these private functions, too (`private.S`). rustc gives a `cdylib` a version script of its own, and the linker takes only one, so the crate
 //! is a static library that the C compiler links with the versions of rdma-core.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::env::consts::ARCH;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::Context;
+use rustix::fs::{FlockOperation, flock};
 
-use crate::install::{copy_program, make_folder};
-use crate::workspace::{cargo, root, succeed, target};
+use crate::install::{copy_program, make_folder, replace_link};
+use crate::workspace::{self, root, succeed, target};
 
+/// The library that counts for `gdr trace`, and the file that cargo builds.
+const TRACE: &str = "libgdr-verbs-trace.so";
+const TRACE_BUILT: &str = "libgdr_verbs_trace.so";
 /// The library for `LD_PRELOAD`.
 const PRELOAD: &str = "libgdr-verbs.so";
 /// The folder of the library that takes libibverbs' place, its file, and the link that programs open
@@ -23,6 +27,14 @@ const PRELOAD: &str = "libgdr-verbs.so";
 const SHADOW: &str = "shadow";
 const LIBRARY: &str = "libibverbs.so.1";
 const LINK: &str = "libibverbs.so";
+/// Functions in assembly: those of several versions, and the private ones of libibverbs, with the
+/// initializer that fills their table.
+const VERSIONS: &str = "versions.S";
+const PRIVATE: &str = "private.S";
+const INITIALIZER: &str = "gdr_verbs_load";
+
+/// The functions of libibverbs, with their versions.
+const VERSION_SCRIPT: &str = "libibverbs.map";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -45,43 +57,87 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the crate and links it in `out`; returns the library for `LD_PRELOAD`, and the one that takes
-/// libibverbs' place.
-pub(crate) fn build(profile: &str, out: &Path) -> anyhow::Result<[PathBuf; 2]> {
-    succeed(cargo(&[
-        "build",
-        "--profile",
-        profile,
-        "--package",
-        "gdr-verbs",
-    ]))?;
-    // The profile `dev` builds in `debug`.
-    let folder = if profile == "dev" { "debug" } else { profile };
-    let archive = target().join(folder).join("libgdr_verbs.a");
+/// Builds the crates and links them in `out`; returns the library for `LD_PRELOAD`, the one that takes
+/// libibverbs' place, and the one that counts.
+pub(crate) fn build(profile: &str, out: &Path) -> anyhow::Result<[PathBuf; 3]> {
+    let built = workspace::build(profile, &["gdr-verbs", "gdr-verbs-trace"])?;
+    make_folder(out)?;
+    // Tests run this in several processes at once.
+    let lock = File::create(out.join("lock")).context("the lock of the folder")?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    let archive = built.join("libgdr_verbs.a");
     let preload = out.join(PRELOAD);
-    link(&archive, PRELOAD, &preload)?;
+    let replaced = format!("libc.{ARCH}.map");
+    link(
+        &archive,
+        PRELOAD,
+        &[VERSION_SCRIPT, &replaced],
+        &[VERSIONS],
+        &preload,
+    )?;
     let shadow = out.join(SHADOW);
-    link(&archive, LIBRARY, &shadow.join(LIBRARY))?;
-    let link = shadow.join(LINK);
-    if link.symlink_metadata().is_err() {
-        symlink(LIBRARY, &link).with_context(|| format!("{} cannot be linked", link.display()))?;
-    }
-    Ok([preload, shadow.join(LIBRARY)])
+    let library = shadow.join(LIBRARY);
+    link(
+        &archive,
+        LIBRARY,
+        &[VERSION_SCRIPT],
+        &[VERSIONS, PRIVATE],
+        &library,
+    )?;
+    replace_link(LIBRARY, &shadow.join(LINK))?;
+    // Its functions have no versions, so it needs no linking of its own.
+    let trace = out.join(TRACE);
+    copy_program(&built.join(TRACE_BUILT), &trace)?;
+    Ok([preload, library, trace])
 }
 
-fn link(archive: &Path, name: &str, library: &Path) -> anyhow::Result<()> {
-    let map = root().join("crates/gdr-verbs/libibverbs.map");
-    let text =
-        fs::read_to_string(&map).with_context(|| format!("{} cannot be read", map.display()))?;
+/// Copies the libraries that `build` made to `folder`; returns their files there.
+pub(crate) fn install(
+    [preload, library, trace]: &[PathBuf; 3],
+    folder: &Path,
+) -> anyhow::Result<[PathBuf; 3]> {
+    let shadow = folder.join(SHADOW);
+    make_folder(&shadow)?;
+    let installed = [
+        folder.join(PRELOAD),
+        shadow.join(LIBRARY),
+        folder.join(TRACE),
+    ];
+    for (built, installed) in [preload, library, trace].into_iter().zip(&installed) {
+        copy_program(built, installed)?;
+    }
+    replace_link(LIBRARY, &shadow.join(LINK))?;
+    Ok(installed)
+}
+
+/// Links a library that exports the functions of version scripts, with sources for the C compiler.
+fn link(
+    archive: &Path,
+    name: &str,
+    scripts: &[&str],
+    sources: &[&str],
+    library: &Path,
+) -> anyhow::Result<()> {
+    let folder = root().join("crates/gdr-verbs");
     let linked = library.with_extension("linked");
     make_folder(library.parent().unwrap_or(library))?;
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"]);
     compiler.args(["-Wl,--gc-sections", "-Wl,--no-undefined-version"]);
+    // Both libraries may be in one process. Each has tables of its own, so it must not call the other.
+    compiler.arg("-Wl,-Bsymbolic");
     compiler.arg(format!("-Wl,-soname,{name}"));
-    compiler.arg(format!("-Wl,--version-script={}", map.display()));
-    // Only the objects that define these, and what they need, are taken from the archive.
-    compiler.args(exported(&text).map(|name| format!("-Wl,-u,{name}")));
+    for script in scripts.iter().map(|script| folder.join(script)) {
+        let text = fs::read_to_string(&script)
+            .with_context(|| format!("{} cannot be read", script.display()))?;
+        compiler.arg(format!("-Wl,--version-script={}", script.display()));
+        // Only the objects that define these, and what they need, are taken from the archive.
+        compiler.args(exported(&text).map(|name| format!("-Wl,-u,{name}")));
+    }
+    if sources.contains(&PRIVATE) {
+        compiler.arg(format!("-Wl,-init,{INITIALIZER}"));
+    }
+    compiler.args(sources.iter().map(|source| folder.join(source)));
     compiler
         .arg(archive)
         .args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc", "-o"])

@@ -1,36 +1,44 @@
 //! `cargo xtask verbs-programs`: Debian's programs of libibverbs, unmodified, with gdr's verbs library.
 //!
-//! perftest and the examples of libibverbs come from Debian's packages, which are unpacked into the
-//! cache folder. Each case runs a program twice under `gdr run`, as server and client on one loopback
-//! address, and passes if both exit with 0.
+//! perftest, the examples of libibverbs and UCX come from Debian's packages, which are unpacked into
+//! the cache folder. Each case runs a program twice under `gdr run`, as server and client on one loopback
+//! address, and passes if both exit with 0. Some run under `gdr trace`, too, whose report has to be what
+//! gdr's engine counted.
+
+mod traced;
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::iter::Peekable;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
+use std::str::Split;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::packages::{Apt, cache, once};
 use crate::results::{Outcome, Results, Unavailable};
+use crate::running::{Running, free_port, print_end, serve};
 use crate::verbs_library;
-use crate::workspace::{cargo, succeed, target};
+use crate::workspace::{self, target};
 
-/// Debian's packages of the programs and of the libraries that perftest is linked with.
-const PACKAGES: [&str; 3] = ["perftest", "ibverbs-utils", "ibverbs-providers"];
+/// Debian's packages of the programs and of the libraries that perftest and UCX are linked with.
+const PACKAGES: [&str; 4] = [
+    "perftest",
+    "ibverbs-utils",
+    "ibverbs-providers",
+    "ucx-utils",
+];
 /// The address of both ends.
-const ADDRESS: &str = "127.0.0.1";
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// After this a case failed. The longest takes some seconds.
 const LIMIT: Duration = Duration::from_secs(40);
-/// How often it is looked whether a server listens, which nothing announces.
-const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The command lines. Those without a port run alone, the others as server and client.
-const CASES: [&str; 36] = [
+/// The command lines, behind variables of their environment and an option of `gdr run`. Those without a port run alone, the others
+/// as server and client.
+const CASES: &[&str] = &[
     "ibv_devices",
     "ibv_devinfo -v",
     "ibv_rc_pingpong -g 0 -c",
@@ -46,6 +54,7 @@ const CASES: [&str; 36] = [
     "ib_write_bw -F -q 4 -x 0 -n 500",
     "ib_write_bw -F -I 64 -s 64 -n 1000",
     "ib_write_bw -F -c UC -n 500",
+    "ib_write_lat -F -c UC -s 64 -n 200",
     "ib_write_lat -F -s 65536 -n 200",
     "ib_write_lat -F -I 64 -s 64 -n 500",
     "ib_read_bw -F -a -n 5",
@@ -58,29 +67,95 @@ const CASES: [&str; 36] = [
     "ib_send_bw -F -e -n 500",
     "ib_send_bw -F --use-srq -q 2 -n 500",
     "ib_send_bw -F -c UD -s 1024 -n 500",
+    "ib_send_bw -F -c UC -s 1024 -n 500",
     "ib_send_lat -F -s 65536 -n 200",
     "ib_send_lat -F -e -I 64 -s 64 -n 200",
     "ib_send_lat -F --use-srq -n 200",
+    "ib_send_lat -F -c UC -s 64 -n 200",
     "ib_send_lat -F -c UD -s 64 -n 200",
     "ib_atomic_bw -F -n 500",
     "ib_atomic_bw -F -A CMP_AND_SWAP -q 4 -n 500",
     "ib_atomic_bw -F -b -n 500",
     "ib_atomic_lat -F -n 200",
     "ib_atomic_lat -F -e -A CMP_AND_SWAP -n 200",
+    // Without the installed libibverbs, whose private functions other libraries need.
+    "--only-soft ibv_devinfo -v",
+    "--only-soft ibv_rc_pingpong -g 0 -c -e",
+    "--only-soft ib_write_bw -F -q 4 -n 500",
+    "--only-soft ib_send_lat -F --use-srq -n 200",
+    "ucx_info -d",
+    "UCX_TLS=rc_v ucx_perftest -t tag_lat -s 8 -n 200 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 300000 -n 100 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t ucp_put_lat -s 8 -n 200 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t ucp_put_bw -s 300000 -n 100 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t ucp_get -s 300000 -n 100 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t ucp_fadd -s 8 -n 100 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t ucp_cswap -s 8 -n 100 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t ucp_am_bw -s 300000 -n 100 -w 10",
+    "UCX_TLS=rc_v ucx_perftest -t stream_bw -s 300000 -n 100 -w 10",
+    "UCX_TLS=ud_v ucx_perftest -t tag_lat -s 8 -n 200 -w 10",
+    "UCX_TLS=ud_v ucx_perftest -t tag_bw -s 300000 -n 50 -w 10",
+    "UCX_TLS=ud_v ucx_perftest -t ucp_put_bw -s 4096 -n 100 -w 10",
+    "UCX_TLS=ud_v ucx_perftest -t ucp_am_bw -s 4096 -n 100 -w 10",
+    "UCX_TLS=ud_v ucx_perftest -t stream_bw -s 4096 -n 100 -w 10",
 ];
+
+/// Command lines that also run under `gdr trace`.
+const TRACED: &[&str] = &[
+    "ibv_rc_pingpong -g 0 -c",
+    "ibv_srq_pingpong -g 0",
+    "ibv_ud_pingpong -g 0 -s 1024",
+    "ib_write_bw -F -q 4 -n 500",
+    "ib_write_bw -F -c UC -n 500",
+    "ib_read_bw -F -b -q 4 -n 500",
+    "ib_send_bw -F -a -n 5",
+    "ib_send_bw -F --use-srq -q 2 -n 500",
+    "ib_send_lat -F -e -I 64 -s 64 -n 200",
+    "ib_atomic_bw -F -n 500",
+    "--only-soft ib_write_bw -F -q 4 -n 500",
+    "UCX_TLS=rc_v ucx_perftest -t ucp_put_bw -s 300000 -n 100 -w 10",
+];
+
+/// A command line, and whether it runs under `gdr trace`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case<'a> {
+    Plain(&'a str),
+    Traced(&'a str),
+}
+
+impl<'a> Case<'a> {
+    const fn line(self) -> &'a str {
+        match self {
+            Self::Plain(line) | Self::Traced(line) => line,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Plain(line) => format!("verbs program {line}"),
+            Self::Traced(line) => format!("traced verbs program {line}"),
+        }
+    }
+}
+
+/// What programs print, besides that they exit with 0: UCX leaves out devices that it cannot use.
+const EXPECTED: [(&str, [&str; 3]); 1] = [(
+    "ucx_info -d",
+    [
+        "Transport: rc_verbs",
+        "Transport: ud_verbs",
+        "Device: gdr0:1",
+    ],
+)];
 
 /// What the library does not support yet: command lines that begin with this fail. One that passes is
 /// an error, so that this list stays true.
-const GAPS: [(&str, &str); 3] = [
-    ("ibv_uc_pingpong", "unreliable connections"),
-    ("ib_write_bw -F -c UC", "unreliable connections"),
-    ("ibv_xsrq_pingpong", "extended reliable connections (XRC)"),
-];
+const GAPS: [(&str, &str); 1] = [("ibv_xsrq_pingpong", "extended reliable connections (XRC)")];
 
 /// Which command lines to run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Run only command lines that contain one of these.
+    /// Run only cases whose name contains one of these, such as `traced` or a part of a command line.
     filters: Vec<String>,
 }
 
@@ -92,9 +167,12 @@ impl Options {
         }
     }
 
-    fn cases(&self) -> impl Iterator<Item = &'static str> {
-        CASES.into_iter().filter(|line| {
-            self.filters.is_empty() || self.filters.iter().any(|it| line.contains(it.as_str()))
+    fn cases(&self) -> impl Iterator<Item = Case<'static>> {
+        let plain = CASES.iter().copied().map(Case::Plain);
+        let traced = TRACED.iter().copied().map(Case::Traced);
+        plain.chain(traced).filter(|case| {
+            let name = case.name();
+            self.filters.is_empty() || self.filters.iter().any(|it| name.contains(it.as_str()))
         })
     }
 }
@@ -107,12 +185,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// Runs the programs and records the outcome of each. Without them each is skipped.
 pub(crate) fn record(results: &mut Results, options: &Options) {
-    println!("\n== verbs programs");
-    let prepared = Setup::prepare();
-    for line in options.cases() {
-        let name = format!("verbs program {line}");
+    results.section("verbs programs", |results| cases(results, options));
+}
+
+fn cases(results: &mut Results, options: &Options) {
+    let prepared = Setup::prepare(Profile::Dev, ADDRESS);
+    for case in options.cases() {
+        let name = case.name();
         let outcome = match &prepared {
-            Ok(setup) => judge(line, setup.passes(line)),
+            Ok(setup) => judge(case.line(), setup.passes(case)),
             Err(error) => match error.downcast_ref::<Unavailable>() {
                 Some(unavailable) => Outcome::Skipped {
                     reason: unavailable.to_string(),
@@ -147,23 +228,34 @@ fn judge(line: &str, passed: anyhow::Result<bool>) -> Outcome {
     }
 }
 
+/// A profile of cargo.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Profile {
+    /// The one in which `cargo xtask test` builds everything else.
+    Dev,
+    /// The one to measure.
+    Release,
+}
+
 /// The programs, the library and the `gdr` command.
-struct Setup {
+pub(crate) struct Setup {
     /// Where the packages are unpacked.
     root: PathBuf,
-    gdr: PathBuf,
-    library: PathBuf,
-    /// Where the programs' output goes.
-    output: PathBuf,
+    pub(crate) gdr: PathBuf,
+    /// Where the library is, and where the programs' output goes.
+    folder: PathBuf,
+    /// Of the device of both ends.
+    pub(crate) address: IpAddr,
 }
 
 impl Setup {
-    fn prepare() -> anyhow::Result<Self> {
+    /// Fetches the programs, and builds the library and the command in a profile of cargo.
+    pub(crate) fn prepare(profile: Profile, address: IpAddr) -> anyhow::Result<Self> {
         let cache = cache();
         fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
         let lock = File::create(cache.join("lock"))?;
         flock(&lock, FlockOperation::LockExclusive)?;
-        let folder = cache.join("verbs-programs");
+        let folder = cache.join("programs");
         let root = once(&folder, &format!("{PACKAGES:?}"), |root| {
             let apt = Apt::fetch_lists(&cache.join("apt"))?;
             if !apt.has(PACKAGES[0])? {
@@ -175,41 +267,55 @@ impl Setup {
             names.retain(|name| name != "libc6");
             apt.unpack(&names, root)
         })?;
-        let library = target().join("verbs-programs");
-        // In the profile in which `cargo xtask test` has built the rest.
-        verbs_library::build("dev", &library)?;
-        succeed(cargo(&["build", "--package", "gdr-cli"]))?;
+        let (profile, folder) = match profile {
+            Profile::Dev => ("dev", "verbs-programs"),
+            Profile::Release => ("release", "verbs-bench"),
+        };
+        let folder = target().join(folder);
+        verbs_library::build(profile, &folder)?;
+        let gdr = workspace::build(profile, &["gdr-cli"])?.join("gdr");
         Ok(Self {
             root,
-            gdr: target().join("debug/gdr"),
-            output: library.clone(),
-            library,
+            gdr,
+            folder,
+            address,
         })
     }
 
     /// Runs a case; prints the output of one that fails.
-    fn passes(&self, line: &str) -> anyhow::Result<bool> {
+    fn passes(&self, case: Case<'_>) -> anyhow::Result<bool> {
+        let line = case.line();
+        let counts = self.counts();
+        if counts.exists() {
+            fs::remove_dir_all(&counts).with_context(|| counts.display().to_string())?;
+        }
+        fs::create_dir(&counts).with_context(|| counts.display().to_string())?;
         for end in ["server", "client"] {
             // The output of the case before, of which this case may have none.
             File::create(self.file(end)).context("the output of a program")?;
         }
         let start = Instant::now();
         let deadline = start + LIMIT;
-        let is_alone = line.starts_with("ibv_dev");
+        let is_alone = line.contains("ibv_dev") || line.starts_with("ucx_info");
         let failure = if is_alone {
-            let mut program = Running::start(self.command(line), self.file("client"))?;
+            let mut program = Running::start(self.case_command(case), self.file("client"))?;
             program.failure(deadline)?
         } else {
-            self.serve(line, deadline)?
+            self.serve(case, deadline)?
+        };
+        let failure = match failure {
+            Some(failure) => Some(failure),
+            None if matches!(case, Case::Traced(_)) => traced::difference(&counts)?,
+            None => missing(line, &self.file("client"))?,
         };
         let seconds = start.elapsed().as_secs_f32();
         match failure {
             None => {
-                println!("{line}: passed in {seconds:.1} s");
+                println!("{}: passed in {seconds:.1} s", case.name());
                 Ok(true)
             }
             Some(failure) => {
-                println!("{line}: {failure} after {seconds:.1} s");
+                println!("{}: {failure} after {seconds:.1} s", case.name());
                 for end in ["server", "client"] {
                     if end == "client" || !is_alone {
                         print_end(end, &self.file(end));
@@ -221,132 +327,93 @@ impl Setup {
     }
 
     /// Runs a case as server and client; returns what failed.
-    fn serve(&self, line: &str, deadline: Instant) -> anyhow::Result<Option<String>> {
-        let port = free_port()?;
-        let with_port = || {
-            let mut command = self.command(line);
-            command.args(["-p", &port.to_string()]);
-            command
-        };
-        let mut server = Running::start(with_port(), self.file("server"))?;
-        while !is_listening(port)? {
-            if server.has_ended(Instant::now() + LISTEN_INTERVAL)? || Instant::now() > deadline {
-                return Ok(Some("the server did not listen".to_owned()));
-            }
+    fn serve(&self, case: Case<'_>, deadline: Instant) -> anyhow::Result<Option<String>> {
+        let port = free_port(self.address)?;
+        let mut ends = [self.case_command(case), self.case_command(case)];
+        for end in &mut ends {
+            end.args(["-p", &port.to_string()]);
         }
-        let mut command = with_port();
-        command.arg(ADDRESS);
-        let mut client = Running::start(command, self.file("client"))?;
-        if let Some(failure) = client.failure(deadline)? {
-            return Ok(Some(format!("the client {failure}")));
-        }
-        let failure = server.failure(deadline)?;
-        Ok(failure.map(|failure| format!("the server {failure}")))
+        ends[1].arg(self.address.to_string());
+        serve(
+            port,
+            ends,
+            [self.file("server"), self.file("client")],
+            deadline,
+        )
     }
 
     /// The program of a command line and its arguments, under `gdr run`.
-    fn command(&self, line: &str) -> Command {
-        let mut words = line.split(' ');
+    pub(crate) fn command(&self, line: &str) -> Command {
+        self.case_command(Case::Plain(line))
+    }
+
+    fn case_command(&self, case: Case<'_>) -> Command {
+        let (variables, mut words) = words(case.line());
+        let option = words.next_if(|word| word.starts_with("--"));
         let program = self
             .root
             .join("usr/bin")
             .join(words.next().unwrap_or_default());
-        let libraries = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        // Older packages have their files in /lib, which a host's root folder links to /usr/lib.
+        let folders = ["usr/lib", "lib"].map(|lib| {
+            let folder = format!("{lib}/{}-linux-gnu", std::env::consts::ARCH);
+            self.root.join(folder).display().to_string()
+        });
         let mut command = Command::new(&self.gdr);
         command
-            .args(["run", "--nic", ADDRESS, "--"])
+            .args(["run", "--nic", &self.address.to_string()])
+            .args(option)
+            .arg("--");
+        if let Case::Traced(_) = case {
+            let report = self.counts().join("%p").with_extension(traced::REPORT);
+            command
+                .arg(&self.gdr)
+                .args(["trace", "--json", "--output"])
+                .arg(report)
+                .arg("--")
+                .env("GDR_VERBS_COUNTERS", self.counts());
+        }
+        command
             .arg(program)
             .args(words)
-            .env("GDR_VERBS_LIBRARY", &self.library)
-            .env("LD_LIBRARY_PATH", self.root.join(libraries))
+            .envs(variables)
+            .env("GDR_VERBS_LIBRARY", &self.folder)
+            .env("LD_LIBRARY_PATH", folders.join(":"))
             .env_remove("LD_PRELOAD");
         command
     }
 
-    fn file(&self, end: &str) -> PathBuf {
-        self.output.join(end).with_extension("log")
+    /// Where the reports of `gdr trace` and the counters of the engine go.
+    fn counts(&self) -> PathBuf {
+        self.folder.join("counts")
+    }
+
+    /// Where the output of an end goes.
+    pub(crate) fn file(&self, end: &str) -> PathBuf {
+        self.folder.join(end).with_extension("log")
     }
 }
 
-/// A program, which is killed when this is dropped.
-struct Running(Child);
-
-impl Running {
-    fn start(mut command: Command, output: PathBuf) -> anyhow::Result<Self> {
-        let file = File::create(&output).with_context(|| output.display().to_string())?;
-        let child = command
-            .stdin(Stdio::null())
-            .stderr(file.try_clone()?)
-            .stdout(file)
-            .spawn()
-            .context("gdr cannot be started")?;
-        Ok(Self(child))
+/// The variables in front of a command line, and its words.
+fn words(line: &str) -> (Vec<(&str, &str)>, Peekable<Split<'_, char>>) {
+    let mut words = line.split(' ').peekable();
+    let mut variables = Vec::new();
+    while let Some(variable) = words.peek().and_then(|word| word.split_once('=')) {
+        variables.push(variable);
+        words.next();
     }
-
-    /// Waits until it ended; `false` if it runs at the deadline.
-    fn has_ended(&mut self, deadline: Instant) -> anyhow::Result<bool> {
-        let id = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        let process = pidfd_open(id.context("no process id")?, PidfdFlags::empty())?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut fds = [PollFd::new(&process, PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&Timespec::try_from(left)?))?;
-        Ok(self.0.try_wait()?.is_some())
-    }
-
-    /// Waits until it ended; returns what is wrong with that.
-    fn failure(&mut self, deadline: Instant) -> anyhow::Result<Option<String>> {
-        if !self.has_ended(deadline)? {
-            return Ok(Some("did not end".to_owned()));
-        }
-        let status = self.0.wait()?;
-        Ok((!status.success()).then(|| format!("failed ({status})")))
-    }
+    (variables, words)
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // An error means that it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A TCP port that no socket has. Another process may take it meanwhile.
-fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind((ADDRESS, 0))?.local_addr()?.port())
-}
-
-/// Whether a socket listens at a TCP port. Connecting would take the place of the client.
-fn is_listening(port: u16) -> anyhow::Result<bool> {
-    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        // Without IPv6 there is no second file.
-        let table = fs::read_to_string(file).unwrap_or_default();
-        if lists_listener(&table, port) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Reads the kernel's table of TCP sockets: number, local address, remote address, state.
-fn lists_listener(table: &str, port: u16) -> bool {
-    /// `TCP_LISTEN` of include/net/tcp_states.h.
-    const LISTEN: &str = "0A";
-    let port = format!(":{port:04X}");
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some(LISTEN)
-    })
-}
-
-/// Prints the last lines of a program's output.
-fn print_end(end: &str, file: &Path) {
-    let text = fs::read(file).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<_> = text.lines().collect();
-    for line in &lines[lines.len().saturating_sub(8)..] {
-        println!("    {end}: {line}");
-    }
+/// What a program should have printed and did not.
+fn missing(line: &str, output: &Path) -> anyhow::Result<Option<String>> {
+    let Some((_, texts)) = EXPECTED.iter().find(|(start, _)| line.starts_with(start)) else {
+        return Ok(None);
+    };
+    let output = fs::read(output).with_context(|| output.display().to_string())?;
+    let output = String::from_utf8_lossy(&output);
+    let missing = texts.iter().find(|text| !output.contains(**text));
+    Ok(missing.map(|text| format!("did not print `{text}`")))
 }
 
 #[cfg(test)]
@@ -367,12 +434,24 @@ mod tests {
     }
 
     #[test]
-    fn a_listening_socket_is_found_in_the_kernels_table() {
-        let table = "  sl  local_address rem_address   st tx_queue\n\
-             0: 0100007F:4855 00000000:0000 0A 00000000\n\
-             1: 0100007F:1234 0100007F:4856 01 00000000\n";
-        assert!(lists_listener(table, 0x4855));
-        assert!(!lists_listener(table, 0x1234));
-        assert!(!lists_listener(table, 0x4856));
+    fn variables_are_in_front_of_a_command_line() {
+        let (variables, program) = words("A=1 B=c=d run -x y=z");
+        assert_eq!(variables, [("A", "1"), ("B", "c=d")]);
+        assert_eq!(program.collect::<Vec<_>>(), ["run", "-x", "y=z"]);
+        let (variables, program) = words("run");
+        assert_eq!((variables.len(), program.count()), (0, 1));
+    }
+
+    #[test]
+    fn a_program_fails_that_does_not_print_what_is_expected_of_it() {
+        let file = std::env::temp_dir().join(format!("gdr-printed-{}", std::process::id()));
+        let (line, texts) = EXPECTED[0];
+        fs::write(&file, texts.join("\n")).unwrap();
+        assert_eq!(missing(line, &file).unwrap(), None);
+        fs::write(&file, texts[1..].join("\n")).unwrap();
+        let wanted = format!("did not print `{}`", texts[0]);
+        assert_eq!(missing(line, &file).unwrap(), Some(wanted));
+        assert_eq!(missing("ibv_devices", &file).unwrap(), None);
+        fs::remove_file(file).unwrap();
     }
 }

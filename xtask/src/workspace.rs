@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
 
@@ -24,6 +25,43 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(cargo);
     command.current_dir(root()).args(arguments);
     command
+}
+
+/// Set for the tests by `cargo xtask test`: the program of this crate, as [`is_built`] has it.
+pub(crate) const BUILT: &str = "GDR_BUILT_XTASK";
+
+/// Written once, by `cargo xtask test`.
+static IS_BUILT: OnceLock<()> = OnceLock::new();
+
+/// Notes that the whole workspace is built in the profile `dev`, with all targets.
+pub(crate) fn set_built() {
+    // It may be noted already.
+    let _ = IS_BUILT.set(());
+}
+
+/// Whether the whole workspace is built in the profile `dev`, so that nothing of it has to be built.
+/// A build of fewer packages is another one: cargo selects fewer features of their dependencies, and
+/// compiles most crates once more.
+pub(crate) fn is_built() -> bool {
+    IS_BUILT.get().is_some() || std::env::var_os(BUILT).is_some()
+}
+
+/// The folder of what cargo builds in a profile.
+pub(crate) fn built(profile: &str) -> PathBuf {
+    // The profile `dev` builds in `debug`.
+    target().join(if profile == "dev" { "debug" } else { profile })
+}
+
+/// Builds packages in a profile, and returns the folder of what is built.
+pub(crate) fn build(profile: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    if profile != "dev" || !is_built() {
+        let mut command = cargo(&["build", "--profile", profile]);
+        for package in packages {
+            command.args(["--package", package]);
+        }
+        succeed(command)?;
+    }
+    Ok(built(profile))
 }
 
 /// The cargo of another toolchain of rustup, in the root.

@@ -10,7 +10,7 @@ use crate::exit::{COMMON_STATUSES, EXIT_STATUS, Statuses, status_lines, statuses
 use crate::global::{COMMON, Color};
 
 /// The commands in the groups that `gdr --help` shows them in.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Prove", &["loopback", "sanity"]),
     (
         "Diagnose",
@@ -18,8 +18,14 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "doctor", "explain", "topo", "nics", "devices", "info", "collect", "diff", "fleet",
         ],
     ),
-    ("Measure", &["copybw", "copylat", "apiperf", "pplat"]),
-    ("Run programs", &["run"]),
+    (
+        "Measure",
+        &[
+            "perf", "compare", "mesh", "copybw", "copylat", "apiperf", "pplat",
+        ],
+    ),
+    ("Share memory", &["serve", "ls", "get", "put", "watch"]),
+    ("Run programs", &["run", "trace", "env"]),
     ("Manage", &["fix", "peermem"]),
     ("About gdr", &["help", "version", "completions", "man"]),
 ];

@@ -33,6 +33,20 @@ pub(crate) fn is_about(node: Option<&dyn Source>) {
 /// # Errors
 /// An object without a schema, or with a key twice.
 pub(crate) fn complete(text: &str) -> serde_json::Result<String> {
+    let lines = members(text)?.join(",\n  ");
+    Ok(format!("{{\n  {lines}\n}}"))
+}
+
+/// As [`complete`], for one of several documents in lines: `text` has no line break.
+///
+/// # Errors
+/// As [`complete`].
+pub(crate) fn complete_line(text: &str) -> serde_json::Result<String> {
+    Ok(format!("{{{}}}", members(text)?.join(", ")))
+}
+
+/// The members of the completed object, each as `"key": value`.
+fn members(text: &str) -> serde_json::Result<Vec<String>> {
     let Object(mut fields) = serde_json::from_str(text)?;
     let mut take = |name: &str| {
         let at = fields.iter().position(|(key, _)| key == name)?;
@@ -63,9 +77,9 @@ pub(crate) fn complete(text: &str) -> serde_json::Result<String> {
     all.append(&mut fields);
     let mut lines = Vec::with_capacity(all.len());
     for (key, value) in &all {
-        lines.push(format!("  {}: {value}", serde_json::to_string(key)?));
+        lines.push(format!("{}: {value}", serde_json::to_string(key)?));
     }
-    Ok(format!("{{\n{}\n}}", lines.join(",\n")))
+    Ok(lines)
 }
 
 /// The name of the node that the document is about.

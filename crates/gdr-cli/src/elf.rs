@@ -12,6 +12,8 @@ const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
+const DT_VERDEF: u64 = 0x6fff_fffc;
+const DT_VERDEFNUM: u64 = 0x6fff_fffd;
 /// The sizes of `Elf64_Dyn` and `Elf64_Sym`.
 const DYN: usize = 16;
 const SYM: usize = 24;
@@ -67,6 +69,28 @@ impl<'a> Elf<'a> {
         let start = self.file_offset(number(symbol, 8, 8)?)?;
         let len = usize::try_from(number(symbol, 16, 8)?).ok()?;
         self.bytes.get(start..start.checked_add(len)?)
+    }
+
+    /// The versions of symbols that it defines; the first is its own name.
+    pub(crate) fn versions(&self) -> Vec<&'a [u8]> {
+        let table = self.entry(DT_VERDEF).and_then(|at| self.file_offset(at));
+        let count = self.entry(DT_VERDEFNUM).unwrap_or_default();
+        let (mut next, mut versions) = (table, Vec::new());
+        // More than a library has; the number is that of a file.
+        for _ in 0..count.min(1000) {
+            let Some(definition) = next else { break };
+            let field = |at| number(self.bytes, definition.checked_add(at)?, 4);
+            // `vd_aux` of `Elf64_Verdef` leads to its name, and `vd_next` to the next one.
+            let name = field(12).and_then(|aux| {
+                let entry = definition.checked_add(usize::try_from(aux).ok()?)?;
+                self.string(number(self.bytes, entry, 4)?)
+            });
+            versions.extend(name);
+            next = field(16)
+                .filter(|step| *step != 0)
+                .and_then(|step| definition.checked_add(usize::try_from(step).ok()?));
+        }
+        versions
     }
 
     fn segments(&self) -> impl Iterator<Item = Segment> {
@@ -173,6 +197,9 @@ mod tests {
         let elf = Elf::new(&bytes).unwrap();
         assert_eq!(elf.object("_libc_intl_domainname"), Some(&b"libc\0"[..]));
         assert_eq!(elf.object("no_such_object"), None);
+        let versions = elf.versions();
+        assert!(versions.contains(&&b"GLIBC_2.34"[..]), "{versions:?}");
+        assert!(!versions.contains(&&b"GLIBC_"[..]));
     }
 
     #[test]
@@ -181,6 +208,7 @@ mod tests {
         let read = |bytes: &[u8]| {
             if let Some(elf) = Elf::new(bytes) {
                 let _ = (elf.has_loader(), elf.needs("x"), elf.object("x"));
+                let _ = elf.versions();
             }
         };
         for len in (0..2048).chain([bytes.len() - 1]) {

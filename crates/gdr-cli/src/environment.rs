@@ -5,7 +5,7 @@ pub(crate) type Entry = (&'static str, &'static str);
 
 /// The variables that the command reads. docs/mapping.md has the same table, and those of the
 /// library.
-pub(crate) const VARIABLES: [Entry; 12] = [
+pub(crate) const VARIABLES: [Entry; 14] = [
     (
         "GDR_BACKEND",
         "gdrdrv, dmabuf, rm or sim: use only this backend, as --backend; sim simulates a GPU",
@@ -31,8 +31,16 @@ pub(crate) const VARIABLES: [Entry; 12] = [
         "of programs under gdr run: the addresses or interfaces of their devices, as --nic",
     ),
     (
+        "GDR_VERBS_COUNTERS",
+        "of programs under gdr run: a folder for the bytes that each of their devices moved",
+    ),
+    (
         "GDR_VERBS_LIBRARY",
-        "the verbs library of gdr run, or its folder, instead of the one beside gdr",
+        "the verbs library of gdr run and gdr trace, or its folder, instead of that beside gdr",
+    ),
+    (
+        "TMPDIR",
+        "where gdr trace makes its folder for the counts of processes",
     ),
     (
         "CUDA_VISIBLE_DEVICES",

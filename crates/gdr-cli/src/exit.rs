@@ -11,12 +11,16 @@ pub(crate) enum Exit {
     Undecided,
     Usage,
     Input,
-    /// `gdr run` failed before it started the program.
+    /// `gdr trace` ran a program that succeeded and did not meet the requirement.
+    NotMet,
+    /// `gdr run` or `gdr trace` itself failed.
     Launcher,
-    /// `gdr run` found the program and could not start it.
+    /// The program was found and could not be started.
     NotStarted,
-    /// `gdr run` did not find the program.
+    /// The program was not found.
     NotFound,
+    /// The status of a program that gdr ran.
+    Program(u8),
 }
 
 /// The placeholder in a command's help that [`crate::cli::command`] replaces by its statuses.
@@ -65,6 +69,33 @@ pub(crate) fn statuses(command: &str) -> Statuses {
                 Exit::Undecided,
                 "UNDECIDED: stopped (Ctrl-C, SIGTERM, closed output)",
             ),
+            (Exit::Usage, USAGE),
+        ],
+        "perf" => &[
+            (Exit::Fine, "measured, and every size keeps the thresholds"),
+            (
+                Exit::Failure,
+                "a size misses a threshold, bytes are wrong, or the run failed",
+            ),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+        ],
+        "mesh" => &[
+            (Exit::Fine, "every direction reaches the expected rate"),
+            (
+                Exit::Failure,
+                "a rank is slow, absent or dead, bytes are wrong, or the run failed",
+            ),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+        ],
+        "compare" => &[
+            (Exit::Fine, "measured"),
+            (
+                Exit::Failure,
+                "a transfer failed, a result was wrong, or the run could not start",
+            ),
+            (Exit::Undecided, "stopped (Ctrl-C, SIGTERM, closed output)"),
             (Exit::Usage, USAGE),
         ],
         "sanity" => &[
@@ -165,6 +196,57 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Usage, USAGE),
             (Exit::Input, INPUT),
         ],
+        "serve" => &[
+            (Exit::Fine, "served until a signal (Ctrl-C, SIGTERM)"),
+            (
+                Exit::Failure,
+                "it could not start, or content could not be read or published",
+            ),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+        ],
+        "ls" => &[
+            (Exit::Fine, "listed"),
+            (Exit::Failure, "the owner was not reached, or is gone"),
+            (Exit::Undecided, "stopped (Ctrl-C, SIGTERM, closed output)"),
+            (Exit::Usage, USAGE),
+        ],
+        "get" => &[
+            (Exit::Fine, "every byte is written"),
+            (
+                Exit::Failure,
+                "there is no such object, it is another than expected, or its owner is gone",
+            ),
+            (
+                Exit::Undecided,
+                "nothing is published, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+            ),
+            (Exit::Usage, USAGE),
+        ],
+        "put" => &[
+            (Exit::Fine, "published"),
+            (
+                Exit::Failure,
+                "not permitted, of another size than the object, or its owner is gone",
+            ),
+            (Exit::Undecided, "stopped (Ctrl-C, SIGTERM, closed output)"),
+            (Exit::Usage, USAGE),
+        ],
+        "watch" => &[
+            (
+                Exit::Fine,
+                "--count epochs were seen, or a signal ended it (Ctrl-C, SIGTERM)",
+            ),
+            (
+                Exit::Failure,
+                "there is no such object, it is another than expected, or its owner is gone",
+            ),
+            (
+                Exit::Undecided,
+                "nothing newer within --idle, or standard output was closed",
+            ),
+            (Exit::Usage, USAGE),
+        ],
         "run" => &[
             (
                 Exit::Fine,
@@ -179,6 +261,41 @@ pub(crate) fn statuses(command: &str) -> Statuses {
                 Exit::NotStarted,
                 "the program cannot be run, or not with the library",
             ),
+            (Exit::NotFound, "there is no such program"),
+        ],
+        "trace" => &[
+            (
+                Exit::Fine,
+                "success; other statuses are the program's own, of a signal N it is 128 + N",
+            ),
+            (Exit::Usage, USAGE),
+            (
+                Exit::NotMet,
+                "the program succeeded, and --require is not met",
+            ),
+            (
+                Exit::Launcher,
+                "gdr's library is missing or of another version, or the report failed",
+            ),
+            (
+                Exit::NotStarted,
+                "the program cannot be run, or not with the library",
+            ),
+            (Exit::NotFound, "there is no such program"),
+        ],
+        "env" => &[
+            (
+                Exit::Fine,
+                "printed; of a program that is run, all statuses are its own",
+            ),
+            (Exit::Failure, "no port of an RDMA NIC is active"),
+            (
+                Exit::Undecided,
+                "there is no GPU or no RDMA NIC, or too little is known",
+            ),
+            (Exit::Usage, USAGE),
+            (Exit::Input, INPUT),
+            (Exit::NotStarted, "the program cannot be run"),
             (Exit::NotFound, "there is no such program"),
         ],
         "nics" => &[
@@ -215,10 +332,12 @@ impl Exit {
             Self::Usage => 64,
             // EX_NOINPUT.
             Self::Input => 66,
-            // Those of env(1), which a program that is run rarely has itself.
+            // Statuses that a program that is run rarely has itself; from 125 on, those of env(1).
+            Self::NotMet => 120,
             Self::Launcher => 125,
             Self::NotStarted => 126,
             Self::NotFound => 127,
+            Self::Program(status) => status,
         }
     }
 }

@@ -20,6 +20,15 @@ pub(crate) struct FigureOptions {
 }
 
 impl FigureOptions {
+    /// CSV.
+    #[cfg(test)]
+    pub(crate) fn csv() -> Self {
+        Self {
+            csv: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether any of them is given.
     pub(crate) fn is_given(self) -> bool {
         self.wide || self.csv

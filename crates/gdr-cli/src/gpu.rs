@@ -1,8 +1,8 @@
 //! The options that name a GPU and a backend.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gdr_copy::BackendKind;
-use gdr_cuda::{Bdf, DeviceInfo, Ordinal};
+use gdr_cuda::{Bdf, DeviceInfo, MemoryKind, Ordinal};
 
 use crate::exit::UsageError;
 use crate::host_source;
@@ -26,6 +26,37 @@ pub(crate) struct GpuOptions {
     /// Exit with status 2 unless a real GPU is used: for job prologs and health checks
     #[arg(long, conflicts_with = "simulate", help_heading = "GPU")]
     pub(crate) require_gpu: bool,
+
+    /// The rank of this process on its host, which chooses a GPU where no option names one.
+    #[arg(skip)]
+    pub(crate) local_rank: Option<usize>,
+}
+
+/// A CUDA function that allocates.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Allocator {
+    #[value(name = "cuMemAlloc")]
+    Plain,
+    /// With a POSIX file descriptor as handle type
+    #[value(name = "cuMemCreate")]
+    VmmPosixFd,
+    /// Without a handle type
+    #[value(name = "cuMemCreate-no-handle")]
+    Vmm,
+    /// From the stream-ordered pool
+    #[value(name = "cuMemAllocAsync")]
+    Pool,
+}
+
+impl From<Allocator> for MemoryKind {
+    fn from(allocator: Allocator) -> Self {
+        match allocator {
+            Allocator::Plain => Self::Plain,
+            Allocator::VmmPosixFd => Self::VmmPosixFd,
+            Allocator::Vmm => Self::Vmm,
+            Allocator::Pool => Self::Pool,
+        }
+    }
 }
 
 /// The value of `--backend`.
@@ -76,6 +107,11 @@ pub(crate) enum Demand {
 }
 
 impl GpuOptions {
+    /// Whether an option asks for a GPU.
+    pub(crate) fn is_given(&self) -> bool {
+        self.gpu.is_some() || self.backend.is_some() || self.simulate || self.require_gpu
+    }
+
     /// The requested GPU, where `variable` is the value of `GDR_BACKEND`.
     pub(crate) fn wanted(&self, variable: Option<&str>) -> anyhow::Result<Wanted> {
         let usage = |what: &str| Err(UsageError(what.to_owned()).into());
@@ -118,9 +154,12 @@ impl GpuOptions {
 
     /// The named GPU, among those that this process sees.
     pub(crate) fn select(&self, gpus: &[&DeviceInfo]) -> Result<Ordinal, NoSuchGpu> {
-        self.gpu
-            .as_ref()
-            .map_or(Ok(Ordinal(0)), |name| name.find(gpus))
+        match (&self.gpu, self.local_rank) {
+            (Some(name), _) => name.find(gpus),
+            // A launcher may show each rank its own GPU only.
+            (None, Some(rank)) => Ok(Ordinal((rank % gpus.len().max(1)) as u32)),
+            (None, None) => Ok(Ordinal(0)),
+        }
     }
 }
 
@@ -136,7 +175,8 @@ pub(crate) enum GpuName {
 }
 
 impl GpuName {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads an index, a UUID or a PCI address.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
                 "`{text}` is not the name of a GPU: give its index (0), its UUID (GPU-6d1c3a52-...) or its PCI \
@@ -160,7 +200,8 @@ impl GpuName {
         address.map(Self::Pci).map_err(|_| wrong())
     }
 
-    fn find(&self, gpus: &[&DeviceInfo]) -> Result<Ordinal, NoSuchGpu> {
+    /// The GPU of this name among these.
+    pub(crate) fn find(&self, gpus: &[&DeviceInfo]) -> Result<Ordinal, NoSuchGpu> {
         let missing = |what: String| {
             let seen: Vec<String> = gpus.iter().map(|gpu| describe(gpu)).collect();
             NoSuchGpu { what, seen }

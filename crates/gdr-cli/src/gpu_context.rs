@@ -6,9 +6,10 @@ use std::sync::Arc;
 use gdr_copy::{BackendKind, Context};
 use gdr_cuda::{Cuda, DeviceInfo, Driver, Gpu, SimDriver};
 use gdr_perf::BenchTarget;
+use gdr_perf::loopback::TransferPreference;
 
 use crate::exit::Exit;
-use crate::gpu::{Demand, GpuOptions, RealGpu, Wanted};
+use crate::gpu::{Demand, GpuName, GpuOptions, RealGpu, Wanted};
 use crate::hardware::{Found, look};
 
 /// Simulated GPUs: two, so that mixing them up is detected.
@@ -113,11 +114,38 @@ impl GpuContext {
         })
     }
 
-    /// The GPU that the options name, whose memory no backend maps for the reason in `error`.
-    pub(crate) fn without_mappings(
+    /// The GPU of this name; without one, the chosen GPU.
+    pub(crate) fn gpu(&self, name: Option<&GpuName>) -> anyhow::Result<Gpu> {
+        let Some(name) = name else {
+            return Ok(self.target.gpu().clone());
+        };
+        let seen: Vec<&DeviceInfo> = self.gpus.iter().map(Gpu::info).collect();
+        let ordinal = name.find(&seen)?;
+        let found = self.gpus.iter().find(|gpu| gpu.info().ordinal == ordinal);
+        let count = self.gpus.len() as u32;
+        let missing = gdr_cuda::Error::NoSuchDevice { ordinal, count };
+        Ok(found.ok_or(missing)?.clone())
+    }
+
+    /// As [`GpuContext::open`], for memory that RDMA transfers into. A GPU whose memory no backend maps
+    /// is accepted where the options name no backend: a staged transfer reaches it too.
+    pub(crate) fn open_for_transfer(
         options: &GpuOptions,
-        error: &gdr_copy::Error,
+        without: WithoutGpu,
+        transfer: TransferPreference,
     ) -> anyhow::Result<Self> {
+        let error = match Self::open(options, without) {
+            Err(error) if transfer != TransferPreference::Direct => error,
+            opened => return opened,
+        };
+        match error.downcast_ref::<gdr_copy::Error>() {
+            Some(none @ gdr_copy::Error::NoBackend { .. }) => Self::without_mappings(options, none),
+            _ => Err(error),
+        }
+    }
+
+    /// The GPU that the options name, whose memory no backend maps for the reason in `error`.
+    fn without_mappings(options: &GpuOptions, error: &gdr_copy::Error) -> anyhow::Result<Self> {
         let cuda = Cuda::load()?;
         let gpus = Gpu::all(cuda.clone())?;
         let gpu = named(options, cuda, &gpus)?;

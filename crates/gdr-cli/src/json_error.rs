@@ -1,15 +1,20 @@
 //! Errors as a program reads them: their codes and exit statuses.
 
+use gdr_doctor::environment::NoRail;
 use gdr_perf::report::Schema;
 use gdr_rdma::HandshakeError;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::commands::run_program::LaunchError;
+use crate::commands::env;
+use crate::commands::trace::TraceError;
 use crate::exit::{Exit, InputError, UsageError};
 use crate::gpu::NoSuchGpu;
 use crate::gpu_context::NoGpu;
 use crate::interrupt::Interrupted;
+use crate::launch::LaunchError;
+use crate::object_content::ContentError;
+use crate::object_link::UnexpectedObject;
 
 /// What `--json` prints when a command ends with an error: `gdr.error`.
 #[derive(Debug, Serialize)]
@@ -74,6 +79,20 @@ pub(crate) fn exit_status(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<LaunchError>() {
         return error.exit();
     }
+    if error.is::<TraceError>() {
+        return Exit::Launcher;
+    }
+    if let Some(none) = error.downcast_ref::<NoRail>() {
+        return env::exit(none);
+    }
+    if let Some(error) = error.downcast_ref::<gdr_object::Error>() {
+        return match error {
+            gdr_object::Error::Empty { .. } | gdr_object::Error::NothingNewer { .. } => {
+                Exit::Undecided
+            }
+            _ => Exit::Failure,
+        };
+    }
     match error.downcast_ref::<gdr_perf::Error>() {
         Some(gdr_perf::Error::Settings(_)) => Exit::Usage,
         Some(gdr_perf::Error::Stopped) => Exit::Undecided,
@@ -137,7 +156,11 @@ fn code(error: &anyhow::Error) -> &'static str {
             .or_else(|| of::<InputError>(cause))
             .or_else(|| of::<Interrupted>(cause))
             .or_else(|| of::<NoGpu>(cause))
+            .or_else(|| of::<NoRail>(cause))
             .or_else(|| of::<NoSuchGpu>(cause))
+            .or_else(|| of::<UnexpectedObject>(cause))
+            .or_else(|| of::<ContentError>(cause))
+            .or_else(|| of::<gdr_object::Error>(cause))
             .or_else(|| of::<gdr_perf::Error>(cause))
             .or_else(|| of::<gdr_rdma::Error>(cause))
             .or_else(|| of::<gdr_copy::Error>(cause))
@@ -171,6 +194,18 @@ impl Code for NoSuchGpu {
     }
 }
 
+impl Code for UnexpectedObject {
+    fn code(&self) -> &'static str {
+        "object_unexpected"
+    }
+}
+
+impl Code for ContentError {
+    fn code(&self) -> &'static str {
+        "object_content"
+    }
+}
+
 impl Code for std::io::Error {
     fn code(&self) -> &'static str {
         "io"
@@ -181,6 +216,15 @@ codes! {
     NoGpu, otherwise "no_gpu";
     inside: [];
     Unusable => "gpu_unusable",
+}
+
+codes! {
+    NoRail, otherwise "no_rail";
+    inside: [];
+    NoGpu => "no_gpu",
+    NoNic => "no_nic",
+    NoActivePort => "no_active_port",
+    NoDistance => "no_distance",
 }
 
 codes! {
@@ -253,6 +297,35 @@ codes! {
 }
 
 codes! {
+    gdr_object::Error, otherwise "object";
+    inside: [Rdma, Copy, Cuda];
+    Name => "object_name",
+    Shape => "object_shape",
+    Slots => "object_slots",
+    NameInUse => "object_name_in_use",
+    TooMany => "object_too_many",
+    NoSuchObject => "no_such_object",
+    Size => "object_size",
+    OutOfRange => "out_of_range",
+    Empty => "object_empty",
+    NothingNewer => "nothing_newer",
+    Stalled => "object_stalled",
+    NoAnswer => "object_no_answer",
+    Gone => "object_gone",
+    Denied => "object_denied",
+    Busy => "object_busy",
+    RingFull => "ring_full",
+    Damaged => "object_damaged",
+    WrongMode => "object_mode",
+    NoMoreEpochs => "no_more_epochs",
+    Handle => "object_handle",
+    Protocol => "object_protocol",
+    Transfer => "transfer",
+    Writer => "object_content",
+    Os => "os",
+}
+
+codes! {
     gdr_copy::Error, otherwise "mapping";
     inside: [Gpu];
     NoBackend => "no_backend",
@@ -289,6 +362,7 @@ codes! {
     UnknownPointer => "unknown_pointer",
     NoSuchDevice => "no_such_device",
     OutOfRange => "out_of_range",
+    Overlap => "overlap",
     Misaligned => "misaligned",
     ForeignBuffer => "foreign_buffer",
     NotDeviceMemory => "not_device_memory",
@@ -348,6 +422,10 @@ mod tests {
         let declared = |codes: &[&str]| codes.join(" ");
         assert_eq!(declared(<NoGpu as Codes>::CODES), "gpu_unusable no_gpu");
         assert_eq!(
+            declared(<NoRail as Codes>::CODES),
+            "no_gpu no_nic no_active_port no_distance no_rail"
+        );
+        assert_eq!(
             declared(<gdr_perf::Error as Codes>::CODES),
             "no_mappings peer transfer host gpu_memory settings wrong_data no_answer \
              out_of_order stopped measurement"
@@ -368,6 +446,14 @@ mod tests {
              handshake_lost handshake_gone handshake_key_needed handshake"
         );
         assert_eq!(
+            declared(<gdr_object::Error as Codes>::CODES),
+            "object_name object_shape object_slots object_name_in_use object_too_many \
+             no_such_object object_size out_of_range object_empty nothing_newer object_stalled \
+             object_no_answer object_gone object_denied object_busy ring_full object_damaged \
+             object_mode no_more_epochs object_handle object_protocol transfer object_content os \
+             object"
+        );
+        assert_eq!(
             declared(<gdr_copy::Error as Codes>::CODES),
             "no_backend backend_unavailable backend_name not_device_memory past_allocation \
              empty_range device_node rm self_test no_route forked_child already_mapped \
@@ -376,7 +462,7 @@ mod tests {
         );
         assert_eq!(
             declared(<gdr_cuda::Error as Codes>::CODES),
-            "library symbol call unknown_pointer no_such_device out_of_range misaligned \
+            "library symbol call unknown_pointer no_such_device out_of_range overlap misaligned \
              foreign_buffer not_device_memory other_device past_allocation deadline os cuda"
         );
     }

@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod chart;
 mod cli;
 mod commands;
+mod cpu_placement;
 mod document;
 mod elf;
 mod environment;
@@ -17,11 +19,17 @@ mod hardware;
 mod host_source;
 mod interrupt;
 mod json_error;
+mod launch;
 mod manual;
 mod multicall;
 mod node_args;
+mod object_content;
+mod object_link;
+mod object_report;
+mod object_spec;
 mod output;
 mod progress;
+mod rdma_peer;
 mod remedy;
 mod run;
 mod units;

@@ -18,6 +18,8 @@ pub(crate) struct Output {
     error: Option<io::Error>,
     /// Whether the last line has to say that no GPU was used.
     is_simulated: bool,
+    /// Whether each JSON document is one line.
+    is_in_lines: bool,
 }
 
 impl Output {
@@ -26,7 +28,13 @@ impl Output {
             stream: anstream::AutoStream::auto(io::stdout().lock()),
             error: None,
             is_simulated: false,
+            is_in_lines: false,
         }
+    }
+
+    /// Writes each JSON document in one line from now on: for commands with one for each event.
+    pub(crate) fn documents_in_lines(&mut self) {
+        self.is_in_lines = true;
     }
 
     /// Writes a line.
@@ -67,8 +75,11 @@ impl Output {
 
     /// Writes a value as a JSON document and ends the line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
-        match text {
+        let text = match self.is_in_lines {
+            true => serde_json::to_string(value),
+            false => serde_json::to_string_pretty(value),
+        };
+        match text.map_err(io::Error::from) {
             Ok(text) => self.document(&text),
             Err(error) => self.keep(Err(error)),
         }
@@ -76,7 +87,11 @@ impl Output {
 
     /// Writes the text of a JSON object as a document and ends the line.
     pub(crate) fn document(&mut self, text: &str) -> Result<()> {
-        match document::complete(text) {
+        let completed = match self.is_in_lines {
+            true => document::complete_line(text),
+            false => document::complete(text),
+        };
+        match completed {
             Ok(text) => self.line(text),
             Err(error) => self.keep(Err(error.into())),
         }
@@ -102,6 +117,13 @@ impl Output {
             Some(error) => Err(error),
             None => progress::suspend(|| self.stream.flush()),
         }
+    }
+
+    /// Writes bytes that are not text, unchanged.
+    pub(crate) fn content(&mut self, bytes: &[u8]) -> Result<()> {
+        // The stream holds the lock of this thread, and removes color codes.
+        let written = progress::suspend(|| io::stdout().write_all(bytes));
+        self.keep(written)
     }
 
     fn keep(&mut self, written: io::Result<()>) -> Result<()> {

@@ -34,6 +34,7 @@ pub(crate) fn with_remedies(
 pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {
         None.or_else(|| cause.downcast_ref().and_then(of_perf))
+            .or_else(|| cause.downcast_ref().and_then(of_object))
             .or_else(|| cause.downcast_ref().and_then(of_rdma))
             .or_else(|| cause.downcast_ref().and_then(of_copy))
             .or_else(|| cause.downcast_ref().and_then(of_cuda))
@@ -46,6 +47,23 @@ fn of_perf(error: &gdr_perf::Error) -> Option<&'static str> {
         gdr_perf::Error::Copy(error) => of_copy(error),
         gdr_perf::Error::Rdma(error) => of_rdma(error),
         other => other.remedy().and_then(spelled),
+    }
+}
+
+fn of_object(error: &gdr_object::Error) -> Option<&'static str> {
+    match error {
+        gdr_object::Error::Rdma(error) => of_rdma(error),
+        gdr_object::Error::Copy(error) => of_copy(error),
+        gdr_object::Error::Cuda(error) => of_cuda(error),
+        gdr_object::Error::NoSuchObject { .. } => Some("`gdr ls HOST` lists them"),
+        gdr_object::Error::Empty { .. } => Some("--wait waits for it"),
+        gdr_object::Error::Stalled { .. } | gdr_object::Error::NoAnswer { .. } => {
+            Some("--timeout allows a step more seconds")
+        }
+        gdr_object::Error::Denied { .. } => {
+            Some("`gdr serve` gives access=read-write to objects that peers may put")
+        }
+        _ => None,
     }
 }
 

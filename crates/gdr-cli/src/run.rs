@@ -6,8 +6,9 @@ use anyhow::Context;
 
 use crate::args::{Args, Command};
 use crate::commands::{
-    apiperf, collect, copybw, copylat, devices, diff, doctor, explain, fix, fleet, generate, help,
-    info, loopback, nics, peermem, pplat, run_program, sanity, topo, version,
+    apiperf, collect, compare, copybw, copylat, devices, diff, doctor, env, explain, fix, fleet,
+    generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, pplat, put, run_program,
+    sanity, serve, topo, trace, version, watch,
 };
 use crate::exit::Exit;
 use crate::multicall::Tool;
@@ -19,7 +20,10 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
     let global = &args.global;
     match &args.command {
         Command::Loopback(options) => loopback::run(global, options, output),
+        Command::Perf(options) => perf::run(global, options, output),
         Command::Sanity(options) => sanity::run(global, options, output),
+        Command::Compare(options) => compare::run(global, options, output),
+        Command::Mesh(options) => mesh::run(global, options, output),
         Command::Copybw(options) => copybw::run(global, options, output),
         Command::Copylat(options) => copylat::run(global, options, output),
         Command::Apiperf(options) => apiperf::run(global, options, output),
@@ -34,7 +38,14 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Topo(options) => topo::run(global, options, output),
         Command::Devices(options) => devices::run(global, options, output),
         Command::Nics(options) => nics::run(global, options, output),
+        Command::Serve(options) => serve::run(global, options, output),
+        Command::Ls(options) => ls::run(global, options, output),
+        Command::Get(options) => get::run(global, options, output),
+        Command::Put(options) => put::run(global, options, output),
+        Command::Watch(options) => watch::run(global, options, output),
         Command::Run(options) => run_program::run(global, options, output),
+        Command::Trace(options) => trace::run(global, options, output),
+        Command::Env(options) => env::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),
         Command::Completions(options) => generate::completions(options, programs(), output),
         Command::Man(options) => man(&options.directory),

@@ -83,6 +83,17 @@ fn number(digits: &str) -> Option<u64> {
         .flatten()
 }
 
+/// A number of bytes with the largest unit in which it is a whole number: `4 B`, `64 KiB`.
+pub(crate) fn binary(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes, 0);
+    while value >= 1024 && value.is_multiple_of(1024) && unit + 1 < units.len() {
+        value /= 1024;
+        unit += 1;
+    }
+    format!("{value} {}", units[unit])
+}
+
 /// A measured figure: four significant digits, or three below 1, without trailing zeros.
 pub(crate) fn figure(value: f64) -> String {
     significant(value, if value < 1.0 { 3 } else { 4 })
@@ -170,6 +181,20 @@ mod tests {
         assert_eq!(count("100"), Ok(100));
         assert!(count("0").is_err());
         assert!(count("4294967296").is_err());
+    }
+
+    #[test]
+    fn a_number_of_bytes_is_whole_in_its_unit() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (4, "4 B"),
+            (1024, "1 KiB"),
+            (1536, "1536 B"),
+            (64 << 20, "64 MiB"),
+            (1 << 63, "8 EiB"),
+        ] {
+            assert_eq!(binary(bytes), text);
+        }
     }
 
     #[test]

@@ -55,21 +55,35 @@ impl ProcessId {
 /// A lock that another thread holds at a fork stays locked in the child permanently, because that
 /// thread does not exist there.
 #[derive(Debug)]
-pub(crate) struct PerProcess<T: 'static>(AtomicPtr<(ProcessId, T)>);
+pub struct PerProcess<T: 'static>(AtomicPtr<(ProcessId, T)>);
 
 impl<T: Default + Sync> PerProcess<T> {
-    pub(crate) const fn new() -> Self {
+    /// The state of each process is its default, from the first use on.
+    #[expect(
+        clippy::new_without_default,
+        reason = "it is for statics, which need a constant"
+    )]
+    pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
     /// The state of this process. That of the parent is never dropped.
-    pub(crate) fn get(&self) -> &'static T {
+    pub fn get(&self) -> &'static T {
+        self.get_by(ProcessId::is_current)
+    }
+
+    /// As [`PerProcess::get`], without a system call: see [`ProcessId::is_current_fast`].
+    pub fn get_fast(&self) -> &'static T {
+        self.get_by(ProcessId::is_current_fast)
+    }
+
+    fn get_by(&self, is_current: fn(&ProcessId) -> bool) -> &'static T {
         let mut current = self.0.load(Ordering::Acquire);
         loop {
             // SAFETY: null, or from `Box::into_raw` below, published by the release half of the
             // exchange and never freed.
             if let Some((origin, state)) = unsafe { current.as_ref() }
-                && origin.is_current()
+                && is_current(origin)
             {
                 return state;
             }
@@ -123,7 +137,7 @@ mod tests {
         // SAFETY: the child takes a lock of its own and leaves by `_exit`.
         match unsafe { libc::fork() } {
             0 => {
-                let free = LOCK.get().try_lock().is_ok();
+                let free = LOCK.get_fast().try_lock().is_ok();
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(if free { 0 } else { 1 }) }
             }

@@ -68,7 +68,7 @@ pub use context::{Context, ContextBuilder};
 pub use cpu::Caching;
 pub use error::{Error, Result};
 pub use flag::{Flag, FlagWord};
-pub use fork::ProcessId;
+pub use fork::{PerProcess, ProcessId};
 pub use mapping::{Mapping, Slice};
 pub use options::{Bus, MapOptions, PinGranularity, PinOptions};
 pub use pinned::Pinned;

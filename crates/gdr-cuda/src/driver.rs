@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::panic::{self, AssertUnwindSafe};
 
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
 use crate::error::Result;
@@ -95,6 +96,28 @@ pub struct RawStream {
     pub device: Ordinal,
     /// The driver's handle.
     pub handle: u64,
+}
+
+/// A function that a stream calls on the CPU.
+pub struct HostCall(Box<dyn FnOnce() + Send>);
+
+impl HostCall {
+    pub(crate) fn new(call: impl FnOnce() + Send + 'static) -> Self {
+        Self(Box::new(call))
+    }
+
+    /// Calls it. A panic ends here: the threads of a driver cannot unwind.
+    pub(crate) fn run(self) {
+        if panic::catch_unwind(AssertUnwindSafe(self.0)).is_err() {
+            tracing::error!("a function that a stream called panicked");
+        }
+    }
+}
+
+impl fmt::Debug for HostCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostCall").finish_non_exhaustive()
+    }
 }
 
 /// Whether a stream has work left.
@@ -257,6 +280,27 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         src: DevicePtr,
         len: usize,
     ) -> Result<()>;
+
+    /// Queues a copy from device memory to device memory (`cuMemcpyDtoDAsync`).
+    ///
+    /// # Safety
+    /// `dst..dst+len` and `src..src+len` lie in one allocation each, on the stream's device, exist until
+    /// the stream is idle and do not overlap; the caller may overwrite the former.
+    unsafe fn queue_copy_on_device(
+        &self,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        len: u64,
+    ) -> Result<()>;
+
+    /// Queues a call of a function on the CPU (`cuLaunchHostFunc`). It runs after the work queued
+    /// before it, on a thread of the driver, and later work waits for it. It must not call the driver.
+    /// If earlier work fails it does not run, and is leaked.
+    ///
+    /// # Safety
+    /// `stream` came from this driver and has not been destroyed.
+    unsafe fn queue_host_call(&self, stream: RawStream, call: HostCall) -> Result<()>;
 
     /// Queues a fill of `len` bytes with `value` (`cuMemsetD8Async`).
     ///

@@ -142,6 +142,12 @@ pub enum Error {
     /// The access is not aligned to its words.
     #[error("offset {offset} is not aligned: use a multiple of {alignment}")]
     Misaligned { offset: u64, alignment: u64 },
+    /// A copy onto itself.
+    #[error(
+        "the {len} bytes at {ptr} overlap the place that they are to be copied to: copy them through \
+         another buffer"
+    )]
+    Overlap { ptr: DevicePtr, len: u64 },
     /// The memory does not stay on a GPU.
     #[error(
         "{ptr} is not memory that stays on a GPU ({kind:?}): pass a pointer from cudaMalloc, \

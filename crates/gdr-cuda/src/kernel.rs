@@ -33,6 +33,15 @@ pub enum Launch {
         /// 8-byte aligned, 32 bytes; written whole.
         report: DevicePtr,
     },
+    /// Writes twice the value of each of the `words` 32-bit words at `src`, modulo 2^32, to `dst`.
+    Double {
+        /// 4-byte aligned.
+        src: DevicePtr,
+        /// 4-byte aligned; `src` itself, or a range that does not overlap it.
+        dst: DevicePtr,
+        /// 32-bit words to read and to write.
+        words: u64,
+    },
     /// The GPU's half of a round trip, `iterations` times: spin until the 32-bit word at `ping` is
     /// the round's number (1, 2, ...); then read all payload words, or write the round's number to
     /// them, by `direction`; then store the round's number at `pong`. The kernel ends without storing

@@ -63,7 +63,7 @@ pub use cuda::probe_alloc::ProbeAllocator;
 pub use cuda::{CaptureGuard, Cuda};
 pub use device::{CudaVersion, DeviceInfo, Ordinal};
 pub use driver::{
-    DmaBuf, Driver, DriverKind, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
+    DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
     StreamState,
 };
 pub use environment::open_driver;
@@ -75,7 +75,7 @@ pub use kernel::{Direction, Launch, VerifyReport, pattern_word};
 pub use pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 pub use rdma_write_ordering::{RemoteWrites, WritesOrdering};
 pub use sim::{SimBlockingKernel, SimDriver, SimShare};
-pub use stream::Stream;
+pub use stream::{Stream, StreamId};
 
 #[cfg(doctest)]
 mod compile_fail;

@@ -2,12 +2,13 @@
 
 use std::hint;
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::buffer::{Allocation, DeviceBuffer};
-use crate::driver::{Driver, MemoryKind, RawStream, StreamState};
+use crate::driver::{Driver, HostCall, MemoryKind, RawStream, StreamState};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::host_buffer::HostBuffer;
@@ -25,12 +26,24 @@ enum InUse {
     Host(Arc<HostBuffer>),
 }
 
+/// Identifies a [`Stream`] in this process. No other stream has it, also later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId(u64);
+
+impl StreamId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A stream: work on it runs in order, concurrently with the default stream.
 ///
 /// The safe methods queue work and wait for it. After [`Error::Deadline`] the work stays queued, and
 /// the memory that it uses stays allocated until the stream is found idle.
 #[derive(Debug)]
 pub struct Stream {
+    id: StreamId,
     gpu: Gpu,
     raw: RawStream,
     /// Memory that queued work may still use.
@@ -41,10 +54,16 @@ impl Stream {
     pub(crate) fn create(gpu: Gpu) -> Result<Self> {
         let raw = gpu.driver().create_stream(gpu.info().ordinal)?;
         Ok(Self {
+            id: StreamId::next(),
             gpu,
             raw,
             in_use: Mutex::default(),
         })
+    }
+
+    /// What distinguishes it from every other stream of this process, past ones included.
+    pub fn id(&self) -> StreamId {
+        self.id
     }
 
     /// Its GPU.
@@ -133,6 +152,27 @@ impl Stream {
         Ok(VerifyReport::from_bytes(&bytes))
     }
 
+    /// Queues a kernel that writes twice the value of each of the first `words` 32-bit words of `src`,
+    /// modulo 2^32, to `dst`, which may be the same buffer; returns, so [`Stream::wait`] for it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is written then.
+    pub fn queue_double(&self, src: &DeviceBuffer, dst: &DeviceBuffer, words: u64) -> Result<()> {
+        let launch = Launch::Double {
+            src: word_range(src, 0, words)?,
+            dst: word_range(dst, 0, words)?,
+            words,
+        };
+        if words == 0 {
+            return Ok(());
+        }
+        self.queue(&[src, dst], |driver| {
+            // SAFETY: `words` words at the beginning of each buffer, which is aligned; `queue` keeps
+            // both allocated. Two ranges are equal or of different allocations.
+            unsafe { driver.launch(self.raw, &launch) }
+        })
+    }
+
     /// Queues a copy of `len` bytes from page-locked host memory to `to_offset` of `to`, and
     /// returns; [`Stream::wait`] for it. Until then, changes of the source may or may not be copied.
     /// Both sides stay allocated until the stream is found idle.
@@ -181,6 +221,54 @@ impl Stream {
             // SAFETY: both ranges were checked, and `queue_with` keeps both sides allocated.
             unsafe { driver.queue_copy_from_device(self.raw, dst, src, len) }
         })
+    }
+
+    /// Queues a copy of `len` bytes at `from_offset` of `from` to `to_offset` of `to`, and returns;
+    /// [`Stream::wait`] for it. Both stay allocated until the stream is found idle.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], [`Error::Overlap`], the driver's; nothing is
+    /// copied then.
+    pub fn queue_copy(
+        &self,
+        from: &DeviceBuffer,
+        from_offset: u64,
+        to: &DeviceBuffer,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let src = from.range(from_offset, len)?.start;
+        let dst = to.range(to_offset, len)?.start;
+        let overlap =
+            src < dst.checked_add(len).unwrap_or(dst) && dst < src.checked_add(len).unwrap_or(src);
+        if overlap {
+            return Err(Error::Overlap { ptr: src, len });
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        self.queue(&[from, to], |driver| {
+            // SAFETY: both ranges were checked and do not overlap, and `queue` keeps both allocated.
+            unsafe { driver.queue_copy_on_device(self.raw, dst, src, len) }
+        })
+    }
+
+    /// Queues a call of `call` on the CPU, after everything queued before, and returns. Later work on
+    /// the stream waits for it.
+    ///
+    /// It runs on a thread of the driver. It must not call the driver, directly or by dropping memory
+    /// of a GPU, nor wait for a thread that does; it should be short. A panic in it is logged and ends
+    /// there. If earlier work on the stream fails, it is never called.
+    ///
+    /// # Errors
+    /// The driver's; `call` is dropped then.
+    pub fn queue_call(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
+        // SAFETY: `raw` is from this driver, and exists as long as this value.
+        unsafe {
+            self.gpu
+                .driver()
+                .queue_host_call(self.raw, HostCall::new(call))
+        }
     }
 
     /// Queues a kernel and returns; [`Stream::wait`] for it.

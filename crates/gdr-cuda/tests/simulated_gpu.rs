@@ -454,3 +454,51 @@ fn an_owner_is_dropped_where_its_memory_cannot_be_wrapped() {
     assert!(matches!(refused, Err(Error::PastAllocation { .. })));
     assert!(dropped.load(Ordering::SeqCst));
 }
+
+#[test]
+fn a_stream_copies_on_the_device_then_calls_the_cpu_in_order() {
+    let gpu = gpu();
+    let stream = gpu.stream().unwrap();
+    let from = gpu.allocate(MemoryKind::Plain, 10_000).unwrap();
+    let to = Arc::new(gpu.allocate(MemoryKind::Plain, 10_000).unwrap());
+    let bytes: Vec<u8> = (0..10_000_u32).map(|at| (at % 251) as u8).collect();
+    from.write(0, &bytes).unwrap();
+    to.write(0, &[0; 10_000]).unwrap();
+    stream.queue_copy(&from, 1, &to, 5, 9_000).unwrap();
+    let (sender, results) = std::sync::mpsc::channel();
+    let after_panic = sender.clone();
+    stream.queue_call(move || sender.send(1).unwrap()).unwrap();
+    stream
+        .queue_call(|| panic!("expected by this test"))
+        .unwrap();
+    stream
+        .queue_call(move || after_panic.send(2).unwrap())
+        .unwrap();
+    assert_eq!(results.recv_timeout(LIMIT), Ok(1));
+    let mut seen = vec![0; 10_000];
+    to.read(0, &mut seen).unwrap();
+    assert_eq!(seen[5..9_005], bytes[1..9_001]);
+    assert!(
+        seen[..5]
+            .iter()
+            .chain(&seen[9_005..])
+            .all(|byte| *byte == 0)
+    );
+    assert_eq!(results.recv_timeout(LIMIT), Ok(2));
+    stream.wait(LIMIT).unwrap();
+}
+
+#[test]
+fn a_copy_onto_itself_or_past_a_buffer_is_refused() {
+    let gpu = gpu();
+    let stream = gpu.stream().unwrap();
+    let buffer = gpu.allocate(MemoryKind::Plain, 100).unwrap();
+    let overlap = stream.queue_copy(&buffer, 0, &buffer, 9, 10);
+    assert!(matches!(overlap, Err(Error::Overlap { len: 10, .. })));
+    let past = stream.queue_copy(&buffer, 0, &buffer, 95, 10);
+    assert!(matches!(past, Err(Error::OutOfRange { .. })));
+    stream.queue_copy(&buffer, 0, &buffer, 10, 10).unwrap();
+    stream.queue_copy(&buffer, 0, &buffer, 0, 0).unwrap();
+    stream.wait(LIMIT).unwrap();
+    assert_ne!(stream.id(), gpu.stream().unwrap().id());
+}

@@ -332,3 +332,27 @@ fn buffers_move_between_threads_and_streams_run_concurrently() {
         assert_eq!(report.mismatches, 0);
     }
 }
+
+#[test]
+fn words_are_doubled_into_another_buffer_or_in_place_and_not_beyond() {
+    let gpu = gpu();
+    let stream = gpu.stream().unwrap();
+    let [src, dst] = [64, 64].map(|len| gpu.allocate(MemoryKind::Plain, len).unwrap());
+    let words = [1_u32, 0x8000_0001, u32::MAX, 7];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    src.write(0, &bytes).unwrap();
+    dst.write(0, &[0xaa; 64]).unwrap();
+    stream.queue_double(&src, &dst, 3).unwrap();
+    stream.queue_double(&src, &src, 1).unwrap();
+    stream.wait(LIMIT).unwrap();
+    let read = |buffer: &DeviceBuffer| {
+        let mut bytes = [0; 16];
+        buffer.read(0, &mut bytes).unwrap();
+        let word = |i: usize| u32::from_ne_bytes(bytes[4 * i..4 * i + 4].try_into().unwrap());
+        [word(0), word(1), word(2), word(3)]
+    };
+    assert_eq!(read(&dst), [2, 2, u32::MAX - 1, 0xaaaa_aaaa]);
+    assert_eq!(read(&src), [2, 0x8000_0001, u32::MAX, 7]);
+    let beyond = stream.queue_double(&src, &dst, 17);
+    assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+}

@@ -46,6 +46,7 @@
 pub mod archive;
 pub mod collect;
 pub mod compare;
+mod cpu_set;
 mod devices;
 pub mod example;
 pub mod import;
@@ -61,6 +62,7 @@ pub mod render;
 mod source;
 pub mod topology;
 
+pub use cpu_set::{CpuSet, InvalidCpuSet};
 pub use devices::{Device, DeviceKind, UnknownDevice, is_rdma_nic};
 pub use gdr_pci::{Bdf, ParseBdfError};
 pub use inventory::{GpuDevice, GpuIndex, Inventory};

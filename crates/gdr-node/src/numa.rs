@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::cpu_set::CpuSet;
 use crate::pci::NumaNode;
 use crate::source::{Absence, Datum, Source};
 
@@ -21,6 +22,8 @@ pub struct NumaLayout {
     pub distances: BTreeMap<NumaNode, Vec<u32>>,
     /// The socket of each node, by its first CPU. Memory without CPUs has none.
     pub sockets: BTreeMap<NumaNode, u32>,
+    /// The CPUs of each node.
+    pub cpus: BTreeMap<NumaNode, CpuSet>,
 }
 
 impl NumaLayout {
@@ -30,6 +33,7 @@ impl NumaLayout {
             online: Err(Absence::NotCollected),
             distances: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            cpus: BTreeMap::new(),
         }
     }
 
@@ -56,13 +60,17 @@ impl NumaLayout {
                 let distances = text.split_whitespace().map_while(|word| word.parse().ok());
                 layout.distances.insert(node, distances.collect());
             }
-            let first_cpu = source
+            let cpus: Datum<CpuSet> = source
                 .text(&format!("{NODES}/node{node}/cpulist"))
-                .and_then(|text| {
-                    parse_list(&text)
-                        .and_then(|cpus| cpus.first().copied())
-                        .ok_or(Absence::Missing)
-                });
+                .and_then(|text| text.parse().map_err(|_| Absence::Missing));
+            let first_cpu = cpus
+                .as_ref()
+                .ok()
+                .and_then(|cpus| cpus.iter().next())
+                .ok_or(Absence::Missing);
+            if let Ok(cpus) = cpus {
+                layout.cpus.insert(node, cpus);
+            }
             let socket = first_cpu.and_then(|cpu| {
                 source
                     .text(&format!(
@@ -144,6 +152,7 @@ mod tests {
         assert_eq!(layout.same_socket(NumaNode(0), NumaNode(2)), Some(false));
         assert_eq!(layout.same_socket(NumaNode(0), NumaNode(9)), None);
         assert_eq!(layout.distances[&NumaNode(1)], [12, 10, 32]);
+        assert_eq!(layout.cpus[&NumaNode(2)].to_string(), "2");
         assert_eq!(layout.only_node(), None);
         assert_eq!(NumaLayout::of_nodes(1).only_node(), Some(NumaNode(0)));
     }

@@ -7,6 +7,11 @@ use std::time::Duration;
 use gdr_copy::Caching;
 use gdr_rdma::WcStatus;
 
+use crate::transfer::PlanError;
+
+/// The longest timeout of a step, which a peer may choose: a day.
+pub(crate) const MOST_SECONDS: u64 = 86_400;
+
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -73,6 +78,12 @@ pub enum Error {
          flag arrive out of order on this machine"
     )]
     OutOfOrder { mismatches: u64 },
+    /// No other rank joined.
+    #[error(
+        "fewer than 2 of {ranks} ranks met within {waited:?}: see their messages, and check that they \
+         reach this address"
+    )]
+    LonelyRank { ranks: usize, waited: Duration },
     /// The observer stopped the run.
     #[error("stopped")]
     Stopped,
@@ -133,7 +144,13 @@ pub enum TransferFailure {
     /// It did not complete in time.
     #[error("did not complete within {limit:?}; allow a longer timeout")]
     Deadline { limit: Duration },
+    /// The peer sent a message or closed the connection while it was waited for.
+    #[error("was not awaited to its end: {PEER_ENDED}")]
+    Interrupted,
 }
+
+/// Why a wait for completions ended early.
+pub(crate) const PEER_ENDED: &str = "the peer ended the run or closed the connection";
 
 /// What the program at the other end did, as the rest of a sentence about it.
 #[derive(Debug, thiserror::Error)]
@@ -148,7 +165,8 @@ pub enum PeerError {
     Encode(serde_json::Error),
     /// It sent bytes that are not a message of this protocol.
     #[error(
-        "sent bytes that are not a loopback message: {0}; use the same version of gdr on both sides"
+        "sent bytes that are not a message of this protocol: {0}; use the same version of gdr, and the \
+         same command, on both sides"
     )]
     Message(String),
     /// It sent another message than the protocol has at this point.
@@ -156,8 +174,8 @@ pub enum PeerError {
     OutOfTurn(&'static str),
     /// It speaks another version of the protocol.
     #[error(
-        "speaks version {theirs} of the loopback protocol, this is version {ours}; use the same \
-         version of gdr on both sides"
+        "speaks version {theirs} of the protocol, this is version {ours}; use the same version of \
+         gdr on both sides"
     )]
     Version { theirs: u32, ours: u32 },
     /// It requested settings that this end refuses.
@@ -175,6 +193,16 @@ pub enum PeerError {
     /// It offered other memory than was requested.
     #[error("offered other memory than was requested; use the same version of gdr on both sides")]
     OtherMemory,
+    /// A message of another length arrived than was agreed on.
+    #[error(
+        "sent a message of {bytes} bytes instead of {size}; use the same version of gdr on both sides"
+    )]
+    MessageLength { bytes: u32, size: u64 },
+    /// Other messages arrived than it says.
+    #[error(
+        "sent another number of messages than it says; use the same version of gdr on both sides"
+    )]
+    MessageCount,
     /// It named a path MTU that does not exist.
     #[error("named a path MTU that does not exist ({0})")]
     Mtu(u8),
@@ -231,6 +259,12 @@ pub enum SettingsError {
         name: String,
         nearest: Option<String>,
     },
+    /// A plan of a measurement that cannot be measured.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Staging where the device itself transfers.
+    #[error("a kernel device does not stage: it reaches GPU memory directly, or not at all")]
+    StagedByDevice,
     /// A number of bytes that cannot be transferred.
     #[error("{0} bytes cannot be transferred: give a multiple of 4 up to 1G")]
     TransferSize(u64),
@@ -240,6 +274,9 @@ pub enum SettingsError {
     /// A timeout of 0.
     #[error("a step cannot end in 0 seconds: give at least 1")]
     NoTimeout,
+    /// A timeout that never passes.
+    #[error("a step cannot take {} seconds: give at most a day, {MOST_SECONDS}", .0.as_secs())]
+    LongTimeout(Duration),
     /// A kernel device at one end and a soft one at the other.
     #[error(
         "{verbs} is a kernel device and {soft} a soft device: name two of one kind, or use two \
@@ -255,6 +292,12 @@ pub enum SettingsError {
     /// A soft device where the verbs provider was chosen.
     #[error("{0} is a soft device, and the verbs provider was chosen")]
     NotVerbs(IpAddr),
+    /// A GID index for a soft device.
+    #[error(
+        "a soft device has an address and no table of GIDs: leave out the GID index {0}, or name a \
+         kernel device"
+    )]
+    SoftGid(u32),
     /// A device that does not exist.
     #[error("there is no device `{name}`: {source}")]
     NoSuchDevice {
@@ -272,6 +315,12 @@ pub enum SettingsError {
     /// An unspecified address to listen on, and no device.
     #[error("0.0.0.0 and :: do not say which address RDMA uses: name the device")]
     UnspecifiedAddress,
+    /// A part of the expected rate that is not between 0 and 1.
+    #[error("a part of {0} of the expected rate: give more than 0, and 1 (100%) at most")]
+    LeastPart(String),
+    /// A mesh of one rank, or of too many.
+    #[error("{0} ranks are no mesh: give 2 to 4096")]
+    Ranks(usize),
     /// A link-local address for a soft device.
     #[error(
         "{0} is a link-local address, which a soft device cannot have: give an IPv4 or a global \

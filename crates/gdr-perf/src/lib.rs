@@ -3,6 +3,8 @@
 //! - [`sanity`]: named checks that a mapping shows the memory that the GPU sees, that invalid
 //!   requests are refused, and that nothing leaks.
 //! - [`loopback`]: RDMA into GPU memory, with a proof that the bytes arrived.
+//! - [`transfer`]: bandwidth and latency of every RDMA operation between two processes.
+//! - [`mesh`]: the transfers between every two of many processes, and which of them are slow.
 //! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: the measurements of GDRCopy's tools
 //!   of the same names, as functions that return reports.
 //! - [`baseline`]: the same copies by `cuMemcpy`, as a baseline.
@@ -38,12 +40,15 @@
 pub mod apiperf;
 pub mod baseline;
 mod bench_target;
+mod conversation;
 pub mod copybw;
 pub mod copylat;
 mod error;
 pub mod loopback;
 pub mod mapped_buffer;
+pub mod mesh;
 mod page_locked;
+mod peer_message;
 mod ping_pong;
 mod poll;
 pub mod pplat;
@@ -52,6 +57,7 @@ pub mod sanity;
 pub mod sizes;
 pub mod stats;
 pub mod timer;
+pub mod transfer;
 
 pub use bench_target::BenchTarget;
 pub use error::{Error, PeerError, Remedy, Result, SettingsError, TransferFailure};

@@ -26,6 +26,41 @@ impl Schema {
     }
 }
 
+/// A process that takes part in a measurement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessFacts {
+    /// The name of its host.
+    pub host: Option<String>,
+    /// Its version of gdr.
+    pub gdr: String,
+    /// The CPUs that it may use, where it chose them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuPlacement>,
+}
+
+/// The CPUs of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuPlacement {
+    /// As the kernel writes lists of CPUs: `0-15,32-47`.
+    pub list: String,
+    /// Why these.
+    pub why: String,
+}
+
+impl ProcessFacts {
+    /// Describes this process.
+    pub(crate) fn of_this_one() -> Self {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        Self {
+            host: host
+                .map(|name| name.trim().to_owned())
+                .filter(|name| !name.is_empty()),
+            gdr: env!("CARGO_PKG_VERSION").to_owned(),
+            cpus: None,
+        }
+    }
+}
+
 /// The machine and the mapping that a report is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {

@@ -1,7 +1,7 @@
 //! What a set of durations looks like.
 
 use hdrhistogram::{CreationError, Histogram};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SettingsError};
 
@@ -19,7 +19,7 @@ pub struct Samples {
 }
 
 /// The figures of a set of durations, nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many.
     pub samples: u64,
@@ -94,6 +94,17 @@ impl Samples {
         ns.clamp(self.min.min(self.max), self.max)
     }
 
+    /// The durations in buckets of 0.1 % width, without the empty ones, shortest first.
+    pub fn buckets(&self) -> Vec<Bucket> {
+        let recorded = self.picoseconds.iter_recorded();
+        recorded
+            .map(|bucket| Bucket {
+                to_ns: bucket.value_iterated_to() as f64 / PS_PER_NS,
+                count: bucket.count_at_value(),
+            })
+            .collect()
+    }
+
     /// All figures.
     ///
     /// # Errors
@@ -115,6 +126,15 @@ impl Samples {
             stddev_ns: (self.squares / samples as f64).sqrt(),
         })
     }
+}
+
+/// Durations of about one length.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// The longest duration of the bucket, nanoseconds.
+    pub to_ns: f64,
+    /// How many.
+    pub count: u64,
 }
 
 impl Summary {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gdr_copy::{BackendKind, Context};
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_perf::loopback::pipeline::{self, PipelineEvent, PipelineReport, PipelineSettings};
 use gdr_perf::loopback::{
     self, CauseKind, Destination, Event, Operation, Outcome, PathKind, Report, Settings,
     SweepSettings, Timeouts, TransferMode, TransferPreference, Verdict,
@@ -271,6 +272,8 @@ fn the_report_has_a_schema_and_says_simulated() {
     );
 }
 
+/// The limit of waits that end long before.
+const LIMIT: Duration = Duration::from_secs(60);
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Both ends of a run over TCP, each with its own security.
@@ -279,7 +282,7 @@ fn two_ends(
     settings: &Settings,
     observe_sender: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> [Result<Report, Error>; 2] {
-    two_ends_within(Duration::from_secs(20), security, settings, observe_sender)
+    two_ends_within(LIMIT, security, settings, observe_sender)
 }
 
 /// The same, with a receiver that waits so long for its peer.
@@ -295,10 +298,7 @@ fn two_ends_within(
     thread::scope(|scope| {
         let server = scope.spawn(move || {
             let device: Device = loopback::open_listener(LOCALHOST, None, 0).unwrap();
-            let timeouts = Timeouts {
-                peer,
-                step: Duration::from_secs(5),
-            };
+            let timeouts = Timeouts { peer, step: LIMIT };
             let to = Destination::default();
             loopback::listen(
                 &target(),
@@ -380,4 +380,68 @@ fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
         &mut go_on,
     );
     assert!(matches!(refused, Err(Error::Settings(_))));
+}
+
+/// Both ends in this process, on free ports.
+fn compare(target: &BenchTarget, settings: &PipelineSettings) -> Result<PipelineReport, Error> {
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    let mut go_on = |_: PipelineEvent<'_>| ControlFlow::Continue(());
+    pipeline::compare(target, &from, &to, settings, &mut go_on)
+}
+
+#[test]
+fn a_comparison_has_a_row_for_each_size_and_a_model_of_each_way() {
+    let settings = PipelineSettings {
+        sizes: vec![4, 100, (16 << 20) + 4],
+        rounds: 2,
+        ..PipelineSettings::default()
+    };
+    let report = compare(&target(), &settings).unwrap();
+    assert!(report.subject.simulated);
+    assert_eq!(report.direct_missing, None);
+    let sizes: Vec<_> = report.rows.iter().map(|row| row.size).collect();
+    assert_eq!(sizes, settings.sizes);
+    for row in &report.rows {
+        let direct = row.direct.unwrap();
+        for mode in [row.staged, direct] {
+            assert_eq!((mode.total.samples, mode.receive.samples), (2, 2));
+            assert!(mode.receive.min_ns <= mode.total.max_ns);
+        }
+        let ratio = row.staged.total.median_ns / direct.total.median_ns;
+        assert_eq!(row.ratio, Some(ratio));
+    }
+    assert!(report.staged_model.is_some() && report.direct_model.is_some());
+    assert!(report.crossing.is_some());
+}
+
+#[test]
+fn where_memory_cannot_be_mapped_only_the_staged_way_is_compared_and_the_report_says_why() {
+    let refused = target().with_pin(|context, ptr, _| context.pin(ptr, 0));
+    let settings = PipelineSettings {
+        sizes: vec![4096],
+        rounds: 2,
+        ..PipelineSettings::default()
+    };
+    let report = compare(&refused, &settings).unwrap();
+    let why = report.direct_missing.unwrap();
+    assert!(why.contains("cannot be mapped"), "{why}");
+    assert!(report.rows[0].direct.is_none() && report.rows[0].ratio.is_none());
+    assert_eq!((report.staged_model, report.crossing), (None, None));
+}
+
+#[test]
+fn a_comparison_notices_a_wrong_result_and_refuses_settings_that_cannot_be_used() {
+    let settings = PipelineSettings {
+        sizes: vec![64],
+        rounds: 2,
+        ..PipelineSettings::default()
+    };
+    let wrong = compare(&target_that_maps_other_memory(), &settings);
+    assert!(matches!(wrong, Err(Error::WrongData { .. })), "{wrong:?}");
+    let empty = PipelineSettings {
+        sizes: vec![0],
+        ..settings
+    };
+    let refused = compare(&target(), &empty);
+    assert!(matches!(refused, Err(Error::Settings(_))), "{refused:?}");
 }

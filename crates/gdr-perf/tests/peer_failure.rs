@@ -437,7 +437,7 @@ fn another_path_mtu_is_named() {
 #[test]
 fn malformed_messages_are_refused() {
     for (message, expected) in [
-        (&b"not json"[..], "not a loopback message"),
+        (&b"not json"[..], "not a message of this protocol"),
         (br#"{"message":"agreed","mtu":5}"#, "out of order"),
     ] {
         let error = against(|session| session.send(message, soon()).unwrap());

@@ -133,6 +133,13 @@ impl<T: Copy> BoundedQueue<T> {
         count
     }
 
+    /// Removes the entries for which `keep` is false.
+    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        let mut entries = lock(&self.entries);
+        entries.queue.retain(keep);
+        self.len.store(entries.queue.len(), Ordering::Release);
+    }
+
     /// How many entries were lost.
     pub(crate) fn lost(&self) -> u64 {
         lock(&self.entries).lost
@@ -194,6 +201,21 @@ mod tests {
             [(); 4].map(|()| queue.pop()),
             [Some(0), Some(1), Some(2), None]
         );
+    }
+
+    #[test]
+    fn removed_entries_make_room() {
+        let queue = BoundedQueue::new(3, Loss::Fatal);
+        assert_eq!([0, 1, 2].map(|n| queue.push(n)), [Pushed::Stored; 3]);
+        queue.retain(|n| n % 2 == 1);
+        assert_eq!([3, 4].map(|n| queue.push(n)), [Pushed::Stored; 2]);
+        assert_eq!(
+            [(); 4].map(|()| queue.pop()),
+            [Some(1), Some(3), Some(4), None]
+        );
+        queue.push(5);
+        queue.retain(|_| false);
+        assert!(queue.is_empty());
     }
 
     #[test]

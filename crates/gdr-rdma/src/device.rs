@@ -1,10 +1,11 @@
 //! Devices.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use gdr_roce::Mtu;
+use gdr_roce::wire::UDP_PORT;
 
 use crate::deadline::Deadline;
 use crate::error::{Awaited, Error, Result};
@@ -50,6 +51,25 @@ impl Device {
     /// [`Error::AddressNotUnicast`], [`Error::Os`].
     pub fn soft_with(options: SoftOptions) -> Result<Self> {
         Ok(Self(Arc::new(SoftDevice::open(&options)?)))
+    }
+
+    /// The address of this host from which packets to `peer` leave: where to open a device of the soft
+    /// provider to reach it. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`Error::NoRoute`].
+    pub fn soft_address_towards(peer: IpAddr) -> Result<IpAddr> {
+        let any: SocketAddr = match peer {
+            IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        // Connecting a UDP socket sends nothing; the kernel looks the route up.
+        let local = UdpSocket::bind(any).and_then(|socket| {
+            socket.connect((peer, UDP_PORT))?;
+            socket.local_addr()
+        });
+        let failed = |source| Error::NoRoute { peer, source };
+        Ok(local.map_err(failed)?.ip())
     }
 
     /// Opens a kernel device through libibverbs, which is loaded at run time (`libibverbs.so.1`,

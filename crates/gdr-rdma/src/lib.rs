@@ -140,8 +140,8 @@ pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
 pub use types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
-    Integrity, Lid, LinkLayer, NoGid, PeerText, PortUse, Provider, RegistrationMethod, SoftOptions,
-    SourcePort, SrqNumber, UdEndpoint, VerbsOptions, choose_gid,
+    Integrity, Lid, LinkLayer, NoGid, PayloadBytes, PeerText, PortUse, Provider,
+    RegistrationMethod, SoftOptions, SourcePort, SrqNumber, UdEndpoint, VerbsOptions, choose_gid,
 };
 pub use ud_queue_pair::{UdQueuePair, UdQueuePairOptions};
 pub use work_request::{RecvRequest, SendRequest, UdSendRequest};

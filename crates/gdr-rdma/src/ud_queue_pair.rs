@@ -85,7 +85,8 @@ impl UdQueuePairOptions {
 ///
 /// A message that does not fit its receive completes it with
 /// [`WcStatus::LocalLength`](crate::WcStatus::LocalLength), and the queue pair goes on. A request to
-/// send more than the path MTU completes with that status as well, and the queue pair goes to ERR.
+/// send more than the path MTU completes with that status as well, and the queue pair goes to SQE: it
+/// still receives, and its sends are flushed.
 #[derive(Debug)]
 pub struct UdQueuePair {
     // Field order is drop order: it is destroyed before what it was made from.

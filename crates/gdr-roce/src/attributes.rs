@@ -118,7 +118,8 @@ pub struct RtrAttributes {
 pub struct RtsAttributes {
     /// First PSN to send: the peer's `rq_psn`.
     pub sq_psn: Psn,
-    /// Time without an acknowledgement after which packets are sent again.
+    /// Time without an acknowledgement after which packets are sent again, and a retry counts. Once a
+    /// round-trip time was measured, the first unacknowledged packet is sent again earlier.
     pub timeout: AckTimeout,
     /// When the requester stops to send packets again.
     pub retry_limit: RetryLimit,
@@ -130,8 +131,8 @@ pub struct RtsAttributes {
 
 /// The state of a queue pair.
 ///
-/// The order is RESET, INIT, RTR, RTS. Every state but RESET can change to ERR, and every state to
-/// RESET.
+/// The order is RESET, INIT, RTR, RTS. RTS can change to SQD and back. Every state but RESET can change
+/// to ERR, and every state to RESET.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     /// Initial state: nothing can be posted.
@@ -142,6 +143,11 @@ pub enum State {
     ReadyToReceive,
     /// RTS: requests can be posted.
     ReadyToSend,
+    /// SQD: the send queue finishes the requests that it has begun, and begins none.
+    SendQueueDrained,
+    /// SQE: a request of an unreliable connection or a datagram failed on this side. The send queue is
+    /// flushed; receives go on. It can change to RTS.
+    SendQueueError,
     /// ERR: posted requests are flushed; packets are dropped.
     Error,
 }
@@ -154,5 +160,25 @@ impl State {
         }
         *self = to;
         Ok(())
+    }
+
+    /// Changes SQD or SQE to RTS.
+    pub(crate) fn resume(&mut self) -> Result<(), StateError> {
+        let from = match *self {
+            Self::SendQueueError => Self::SendQueueError,
+            _ => Self::SendQueueDrained,
+        };
+        self.transition(from, Self::ReadyToSend)
+    }
+
+    /// Whether packets of a peer are received.
+    pub(crate) const fn is_receiving(self) -> bool {
+        matches!(
+            self,
+            Self::ReadyToReceive
+                | Self::ReadyToSend
+                | Self::SendQueueDrained
+                | Self::SendQueueError
+        )
     }
 }

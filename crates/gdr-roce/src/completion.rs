@@ -99,6 +99,9 @@ pub struct Completion {
     /// The queue pair that sent a received datagram. If it is set, `byte_len` includes the
     /// [`Grh`](crate::wire::Grh) in front of the payload.
     pub source_qpn: Option<Qpn>,
+    /// `IBV_WC_IP_CSUM_OK`: the checksums of IPv4 and of TCP or UDP in a received frame were
+    /// verified, and are correct.
+    pub ip_checksum_ok: bool,
 }
 
 /// An asynchronous event of a queue pair, as in `enum ibv_event_type`.
@@ -115,6 +118,8 @@ pub enum Event {
     /// `QP_LAST_WQE_REACHED`: a queue pair with a
     /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) is in ERR, and takes no more receives.
     LastWqeReached,
+    /// `SQ_DRAINED`: the queue pair is in SQD, and all requests that it had begun are complete.
+    SendQueueDrained,
     /// `QP_FATAL`: this side could not execute a request; the queue pair is in ERR.
     Fatal,
 }

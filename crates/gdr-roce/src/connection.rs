@@ -8,9 +8,34 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::wire::{Bth, Headers, Opcode, icrc, padding};
 
-/// The addresses and the path MTU of a connection.
+/// Whether a connection repeats what is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reliability {
+    /// The reliable connection service (RC): requests are acknowledged, and repeated if they are not.
+    Reliable,
+    /// The unreliable connection service (UC): only SEND and WRITE, which complete when they are sent.
+    /// A message of which a packet is lost is dropped.
+    Unreliable,
+}
+
+/// How a reliable connection repeats what is lost. Both ends must agree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub enum LossRecovery {
+    /// As specified: the responder drops what comes behind a gap and reports the gap once; the
+    /// requester sends everything from there on again.
+    #[default]
+    GoBackN,
+    /// Between two ends of this crate: the responder keeps the SENDs, WRITEs and requests that come
+    /// behind a gap, executes them in order when the gap is closed, and reports each missing packet by
+    /// a NAK with its PSN; the requester sends only those again. Packets have the format of the
+    /// specification. A missing response to a READ is recovered as specified.
+    Selective,
+}
+
+/// The service, the addresses and the path MTU of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connection {
+    pub(crate) reliability: Reliability,
     pub(crate) qpn: Qpn,
     pub(crate) dest_qpn: Qpn,
     pub(crate) mtu: Mtu,
@@ -19,6 +44,10 @@ pub(crate) struct Connection {
 impl Connection {
     /// The headers of a packet to the peer.
     pub(crate) const fn headers(&self, opcode: Opcode, psn: Psn) -> Headers {
+        let opcode = match self.reliability {
+            Reliability::Reliable => opcode,
+            Reliability::Unreliable => opcode.unreliable(),
+        };
         Headers::new(opcode, bth(opcode, self.dest_qpn, psn))
     }
 }

@@ -37,7 +37,9 @@ pub enum PostError {
 
 /// The queue pair cannot change from one state to the other; it stays in `from`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("modify queue pair: {from:?} cannot change to {to:?}; the order is RESET, INIT, RTR, RTS")]
+#[error(
+    "modify queue pair: {from:?} cannot change to {to:?}; the order is RESET, INIT, RTR, RTS, SQD"
+)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct StateError {
     pub from: State,

@@ -1,13 +1,14 @@
-//! RoCEv2 reliable connections and datagrams in user space, sans-IO: the protocol engine of an RDMA
+//! RoCEv2 connections and datagrams in user space, sans-IO: the protocol engine of an RDMA
 //! network card as a state machine.
 //!
 //! It is fully deterministic and has no sockets, threads, clock or unsafe code. Packets and the time
 //! go in; packets, deadlines, completions and memory accesses come out. It does not implement UDP
-//! (see the soft provider of the `gdr-rdma` crate), connection management, unreliable connections,
-//! multicast, or congestion control.
+//! (see the soft provider of the `gdr-rdma` crate), connection management or multicast.
 //!
 //! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with
-//!   segmentation, acknowledgements, retries and NAKs as specified.
+//!   segmentation, acknowledgements, retries and NAKs as specified. Its retransmission timer and its
+//!   window follow what it measures of the path. [`QueuePair::unreliable`] makes
+//!   one end of an unreliable connection, with SEND and WRITE only and none of the others.
 //! - [`UdQueuePair`] sends and receives unreliable datagrams: messages of one packet.
 //! - [`SharedReceiveQueue`] holds the receives of several queue pairs.
 //! - [`Memory`] is the interface to memory regions, which their owner implements. With a wrong key,
@@ -97,6 +98,11 @@
 //! - A request that *failed* may have placed some of its bytes: they are not restored.
 //! - Memory use is bounded: a peer cannot make a queue pair store more than a small multiple of its
 //!   [`Capabilities`] and [`RtrAttributes`].
+//!   With [`LossRecovery::Selective`] it also stores up to one [window](TransportConfig::with_window)
+//!   of packets.
+//!
+//! Of an unreliable connection only these: a message is placed in order and without a gap, or dropped;
+//! it completes a receive only if it came whole. Bytes of a dropped message may have been placed.
 //!
 //! Of datagrams only this: a byte of memory is written only in the segments of a receive, by a packet
 //! with the right queue key, and each receive completes at most once.
@@ -109,6 +115,7 @@
 mod attributes;
 mod completion;
 mod connection;
+mod connectionless;
 mod error;
 mod heap;
 mod ids;
@@ -117,6 +124,7 @@ mod mtu;
 mod payload;
 mod psn;
 mod queue_pair;
+mod raw_packet_queue_pair;
 mod receive_queue;
 mod request;
 mod requester;
@@ -130,6 +138,7 @@ pub mod wire;
 
 pub use attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
 pub use completion::{Completion, Event, WcOpcode, WcStatus};
+pub use connection::{LossRecovery, Reliability};
 pub use error::{PostError, StateError};
 pub use heap::HeapMemory;
 pub use ids::{Immediate, Key, Lkey, PartitionKey, Qkey, Qpn, Rkey, WrId};
@@ -137,6 +146,7 @@ pub use memory::{Access, AccessError, AtomicOp, Extent, Memory};
 pub use mtu::Mtu;
 pub use psn::{Msn, PSN_WINDOW, Psn};
 pub use queue_pair::QueuePair;
+pub use raw_packet_queue_pair::{Frame, FrameReceived, FrameSendRequest, RawPacketQueuePair};
 pub use request::{
     Data, Operation, RecvRequest, Remote, Segment, SendFlags, SendRequest, UdSendRequest,
 };

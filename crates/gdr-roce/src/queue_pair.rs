@@ -2,7 +2,7 @@
 
 use crate::attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
 use crate::completion::{Completion, Event};
-use crate::connection::{Connection, ConnectionFailed, Notifications};
+use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications, Reliability};
 use crate::error::{PostError, StateError};
 use crate::ids::{PartitionKey, Qpn};
 use crate::memory::{Access, Memory};
@@ -12,10 +12,11 @@ use crate::requester::Requester;
 use crate::responder::{Polled, Responder};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::Statistics;
-use crate::timer::Time;
+use crate::timer::{RnrTimer, Time};
 use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
 
-/// One end of a reliable connection: a requester and a responder.
+/// One end of a connection: a requester and a responder. The connection is reliable unless
+/// [`QueuePair::unreliable`] made it.
 ///
 /// It owns no memory, socket or clock. Its owner
 ///
@@ -38,6 +39,8 @@ pub struct QueuePair {
     /// Whether the next packet is a request, while READ responses are queued: both take turns.
     request_next: bool,
     established: bool,
+    /// The state is SQD, and the end of the requests that were begun was not reported.
+    draining: bool,
 }
 
 impl QueuePair {
@@ -48,7 +51,7 @@ impl QueuePair {
 
     /// Creates a queue pair in RESET.
     pub fn with_config(qpn: Qpn, caps: Capabilities, config: TransportConfig) -> Self {
-        Self::with_receives(qpn, caps, config, None)
+        Self::with_receives(qpn, caps, config, Reliability::Reliable, None)
     }
 
     /// Creates a queue pair in RESET that takes its receives from `shared`.
@@ -58,13 +61,33 @@ impl QueuePair {
         config: TransportConfig,
         shared: &SharedReceiveQueue,
     ) -> Self {
-        Self::with_receives(qpn, caps, config, Some(shared.clone()))
+        let shared = Some(shared.clone());
+        Self::with_receives(qpn, caps, config, Reliability::Reliable, shared)
+    }
+
+    /// Creates one end of an unreliable connection (UC), in RESET. It takes its receives from `shared`
+    /// if that is given.
+    ///
+    /// It sends SENDs and WRITEs only, each of which completes when its last packet was sent. Nothing
+    /// is acknowledged or repeated. A message is dropped if one of its packets is lost, if it is not
+    /// permitted or does not fit, or if it needs a receive and none is posted; the receive that it has
+    /// taken is used by the next message. A receive whose segments are not registered completes with
+    /// [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the state changes to ERR. A
+    /// request whose segments are not registered completes with that status too, and the state changes
+    /// to SQE.
+    ///
+    /// Of [`RtrAttributes`] and [`RtsAttributes`] the limits of READs and all that is about
+    /// acknowledgements and repetitions means nothing here.
+    pub fn unreliable(qpn: Qpn, caps: Capabilities, shared: Option<&SharedReceiveQueue>) -> Self {
+        let (config, service) = (TransportConfig::default(), Reliability::Unreliable);
+        Self::with_receives(qpn, caps, config, service, shared.cloned())
     }
 
     fn with_receives(
         qpn: Qpn,
         caps: Capabilities,
         config: TransportConfig,
+        reliability: Reliability,
         shared: Option<SharedReceiveQueue>,
     ) -> Self {
         Self {
@@ -72,6 +95,7 @@ impl QueuePair {
             config,
             state: State::Reset,
             connection: Connection {
+                reliability,
                 qpn,
                 dest_qpn: Qpn::default(),
                 mtu: Mtu::B256,
@@ -81,12 +105,18 @@ impl QueuePair {
             notifications: Notifications::default(),
             request_next: false,
             established: false,
+            draining: false,
         }
     }
 
     /// The queue pair number.
     pub const fn qpn(&self) -> Qpn {
         self.connection.qpn
+    }
+
+    /// The service of the connection.
+    pub const fn reliability(&self) -> Reliability {
+        self.connection.reliability
     }
 
     /// The sizes that it was created with.
@@ -144,8 +174,81 @@ impl QueuePair {
     pub fn to_rts(&mut self, attributes: &RtsAttributes) -> Result<(), StateError> {
         self.state
             .transition(State::ReadyToReceive, State::ReadyToSend)?;
-        self.requester.connect(attributes);
+        self.requester
+            .connect(attributes, self.connection.reliability);
         Ok(())
+    }
+
+    /// Changes the state from RTS to SQD: requests that were begun are finished, and others stay on the
+    /// queue. [`Event::SendQueueDrained`] follows.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not RTS.
+    pub fn to_sqd(&mut self) -> Result<(), StateError> {
+        self.state
+            .transition(State::ReadyToSend, State::SendQueueDrained)?;
+        self.requester.drain();
+        self.draining = true;
+        self.report_drained();
+        Ok(())
+    }
+
+    /// Changes the state from SQD, or from SQE, to RTS.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is neither.
+    pub fn resume(&mut self) -> Result<(), StateError> {
+        self.state.resume()?;
+        self.requester.resume();
+        self.draining = false;
+        Ok(())
+    }
+
+    /// Whether the state is SQD, and requests that were begun are not complete.
+    pub const fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Reports once that the send queue is drained.
+    fn report_drained(&mut self) {
+        if self.draining && self.requester.is_drained() {
+            self.draining = false;
+            self.notifications.events.push_back(Event::SendQueueDrained);
+        }
+    }
+
+    /// Sets how losses are recovered; the peer must do the same. To be called before RTR. An unreliable
+    /// connection recovers none.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is neither RESET nor INIT.
+    pub fn set_loss_recovery(&mut self, recovery: LossRecovery) -> Result<(), StateError> {
+        if !matches!(self.state, State::Reset | State::Init) {
+            let (from, to) = (self.state, State::Init);
+            return Err(StateError { from, to });
+        }
+        self.requester.recovery = recovery;
+        self.responder.set_recovery(recovery);
+        Ok(())
+    }
+
+    /// Changes the attributes of the requester, but for the PSN, which stays.
+    pub fn set_rts_attributes(&mut self, attributes: &RtsAttributes) {
+        self.requester
+            .set_attributes(attributes, self.connection.reliability);
+    }
+
+    /// Changes the wait time in RNR NAKs.
+    pub fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
+        self.responder.set_rnr_timer(timer);
+    }
+
+    /// Changes how many READs and atomics the peer may have outstanding.
+    pub fn set_max_dest_rd_atomic(&mut self, most: u8) {
+        self.responder.set_max_rd_atomic(most);
     }
 
     /// Changes the state to ERR, from any state but RESET. Posted requests complete with
@@ -156,11 +259,20 @@ impl QueuePair {
             return;
         }
         self.state = State::Error;
+        self.draining = false;
         self.requester.flush(&mut self.notifications);
         self.responder.flush(&mut self.notifications);
         if self.responder.shared_receives().is_some() {
             self.notifications.events.push_back(Event::LastWqeReached);
         }
+    }
+
+    /// Changes the state to SQE: the rest of the send queue is flushed.
+    fn stop_sends(&mut self) {
+        self.state = State::SendQueueError;
+        self.draining = false;
+        self.requester.resume();
+        self.requester.flush(&mut self.notifications);
     }
 
     /// Changes the state to RESET, from any state. Posted requests are discarded without a
@@ -172,23 +284,27 @@ impl QueuePair {
         if shared.is_some() {
             self.responder.put_back();
         }
+        let Connection {
+            qpn, reliability, ..
+        } = self.connection;
         *self = Self {
             notifications,
-            ..Self::with_receives(self.connection.qpn, self.caps, self.config, shared)
+            ..Self::with_receives(qpn, self.caps, self.config, reliability, shared)
         };
     }
 
-    /// Posts a request to the send queue. In ERR it is flushed immediately.
+    /// Posts a request to the send queue. In ERR and SQE it is flushed immediately.
     ///
     /// # Errors
     ///
     /// See [`PostError`]; before RTS, [`PostError::State`].
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         match self.state {
-            State::ReadyToSend => self
-                .requester
-                .post(request, &self.caps, self.connection.mtu),
-            State::Error => {
+            State::ReadyToSend | State::SendQueueDrained => {
+                self.requester
+                    .post(request, &self.caps, self.connection.mtu)
+            }
+            State::Error | State::SendQueueError => {
                 let (caps, mtu) = (&self.caps, self.connection.mtu);
                 self.requester
                     .post_flushed(request, caps, mtu, &mut self.notifications)
@@ -226,30 +342,46 @@ impl QueuePair {
         if bth.dest_qpn != self.connection.qpn || !bth.partition.matches(PartitionKey::DEFAULT) {
             return;
         }
-        // Congestion control is not implemented: the window limits the outstanding packets.
+        // The congestion window follows losses and round trips; no packet is sent as one that the
+        // network may mark, so a notification is not one of ours.
         if opcode == Opcode::CongestionNotification || opcode.is_datagram() {
+            return;
+        }
+        let service = match opcode.is_unreliable_connection() {
+            true => Reliability::Unreliable,
+            false => Reliability::Reliable,
+        };
+        if service != self.connection.reliability {
             return;
         }
         let (connection, notifications) = (&self.connection, &mut self.notifications);
         let outcome = match self.state {
-            State::ReadyToSend if opcode.is_response() => {
-                self.requester
-                    .receive(now, packet, connection, memory, notifications)
-            }
-            State::ReadyToReceive | State::ReadyToSend if !opcode.is_response() => {
+            State::ReadyToSend | State::SendQueueDrained if opcode.is_response() => self
+                .requester
+                .receive(now, packet, connection, memory, notifications),
+            state if state.is_receiving() && !opcode.is_response() => {
                 if self.state == State::ReadyToReceive && !self.established {
                     self.established = true;
                     notifications
                         .events
                         .push_back(Event::CommunicationEstablished);
                 }
-                self.responder
-                    .receive(packet, connection, memory, notifications);
-                Ok(())
+                match service {
+                    Reliability::Reliable => {
+                        self.responder
+                            .receive(packet, connection, memory, notifications);
+                        Ok(())
+                    }
+                    Reliability::Unreliable => {
+                        self.responder
+                            .receive_unreliable(packet, connection, memory, notifications)
+                    }
+                }
             }
             _ => Ok(()),
         };
         self.enter_error_on_failure(outcome);
+        self.report_drained();
     }
 
     /// Writes the next packet to the start of `out` and returns its length, or `None` if there is
@@ -296,16 +428,30 @@ impl QueuePair {
         memory: &mut dyn Memory,
         out: &mut [u8],
     ) -> Option<usize> {
-        if self.state != State::ReadyToSend {
+        if !matches!(self.state, State::ReadyToSend | State::SendQueueDrained) {
             return None;
         }
-        match self
-            .requester
-            .poll(now, &self.connection, memory, out, &mut self.notifications)
-        {
-            Ok(len) => len,
-            Err(failed) => {
-                self.enter_error_on_failure(Err(failed));
+        let (connection, notifications) = (&self.connection, &mut self.notifications);
+        let polled = match connection.reliability {
+            Reliability::Reliable => {
+                self.requester
+                    .poll(now, connection, memory, out, notifications)
+            }
+            Reliability::Unreliable => {
+                self.requester
+                    .poll_unreliable(connection, memory, out, notifications)
+            }
+        };
+        match polled {
+            Ok(len) => {
+                self.report_drained();
+                len
+            }
+            Err(ConnectionFailed) => {
+                match self.connection.reliability {
+                    Reliability::Reliable => self.to_error(),
+                    Reliability::Unreliable => self.stop_sends(),
+                }
                 None
             }
         }

@@ -38,6 +38,7 @@ impl RecvWqe {
             solicited: false,
             qpn,
             source_qpn: None,
+            ip_checksum_ok: false,
         }
     }
 }

@@ -73,6 +73,9 @@ bitflags::bitflags! {
         const FENCE = 1 << 1;
         /// Marks the completion of the peer as solicited, which may wake a waiting thread.
         const SOLICITED = 1 << 2;
+        /// `IBV_SEND_IP_CSUM`: the device fills in the checksums of IP, TCP and UDP. Only for a
+        /// [`RawPacketQueuePair`](crate::RawPacketQueuePair).
+        const IP_CHECKSUM = 1 << 3;
     }
 }
 

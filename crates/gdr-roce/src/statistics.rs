@@ -11,7 +11,7 @@ use std::ops::{Add, AddAssign};
 pub struct Statistics {
     /// Retransmissions of unacknowledged packets, after a timeout or a NAK.
     pub retransmissions: u64,
-    /// Expirations of the retransmission timer: requests or their responses were lost.
+    /// Expirations of the retransmission timer: requests or their responses were lost, or are late.
     pub timeouts: u64,
     /// Sequence error NAKs received: the peer missed a packet.
     pub sequence_naks_received: u64,

@@ -113,10 +113,11 @@ impl RetryCount {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RetryLimit {
     /// After this many retries without progress, each after one [`AckTimeout`], as specified in
-    /// IBTA 9.9.2.4.1.
+    /// IBTA 9.9.2.4.1. Packets that are sent again earlier, because the measured round-trip time is
+    /// over, do not count.
     Count(RetryCount),
-    /// After this time without progress. The wait between retries doubles from the [`AckTimeout`]
-    /// up to [`MAX_BACKOFF`](Self::MAX_BACKOFF), so that few packets are sent during an outage.
+    /// After this time without progress. The wait between retries doubles from the measured round-trip
+    /// time and its variation, at most the [`AckTimeout`], up to [`MAX_BACKOFF`](Self::MAX_BACKOFF), so that few packets are sent during an outage.
     /// With [`AckTimeout::NEVER`] the connection does not fail.
     NoProgressFor(Duration),
 }

@@ -1,15 +1,13 @@
 //! The queue pair of the unreliable datagram service (UD).
 
-use std::collections::VecDeque;
-
 use crate::attributes::{Capabilities, State};
-use crate::completion::{Completion, Event, WcOpcode, WcStatus};
-use crate::connection::{Notifications, bth, emit};
+use crate::completion::{Completion, Event, WcStatus};
+use crate::connection::{bth, emit};
+use crate::connectionless::{Connectionless, SendWqe, received};
 use crate::error::{PostError, StateError};
-use crate::ids::{Immediate, PartitionKey, Qkey, Qpn, WrId};
+use crate::ids::{Immediate, PartitionKey, Qkey, Qpn};
 use crate::memory::{Access, Memory};
 use crate::mtu::Mtu;
-use crate::payload::Payload;
 use crate::psn::Psn;
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::request::{RecvRequest, SendFlags, UdSendRequest};
@@ -32,35 +30,13 @@ pub enum UdReceived {
     Ignored,
 }
 
-/// A datagram on the send queue.
+/// Where a datagram goes, and what it carries besides data.
 #[derive(Debug)]
-struct UdSendWqe<A> {
-    id: WrId,
+struct Datagram<A> {
     to: A,
     dest_qpn: Qpn,
     qkey: Qkey,
     immediate: Option<Immediate>,
-    payload: Payload,
-    len: u32,
-    flags: SendFlags,
-}
-
-impl<A> UdSendWqe<A> {
-    const fn completion(&self, status: WcStatus, qpn: Qpn) -> Completion {
-        Completion {
-            id: self.id,
-            status,
-            opcode: WcOpcode::Send,
-            byte_len: match status {
-                WcStatus::Success => self.len,
-                _ => 0,
-            },
-            immediate: None,
-            solicited: false,
-            qpn,
-            source_qpn: None,
-        }
-    }
 }
 
 /// A queue pair of the unreliable datagram service (UD): it sends messages of one packet to any
@@ -73,7 +49,7 @@ impl<A> UdSendWqe<A> {
 ///
 /// A request of this side that is invalid completes with [`WcStatus::LocalLength`] (a datagram that
 /// is longer than the path MTU) or [`WcStatus::LocalProtection`] (segments that are not registered),
-/// and the state changes to ERR. The state SQE of the specification does not exist here.
+/// and the state changes to SQE: the send queue is flushed, and receives go on.
 ///
 /// Its owner
 ///
@@ -84,15 +60,10 @@ impl<A> UdSendWqe<A> {
 /// `A` is the type of the addresses that packets are sent to, which only the owner interprets.
 #[derive(Debug)]
 pub struct UdQueuePair<A> {
-    qpn: Qpn,
-    caps: Capabilities,
+    queues: Connectionless<Datagram<A>>,
     mtu: Mtu,
-    state: State,
     qkey: Qkey,
     next_psn: Psn,
-    send_queue: VecDeque<UdSendWqe<A>>,
-    receives: ReceiveQueue,
-    notifications: Notifications,
 }
 
 impl<A: Copy> UdQueuePair<A> {
@@ -113,26 +84,21 @@ impl<A: Copy> UdQueuePair<A> {
 
     fn with_receives(qpn: Qpn, caps: Capabilities, mtu: Mtu, receives: ReceiveQueue) -> Self {
         Self {
-            qpn,
-            caps,
+            queues: Connectionless::new(qpn, caps, receives),
             mtu,
-            state: State::Reset,
             qkey: Qkey::default(),
             next_psn: Psn::default(),
-            send_queue: VecDeque::new(),
-            receives,
-            notifications: Notifications::default(),
         }
     }
 
     /// The queue pair number.
     pub const fn qpn(&self) -> Qpn {
-        self.qpn
+        self.queues.qpn()
     }
 
     /// The sizes that it was created with.
     pub const fn capabilities(&self) -> &Capabilities {
-        &self.caps
+        self.queues.capabilities()
     }
 
     /// The length of the longest message.
@@ -142,7 +108,7 @@ impl<A: Copy> UdQueuePair<A> {
 
     /// The current state.
     pub const fn state(&self) -> State {
-        self.state
+        self.queues.state()
     }
 
     /// The queue key, which received datagrams must carry.
@@ -152,7 +118,7 @@ impl<A: Copy> UdQueuePair<A> {
 
     /// Changes the queue key, in any state but RESET.
     pub fn set_qkey(&mut self, qkey: Qkey) {
-        if self.state != State::Reset {
+        if self.state() != State::Reset {
             self.qkey = qkey;
         }
     }
@@ -163,7 +129,7 @@ impl<A: Copy> UdQueuePair<A> {
     ///
     /// [`StateError`] if the state is not RESET.
     pub fn to_init(&mut self, qkey: Qkey) -> Result<(), StateError> {
-        self.state.transition(State::Reset, State::Init)?;
+        self.queues.enter_init()?;
         self.qkey = qkey;
         Ok(())
     }
@@ -174,7 +140,7 @@ impl<A: Copy> UdQueuePair<A> {
     ///
     /// [`StateError`] if the state is not INIT.
     pub fn to_rtr(&mut self) -> Result<(), StateError> {
-        self.state.transition(State::Init, State::ReadyToReceive)
+        self.queues.enter_rtr()
     }
 
     /// Changes the state from RTR to RTS, in which datagrams can be posted. `sq_psn` is the PSN of
@@ -184,75 +150,58 @@ impl<A: Copy> UdQueuePair<A> {
     ///
     /// [`StateError`] if the state is not RTR.
     pub fn to_rts(&mut self, sq_psn: Psn) -> Result<(), StateError> {
-        self.state
-            .transition(State::ReadyToReceive, State::ReadyToSend)?;
+        self.queues.enter_rts()?;
         self.next_psn = sq_psn;
         Ok(())
+    }
+
+    /// Changes the state from RTS to SQD: datagrams stay on the queue. As none is ever half sent,
+    /// [`Event::SendQueueDrained`] is there at once.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is not RTS.
+    pub fn to_sqd(&mut self) -> Result<(), StateError> {
+        self.queues.enter_sqd()
+    }
+
+    /// Changes the state from SQD, or from SQE, to RTS.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError`] if the state is neither.
+    pub fn resume(&mut self) -> Result<(), StateError> {
+        self.queues.resume()
     }
 
     /// Changes the state to ERR, from any state but RESET. Posted requests complete with
     /// [`WcStatus::WrFlushed`], except for those of a shared receive queue.
     pub fn to_error(&mut self) {
-        if matches!(self.state, State::Reset | State::Error) {
-            return;
-        }
-        self.state = State::Error;
-        let completions = &mut self.notifications.completions;
-        let sends = self.send_queue.drain(..);
-        completions.extend(sends.map(|wqe| wqe.completion(WcStatus::WrFlushed, self.qpn)));
-        self.flush_receives();
-        if self.receives.shared().is_some() {
-            self.notifications.events.push_back(Event::LastWqeReached);
-        }
-    }
-
-    fn flush_receives(&mut self) {
-        let receives = self.receives.take_own().into_iter();
-        let flushed = receives.map(|receive| receive.failed(WcStatus::WrFlushed, self.qpn));
-        self.notifications.completions.extend(flushed);
+        self.queues.enter_error();
     }
 
     /// Changes the state to RESET, from any state. Posted requests are discarded without a
     /// completion. Earlier completions and events can still be polled.
     pub fn to_reset(&mut self) {
-        let notifications = std::mem::take(&mut self.notifications);
-        let receives = ReceiveQueue::new(self.receives.shared().cloned());
-        *self = Self {
-            notifications,
-            ..Self::with_receives(self.qpn, self.caps, self.mtu, receives)
-        };
+        self.queues.reset();
+        self.qkey = Qkey::default();
+        self.next_psn = Psn::default();
     }
 
-    /// Posts a datagram to the send queue. In ERR it is flushed immediately.
+    /// Posts a datagram to the send queue. In ERR and SQE it is flushed immediately.
     ///
     /// # Errors
     ///
     /// See [`PostError`]; before RTS, [`PostError::State`].
     pub fn post_send(&mut self, request: &UdSendRequest<'_, A>) -> Result<(), PostError> {
-        if !matches!(self.state, State::ReadyToSend | State::Error) {
-            return Err(PostError::State(self.state));
-        }
-        if self.send_queue.len() >= self.caps.max_send_wr as usize {
-            return Err(PostError::Full(self.caps.max_send_wr));
-        }
-        let (payload, len) = Payload::new(request.data, &self.caps)?;
-        let wqe = UdSendWqe {
-            id: request.id,
+        let datagram = Datagram {
             to: request.to,
             dest_qpn: request.dest_qpn,
             qkey: request.qkey,
             immediate: request.immediate,
-            payload,
-            len,
-            flags: request.flags,
         };
-        if self.state == State::Error {
-            let flushed = wqe.completion(WcStatus::WrFlushed, self.qpn);
-            self.notifications.completions.push_back(flushed);
-        } else {
-            self.send_queue.push_back(wqe);
-        }
-        Ok(())
+        self.queues
+            .post_send(request.id, request.data, request.flags, datagram)
     }
 
     /// Posts a request to the receive queue. In ERR it is flushed immediately.
@@ -262,14 +211,7 @@ impl<A: Copy> UdQueuePair<A> {
     /// See [`PostError`]; in RESET, [`PostError::State`]; with a shared receive queue,
     /// [`PostError::SharedReceives`].
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
-        if self.state == State::Reset {
-            return Err(PostError::State(self.state));
-        }
-        self.receives.post(request, 0, self.caps.max_recv_wr)?;
-        if self.state == State::Error {
-            self.flush_receives();
-        }
-        Ok(())
+        self.queues.post_recv(request)
     }
 
     /// Processes a packet, whose network header is `grh`. The caller must have checked its ICRC, by
@@ -282,8 +224,8 @@ impl<A: Copy> UdQueuePair<A> {
         memory: &mut dyn Memory,
     ) -> UdReceived {
         let bth = packet.bth();
-        let is_receiving = matches!(self.state, State::ReadyToReceive | State::ReadyToSend);
-        let is_own = bth.dest_qpn == self.qpn && bth.partition.matches(PartitionKey::DEFAULT);
+        let is_receiving = self.state().is_receiving();
+        let is_own = bth.dest_qpn == self.qpn() && bth.partition.matches(PartitionKey::DEFAULT);
         let Some(deth) = packet.deth().filter(|_| is_receiving && is_own) else {
             return UdReceived::Ignored;
         };
@@ -294,26 +236,19 @@ impl<A: Copy> UdQueuePair<A> {
         if deth.qkey != self.qkey {
             return UdReceived::WrongQkey;
         }
-        let Some(receive) = self.receives.take() else {
+        let Some(receive) = self.queues.take_receive() else {
             return UdReceived::NoReceive;
         };
         let completion = match place(&receive, grh, payload, memory) {
             Ok(byte_len) => Completion {
-                id: receive.id,
-                status: WcStatus::Success,
-                opcode: WcOpcode::Recv,
-                byte_len,
                 immediate: packet.immediate().map(|immediate| immediate.0),
                 solicited: bth.solicited,
-                qpn: self.qpn,
                 source_qpn: Some(deth.source_qpn),
+                ..received(&receive, byte_len, self.qpn())
             },
-            Err(status) => receive.failed(status, self.qpn),
+            Err(status) => receive.failed(status, self.qpn()),
         };
-        self.notifications.completions.push_back(completion);
-        if completion.status == WcStatus::LocalProtection {
-            self.to_error();
-        }
+        self.queues.complete_receive(completion);
         UdReceived::Completed
     }
 
@@ -331,28 +266,20 @@ impl<A: Copy> UdQueuePair<A> {
             "out holds {} bytes, not {MAX_DATAGRAM}",
             out.len()
         );
-        let wqe = self.send_queue.pop_front()?;
-        match self.emit(&wqe, memory, out) {
-            Ok(len) => {
-                if wqe.flags.contains(SendFlags::SIGNALLED) {
-                    let sent = wqe.completion(WcStatus::Success, self.qpn);
-                    self.notifications.completions.push_back(sent);
-                }
-                Some((len, wqe.to))
-            }
-            Err(status) => {
-                let failed = wqe.completion(status, self.qpn);
-                self.notifications.completions.push_back(failed);
-                self.to_error();
-                None
-            }
+        let wqe = self.queues.take_send()?;
+        let emitted = self.emit(&wqe, memory, out);
+        let status = emitted.err().unwrap_or(WcStatus::Success);
+        self.queues.complete_send(&wqe, status);
+        if emitted.is_err() {
+            self.queues.enter_sqe();
         }
+        Some((emitted.ok()?, wqe.detail.to))
     }
 
     /// Writes a datagram to `out`.
     fn emit(
         &mut self,
-        wqe: &UdSendWqe<A>,
+        wqe: &SendWqe<Datagram<A>>,
         memory: &mut dyn Memory,
         out: &mut [u8],
     ) -> Result<usize, WcStatus> {
@@ -360,14 +287,15 @@ impl<A: Copy> UdQueuePair<A> {
         if len > self.mtu.bytes() {
             return Err(WcStatus::LocalLength);
         }
-        let opcode = Opcode::datagram(wqe.immediate.is_some());
-        let mut headers = Headers::new(opcode, bth(opcode, wqe.dest_qpn, self.next_psn));
+        let datagram = &wqe.detail;
+        let opcode = Opcode::datagram(datagram.immediate.is_some());
+        let mut headers = Headers::new(opcode, bth(opcode, datagram.dest_qpn, self.next_psn));
         headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
         headers.deth = Some(Deth {
-            qkey: wqe.qkey.sent_from(self.qkey),
-            source_qpn: self.qpn,
+            qkey: datagram.qkey.sent_from(self.qkey),
+            source_qpn: self.qpn(),
         });
-        headers.immediate = wqe.immediate.map(ImmDt);
+        headers.immediate = datagram.immediate.map(ImmDt);
         let readable = wqe.payload.check(memory, Access::empty());
         let emitted = readable
             .and_then(|()| emit(&headers, len, out, |room| wqe.payload.fill(memory, 0, room)));
@@ -377,12 +305,12 @@ impl<A: Copy> UdQueuePair<A> {
 
     /// Removes and returns the oldest completion.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.notifications.completions.pop_front()
+        self.queues.poll_completion()
     }
 
     /// Removes and returns the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.notifications.events.pop_front()
+        self.queues.poll_event()
     }
 }
 

@@ -368,16 +368,17 @@ proptest! {
                 }
                 Step::Fail { server } => hub.servers[server].to_error(),
             }
-            for (server, successes) in successes.iter_mut().enumerate() {
-                for completion in hub.received(server) {
-                    // Each completion is of a receive that was posted and did not complete before.
-                    let at = posted.iter().position(|id| *id == completion.id);
-                    let at = at.ok_or_else(|| TestCaseError::fail("completed twice"))?;
-                    // The ones before it that are not complete are those that others have taken.
-                    prop_assert!(at < PAIRS);
-                    posted.remove(at);
-                    *successes += usize::from(completion.status == WcStatus::Success);
-                }
+            let received = |server| hub.received(server).into_iter().map(move |done| (server, done));
+            let mut received: Vec<_> = (0..PAIRS).flat_map(received).collect();
+            received.sort_by_key(|(_, completion)| completion.id.0);
+            for (server, completion) in received {
+                // Each completion is of a receive that was posted and did not complete before.
+                let at = posted.iter().position(|id| *id == completion.id);
+                let at = at.ok_or_else(|| TestCaseError::fail("completed twice"))?;
+                // The ones before it that are not complete are those that others have taken.
+                prop_assert!(at < PAIRS);
+                posted.remove(at);
+                successes[server] += usize::from(completion.status == WcStatus::Success);
             }
             // No receive is lost: each is queued, complete, or in use by one queue pair.
             let queued = hub.queue.len();

@@ -46,6 +46,8 @@ mod error;
 mod ffi;
 #[cfg(test)]
 mod fixture;
+#[allow(missing_docs, non_camel_case_types, reason = "the names of the header")]
+mod flow;
 mod library;
 mod memory;
 mod mlx5;
@@ -54,6 +56,7 @@ mod opaque;
 mod post;
 mod provider_ops;
 mod qp_ex;
+mod qp_transition;
 mod query;
 mod ret;
 mod symbols;
@@ -69,16 +72,24 @@ pub use cq_ex::{
 pub use enums::{IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_UNSPECIFIED};
 pub use errno::Errno;
 pub use error::{LoadError, NoDevice, VerbError};
+pub use flow::{
+    ibv_create_flow, ibv_destroy_flow, ibv_flow_attr_type, ibv_flow_eth_filter,
+    ibv_flow_ipv4_ext_filter, ibv_flow_ipv4_filter, ibv_flow_ipv6_filter, ibv_flow_spec_eth,
+    ibv_flow_spec_ipv4, ibv_flow_spec_ipv4_ext, ibv_flow_spec_ipv6, ibv_flow_spec_tcp_udp,
+    ibv_flow_spec_type, ibv_flow_tcp_udp_filter,
+};
 pub use library::{Devices, Verbs};
 pub use memory::ibv_advise_mr;
 pub use opaque::*;
 pub use post::{Notify, PostError, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq};
+pub use provider_ops::provider_op_field;
 pub use qp_ex::{
     ibv_wr_abort, ibv_wr_atomic_cmp_swp, ibv_wr_atomic_fetch_add, ibv_wr_complete,
     ibv_wr_rdma_read, ibv_wr_rdma_write, ibv_wr_rdma_write_imm, ibv_wr_send, ibv_wr_send_imm,
     ibv_wr_send_inv, ibv_wr_set_inline_data, ibv_wr_set_inline_data_list, ibv_wr_set_sge,
     ibv_wr_set_sge_list, ibv_wr_start,
 };
+pub use qp_transition::QpTransition;
 pub use query::ibv_query_rt_values_ex;
 pub use symbols::OptionalVerb;
 

@@ -2,6 +2,8 @@
 
 pub use libc::{pthread_cond_t, pthread_mutex_t, timespec};
 
+pub use crate::flow::{ibv_flow, ibv_flow_attr};
+
 /// Declares types of libibverbs that are used only through pointers.
 macro_rules! opaque {
     ($($name:ident)*) => {$(
@@ -25,10 +27,8 @@ opaque! {
     ibv_dm
     ibv_dmah
     ibv_dmah_init_attr
-    ibv_flow
     ibv_flow_action
     ibv_flow_action_esp_attr
-    ibv_flow_attr
     ibv_modify_cq_attr
     ibv_mw_bind
     ibv_ops_wr

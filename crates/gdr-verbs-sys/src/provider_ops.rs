@@ -30,13 +30,31 @@ pub(crate) use provider_op;
 ///
 /// # Safety
 ///
-/// `context` is open; a pointer to the field of `verbs_context` at `offset` has the type `F`.
+/// As [`provider_op_field`].
 #[inline]
 pub(crate) unsafe fn op<F: Copy>(
     context: *mut ibv_context,
     offset: usize,
-    _field: fn(&verbs_context) -> Option<F>,
+    field: fn(&verbs_context) -> Option<F>,
 ) -> Option<F> {
+    // SAFETY: the contract of this function.
+    let field = unsafe { provider_op_field(context, offset, field) }?;
+    // SAFETY: the field exists and is a nullable function pointer.
+    unsafe { field.read() }
+}
+
+/// The place of the operation at `offset` in the `verbs_context` around a context, unless the library
+/// that made the context is too old for it. `_field` determines its type.
+///
+/// # Safety
+///
+/// `context` is open; a pointer to the field of `verbs_context` at `offset` has the type `F`.
+#[inline]
+pub unsafe fn provider_op_field<F: Copy>(
+    context: *mut ibv_context,
+    offset: usize,
+    _field: fn(&verbs_context) -> Option<F>,
+) -> Option<*mut Option<F>> {
     const END: usize = offset_of!(verbs_context, context);
     const SIZE_BEFORE: usize = END - offset_of!(verbs_context, sz);
     // SAFETY: the context is open.
@@ -52,7 +70,7 @@ pub(crate) unsafe fn op<F: Copy>(
     }
     // SAFETY: by its size the structure has the field, which is a nullable function pointer of type
     // `F` by contract.
-    unsafe { context.byte_sub(END - offset).cast::<Option<F>>().read() }
+    Some(unsafe { context.byte_sub(END - offset) }.cast::<Option<F>>())
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use crate::context::Context;
 use crate::domain::{Domain, Use, next_handle};
 use crate::errno::Errno;
 use crate::ret::{minus_one, pointer, status};
-use crate::table::{CObject, Table};
+use crate::slab::{CObject, is_own};
+use crate::system::forward;
+use crate::table::Table;
 
 /// RoCE's UDP port.
 const PORT: u16 = 4791;
@@ -97,6 +99,7 @@ pub(crate) fn destination(path: &ibv_ah_attr) -> Result<SocketAddr, Errno> {
 /// `attr` is readable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    forward!(unless is_own(pd), ibv_create_ah(pd, attr));
     pointer(|| {
         let domain = Domain::of(pd)?;
         // SAFETY: the contract of this function.
@@ -159,6 +162,7 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut std::ffi::c_void,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_init_ah_from_wc(context, port, wc, grh, attr));
     minus_one(|| {
         Context::of(context)?;
         // SAFETY: the contract of this function.
@@ -176,6 +180,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut std::ffi::c_void,
     port: u8,
 ) -> *mut ibv_ah {
+    forward!(unless is_own(pd), ibv_create_ah_from_wc(pd, wc, grh, port));
     pointer(|| {
         let domain = Domain::of(pd)?;
         // SAFETY: the contract of this function.
@@ -186,5 +191,6 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    forward!(unless is_own(ah), ibv_destroy_ah(ah));
     status(|| HANDLES.remove(ah).map(drop))
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use gdr_verbs_sys::{ibv_async_event, ibv_context};
 
-use crate::completion_queue::QUEUES;
 use crate::context::Context;
 use crate::event::Subject;
-use crate::queue_pair::PAIRS;
+use crate::event_queue::ASYNC_EVENTS;
 use crate::ret::{minus_one, plain};
-use crate::shared_receive_queue::SHARED_QUEUES;
+use crate::slab::is_own;
+use crate::system::{self, call_system, forward};
 
 /// # Safety
 /// `event` is writable.
@@ -19,28 +19,31 @@ unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_get_async_event(context, event));
     minus_one(|| {
         let events = Arc::clone(Context::of(context)?.events());
-        let taken = events.take()?;
-        let mut returned = ibv_async_event {
-            event_type: taken.kind,
-            ..Default::default()
-        };
-        match taken.subject {
-            Subject::Port(port) => returned.element.port_num = c_int::from(port),
-            Subject::Queue(cq, unacknowledged) => {
-                unacknowledged.add();
-                returned.element.cq = std::ptr::with_exposed_provenance_mut(cq);
+        let returned = events.take(|taken| {
+            let mut returned = ibv_async_event {
+                event_type: taken.kind,
+                ..Default::default()
+            };
+            match taken.subject {
+                Subject::Port(port) => returned.element.port_num = c_int::from(port),
+                Subject::Queue(cq, unacknowledged) => {
+                    unacknowledged.add();
+                    returned.element.cq = std::ptr::with_exposed_provenance_mut(cq);
+                }
+                Subject::Shared(srq, unacknowledged) => {
+                    unacknowledged.add();
+                    returned.element.srq = std::ptr::with_exposed_provenance_mut(srq);
+                }
+                Subject::Pair(qp, unacknowledged) => {
+                    unacknowledged.add();
+                    returned.element.qp = std::ptr::with_exposed_provenance_mut(qp);
+                }
             }
-            Subject::Shared(srq, unacknowledged) => {
-                unacknowledged.add();
-                returned.element.srq = std::ptr::with_exposed_provenance_mut(srq);
-            }
-            Subject::Pair(qp, unacknowledged) => {
-                unacknowledged.add();
-                returned.element.qp = std::ptr::with_exposed_provenance_mut(qp);
-            }
-        }
+            returned
+        })?;
         // SAFETY: the contract of this function.
         unsafe { event.write(returned) };
         Ok(())
@@ -53,16 +56,14 @@ unsafe extern "C" fn ibv_get_async_event(
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     plain((), || {
         // SAFETY: the contract of this function.
-        let event = unsafe { event.read() };
-        // SAFETY: all members of the union are numbers or addresses; those of another type are not
-        // in the tables below.
-        let (cq, qp, srq) = unsafe { (event.element.cq, event.element.qp, event.element.srq) };
-        if let Ok(queue) = QUEUES.get(cq) {
-            queue.unacknowledged().acknowledge(1);
-        } else if let Ok(queue) = SHARED_QUEUES.get(srq) {
-            queue.unacknowledged().acknowledge(1);
-        } else if let Ok(pair) = PAIRS.get(qp) {
-            pair.unacknowledged().acknowledge(1);
+        let read = unsafe { event.read() };
+        // SAFETY: all members of the union are numbers or addresses. Those of objects are at the same
+        // place, and a number is not in the table.
+        let object = unsafe { read.element.qp };
+        if let Ok(unacknowledged) = ASYNC_EVENTS.get(object) {
+            unacknowledged.acknowledge(1);
+        } else if system::has_devices() && !is_own(object) {
+            let _unit = call_system!(ibv_ack_async_event(event));
         }
         Ok(())
     });

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
 
-use crate::completion_queue::{QUEUES, Queue};
+use crate::completion_queue::Queue;
 use crate::context::Context;
 use crate::domain::Users;
 use crate::errno::Errno;
-use crate::event_queue::EventQueue;
+use crate::event_queue::{COMPLETION_EVENTS, EventQueue};
 use crate::ret::{minus_one, plain, pointer, status};
-use crate::table::{CObject, Table};
+use crate::slab::{CObject, is_own};
+use crate::system::forward;
+use crate::table::Table;
 
 /// A completion channel.
 pub(crate) struct Channel {
@@ -48,6 +50,7 @@ impl Channel {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    forward!(unless is_own(context), ibv_create_comp_channel(context));
     pointer(|| {
         let context = Context::of(context)?;
         let events = Arc::new(EventQueue::new()?);
@@ -72,6 +75,7 @@ extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    forward!(unless is_own(channel), ibv_destroy_comp_channel(channel));
     status(|| {
         Channel::of(channel)?.users.check_unused()?;
         CHANNELS.remove(channel).map(drop)
@@ -86,17 +90,21 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    forward!(unless is_own(channel), ibv_get_cq_event(channel, cq, cq_context));
     minus_one(|| {
         let events = Arc::clone(Channel::of(channel)?.events());
         let queue = loop {
-            let address = events.take()?;
-            let handle = std::ptr::with_exposed_provenance_mut::<ibv_cq>(address);
+            let taken = events.take(|address| {
+                let handle = std::ptr::with_exposed_provenance_mut::<ibv_cq>(address);
+                let queue = Queue::of(handle)?;
+                queue.unacknowledged_completions().add();
+                Ok::<_, Errno>(queue)
+            })?;
             // A queue that is being destroyed forgets its events.
-            if let Ok(queue) = Queue::of(handle) {
+            if let Ok(queue) = taken {
                 break queue;
             }
         };
-        queue.unacknowledged_completions().add();
         // SAFETY: the contract of this function; the queue's structure lives as long as the queue.
         unsafe {
             cq.write(queue.as_ptr());
@@ -108,9 +116,9 @@ unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    forward!(unless is_own(cq), ibv_ack_cq_events(cq, events));
     plain((), || {
-        let queue = QUEUES.get(cq)?;
-        queue.unacknowledged_completions().acknowledge(events);
+        COMPLETION_EVENTS.get(cq)?.acknowledge(events);
         Ok(())
     });
 }

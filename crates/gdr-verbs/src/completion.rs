@@ -6,6 +6,7 @@ use gdr_rdma::{Completion, Qpn, WcOpcode, WcStatus};
 use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
 use crate::completion_queue::Queue;
+use crate::device::Device;
 use crate::ret::number;
 
 pub(crate) fn status_of(completion: &Completion) -> ibv_wc_status {
@@ -45,6 +46,9 @@ pub(crate) fn flags_of(completion: &Completion) -> c_uint {
     if completion.source_qpn.is_some() {
         flags |= ibv_wc_flags::IBV_WC_GRH;
     }
+    if completion.ip_checksum_ok {
+        flags |= ibv_wc_flags::IBV_WC_IP_CSUM_OK;
+    }
     flags.0
 }
 
@@ -58,7 +62,22 @@ pub(crate) fn source_of(completion: &Completion) -> u32 {
     completion.source_qpn.map_or(0, Qpn::get)
 }
 
-fn plain(completion: &Completion) -> ibv_wc {
+/// The network header of a datagram in the bits of the service level, which RoCE does not have: what
+/// NVIDIA's cards write there, and UCX reads. Bit 3 is RoCE version 2.
+const OVER_IPV6: u8 = 0b1001;
+const OVER_IPV4: u8 = 0b1010;
+
+/// The service level, in which received datagrams have the kind of their network header.
+pub(crate) fn service_level_of(completion: &Completion, device: &Device) -> u8 {
+    match completion.source_qpn {
+        None => 0,
+        // A device has one address, and so have its peers one of the same version.
+        Some(_) if device.gid().to_ipv4_mapped().is_some() => OVER_IPV4,
+        Some(_) => OVER_IPV6,
+    }
+}
+
+fn plain(completion: &Completion, device: &Device) -> ibv_wc {
     let mut wc = ibv_wc {
         wr_id: completion.id.0,
         status: status_of(completion),
@@ -67,6 +86,7 @@ fn plain(completion: &Completion) -> ibv_wc {
         qp_num: completion.qpn.get(),
         src_qp: source_of(completion),
         wc_flags: flags_of(completion),
+        sl: service_level_of(completion, device),
         ..Default::default()
     };
     wc.__bindgen_anon_1.imm_data = immediate_of(completion);
@@ -83,7 +103,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         let count = queue.raw().poll(most, &mut |completion| {
             // SAFETY: at most `room` completions are passed, and there is room for them.
             unsafe {
-                next.write(plain(&completion));
+                next.write(plain(&completion, queue.device()));
                 next = next.add(1);
             }
         })?;

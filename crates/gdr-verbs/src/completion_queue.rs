@@ -9,13 +9,15 @@ use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 
 use crate::channel::Channel;
 use crate::context::Context;
-use crate::device::lock;
+use crate::device::{Device, lock};
 use crate::domain::{Use, Users, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
-use crate::event_queue::{EventQueue, Unacknowledged};
+use crate::event_queue::{ASYNC_EVENTS, COMPLETION_EVENTS, EventQueue, Unacknowledged};
 use crate::ret::{pointer, status};
-use crate::table::{CObject, Table};
+use crate::slab::{CObject, is_own};
+use crate::system::forward;
+use crate::table::Table;
 
 /// The most completions of a queue.
 pub(crate) const MOST_ENTRIES: c_int = 1 << 22;
@@ -78,6 +80,10 @@ impl Notifier {
 impl Queue {
     pub(crate) fn of(cq: *mut ibv_cq) -> Result<Arc<Self>, Errno> {
         QUEUES.get(cq)
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.context.device()
     }
 
     /// Makes a queue, and fills its structure in by `fill`.
@@ -147,6 +153,13 @@ impl Queue {
             users: Users::default(),
             current: Mutex::default(),
         });
+        let unacknowledged = [
+            (&ASYNC_EVENTS, &created.unacknowledged),
+            (&COMPLETION_EVENTS, &created.unacknowledged_completions),
+        ];
+        for (table, events) in unacknowledged {
+            table.insert(created.as_ptr(), Arc::clone(events));
+        }
         QUEUES.insert(created.as_ptr(), Arc::clone(&created));
         Ok(created)
     }
@@ -171,10 +184,6 @@ impl Queue {
         &self.unacknowledged_completions
     }
 
-    pub(crate) fn unacknowledged(&self) -> &Unacknowledged {
-        &self.unacknowledged
-    }
-
     pub(crate) fn current(&self) -> Option<Completion> {
         *lock(&self.current)
     }
@@ -197,6 +206,7 @@ extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
+    forward!(unless is_own(context), ibv_create_cq(context, entries, cq_context, channel, comp_vector));
     pointer(|| {
         let queue = Queue::create(context, entries, cq_context, channel, comp_vector)?;
         Ok(queue.as_ptr())
@@ -218,12 +228,22 @@ pub(crate) extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     })
 }
 
+impl Drop for Queue {
+    fn drop(&mut self) {
+        for table in [&ASYNC_EVENTS, &COMPLETION_EVENTS] {
+            // An error means that creation failed before it was there.
+            let _ = table.remove(self.as_ptr());
+        }
+    }
+}
+
 /// Changes how many completions a queue holds.
 ///
 /// # Safety
 /// `cq` is a queue that is not destroyed meanwhile.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
+    forward!(unless is_own(cq), ibv_resize_cq(cq, entries));
     status(|| {
         let queue = Queue::of(cq)?;
         if !(1..=MOST_ENTRIES).contains(&entries) {
@@ -240,6 +260,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    forward!(unless is_own(cq), ibv_destroy_cq(cq));
     status(|| {
         let queue = Queue::of(cq)?;
         queue.users.check_unused()?;

@@ -5,11 +5,13 @@ use std::sync::{Arc, OnceLock};
 use gdr_rdma::raw;
 use gdr_verbs_sys::{ibv_context, verbs_context};
 
+use crate::counters;
 use crate::device::{Device, lock};
 use crate::errno::Errno;
 use crate::event::Event;
 use crate::event_queue::EventQueue;
-use crate::table::{CObject, Table};
+use crate::slab::CObject;
+use crate::table::Table;
 
 /// An open device.
 pub(crate) struct Context {
@@ -35,7 +37,8 @@ impl Context {
             CObject::<verbs_context>::new(|whole| {
                 fill(whole);
                 whole.context.device = device.as_ptr();
-                whole.context.cmd_fd = -1;
+                // There are no commands to it; programs duplicate it for other processes.
+                whole.context.cmd_fd = fd;
                 whole.context.async_fd = fd;
                 whole.context.num_comp_vectors = 1;
             })
@@ -78,6 +81,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if let Some(engine) = self.engine.get() {
+            counters::write(&self.device.name(), || engine.counters().payload);
+        }
         let mut contexts = lock(&self.device.owners().contexts);
         contexts.retain(|events| !Arc::ptr_eq(events, &self.events));
     }

@@ -76,7 +76,7 @@ fn fill(cq: &mut ibv_cq_ex, fields: u64) {
         cq.read_slid = Some(read_zero);
     }
     if has(Fields::IBV_WC_EX_WITH_SL) {
-        cq.read_sl = Some(read_no_bits);
+        cq.read_sl = Some(read_sl);
     }
     if has(Fields::IBV_WC_EX_WITH_DLID_PATH_BITS) {
         cq.read_dlid_path_bits = Some(read_no_bits);
@@ -153,6 +153,14 @@ extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
 
 extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
     read(cq, completion::flags_of)
+}
+
+extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    plain(0, || {
+        let queue = Queue::of(cq.cast())?;
+        let current = queue.current();
+        Ok(current.map_or(0, |it| completion::service_level_of(&it, queue.device())))
+    })
 }
 
 /// Fields that RoCE does not have.

@@ -6,16 +6,19 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
+use gdr_copy::PerProcess;
 use gdr_rdma::raw::{self, WeakDevice};
 use gdr_rdma::{AsyncEvent, Mtu, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
+use rustix::net;
 
 use crate::errno::Errno;
 use crate::event::{self, Subject};
 use crate::event_queue::EventQueue;
 use crate::nics;
 use crate::ret::{number, plain, pointer};
-use crate::table::CObject;
+use crate::slab::{CObject, is_own};
+use crate::system::{self, call_system, forward};
 
 /// The most requests of a send or receive queue.
 pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
@@ -25,6 +28,9 @@ pub(crate) const MOST_SEGMENTS: u32 = 32;
 pub(crate) const MOST_INLINE: u32 = 1024;
 /// The most READs and atomics that a queue pair has outstanding.
 pub(crate) const MOST_READS: u8 = 16;
+
+/// The start of the names of character devices.
+const NODE: &str = "uverbs";
 
 /// The structure of C. Libraries of other vendors read a little beyond `ibv_device` to see whether
 /// a device is theirs.
@@ -39,6 +45,13 @@ pub(crate) struct Device {
     object: CObject<DeviceBlock>,
     index: c_int,
     nic: SoftAddress,
+    /// A forked child opens an engine of its own.
+    state: PerProcess<DeviceState>,
+}
+
+/// What a process has of a device.
+#[derive(Default)]
+struct DeviceState {
     /// The engine, while a context uses it.
     engine: Mutex<WeakDevice>,
     owners: Arc<Owners>,
@@ -62,6 +75,8 @@ pub(crate) struct PairOwner {
     pub(crate) subject: Subject,
     /// Those of its context.
     pub(crate) events: Arc<EventQueue<event::Event>>,
+    /// Whether the program asked for the event of its change to SQD.
+    pub(crate) announces_drain: bool,
     /// Its completion queues, and their sizes.
     pub(crate) queues: [(Subject, usize); 2],
 }
@@ -69,11 +84,6 @@ pub(crate) struct PairOwner {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// How many polls in 250 us mean that the program polls all the time. Each takes below a microsecond
-/// if there is nothing to do. Programs that post and poll once for a message, and wait for bytes in
-/// memory in between, stay below it.
-const LOOP_POLLS: u64 = 100;
 
 static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
     let nics = nics::addresses().into_iter();
@@ -84,15 +94,15 @@ static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
 
 impl Device {
     fn new(nic: SoftAddress, index: c_int) -> Self {
-        let name = format!("gdr{index}");
+        let name = name_of(index);
         // SAFETY: numbers, and functions that may be null.
         let object = unsafe {
             CObject::<DeviceBlock>::new(|block| {
                 block.device.node_type = ibv_node_type::IBV_NODE_CA;
                 block.device.transport_type = ibv_transport_type::IBV_TRANSPORT_IB;
                 put_text(&mut block.device.name, &name);
-                put_text(&mut block.device.dev_name, &format!("uverbs{index}"));
-                let path = format!("/sys/class/infiniband_verbs/uverbs{index}");
+                put_text(&mut block.device.dev_name, &format!("{NODE}{index}"));
+                let path = format!("/sys/class/infiniband_verbs/{NODE}{index}");
                 put_text(&mut block.device.dev_path, &path);
                 let path = format!("/sys/class/infiniband/{name}");
                 put_text(&mut block.device.ibdev_path, &path);
@@ -102,8 +112,7 @@ impl Device {
             object,
             index,
             nic,
-            engine: Mutex::default(),
-            owners: Arc::default(),
+            state: PerProcess::new(),
         }
     }
 
@@ -113,15 +122,31 @@ impl Device {
         found.cloned().ok_or(Errno::INVAL)
     }
 
+    /// The index of the device with a character device of this name.
+    pub(crate) fn index_of_node(name: &[u8]) -> Option<u32> {
+        // Other paths must not cause the list to be made, which this process may be doing.
+        let index = name.strip_prefix(NODE.as_bytes())?;
+        let index: u32 = std::str::from_utf8(index).ok()?.parse().ok()?;
+        let own = format!("{NODE}{index}");
+        let is_own = own.as_bytes() == name && (index as usize) < DEVICES.len();
+        is_own.then_some(index)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        name_of(self.index)
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut ibv_device {
         self.object.as_ptr().cast()
     }
 
     /// The index of the network interface of its address; 0 if it is gone.
     pub(crate) fn interface_index(&self) -> u32 {
-        let path = format!("/sys/class/net/{}/ifindex", self.nic.interface);
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.trim().parse().unwrap_or(0)
+        // From a socket: `/sys` may be that of another network namespace.
+        let (family, kind) = (net::AddressFamily::INET, net::SocketType::DGRAM);
+        net::socket_with(family, kind, net::SocketFlags::CLOEXEC, None)
+            .and_then(|socket| net::netdevice::name_to_index(&socket, &self.nic.interface))
+            .unwrap_or(0)
     }
 
     /// Its only GID.
@@ -154,22 +179,20 @@ impl Device {
     }
 
     pub(crate) fn owners(&self) -> &Arc<Owners> {
-        &self.owners
+        &self.state.get().owners
     }
 
     /// The engine, which is opened unless a context of this process has it open.
     pub(crate) fn engine(&self) -> Result<raw::Device, Errno> {
-        let mut engine = lock(&self.engine);
-        // A forked child opens an engine of its own.
-        if let Some(open) = engine.upgrade().filter(|open| open.check_process().is_ok()) {
+        let state = self.state.get();
+        let mut engine = lock(&state.engine);
+        if let Some(open) = engine.upgrade() {
             return Ok(open);
         }
-        let owners = Arc::clone(&self.owners);
+        let owners = Arc::clone(&state.owners);
         let on_event = move |event: &AsyncEvent| owners.tell(event);
         // Programs of other processes may have the address open, too.
-        let options = SoftOptions::new(self.nic.address)
-            .port_use(PortUse::Shared)
-            .loop_polls(LOOP_POLLS);
+        let options = SoftOptions::new(self.nic.address).port_use(PortUse::Shared);
         let opened = raw::Device::open(&options, Some(Box::new(on_event)))
             .inspect_err(|error| tracing::error!(%error, "gdr{} cannot be used", self.index))?;
         *engine = opened.downgrade();
@@ -194,7 +217,12 @@ impl Owners {
     /// Passes an event of the engine on. It runs while the engine is locked.
     fn tell(&self, event: &AsyncEvent) {
         if let Some((qpn, kind)) = event::of_pair(event) {
-            if let Some(owner) = lock(&self.pairs).get(&qpn) {
+            let pairs = lock(&self.pairs);
+            let owner = pairs.get(&qpn);
+            let is_wanted = |owner: &&PairOwner| {
+                kind != ibv_event_type::IBV_EVENT_SQ_DRAINED || owner.announces_drain
+            };
+            if let Some(owner) = owner.filter(is_wanted) {
                 event::raise(&owner.events, kind, &owner.subject);
             }
         } else if let AsyncEvent::SharedReceiveQueueLimit { srq } = event {
@@ -218,6 +246,10 @@ impl Owners {
     }
 }
 
+fn name_of(index: c_int) -> String {
+    format!("gdr{index}")
+}
+
 /// Writes a C string, cut to its room.
 pub(crate) fn put_text(room: &mut [c_char], text: &str) {
     let most = room.len().saturating_sub(1);
@@ -226,19 +258,73 @@ pub(crate) fn put_text(room: &mut [c_char], text: &str) {
     }
 }
 
+/// The devices of the installed libibverbs.
+struct InstalledList(*mut *mut ibv_device);
+
+// SAFETY: a list that nothing changes until it is freed; libibverbs is safe to call from any thread.
+unsafe impl Send for InstalledList {}
+
+/// Those that a list of this library was made with, by its address.
+static INSTALLED_LISTS: Mutex<BTreeMap<usize, InstalledList>> = Mutex::new(BTreeMap::new());
+
+impl InstalledList {
+    /// An empty list if there is no such library, or if the kernel has no RDMA devices.
+    fn new() -> Self {
+        let mut found: c_int = 0;
+        let count = &raw mut found;
+        let list = call_system!(ibv_get_device_list(count)).unwrap_or(ptr::null_mut());
+        if found > 0 {
+            system::found_devices();
+        }
+        Self(list)
+    }
+
+    fn devices(&self) -> impl Iterator<Item = *mut ibv_device> {
+        let mut next = self.0;
+        std::iter::from_fn(move || {
+            if next.is_null() {
+                return None;
+            }
+            // SAFETY: the list ends with null, and the iterator with it.
+            let device = unsafe { next.read() };
+            if device.is_null() {
+                return None;
+            }
+            // SAFETY: as above.
+            next = unsafe { next.add(1) };
+            Some(device)
+        })
+    }
+}
+
+impl Drop for InstalledList {
+    fn drop(&mut self) {
+        let list = self.0;
+        if !list.is_null() {
+            let _unit = call_system!(ibv_free_device_list(list));
+        }
+    }
+}
+
+/// The devices of this library, and behind them those of the installed libibverbs.
+///
 /// # Safety
 /// `count` is null or writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
-        let mut list: Vec<_> = DEVICES.iter().map(|device| device.as_ptr()).collect();
+        let own = DEVICES.iter().map(|device| device.as_ptr());
+        let installed = InstalledList::new();
+        let mut list: Vec<_> = own.chain(installed.devices()).collect();
         let found = list.len() as c_int;
         list.push(ptr::null_mut());
         if !count.is_null() {
             // SAFETY: the contract of this function.
             unsafe { count.write(found) };
         }
-        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+        let list: *mut *mut ibv_device = Box::into_raw(list.into_boxed_slice()).cast();
+        lock(&INSTALLED_LISTS).insert(list.addr(), installed);
+        Ok(list)
     })
 }
 
@@ -256,14 +342,17 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
             entries += 1;
         }
         let list = ptr::slice_from_raw_parts_mut(list, entries);
+        let installed = lock(&INSTALLED_LISTS).remove(&list.cast::<()>().addr());
         // SAFETY: from a box of this length, and freed once.
         drop(unsafe { Box::from_raw(list) });
+        drop(installed);
         Ok(())
     });
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    forward!(unless is_own(device), ibv_get_device_name(device));
     plain(ptr::null(), || {
         let device = Device::of(device)?.as_ptr();
         // SAFETY: devices are never freed; this only computes an address in it.
@@ -273,10 +362,12 @@ extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> __be64 {
+    forward!(unless is_own(device), ibv_get_device_guid(device));
     plain(0, || Ok(Device::of(device)?.guid().to_be()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    forward!(unless is_own(device), ibv_get_device_index(device));
     number(|| Ok(Device::of(device)?.index)).max(-1)
 }

@@ -10,7 +10,9 @@ use gdr_verbs_sys::{ibv_context, ibv_pd};
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::ret::{pointer, status};
-use crate::table::{CObject, Table};
+use crate::slab::{CObject, is_own};
+use crate::system::forward;
+use crate::table::Table;
 
 /// A protection domain.
 pub(crate) struct Domain {
@@ -85,6 +87,7 @@ pub(crate) fn next_handle() -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    forward!(unless is_own(context), ibv_alloc_pd(context));
     pointer(|| {
         let context = Context::of(context)?;
         // Fails here, rather than later, if the address is in use.
@@ -110,6 +113,7 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    forward!(unless is_own(pd), ibv_dealloc_pd(pd));
     status(|| {
         Domain::of(pd)?.users.check_unused()?;
         DOMAINS.remove(pd).map(drop)

@@ -51,7 +51,9 @@ impl From<Error> for Errno {
             | Error::PortDenied { source, .. }
             | Error::AddressNotLocal { source, .. }
             | Error::NoRoute { source, .. }
+            | Error::PacketSocketDenied { source }
             | Error::Os { source, .. } => Self::of_io(&source),
+            Error::NotEthernet { .. } => Self::OPNOTSUPP,
             Error::DeviceFailed { .. } | Error::CompletionQueueOverrun { .. } => Self::IO,
             _ => Self::INVAL,
         }

@@ -41,6 +41,7 @@ pub(crate) fn of_pair(event: &AsyncEvent) -> Option<(u32, ibv_event_type)> {
         AsyncEvent::QueuePair { qpn, event } => Some((
             qpn.get(),
             match event {
+                PairEvent::SendQueueDrained => ibv_event_type::IBV_EVENT_SQ_DRAINED,
                 PairEvent::CommunicationEstablished => ibv_event_type::IBV_EVENT_COMM_EST,
                 PairEvent::InvalidRequest => ibv_event_type::IBV_EVENT_QP_REQ_ERR,
                 PairEvent::LastWqeReached => ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED,

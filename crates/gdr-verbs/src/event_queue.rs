@@ -10,6 +10,7 @@ use rustix::event::EventfdFlags;
 use rustix::io::ReadWriteFlags;
 
 use crate::errno::Errno;
+use crate::table::Table;
 
 /// Events, and a descriptor that is readable while there are any. Its users hold no engine, so the
 /// hooks of an engine may hold it.
@@ -43,12 +44,16 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes the oldest event. Waits for one unless the descriptor is non-blocking: `EAGAIN` then.
-    pub(crate) fn take(&self) -> Result<T, Errno> {
+    ///
+    /// `count` runs before another thread can see that the event is gone: an event is either in the
+    /// queue or counted as unacknowledged, and the destruction of its object waits for it.
+    pub(crate) fn take<R>(&self, count: impl FnOnce(T) -> R) -> Result<R, Errno> {
         loop {
             rustix::io::read(&self.fd, &mut [0; 8])?;
+            let mut events = self.lock();
             // The event of this token may have been of an object that was destroyed meanwhile.
-            if let Some(event) = self.lock().pop_front() {
-                return Ok(event);
+            if let Some(event) = events.pop_front() {
+                return Ok(count(event));
             }
         }
     }
@@ -83,6 +88,12 @@ impl<T> EventQueue<T> {
 /// How long the destruction of an object waits for the acknowledgement of its events. libibverbs has
 /// no limit.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// The unacknowledged asynchronous events of queues and queue pairs, until their destruction returns:
+/// the thread that acknowledges may do so while another destroys.
+pub(crate) static ASYNC_EVENTS: Table<Unacknowledged> = Table::new();
+/// As [`ASYNC_EVENTS`], the completion events of completion queues.
+pub(crate) static COMPLETION_EVENTS: Table<Unacknowledged> = Table::new();
 
 /// The events of an object that the program has taken and not acknowledged.
 #[derive(Debug, Default)]

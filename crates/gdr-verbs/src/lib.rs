@@ -15,9 +15,14 @@
 //!
 //! # Handles
 //!
-//! Every handle is looked up in a table before it is used: one that was never returned, or whose
-//! object was destroyed, gives `EINVAL`. What a program passes besides handles is trusted as in
-//! libibverbs: arrays have their length, and registered memory stays mapped.
+//! An installed libibverbs stays in use: its devices are listed behind those of this library, and a
+//! call about a handle that this library never returned goes to it, once it has listed a device.
+//!
+//! Every handle is looked up in a table before it is used: one that was never returned, whose object
+//! was destroyed, or that is of the parent of a forked process, gives `EINVAL`. Handles of the last two
+//! kinds are known by their memory, which is never used for anything else. What a program passes
+//! besides handles is trusted as in libibverbs: arrays have their length, and registered memory stays
+//! mapped.
 //!
 //! Every function catches panics, which become `EIO`.
 
@@ -27,12 +32,15 @@ mod channel;
 mod completion;
 mod completion_queue;
 mod context;
+mod counters;
 mod cq_ex;
 mod device;
+mod device_node;
 mod domain;
 mod errno;
 mod event;
 mod event_queue;
+mod flow;
 mod gpu_memory;
 mod host_memory;
 mod modify;
@@ -47,8 +55,10 @@ mod region;
 mod request;
 mod ret;
 mod shared_receive_queue;
+mod slab;
 mod strings;
 mod sysfs;
+mod system;
 mod table;
 mod trivial;
 

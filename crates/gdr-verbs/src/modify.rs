@@ -1,11 +1,15 @@
 //! State changes of queue pairs.
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 
-use gdr_rdma::raw::{QueuePair, RetryLimit, RtrAttributes, RtsAttributes, UdQueuePair};
+use gdr_rdma::raw::{
+    QueuePair, RawPacketQueuePair, RetryLimit, RtrAttributes, RtsAttributes, UdQueuePair,
+};
 use gdr_rdma::{Access, AckTimeout, Mtu, Psn, Qkey, Qpn, RetryCount, RnrRetry, RnrTimer};
 use gdr_verbs_sys::{
-    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state as State, ibv_qp_type as Type,
+    QpTransition, ibv_mig_state, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask,
+    ibv_qp_state as State,
 };
 
 use crate::address_handle::destination;
@@ -14,68 +18,8 @@ use crate::errno::Errno;
 use crate::queue_pair::{Pair, Service};
 use crate::region;
 use crate::ret::status_and_errno;
-
-/// The required and the optional attributes of a state change, as in the kernel (`qp_state_table`).
-fn attributes(kind: Type, from: State, to: State) -> Option<(Mask, Mask)> {
-    if matches!(to, State::IBV_QPS_RESET | State::IBV_QPS_ERR) {
-        return Some((Mask::NONE, Mask::NONE));
-    }
-    match kind {
-        Type::IBV_QPT_UD => attributes_of_ud(from, to),
-        _ => attributes_of_rc(from, to),
-    }
-}
-
-fn attributes_of_ud(from: State, to: State) -> Option<(Mask, Mask)> {
-    let keys = Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_QKEY;
-    Some(match (from, to) {
-        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => (keys | Mask::IBV_QP_PORT, Mask::NONE),
-        (State::IBV_QPS_INIT, State::IBV_QPS_INIT) => (Mask::NONE, keys | Mask::IBV_QP_PORT),
-        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => (Mask::NONE, keys),
-        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => (
-            Mask::IBV_QP_SQ_PSN,
-            Mask::IBV_QP_CUR_STATE | Mask::IBV_QP_QKEY,
-        ),
-        (State::IBV_QPS_RTS, State::IBV_QPS_RTS) => {
-            (Mask::NONE, Mask::IBV_QP_CUR_STATE | Mask::IBV_QP_QKEY)
-        }
-        _ => return None,
-    })
-}
-
-fn attributes_of_rc(from: State, to: State) -> Option<(Mask, Mask)> {
-    let access = Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PKEY_INDEX;
-    Some(match (from, to) {
-        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => (access | Mask::IBV_QP_PORT, Mask::NONE),
-        (State::IBV_QPS_INIT, State::IBV_QPS_INIT) => (Mask::NONE, access | Mask::IBV_QP_PORT),
-        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => (
-            Mask::IBV_QP_AV
-                | Mask::IBV_QP_PATH_MTU
-                | Mask::IBV_QP_DEST_QPN
-                | Mask::IBV_QP_RQ_PSN
-                | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-                | Mask::IBV_QP_MIN_RNR_TIMER,
-            Mask::IBV_QP_ALT_PATH | access,
-        ),
-        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => (
-            Mask::IBV_QP_TIMEOUT
-                | Mask::IBV_QP_RETRY_CNT
-                | Mask::IBV_QP_RNR_RETRY
-                | Mask::IBV_QP_SQ_PSN
-                | Mask::IBV_QP_MAX_QP_RD_ATOMIC,
-            Mask::IBV_QP_CUR_STATE
-                | Mask::IBV_QP_ALT_PATH
-                | Mask::IBV_QP_ACCESS_FLAGS
-                | Mask::IBV_QP_MIN_RNR_TIMER
-                | Mask::IBV_QP_PATH_MIG_STATE,
-        ),
-        (State::IBV_QPS_RTS, State::IBV_QPS_RTS) => (
-            Mask::NONE,
-            Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_MIN_RNR_TIMER | Mask::IBV_QP_CUR_STATE,
-        ),
-        _ => return None,
-    })
-}
+use crate::slab::is_own;
+use crate::system::forward;
 
 fn rtr(attr: &ibv_qp_attr, largest: Mtu) -> Result<RtrAttributes, Errno> {
     let code = u8::try_from(attr.path_mtu.0).unwrap_or(0);
@@ -92,11 +36,14 @@ fn rtr(attr: &ibv_qp_attr, largest: Mtu) -> Result<RtrAttributes, Errno> {
     })
 }
 
+/// The READs and atomics that a queue pair has outstanding. Programs such as perftest set here what
+/// the peer serves, which may be more than this device has; fewer are always right.
+fn requester_depth(attr: &ibv_qp_attr) -> u8 {
+    attr.max_rd_atomic.min(MOST_READS)
+}
+
 fn rts(attr: &ibv_qp_attr) -> Result<RtsAttributes, Errno> {
-    let in_range = attr.max_rd_atomic <= MOST_READS
-        && attr.timeout < 32
-        && attr.retry_cnt < 8
-        && attr.rnr_retry < 8;
+    let in_range = attr.timeout < 32 && attr.retry_cnt < 8 && attr.rnr_retry < 8;
     if !in_range {
         return Err(Errno::INVAL);
     }
@@ -105,11 +52,12 @@ fn rts(attr: &ibv_qp_attr) -> Result<RtsAttributes, Errno> {
         timeout: AckTimeout::new(attr.timeout),
         retry_limit: RetryLimit::Count(RetryCount::new(attr.retry_cnt)),
         rnr_retry: RnrRetry::new(attr.rnr_retry),
-        max_rd_atomic: attr.max_rd_atomic,
+        max_rd_atomic: requester_depth(attr),
     })
 }
 
-fn modify(pair: &Pair, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
+/// Changes a queue pair; `stored` has the attributes that were set before.
+fn modify(pair: &Pair, stored: &ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
     let from = pair.state();
     let to = if mask.contains(Mask::IBV_QP_STATE) {
         attr.qp_state
@@ -119,59 +67,126 @@ fn modify(pair: &Pair, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
     if mask.contains(Mask::IBV_QP_CUR_STATE) && attr.cur_qp_state != from {
         return Err(Errno::INVAL);
     }
-    let (required, optional) = attributes(pair.init().kind, from, to).ok_or(Errno::INVAL)?;
-    let allowed = required | optional | Mask::IBV_QP_STATE;
-    if !mask.contains(required) || !allowed.contains(mask) {
+    let transition = QpTransition::new(pair.init().kind, from, to).ok_or(Errno::INVAL)?;
+    if !transition.permits(mask) {
         return Err(Errno::INVAL);
     }
-    if mask.contains(Mask::IBV_QP_PORT) && attr.port_num != 1
+    // RoCE has no alternate paths.
+    let migrates = mask.contains(Mask::IBV_QP_ALT_PATH)
+        || mask.contains(Mask::IBV_QP_PATH_MIG_STATE)
+            && attr.path_mig_state != ibv_mig_state::IBV_MIG_MIGRATED;
+    if migrates
+        || mask.contains(Mask::IBV_QP_PORT) && attr.port_num != 1
         || mask.contains(Mask::IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
     {
         return Err(Errno::INVAL);
     }
+    let mut wanted = *stored;
+    store(&mut wanted, attr, mask);
     match (from, to) {
         (_, State::IBV_QPS_RESET) => return pair.raw().reset(),
-        (State::IBV_QPS_RESET, State::IBV_QPS_ERR) => return Err(Errno::INVAL),
         (_, State::IBV_QPS_ERR) => return pair.raw().to_error(),
+        (State::IBV_QPS_RTS, State::IBV_QPS_SQD) => {
+            let notify = mask.contains(Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY);
+            pair.announce_drain(notify && attr.en_sqd_async_notify != 0);
+            return pair.raw().to_sqd();
+        }
         _ => {}
     }
     match pair.raw() {
         Service::Connection(raw) => {
+            let changes = Changes::new(from, &wanted, mask)?;
             let largest = pair.context().device().mtu();
-            let access = match mask.contains(Mask::IBV_QP_ACCESS_FLAGS) {
-                true => Some(region::rights(attr.qp_access_flags)?),
-                false => None,
-            };
-            modify_connection(raw, (from, to), attr, largest, access)
+            modify_connection(raw, (from, to), &wanted, largest, &changes)?;
         }
         Service::Datagrams(raw) => {
             let qkey = mask.contains(Mask::IBV_QP_QKEY).then_some(Qkey(attr.qkey));
-            modify_datagrams(raw, (from, to), attr, qkey)
+            modify_datagrams(raw, (from, to), attr, qkey)?;
         }
+        Service::Frames(raw) => modify_raw_packets(raw, (from, to))?,
+    }
+    if let (State::IBV_QPS_SQD | State::IBV_QPS_SQE, State::IBV_QPS_RTS) = (from, to) {
+        pair.raw().resume()?;
+    }
+    Ok(())
+}
+
+/// What changes of a connection beside its state.
+struct Changes {
+    access: Option<Access>,
+    min_rnr_timer: Option<RnrTimer>,
+    max_dest_rd_atomic: Option<u8>,
+    requester: Option<RtsAttributes>,
+    peer: Option<SocketAddr>,
+}
+
+impl Changes {
+    /// The changes of the attributes in the mask.
+    ///
+    /// # Errors
+    /// `EINVAL` for values out of range. Nothing is changed then.
+    fn new(from: State, wanted: &ibv_qp_attr, mask: Mask) -> Result<Self, Errno> {
+        let requester = Mask::IBV_QP_TIMEOUT
+            | Mask::IBV_QP_RETRY_CNT
+            | Mask::IBV_QP_RNR_RETRY
+            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        let has = |attributes: Mask| mask.0 & attributes.0 != 0;
+        let has_reads = has(Mask::IBV_QP_MAX_DEST_RD_ATOMIC);
+        if has_reads && wanted.max_dest_rd_atomic > MOST_READS {
+            return Err(Errno::INVAL);
+        }
+        // The change to RTR sets the first path.
+        let moves = has(Mask::IBV_QP_AV) && from == State::IBV_QPS_SQD;
+        Ok(Self {
+            access: has(Mask::IBV_QP_ACCESS_FLAGS)
+                .then(|| region::rights(wanted.qp_access_flags))
+                .transpose()?,
+            min_rnr_timer: has(Mask::IBV_QP_MIN_RNR_TIMER)
+                .then(|| RnrTimer::new(wanted.min_rnr_timer)),
+            max_dest_rd_atomic: has_reads.then_some(wanted.max_dest_rd_atomic),
+            requester: has(requester).then(|| rts(wanted)).transpose()?,
+            peer: moves.then(|| destination(&wanted.ah_attr)).transpose()?,
+        })
+    }
+
+    fn apply(&self, raw: &QueuePair) -> Result<(), Errno> {
+        if let Some(peer) = self.peer {
+            raw.set_peer(peer)?;
+        }
+        if let Some(access) = self.access {
+            raw.set_access(access)?;
+        }
+        if let Some(timer) = self.min_rnr_timer {
+            raw.set_min_rnr_timer(timer)?;
+        }
+        if let Some(most) = self.max_dest_rd_atomic {
+            raw.set_max_dest_rd_atomic(most)?;
+        }
+        if let Some(attributes) = &self.requester {
+            raw.set_rts_attributes(attributes)?;
+        }
+        Ok(())
     }
 }
 
 fn modify_connection(
     raw: &QueuePair,
     change: (State, State),
-    attr: &ibv_qp_attr,
+    wanted: &ibv_qp_attr,
     largest: Mtu,
-    access: Option<Access>,
+    changes: &Changes,
 ) -> Result<(), Errno> {
     match change {
         (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => {
-            raw.to_init(access.ok_or(Errno::INVAL)?)?;
+            raw.to_init(changes.access.ok_or(Errno::INVAL)?)?;
         }
         (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => {
-            raw.to_rtr(destination(&attr.ah_attr)?, &rtr(attr, largest)?)?;
+            raw.to_rtr(destination(&wanted.ah_attr)?, &rtr(wanted, largest)?)?;
         }
-        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts(&rts(attr)?)?,
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts(&rts(wanted)?)?,
         _ => {}
     }
-    if let Some(access) = access {
-        raw.set_access(access)?;
-    }
-    Ok(())
+    changes.apply(raw)
 }
 
 fn modify_datagrams(
@@ -194,10 +209,21 @@ fn modify_datagrams(
     Ok(())
 }
 
+fn modify_raw_packets(raw: &RawPacketQueuePair, change: (State, State)) -> Result<(), Errno> {
+    match change {
+        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => raw.to_init()?,
+        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => raw.to_rtr()?,
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts()?,
+        _ => {}
+    }
+    Ok(())
+}
+
 /// # Safety
 /// `attr` is readable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    forward!(unless is_own(qp), ibv_modify_qp(qp, attr, mask));
     status_and_errno(|| {
         let pair = Pair::of(qp)?;
         // SAFETY: the contract of this function.
@@ -205,7 +231,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         let mask = Mask(mask.cast_unsigned());
         // One at a time, so that the check of the state holds.
         let mut stored = lock(&pair.attributes);
-        modify(&pair, &attr, mask)?;
+        modify(&pair, &stored, &attr, mask)?;
         if mask.contains(Mask::IBV_QP_STATE) {
             if attr.qp_state == State::IBV_QPS_RESET {
                 *stored = ibv_qp_attr::default();
@@ -242,6 +268,8 @@ fn store(stored: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) {
         IBV_QP_RETRY_CNT: retry_cnt;
         IBV_QP_RNR_RETRY: rnr_retry;
         IBV_QP_SQ_PSN: sq_psn;
-        IBV_QP_MAX_QP_RD_ATOMIC: max_rd_atomic;
+    }
+    if mask.contains(Mask::IBV_QP_MAX_QP_RD_ATOMIC) {
+        stored.max_rd_atomic = requester_depth(attr);
     }
 }

@@ -8,9 +8,11 @@ use gdr_verbs_sys::{ibv_context, ibv_device, verbs_context};
 use crate::context::{CONTEXTS, Context};
 use crate::device::Device;
 use crate::ret::{minus_one, pointer};
+use crate::slab::is_own;
+use crate::system::forward;
 use crate::{
-    address_handle, channel, completion, completion_queue, cq_ex, domain, post, query, queue_pair,
-    region, shared_receive_queue,
+    address_handle, channel, completion, completion_queue, cq_ex, domain, flow, post, query,
+    queue_pair, region, shared_receive_queue,
 };
 
 /// The value of `ibv_context.abi_compat` in a context that is part of a `verbs_context`.
@@ -31,10 +33,13 @@ fn set_operations(context: &mut verbs_context) {
     context.query_rt_values = Some(query::query_rt_values);
     context.create_cq_ex = Some(cq_ex::create_cq_ex);
     context.create_qp_ex = Some(queue_pair::create_qp_ex);
+    context.ibv_create_flow = Some(flow::create_flow);
+    context.ibv_destroy_flow = Some(flow::destroy_flow);
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    forward!(unless is_own(device), ibv_open_device(device));
     pointer(|| {
         let context = Context::open(Device::of(device)?, set_operations)?;
         let handle = context.as_ptr();
@@ -46,9 +51,11 @@ extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
 /// Ends the context with everything that was made from it, as the kernel does.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    forward!(unless is_own(context), ibv_close_device(context));
     minus_one(|| {
         let closed = CONTEXTS.remove(context)?;
         // In the order in which they use each other.
+        drop(flow::FLOWS.remove_all(|flow| flow.is_of(&closed)));
         drop(queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed)));
         drop(shared_receive_queue::SHARED_QUEUES.remove_all(|queue| queue.is_of(&closed)));
         drop(address_handle::HANDLES.remove_all(|handle| handle.is_of(&closed)));

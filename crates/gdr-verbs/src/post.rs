@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use gdr_rdma::raw::{Data, Operation, RecvRequest, SendRequest};
+use gdr_rdma::raw::{Data, FrameSendRequest, Operation, RecvRequest, SendRequest};
 use gdr_rdma::{AtomicOp, Immediate, PostError, Remote, Rkey, WrId};
 use gdr_verbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
@@ -88,6 +88,23 @@ pub(crate) unsafe extern "C" fn post_send(
                     let flags = flags(wr.send_flags, pair.init().signals_all);
                     let push = |data: Data<'_>| {
                         queue.push(&to.request(WrId(wr.wr_id), immediate, data, flags))
+                    };
+                    // SAFETY: as above.
+                    unsafe { with_data(&pair, wr, push) }?;
+                    next = wr.next;
+                }
+                Ok(())
+            })?,
+            Service::Frames(raw) => raw.post_sends(|queue| {
+                // SAFETY: the contract of this function.
+                while let Some(wr) = unsafe { next.as_ref() } {
+                    if wr.opcode != ibv_wr_opcode::IBV_WR_SEND {
+                        return Err(Errno::INVAL);
+                    }
+                    let flags = flags(wr.send_flags, pair.init().signals_all);
+                    let push = |data: Data<'_>| {
+                        let id = WrId(wr.wr_id);
+                        queue.push(&FrameSendRequest { id, data, flags })
                     };
                     // SAFETY: as above.
                     unsafe { with_data(&pair, wr, push) }?;

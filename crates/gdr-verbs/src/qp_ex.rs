@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use gdr_rdma::raw::{Data, Operation, Segment, SendFlags, SendRequest};
+use gdr_rdma::raw::{Data, FrameSendRequest, Operation, Segment, SendFlags, SendRequest};
 use gdr_rdma::{AtomicOp, Immediate, Lkey, Remote, Rkey, WrId};
 use gdr_verbs_sys::{
     __be32, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_create_send_ops_flags as Operations, ibv_qp_ex,
@@ -14,19 +14,26 @@ use crate::errno::Errno;
 use crate::queue_pair::{Pair, Service};
 use crate::request::{Destination, Gathered, Segments, bytes_at, flags, segment};
 use crate::ret::{plain, status};
+use crate::slab::is_own;
+use crate::system::forward;
 
-/// The operations that there are.
-const KNOWN: u64 = Operations::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64
-    | Operations::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64
-    | Operations::IBV_QP_EX_WITH_SEND.0 as u64
-    | Operations::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64
+/// The operations of reliable connections.
+const KNOWN: u64 = KNOWN_OF_UC
     | Operations::IBV_QP_EX_WITH_RDMA_READ.0 as u64
     | Operations::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64
     | Operations::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
 
+/// Those of unreliable connections.
+const KNOWN_OF_UC: u64 = KNOWN_OF_UD
+    | Operations::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64
+    | Operations::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
+
 /// Those of datagrams.
 const KNOWN_OF_UD: u64 =
     Operations::IBV_QP_EX_WITH_SEND.0 as u64 | Operations::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
+
+/// Those of raw packets.
+const KNOWN_OF_RAW_PACKETS: u64 = Operations::IBV_QP_EX_WITH_SEND.0 as u64;
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Debug, Default)]
@@ -59,6 +66,8 @@ enum BuiltData {
 pub(crate) fn fill(qp: &mut ibv_qp_ex, kind: ibv_qp_type, operations: u64) -> Result<(), Errno> {
     let known = match kind {
         ibv_qp_type::IBV_QPT_UD => KNOWN_OF_UD,
+        ibv_qp_type::IBV_QPT_RAW_PACKET => KNOWN_OF_RAW_PACKETS,
+        ibv_qp_type::IBV_QPT_UC => KNOWN_OF_UC,
         _ => KNOWN,
     };
     if operations & !known != 0 {
@@ -99,6 +108,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex, kind: ibv_qp_type, operations: u64) -> Re
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    forward!(unless is_own(qp), ibv_qp_to_qp_ex(qp));
     plain(std::ptr::null_mut(), || Ok(Pair::of(qp)?.as_extended()))
 }
 
@@ -165,6 +175,15 @@ fn post(pair: &Pair, requests: &[Built]) -> Result<(), Errno> {
                     return Err(Errno::INVAL);
                 };
                 Ok(queue.push(&to.request(built.id, immediate, built.data(), built.flags))?)
+            })
+        })?,
+        Service::Frames(raw) => raw.post_sends(|queue| {
+            requests.iter().try_for_each(|built| {
+                Ok(queue.push(&FrameSendRequest {
+                    id: built.id,
+                    data: built.data(),
+                    flags: built.flags,
+                })?)
             })
         })?,
     }

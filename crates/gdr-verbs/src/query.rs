@@ -18,11 +18,15 @@ use crate::device::{Device, MOST_READS, MOST_REQUESTS, MOST_SEGMENTS, put_text};
 use crate::errno::Errno;
 use crate::queue_pair::Pair;
 use crate::ret::{count, minus_one, number, status, status_and_errno};
+use crate::slab::is_own;
+use crate::system::forward;
 
 /// The longest message.
 const MOST_BYTES: u32 = 1 << 30;
 /// How many objects of a kind there can be, as far as queries say: memory is the limit.
 const MANY: c_int = 1 << 20;
+/// `IBV_RAW_PACKET_CAP_IP_CSUM`.
+const RAW_PACKET_CAP_IP_CSUM: u32 = 1 << 2;
 /// The only port.
 const PORT: u32 = 1;
 /// 4x and 25 Gb/s a lane: 100 Gb/s, in the codes of the specification.
@@ -38,15 +42,17 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         sys_image_guid: device.guid().to_be(),
         max_mr_size: i64::MAX as u64,
         page_size_cap: !(rustix::param::page_size() as u64 - 1),
-        // No vendor's number, so that no vendor's library claims the device.
-        vendor_id: 0,
+        // No vendor's number, so that no vendor's library claims the device. Linux's rxe has it, too.
+        vendor_id: 0xff_ffff,
         vendor_part_id: 0,
         hw_ver: 0,
         max_qp: MANY,
         max_qp_wr: MOST_REQUESTS as c_int,
         device_cap_flags: (ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID
-            | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT)
+            | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT
+            | ibv_device_cap_flags::IBV_DEVICE_RAW_IP_CSUM
+            | ibv_device_cap_flags::IBV_DEVICE_MANAGED_FLOW_STEERING)
             .0,
         max_sge: MOST_SEGMENTS as c_int,
         max_sge_rd: MOST_SEGMENTS as c_int,
@@ -62,6 +68,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         max_srq: MANY,
         max_srq_wr: MOST_REQUESTS as c_int,
         max_srq_sge: MOST_SEGMENTS as c_int,
+        max_raw_ethy_qp: MANY,
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: PORT as u8,
@@ -88,6 +95,7 @@ unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_query_device(context, attr));
     status(|| {
         let context = Context::of(context)?;
         // SAFETY: the contract of this function.
@@ -109,6 +117,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let whole = ibv_device_attr_ex {
             orig_attr: device_attributes(context.device()),
             phys_port_cnt_ex: PORT,
+            raw_packet_caps: RAW_PACKET_CAP_IP_CSUM,
             ..Default::default()
         };
         // SAFETY: the contract of this function.
@@ -171,6 +180,7 @@ unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut c_void,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_query_port(context, port, attr));
     let size = offset_of!(ibv_port_attr, port_cap_flags2);
     // SAFETY: the contract of this function.
     unsafe { query_port(context, port, attr.cast(), size) }
@@ -185,6 +195,7 @@ unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_query_gid(context, port, index, gid));
     minus_one(|| {
         let context = device_with_port(context, port.into())?;
         if index != 0 {
@@ -220,6 +231,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     size: usize,
 ) -> c_int {
+    forward!(unless is_own(context), _ibv_query_gid_ex(context, port, index, entry, flags, size));
     status_and_errno(|| {
         let context = device_with_port(context, port)?;
         if flags != 0 || index != 0 {
@@ -241,6 +253,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     size: usize,
 ) -> isize {
+    forward!(unless is_own(context), _ibv_query_gid_table(context, entries, room, flags, size));
     count(|| {
         let context = Context::of(context)?;
         if flags != 0 || room == 0 {
@@ -266,6 +279,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     kind: *mut u32,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_query_gid_type(context, port, index, kind));
     minus_one(|| {
         device_with_port(context, port.into())?;
         if index != 0 {
@@ -289,6 +303,7 @@ unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut __be16,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_query_pkey(context, port, index, pkey));
     minus_one(|| {
         device_with_port(context, port.into())?;
         if index != 0 {
@@ -302,6 +317,7 @@ unsafe extern "C" fn ibv_query_pkey(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
+    forward!(unless is_own(context), ibv_get_pkey_index(context, port, pkey));
     let found = status_and_errno(|| {
         device_with_port(context, port.into())?;
         if u16::from_be(pkey) == PKEY {
@@ -337,8 +353,9 @@ pub(crate) unsafe extern "C" fn query_rt_values(
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_qp_data_in_order(
     qp: *mut ibv_qp,
-    _opcode: ibv_wr_opcode,
-    _flags: u32,
+    opcode: ibv_wr_opcode,
+    flags: u32,
 ) -> c_int {
+    forward!(unless is_own(qp), ibv_query_qp_data_in_order(qp, opcode, flags));
     number(|| Pair::of(qp).map(|_| 0)).max(0)
 }

@@ -12,49 +12,69 @@ use gdr_verbs_sys::{
 use crate::completion_queue::Queue;
 use crate::context::Context;
 use crate::device::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS, PairOwner, lock};
-use crate::domain::{Domain, Use, next_handle};
+use crate::domain::{Domain, Use, Users, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
-use crate::event_queue::Unacknowledged;
+use crate::event_queue::{ASYNC_EVENTS, Unacknowledged};
 use crate::qp_ex::{self, Builder};
 use crate::ret::{pointer, status, status_and_errno};
 use crate::shared_receive_queue::SharedQueue;
-use crate::table::{CObject, Table};
+use crate::slab::{CObject, is_own};
+use crate::system::forward;
+use crate::table::Table;
 
 /// The queue pair of the engine.
 pub(crate) enum Service {
     Connection(raw::QueuePair),
     Datagrams(raw::UdQueuePair),
+    Frames(raw::RawPacketQueuePair),
 }
 
-/// Calls a method that both kinds have.
-macro_rules! of_both {
+/// Calls a method that all kinds have.
+macro_rules! of_each {
     ($service:expr, $pair:ident => $call:expr) => {
         match $service {
             Service::Connection($pair) => $call,
             Service::Datagrams($pair) => $call,
+            Service::Frames($pair) => $call,
         }
     };
 }
 
 impl Service {
     fn qpn(&self) -> u32 {
-        of_both!(self, pair => pair.qpn()).get()
+        of_each!(self, pair => pair.qpn()).get()
     }
 
     pub(crate) fn reset(&self) -> Result<(), Errno> {
-        Ok(of_both!(self, pair => pair.reset())?)
+        Ok(of_each!(self, pair => pair.reset())?)
+    }
+
+    pub(crate) fn to_sqd(&self) -> Result<(), Errno> {
+        Ok(of_each!(self, pair => pair.to_sqd())?)
+    }
+
+    pub(crate) fn resume(&self) -> Result<(), Errno> {
+        Ok(of_each!(self, pair => pair.resume())?)
+    }
+
+    /// Whether it finishes requests in SQD.
+    fn is_draining(&self) -> bool {
+        match self {
+            Self::Connection(pair) => pair.is_draining(),
+            Self::Datagrams(_) | Self::Frames(_) => false,
+        }
     }
 
     pub(crate) fn to_error(&self) -> Result<(), Errno> {
-        Ok(of_both!(self, pair => pair.to_error())?)
+        Ok(of_each!(self, pair => pair.to_error())?)
     }
 
     pub(crate) fn post_recvs<T>(
         &self,
         post: impl FnOnce(&mut raw::RecvQueue<'_>) -> T,
     ) -> Result<T, Errno> {
-        Ok(of_both!(self, pair => pair.post_recvs(post))?)
+        Ok(of_each!(self, pair => pair.post_recvs(post))?)
     }
 }
 
@@ -68,6 +88,8 @@ pub(crate) struct Pair {
     /// The attributes that were set, for queries.
     pub(crate) attributes: Mutex<ibv_qp_attr>,
     unacknowledged: Arc<Unacknowledged>,
+    /// Its flows.
+    users: Users,
     /// Requests of the extended interface, if it has that.
     builder: Option<Mutex<Builder>>,
     _shared: Option<Use>,
@@ -121,17 +143,27 @@ impl Pair {
         self.builder.as_ref().map(lock).ok_or(Errno::INVAL)
     }
 
-    pub(crate) fn unacknowledged(&self) -> &Unacknowledged {
-        &self.unacknowledged
+    /// Sets whether the program gets the event of the change to SQD that follows.
+    pub(crate) fn announce_drain(&self, is_wanted: bool) {
+        let mut pairs = lock(&self.context.device().owners().pairs);
+        if let Some(owner) = pairs.get_mut(&self.pair.qpn()) {
+            owner.announces_drain = is_wanted;
+        }
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
     }
 
     /// Its state, which failures change too.
     pub(crate) fn state(&self) -> ibv_qp_state {
-        match of_both!(&self.pair, pair => pair.state()) {
+        match of_each!(&self.pair, pair => pair.state()) {
             State::Reset => ibv_qp_state::IBV_QPS_RESET,
             State::Init => ibv_qp_state::IBV_QPS_INIT,
             State::ReadyToReceive => ibv_qp_state::IBV_QPS_RTR,
             State::ReadyToSend => ibv_qp_state::IBV_QPS_RTS,
+            State::SendQueueDrained => ibv_qp_state::IBV_QPS_SQD,
+            State::SendQueueError => ibv_qp_state::IBV_QPS_SQE,
             State::Error => ibv_qp_state::IBV_QPS_ERR,
         }
     }
@@ -164,14 +196,23 @@ impl Pair {
             shared_receives: shared.as_ref().map(|queue| queue.raw()),
         };
         let pair = match wanted.qp_type {
-            ibv_qp_type::IBV_QPT_RC => {
-                let pair = engine.queue_pair_with(domain.raw(), queues, capabilities)?;
+            kind @ (ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_UC) => {
+                let service = match kind {
+                    ibv_qp_type::IBV_QPT_UC => raw::Reliability::Unreliable,
+                    _ => raw::Reliability::Reliable,
+                };
+                let domain = domain.raw();
+                let pair = engine.queue_pair_with(domain, queues, capabilities, service)?;
                 Service::Connection(pair)
             }
             ibv_qp_type::IBV_QPT_UD => {
                 let mtu = context.device().mtu();
                 let pair = engine.ud_queue_pair(domain.raw(), queues, capabilities, mtu)?;
                 Service::Datagrams(pair)
+            }
+            ibv_qp_type::IBV_QPT_RAW_PACKET => {
+                let pair = engine.raw_packet_queue_pair(domain.raw(), queues, capabilities);
+                Service::Frames(pair.inspect_err(announce)?)
             }
             _ => return Err(Errno::OPNOTSUPP),
         };
@@ -201,6 +242,7 @@ impl Pair {
         let owner = PairOwner {
             subject: Subject::Pair(address, Arc::clone(&unacknowledged)),
             events: Arc::clone(context.events()),
+            announces_drain: false,
             queues: [&send_cq, &recv_cq].map(|queue| (queue.subject(), queue.raw().capacity())),
         };
         lock(&context.device().owners().pairs).insert(qpn, owner);
@@ -215,10 +257,12 @@ impl Pair {
             },
             attributes: Mutex::default(),
             unacknowledged,
+            users: Users::default(),
             builder: operations.map(|_| Mutex::default()),
             _shared: shared.map(|queue| queue.users().add()),
             _uses: [domain.users(), send_cq.users(), recv_cq.users()].map(|users| users.add()),
         });
+        ASYNC_EVENTS.insert(created.as_ptr(), Arc::clone(&created.unacknowledged));
         PAIRS.insert(created.as_ptr(), Arc::clone(&created));
         Ok(created)
     }
@@ -228,7 +272,15 @@ impl Drop for Pair {
     fn drop(&mut self) {
         let qpn = self.pair.qpn();
         lock(&self.context.device().owners().pairs).remove(&qpn);
+        // An error means that creation failed before it was there.
+        let _ = ASYNC_EVENTS.remove(self.as_ptr());
     }
+}
+
+/// Writes why there are no raw packets to stderr, as rdma-core's providers do: an errno is all that
+/// the program sees.
+fn announce(error: &gdr_rdma::Error) {
+    eprintln!("gdr: {error}");
 }
 
 fn check(cap: &ibv_qp_cap) -> Result<(), Errno> {
@@ -244,6 +296,7 @@ fn check(cap: &ibv_qp_cap) -> Result<(), Errno> {
 /// `attr` is readable and writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    forward!(unless is_own(pd), ibv_create_qp(pd, attr));
     pointer(|| {
         // SAFETY: the contract of this function.
         let plain = unsafe { &mut *attr };
@@ -274,12 +327,16 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         Context::of(context)?;
         // SAFETY: the contract of this function.
         let wanted = unsafe { &mut *attr };
-        let with_operations = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
-        let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 | with_operations;
-        if wanted.comp_mask & !known != 0 {
+        use ibv_qp_init_attr_mask as Mask;
+        let mask = Mask(wanted.comp_mask);
+        let known = Mask::IBV_QP_INIT_ATTR_PD
+            | Mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            | Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        let has_flags = mask.contains(Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS);
+        if !known.contains(mask) || has_flags && wanted.create_flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let has = wanted.comp_mask & with_operations != 0;
+        let has = mask.contains(Mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
         let operations = has.then_some(wanted.send_ops_flags);
         Ok(Pair::create(wanted, operations)?.as_ptr())
     })
@@ -287,7 +344,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    forward!(unless is_own(qp), ibv_destroy_qp(qp));
     status(|| {
+        Pair::of(qp)?.users.check_unused()?;
         let pair = PAIRS.remove(qp)?;
         let address = qp.addr();
         pair.context
@@ -304,15 +363,17 @@ extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
+    forward!(unless is_own(qp), ibv_query_qp(qp, attr, mask, init_attr));
     status_and_errno(|| {
         let pair = Pair::of(qp)?;
         let state = pair.state();
         let current = ibv_qp_attr {
             qp_state: state,
             cur_qp_state: state,
+            sq_draining: u8::from(pair.pair.is_draining()),
             cap: pair.init.cap,
             ..*lock(&pair.attributes)
         };

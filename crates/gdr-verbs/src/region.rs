@@ -14,18 +14,20 @@ use crate::errno::Errno;
 use crate::gpu_memory::{self, Place};
 use crate::host_memory;
 use crate::ret::{pointer, status, status_and_errno};
-use crate::table::{CObject, Table};
+use crate::slab::{CObject, is_own};
+use crate::system::forward;
+use crate::table::Table;
 
 /// A memory region.
 pub(crate) struct Region {
     _object: CObject<ibv_mr>,
     context: Arc<Context>,
+    region: raw::Region,
     registered: Mutex<Registered>,
 }
 
 /// What `ibv_rereg_mr` replaces.
 struct Registered {
-    _region: raw::Region,
     wanted: Wanted,
     domain: Arc<Domain>,
     _use: Use,
@@ -45,7 +47,7 @@ impl Region {
 /// What a registration permits.
 ///
 /// # Errors
-/// `EINVAL` for rights of the peer that this side lacks, and for unknown flags that are not optional.
+/// `EINVAL` for rights of the peer that this side lacks; those of [`rights`].
 fn access(flags: c_uint) -> Result<Access, Errno> {
     let access = rights(flags)?;
     let of_peer = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -58,7 +60,8 @@ fn access(flags: c_uint) -> Result<Access, Errno> {
 /// The rights among access flags, of a region or a queue pair.
 ///
 /// # Errors
-/// `EINVAL` for unknown flags that are not optional.
+/// `EOPNOTSUPP` for memory windows and on-demand paging, `EINVAL` for unknown flags that are not
+/// optional.
 pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
     use ibv_access_flags as Flags;
     let flags = Flags(flags);
@@ -69,8 +72,12 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
         | Flags::IBV_ACCESS_ZERO_BASED
         | Flags::IBV_ACCESS_HUGETLB
         | Flags(OPTIONAL);
-    if !known.contains(flags) {
+    let unsupported = Flags::IBV_ACCESS_MW_BIND | Flags::IBV_ACCESS_ON_DEMAND;
+    if !(known | unsupported).contains(flags) {
         return Err(Errno::INVAL);
+    }
+    if !known.contains(flags) {
+        return Err(Errno::OPNOTSUPP);
     }
     let mut rights = Access::empty();
     for (flag, right) in [
@@ -101,10 +108,9 @@ impl Wanted {
         let access = access(self.access)?;
         let engine = domain.context().engine()?;
         let address = self.address.expose_provenance();
-        if self.len == 0 {
-            return Err(Errno::INVAL);
-        }
-        if let Place::Gpu(ordinal) = gpu_memory::place(address) {
+        if self.len > 0
+            && let Place::Gpu(ordinal) = gpu_memory::place(address)
+        {
             let buffer = gpu_memory::map(ordinal, address, self.len)?;
             let all = (buffer, 0, self.len as u64);
             return Ok(engine.register_buffer(domain.raw(), all, self.iova, access)?);
@@ -114,7 +120,9 @@ impl Wanted {
             len: self.len,
             iova: self.iova,
         };
-        host_memory::check(memory, access)?;
+        if self.len > 0 {
+            host_memory::check(memory, access)?;
+        }
         // SAFETY: the program registers memory that stays mapped until it deregisters it, which is
         // what `ibv_reg_mr` asks of it; no Rust code refers to memory of a program of C.
         Ok(unsafe { engine.register(domain.raw(), memory, access) }?)
@@ -141,8 +149,8 @@ fn register(pd: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
     let registered = Region {
         _object: object,
         context,
+        region,
         registered: Mutex::new(Registered {
-            _region: region,
             wanted,
             _use: domain.users().add(),
             domain,
@@ -165,6 +173,7 @@ extern "C" fn ibv_reg_mr(
     len: usize,
     access: c_int,
 ) -> *mut ibv_mr {
+    forward!(unless is_own(pd), ibv_reg_mr(pd, address, len, access));
     let access = access.cast_unsigned();
     let iova = default_iova(address, access);
     ibv_reg_mr_iova2(pd, address, len, iova, access)
@@ -178,6 +187,7 @@ extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
+    forward!(unless is_own(pd), ibv_reg_mr_iova(pd, address, len, iova, access));
     ibv_reg_mr_iova2(pd, address, len, iova, access.cast_unsigned())
 }
 
@@ -189,6 +199,7 @@ extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
+    forward!(unless is_own(pd), ibv_reg_mr_iova2(pd, address, len, iova, access));
     let wanted = Wanted {
         address,
         len,
@@ -204,12 +215,13 @@ extern "C" fn ibv_reg_mr_iova2(
 #[unsafe(no_mangle)]
 extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
-    _offset: u64,
+    offset: u64,
     len: usize,
     iova: u64,
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
+    forward!(unless is_own(pd), ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, access));
     pointer(|| {
         Domain::of(pd)?;
         if !gpu_memory::is_supported() {
@@ -220,6 +232,9 @@ extern "C" fn ibv_reg_dmabuf_mr(
             return Err(Errno::BADF);
         }
         let address = usize::try_from(iova).map_err(|_| Errno::INVAL)?;
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
         if matches!(gpu_memory::place(address), Place::Host) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -243,8 +258,8 @@ const CHANGE_ACCESS: c_int = 4;
 /// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. `IBV_REREG_MR_ERR_CMD`: the same.
 const ERR_INPUT: c_int = -1;
 
-/// Registers a region again, with other memory, rights or another domain, and other keys. If that
-/// fails, the region is as it was.
+/// Registers a region again, with other memory, rights or another domain, and the same keys: peers may
+/// have them. If that fails, the region is as it was.
 ///
 /// # Safety
 /// `mr` is a region that is not deregistered meanwhile.
@@ -257,6 +272,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     len: usize,
     access: c_int,
 ) -> c_int {
+    forward!(unless is_own(mr), ibv_rereg_mr(mr, flags, pd, address, len, access));
     let changed = status_and_errno(|| {
         let known = CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS;
         if flags & !known != 0 || flags == 0 {
@@ -280,17 +296,14 @@ unsafe extern "C" fn ibv_rereg_mr(
         if !domain.is_of(&region.context) {
             return Err(Errno::INVAL);
         }
-        let again = wanted.register(&domain)?;
+        region.region.replace(wanted.register(&domain)?)?;
         // SAFETY: the contract of this function; the structure lives as long as the region.
         unsafe {
             (*mr).pd = domain.as_ptr();
             (*mr).addr = wanted.address;
             (*mr).length = wanted.len;
-            (*mr).lkey = again.key();
-            (*mr).rkey = again.key();
         }
         *registered = Registered {
-            _region: again,
             wanted,
             _use: domain.users().add(),
             domain,
@@ -304,5 +317,6 @@ unsafe extern "C" fn ibv_rereg_mr(
 /// memory any more.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    forward!(unless is_own(mr), ibv_dereg_mr(mr));
     status(|| REGIONS.remove(mr).map(drop))
 }

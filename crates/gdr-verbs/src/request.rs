@@ -71,6 +71,10 @@ pub(crate) fn flags(send_flags: c_uint, signals_all: bool) -> SendFlags {
         SendFlags::SOLICITED,
         given.contains(ibv_send_flags::IBV_SEND_SOLICITED),
     );
+    flags.set(
+        SendFlags::IP_CHECKSUM,
+        given.contains(ibv_send_flags::IBV_SEND_IP_CSUM),
+    );
     flags
 }
 

@@ -14,10 +14,12 @@ use crate::device::{MOST_REQUESTS, MOST_SEGMENTS, lock};
 use crate::domain::{Domain, Use, Users, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
-use crate::event_queue::Unacknowledged;
+use crate::event_queue::{ASYNC_EVENTS, Unacknowledged};
 use crate::request::{Segments, entries, segment};
 use crate::ret::{pointer, status};
-use crate::table::{CObject, Table};
+use crate::slab::{CObject, is_own};
+use crate::system::forward;
+use crate::table::Table;
 
 /// `struct ibv_srq`.
 #[repr(C)]
@@ -44,7 +46,7 @@ const LIMIT: c_int = 2;
 
 /// A shared receive queue.
 pub(crate) struct SharedQueue {
-    _object: CObject<CQueue>,
+    object: CObject<CQueue>,
     context: Arc<Context>,
     queue: raw::SharedReceiveQueue,
     attr: Mutex<ibv_srq_attr>,
@@ -70,10 +72,6 @@ impl SharedQueue {
 
     pub(crate) fn users(&self) -> &Users {
         &self.users
-    }
-
-    pub(crate) fn unacknowledged(&self) -> &Unacknowledged {
-        &self.unacknowledged
     }
 
     fn create(
@@ -103,7 +101,7 @@ impl SharedQueue {
         let owners = context.device().owners();
         owners.add_shared(queue.number(), subject, context.events());
         let created = Self {
-            _object: object,
+            object,
             context,
             queue,
             attr: Mutex::new(ibv_srq_attr {
@@ -114,6 +112,7 @@ impl SharedQueue {
             users: Users::default(),
             _domain: domain.users().add(),
         };
+        ASYNC_EVENTS.insert(handle, Arc::clone(&created.unacknowledged));
         SHARED_QUEUES.insert(handle, Arc::new(created));
         Ok(handle)
     }
@@ -123,6 +122,8 @@ impl Drop for SharedQueue {
     fn drop(&mut self) {
         let owners = self.context.device().owners();
         owners.remove_shared(self.queue.number());
+        // An error means that creation failed before it was there.
+        let _ = ASYNC_EVENTS.remove(self.object.as_ptr());
     }
 }
 
@@ -130,6 +131,7 @@ impl Drop for SharedQueue {
 /// `init` is readable and writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut c_void) -> *mut ibv_srq {
+    forward!(unless is_own(pd), ibv_create_srq(pd, init));
     pointer(|| {
         let domain = Domain::of(pd)?;
         // SAFETY: the contract of this function: `struct ibv_srq_init_attr`.
@@ -146,6 +148,7 @@ unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
+    forward!(unless is_own(srq), ibv_modify_srq(srq, attr, mask));
     status(|| {
         let queue = SharedQueue::of(srq)?;
         // SAFETY: the contract of this function.
@@ -168,6 +171,7 @@ unsafe extern "C" fn ibv_modify_srq(
 /// `attr` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    forward!(unless is_own(srq), ibv_query_srq(srq, attr));
     status(|| {
         let queue = SharedQueue::of(srq)?;
         let current = ibv_srq_attr {
@@ -182,6 +186,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    forward!(unless is_own(srq), ibv_destroy_srq(srq));
     status(|| {
         SharedQueue::of(srq)?.users.check_unused()?;
         let queue = SHARED_QUEUES.remove(srq)?;

@@ -1,13 +1,16 @@
 //! Functions of libibverbs with nothing behind them: those that the device does not support fail as
 //! the header says, and those for programs that fork have nothing to do, because no page is pinned,
-//! and the engine of a process is useless in its children.
+//! and the engine of a process is useless in its children. All are passed on if they are about
+//! objects of the installed library.
 
 use std::ffi::{c_int, c_void};
 
 use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_fork_status, ibv_gid, ibv_mr, ibv_pd, ibv_qp};
 
 use crate::errno::Errno;
-use crate::ret::{pointer, status};
+use crate::ret::{minus_one, pointer, status};
+use crate::slab::is_own;
+use crate::system::{self, call_system, forward};
 
 fn no_pointer<T>() -> *mut T {
     pointer(|| Err(Errno::OPNOTSUPP))
@@ -18,80 +21,149 @@ fn refused() -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    forward!(unless is_own(qp), ibv_attach_mcast(qp, gid, lid));
     refused()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    forward!(unless is_own(qp), ibv_detach_mcast(qp, gid, lid));
     refused()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
+extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    // That of a device of this library is an event descriptor, and cannot be imported.
+    if is_of_no_device(cmd_fd) {
+        return no_pointer();
+    }
+    match call_system!(ibv_import_device(cmd_fd)) {
+        Some(context) => {
+            system::found_devices();
+            context
+        }
+        None => no_pointer(),
+    }
+}
+
+/// Whether a descriptor is open and not of a character device.
+fn is_of_no_device(fd: c_int) -> bool {
+    // SAFETY: numbers; all zeros are valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is writable; the descriptor need not exist.
+    let is_open = unsafe { libc::fstat(fd, &mut stat) } == 0;
+    is_open && stat.st_mode & libc::S_IFMT != libc::S_IFCHR
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    forward!(unless is_own(context), ibv_import_pd(context, handle));
     no_pointer()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
+extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    forward!(unless is_own(pd), ibv_unimport_pd(pd));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    forward!(unless is_own(pd), ibv_import_mr(pd, handle));
     no_pointer()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
+extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
+    forward!(unless is_own(mr), ibv_unimport_mr(mr));
+}
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
+extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    forward!(unless is_own(context), ibv_import_dm(context, handle));
     no_pointer()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut ibv_dm {
-    no_pointer()
+extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    forward!(unless false, ibv_unimport_dm(dm));
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut c_void) -> c_int {
+extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut c_void) -> c_int {
+    forward!(unless is_own(qp), ibv_query_ece(qp, ece));
     refused()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut c_void) -> c_int {
+extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut c_void) -> c_int {
+    forward!(unless is_own(qp), ibv_set_ece(qp, ece));
     refused()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_resolve_eth_l2_from_gid(
-    _context: *mut ibv_context,
-    _attr: *mut c_void,
-    _mac: *mut u8,
-    _vid: *mut u16,
+    context: *mut ibv_context,
+    attr: *mut c_void,
+    mac: *mut u8,
+    vid: *mut u16,
 ) -> c_int {
+    forward!(unless is_own(context), ibv_resolve_eth_l2_from_gid(context, attr, mac, vid));
     refused()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_fork_init() -> c_int {
-    0
+    // Before a program asks for devices.
+    call_system!(ibv_fork_init()).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
+    forward!(unless false, ibv_is_fork_initialized());
     ibv_fork_status::IBV_FORK_UNNEEDED
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+extern "C" fn ibv_dontfork_range(base: *mut c_void, size: usize) -> c_int {
+    forward!(unless false, ibv_dontfork_range(base, size));
     0
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+extern "C" fn ibv_dofork_range(base: *mut c_void, size: usize) -> c_int {
+    forward!(unless false, ibv_dofork_range(base, size));
     0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut c_void) -> *mut ibv_mr {
+    forward!(unless is_own(pd), ibv_reg_mr_ex(pd, attr));
+    no_pointer()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_alloc_dmah(context: *mut ibv_context, attr: *mut c_void) -> *mut c_void {
+    forward!(unless is_own(context), ibv_alloc_dmah(context, attr));
+    no_pointer()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dealloc_dmah(handle: *mut c_void) -> c_int {
+    forward!(unless false, ibv_dealloc_dmah(handle));
+    refused()
+}
+
+/// Returns -1 with errno set, unlike the others.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
+    forward!(unless false, ibv_dm_export_dmabuf_fd(dm));
+    minus_one(|| Err(Errno::OPNOTSUPP))
+}
+
+/// Programs compute the speed from `ibv_query_port` where this fails.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int {
+    forward!(unless is_own(context), ibv_query_port_speed(context, port, speed));
+    refused()
 }

@@ -6,8 +6,8 @@ use std::sync::{Condvar, PoisonError};
 use std::time::{Duration, Instant};
 
 use gdr_verbs_sys::{
-    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state as State,
+    QpTransition, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state as State,
     ibv_qp_type, ibv_wc_opcode, ibv_wc_status,
 };
 
@@ -258,43 +258,6 @@ fn wait_for_release(id: DeviceId) {
     }
 }
 
-/// The required and the optional attributes of a state change of an RC queue pair, as in the kernel
-/// (`qp_state_table`).
-fn attributes(from: State, to: State) -> Option<(Mask, Mask)> {
-    let access = Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_PKEY_INDEX;
-    Some(match (from, to) {
-        (_, State::IBV_QPS_RESET | State::IBV_QPS_ERR) => (Mask::NONE, Mask::NONE),
-        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => (access | Mask::IBV_QP_PORT, Mask::NONE),
-        (State::IBV_QPS_INIT, State::IBV_QPS_INIT) => (Mask::NONE, access | Mask::IBV_QP_PORT),
-        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => (
-            Mask::IBV_QP_AV
-                | Mask::IBV_QP_PATH_MTU
-                | Mask::IBV_QP_DEST_QPN
-                | Mask::IBV_QP_RQ_PSN
-                | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-                | Mask::IBV_QP_MIN_RNR_TIMER,
-            Mask::IBV_QP_ALT_PATH | access,
-        ),
-        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => (
-            Mask::IBV_QP_TIMEOUT
-                | Mask::IBV_QP_RETRY_CNT
-                | Mask::IBV_QP_RNR_RETRY
-                | Mask::IBV_QP_SQ_PSN
-                | Mask::IBV_QP_MAX_QP_RD_ATOMIC,
-            Mask::IBV_QP_CUR_STATE
-                | Mask::IBV_QP_ALT_PATH
-                | Mask::IBV_QP_ACCESS_FLAGS
-                | Mask::IBV_QP_MIN_RNR_TIMER
-                | Mask::IBV_QP_PATH_MIG_STATE,
-        ),
-        (State::IBV_QPS_RTS, State::IBV_QPS_RTS) => (
-            Mask::NONE,
-            Mask::IBV_QP_ACCESS_FLAGS | Mask::IBV_QP_MIN_RNR_TIMER | Mask::IBV_QP_CUR_STATE,
-        ),
-        _ => return None,
-    })
-}
-
 impl LibraryState {
     /// Whether the path of a connection exists.
     fn check_path(&self, pair: &Pair, attr: &ibv_qp_attr) -> Outcome<()> {
@@ -346,11 +309,12 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         }
         library.check_refusals(&format!("{verb} {name}"), id)?;
         let pair = &library.pairs[&number];
-        let (must, may) = attributes(pair.state, to).ok_or(libc::EINVAL)?;
-        let given = Mask(mask.0 & !Mask::IBV_QP_STATE.0);
-        if !given.contains(must) || !(must | may).contains(given) {
+        let transition = QpTransition::new(ibv_qp_type::IBV_QPT_RC, pair.state, to);
+        let transition = transition.ok_or(libc::EINVAL)?;
+        if !transition.permits(mask) {
             return Err(libc::EINVAL);
         }
+        let given = Mask(mask.0 & !Mask::IBV_QP_STATE.0);
         if given.contains(Mask::IBV_QP_PORT) && library.devices[id].port(attr.port_num).is_none() {
             return Err(libc::EINVAL);
         }

@@ -35,11 +35,32 @@ const MODULES: [&str; 10] = [
 ];
 
 /// Packages for the guest.
-const GUEST_PACKAGES: [&str; 4] = [
+const GUEST_PACKAGES: [&str; 6] = [
     "busybox-static",
     "iproute2",
     "libibverbs1",
     "ibverbs-providers",
+    "ibverbs-utils",
+    "perftest",
+];
+/// Those of the programs in these packages that the guest runs.
+const GUEST_PROGRAMS: [&str; 16] = [
+    "busybox",
+    "ip",
+    "tc",
+    "rdma",
+    "ib_write_bw",
+    "ib_write_lat",
+    "ib_read_bw",
+    "ib_read_lat",
+    "ib_send_bw",
+    "ib_send_lat",
+    "ib_atomic_bw",
+    "ib_atomic_lat",
+    "ibv_rc_pingpong",
+    "ibv_srq_pingpong",
+    "ibv_uc_pingpong",
+    "ibv_ud_pingpong",
 ];
 const QEMU_PACKAGES: [&str; 4] = [
     "qemu-system-x86",
@@ -121,7 +142,7 @@ pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
         })
         .with_context(|| format!("{}: no vmlinuz", boot.display()))?;
     // A changed script or list needs a new archive.
-    let recipe = format!("{version}\n{MODULES:?}\n{INIT}");
+    let recipe = format!("{version}\n{MODULES:?}\n{GUEST_PROGRAMS:?}\n{INIT}");
     let folder = once(&cache.join("base"), &recipe, |folder| {
         write_base(&root, &version, &folder.join(BASE))
     })?;
@@ -164,7 +185,7 @@ fn write_base(root: &Path, version: &str, to: &Path) -> anyhow::Result<()> {
     archive.character_device("dev/console", (5, 1))?;
     archive.file("init", Kind::Program, INIT.as_bytes())?;
 
-    for name in ["busybox", "ip", "tc", "rdma"] {
+    for name in GUEST_PROGRAMS {
         let program = found(root, &PROGRAMS, name)?;
         archive.copy(&format!("usr/bin/{name}"), Kind::Program, &program)?;
     }

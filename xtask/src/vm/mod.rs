@@ -19,7 +19,7 @@ use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 
 use self::guest::Guest;
-use self::programs::Program;
+use self::programs::{Benchmark, Program};
 use self::qemu::{Accelerator, Boot, Machine, NoLine, Qemu, TCG_BOOTS};
 use crate::packages;
 use crate::results::{Outcome, Results, Unavailable, test_line};
@@ -29,9 +29,16 @@ use crate::results::{Outcome, Results, Unavailable, test_line};
 pub(crate) struct Options {
     /// Run only tests whose names contain one of these.
     filters: Vec<String>,
-    /// Measure the soft provider against the kernel's rxe instead of testing.
-    #[arg(long)]
-    bench: bool,
+    /// Measure instead of testing: the soft provider against the kernel's rxe, or `gdr perf` against
+    /// perftest on rxe.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        num_args = 0..=1,
+        default_missing_value = "rxe"
+    )]
+    bench: Option<Benchmark>,
     /// Seconds after which the guest is stopped.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     timeout: u64,
@@ -42,7 +49,7 @@ impl Options {
     pub(crate) const fn all() -> Self {
         Self {
             filters: Vec::new(),
-            bench: false,
+            bench: None,
             timeout: 900,
         }
     }
@@ -56,18 +63,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// Runs the tests in one guest and records the outcome of each. Without a guest each is skipped.
 pub(crate) fn record(results: &mut Results, options: &Options) {
-    println!("\n== tests in the VM");
-    if let Err(error) = boot_and_run(results, options) {
-        eprintln!("{error:#}");
-        results.record("the VM (see above)", Outcome::Failed);
-    }
+    results.section("tests in the VM", |results| {
+        if let Err(error) = boot_and_run(results, options) {
+            eprintln!("{error:#}");
+            results.record("the VM (see above)", Outcome::Failed);
+        }
+    });
 }
 
 fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> {
-    let program = if options.bench {
-        programs::benchmark()?
-    } else {
-        programs::tests()?
+    let program = match options.bench {
+        Some(benchmark) => programs::benchmark(benchmark)?,
+        None => programs::tests()?,
     };
     // One guest at a time uses this folder; another process waits here.
     let folder = guest::run_folder();

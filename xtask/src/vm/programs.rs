@@ -6,23 +6,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::guest;
-use crate::workspace::cargo;
+use crate::verbs_library;
+use crate::workspace::{self, cargo, target};
 
 const PACKAGE: &str = "gdr-vm-tests";
 /// The profile of the build, see the workspace's `Cargo.toml`.
 const PROFILE: &str = "vm";
+/// The verbs library that `gdr run` looks for, and the one beside it that takes libibverbs' place.
+const LIBRARY: &str = "libgdr-verbs.so";
+const SHADOW: &str = "shadow/libibverbs.so.1";
 
-/// A program, built, and the `gdr` command that it may run.
+/// A program, built, and what it runs.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: String,
     file: PathBuf,
     is_benchmark: bool,
-    /// The `gdr` command, for tests of it.
-    gdr: Option<PathBuf>,
+    /// The `gdr` command and its verbs library, by name, for tests of them.
+    needs: Vec<(&'static str, PathBuf)>,
 }
 
 /// A line of cargo's JSON messages.
@@ -39,24 +44,49 @@ struct Target {
 
 /// Builds the program of all tests.
 pub(crate) fn tests() -> anyhow::Result<Program> {
+    let file = build(PACKAGE, PROFILE, ["--test", "rxe"])?;
+    // In the profile in which `cargo xtask test` has built it already.
+    let gdr = workspace::build("dev", &["gdr-cli"])?.join("gdr");
+    let libraries = target().join("vm-verbs");
+    let [library, shadow, _trace] = verbs_library::build(PROFILE, &libraries)?;
     Ok(Program {
         name: "rxe".to_owned(),
-        file: build(PACKAGE, PROFILE, ["--test", "rxe"])?,
+        file,
         is_benchmark: false,
-        // In the profile in which `cargo xtask test` has built it already.
-        gdr: Some(stripped(build("gdr-cli", "dev", ["--bin", "gdr"])?)?),
+        needs: vec![
+            ("gdr", stripped(gdr, "gdr")?),
+            (LIBRARY, stripped(library, LIBRARY)?),
+            (SHADOW, stripped(shadow, SHADOW)?),
+        ],
     })
 }
 
-/// Builds the benchmark.
-pub(crate) fn benchmark() -> anyhow::Result<Program> {
-    let name = "against_rxe";
-    Ok(Program {
+/// What is measured in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Benchmark {
+    /// The soft provider against rxe.
+    Rxe,
+    /// `gdr perf` against perftest, on rxe.
+    Perftest,
+}
+
+/// Builds a benchmark, and the programs that it runs.
+pub(crate) fn benchmark(benchmark: Benchmark) -> anyhow::Result<Program> {
+    let name = match benchmark {
+        Benchmark::Rxe => "against_rxe",
+        Benchmark::Perftest => "against_perftest",
+    };
+    let mut program = Program {
         name: name.to_owned(),
         file: build(PACKAGE, PROFILE, ["--bench", name])?,
         is_benchmark: true,
-        gdr: None,
-    })
+        needs: Vec::new(),
+    };
+    if benchmark == Benchmark::Perftest {
+        let gdr = build("gdr-cli", PROFILE, ["--bin", "gdr"])?;
+        program.needs.push(("gdr", gdr));
+    }
+    Ok(program)
 }
 
 /// Builds one target of a package and returns its path.
@@ -89,10 +119,10 @@ fn build(package: &str, profile: &str, [kind, name]: [&str; 2]) -> anyhow::Resul
 }
 
 /// Returns a copy without debug information, or the program itself if `strip` fails.
-fn stripped(program: PathBuf) -> anyhow::Result<PathBuf> {
-    let folder = guest::run_folder();
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let copy = folder.join("gdr");
+fn stripped(program: PathBuf, name: &str) -> anyhow::Result<PathBuf> {
+    let copy = guest::run_folder().join(name);
+    let folder = copy.parent().unwrap_or(&copy);
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let done = Command::new("strip")
         .args(["--strip-debug", "-o"])
         .args([&copy, &program])
@@ -104,10 +134,10 @@ fn stripped(program: PathBuf) -> anyhow::Result<PathBuf> {
 impl Program {
     /// The files for the guest's `/gdr`, by name.
     pub(crate) fn files(&self) -> Vec<(&str, &Path)> {
-        let gdr = self.gdr.as_deref().map(|gdr| ("gdr", gdr));
+        let needs = self.needs.iter().map(|(name, file)| (*name, &**file));
         [(&*self.name, &*self.file)]
             .into_iter()
-            .chain(gdr)
+            .chain(needs)
             .collect()
     }
 
@@ -154,7 +184,7 @@ mod tests {
             name: "rxe".to_owned(),
             file: PathBuf::new(),
             is_benchmark: false,
-            gdr: None,
+            needs: Vec::new(),
         };
         let script = program.script("tcg", &["a b".to_owned(), "it's".to_owned()]);
         assert!(

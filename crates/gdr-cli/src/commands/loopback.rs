@@ -1,49 +1,46 @@
 //! `gdr loopback`: a transfer into GPU memory by RDMA, and its proof.
 
+mod all;
 mod table;
 mod text;
 
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::ValueEnum;
-use gdr_cuda::{Gpu, MemoryKind};
-use gdr_node::{Inventory, Source};
 use gdr_perf::BenchTarget;
 use gdr_perf::loopback::{
-    self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, InvalidDeviceName,
-    NicDistance, ProviderPreference, Report, Settings, Step, SweepEvent, SweepSettings, Timeouts,
-    TransferPreference, Verdict,
+    self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, Report, Settings, Step,
+    SweepEvent, SweepSettings, Timeouts, TransferPreference, Verdict,
 };
-use gdr_rdma::{Device, Listener, Security, SharedKey};
+use gdr_rdma::Listener;
 
 use super::say_simulated;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::figures::FigureOptions;
 use crate::global::Global;
-use crate::gpu::GpuOptions;
-use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::gpu::{Allocator, GpuOptions};
+use crate::gpu_context::GpuContext;
 use crate::host_source;
 use crate::interrupt::{self, FirstSignal};
 use crate::output::{Output, flow};
 use crate::progress::Progress;
+use crate::rdma_peer::{
+    Addresses, Provider, ROCE_PORT, SecurityOptions, Side, check_listener, device_name,
+    nearest_nics, without_gpu,
+};
 use crate::remedy;
 use crate::units::{count, size};
 use table::Table;
 use text::Lines;
-
-/// The UDP port of RoCEv2.
-const PORT: u16 = 4791;
 
 const EXAMPLES: &str = "\
 Examples:
   gdr loopback                              prove RDMA into GPU memory, within this machine
   gdr loopback --size 64M --staged          through host memory and the copy engine instead
   gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; one name twice: within it
+  gdr loopback --all                        each GPU, by the NIC that is nearest to it
   gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
   gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
   gdr loopback --connect 10.0.0.1 --key-file key    on the other one
@@ -72,7 +69,7 @@ pub(crate) struct Options {
     to: Option<DeviceName>,
 
     /// UDP port of soft devices; only peers that run gdr accept another port than 4791
-    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
     port: u16,
 
     /// RDMA provider
@@ -93,6 +90,10 @@ pub(crate) struct Options {
     /// memory, into GPU memory directly, and staged
     #[arg(long, conflicts_with_all = ["listen", "connect", "pattern"])]
     sweep: bool,
+
+    /// Prove the transfer into each GPU, one after another, each by the NIC that is nearest to it
+    #[arg(long, conflicts_with_all = ["from", "to", "sweep", "listen", "connect", "gpu"])]
+    all: bool,
 
     /// Seed of the patterns
     #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
@@ -136,14 +137,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "listen")]
     wait: u32,
 
-    /// File of mode 600 with a key that both ends know, 16 bytes or more; needed for addresses
-    /// other than loopback ones
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
-    key_file: Option<PathBuf>,
-
-    /// Accept any peer without a key: for isolated networks
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    security: SecurityOptions,
 
     #[command(flatten)]
     figures: FigureOptions,
@@ -152,45 +147,15 @@ pub(crate) struct Options {
     gpu: GpuOptions,
 }
 
-/// The provider.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Provider {
-    /// Verbs if a kernel device can be used, else soft
-    Auto,
-    /// RoCEv2 in user space, over UDP
-    Soft,
-    /// Kernel devices, through libibverbs
-    Verbs,
-}
-
-/// A CUDA function that allocates.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Allocator {
-    #[value(name = "cuMemAlloc")]
-    Plain,
-    /// With a POSIX file descriptor as handle type
-    #[value(name = "cuMemCreate")]
-    VmmPosixFd,
-    /// Without a handle type
-    #[value(name = "cuMemCreate-no-handle")]
-    Vmm,
-    /// From the stream-ordered pool
-    #[value(name = "cuMemAllocAsync")]
-    Pool,
-}
-
 impl Options {
     fn pair(&self) -> DevicePair {
         DevicePair {
             from: self.from.clone(),
             to: self.to.clone(),
             port: self.port,
-            preference: match self.provider {
-                Provider::Auto => ProviderPreference::Auto,
-                Provider::Soft => ProviderPreference::Soft,
-                Provider::Verbs => ProviderPreference::Verbs,
-            },
+            preference: self.provider.into(),
             nearest: Vec::new(),
+            gid_index: None,
         }
     }
 
@@ -216,12 +181,7 @@ impl Options {
 
     fn destination(&self) -> Destination {
         Destination {
-            memory: match self.memory {
-                Allocator::Plain => MemoryKind::Plain,
-                Allocator::VmmPosixFd => MemoryKind::VmmPosixFd,
-                Allocator::Vmm => MemoryKind::Vmm,
-                Allocator::Pool => MemoryKind::Pool,
-            },
+            memory: self.memory.into(),
             transfer: match (self.direct, self.staged) {
                 (true, _) => TransferPreference::Direct,
                 (_, true) => TransferPreference::Staged,
@@ -234,79 +194,21 @@ impl Options {
         Duration::from_secs(self.timeout.into())
     }
 
-    /// Whether a machine without a GPU simulates one. A named kernel device is real hardware, about
-    /// which a simulated GPU proves nothing.
-    fn without_gpu(&self) -> WithoutGpu {
-        let devices = [&self.from, &self.to];
-        let is_real = matches!(self.provider, Provider::Verbs)
-            || devices
-                .into_iter()
-                .flatten()
-                .any(|device| matches!(device, DeviceName::Verbs(_)));
-        match is_real {
-            true => WithoutGpu::Fails,
-            false => WithoutGpu::Simulates,
-        }
+    /// The addresses of a run in two processes.
+    fn addresses(&self) -> Result<Option<Addresses>> {
+        let (host, side) = match (&self.listen, &self.connect) {
+            (Some(host), _) => (host, Side::Listens),
+            (None, Some(host)) => (host, Side::Connects),
+            (None, None) => return Ok(None),
+        };
+        let security = self.security.security()?;
+        Addresses::resolve(host, side, security, self.timeout()).map(Some)
     }
-
-    fn security(&self) -> Result<Security> {
-        match &self.key_file {
-            Some(path) => Ok(Security::Key(SharedKey::read(path)?)),
-            None if self.insecure => Ok(Security::Insecure),
-            None => Ok(Security::Loopback),
-        }
-    }
-}
-
-fn device_name(text: &str) -> Result<DeviceName, String> {
-    text.parse()
-        .map_err(|error: InvalidDeviceName| format!("{error}; `gdr devices` lists them"))
-}
-
-/// Opens the GPU that the bytes go to.
-///
-/// Without a GPU it is simulated, unless the options ask for real hardware. A GPU whose memory no
-/// backend maps is accepted where the options name no backend: a staged transfer reaches it too.
-fn open_gpu(options: &Options) -> Result<GpuContext> {
-    let error = match GpuContext::open(&options.gpu, options.without_gpu()) {
-        Err(error) if !options.direct => error,
-        opened => return opened,
-    };
-    match error.downcast_ref::<gdr_copy::Error>() {
-        Some(none @ gdr_copy::Error::NoBackend { .. }) => {
-            GpuContext::without_mappings(&options.gpu, none)
-        }
-        _ => Err(error),
-    }
-}
-
-/// The kernel RDMA devices by their distance to `gpu`, the nearest first; empty if the topology is
-/// not known.
-fn nearest_nics(gpu: &Gpu, node: &dyn Source) -> Vec<NicDistance> {
-    let inventory = Inventory::read(node);
-    let Ok(topology) = inventory.topology() else {
-        return Vec::new();
-    };
-    let mut found: Vec<_> = inventory
-        .rdma_functions()
-        .filter_map(|(device, function)| {
-            let relation = topology.relation(gpu.info().bdf, function).ok()?;
-            Some((relation.smi, device.name.clone()))
-        })
-        .collect();
-    found.sort();
-    found
-        .into_iter()
-        .map(|(class, device)| NicDistance {
-            device,
-            distance: class.to_string(),
-        })
-        .collect()
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let alone = options.listen.is_none() && options.connect.is_none();
-    if alone && (options.key_file.is_some() || options.insecure) {
+    if alone && options.security.is_given() {
         let what = "--key-file and --insecure need a peer: use --listen or --connect";
         return Err(UsageError(what.into()).into());
     }
@@ -317,13 +219,20 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         // Nothing has started a thread yet.
         gdr_rdma::disable_scatter_to_cqe();
     }
-    let peer = Addresses::of(options)?;
+    let peer = options.addresses()?;
     let mut pair = options.pair().settle()?;
     pair.choose()?;
     let gpu = match options.connect {
-        None => Some(open_gpu(options)?),
+        None => Some(GpuContext::open_for_transfer(
+            &options.gpu,
+            without_gpu(options.provider, [&options.from, &options.to]),
+            options.destination().transfer,
+        )?),
         Some(_) => None,
     };
+    if let (Some(gpu), true) = (&gpu, options.all) {
+        return all::run(global, options, gpu, &pair, output);
+    }
     if let Some(gpu) = &gpu
         && gpu.simulated.is_none()
     {
@@ -374,11 +283,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         (None, None) => return Err(UsageError("there is nothing to do".into()).into()),
     };
     drop(progress);
-    if let Some(cause) = &mut report.cause {
-        let text = std::mem::take(&mut cause.remedy);
-        let remedies = cause.kind.remedies().iter().copied();
-        cause.remedy = remedy::with_remedies(text, remedies.filter_map(remedy::spelled));
-    }
+    spell_remedies(&mut report);
     if global.json {
         output.json(&report)?;
     } else {
@@ -389,6 +294,15 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         Verdict::Fail => Exit::Failure,
         Verdict::Undecided => Exit::Undecided,
     })
+}
+
+/// Adds the options and commands that help to the cause of a failure.
+fn spell_remedies(report: &mut Report) {
+    if let Some(cause) = &mut report.cause {
+        let text = std::mem::take(&mut cause.remedy);
+        let remedies = cause.kind.remedies().iter().copied();
+        cause.remedy = remedy::with_remedies(text, remedies.filter_map(remedy::spelled));
+    }
 }
 
 /// Measures, with both ends in this process.
@@ -448,69 +362,6 @@ struct Setup {
     destination: Destination,
 }
 
-/// The TCP addresses of the connection setup, and which peers are accepted.
-struct Addresses {
-    all: Vec<SocketAddr>,
-    security: Security,
-}
-
-impl Addresses {
-    /// The addresses of a run in two processes. Fails if no peer could be accepted there.
-    fn of(options: &Options) -> Result<Option<Self>> {
-        let Some(host) = options.listen.as_ref().or(options.connect.as_ref()) else {
-            return Ok(None);
-        };
-        let security = options.security()?;
-        let all = host.resolve(options.timeout())?;
-        let far = |address: &&SocketAddr| {
-            let ip = address.ip().to_canonical();
-            !ip.is_loopback() && (options.connect.is_some() || !ip.is_unspecified())
-        };
-        if let (Security::Loopback, Some(address)) = (&security, all.iter().find(far)) {
-            return Err(UsageError(format!(
-                "{} is not a loopback address, so both ends need a shared key: give --key-file FILE \
-                 on both, or --insecure on an isolated network",
-                address.ip()
-            ))
-            .into());
-        }
-        Ok(Some(Self { all, security }))
-    }
-
-    /// Calls `attempt` for each address up to the first that can be used.
-    fn first<T>(&self, mut attempt: impl FnMut(SocketAddr) -> Result<T>) -> Result<T> {
-        let mut refusal = None;
-        for address in &self.all {
-            match attempt(*address) {
-                Err(error) if is_of_address(&error) => {
-                    refusal.get_or_insert(error);
-                }
-                outcome => return outcome,
-            }
-        }
-        Err(refusal.unwrap_or_else(|| anyhow::anyhow!("the host has no address")))
-    }
-}
-
-/// Whether another address of the same host may work.
-fn is_of_address(error: &anyhow::Error) -> bool {
-    use gdr_rdma::{Awaited, Error, HandshakeStep};
-    let error = match error.downcast_ref::<gdr_perf::Error>() {
-        Some(gdr_perf::Error::Rdma(error)) => Some(error),
-        _ => error.downcast_ref::<Error>(),
-    };
-    matches!(
-        error,
-        Some(
-            Error::Connect { .. }
-                | Error::NoRoute { .. }
-                | Error::AddressNotLocal { .. }
-                | Error::AddressFamily { .. }
-                | Error::Deadline(Awaited::Handshake(HandshakeStep::Connect))
-        )
-    )
-}
-
 /// Both ends in this process.
 fn within(target: &BenchTarget, setup: &Setup, observe: Observe<'_>) -> Result<Report> {
     let Devices { pair, chosen } = &setup.devices;
@@ -552,22 +403,6 @@ fn listen(
         timeouts,
         observe,
     )?)
-}
-
-/// Refuses a device that no peer would accept: without a key, one at another address than TCP's.
-fn check_listener(device: &Device, address: SocketAddr, security: &Security) -> Result<()> {
-    let (rdma, tcp) = (device.address().ip(), address.ip().to_canonical());
-    let keyed = matches!(security, Security::Key(_));
-    // On InfiniBand no IP address leads to the device.
-    if keyed || tcp.is_unspecified() || rdma == tcp || device.lid().is_some() {
-        return Ok(());
-    }
-    Err(UsageError(format!(
-        "{} is at {rdma}, and without a shared key a peer that connects to {tcp} accepts \
-         RDMA only there: give --key-file FILE on both sides, or --listen {rdma}",
-        device.name()
-    ))
-    .into())
 }
 
 fn connect(setup: &Setup, addresses: &Addresses, observe: Observe<'_>) -> Result<Report> {

@@ -71,16 +71,21 @@ impl Measurement {
     }
 
     /// Returns the result, or [`Interrupted`] with the results so far after a signal.
-    pub(super) fn finish<T>(self, result: gdr_perf::Result<T>) -> Result<T> {
-        match result {
-            Err(gdr_perf::Error::Stopped) if self.is_stopped() => Err(Interrupted {
+    pub(super) fn finish<T>(self, result: Result<T, impl Into<anyhow::Error>>) -> Result<T> {
+        let error = match result {
+            Ok(value) => return Ok(value),
+            Err(error) => error.into(),
+        };
+        let cause = error.downcast_ref();
+        if matches!(cause, Some(gdr_perf::Error::Stopped)) && self.is_stopped() {
+            return Err(Interrupted {
                 done: self.done,
                 total: self.total,
                 measured: self.measured,
             }
-            .into()),
-            other => Ok(other?),
+            .into());
         }
+        Err(error)
     }
 
     fn is_stopped(&self) -> bool {

@@ -2,28 +2,38 @@
 
 pub(crate) mod apiperf;
 pub(crate) mod collect;
+pub(crate) mod compare;
 pub(crate) mod copybw;
 pub(crate) mod copylat;
 pub(crate) mod devices;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod env;
 pub(crate) mod explain;
 pub(crate) mod fix;
 pub(crate) mod fleet;
 mod gdrcopy_common;
 pub(crate) mod generate;
+pub(crate) mod get;
 pub(crate) mod help;
 pub(crate) mod info;
 pub(crate) mod loopback;
+pub(crate) mod ls;
 mod measurement;
+pub(crate) mod mesh;
 pub(crate) mod nics;
 pub(crate) mod peermem;
+pub(crate) mod perf;
 pub(crate) mod pplat;
+pub(crate) mod put;
 pub(crate) mod run_program;
 pub(crate) mod sanity;
-mod sheet;
+pub(crate) mod serve;
+pub(crate) mod sheet;
 pub(crate) mod topo;
+pub(crate) mod trace;
 pub(crate) mod version;
+pub(crate) mod watch;
 
 use gdr_perf::report::Subject;
 

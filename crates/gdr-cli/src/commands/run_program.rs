@@ -1,15 +1,10 @@
 //! `gdr run`: starts a program with gdr's verbs library.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Read};
 use std::net::IpAddr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{env, iter};
 
 use anyhow::Result;
 use gdr_rdma::{Device, SoftAddress};
@@ -17,6 +12,9 @@ use gdr_rdma::{Device, SoftAddress};
 use crate::elf::{self, Elf};
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::global::Global;
+use crate::launch::{
+    LaunchError, PreloadLibrary, become_program, examine, found, prepended, quoted,
+};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -24,7 +22,7 @@ Examples:
   gdr run ibv_devinfo -v                          its devices, at all addresses of this host
   gdr run --nic 127.0.0.1 ib_write_bw             a server, and in another terminal:
   gdr run --nic 127.0.0.1 ib_write_bw 127.0.0.1   its client
-  gdr run --nic eth0 --only-soft ./nccl_test      a program that loads libibverbs by name
+  gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
   eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
 
 /// Run a program with RDMA devices of gdr's own, without RDMA hardware
@@ -33,8 +31,9 @@ Examples:
 /// UDP port 4791, and take GPU memory. No kernel module and no privilege is needed. Processes of one
 /// user share the port.
 ///
-/// Programs that are linked with libibverbs use gdr's in its place (LD_PRELOAD). Those that load it by
-/// name, as NCCL does, find gdr's if no rdma-core is installed, or with --only-soft (LD_LIBRARY_PATH).
+/// Programs that are linked with libibverbs use gdr's in its place (LD_PRELOAD), and so do those that
+/// load it by name, as NCCL does (LD_LIBRARY_PATH). Where rdma-core is installed, its devices are
+/// listed behind gdr's, and work as without gdr.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -46,9 +45,7 @@ pub(crate) struct Options {
     #[arg(long = "nic", value_name = "ADDR|IFACE", value_delimiter = ',')]
     nics: Vec<String>,
 
-    /// Replace libibverbs also for programs that load it by name, where rdma-core is installed
-    ///
-    /// Libraries that need private functions of the installed one cannot be loaded then.
+    /// Hide the devices of the installed libibverbs, which is not loaded then
     #[arg(long)]
     only_soft: bool,
 
@@ -66,69 +63,6 @@ pub(crate) struct Options {
     program: Vec<OsString>,
 }
 
-/// Why a program was not started, and the exit status that says so.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LaunchError {
-    /// The library is not there.
-    #[error(
-        "gdr's verbs library {LIBRARY} is not in {}; make it with `cargo xtask verbs-library`, \
-         install it beside gdr, or name it in GDR_VERBS_LIBRARY", listed(.searched)
-    )]
-    NoLibrary { searched: Vec<PathBuf> },
-    /// A file that is not the library.
-    #[error("{} is not gdr's verbs library; name another one in GDR_VERBS_LIBRARY", .0.display())]
-    NotTheLibrary(PathBuf),
-    /// A library of another version.
-    #[error(
-        "{} is of version {found}, and this gdr of version {}; use both of one version",
-        .path.display(), env!("CARGO_PKG_VERSION")
-    )]
-    OtherVersion { path: PathBuf, found: String },
-    /// A path that the loader's variables cannot hold.
-    #[error(
-        "{} cannot be put into {variable}, which separates paths by colons and spaces; install gdr \
-         elsewhere", .path.display()
-    )]
-    Separator {
-        path: PathBuf,
-        variable: &'static str,
-    },
-    /// A file cannot be read.
-    #[error("{} cannot be read: {source}", .path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    /// A program that runs with other rights than its caller.
-    #[error(
-        "{} has more rights than its caller ({why}), and the loader ignores LD_PRELOAD there; run a \
-         copy without them", .path.display()
-    )]
-    Privileged { path: PathBuf, why: &'static str },
-    /// A program without a loader.
-    #[error("{} is statically linked: it loads no library, gdr's included", .0.display())]
-    Static(PathBuf),
-    /// The program is not there.
-    #[error("{}: no such program", .0.display())]
-    NotFound(PathBuf),
-    /// The kernel refused to start it.
-    #[error("{} cannot be started: {source}", .path.display())]
-    NotStarted { path: PathBuf, source: io::Error },
-}
-
-impl LaunchError {
-    /// The status, as that of env(1).
-    pub(crate) fn exit(&self) -> Exit {
-        match self {
-            Self::NotFound(_) => Exit::NotFound,
-            Self::Privileged { .. } | Self::Static(_) | Self::NotStarted { .. } => Exit::NotStarted,
-            _ => Exit::Launcher,
-        }
-    }
-}
-
-fn listed(paths: &[PathBuf]) -> String {
-    let paths: Vec<_> = paths.iter().map(|it| it.display().to_string()).collect();
-    paths.join(", ")
-}
-
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
         return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
@@ -141,37 +75,38 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         return Ok(Exit::Fine);
     };
     let path = found(program)?;
-    examine(&path, arguments)?;
-    for (name, value) in &environment {
-        tracing::info!("{name}={}", value.to_string_lossy());
-    }
-    // This process becomes the program, so its status and signals need no relay.
-    let source = Command::new(&path)
-        .arg0(program)
-        .args(arguments)
-        .envs(environment)
-        .exec();
-    Err(LaunchError::NotStarted { path, source }.into())
+    let bytes = examine(&path)?;
+    warn_of_rdma_cm(&path, &bytes, arguments);
+    Err(become_program(path, program, arguments, environment).into())
 }
 
-/// The library for `LD_PRELOAD`, and the folder beside it with the one that is found by name.
-const LIBRARY: &str = "libgdr-verbs.so";
+/// The folder beside the library for `LD_PRELOAD`, with the one that is found by name.
 const SHADOW: &str = "shadow";
 /// The name of the library that programs load.
 const LIBIBVERBS: &str = "libibverbs.so.1";
+/// The variables that name the installed libibverbs, and that hide its devices.
+const SYSTEM: &str = "GDR_LIBIBVERBS";
+const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
 
 /// What to add to the environment.
 fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
-    let library = library()?;
+    let library = PreloadLibrary::Verbs.find()?;
     let mut variables = vec![("LD_PRELOAD", prepended("LD_PRELOAD", &library)?)];
-    if options.only_soft || installed().is_none() {
-        let shadow = library.with_file_name(SHADOW);
-        if !shadow.join(LIBIBVERBS).exists() {
-            let searched = vec![shadow];
-            return Err(LaunchError::NoLibrary { searched }.into());
-        }
+    let shadow = library.with_file_name(SHADOW);
+    if !shadow.join(LIBIBVERBS).exists() {
+        let searched = vec![shadow];
+        let file = LIBIBVERBS;
+        return Err(LaunchError::NoLibrary { file, searched }.into());
+    }
+    let installed = if options.only_soft { None } else { installed() };
+    if has_versions_of(&shadow, installed.as_deref())? {
         let value = prepended("LD_LIBRARY_PATH", &shadow)?;
         variables.push(("LD_LIBRARY_PATH", value));
+    }
+    if options.only_soft {
+        variables.push((ONLY_SOFT, "1".into()));
+    } else if let Some(path) = installed {
+        variables.push((SYSTEM, path.into()));
     }
     if !options.nics.is_empty() {
         let all = Device::list_soft()?;
@@ -189,6 +124,34 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
     Ok(variables)
 }
 
+/// Whether the library that takes libibverbs' place has each version of symbols that the installed one
+/// has. Libraries of a later rdma-core could not be loaded with one that lacks their versions.
+fn has_versions_of(shadow: &Path, installed: Option<&Path>) -> Result<bool, LaunchError> {
+    let Some(installed) = installed else {
+        return Ok(true);
+    };
+    let read = |path: &Path| {
+        let path = path.to_owned();
+        fs::read(&path).map_err(|source| LaunchError::Unreadable { path, source })
+    };
+    let (own, other) = (read(&shadow.join(LIBIBVERBS))?, read(installed)?);
+    let versions = |bytes| Elf::new(bytes).map_or_else(Vec::new, |elf| elf.versions());
+    let own = versions(&own);
+    // The first is the name of the library.
+    let mut missing = versions(&other).into_iter().skip(1);
+    let missing = missing.find(|version| !own.contains(version));
+    if let Some(version) = missing {
+        tracing::warn!(
+            "{} is of a later rdma-core than this gdr knows ({}): programs that load libibverbs by \
+             name will not see gdr's devices; use --only-soft for those that need no other library \
+             of rdma-core",
+            installed.display(),
+            String::from_utf8_lossy(version)
+        );
+    }
+    Ok(missing.is_none())
+}
+
 /// Whether the library makes a device of it.
 fn is_local(nic: &str, all: &[SoftAddress]) -> bool {
     match nic.parse::<IpAddr>() {
@@ -199,50 +162,19 @@ fn is_local(nic: &str, all: &[SoftAddress]) -> bool {
     }
 }
 
-/// The library, which is of this version.
-fn library() -> Result<PathBuf, LaunchError> {
-    let named = env::var_os("GDR_VERBS_LIBRARY").filter(|path| !path.is_empty());
-    let candidates = match named.map(PathBuf::from) {
-        Some(folder) if folder.is_dir() => vec![folder.join(LIBRARY)],
-        Some(file) => vec![file],
-        None => beside(),
-    };
-    let Some(path) = candidates.iter().find(|path| path.is_file()) else {
-        let searched = candidates;
-        return Err(LaunchError::NoLibrary { searched });
-    };
-    let unreadable = |source| LaunchError::Unreadable {
-        path: path.clone(),
-        source,
-    };
-    let path = fs::canonicalize(path).map_err(unreadable)?;
-    let bytes = fs::read(&path).map_err(unreadable)?;
-    let version = Elf::new(&bytes).and_then(|elf| elf.object("gdr_verbs_version"));
-    match version.and_then(|text| text.split(|byte| *byte == 0).next()) {
-        None => Err(LaunchError::NotTheLibrary(path)),
-        Some(found) if found == env!("CARGO_PKG_VERSION").as_bytes() => Ok(path),
-        Some(found) => {
-            let found = String::from_utf8_lossy(found).into_owned();
-            Err(LaunchError::OtherVersion { path, found })
-        }
-    }
-}
-
-/// Where the library is when gdr is installed, and in cargo's target folder.
-fn beside() -> Vec<PathBuf> {
-    let gdr = env::current_exe().unwrap_or_default();
-    let prefix = gdr.parent().and_then(Path::parent);
-    let folders = ["lib/gdr", "lib", "verbs"];
-    let paths = folders.map(|folder| prefix.unwrap_or(Path::new("")).join(folder).join(LIBRARY));
-    paths.to_vec()
-}
-
-/// The installed libibverbs that a program would load.
+/// The installed libibverbs: the one that the user names, or that a program would load.
 fn installed() -> Option<PathBuf> {
+    let named = env::var_os(SYSTEM).filter(|path| !path.is_empty());
+    if let Some(path) = named {
+        return Some(path.into());
+    }
     let folders = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    // The loader of Debian and Ubuntu searches these without a cache.
+    let of_debian = ["/lib", "/usr/lib"].map(|it| format!("{it}/{}-linux-gnu", env::consts::ARCH));
     let found = env::split_paths(&folders)
         .filter(|folder| !folder.as_os_str().is_empty() && !folder.ends_with(SHADOW))
         .chain(["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from))
+        .chain(of_debian.map(PathBuf::from))
         .map(|folder| folder.join(LIBIBVERBS))
         .find(|path| path.exists());
     found.or_else(|| {
@@ -251,67 +183,10 @@ fn installed() -> Option<PathBuf> {
     })
 }
 
-/// The value of a variable with a path before what it has.
-fn prepended(variable: &'static str, path: &Path) -> Result<OsString, LaunchError> {
-    let separators = b": ;\t\n";
-    if path
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .any(|it| separators.contains(it))
-    {
-        let path = path.to_owned();
-        return Err(LaunchError::Separator { path, variable });
-    }
-    let before = env::var_os(variable).unwrap_or_default();
-    let others = before.as_bytes().split(|byte| *byte == b':');
-    // A program that gdr started may start gdr.
-    let others = others.filter(|other| !other.is_empty() && *other != path.as_os_str().as_bytes());
-    let all: Vec<_> = iter::once(path.as_os_str().as_bytes())
-        .chain(others)
-        .collect();
-    Ok(OsString::from_vec(all.join(&b':')))
-}
-
-/// A word of a shell.
-fn quoted(value: &OsStr) -> Vec<u8> {
-    let inner: Vec<_> = value.as_bytes().split(|byte| *byte == b'\'').collect();
-    [b"'".as_slice(), &inner.join(&b"'\\''"[..]), b"'"].concat()
-}
-
-/// The program's file, found as a shell does.
-fn found(program: &OsStr) -> Result<PathBuf, LaunchError> {
-    let path = Path::new(program);
-    let not_found = || LaunchError::NotFound(path.to_owned());
-    if program.as_bytes().contains(&b'/') {
-        return path.exists().then(|| path.to_owned()).ok_or_else(not_found);
-    }
-    let folders = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
-    let mut files = env::split_paths(&folders).map(|folder| folder.join(path));
-    let is_program = |path: &PathBuf| {
-        let metadata = fs::metadata(path);
-        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
-    };
-    files.find(is_program).ok_or_else(not_found)
-}
-
-/// Finds out what would keep the library out of the program, and what the program would miss.
-fn examine(path: &Path, arguments: &[OsString]) -> Result<(), LaunchError> {
-    if let Some(why) = privileges(path) {
-        let path = path.to_owned();
-        return Err(LaunchError::Privileged { path, why });
-    }
-    /// More than programs have; of a longer file the rest does not matter.
-    const MOST: u64 = 256 << 20;
-    let mut bytes = Vec::new();
-    // A file that cannot be read may still be one that can be run.
-    let read = fs::File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
-    let elf = read.ok().and_then(|_| Elf::new(&bytes));
-    let Some(elf) = elf else { return Ok(()) };
-    if !elf.has_loader() {
-        return Err(LaunchError::Static(path.to_owned()));
-    }
-    if elf.needs("librdmacm.so.1") && !Path::new("/dev/infiniband/rdma_cm").exists() {
+/// Warns of a program that will miss rdma_cm.
+fn warn_of_rdma_cm(path: &Path, bytes: &[u8], arguments: &[OsString]) {
+    let needs = Elf::new(bytes).is_some_and(|elf| elf.needs("librdmacm.so.1"));
+    if needs && !Path::new("/dev/infiniband/rdma_cm").exists() {
         let missing = format!(
             "connections by rdma_cm need /dev/infiniband/rdma_cm of the kernel: gdr has no stand-in \
              for librdmacm, with which {} is linked",
@@ -323,25 +198,6 @@ fn examine(path: &Path, arguments: &[OsString]) -> Result<(), LaunchError> {
             tracing::info!("{missing}");
         }
     }
-    Ok(())
-}
-
-/// Why the loader would ignore `LD_PRELOAD` (`AT_SECURE` in getauxval(3)).
-fn privileges(path: &Path) -> Option<&'static str> {
-    const SETUID: u32 = 0o4000;
-    const SETGID: u32 = 0o2010;
-    let file = fs::metadata(path).ok()?;
-    let own = fs::metadata("/proc/self").ok()?;
-    let mode = file.permissions().mode();
-    if mode & SETUID != 0 && file.uid() != own.uid() {
-        return Some("setuid");
-    }
-    if mode & SETGID == SETGID && file.gid() != own.gid() {
-        return Some("setgid");
-    }
-    let has_capabilities =
-        || rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
-    (own.uid() != 0 && has_capabilities()).then_some("file capabilities")
 }
 
 /// Whether a program that is linked with librdmacm connects by it, as far as its command line shows:

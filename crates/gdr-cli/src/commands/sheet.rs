@@ -52,7 +52,7 @@ impl Layout {
 
 /// A table: the heads of its columns, and its rows.
 #[derive(Debug, Default)]
-pub(super) struct Sheet {
+pub(crate) struct Sheet {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
     /// Columns whose cells stay on one line.
@@ -60,7 +60,7 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    pub(super) fn new(heads: &[&str]) -> Self {
+    pub(crate) fn new(heads: &[&str]) -> Self {
         Self {
             heads: heads.iter().map(|head| (*head).to_owned()).collect(),
             ..Self::default()
@@ -68,12 +68,12 @@ impl Sheet {
     }
 
     /// Keeps the cells of these columns on one line, such as addresses.
-    pub(super) fn keep_whole(mut self, columns: &[usize]) -> Self {
+    pub(crate) fn keep_whole(mut self, columns: &[usize]) -> Self {
         self.whole = columns.to_vec();
         self
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 

@@ -93,6 +93,7 @@ fn every_document_has_schema_version_host_and_time_and_no_key_twice() {
         "info --simulate",
         "loopback --simulate --port 14851 --size 4K --iterations 1",
         "loopback --simulate --port 14852 --sweep --size 4 --iterations 5",
+        "compare --simulate --port 14896 --size 16 --iterations 5",
         "doctor --example",
         "doctor list",
         "doctor show acs.path",
@@ -101,6 +102,7 @@ fn every_document_has_schema_version_host_and_time_and_no_key_twice() {
         "topo --example",
         "topo why GPU0 mlx5_3 --example",
         "nics --example",
+        "env --example",
         "devices",
         "devices --example",
         "peermem status --example",
@@ -183,6 +185,7 @@ fn a_measurement_that_is_interrupted_ends_with_3_and_a_document() {
         "pplat --simulate -t 100000000",
         "loopback --simulate --port 14853 --size 4K --iterations 100000000",
         "loopback --simulate --port 14854 --sweep --iterations 100000000",
+        "compare --simulate --port 14897 --size 1M",
     ] {
         let (status, text) = interrupted(&format!("{line} --json"));
         assert_eq!(status, 3, "{line}: {text}");

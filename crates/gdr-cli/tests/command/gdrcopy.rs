@@ -271,6 +271,7 @@ fn csv_is_nothing_but_rows_of_one_length_that_say_simulated() {
         "apiperf -s 128K -n 5",
         "pplat -t 100",
         "loopback --port 14841 --sweep --size 16 --iterations 10",
+        "compare --port 14895 --size 16 --iterations 5",
     ] {
         let text = fine(&format!("{line} --csv"));
         let rows: Vec<Vec<_>> = text.lines().map(|line| line.split(',').collect()).collect();

@@ -87,6 +87,37 @@ fn a_sweep_measures_each_way_by_size() {
 }
 
 #[test]
+fn every_gpu_is_proved_by_itself() {
+    let text = fine("loopback --all --port 14808 --size 4K --iterations 1");
+    assert_eq!(text.matches("== GPU ").count(), 2, "{text}");
+    assert_eq!(text.matches("PASS: 1 of 1 times").count(), 2, "{text}");
+    assert_eq!(verdict(&text), "PASS: 2 of 2 GPUs");
+    let proofs = json("loopback --all --port 14809 --size 4K --iterations 1");
+    assert_eq!(proofs["schema"], "gdr.loopback.all");
+    assert_eq!(proofs["passed"], 2);
+    let gpus = proofs["gpus"].as_array().unwrap();
+    let addresses: Vec<_> = gpus
+        .iter()
+        .map(|gpu| gpu["pci"].as_str().unwrap())
+        .collect();
+    assert!(addresses[0] != addresses[1], "{addresses:?}");
+    for gpu in gpus {
+        assert_eq!(gpu["report"]["pci"], gpu["pci"]);
+        assert_eq!(gpu["report"]["verdict"], "pass");
+    }
+    // A port that is in use keeps each GPU from starting, and each says so.
+    let taken: Vec<_> = (1..=101)
+        .map(|last| std::net::UdpSocket::bind(format!("127.0.0.{last}:14810")).unwrap())
+        .collect();
+    let output = simulated("loopback --all --port 14810 --size 4K --iterations 1");
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert_eq!(text.matches("FAIL      ").count(), 2, "{text}");
+    assert_eq!(verdict(&text), "FAIL: 0 of 2 GPUs");
+    drop(taken);
+}
+
+#[test]
 fn devices_that_cannot_be_used_are_named() {
     let output = simulated("loopback --from mlx5_0");
     assert_eq!(code(&output), 64);
@@ -290,11 +321,11 @@ fn read_until(stdout: &mut impl BufRead, start: &str) {
 /// Two processes that talk over these TCP and UDP ports.
 fn two(port: u16, iterations: u32) -> [(Running, BufReader<ChildStdout>); 2] {
     let (listener, mut from_listener) = Running::start(&format!(
-        "loopback --listen 127.0.0.1:{port} --port {port} --timeout 4"
+        "loopback --listen 127.0.0.1:{port} --port {port} --timeout 10"
     ));
     read_until(&mut from_listener, "listening on ");
     let connector = Running::start(&format!(
-        "loopback --connect 127.0.0.1:{port} --port {port} --timeout 4 --size 64K \
+        "loopback --connect 127.0.0.1:{port} --port {port} --timeout 10 --size 64K \
          --iterations {iterations}"
     ));
     [(listener, from_listener), connector]
@@ -360,7 +391,7 @@ fn ends_with_different_keys_name_the_key() {
     };
     let (here, there) = (key("here"), key("there"));
     let (listener, mut stdout) = Running::start(&format!(
-        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --wait 5 --json"
+        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --wait 15 --json"
     ));
     // With --json, that it listens is on standard error: connecting is tried until it does.
     let fault = loop {

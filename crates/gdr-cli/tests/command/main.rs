@@ -3,17 +3,25 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod collect;
+mod compare;
 mod devices;
 mod doctor;
 mod documents;
+mod env;
 mod gdrcopy;
 mod loopback;
+mod mesh;
+mod objects;
+mod perf;
+mod preloaded;
 mod run;
+mod server;
 mod shape;
 mod simulation;
 mod snapshots;
 mod terminal;
 mod topo;
+mod trace;
 mod verbs;
 mod verdicts;
 
@@ -111,7 +119,8 @@ fn running_text_fits_100_columns() {
 #[test]
 fn every_help_has_examples_and_the_exit_status() {
     for subcommand in [
-        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "info", "run",
+        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "info", "run", "serve",
+        "ls", "get", "put", "watch",
     ] {
         for help in ["-h", "--help"] {
             let output = gdr([subcommand, help]);

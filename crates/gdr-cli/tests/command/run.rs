@@ -5,50 +5,15 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::OnceLock;
 
 use assert_cmd::Command;
-use assert_cmd::cargo::cargo_bin_cmd;
-use tempfile::TempDir;
 
-use super::{clean, code, gdr, stderr, stdout};
+use super::preloaded::{command, libraries, library};
+use super::{code, gdr, stderr, stdout};
 
-/// A folder with a library that says that it is gdr's, and does nothing.
-fn library_of(version: &str) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("library.c");
-    fs::write(
-        &source,
-        format!("const char gdr_verbs_version[] = \"{version}\";\n"),
-    )
-    .unwrap();
-    fs::create_dir(folder.path().join("shadow")).unwrap();
-    for name in ["libgdr-verbs.so", "shadow/libibverbs.so.1"] {
-        let status = std::process::Command::new("cc")
-            .args(["-shared", "-fPIC", "-o"])
-            .arg(folder.path().join(name))
-            .arg(&source)
-            .status();
-        assert!(status.unwrap().success());
-    }
-    folder
-}
-
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<TempDir> = OnceLock::new();
-    LIBRARY
-        .get_or_init(|| library_of(env!("CARGO_PKG_VERSION")))
-        .path()
-}
-
-/// `gdr run` with a library, and an environment without what it sets.
 fn run(arguments: &[&str]) -> Command {
-    let mut command = clean(cargo_bin_cmd!("gdr"));
-    for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH", "GDR_NICS"] {
-        command.env_remove(variable);
-    }
-    command.env("GDR_VERBS_LIBRARY", library());
-    command.arg("run").args(arguments);
+    let mut command = command(&["run"]);
+    command.args(arguments);
     command
 }
 
@@ -132,6 +97,7 @@ fn the_environment_is_printed_for_a_shell() {
         format!(
             "export LD_PRELOAD='{folder}/libgdr-verbs.so'\n\
              export LD_LIBRARY_PATH='{folder}/shadow'\n\
+             export GDR_ONLY_SOFT='1'\n\
              export GDR_NICS='127.0.0.1'\n"
         )
     );
@@ -173,6 +139,43 @@ fn a_statically_linked_program_is_refused() {
 }
 
 #[test]
+fn a_program_that_will_connect_by_rdma_cm_runs_after_a_warning() {
+    if Path::new("/dev/infiniband/rdma_cm").exists() {
+        eprintln!("SKIPPED: the kernel has rdma_cm");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("cm.c"), "int cm(void) { return 7; }\n").unwrap();
+    let main = "int cm(void);\nint main(void) { return cm(); }\n";
+    fs::write(path("main.c"), main).unwrap();
+    let cc = |arguments: &[&str]| {
+        let mut compiler = std::process::Command::new("cc");
+        let status = compiler.current_dir(&folder).args(arguments).status();
+        assert!(status.unwrap().success());
+    };
+    let soname = "-Wl,-soname,librdmacm.so.1";
+    cc(&["-shared", "-fPIC", soname, "-o", "librdmacm.so.1", "cm.c"]);
+    for name in ["ib_write_bw", "rping", "other"] {
+        cc(&["-o", name, "main.c", "librdmacm.so.1", "-Wl,-rpath,."]);
+    }
+    let warning = "connections by rdma_cm need /dev/infiniband/rdma_cm";
+    for (arguments, warns) in [
+        (&["./ib_write_bw", "-R"][..], true),
+        (&["./rping", "-s"], true),
+        (&["./ib_write_bw", "-a"], false),
+        (&["./other", "-R"], false),
+    ] {
+        let mut command = run(arguments);
+        command.current_dir(&folder);
+        let output = ended(command);
+        let text = stderr(&output);
+        assert_eq!(code(&output), 7, "{text}");
+        assert_eq!(text.contains(warning), warns, "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn a_setuid_program_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
@@ -205,7 +208,7 @@ fn a_library_that_is_missing_or_another_is_named_with_what_to_do() {
         text.contains("/nonexistent") && text.contains("GDR_VERBS_LIBRARY"),
         "{text}"
     );
-    let text = with(library_of("0.0.9").path());
+    let text = with(libraries("0.0.9").path());
     assert!(
         text.contains("of version 0.0.9") && text.contains("one version"),
         "{text}"

@@ -60,6 +60,7 @@ fn every_text_of_a_simulation_says_so_in_its_first_and_last_line() {
     let loopbacks = [
         "loopback --port 14821 --size 4K --iterations 2",
         "loopback --port 14822 --sweep --size 16 --iterations 10",
+        "compare --port 14899 --size 16 --iterations 5",
     ];
     for line in MEASUREMENTS.iter().chain(&loopbacks) {
         for asked in ["--simulate", "--backend sim"] {

@@ -10,12 +10,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use fake_ibverbs::{DeviceSpec, PortSpec};
+use rustix::process::Signal;
 use serde_json::Value;
 use snapshot::assert_snapshot;
 
 use super::devices::with;
+use super::objects::{Background, Owner};
 use super::shape::Shape;
 use super::*;
 
@@ -57,7 +60,7 @@ impl Captures {
 }
 
 /// One section of a snapshot: the command line, its status and the shape of its document.
-fn section(line: &str, output: &Output, free: &[&str]) -> (String, String) {
+pub(super) fn section(line: &str, output: &Output, free: &[&str]) -> (String, String) {
     let text = stdout(output);
     let document: Value = serde_json::from_str(&text)
         .unwrap_or_else(|error| panic!("{line}: {error}: {text}{}", stderr(output)));
@@ -123,6 +126,8 @@ fn documents_about_a_captured_node_keep_their_shape() {
         "topo check --example --matrix wrong.txt",
         "nics --example",
         "nics --from other/root",
+        "env --example",
+        "env --for ucx --gpu 3 --from other/root",
         "devices --example",
         "devices --from node.tar.gz",
         "devices --from other/root",
@@ -145,8 +150,11 @@ fn documents_of_the_simulated_gpu_keep_their_shape() {
         "apiperf --simulate -s 64K -n 5",
         "pplat --simulate -t 10",
         "loopback --simulate --port 14861 --size 4K --iterations 1",
+        "loopback --simulate --port 14866 --all --size 4K --iterations 1",
         "loopback --simulate --port 14862 --size 4K --iterations 1 --staged",
         "loopback --simulate --port 14863 --sweep --size 4 --iterations 5",
+        // One size: which way is faster by a model of several depends on the machine.
+        "compare --simulate --port 14898 --smallest 16 --size 16 --iterations 5",
     ];
     // What this CPU can do, and from where this was built.
     let free = ["commit", "copy_routine", "copy_routines[]"];
@@ -190,6 +198,50 @@ fn documents_about_rdma_devices_keep_their_shape() {
 }
 
 #[test]
+fn documents_about_objects_keep_their_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("w").to_str().unwrap().to_owned();
+    fs::write(&file, [7; 8]).unwrap();
+    let specs = "--object name=w,gpu=0,shape=2x1,element=f32,access=read-write \
+                 --object name=r,size=1,mode=ring:2";
+    let mut owner = Owner::start(&format!("{specs} --metrics 127.0.0.1:0"));
+    let mut watch = owner.watch("w", &["--get", "--count", "1"]);
+    let free = [
+        "owner",
+        "generation",
+        "address",
+        "rdma_address",
+        "device",
+        "metrics",
+    ];
+    let mut sections = vec![];
+    for (command, name, rest) in [
+        ("put", "w", vec![file.as_str(), "--json"]),
+        ("get", "w", vec!["-o", &file, "--json"]),
+        ("ls", "", vec!["--json"]),
+    ] {
+        let output = owner.peer(command, name, &rest);
+        sections.push(section(command, &output, &free));
+    }
+    let mut lines = |process: &mut Background, line: &str| {
+        let first = process.first.clone();
+        for event in std::iter::once(first).chain(process.rest()) {
+            let output = Output {
+                status: ExitStatus::default(),
+                stdout: event.to_string().into_bytes(),
+                stderr: Vec::new(),
+            };
+            let what = format!("{line}: {}", event["event"].as_str().unwrap());
+            sections.push(section(&what, &output, &free));
+        }
+    };
+    lines(&mut watch, "watch --get");
+    owner.process.signal(Signal::TERM);
+    lines(&mut owner.process, "serve");
+    assert_schemas(sections);
+}
+
+#[test]
 fn errors_keep_their_names_and_statuses() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &[u8]| {
@@ -198,6 +250,7 @@ fn errors_keep_their_names_and_statuses() {
         path
     };
     file("garbage", b"hello\n");
+    fs::create_dir_all(folder.path().join("empty/sys/bus/pci/devices")).unwrap();
     let short = file("short-key", b"short\n");
     let readable = file("readable-key", b"sixteen bytes or more\n");
     for (path, mode) in [(&short, 0o600), (&readable, 0o644)] {
@@ -230,6 +283,8 @@ fn errors_keep_their_names_and_statuses() {
         ("topo why --example GPU3 mlx5_44", none),
         ("topo check --example --matrix garbage", none),
         ("nics --from garbage", none),
+        ("env --example --gpu 9", none),
+        ("env --from empty", none),
         ("diff garbage garbage", none),
         ("fleet garbage garbage", none),
         ("collect --example -o no/such/folder.tar.gz", none),
@@ -239,6 +294,16 @@ fn errors_keep_their_names_and_statuses() {
         ("loopback --simulate --from 127.0.0.2 --to ::1", none),
         ("loopback --simulate --from mlx5_0", none),
         ("loopback --simulate --insecure", none),
+        ("serve --object name=w,size=0", none),
+        ("serve --object name=w", none),
+        ("serve --object name=w,size=4,gpu=9 --simulate", none),
+        ("serve --object name=w --publish-from no-such-file", none),
+        ("ls 10.255.255.1", none),
+        ("get 127.0.0.1/a,b", none),
+        ("get 127.0.0.1/w", none),
+        ("get 127.0.0.1:1/w -o w", none),
+        ("put 127.0.0.1:1/w garbage", none),
+        ("watch 127.0.0.1:1/w --provider soft", none),
         ("loopback --simulate --listen 10.255.255.1", none),
         ("loopback --simulate --connect 10.255.255.1", none),
         (

@@ -41,22 +41,68 @@ fn hash(root: &Path, path: &Path, seed: u64) -> u64 {
     mixed >> 17
 }
 
-/// One in `one_in` files of the node is changed.
-fn change(root: &Path, seed: u64, one_in: u64, change: impl Fn(&Path, u64)) {
-    for path in files(root) {
-        let hash = hash(root, &path, seed);
-        if hash.is_multiple_of(one_in) {
-            change(&path, hash / one_in);
+/// The example node as a directory. It is unpacked once, as it has thousands of files; what is changed
+/// of it can be put back.
+struct Node {
+    root: PathBuf,
+    files: Vec<PathBuf>,
+    /// What was removed or replaced, in order.
+    changed: Vec<PathBuf>,
+    /// Where the originals of `changed` are, by number.
+    aside: PathBuf,
+}
+
+impl Node {
+    fn unpack(captures: &Captures) -> Self {
+        let root = captures.unpack("node");
+        let aside = captures.path("aside");
+        fs::create_dir(&aside).unwrap();
+        Self {
+            files: files(&root),
+            root,
+            changed: Vec::new(),
+            aside,
+        }
+    }
+
+    fn remove(&mut self, path: &Path) {
+        fs::rename(path, self.aside.join(self.changed.len().to_string())).unwrap();
+        self.changed.push(path.to_owned());
+    }
+
+    /// Puts another file in place of one: ext4 writes a file that is truncated and filled again to
+    /// the disk at once.
+    fn write(&mut self, path: &Path, bytes: impl AsRef<[u8]>) {
+        self.remove(path);
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn restore(&mut self) {
+        while let Some(path) = self.changed.pop() {
+            if path.exists() {
+                fs::remove_file(&path).unwrap();
+            }
+            fs::rename(self.aside.join(self.changed.len().to_string()), path).unwrap();
+        }
+    }
+
+    /// Changes one in `one_in` files.
+    fn change(&mut self, seed: u64, one_in: u64, change: impl Fn(&mut Self, &Path, u64)) {
+        for path in self.files.clone() {
+            let hash = hash(&self.root, &path, seed);
+            if hash.is_multiple_of(one_in) {
+                change(self, &path, hash / one_in);
+            }
         }
     }
 }
 
-fn remove(path: &Path, _: u64) {
-    fs::remove_file(path).unwrap();
+fn remove(node: &mut Node, path: &Path, _: u64) {
+    node.remove(path);
 }
 
 /// Another number in place of every number, as text; of a binary file, other bytes.
-fn misset(path: &Path, hash: u64) {
+fn misset(node: &mut Node, path: &Path, hash: u64) {
     let bytes = fs::read(path).unwrap();
     let is_text = std::str::from_utf8(&bytes).is_ok() && !path.ends_with("config");
     let changed = if is_text {
@@ -73,14 +119,14 @@ fn misset(path: &Path, hash: u64) {
             .for_each(|byte| *byte ^= 0x55);
         bytes
     };
-    fs::write(path, changed).unwrap();
+    node.write(path, changed);
 }
 
 /// What a user sees who is not root of PCI config space.
-fn header_only(path: &Path, _: u64) {
+fn header_only(node: &mut Node, path: &Path, _: u64) {
     if path.ends_with("config") {
         let bytes = fs::read(path).unwrap();
-        fs::write(path, &bytes[..bytes.len().min(64)]).unwrap();
+        node.write(path, &bytes[..bytes.len().min(64)]);
     }
 }
 
@@ -180,19 +226,20 @@ const LOG: &str = "\
 [    0.000000] Linux";
 
 /// Puts every fault of [`FAULTS`] into a node.
-fn break_everything(root: &Path) {
-    let files = files(root);
+fn break_everything(node: &mut Node) {
     for (end, old, new) in FAULTS {
-        let found: Vec<_> = files.iter().filter(|path| path.ends_with(end)).collect();
+        let files = node.files.iter().filter(|path| path.ends_with(end));
+        let found: Vec<_> = files.cloned().collect();
         assert!(!found.is_empty(), "no file {end}");
         for path in found {
-            let text = fs::read_to_string(path).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
             assert!(text.contains(old), "{}: no `{old}`: {text}", path.display());
-            fs::write(path, text.replace(old, new)).unwrap();
+            node.write(&path, text.replace(old, new));
         }
     }
-    fs::remove_dir_all(root.join("sys/module/nvidia_peermem")).unwrap();
-    fs::remove_dir_all(root.join("sys/kernel/mm/memory_peers")).unwrap();
+    for folder in ["sys/module/nvidia_peermem", "sys/kernel/mm/memory_peers"] {
+        node.remove(&node.root.join(folder));
+    }
 }
 
 /// How many subjects have which verdict, by group and check.
@@ -260,26 +307,26 @@ fn every_check_keeps_its_verdicts_on_the_example_node() {
     };
     add("the example node", &example, &BTreeMap::new());
     let mut fixed = format!("== the example node\n{}", fixes(&example));
-    let mut variant = |name: &str, edit: &dyn Fn(&Path)| {
-        let root = captures.unpack("node");
-        edit(&root);
+    let mut node = Node::unpack(&captures);
+    let mut variant = |name: &str, edit: &dyn Fn(&mut Node)| {
+        edit(&mut node);
         let report = report("doctor --from node/root");
         add(&format!("{name}, where it differs"), &report, &usual);
-        fs::remove_dir_all(captures.path("node")).unwrap();
+        node.restore();
         report
     };
     variant("as a directory", &|_| ());
-    variant("headers of config space", &|root| {
-        change(root, 0, 1, header_only)
+    variant("headers of config space", &|node| {
+        node.change(0, 1, header_only)
     });
     let broken = variant("with many faults", &break_everything);
     write!(fixed, "\n== with many faults\n{}", fixes(&broken)).unwrap();
     for seed in 1..=4 {
-        variant(&format!("fewer files {seed}"), &|root| {
-            change(root, seed, 6, remove)
+        variant(&format!("fewer files {seed}"), &|node| {
+            node.change(seed, 6, remove)
         });
-        variant(&format!("other numbers {seed}"), &|root| {
-            change(root, seed, 12, misset)
+        variant(&format!("other numbers {seed}"), &|node| {
+            node.change(seed, 12, misset)
         });
     }
     assert_snapshot!("doctor/verdicts.txt", &text);
@@ -289,14 +336,15 @@ fn every_check_keeps_its_verdicts_on_the_example_node() {
 #[test]
 fn of_a_damaged_node_the_devices_are_listed_that_can_be_read() {
     let captures = Captures::new();
-    let edits: [fn(&Path, u64); 3] = [
-        |root, seed| change(root, seed, 6, remove),
-        |root, seed| change(root, seed, 2, misset),
-        |root, _| break_everything(root),
+    let mut node = Node::unpack(&captures);
+    let edits: [fn(&mut Node, u64); 3] = [
+        |node, seed| node.change(seed, 6, remove),
+        |node, seed| node.change(seed, 2, misset),
+        |node, _| break_everything(node),
     ];
     for (number, edit) in edits.into_iter().enumerate() {
         for seed in 1..=4 {
-            edit(&captures.unpack("node"), seed);
+            edit(&mut node, seed);
             let output = captures.gdr("devices --from node/root");
             let text = stdout(&output);
             let said = format!("{number} {seed}: {text}{}", stderr(&output));
@@ -304,7 +352,7 @@ fn of_a_damaged_node_the_devices_are_listed_that_can_be_read() {
             assert!(text.contains("mlx5_0") && text.contains("mlx5_9"), "{said}");
             let fits = |line: &str| line.chars().count() <= 100;
             assert!(text.lines().all(fits), "{said}");
-            fs::remove_dir_all(captures.path("node")).unwrap();
+            node.restore();
         }
     }
 }

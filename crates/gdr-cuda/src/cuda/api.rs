@@ -22,6 +22,8 @@ pub(super) type CUdeviceptr = u64;
 pub(super) type CUmemHandle = u64;
 /// `CUcontext`, `CUstream`, `CUmodule` and `CUfunction`: opaque pointers.
 pub(super) type Opaque = *mut c_void;
+/// `CUhostFn`.
+pub(super) type HostFn = unsafe extern "C" fn(*mut c_void);
 /// `CUipcMemHandle`.
 pub(super) type CUipcMemHandle = [u8; 64];
 
@@ -153,6 +155,8 @@ api! {
             (CUdeviceptr, *const c_void, usize, Opaque);
         memcpy_dtoh_async: "cuMemcpyDtoHAsync" @ 3020 or "cuMemcpyDtoHAsync_v2",
             (*mut c_void, CUdeviceptr, usize, Opaque);
+        memcpy_dtod_async: "cuMemcpyDtoDAsync" @ 3020 or "cuMemcpyDtoDAsync_v2",
+            (CUdeviceptr, CUdeviceptr, usize, Opaque);
         memset_d8_async: "cuMemsetD8Async" @ 3020 or "cuMemsetD8Async",
             (CUdeviceptr, c_uchar, usize, Opaque);
 
@@ -160,6 +164,8 @@ api! {
         stream_destroy: "cuStreamDestroy" @ 4000 or "cuStreamDestroy_v2", (Opaque);
         stream_query: "cuStreamQuery" @ 2000 or "cuStreamQuery", (Opaque);
         stream_synchronize: "cuStreamSynchronize" @ 2000 or "cuStreamSynchronize", (Opaque);
+        launch_host_func: "cuLaunchHostFunc" @ 10000 or "cuLaunchHostFunc",
+            (Opaque, HostFn, *mut c_void);
         thread_exchange_stream_capture_mode:
             "cuThreadExchangeStreamCaptureMode" @ 10010 or "cuThreadExchangeStreamCaptureMode",
             (*mut c_uint);

@@ -12,9 +12,11 @@ pub(crate) mod probe_alloc;
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gdr_pci::Bdf;
+use libc::RTLD_NOLOAD;
+use libloading::os::unix::{Library, RTLD_NOW};
 
 use self::api::{Api, CUdevice, Opaque};
 use self::context::PrimaryContexts;
@@ -23,7 +25,7 @@ use self::module::Modules;
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
 use crate::driver::sealed::Sealed;
 use crate::driver::{
-    DmaBuf, Driver, DriverKind, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
+    DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
     StreamState,
 };
 use crate::error::{CuResult, Error, Result};
@@ -65,6 +67,25 @@ unsafe impl Send for CodeAddress {}
 unsafe impl Sync for CodeAddress {}
 
 impl Cuda {
+    /// The driver, if this process has loaded its library already. It is neither loaded nor
+    /// initialized for the caller.
+    ///
+    /// # Errors
+    /// As [`Cuda::load`], for a library that is loaded.
+    pub fn of_process() -> Result<Option<&'static Arc<Self>>> {
+        static DRIVER: OnceLock<Arc<Cuda>> = OnceLock::new();
+        if let Some(driver) = DRIVER.get() {
+            return Ok(Some(driver));
+        }
+        // SAFETY: with this flag the loader only looks for a library that is loaded.
+        let loaded = unsafe { Library::open(Some(LIBRARY), RTLD_NOLOAD | RTLD_NOW) };
+        if loaded.is_err() {
+            return Ok(None);
+        }
+        let driver = Self::load()?;
+        Ok(Some(DRIVER.get_or_init(|| driver)))
+    }
+
     /// Loads `libcuda.so.1`, or the file that the environment variable `GDR_LIBCUDA` names.
     /// Does not initialize the driver. The variable is ignored in a process that has more rights
     /// than its caller (`AT_SECURE`: setuid, setgid, file capabilities).
@@ -329,6 +350,35 @@ impl Driver for Cuda {
         })
     }
 
+    unsafe fn queue_copy_on_device(
+        &self,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        len: u64,
+    ) -> Result<()> {
+        let _current = self.enter(stream.device)?;
+        let (call, queue) = ("cuMemcpyDtoDAsync", stream_of(stream));
+        let len = size(call, len)?;
+        // SAFETY: the caller's promise about both ranges and the stream.
+        check(call, unsafe {
+            (self.api.memcpy_dtod_async)(dst.get(), src.get(), len, queue)
+        })
+    }
+
+    unsafe fn queue_host_call(&self, stream: RawStream, call: HostCall) -> Result<()> {
+        let _current = self.enter(stream.device)?;
+        let call = Box::into_raw(Box::new(call));
+        // SAFETY: the driver calls the function once at most, with this pointer, as the streams of this
+        // crate are not captured into graphs.
+        let status =
+            unsafe { (self.api.launch_host_func)(stream_of(stream), run_host_call, call.cast()) };
+        check("cuLaunchHostFunc", status).inspect_err(|_| {
+            // SAFETY: it was not queued, so this is its only owner.
+            drop(unsafe { Box::from_raw(call) });
+        })
+    }
+
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
         let _current = self.enter(stream.device)?;
         let (call, len) = ("cuMemsetD8Async", size("cuMemsetD8Async", len)?);
@@ -358,6 +408,16 @@ fn size(call: &'static str, len: u64) -> Result<usize> {
         call,
         result: CuResult::INVALID_VALUE,
     })
+}
+
+/// Calls what [`Driver::queue_host_call`] queued.
+///
+/// # Safety
+/// `call` is a pointer of that function, and this is its only call.
+unsafe extern "C" fn run_host_call(call: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let call = unsafe { Box::from_raw(call.cast::<HostCall>()) };
+    call.run();
 }
 
 /// The `CUstream` behind a handle.

@@ -24,6 +24,7 @@ struct Functions {
     verify_begin: Opaque,
     verify: Opaque,
     verify_end: Opaque,
+    double: Opaque,
     ping_pong: Opaque,
 }
 
@@ -106,6 +107,11 @@ impl Cuda {
                     self.run(functions.verify, Grid::over(words), stream, &mut verify)?;
                     self.run(functions.verify_end, Grid::SINGLE, stream, &mut end)
                 }
+            }
+            Launch::Double { src, dst, words } => {
+                let mut values = [parameter(&src), parameter(&dst), parameter(&words)];
+                // SAFETY: the parameters of `gdr_double`; the caller's promise about both addresses.
+                unsafe { self.run(functions.double, Grid::over(words), stream, &mut values) }
             }
             Launch::PingPong {
                 ping,
@@ -196,6 +202,7 @@ impl Cuda {
             verify_begin: find(c"gdr_verify_begin")?,
             verify: find(c"gdr_verify")?,
             verify_end: find(c"gdr_verify_end")?,
+            double: find(c"gdr_double")?,
             ping_pong: find(c"gdr_ping_pong")?,
         };
         modules.insert(device, functions);
@@ -218,7 +225,14 @@ mod tests {
     fn the_kernels_are_text_with_one_nul_at_the_end() {
         let text = PTX.strip_suffix('\0').unwrap();
         assert!(text.is_ascii() && !text.contains('\0'));
-        for name in ["fill", "verify_begin", "verify", "verify_end", "ping_pong"] {
+        for name in [
+            "fill",
+            "verify_begin",
+            "verify",
+            "verify_end",
+            "double",
+            "ping_pong",
+        ] {
             assert_eq!(
                 text.matches(&format!(".visible .entry gdr_{name}("))
                     .count(),

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use super::memfd::View;
+use crate::driver::HostCall;
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::{Direction, Launch, VerifyReport, pattern_word};
 use crate::pointer::DevicePtr;
@@ -22,10 +23,16 @@ pub(super) enum Kernel {
     Upload { dst: View, src: PageLocked },
     /// `cuMemcpyDtoHAsync`.
     Download { src: View, dst: PageLocked },
+    /// `cuMemcpyDtoDAsync`, between views of one length.
+    Copy { src: View, dst: View },
+    /// `cuLaunchHostFunc`.
+    Call(HostCall),
     /// [`Launch::Fill`].
     Fill { dst: View, seed: u32 },
     /// [`Launch::Verify`].
     Verify { src: View, seed: u32, report: View },
+    /// [`Launch::Double`].
+    Double { src: View, dst: View },
     /// [`Launch::PingPong`].
     PingPong(PingPong),
 }
@@ -88,6 +95,10 @@ impl Kernel {
                 seed,
                 report: resolve(report, 1, VerifyReport::LEN as u64)?,
             },
+            Launch::Double { src, dst, words } => Self::Double {
+                src: resolve(src, words, 4)?,
+                dst: resolve(dst, words, 4)?,
+            },
             Launch::PingPong {
                 ping,
                 pong,
@@ -121,14 +132,16 @@ impl Kernel {
         })
     }
 
-    /// Runs to the end.
-    pub(super) fn run(&self) {
-        match self {
+    /// Runs to the end, and releases the memory.
+    pub(super) fn run(self) {
+        match &self {
             Self::Set { dst, value } => dst.fill(*value),
             // SAFETY: the caller that queued it promised that the host side has the length of the view.
             Self::Upload { dst, src } => unsafe { dst.write_from(src.0) },
             // SAFETY: as above.
             Self::Download { src, dst } => unsafe { src.read_to(dst.0) },
+            Self::Copy { src, dst } => dst.copy_from(src),
+            Self::Call(_) => {}
             Self::Fill { dst, seed } => {
                 for i in 0..dst.words() {
                     dst.word(i)
@@ -147,7 +160,16 @@ impl Kernel {
                     report.wide_word(i).store(word.to_le(), Ordering::Relaxed);
                 }
             }
+            Self::Double { src, dst } => {
+                for i in 0..dst.words() {
+                    let word = src.word(i).load(Ordering::Relaxed);
+                    dst.word(i).store(word.wrapping_mul(2), Ordering::Relaxed);
+                }
+            }
             Self::PingPong(ping_pong) => ping_pong.run(),
+        }
+        if let Self::Call(call) = self {
+            call.run();
         }
     }
 }

@@ -139,6 +139,19 @@ impl View {
         }
     }
 
+    /// Copies all of `src`, a view as long as this one and of other memory.
+    pub(super) fn copy_from(&self, src: &Self) {
+        let mut piece = [0; 4096];
+        let len = self.len.min(src.len);
+        for at in (0..len).step_by(piece.len()) {
+            let piece = &mut piece[..(len - at).min(4096)];
+            // SAFETY: at + piece.len() <= src.len, so inside the mapping.
+            unsafe { volatile::read(src.start().add(at), piece) };
+            // SAFETY: at + piece.len() <= self.len, so inside the mapping.
+            unsafe { volatile::write(self.start().add(at), piece) };
+        }
+    }
+
     /// Writes `value` to every byte.
     pub(super) fn fill(&self, value: u8) {
         let piece = [value; 4096];

@@ -22,7 +22,7 @@ use self::stream::Worker;
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
 use crate::driver::sealed::Sealed;
 use crate::driver::{
-    DmaBuf, Driver, DriverKind, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
+    DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
     StreamState,
 };
 use crate::error::{CuResult, Error, Result};
@@ -425,6 +425,32 @@ impl Driver for SimDriver {
                 dst: PageLocked(dst),
             }
         })
+    }
+
+    unsafe fn queue_copy_on_device(
+        &self,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        len: u64,
+    ) -> Result<()> {
+        let call = "cuMemcpyDtoDAsync";
+        let mut state = self.lock();
+        let (src, dst) = (state.view(src, len), state.view(dst, len));
+        let (Some(src), Some(dst)) = (src, dst) else {
+            let result = CuResult::INVALID_VALUE;
+            return Err(Error::Call { call, result });
+        };
+        state
+            .worker(call, stream)?
+            .submit(call, Kernel::Copy { src, dst })
+    }
+
+    unsafe fn queue_host_call(&self, stream: RawStream, host_call: HostCall) -> Result<()> {
+        let call = "cuLaunchHostFunc";
+        let mut state = self.lock();
+        let worker = state.worker(call, stream)?;
+        worker.submit(call, Kernel::Call(host_call))
     }
 
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use gdr_cuda::{
-    CudaVersion, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, Launch, MemoryKind, Ordinal,
+    CudaVersion, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, HostCall, Launch, MemoryKind, Ordinal,
     PointerInfo, RawAllocation, RawHostAllocation, RawStream, Result, SimDriver, StreamState,
 };
 
@@ -108,6 +108,20 @@ impl Driver for Outsider {
         _: DevicePtr,
         _: usize,
     ) -> Result<()> {
+        unimplemented!()
+    }
+
+    unsafe fn queue_copy_on_device(
+        &self,
+        _: RawStream,
+        _: DevicePtr,
+        _: DevicePtr,
+        _: u64,
+    ) -> Result<()> {
+        unimplemented!()
+    }
+
+    unsafe fn queue_host_call(&self, _: RawStream, _: HostCall) -> Result<()> {
         unimplemented!()
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod simple_value;
 mod topology;
 
 pub(crate) use network::ports;
+pub(crate) use network::roce_gid::best as best_gid;
 
 /// The names that almost every check uses.
 mod prelude {

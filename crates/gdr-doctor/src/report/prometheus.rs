@@ -101,7 +101,7 @@ fn about(out: &mut String, diagnosis: &Diagnosis) {
 }
 
 /// A label's value, of which Prometheus escapes three characters.
-fn label(text: &str) -> String {
+pub fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")

@@ -66,14 +66,14 @@ impl Comparison {
 }
 
 /// Fills `bytes` with the pattern of `seed`, from word `index` on.
-pub(super) fn fill(bytes: &mut [u8], seed: u32, index: u64) {
+pub(crate) fn fill(bytes: &mut [u8], seed: u32, index: u64) {
     for (i, word) in (index..).zip(bytes.as_chunks_mut::<4>().0) {
         *word = pattern_word(seed, i).to_le_bytes();
     }
 }
 
 /// The offsets and lengths of the pieces of `size` bytes.
-pub(super) fn pieces(size: u64, piece: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(crate) fn pieces(size: u64, piece: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..size.div_ceil(piece)).map(move |i| (i * piece, piece.min(size - i * piece)))
 }
 

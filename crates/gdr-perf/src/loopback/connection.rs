@@ -1,21 +1,23 @@
 //! One end of the RDMA connection, and waiting for its completions.
 
+use std::hint;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     AckTimeout, AsyncEvent, Completion, CompletionQueue, ConnectionOptions, Deadline, Endpoint,
-    Mtu, ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, WcStatus,
+    Mtu, ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, Watch, WcStatus,
 };
 
 use super::event::{Event, Observer};
 use super::report::Ended;
-use crate::error::{Error, Result, TransferFailure};
+use crate::error::{Error, PEER_ENDED, Result, TransferFailure};
 
 /// Completion queue entries of each direction: more than the messages of an iteration.
 const ENTRIES: usize = 128;
-/// Why a wait for completions ended early.
-const INTERRUPTED: &str = "the peer ended the run or closed the connection";
-/// How often a wait notifies the observer, which may stop the run.
+/// Empty polls between two readings of the clock.
+const POLLS: u32 = 64;
+/// How often a wait notifies the observer, which may stop the run, or looks whether the peer is there.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One end of a connection.
@@ -23,13 +25,24 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Connection {
     pair: QueuePair,
     queue: CompletionQueue,
+    /// The session with a peer that sends nothing while requests are measured.
+    peer: Option<Watch>,
 }
 
 impl Connection {
     pub(super) fn new(domain: &ProtectionDomain) -> Result<Self> {
         let queue = domain.device().completion_queue(2 * ENTRIES);
         let pair = domain.queue_pair(&QueuePairOptions::new(&queue))?;
-        Ok(Self { pair, queue })
+        Ok(Self {
+            pair,
+            queue,
+            peer: None,
+        })
+    }
+
+    /// Ends [`Connection::spin`] when the peer sends a message or closes the session.
+    pub(super) fn watch(&mut self, peer: Watch) {
+        self.peer = Some(peer);
     }
 
     pub(super) fn pair(&self) -> &QueuePair {
@@ -48,8 +61,47 @@ impl Connection {
     }
 
     /// Takes the next completion from the queue.
-    pub(super) fn poll(&self) -> Result<Option<Completion>> {
+    fn poll(&self) -> Result<Option<Completion>> {
         Ok(self.queue.poll()?)
+    }
+
+    /// Polls for the next completion without sleeping, as perftest does, until `deadline`. It has to be
+    /// a success of `what`, an operation and its size.
+    pub(super) fn spin(
+        &self,
+        deadline: Instant,
+        limit: Duration,
+        what: (&'static str, u64),
+    ) -> Result<()> {
+        let (operation, size) = what;
+        let failed = |failure| Error::Transfer {
+            operation,
+            size,
+            failure,
+        };
+        let mut polls = 0_u32;
+        let mut look = None;
+        loop {
+            if let Some(completion) = self.poll()? {
+                return success(&completion, operation, size);
+            }
+            polls += 1;
+            if !polls.is_multiple_of(POLLS) {
+                hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(failed(TransferFailure::Deadline { limit }));
+            }
+            if now >= *look.get_or_insert(now + LOOK) {
+                look = Some(now + LOOK);
+                if self.peer.as_ref().is_some_and(Watch::is_due) {
+                    return Err(failed(TransferFailure::Interrupted));
+                }
+            }
+            thread::yield_now();
+        }
     }
 
     /// Waits until `limit` after `start` for `due` completions. Each has to be a success for which
@@ -77,7 +129,7 @@ impl Connection {
                     Err(gdr_rdma::Error::Deadline { .. }) => {
                         observer.notify(Event::Waiting)?;
                         if observer.is_interrupted() {
-                            let reason = INTERRUPTED.to_owned();
+                            let reason = PEER_ENDED.to_owned();
                             return Ok(Ended::Failed { reason });
                         }
                     }
@@ -136,7 +188,7 @@ impl Connection {
 }
 
 /// Fails unless `completion` is a success of `operation` on `size` bytes.
-pub(super) fn success(completion: &Completion, operation: &'static str, size: u64) -> Result<()> {
+pub(crate) fn success(completion: &Completion, operation: &'static str, size: u64) -> Result<()> {
     let status = completion.status;
     if status == WcStatus::Success {
         return Ok(());
@@ -155,7 +207,7 @@ pub(super) fn success(completion: &Completion, operation: &'static str, size: u6
 
 /// The time without an acknowledgement after which a request is sent again: at most 268 ms, enough
 /// for a busy machine, and short enough for eight attempts within `limit`.
-fn ack_timeout(limit: Duration) -> AckTimeout {
+pub(crate) fn ack_timeout(limit: Duration) -> AckTimeout {
     let fits = |exponent: &u8| {
         let wait = AckTimeout::new(*exponent).duration();
         wait.is_some_and(|wait| wait * 8 <= limit)

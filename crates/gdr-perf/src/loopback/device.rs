@@ -1,6 +1,6 @@
 //! Opening soft devices.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use gdr_rdma::{Device, Mtu, SoftOptions};
@@ -74,7 +74,7 @@ pub fn open_connector(peer: IpAddr, from: Option<IpAddr>, port: u16) -> Result<D
         (Some(from), _) => from,
         (None, Some(other)) => return open_from(other, port),
         (None, None) if peer.is_loopback() => peer,
-        (None, None) => local_address_towards(peer)?,
+        (None, None) => Device::soft_address_towards(peer)?,
     };
     open(from, if from == peer { 0 } else { port })
 }
@@ -106,30 +106,11 @@ fn beside(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The address from which this host reaches `peer`. Connecting a UDP socket sends nothing; the
-/// kernel looks the route up.
-fn local_address_towards(peer: IpAddr) -> Result<IpAddr> {
-    let any: SocketAddr = match peer {
-        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        IpAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let local = UdpSocket::bind(any).and_then(|socket| {
-        socket.connect((peer, 4791))?;
-        socket.local_addr()
-    });
-    let failed = |source| gdr_rdma::Error::NoRoute { peer, source };
-    Ok(local.map_err(failed)?.ip())
-}
-
 /// The largest path MTU that works in both directions.
 pub(super) fn mutual_mtu(from: &Device, to: &Device) -> Result<Mtu> {
     let there = from.path_mtu(to.address().ip())?;
     let back = to.path_mtu(from.address().ip())?;
-    Ok(if back.bytes() < there.bytes() {
-        back
-    } else {
-        there
-    })
+    Ok(there.min(back))
 }
 
 #[cfg(test)]
@@ -145,7 +126,7 @@ mod tests {
         let last = Ipv4Addr::new(127, 255, 255, 254);
         assert_eq!(beside(last.into()), Some(OTHER_LOOPBACK));
         assert_eq!(beside(six), None);
-        assert_eq!(local_address_towards(one).unwrap(), one);
+        assert_eq!(Device::soft_address_towards(one).unwrap(), one);
     }
 
     #[test]

@@ -24,6 +24,14 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
+    /// Why the memory is staged, where it is.
+    pub(super) fn missing(self) -> String {
+        match &self.refusals[..] {
+            [] => self.why,
+            refusals => refusals.join("; "),
+        }
+    }
+
     /// Registers `size` bytes of `buffer` from `offset` on: the GPU memory itself if `wanted` and the
     /// device permit it.
     pub(super) fn new(
@@ -71,7 +79,7 @@ impl DeviceMemory {
 
 /// The registration method, whether a transfer verified it, and how bytes become visible after a
 /// completion.
-fn why(region: &MemoryRegion) -> String {
+pub(crate) fn why(region: &MemoryRegion) -> String {
     let mut why = format!("registered by {}, ", region.route());
     match region.unverified_reason() {
         None => why += "verified by a transfer",

@@ -78,6 +78,8 @@ pub struct DevicePair {
     /// The kernel devices with a known distance to the GPU, the nearest first: the order in which
     /// they are tried if none is named.
     pub nearest: Vec<NicDistance>,
+    /// The index of the GID that kernel devices use; one that routes if it is `None`.
+    pub gid_index: Option<u32>,
 }
 
 /// The chosen provider.
@@ -117,6 +119,14 @@ impl DevicePair {
     /// # Errors
     /// [`crate::Error::Settings`] where names and preference contradict each other.
     pub fn choose(&self) -> Result<Chosen> {
+        let chosen = self.choose_provider()?;
+        match (chosen.provider, self.gid_index) {
+            (Provider::Soft, Some(index)) => Err(SettingsError::SoftGid(index).into()),
+            _ => Ok(chosen),
+        }
+    }
+
+    fn choose_provider(&self) -> Result<Chosen> {
         let named = [&self.from, &self.to];
         let kernels = named.iter().find_map(|name| match name {
             Some(DeviceName::Verbs(name)) => Some(name.as_str()),
@@ -169,10 +179,13 @@ impl DevicePair {
             return open_both(soft(&self.from), soft(&self.to), self.port);
         }
         let unnamed = chosen.device.as_deref();
-        let to = open_verbs(verbs(&self.to).or(verbs(&self.from)).or(unnamed))?;
+        let to = open_verbs(
+            verbs(&self.to).or(verbs(&self.from)).or(unnamed),
+            self.gid_index,
+        )?;
         let from = match verbs(&self.from).or(verbs(&self.to)) {
-            Some(name) => open_verbs(Some(name))?,
-            None => open_verbs(Some(to.name()))?,
+            Some(name) => open_verbs(Some(name), self.gid_index)?,
+            None => open_verbs(Some(to.name()), self.gid_index)?,
         };
         Ok((from, to))
     }
@@ -184,7 +197,7 @@ impl DevicePair {
     pub fn listener(&self, chosen: &Chosen, listen: IpAddr) -> Result<Device> {
         match chosen.provider {
             Provider::Soft => open_listener(listen, soft(&self.to), self.port),
-            _ => open_verbs(verbs(&self.to).or(chosen.device.as_deref())),
+            _ => open_verbs(verbs(&self.to).or(chosen.device.as_deref()), self.gid_index),
         }
     }
 
@@ -195,7 +208,10 @@ impl DevicePair {
     pub fn connector(&self, chosen: &Chosen, peer: IpAddr) -> Result<Device> {
         match chosen.provider {
             Provider::Soft => open_connector(peer, soft(&self.from), self.port),
-            _ => open_verbs(verbs(&self.from).or(chosen.device.as_deref())),
+            _ => open_verbs(
+                verbs(&self.from).or(chosen.device.as_deref()),
+                self.gid_index,
+            ),
         }
     }
 }
@@ -285,10 +301,13 @@ fn usable_of(
     ))
 }
 
-fn open_verbs(name: Option<&str>) -> Result<Device> {
+fn open_verbs(name: Option<&str>, gid_index: Option<u32>) -> Result<Device> {
     let mut options = VerbsOptions::new();
     if let Some(name) = name {
         options = options.device(name);
+    }
+    if let Some(index) = gid_index {
+        options = options.gid_index(index);
     }
     Device::verbs(&options).map_err(|error| match (&error, name) {
         (
@@ -314,6 +333,7 @@ mod tests {
             port: 0,
             preference,
             nearest: Vec::new(),
+            gid_index: None,
         }
     }
 

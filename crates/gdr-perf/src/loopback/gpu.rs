@@ -322,14 +322,14 @@ impl Registration {
 }
 
 /// A mapping of GPU memory, or the reason to stage.
-pub(super) struct MappedOrStaged {
-    pub(super) mapping: Option<Arc<Mapping>>,
-    pub(super) subject: Subject,
-    pub(super) why: String,
+pub(crate) struct MappedOrStaged {
+    pub(crate) mapping: Option<Arc<Mapping>>,
+    pub(crate) subject: Subject,
+    pub(crate) why: String,
 }
 
 /// A buffer that is written through `mapping`; the copy engine makes its long reads.
-pub(super) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Result<Buffer> {
+pub(crate) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Result<Buffer> {
     let (copied, from) = (Arc::clone(buffer), CopyEngineThreshold::Measured);
     match Buffer::direct_with_copies(Arc::clone(&mapping), copied, from) {
         // A backend that maps other memory: the run has to detect the consequence.
@@ -339,7 +339,7 @@ pub(super) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Resul
 }
 
 /// Maps `buffer` unless `wanted` is staged.
-pub(super) fn map_or_stage(
+pub(crate) fn map_or_stage(
     target: &BenchTarget,
     buffer: &DeviceBuffer,
     wanted: TransferPreference,

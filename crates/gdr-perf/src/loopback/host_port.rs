@@ -23,6 +23,12 @@ pub struct HostPort {
 }
 
 impl HostPort {
+    /// The same host with another port.
+    #[must_use]
+    pub fn with_port(self, port: u16) -> Self {
+        Self { port, ..self }
+    }
+
     /// Resolves the addresses of the host, in the resolver's order.
     ///
     /// # Errors
@@ -32,6 +38,15 @@ impl HostPort {
         Ok(addresses
             .map(|address| SocketAddr::new(address, self.port))
             .collect())
+    }
+}
+
+impl From<SocketAddr> for HostPort {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }
     }
 }
 

@@ -13,23 +13,25 @@
 //! a deadline. A failed run has a [`Cause`]: nothing arrived, only a part, or other bytes, or a
 //! completion is missing; and what to do.
 //!
-//! [`sweep`] measures instead: latency and bandwidth by size, direct and staged.
+//! [`sweep`] measures instead: latency and bandwidth by size, direct and staged. [`pipeline`] measures
+//! both ways up to the result of a kernel.
 //!
 //! [`run`] has both ends in one process; [`listen`] and [`connect`] are one end each. The listening
 //! end owns the GPU memory.
 
-mod compare;
-mod connection;
+pub(crate) mod compare;
+pub(crate) mod connection;
 mod device;
-mod device_memory;
+pub(crate) mod device_memory;
 mod device_select;
 mod diagnose;
 mod event;
-mod gpu;
+pub(crate) mod gpu;
 mod host;
 mod host_port;
 mod in_process;
 mod iterations;
+pub mod pipeline;
 mod protocol;
 mod report;
 mod settings;

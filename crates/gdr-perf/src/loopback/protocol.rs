@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, HandshakeError, PeerText, Session};
+use gdr_rdma::{Deadline, Session};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::report::{Checks, End, Ended, Memory, Outcome, PacketCounts};
 use super::settings::Settings;
-use crate::error::{Error, PeerError, Result};
+use crate::error::{PeerError, Result};
+use crate::peer_message;
 
 /// The version of the protocol.
 const VERSION: u32 = 2;
-/// The most entries of a list, or fields of an object, in a message.
-const MOST_ENTRIES: usize = 64;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,61 +110,11 @@ pub(super) struct Ready {
 }
 
 pub(super) fn send(session: &mut Session, message: &Message, deadline: Deadline) -> Result<()> {
-    let bytes = serde_json::to_vec(message).map_err(PeerError::Encode)?;
-    Ok(session.send(&bytes, deadline)?)
+    peer_message::send(session, message, deadline)
 }
 
 pub(super) fn receive(session: &mut Session, deadline: Deadline) -> Result<Message> {
-    match session.receive(deadline) {
-        Ok(bytes) => parse(&bytes),
-        Err(error) => Err(refusal(error)),
-    }
-}
-
-/// Turns a refusal of the peer into [`PeerError::Refused`]; other errors stay.
-pub(super) fn refusal(error: gdr_rdma::Error) -> Error {
-    match error {
-        gdr_rdma::Error::Handshake(HandshakeError::Refused(why)) => {
-            PeerError::Refused(why.to_string()).into()
-        }
-        error => error.into(),
-    }
-}
-
-/// Parses bytes from an untrusted sender.
-fn parse(bytes: &[u8]) -> Result<Message> {
-    let wrong = |error: &dyn std::fmt::Display| PeerError::Message(error.to_string());
-    let mut value: Value = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
-    if !make_safe(&mut value) {
-        return Err(wrong(&"it has too many entries").into());
-    }
-    Ok(serde_json::from_value(value).map_err(|error| wrong(&error))?)
-}
-
-/// Escapes every text, so that it can be printed. Returns whether lists and objects are short enough.
-fn make_safe(value: &mut Value) -> bool {
-    match value {
-        Value::String(text) => {
-            *text = PeerText::new(text).into_string();
-            true
-        }
-        Value::Array(values) => values.len() <= MOST_ENTRIES && values.iter_mut().all(make_safe),
-        Value::Object(fields) => {
-            let safe = std::mem::take(fields).into_iter().map(|(name, mut value)| {
-                let fits = make_safe(&mut value);
-                (PeerText::new(&name).into_string(), value, fits)
-            });
-            let mut fit = true;
-            *fields = safe
-                .map(|(name, value, fits)| {
-                    fit &= fits;
-                    (name, value)
-                })
-                .collect();
-            fit && fields.len() <= MOST_ENTRIES
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => true,
-    }
+    peer_message::receive(session, deadline)
 }
 
 /// Fails because `message` is not the one that the protocol has here.
@@ -189,6 +137,10 @@ mod tests {
 
     use super::super::report::Difference;
     use super::*;
+
+    fn parse(bytes: &[u8]) -> Result<Message> {
+        peer_message::parse(bytes)
+    }
 
     #[test]
     fn messages_come_back_as_they_went() {

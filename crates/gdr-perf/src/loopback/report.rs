@@ -179,7 +179,7 @@ pub struct End {
 }
 
 impl End {
-    pub(super) fn of(device: &Device) -> Self {
+    pub(crate) fn of(device: &Device) -> Self {
         Self {
             device: device.name().to_owned(),
             address: device.address(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gdr_cuda::{MemoryKind, pattern_word};
 
-use crate::error::{Result, SettingsError};
+use crate::error::{MOST_SECONDS, Result, SettingsError};
 
 /// The most bytes that one iteration transfers.
 const MOST: u64 = 1 << 30;
@@ -80,6 +80,9 @@ impl Settings {
         if self.timeout.is_zero() {
             return Err(SettingsError::NoTimeout);
         }
+        if self.timeout > Duration::from_secs(MOST_SECONDS) {
+            return Err(SettingsError::LongTimeout(self.timeout));
+        }
         Ok(())
     }
 
@@ -150,12 +153,13 @@ mod tests {
         };
         with(|_| ()).unwrap();
         with(|s| s.size = 1 << 30).unwrap();
-        let changes: [fn(&mut Settings); 5] = [
+        let changes: [fn(&mut Settings); 6] = [
             |s| s.size = 0,
             |s| s.size = 6,
             |s| s.size = (1 << 30) + 4,
             |s| s.iterations = 0,
             |s| s.timeout = Duration::ZERO,
+            |s| s.timeout = Duration::from_secs(86_401),
         ];
         for change in changes {
             with(change).unwrap_err();

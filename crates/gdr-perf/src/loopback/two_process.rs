@@ -4,22 +4,20 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use gdr_rdma::{
-    Deadline, Device, Listener, Mtu, PeerInfo, Provider, RemoteMemory, Security, Session,
-};
+use gdr_rdma::{Deadline, Device, Listener, PeerInfo, RemoteMemory, Security, Session};
 
 use super::event::{Event, Observer, Step};
 use super::gpu::GpuSide;
 use super::host::HostSide;
 use super::iterations::{Tally, run_all};
-use super::protocol::{Ask, Message, Ready, receive, refusal, send, unexpected};
+use super::protocol::{Ask, Message, Ready, receive, send, unexpected};
 use super::report::{Cause, End, Iteration, Memory, Outcome, PacketCounter, Packets, Path, Report};
 use super::settings::{Destination, Settings};
 use crate::bench_target::BenchTarget;
+use crate::conversation::{AFTERMATH, check_end, common_mtu, known_mtu, reach};
 use crate::error::{Error, PeerError, Result};
+use crate::peer_message::refusal;
 
-/// How long to exchange messages about a failure once its cause is known.
-const AFTERMATH: Duration = Duration::from_secs(3);
 /// The time that a message may take in addition to its step.
 const MESSAGE_DELAY: Duration = Duration::from_secs(3);
 
@@ -177,7 +175,7 @@ fn prepare(
         mtu: ours.code(),
     })))?;
     let mtu = match session.receive()? {
-        Message::Agreed { mtu } => known(mtu)?,
+        Message::Agreed { mtu } => known_mtu(mtu)?,
         other => return unexpected(&other),
     };
     let theirs = session.introduce(&PeerInfo {
@@ -195,19 +193,6 @@ fn prepare(
         memory,
         path,
     })
-}
-
-/// Checks that the peer's queue pair is at the address that its messages name, and not at this end's.
-fn check_end(device: &Device, end: &End, theirs: &PeerInfo) -> Result<()> {
-    let (said, named) = (end.address, theirs.endpoint.address);
-    if (said.ip(), said.port()) != (named.ip(), named.port()) {
-        return Err(PeerError::TwoAddresses { said, named }.into());
-    }
-    // Two processes may share a network card, and no UDP port.
-    if device.provider() == Provider::Soft && named == device.address() {
-        return Err(PeerError::OwnAddress(named).into());
-    }
-    Ok(())
 }
 
 /// Connects to a peer that [listens](listen), and writes into its GPU memory from host memory at
@@ -264,27 +249,6 @@ pub fn connect(
     Ok(tally.report(settings, memory, path, end))
 }
 
-/// Opens the session.
-fn reach(
-    device: &Device,
-    peer: SocketAddr,
-    security: &Security,
-    limit: Duration,
-) -> Result<Session> {
-    let deadline = Deadline::after(limit);
-    let from = device.address().ip();
-    let anywhere = || Ok(Session::connect(peer, security, deadline)?);
-    // With a key the peer accepts any RDMA address, and TCP may use another interface.
-    if matches!(security, Security::Key(_)) || from.is_ipv4() != peer.is_ipv4() {
-        return anywhere();
-    }
-    match Session::connect_from(from, peer, security, deadline) {
-        // The GID of a NIC need not be an address of this host.
-        Err(gdr_rdma::Error::AddressNotLocal { .. }) => anywhere(),
-        session => Ok(session?),
-    }
-}
-
 /// The connecting end after the setup, with the peer's offer.
 struct Agreed {
     host: HostSide,
@@ -300,12 +264,7 @@ fn agree(device: &Device, settings: &Settings, session: &mut PeerSession) -> Res
         Message::Ready(ready) => *ready,
         other => return unexpected(&other),
     };
-    let (theirs, ours) = (known(mtu)?, device.path_mtu(end.address.ip())?);
-    let mtu = if theirs.bytes() < ours.bytes() {
-        theirs
-    } else {
-        ours
-    };
+    let mtu = common_mtu(device, &end, mtu)?;
     session.send(&Message::Agreed { mtu: mtu.code() })?;
     let host = HostSide::new(device, settings)?;
     let theirs = session.introduce(&PeerInfo {
@@ -335,10 +294,6 @@ fn greet(session: &Session, strangers: u64, observer: &mut Observer<'_>) -> Resu
         authenticated: session.is_authenticated(),
         strangers,
     })
-}
-
-fn known(mtu: u8) -> Result<Mtu> {
-    Ok(Mtu::from_code(mtu).ok_or(PeerError::Mtu(mtu))?)
 }
 
 fn receive_round(

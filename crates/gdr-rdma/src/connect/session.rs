@@ -11,6 +11,7 @@ use super::auth::{SessionKey, SharedKey, Side, TAG};
 use super::message::{FrameHeader, FrameKind, Hello, MOST_PAYLOAD, PeerInfo};
 use super::stream::Stream;
 use crate::deadline::Deadline;
+use crate::device::Device;
 use crate::error::{Error, HandshakeError, HandshakeStep, Result};
 use crate::os;
 use crate::types::{Endpoint, PeerText};
@@ -71,6 +72,30 @@ impl Session {
     ) -> Result<Self> {
         let stream = Stream::connect_from(from, address, deadline)?;
         Self::greet(stream, security, deadline)
+    }
+
+    /// As [`Session::connect`], for queue pairs of `device`. Without a key, the connection comes from
+    /// the device's own address, the only one that the peer accepts as the RDMA address.
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
+    pub fn connect_for(
+        device: &Device,
+        address: SocketAddr,
+        security: &Security,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let from = device.address().ip();
+        let anywhere = || Self::connect(address, security, deadline);
+        // With a key the peer accepts any RDMA address, and TCP may use another interface.
+        if matches!(security, Security::Key(_)) || from.is_ipv4() != address.is_ipv4() {
+            return anywhere();
+        }
+        match Self::connect_from(from, address, security, deadline) {
+            // The GID of a NIC need not be an address of this host.
+            Err(Error::AddressNotLocal { .. }) => anywhere(),
+            session => session,
+        }
     }
 
     /// Makes a session of a connection after greeting and proof.
@@ -331,14 +356,22 @@ impl Watch {
     /// Whether there is something to receive: a message, or the end of the connection. It does not
     /// wait.
     pub fn is_due(&self) -> bool {
+        self.is_due_within(Duration::ZERO)
+    }
+
+    /// Waits until there is something to receive; returns whether there is, `false` at the deadline
+    /// and where a signal interrupted the wait.
+    pub fn wait(&self, deadline: Deadline) -> bool {
+        self.is_due_within(deadline.remaining())
+    }
+
+    fn is_due_within(&self, limit: Duration) -> bool {
         let fd = self.0.as_fd();
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        // A limit that the kernel's type cannot hold is none.
+        let limit = Timespec::try_from(limit).ok();
         let mut interest = [PollFd::new(&fd, PollFlags::IN)];
         // If poll(2) fails, a receive reports why.
-        poll(&mut interest, Some(&now)).is_ok_and(|ready| ready > 0)
+        poll(&mut interest, limit.as_ref()).is_ok_and(|ready| ready > 0)
     }
 }
 

@@ -190,6 +190,23 @@ pub enum Error {
     /// A shared key that is easy to guess.
     #[error("a shared key of {len} bytes is too short; give at least {least}, random ones")]
     KeyTooShort { len: usize, least: usize },
+    /// This user may not open the socket of raw packets.
+    #[error(
+        "a raw packet queue pair was not made: opening a packet socket failed: {source}; it needs \
+         CAP_NET_RAW in the network namespace: run the program as root, in a container with \
+         `--cap-add NET_RAW`, or in a namespace of its own (`unshare -rn`)"
+    )]
+    PacketSocketDenied { source: io::Error },
+    /// An interface whose packets have no Ethernet header.
+    #[error(
+        "a raw packet queue pair was not made: the interface {interface} has the hardware type \
+         {hardware_type} and no Ethernet headers; use the address of another interface"
+    )]
+    NotEthernet {
+        interface: String,
+        /// `ARPHRD_*` of linux/if_arp.h.
+        hardware_type: u16,
+    },
     /// The connection set-up failed at the other end.
     #[error("the peer at the other end of the connection set-up {0}")]
     Handshake(#[from] HandshakeError),

@@ -10,13 +10,15 @@ use gdr_roce::{AckTimeout, Mtu, RetryCount, RnrRetry, RnrTimer};
 pub struct ConnectionOptions {
     /// The largest payload of a packet; both sides must use the same.
     pub path_mtu: Mtu,
-    /// How long to wait for an acknowledgement before retransmitting.
+    /// How long to wait for an acknowledgement before a retry counts. The soft provider retransmits
+    /// earlier, as soon as the measured round-trip time suggests a loss.
     pub timeout: AckTimeout,
     /// How many times to retransmit without progress.
     pub retry_count: RetryCount,
     /// How long to retransmit without progress before the connection fails with
     /// [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded), in place of `retry_count`: the
-    /// time between two retransmissions starts at `timeout` and doubles, up to 500 ms. With `None`,
+    /// time between two retransmissions starts at the measured round-trip time and its variation, at
+    /// most `timeout`, and doubles, up to 500 ms. With `None`,
     /// `retry_count` alone decides, as IBTA specifies. A kernel device counts attempts, all with
     /// one timeout: it gets the shortest timeout, `timeout` at least, with which `retry_count + 1`
     /// attempts take this long.

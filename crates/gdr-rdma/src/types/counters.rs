@@ -1,5 +1,7 @@
 //! Counters of the soft provider.
 
+use std::ops::AddAssign;
+
 /// What a device of the soft provider has sent, received and dropped since it was opened. The unit is
 /// packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,8 +21,12 @@ pub struct Counters {
     pub strangers: u64,
     /// For a queue pair for datagrams, with another queue key than its own.
     pub wrong_qkey: u64,
-    /// For a queue pair for datagrams, and dropped because no receive was posted.
+    /// For a queue pair for datagrams or raw packets, and dropped because no receive was posted.
     pub no_receive: u64,
+    /// Frames that raw packet queue pairs sent.
+    pub frames_sent: u64,
+    /// Frames that raw packet queue pairs received.
+    pub frames_received: u64,
     /// Dropped by the kernel at the UDP socket: from an address that is not a peer's, or because the
     /// receive buffer was full (`SO_MEMINFO`).
     pub kernel_drops: u64,
@@ -34,4 +40,32 @@ pub struct Counters {
     pub events_lost: u64,
     /// Polls of the device, by its own thread and those of the program.
     pub looks: u64,
+    /// Bytes of the requests that were posted, and of the receives that completed.
+    pub payload: PayloadBytes,
+}
+
+/// Bytes of requests by operation, without headers and retransmissions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PayloadBytes {
+    /// Of SEND requests that were posted.
+    pub send: u64,
+    /// Of WRITE requests that were posted.
+    pub write: u64,
+    /// Of READ requests that were posted.
+    pub read: u64,
+    /// Of atomic requests that were posted, eight each.
+    pub atomic: u64,
+    /// Of receives that completed with success, a datagram's header included.
+    pub receive: u64,
+}
+
+impl AddAssign for PayloadBytes {
+    fn add_assign(&mut self, other: Self) {
+        self.send += other.send;
+        self.write += other.write;
+        self.read += other.read;
+        self.atomic += other.atomic;
+        self.receive += other.receive;
+    }
 }

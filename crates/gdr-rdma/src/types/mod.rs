@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use self::connection_options::ConnectionOptions;
-pub use self::counters::Counters;
+pub use self::counters::{Counters, PayloadBytes};
 pub use self::endpoint::{Endpoint, SourcePort, UdEndpoint};
 pub use self::event::AsyncEvent;
 pub use self::flush_policy::FlushPolicy;

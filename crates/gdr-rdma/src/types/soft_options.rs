@@ -12,7 +12,6 @@ pub struct SoftOptions {
     pub(crate) address: SocketAddr,
     pub(crate) port_use: PortUse,
     pub(crate) busy_poll: Duration,
-    pub(crate) loop_polls: u64,
     pub(crate) receive_buffer: usize,
 }
 
@@ -23,7 +22,6 @@ impl SoftOptions {
             address: SocketAddr::new(address, UDP_PORT),
             port_use: PortUse::Exclusive,
             busy_poll: Duration::from_micros(50),
-            loop_polls: 16,
             receive_buffer: 8 << 20,
         }
     }
@@ -48,14 +46,6 @@ impl SoftOptions {
     /// microseconds) and uses more CPU time.
     pub const fn busy_poll(mut self, busy_poll: Duration) -> Self {
         self.busy_poll = busy_poll;
-        self
-    }
-
-    /// Sets how many polls within 250 us make the progress thread leave the engine to the program; 16
-    /// by default. A program that posts often, and waits for bytes in memory instead of completions,
-    /// needs that thread, so for programs of any kind more are better.
-    pub const fn loop_polls(mut self, polls: u64) -> Self {
-        self.loop_polls = polls;
         self
     }
 

@@ -224,7 +224,7 @@ fn a_message_longer_than_the_path_mtu_is_refused_by_its_completion() {
     let segment = source.segment(0, 4097).unwrap();
     a.pair.post_send(request.segment(segment)).unwrap();
     assert_eq!(a.queue.wait(soon()).unwrap().status, WcStatus::LocalLength);
-    assert_eq!(a.pair.state(), State::Error);
+    assert_eq!(a.pair.state(), State::SendQueueError);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Queue pairs for datagrams and shared receive queues by the layer for front ends.
 
 use gdr_rdma::raw::{
-    CompletionQueue, Data, Device, Domain, Memory, Queues, RecvRequest, Region, Segment, SendFlags,
-    SharedReceiveQueue, UdQueuePair, UdSendRequest,
+    CompletionQueue, Data, Device, Domain, Memory, Queues, RecvRequest, Region, Reliability,
+    Segment, SendFlags, SharedReceiveQueue, UdQueuePair, UdSendRequest,
 };
 use gdr_rdma::{
     Access, AsyncEvent, Capabilities, Completion, Error, Event, Foreign, Lkey, Mtu, PostError, Psn,
@@ -147,6 +147,69 @@ fn a_queue_pair_for_datagrams_goes_through_its_states_again_after_a_reset() {
 }
 
 #[test]
+fn a_reset_removes_the_completions_of_its_queue_pair_only() {
+    let front = Front::new();
+    let (a, b) = (front.datagrams(None), front.datagrams(None));
+    let segments = [front.segment()];
+    for (pair, id) in [(&a, 1), (&b, 2)] {
+        start(pair);
+        let receive = RecvRequest {
+            id: WrId(id),
+            segments: &segments,
+        };
+        let posted = pair.post_recvs(|queue| queue.push(&receive));
+        posted.unwrap().unwrap();
+        pair.to_error().unwrap();
+    }
+    a.reset().unwrap();
+    let flushed = front.next();
+    assert_eq!((flushed.id, flushed.qpn), (WrId(2), b.qpn()));
+    assert_eq!(flushed.status, WcStatus::WrFlushed);
+    assert_eq!(front.queue.poll(1, &mut |_| ()).unwrap(), 0);
+}
+
+#[test]
+fn a_replaced_region_keeps_its_key_and_receives_in_the_new_memory() {
+    let (front, new) = (Front::new(), Front::new());
+    let (a, b) = (front.datagrams(None), front.datagrams(None));
+    start(&a);
+    start(&b);
+    let key = front.region.key();
+    let range = Memory {
+        address: new.memory.expose_provenance(),
+        len: LEN,
+        iova: IOVA,
+    };
+    // SAFETY: the bytes are never freed, and accessed by volatile reads only.
+    let by = unsafe {
+        front
+            .device
+            .register(front.domain, range, Access::LOCAL_WRITE)
+    }
+    .unwrap();
+    let ended = by.key();
+    front.region.replace(by).unwrap();
+    assert_eq!(front.region.key(), key);
+    let mut segments = [front.segment()];
+    let mut receive = |lkey| {
+        segments[0].lkey = Lkey(lkey);
+        let receive = RecvRequest {
+            id: WrId(1),
+            segments: &segments,
+        };
+        let posted = b.post_recvs(|queue| queue.push(&receive));
+        posted.unwrap().unwrap();
+        front.send(&a, &b, QKEY, &[7; 8]);
+        front.next().status
+    };
+    assert_eq!(receive(key), WcStatus::Success);
+    assert_eq!((front.byte(Grh::LEN), new.byte(Grh::LEN)), (0, 7));
+    assert_eq!(receive(ended), WcStatus::LocalProtection);
+    let refused = front.region.replace(new.region).unwrap_err().to_string();
+    assert_eq!(refused, Error::Foreign(Foreign::MemoryRegion).to_string());
+}
+
+#[test]
 fn a_changed_queue_key_is_that_of_the_next_datagram() {
     let front = Front::new();
     let (a, b) = (front.datagrams(None), front.datagrams(None));
@@ -207,9 +270,10 @@ fn a_shared_queue_of_another_domain_is_refused() {
     let front = Front::new();
     let shared = front.device.shared_receive_queue(Domain::new(), 4).unwrap();
     let queues = front.queues(Some(&shared));
-    let refused = front
-        .device
-        .queue_pair_with(front.domain, queues, CAPABILITIES);
+    let refused =
+        front
+            .device
+            .queue_pair_with(front.domain, queues, CAPABILITIES, Reliability::Reliable);
     let foreign = Error::Foreign(Foreign::SharedReceiveQueue).to_string();
     assert_eq!(refused.unwrap_err().to_string(), foreign);
 }

@@ -2,12 +2,16 @@
 
 use super::Requester;
 use crate::completion::WcStatus;
-use crate::connection::{Connection, ConnectionFailed, Notifications};
+use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
 use crate::memory::Memory;
 use crate::psn::Psn;
 use crate::request::{Operation, SendFlags};
 use crate::timer::{RnrTimer, Time};
 use crate::wire::{NakCode, Packet, Syndrome};
+
+/// How much of the back-off of the timer is kept until a round trip is measured again (Karn's
+/// algorithm, RFC 6298, 3).
+const BACKOFF_KEPT: u32 = 2;
 
 impl Requester {
     /// Processes a response packet.
@@ -39,11 +43,15 @@ impl Requester {
                 if self.una == end {
                     Ok(())
                 } else {
-                    self.recover(now, notifications)
+                    self.recover_before(psn, now, notifications)
                 }
             }
             Syndrome::Nak(NakCode::SequenceError) => {
                 self.statistics.sequence_naks_received += 1;
+                if self.recovery == LossRecovery::Selective {
+                    self.resend(now, psn);
+                    return Ok(());
+                }
                 self.acknowledge(now, psn, notifications)?;
                 self.recover(now, notifications)
             }
@@ -120,7 +128,7 @@ impl Requester {
         // A response acknowledges all requests before it.
         self.acknowledge(now, psn, notifications)?;
         if self.una != psn {
-            return self.recover(now, notifications);
+            return self.recover_before(psn, now, notifications);
         }
         let Some(wqe) = self.send_queue.front_mut() else {
             return Ok(());
@@ -134,11 +142,10 @@ impl Requester {
             (Operation::Read { .. }, None) => {
                 let mtu = connection.mtu.bytes() as u32;
                 let offset = wqe.responses * mtu;
-                let piece = self.config.read_packets;
-                let index = wqe.responses;
-                let last = (index + 1) % piece == 0 || index + 1 == wqe.packets;
+                let piece = self.outstanding_reads.front();
+                let last = piece.is_some_and(|piece| piece.last == psn);
                 // After a retransmission, responses to either of the two requests may arrive.
-                let first = if index.is_multiple_of(piece) {
+                let first = if piece.is_some_and(|piece| piece.first == psn) {
                     position.is_first()
                 } else {
                     !position.is_first() || self.restarted_at == Some(psn)
@@ -172,9 +179,12 @@ impl Requester {
     }
 
     /// Completes the first request of the send queue.
-    fn complete(&mut self, notifications: &mut Notifications) {
+    pub(super) fn complete(&mut self, notifications: &mut Notifications) {
         if let Some(wqe) = self.send_queue.pop_front() {
             self.cursor = self.cursor.saturating_sub(1);
+            if let Some(probe) = &mut self.probe {
+                probe.cursor = probe.cursor.saturating_sub(1);
+            }
             if wqe.flags.contains(SendFlags::SIGNALLED) {
                 notifications
                     .completions
@@ -194,18 +204,33 @@ impl Requester {
         if self.next.distance_from(before) < moved {
             // Packets that were about to be sent again are acknowledged.
             self.next = self.una;
+            self.restarted_at = Some(self.una);
             self.cursor = 0;
+            self.reads_sent = 0;
         }
+        self.end_probe(now, before);
         while self
             .outstanding_reads
             .front()
-            .is_some_and(|last| last.distance_from(before) < moved)
+            .is_some_and(|piece| piece.last.distance_from(before) < moved)
         {
             self.outstanding_reads.pop_front();
+            self.reads_sent = self.reads_sent.saturating_sub(1);
         }
+        if let Some((psn, sent)) = self.timed
+            && psn.distance_from(before) < moved
+        {
+            self.timed = None;
+            self.expirations = 0;
+            self.round_trip.sample(now, now.saturating_since(sent));
+        }
+        self.missing.acknowledge(before, moved);
+        self.congestion.acknowledge(now, moved, &self.round_trip);
         self.recovering = false;
         self.retries = 0;
+        self.expirations = self.expirations.min(BACKOFF_KEPT);
         self.progress_at = now;
+        self.attempt_at = now;
         self.rnr_retries_left = self.attributes.rnr_retry.times();
         self.rnr_wait_until = None;
         self.retransmit_at = if self.una == self.highest {
@@ -216,6 +241,38 @@ impl Requester {
         match self.send_queue.front().and_then(|wqe| wqe.failed) {
             Some(status) => self.fail(status, notifications),
             None => Ok(()),
+        }
+    }
+
+    /// Goes on behind the packets that were sent before the timer expired, unless they are lost.
+    fn end_probe(&mut self, now: Time, before: Psn) {
+        let Some(probe) = self.probe.take() else {
+            return;
+        };
+        let only = self.una == probe.psn.wrapping_add(1);
+        if only && probe.next != self.una {
+            // The peer has the packet that was sent again and none behind it.
+            self.timed = None;
+            self.congestion.lose(now, 0, &self.round_trip);
+        } else if probe.next.distance_from(before) > self.next.distance_from(before) {
+            self.next = probe.next;
+            self.cursor = probe.cursor;
+            self.reads_sent = probe.reads_sent;
+        }
+    }
+
+    /// Retransmits because the peer answered the packet at `psn` and an answer before it is missing,
+    /// unless that packet was sent before the latest rewind: what is sent since may still come.
+    fn recover_before(
+        &mut self,
+        psn: Psn,
+        now: Time,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        if psn.distance_from(self.una) < self.next.distance_from(self.una) {
+            self.recover(now, notifications)
+        } else {
+            Ok(())
         }
     }
 
@@ -248,7 +305,9 @@ impl Requester {
         }
         // An RNR NAK shows that the peer is alive, so it resets the retry count.
         self.retries = 0;
+        self.expirations = 0;
         self.progress_at = now;
+        self.attempt_at = now;
         self.rewind();
         self.rnr_wait_until = Some(now + timer.duration());
         Ok(())

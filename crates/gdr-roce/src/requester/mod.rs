@@ -4,18 +4,30 @@
 //! All packets before `next` were sent since the last rewind, and all before `highest` were sent
 //! at least once. A rewind sets `next = una`. `una` is a PSN of the first request of the send
 //! queue, or no packet is outstanding.
+//!
+//! The retransmission timer follows the measured round-trip time. When it expires, only the first
+//! unacknowledged packet is sent again: if acknowledgements were lost, or the peer was only slow, the
+//! answer acknowledges the others, too. The timeout of the program stays the unit of its retry count:
+//! a connection fails as late as with a timer of that length.
 
 mod ack;
+mod congestion;
+mod round_trip;
+mod selective;
 mod send_wqe;
 mod transmit;
+mod unreliable;
 
 use std::collections::VecDeque;
 
+use congestion::Congestion;
+use round_trip::RoundTrip;
+use selective::Missing;
 use send_wqe::SendWqe;
 
 use crate::attributes::{Capabilities, RtsAttributes, TransportConfig};
 use crate::completion::WcStatus;
-use crate::connection::{ConnectionFailed, Notifications};
+use crate::connection::{ConnectionFailed, LossRecovery, Notifications, Reliability};
 use crate::error::PostError;
 use crate::ids::Qpn;
 use crate::mtu::Mtu;
@@ -36,14 +48,23 @@ pub(crate) struct Requester {
     una: Psn,
     next: Psn,
     highest: Psn,
-    /// Last PSN of each outstanding READ request packet and atomic.
-    outstanding_reads: VecDeque<Psn>,
+    /// The READ request packets and atomics that were ever sent and are not complete.
+    outstanding_reads: VecDeque<ReadPiece>,
+    /// How many of them were sent since the last rewind.
+    reads_sent: usize,
     /// Number of packets since the last one that requested an acknowledgement.
     since_ack_request: u32,
     /// Already rewound to `una`; further NAKs are ignored until an ACK makes progress.
     recovering: bool,
     /// Number of retries since the last progress.
     retries: u32,
+    /// When the latest of them was, or `progress_at`.
+    attempt_at: Time,
+    /// By how many powers of two the retransmission timer is longer than the round-trip time suggests,
+    /// because it expired.
+    expirations: u32,
+    /// Set while only the first unacknowledged packet was sent again, because the timer expired.
+    probe: Option<Probe>,
     /// When `una` last advanced, or when the first outstanding packet was sent.
     progress_at: Time,
     /// PSN at which the latest retransmission began; a repeated READ request starts here.
@@ -51,7 +72,35 @@ pub(crate) struct Requester {
     rnr_retries_left: Option<u8>,
     retransmit_at: Option<Time>,
     rnr_wait_until: Option<Time>,
+    /// When the next packet may be sent, while the pacing keeps one back.
+    paced_until: Option<Time>,
+    /// A packet whose acknowledgement shows the round-trip time, and when it was sent.
+    timed: Option<(Psn, Time)>,
+    round_trip: RoundTrip,
+    congestion: Congestion,
+    pub(crate) recovery: LossRecovery,
+    /// With [`LossRecovery::Selective`], what is to be sent again.
+    missing: Missing,
+    /// No request is begun.
+    draining: bool,
     pub(crate) statistics: Statistics,
+}
+
+/// Where transmission goes on if the packets behind a probe were not lost.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    /// The packet that was sent again.
+    psn: Psn,
+    next: Psn,
+    cursor: usize,
+    reads_sent: usize,
+}
+
+/// The PSNs of the responses to one READ request packet, or of an atomic.
+#[derive(Clone, Copy, Debug)]
+struct ReadPiece {
+    first: Psn,
+    last: Psn,
 }
 
 impl Requester {
@@ -78,24 +127,60 @@ impl Requester {
             next: Psn::default(),
             highest: Psn::default(),
             outstanding_reads: VecDeque::new(),
+            reads_sent: 0,
             since_ack_request: 0,
             recovering: false,
             retries: 0,
+            attempt_at: Time::EPOCH,
+            expirations: 0,
+            probe: None,
             progress_at: Time::EPOCH,
             restarted_at: None,
             rnr_retries_left: None,
             retransmit_at: None,
             rnr_wait_until: None,
+            paced_until: None,
+            timed: None,
+            round_trip: RoundTrip::default(),
+            congestion: Congestion::new(window),
+            recovery: LossRecovery::GoBackN,
+            missing: Missing::default(),
+            draining: false,
             statistics: Statistics::default(),
         }
     }
 
-    pub(crate) fn connect(&mut self, attributes: &RtsAttributes) {
-        self.attributes = *attributes;
+    pub(crate) fn connect(&mut self, attributes: &RtsAttributes, reliability: Reliability) {
+        self.set_attributes(attributes, reliability);
         self.una = attributes.sq_psn;
         self.next = attributes.sq_psn;
         self.highest = attributes.sq_psn;
+    }
+
+    /// Changes how often and when packets are sent again, and how many READs may be outstanding.
+    pub(crate) fn set_attributes(&mut self, attributes: &RtsAttributes, reliability: Reliability) {
+        self.attributes = *attributes;
+        if reliability == Reliability::Unreliable {
+            // READs and atomics need a response.
+            self.attributes.max_rd_atomic = 0;
+        }
         self.rnr_retries_left = attributes.rnr_retry.times();
+    }
+
+    /// Begins no request from here on.
+    pub(crate) fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Begins requests again.
+    pub(crate) fn resume(&mut self) {
+        self.draining = false;
+    }
+
+    /// Whether every request that was begun is complete.
+    pub(crate) fn is_drained(&self) -> bool {
+        let first = self.send_queue.front();
+        first.is_none_or(|wqe| wqe.first.is_none())
     }
 
     /// Checks and queues a request.
@@ -140,8 +225,11 @@ impl Requester {
         }
         self.cursor = 0;
         self.outstanding_reads.clear();
+        self.reads_sent = 0;
+        self.missing.clear();
         self.retransmit_at = None;
         self.rnr_wait_until = None;
+        self.paced_until = None;
     }
 
     /// Whether packets were sent that are not acknowledged.
@@ -150,8 +238,10 @@ impl Requester {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        // Never both: no packet is outstanding during the wait after an RNR NAK.
-        self.rnr_wait_until.or(self.retransmit_at)
+        // No packet is outstanding during the wait after an RNR NAK.
+        let timers = [self.retransmit_at, self.paced_until];
+        let next = timers.into_iter().flatten().min();
+        self.rnr_wait_until.or(next)
     }
 
     pub(crate) fn handle_deadline(
@@ -162,52 +252,115 @@ impl Requester {
         if self.rnr_wait_until.is_some_and(|until| until <= now) {
             self.rnr_wait_until = None;
         }
+        if self.paced_until.is_some_and(|until| until <= now) {
+            self.paced_until = None;
+        }
         if self.retransmit_at.is_some_and(|at| at <= now) {
             self.statistics.timeouts += 1;
-            return self.retry(now, notifications);
+            return self.expire(now, notifications);
         }
         Ok(())
     }
 
-    /// Rewinds to `una`, or fails the first request when the retry limit is reached.
+    /// Sends the first unacknowledged packet again because the retransmission timer has expired.
+    fn expire(
+        &mut self,
+        now: Time,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        let attempt_ends = self.attributes.timeout.duration();
+        if attempt_ends.is_some_and(|wait| now >= self.attempt_at + wait) {
+            self.count_retry(now, notifications)?;
+        } else if self.is_out_of_time(now) {
+            return self.fail(WcStatus::RetryExceeded, notifications);
+        }
+        self.expirations = self.expirations.saturating_add(1);
+        if self.recovery == LossRecovery::Selective && self.has_outstanding() {
+            self.resend_ends(now);
+            return Ok(());
+        }
+        self.statistics.retransmissions += 1;
+        let probe = self.probe.unwrap_or(Probe {
+            psn: self.una,
+            next: self.next,
+            cursor: self.cursor,
+            reads_sent: self.reads_sent,
+        });
+        // Only the packet that is sent again may be acknowledged for either of its transmissions.
+        let timed = self.timed.filter(|(psn, _)| *psn != self.una);
+        self.rewind();
+        self.timed = timed;
+        self.probe = Some(probe);
+        Ok(())
+    }
+
+    /// Rewinds to `una` because the peer missed a packet, or a response is missing.
     fn retry(
+        &mut self,
+        now: Time,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        self.count_retry(now, notifications)?;
+        self.statistics.retransmissions += 1;
+        let outstanding = self.next.distance_from(self.una);
+        self.congestion.lose(now, outstanding, &self.round_trip);
+        self.rewind();
+        Ok(())
+    }
+
+    /// Counts a retry, or fails the first request when the retry limit is reached.
+    fn count_retry(
         &mut self,
         now: Time,
         notifications: &mut Notifications,
     ) -> Result<(), ConnectionFailed> {
         let exhausted = match self.attributes.retry_limit {
             RetryLimit::Count(count) => self.retries >= count.get().into(),
-            RetryLimit::NoProgressFor(limit) => now >= self.progress_at + limit,
+            RetryLimit::NoProgressFor(_) => self.is_out_of_time(now),
         };
         if exhausted {
             return self.fail(WcStatus::RetryExceeded, notifications);
         }
         self.retries = self.retries.saturating_add(1);
-        self.statistics.retransmissions += 1;
-        self.rewind();
+        self.attempt_at = now;
         Ok(())
+    }
+
+    /// Whether the time without progress is over.
+    fn is_out_of_time(&self, now: Time) -> bool {
+        match self.attributes.retry_limit {
+            RetryLimit::Count(_) => false,
+            RetryLimit::NoProgressFor(limit) => now >= self.progress_at + limit,
+        }
     }
 
     /// When to retransmit a packet that is sent at `now`. `None` means never.
     fn retransmit_time(&self, now: Time) -> Option<Time> {
         let wait = self.attributes.timeout.duration()?;
-        Some(match self.attributes.retry_limit {
-            RetryLimit::Count(_) => now + wait,
+        let measured = self.round_trip.timeout();
+        let first = measured.map_or(wait, |measured| measured.min(wait));
+        let backoff = first.saturating_mul(1 << self.expirations.min(16));
+        let at = match self.attributes.retry_limit {
+            RetryLimit::Count(_) => (now + backoff.min(wait)).min(self.attempt_at + wait),
             RetryLimit::NoProgressFor(limit) => {
                 let longest = wait.max(RetryLimit::MAX_BACKOFF);
-                let backoff = wait.saturating_mul(1 << self.retries.min(16)).min(longest);
-                (now + backoff).min(self.progress_at + limit).max(now)
+                (now + backoff.min(longest)).min(self.progress_at + limit)
             }
-        })
+        };
+        Some(at.max(now))
     }
 
     fn rewind(&mut self) {
         self.next = self.una;
         self.restarted_at = Some(self.una);
         self.cursor = 0;
-        self.outstanding_reads.clear();
+        self.reads_sent = 0;
         self.since_ack_request = 0;
         self.recovering = true;
+        self.missing.clear();
+        self.probe = None;
+        // An acknowledgement of a packet that was sent twice may be that of either.
+        self.timed = None;
         self.retransmit_at = None;
     }
 

@@ -104,6 +104,7 @@ impl SendWqe {
             solicited: false,
             qpn,
             source_qpn: None,
+            ip_checksum_ok: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Transmission of request packets.
 
-use super::Requester;
 use super::send_wqe::SendWqe;
+use super::{ReadPiece, Requester};
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, Notifications, emit};
 use crate::memory::{AtomicOp, Memory};
@@ -24,17 +24,43 @@ impl Requester {
             return Ok(None);
         }
         self.rnr_wait_until = None;
+        self.paced_until = None;
+        if !self.missing.is_empty() {
+            if let Some(until) = self.congestion.wait(now, &self.round_trip) {
+                self.paced_until = Some(until);
+                return Ok(None);
+            }
+            return self.poll_missing(now, connection, memory, out, notifications);
+        }
         let outstanding = self.next.distance_from(self.una);
+        let window = match self.probe {
+            Some(_) => 1,
+            // The peer keeps what comes behind a gap, and reports by it whether the gap is closed; the
+            // pacing limits the rate.
+            None if self.missing.is_under_way() => self.config.window,
+            None => self.congestion.window(),
+        };
         let Some(wqe) = self.send_queue.get_mut(self.cursor) else {
             return Ok(None);
         };
-        if wqe.failed.is_some() || outstanding >= self.config.window {
+        if wqe.failed.is_some() {
+            return Ok(None);
+        }
+        if outstanding >= window {
+            self.congestion.limit();
+            return Ok(None);
+        }
+        if let Some(until) = self.congestion.wait(now, &self.round_trip) {
+            self.congestion.limit();
+            self.paced_until = Some(until);
             return Ok(None);
         }
         let first = match wqe.first {
             Some(first) => first,
             None => {
-                if wqe.flags.contains(SendFlags::FENCE) && !self.outstanding_reads.is_empty() {
+                let fenced =
+                    wqe.flags.contains(SendFlags::FENCE) && !self.outstanding_reads.is_empty();
+                if fenced || self.draining {
                     return Ok(None);
                 }
                 if wqe.check(memory).is_err() {
@@ -45,19 +71,32 @@ impl Requester {
         };
         if self.highest == self.una {
             self.progress_at = now;
+            self.attempt_at = now;
         }
         let index = self.next.distance_from(first);
         let (headers, payload, packets) = if wqe.expects_response() {
             // A repeated READ request ends where the first one ended, so that the peer finds it
             // among its latest READs.
-            let piece = self.config.read_packets - index % self.config.read_packets;
-            let packets = (wqe.packets - index).min(piece);
-            let room = outstanding == 0 || outstanding + packets <= self.config.window;
-            if !room || self.outstanding_reads.len() >= usize::from(self.attributes.max_rd_atomic) {
+            let repeated = self.outstanding_reads.get(self.reads_sent);
+            let packets = match repeated {
+                Some(piece) => piece.last.distance_from(self.next) + 1,
+                None => {
+                    let piece = self.congestion.share(self.config.read_packets);
+                    (wqe.packets - index).min(piece)
+                }
+            };
+            if outstanding > 0 && outstanding + packets > window {
+                self.congestion.limit();
                 return Ok(None);
             }
-            self.outstanding_reads
-                .push_back(self.next.wrapping_add(packets - 1));
+            if self.reads_sent >= usize::from(self.attributes.max_rd_atomic) {
+                return Ok(None);
+            }
+            if repeated.is_none() {
+                let (first, last) = (self.next, self.next.wrapping_add(packets - 1));
+                self.outstanding_reads.push_back(ReadPiece { first, last });
+            }
+            self.reads_sent += 1;
             (
                 wqe.read_request(connection, self.next, index, packets),
                 0,
@@ -65,9 +104,11 @@ impl Requester {
             )
         } else {
             self.since_ack_request += 1;
-            let ack_request = self.since_ack_request >= self.config.ack_request_interval
+            let interval = self.congestion.share(self.config.ack_request_interval);
+            let ack_request = self.since_ack_request >= interval
                 || index + 1 == wqe.packets
-                || outstanding + 1 == self.config.window;
+                || outstanding + 1 == window
+                || self.round_trip.smoothed().is_none() && self.timed.is_none();
             if ack_request {
                 self.since_ack_request = 0;
             }
@@ -83,6 +124,11 @@ impl Requester {
         if index + packets == wqe.packets {
             self.cursor += 1;
         }
+        let new = self.next == self.highest && !self.missing.is_under_way();
+        if new && self.timed.is_none() && headers.bth.ack_request {
+            self.timed = Some((self.next, now));
+        }
+        self.congestion.sent(now, packets, &self.round_trip);
         self.next = self.next.wrapping_add(packets);
         if self.next.distance_from(self.una) > self.highest.distance_from(self.una) {
             self.highest = self.next;
@@ -99,9 +145,18 @@ impl Requester {
         &mut self,
         notifications: &mut Notifications,
     ) -> Result<Option<usize>, ConnectionFailed> {
-        if self.cursor == 0 {
+        self.cannot_send_at(self.cursor, notifications)
+    }
+
+    /// Fails the request at `index` of the send queue in the same way.
+    pub(super) fn cannot_send_at(
+        &mut self,
+        index: usize,
+        notifications: &mut Notifications,
+    ) -> Result<Option<usize>, ConnectionFailed> {
+        if index == 0 {
             self.fail(WcStatus::LocalProtection, notifications)?;
-        } else if let Some(wqe) = self.send_queue.get_mut(self.cursor) {
+        } else if let Some(wqe) = self.send_queue.get_mut(index) {
             wqe.failed = Some(WcStatus::LocalProtection);
         }
         Ok(None)
@@ -110,7 +165,7 @@ impl Requester {
 
 impl SendWqe {
     /// Headers and payload length of packet `index` of a SEND or WRITE.
-    fn request_packet(
+    pub(super) fn request_packet(
         &self,
         connection: &Connection,
         psn: Psn,
@@ -149,7 +204,13 @@ impl SendWqe {
     }
 
     /// Headers of an atomic, or of a READ request for `packets` responses from `index` on.
-    fn read_request(&self, connection: &Connection, psn: Psn, index: u32, packets: u32) -> Headers {
+    pub(super) fn read_request(
+        &self,
+        connection: &Connection,
+        psn: Psn,
+        index: u32,
+        packets: u32,
+    ) -> Headers {
         let mtu = connection.mtu.bytes() as u32;
         let (opcode, reth, atomic) = match self.operation {
             Operation::Atomic { remote, op } => {

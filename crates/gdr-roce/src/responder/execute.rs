@@ -20,6 +20,21 @@ impl Responder {
         notifications: &mut Notifications,
     ) -> Result<(), Nak> {
         let opcode = packet.opcode();
+        self.check_sequence_and_access(opcode)?;
+        match opcode {
+            Opcode::ReadRequest => self.read(packet, connection, memory),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(packet, memory),
+            _ => {
+                self.place(packet, connection, memory, notifications)?;
+                self.acknowledge(packet);
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks that a packet continues the message in progress, or begins one where there is none, and
+    /// that the queue pair permits its operation.
+    pub(super) fn check_sequence_and_access(&self, opcode: Opcode) -> Result<(), Nak> {
         let in_sequence = match self.message {
             Message::None => opcode.position().is_first(),
             Message::Send { .. } => opcode.is_send() && !opcode.position().is_first(),
@@ -34,33 +49,35 @@ impl Responder {
             _ if opcode.is_write() => Access::REMOTE_WRITE,
             _ => Access::empty(),
         };
-        if !self.access.contains(needed) {
+        if self.access.contains(needed) {
+            Ok(())
+        } else {
+            Err(Nak::INVALID)
+        }
+    }
+
+    /// Places a packet of a SEND or WRITE.
+    pub(super) fn place(
+        &mut self,
+        packet: &Packet<'_>,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        notifications: &mut Notifications,
+    ) -> Result<(), Nak> {
+        let (opcode, len) = (packet.opcode(), packet.payload().len());
+        let mtu = connection.mtu.bytes();
+        let fits = match opcode.position() {
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => (1..=mtu).contains(&len),
+            Position::Only => len <= mtu,
+        };
+        if !fits {
             return Err(Nak::INVALID);
         }
-        match opcode {
-            Opcode::ReadRequest => self.read(packet, connection, memory),
-            Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(packet, memory),
-            _ => {
-                let fits = match opcode.position() {
-                    Position::First | Position::Middle => {
-                        packet.payload().len() == connection.mtu.bytes()
-                    }
-                    Position::Last => {
-                        (1..=connection.mtu.bytes()).contains(&packet.payload().len())
-                    }
-                    Position::Only => packet.payload().len() <= connection.mtu.bytes(),
-                };
-                if !fits {
-                    return Err(Nak::INVALID);
-                }
-                if opcode.is_write() {
-                    self.write(packet, memory, notifications)?;
-                } else {
-                    self.send(packet, memory, notifications)?;
-                }
-                self.acknowledge(packet);
-                Ok(())
-            }
+        if opcode.is_write() {
+            self.write(packet, memory, notifications)
+        } else {
+            self.send(packet, memory, notifications)
         }
     }
 
@@ -291,6 +308,7 @@ impl Responder {
             solicited: packet.bth().solicited,
             qpn: self.qpn,
             source_qpn: None,
+            ip_checksum_ok: false,
         });
     }
 }

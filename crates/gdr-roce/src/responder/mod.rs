@@ -1,13 +1,15 @@
 //! The responder: it executes new requests, repeats responses to duplicates, and sends NAKs.
 
 mod execute;
+mod reassembly;
 mod response;
+mod unreliable;
 
 use std::collections::VecDeque;
 
 use crate::attributes::{Capabilities, RtrAttributes, TransportConfig};
 use crate::completion::WcStatus;
-use crate::connection::{Connection, Notifications};
+use crate::connection::{Connection, LossRecovery, Notifications};
 use crate::error::PostError;
 use crate::ids::{Key, Qpn};
 use crate::memory::{Access, AccessError, Extent, Memory};
@@ -19,6 +21,7 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::Statistics;
 use crate::timer::RnrTimer;
 use crate::wire::{NakCode, Packet, Syndrome};
+use reassembly::Reassembly;
 pub(crate) use response::Polled;
 use response::{RequestKind, Response};
 
@@ -114,6 +117,11 @@ pub(crate) struct Responder {
     max_rd_atomic: usize,
     rnr_timer: RnrTimer,
     ack_interval: u32,
+    /// Packets ahead of the expected one, with [`LossRecovery::Selective`].
+    reassembly: Option<Reassembly>,
+    window: u32,
+    /// Number of packets since the expected one was reported as missing.
+    since_nak: u32,
     expected_psn: Psn,
     /// PSN of the latest packet of a SEND or WRITE, with which duplicates are acknowledged.
     duplicate_ack_psn: Psn,
@@ -148,6 +156,9 @@ impl Responder {
             max_rd_atomic: 0,
             rnr_timer: RnrTimer::new(0),
             ack_interval: config.ack_interval,
+            reassembly: None,
+            window: config.window.clamp(2, 1 << 16),
+            since_nak: 0,
             expected_psn: Psn::default(),
             duplicate_ack_psn: Psn::default(),
             msn: Msn::default(),
@@ -165,6 +176,21 @@ impl Responder {
 
     pub(crate) fn set_access(&mut self, access: Access) {
         self.access = access;
+    }
+
+    pub(crate) fn set_rnr_timer(&mut self, timer: RnrTimer) {
+        self.rnr_timer = timer;
+    }
+
+    pub(crate) fn set_recovery(&mut self, recovery: LossRecovery) {
+        self.reassembly = match recovery {
+            LossRecovery::GoBackN => None,
+            LossRecovery::Selective => Some(Reassembly::new(self.window)),
+        };
+    }
+
+    pub(crate) fn set_max_rd_atomic(&mut self, most: u8) {
+        self.max_rd_atomic = most.into();
     }
 
     pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
@@ -199,6 +225,9 @@ impl Responder {
     /// are dropped: in ERR nothing is sent (IBTA 10.3.1.7).
     pub(crate) fn flush(&mut self, notifications: &mut Notifications) {
         self.responses.clear();
+        if let Some(kept) = &mut self.reassembly {
+            kept.clear();
+        }
         self.end_message(WcStatus::WrFlushed, notifications);
         for receive in self.receives.take_own() {
             let flushed = receive.failed(WcStatus::WrFlushed, self.qpn);
@@ -221,15 +250,83 @@ impl Responder {
         if psn != self.expected_psn {
             if psn.compare(self.expected_psn).is_lt() {
                 self.duplicate(packet, connection, memory);
+            } else if self.reassembly.is_some() {
+                self.keep(packet);
             } else if !self.nak_sent {
                 self.nak_sent = true;
                 self.send_ack(Syndrome::Nak(NakCode::SequenceError), self.expected_psn);
             }
             return;
         }
+        let executed = self.execute_expected(packet, connection, memory, notifications);
+        if executed && self.reassembly.is_some() {
+            self.execute_kept(psn, connection, memory, notifications);
+        }
+    }
+
+    /// Executes the packets that were kept behind the one at `psn`, up to the next gap.
+    fn execute_kept(
+        &mut self,
+        psn: Psn,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        notifications: &mut Notifications,
+    ) {
+        let mut before = psn;
+        let mut any = false;
+        while let Some(kept) = &mut self.reassembly {
+            kept.advance(self.expected_psn.distance_from(before));
+            before = self.expected_psn;
+            let Some(datagram) = kept.take_expected() else {
+                break;
+            };
+            let Ok(packet) = Packet::new(&datagram) else {
+                break;
+            };
+            if !self.execute_expected(&packet, connection, memory, notifications) {
+                return;
+            }
+            any = true;
+        }
+        if any {
+            self.since_nak = 0;
+            self.unacknowledged = 0;
+            self.send_ack(Syndrome::ACK, self.duplicate_ack_psn);
+        }
+    }
+
+    /// Keeps a packet behind a gap, and reports the packets of the gap as missing: each at once, and
+    /// the expected one again as long as packets come without it.
+    fn keep(&mut self, packet: &Packet<'_>) {
+        let ahead = packet.bth().psn.distance_from(self.expected_psn);
+        let Some(kept) = &mut self.reassembly else {
+            return;
+        };
+        let missing = kept.keep(ahead, packet.datagram());
+        self.since_nak += 1;
+        let again = self.since_nak >= self.ack_interval || packet.bth().ack_request;
+        if missing.contains(&0) || again {
+            self.since_nak = 0;
+            self.send_ack(Syndrome::Nak(NakCode::SequenceError), self.expected_psn);
+        }
+        for ahead in missing.start.max(1)..missing.end {
+            let psn = self.expected_psn.wrapping_add(ahead);
+            self.send_ack(Syndrome::Nak(NakCode::SequenceError), psn);
+        }
+    }
+
+    /// Executes the expected packet, or sends a NAK; returns whether it was executed.
+    fn execute_expected(
+        &mut self,
+        packet: &Packet<'_>,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        notifications: &mut Notifications,
+    ) -> bool {
+        let psn = self.expected_psn;
         self.nak_sent = false;
         match self.execute(packet, connection, memory, notifications) {
-            Ok(()) => {}
+            Ok(()) => return true,
             Err(Nak::ReceiverNotReady) => {
                 self.nak_sent = true;
                 self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
@@ -240,6 +337,7 @@ impl Responder {
                     .push_back(Response::FatalNak { psn, code, status });
             }
         }
+        false
     }
 
     /// Responds to a duplicate request, because the first response may be lost. Memory is not

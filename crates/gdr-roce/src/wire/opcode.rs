@@ -32,8 +32,8 @@ impl Position {
     }
 }
 
-/// An opcode of the reliable connection or unreliable datagram service, or the congestion
-/// notification.
+/// An opcode of the reliable connection, unreliable connection or unreliable datagram service, or the
+/// congestion notification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are those of the specification")]
@@ -61,6 +61,19 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
+    /// SEND of the unreliable connection service. Its opcodes are those of the reliable one and 0x20.
+    UnreliableSendFirst = 0x20,
+    UnreliableSendMiddle = 0x21,
+    UnreliableSendLast = 0x22,
+    UnreliableSendLastImmediate = 0x23,
+    UnreliableSendOnly = 0x24,
+    UnreliableSendOnlyImmediate = 0x25,
+    UnreliableWriteFirst = 0x26,
+    UnreliableWriteMiddle = 0x27,
+    UnreliableWriteLast = 0x28,
+    UnreliableWriteLastImmediate = 0x29,
+    UnreliableWriteOnly = 0x2a,
+    UnreliableWriteOnlyImmediate = 0x2b,
     /// SEND of the unreliable datagram service.
     DatagramSend = 0x64,
     DatagramSendImmediate = 0x65,
@@ -68,9 +81,13 @@ pub enum Opcode {
     CongestionNotification = 0x81,
 }
 
+/// The bits of an opcode that name the service (IBTA 9.2.1), and those of unreliable connections.
+const SERVICE: u8 = 0xe0;
+const UNRELIABLE: u8 = 0x20;
+
 impl Opcode {
     /// All opcodes.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 38] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -94,6 +111,18 @@ impl Opcode {
         Self::FetchAdd,
         Self::SendLastInvalidate,
         Self::SendOnlyInvalidate,
+        Self::UnreliableSendFirst,
+        Self::UnreliableSendMiddle,
+        Self::UnreliableSendLast,
+        Self::UnreliableSendLastImmediate,
+        Self::UnreliableSendOnly,
+        Self::UnreliableSendOnlyImmediate,
+        Self::UnreliableWriteFirst,
+        Self::UnreliableWriteMiddle,
+        Self::UnreliableWriteLast,
+        Self::UnreliableWriteLastImmediate,
+        Self::UnreliableWriteOnly,
+        Self::UnreliableWriteOnlyImmediate,
         Self::DatagramSend,
         Self::DatagramSendImmediate,
         Self::CongestionNotification,
@@ -152,9 +181,33 @@ impl Opcode {
         }
     }
 
+    /// Whether the packet belongs to the unreliable connection service.
+    pub const fn is_unreliable_connection(self) -> bool {
+        self.byte() & SERVICE == UNRELIABLE
+    }
+
+    /// The opcode of the unreliable connection service for a SEND or WRITE packet of the reliable one;
+    /// that service has no other opcodes, so another one stays as it is.
+    #[must_use]
+    pub const fn unreliable(self) -> Self {
+        match Self::from_byte(self.byte() | UNRELIABLE) {
+            Some(unreliable) if self.byte() & SERVICE == 0 => unreliable,
+            _ => self,
+        }
+    }
+
+    /// The opcode of the reliable connection service for a packet of the unreliable one; another one
+    /// stays as it is.
+    const fn reliable(self) -> Self {
+        match Self::from_byte(self.byte() & !SERVICE) {
+            Some(reliable) if self.is_unreliable_connection() => reliable,
+            _ => self,
+        }
+    }
+
     /// The position of the packet in its message.
     pub const fn position(self) -> Position {
-        match self {
+        match self.reliable() {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
             Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle => Position::Middle,
             Self::SendLast
@@ -185,10 +238,10 @@ impl Opcode {
         matches!(self, Self::DatagramSend | Self::DatagramSendImmediate)
     }
 
-    /// Whether the packet is part of a SEND of a reliable connection.
+    /// Whether the packet is part of a SEND of a connection.
     pub const fn is_send(self) -> bool {
         matches!(
-            self,
+            self.reliable(),
             Self::SendFirst
                 | Self::SendMiddle
                 | Self::SendLast
@@ -203,7 +256,7 @@ impl Opcode {
     /// Whether the packet is part of a WRITE.
     pub const fn is_write(self) -> bool {
         matches!(
-            self,
+            self.reliable(),
             Self::WriteFirst
                 | Self::WriteMiddle
                 | Self::WriteLast
@@ -238,7 +291,7 @@ impl Opcode {
     /// Whether a RETH follows the BTH.
     pub const fn has_reth(self) -> bool {
         matches!(
-            self,
+            self.reliable(),
             Self::WriteFirst | Self::WriteOnly | Self::WriteOnlyImmediate | Self::ReadRequest
         )
     }
@@ -258,7 +311,7 @@ impl Opcode {
     /// Whether immediate data follows.
     pub const fn has_immediate(self) -> bool {
         matches!(
-            self,
+            self.reliable(),
             Self::SendLastImmediate
                 | Self::SendOnlyImmediate
                 | Self::WriteLastImmediate
@@ -308,9 +361,36 @@ mod tests {
                 .all(|op| Opcode::from_byte(op.byte()) == Some(*op))
         );
         assert_eq!(Opcode::from_byte(0x15), None);
-        assert_eq!(Opcode::from_byte(0x24), None, "UC SEND only");
+        assert_eq!(
+            Opcode::from_byte(0x2c),
+            None,
+            "unreliable connections have no READ"
+        );
         assert_eq!(Opcode::from_byte(0x64), Some(Opcode::datagram(false)));
         assert_eq!(Opcode::from_byte(0x65), Some(Opcode::datagram(true)));
+    }
+
+    #[test]
+    fn unreliable_connections_have_the_sends_and_writes_of_reliable_ones() {
+        for opcode in Opcode::ALL
+            .into_iter()
+            .filter(|opcode| opcode.byte() < 0x20)
+        {
+            let unreliable = opcode.unreliable();
+            let has_one = (opcode.is_send() || opcode.is_write()) && !opcode.has_ieth();
+            assert_eq!(unreliable.is_unreliable_connection(), has_one, "{opcode:?}");
+            assert_eq!(unreliable.position(), opcode.position());
+            assert_eq!(unreliable.is_send(), opcode.is_send());
+            assert_eq!(unreliable.is_write(), opcode.is_write());
+            assert_eq!(unreliable.has_reth(), opcode.has_reth());
+            assert_eq!(unreliable.has_immediate(), opcode.has_immediate());
+            assert_eq!(unreliable.has_payload(), opcode.has_payload());
+        }
+        let only = Opcode::from_byte(0x24);
+        assert_eq!(only, Some(Opcode::SendOnly.unreliable()));
+        let datagram = Opcode::DatagramSend;
+        assert!(!datagram.is_unreliable_connection() && !datagram.is_send());
+        assert_eq!(datagram.unreliable(), datagram);
     }
 
     #[test]

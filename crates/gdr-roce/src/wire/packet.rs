@@ -23,7 +23,7 @@ pub enum WireError {
     #[error("packet: the length of {0} bytes is not a multiple of four")]
     Unaligned(usize),
     /// A reserved opcode, or one of another service.
-    #[error("packet: opcode {0:#04x} is not one of a reliable connection or a datagram")]
+    #[error("packet: opcode {0:#04x} is not one of a connection or a datagram")]
     Opcode(u8),
     /// The transport version is not 0.
     #[error("packet: transport version {0} is unknown")]

@@ -13,8 +13,8 @@ use std::ops::Range;
 
 use fixture::{Faults, Network, Random, Settings, Side, connected};
 use gdr_roce::{
-    AckTimeout, Capabilities, Completion, Data, Mtu, Operation, Psn, RecvRequest, RnrTimer,
-    Segment, SendFlags, SendRequest, TransportConfig, WcOpcode, WcStatus, WrId,
+    AckTimeout, Capabilities, Completion, Data, LossRecovery, Mtu, Operation, Psn, RecvRequest,
+    RnrTimer, Segment, SendFlags, SendRequest, TransportConfig, WcOpcode, WcStatus, WrId,
 };
 use image::{BASE, Image, LKEY, Open};
 use script::{Script, Step, write_step};
@@ -52,6 +52,11 @@ impl Case {
                 max_send_wr: 32,
                 max_recv_wr: 32,
                 max_inline: 300,
+            },
+            recovery: if random.happens(5_000) {
+                LossRecovery::Selective
+            } else {
+                LossRecovery::GoBackN
             },
             max_rd_atomic: 1 + random.below(8) as u8,
             timeout: AckTimeout::new(8),

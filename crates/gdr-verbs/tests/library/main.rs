@@ -3,6 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod built;
+mod extended;
 mod misuse;
+mod objects;
 mod operations;
+mod regions;
 mod side;
+mod states;

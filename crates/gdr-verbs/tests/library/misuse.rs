@@ -1,5 +1,6 @@
 //! Sequences of calls in any order, with handles of destroyed objects and keys of regions that ended.
 
+use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
 use gdr_verbs_sys::*;
@@ -52,6 +53,68 @@ fn memory_that_is_not_mapped_or_not_writable_is_refused() {
     a.close();
     b.close();
 }
+
+#[test]
+fn what_the_device_does_not_offer_is_refused_as_not_supported() {
+    let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+    let mut words = vec![0_u64; 8];
+    let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+    for (flag, expected) in [
+        (ibv_access_flags::IBV_ACCESS_MW_BIND, Errno::EOPNOTSUPP),
+        (ibv_access_flags::IBV_ACCESS_ON_DEMAND, Errno::EOPNOTSUPP),
+        (ibv_access_flags(1 << 15), Errno::EINVAL),
+    ] {
+        let (address, len) = (words.as_mut_ptr().cast(), size_of_val(&*words));
+        // SAFETY: the words are alive, and not registered.
+        let refused = unsafe { library().reg_mr(side.domain, address, len, local | flag) };
+        assert_eq!(refused.unwrap_err().errno(), expected);
+    }
+    for opcode in [
+        ibv_wr_opcode::IBV_WR_SEND_WITH_INV,
+        ibv_wr_opcode::IBV_WR_LOCAL_INV,
+        ibv_wr_opcode::IBV_WR_BIND_MW,
+    ] {
+        let wr = ibv_send_wr {
+            opcode,
+            ..Default::default()
+        };
+        assert_eq!(side.send(wr, &mut []).err(), Some(Errno::EOPNOTSUPP));
+    }
+    let create = |flags| {
+        use ibv_qp_init_attr_mask as Mask;
+        let mut attr = ibv_qp_init_attr_ex {
+            send_cq: side.queue,
+            recv_cq: side.queue,
+            pd: side.domain,
+            qp_type: ibv_qp_type::IBV_QPT_UD,
+            comp_mask: (Mask::IBV_QP_INIT_ATTR_PD | Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS).0,
+            create_flags: flags,
+            ..Default::default()
+        };
+        // SAFETY: the objects are alive.
+        unsafe { library().ibv_create_qp_ex(side.context, &mut attr) }
+    };
+    /// `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`.
+    const BLOCK_LOOPBACK: u32 = 2;
+    let refused = create(BLOCK_LOOPBACK).unwrap_err().errno();
+    assert_eq!(refused, Errno::EOPNOTSUPP);
+    let without_flags = create(0).unwrap();
+    // SAFETY: the queue pair is alive.
+    unsafe { library().ibv_destroy_qp(without_flags.as_ptr()) }.unwrap();
+    // SAFETY: it is declared so in verbs.h.
+    let import =
+        unsafe { std::mem::transmute::<*mut c_void, Import>(function(c"ibv_import_device")) };
+    // SAFETY: the context is open.
+    let fd = unsafe { (*side.context).cmd_fd };
+    // SAFETY: a descriptor, which the library checks.
+    assert!(unsafe { import(fd) }.is_null());
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!(errno, Some(libc::EOPNOTSUPP));
+    side.close();
+}
+
+/// `ibv_import_device`.
+type Import = unsafe extern "C" fn(c_int) -> *mut ibv_context;
 
 /// What a program may do next.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +179,7 @@ impl Program {
             }
             Step::Error => {
                 side.to_error().unwrap();
-                assert_eq!(side.state(), ibv_qp_state::IBV_QPS_ERR);
+                assert_eq!(side.attributes().qp_state, ibv_qp_state::IBV_QPS_ERR);
                 return 0;
             }
             Step::Init => {

@@ -1,5 +1,8 @@
 //! Operations between two contexts of one process.
 
+use std::ffi::{c_int, c_void};
+use std::time::{Duration, Instant};
+
 use gdr_verbs_sys::*;
 
 use crate::side::*;
@@ -45,6 +48,46 @@ fn writes_gather_segments_and_reads_bring_them_back() {
     b.close();
 }
 
+/// `ibv_rereg_mr`.
+type Reregister =
+    unsafe extern "C" fn(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> c_int;
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_ACCESS: c_int = 4;
+
+#[test]
+fn a_region_that_is_registered_again_keeps_the_keys_that_the_peer_has() {
+    // SAFETY: it is declared so in verbs.h.
+    let reregister =
+        unsafe { std::mem::transmute::<*mut c_void, Reregister>(function(c"ibv_rereg_mr")) };
+    let (a, b) = sides();
+    let (mut near, mut far, mut new) = (vec![5], vec![0_u64], vec![0_u64]);
+    let (source, target) = (a.register(&mut near), b.register(&mut far));
+    // SAFETY: the region is alive.
+    let key = unsafe { target.as_ref() }.rkey;
+    let again = |flags, address: &mut Vec<u64>, access: ibv_access_flags| {
+        let (domain, access) = (std::ptr::null_mut(), access.0.cast_signed());
+        let address = address.as_mut_ptr().cast();
+        // SAFETY: the region is alive, and the words are.
+        unsafe { reregister(target.as_ptr(), flags, domain, address, 8, access) }
+    };
+    assert_eq!(again(CHANGE_TRANSLATION, &mut new, all_access()), 0);
+    let write = |id| {
+        let mut write = request(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, target, 0);
+        write.wr.rdma.rkey = key;
+        a.send(write, &mut [segment(source, 0, 8)]).unwrap();
+        a.completion().status
+    };
+    assert_eq!(write(1), ibv_wc_status::IBV_WC_SUCCESS);
+    assert_eq!((far[0], new[0]), (0, 5));
+    let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+    assert_eq!(again(CHANGE_ACCESS, &mut new, local), 0);
+    assert_eq!(write(2), ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+    deregister(source);
+    deregister(target);
+    a.close();
+    b.close();
+}
+
 #[test]
 fn messages_fill_receives_in_order_with_their_immediates() {
     let (a, b) = sides();
@@ -77,6 +120,15 @@ fn messages_fill_receives_in_order_with_their_immediates() {
     assert_eq!(got[4096..4104], sent[..8]);
     deregister(source);
     deregister(target);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn a_queue_pair_has_as_many_reads_outstanding_as_the_device_allows() {
+    let (a, b) = sides();
+    // It was asked for 128.
+    assert_eq!(a.attributes().max_rd_atomic, 16);
     a.close();
     b.close();
 }
@@ -158,4 +210,69 @@ fn a_completion_event_comes_once_for_each_request_of_one() {
     }
     a.close();
     b.close();
+}
+
+/// Destroys an object in a thread of its own, acknowledges its event once the destruction has begun, and
+/// returns how long the destruction took.
+fn destroyed_while_acknowledged(
+    destroy: impl FnOnce() + Send,
+    has_begun: impl Fn() -> bool,
+    acknowledge: impl FnOnce(),
+) -> Duration {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let destruction = scope.spawn(destroy);
+        while !has_begun() {
+            assert!(start.elapsed() < LIMIT, "the destruction did not begin");
+            std::thread::yield_now();
+        }
+        assert!(!destruction.is_finished(), "the event was not waited for");
+        acknowledge();
+        destruction.join().unwrap();
+    });
+    start.elapsed()
+}
+
+#[test]
+fn an_event_of_an_object_may_be_acknowledged_while_it_is_destroyed() {
+    // Less than the library waits for events that are never acknowledged.
+    const SOON: Duration = Duration::from_secs(10);
+    let (a, b) = sides();
+    let verbs = library();
+    let (mut near, mut far) = (pattern(1), pattern(2));
+    let (source, region) = (a.register(&mut near), b.register(&mut far));
+    let mut wr = request(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, region, 0);
+    // SAFETY: the region is alive.
+    wr.wr.rdma.rkey = unsafe { region.as_ref() }.rkey ^ 1;
+    a.send(wr, &mut [segment(source, 0, 8)]).unwrap();
+    assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+    let mut event = ibv_async_event::default();
+    // SAFETY: the context is open.
+    unsafe { verbs.ibv_get_async_event(b.context, &mut event) }.unwrap();
+    assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_ACCESS_ERR);
+
+    let pair = b.pair.expose_provenance();
+    let handle = || std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair);
+    let took = destroyed_while_acknowledged(
+        // SAFETY: a queue pair that nothing else uses.
+        || unsafe { verbs.ibv_destroy_qp(handle()) }.unwrap(),
+        || {
+            let (mut attr, mut made) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+            // SAFETY: a handle, which the library checks, and structures.
+            unsafe { verbs.ibv_query_qp(handle(), &mut attr, 0, &mut made) }.is_err()
+        },
+        // SAFETY: the event above.
+        || unsafe { verbs.ibv_ack_async_event(&mut event) },
+    );
+    assert!(took < SOON, "{took:?}");
+
+    deregister(source);
+    deregister(region);
+    // SAFETY: each object is destroyed before what it depends on.
+    unsafe {
+        verbs.ibv_destroy_cq(b.queue).unwrap();
+        verbs.ibv_dealloc_pd(b.domain).unwrap();
+        verbs.ibv_close_device(b.context).unwrap();
+    }
+    a.close();
 }

@@ -1,8 +1,7 @@
 //! The loaded library, and queue pairs of its first device.
 
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
-use std::path::Path;
-use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -10,30 +9,57 @@ use std::time::{Duration, Instant};
 use gdr_verbs_sys::ibv_qp_attr_mask as Mask;
 use gdr_verbs_sys::*;
 
+use crate::built::libraries;
+
 /// The limit of each wait; the operations of these tests take a small fraction of it.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// The queue key of each queue pair for datagrams.
+pub(crate) const QKEY: u32 = 0x1111_1111;
 
 /// An address that no other test uses.
 const ADDRESS: &str = "127.77.0.1";
+
+/// The file of the library, as a C string.
+const FILE: &CStr = match CStr::from_bytes_with_nul(
+    concat!(env!("CARGO_TARGET_TMPDIR"), "/verbs/libgdr-verbs.so\0").as_bytes(),
+) {
+    Ok(file) => file,
+    Err(_) => c"",
+};
+
+/// A function of the library that [`Verbs`] does not declare.
+pub(crate) fn function(name: &CStr) -> *mut c_void {
+    library();
+    // SAFETY: the library is loaded already; this only finds it.
+    let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    assert!(!handle.is_null());
+    // SAFETY: a handle, and a C string.
+    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    assert!(!found.is_null(), "{name:?}");
+    found
+}
+
+/// As [`function`], with its type.
+///
+/// # Safety
+/// `F` is the type of the function of this name.
+pub(crate) unsafe fn typed_function<F: Copy>(name: &CStr) -> F {
+    let address = function(name);
+    assert_eq!(size_of::<F>(), size_of_val(&address));
+    // SAFETY: the contract of this function.
+    unsafe { std::mem::transmute_copy(&address) }
+}
 
 /// The library, built and linked by the task that builds it for users.
 pub(crate) fn library() -> &'static Verbs {
     static LIBRARY: OnceLock<&'static Verbs> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("verbs");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["run", "--quiet", "--package", "xtask", "--"]);
-        build
-            .args(["verbs-library", "--profile", "dev", "--out"])
-            .arg(&out);
-        assert!(
-            build.status().unwrap().success(),
-            "the library is not built"
-        );
+        let folder = libraries();
         // SAFETY: the threads of this test binary read no environment: they wait for this.
         unsafe { std::env::set_var("GDR_NICS", ADDRESS) };
         // SAFETY: it behaves as libibverbs.
-        unsafe { Verbs::open(out.join("libgdr-verbs.so")) }.unwrap()
+        unsafe { Verbs::open(folder.join("libgdr-verbs.so")) }.unwrap()
     })
 }
 
@@ -46,6 +72,7 @@ pub(crate) fn all_access() -> ibv_access_flags {
 
 /// A context of its own, a domain, a completion queue and a queue pair. [`Side::close`] destroys them.
 pub(crate) struct Side {
+    pub(crate) kind: ibv_qp_type,
     pub(crate) context: *mut ibv_context,
     pub(crate) domain: *mut ibv_pd,
     pub(crate) queue: *mut ibv_cq,
@@ -53,7 +80,8 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn new() -> Self {
+    /// A side whose queue pair is of this type.
+    pub(crate) fn new(kind: ibv_qp_type) -> Self {
         let verbs = library();
         let devices = verbs.devices().unwrap();
         // SAFETY: the context and its objects are alive until `close`.
@@ -71,7 +99,7 @@ impl Side {
             let mut attr = ibv_qp_init_attr {
                 send_cq: queue,
                 recv_cq: queue,
-                qp_type: ibv_qp_type::IBV_QPT_RC,
+                qp_type: kind,
                 ..Default::default()
             };
             attr.cap.max_send_wr = 16;
@@ -81,6 +109,7 @@ impl Side {
             attr.cap.max_inline_data = 64;
             let pair = verbs.ibv_create_qp(domain, &mut attr).unwrap().as_ptr();
             Self {
+                kind,
                 context,
                 domain,
                 queue,
@@ -89,77 +118,93 @@ impl Side {
         }
     }
 
-    fn modify(&self, attr: &mut ibv_qp_attr, mask: Mask) -> Result<(), VerbError> {
+    pub(crate) fn modify(&self, attr: &mut ibv_qp_attr, mask: Mask) -> Result<(), VerbError> {
         // SAFETY: a handle, which the library checks, and attributes.
         unsafe { library().ibv_modify_qp(self.pair, attr, mask.0 as i32) }
     }
 
-    pub(crate) fn to_init(&self) -> Result<(), VerbError> {
+    /// The attributes of a change to this state, and their mask, as a program sets them.
+    pub(crate) fn change_to(&self, to: ibv_qp_state, peer: u32) -> (ibv_qp_attr, Mask) {
         let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            qp_state: to,
             port_num: 1,
             qp_access_flags: all_access().0,
-            ..Default::default()
-        };
-        let mask = Mask::IBV_QP_STATE
-            | Mask::IBV_QP_PKEY_INDEX
-            | Mask::IBV_QP_PORT
-            | Mask::IBV_QP_ACCESS_FLAGS;
-        self.modify(&mut attr, mask)
-    }
-
-    pub(crate) fn to_rtr(&self, peer: u32) -> Result<(), VerbError> {
-        // SAFETY: the context is open.
-        let gid = unsafe { library().query_gid(self.context, 1, 0) }
-            .unwrap()
-            .gid;
-        let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_RTR,
+            qkey: QKEY,
             path_mtu: ibv_mtu::IBV_MTU_1024,
             dest_qp_num: peer,
             rq_psn: 7,
+            sq_psn: 7,
             max_dest_rd_atomic: 16,
+            // As many as some devices serve, which is more than this one has.
+            max_rd_atomic: 128,
             min_rnr_timer: 12,
-            ..Default::default()
-        };
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.port_num = 1;
-        attr.ah_attr.grh.dgid = gid;
-        let mask = Mask::IBV_QP_STATE
-            | Mask::IBV_QP_AV
-            | Mask::IBV_QP_PATH_MTU
-            | Mask::IBV_QP_DEST_QPN
-            | Mask::IBV_QP_RQ_PSN
-            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-            | Mask::IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut attr, mask)
-    }
-
-    pub(crate) fn to_rts(&self) -> Result<(), VerbError> {
-        let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_RTS,
             timeout: 10,
             retry_cnt: 7,
             rnr_retry: 7,
-            sq_psn: 7,
-            max_rd_atomic: 16,
             ..Default::default()
         };
-        let mask = Mask::IBV_QP_STATE
-            | Mask::IBV_QP_TIMEOUT
+        attr.ah_attr = self.path();
+        let port = Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT;
+        let path =
+            Mask::IBV_QP_AV | Mask::IBV_QP_PATH_MTU | Mask::IBV_QP_DEST_QPN | Mask::IBV_QP_RQ_PSN;
+        let reads = Mask::IBV_QP_MAX_DEST_RD_ATOMIC | Mask::IBV_QP_MIN_RNR_TIMER;
+        let retries = Mask::IBV_QP_TIMEOUT
             | Mask::IBV_QP_RETRY_CNT
             | Mask::IBV_QP_RNR_RETRY
-            | Mask::IBV_QP_SQ_PSN
             | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        let mask = match (to, self.kind) {
+            (ibv_qp_state::IBV_QPS_INIT, ibv_qp_type::IBV_QPT_UD) => port | Mask::IBV_QP_QKEY,
+            (ibv_qp_state::IBV_QPS_INIT, _) => port | Mask::IBV_QP_ACCESS_FLAGS,
+            (ibv_qp_state::IBV_QPS_RTR, ibv_qp_type::IBV_QPT_RC) => path | reads,
+            (ibv_qp_state::IBV_QPS_RTR, ibv_qp_type::IBV_QPT_UC) => path,
+            (ibv_qp_state::IBV_QPS_RTS, ibv_qp_type::IBV_QPT_RC) => Mask::IBV_QP_SQ_PSN | retries,
+            (ibv_qp_state::IBV_QPS_RTS, _) => Mask::IBV_QP_SQ_PSN,
+            _ => Mask::NONE,
+        };
+        (attr, mask | Mask::IBV_QP_STATE)
+    }
+
+    /// The path to the device itself.
+    pub(crate) fn path(&self) -> ibv_ah_attr {
+        // SAFETY: the context is open.
+        let gid = unsafe { library().query_gid(self.context, 1, 0) };
+        let mut path = ibv_ah_attr {
+            is_global: 1,
+            port_num: 1,
+            ..Default::default()
+        };
+        path.grh.dgid = gid.unwrap().gid;
+        path
+    }
+
+    fn change(&self, to: ibv_qp_state, peer: u32) -> Result<(), VerbError> {
+        let (mut attr, mask) = self.change_to(to, peer);
         self.modify(&mut attr, mask)
     }
 
-    pub(crate) fn to_error(&self) -> Result<(), VerbError> {
+    pub(crate) fn to_init(&self) -> Result<(), VerbError> {
+        self.change(ibv_qp_state::IBV_QPS_INIT, 0)
+    }
+
+    pub(crate) fn to_rtr(&self, peer: u32) -> Result<(), VerbError> {
+        self.change(ibv_qp_state::IBV_QPS_RTR, peer)
+    }
+
+    pub(crate) fn to_rts(&self) -> Result<(), VerbError> {
+        self.change(ibv_qp_state::IBV_QPS_RTS, 0)
+    }
+
+    /// To a state by `IBV_QP_STATE` alone.
+    pub(crate) fn to_state(&self, to: ibv_qp_state) -> Result<(), VerbError> {
         let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_ERR,
+            qp_state: to,
             ..Default::default()
         };
         self.modify(&mut attr, Mask::IBV_QP_STATE)
+    }
+
+    pub(crate) fn to_error(&self) -> Result<(), VerbError> {
+        self.to_state(ibv_qp_state::IBV_QPS_ERR)
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -167,12 +212,20 @@ impl Side {
         unsafe { (*self.pair).qp_num }
     }
 
-    pub(crate) fn state(&self) -> ibv_qp_state {
+    pub(crate) fn query(&self) -> (ibv_qp_attr, ibv_qp_init_attr) {
         let (mut attr, mut made) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-        let mask = Mask::IBV_QP_STATE.0 as i32;
+        let mask = (Mask::IBV_QP_STATE | Mask::IBV_QP_MAX_QP_RD_ATOMIC).0 as i32;
         // SAFETY: the queue pair is alive.
         unsafe { library().ibv_query_qp(self.pair, &mut attr, mask, &mut made) }.unwrap();
-        attr.qp_state
+        (attr, made)
+    }
+
+    pub(crate) fn state(&self) -> ibv_qp_state {
+        self.query().0.qp_state
+    }
+
+    pub(crate) fn attributes(&self) -> ibv_qp_attr {
+        self.query().0
     }
 
     pub(crate) fn register(&self, words: &mut [u64]) -> NonNull<ibv_mr> {
@@ -210,14 +263,12 @@ impl Side {
     }
 
     pub(crate) fn completion(&self) -> ibv_wc {
-        let until = Instant::now() + LIMIT;
-        loop {
-            if let Some(completion) = self.poll() {
-                return completion;
-            }
-            assert!(Instant::now() < until, "no completion came");
-            std::thread::yield_now();
-        }
+        let mut found = None;
+        wait_until(|| {
+            found = self.poll();
+            found.is_some()
+        });
+        found.unwrap()
     }
 
     pub(crate) fn close(self) {
@@ -232,6 +283,15 @@ impl Side {
     }
 }
 
+/// Waits until `done` is true.
+pub(crate) fn wait_until(mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < until, "nothing came within {LIMIT:?}");
+        std::thread::yield_now();
+    }
+}
+
 pub(crate) fn deregister(region: NonNull<ibv_mr>) {
     // SAFETY: the region is alive.
     unsafe { library().ibv_dereg_mr(region.as_ptr()) }.unwrap();
@@ -239,7 +299,12 @@ pub(crate) fn deregister(region: NonNull<ibv_mr>) {
 
 /// Two connected sides, each with its own context.
 pub(crate) fn sides() -> (Side, Side) {
-    let (a, b) = (Side::new(), Side::new());
+    sides_of(ibv_qp_type::IBV_QPT_RC)
+}
+
+/// Two sides with queue pairs of this type in RTS, which are connected if the type has that.
+pub(crate) fn sides_of(kind: ibv_qp_type) -> (Side, Side) {
+    let (a, b) = (Side::new(kind), Side::new(kind));
     for side in [&a, &b] {
         side.to_init().unwrap();
     }

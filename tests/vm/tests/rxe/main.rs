@@ -9,5 +9,6 @@ mod datagrams;
 mod failures;
 mod faults;
 mod operations;
+mod programs;
 mod registration;
 mod shared_receives;

@@ -1,7 +1,6 @@
-use std::collections::BTreeSet;
+use gdr_node::CpuSet;
 
 use crate::checks::prelude::*;
-use crate::cpu_list::parse_cpus;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("cpu.affinity"),
@@ -31,7 +30,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     });
     let allowed = list
         .by_ref()
-        .and_then(|list| parse_cpus(list).ok_or(Absence::Missing))
+        .and_then(|list| list.parse::<CpuSet>().map_err(|_| Absence::Missing))
         .known("the list of CPUs that this process may run on")?;
     let shown = list.ok().unwrap_or_default();
     Ok(runner::each(gpus, |(gpu, function)| {
@@ -42,16 +41,11 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     }))
 }
 
-fn judge(
-    context: &Context<'_>,
-    function: &Function,
-    allowed: &BTreeSet<u32>,
-    shown: &str,
-) -> Judgement {
+fn judge(context: &Context<'_>, function: &Function, allowed: &CpuSet, shown: &str) -> Judgement {
     let path = format!("/sys/bus/pci/devices/{}/local_cpulist", function.bdf);
     let text = context.text(&path);
     let near = (text.by_ref())
-        .and_then(|text| parse_cpus(text).ok_or(Absence::Missing))
+        .and_then(|text| text.parse::<CpuSet>().map_err(|_| Absence::Missing))
         .known("which CPUs are near it")?;
     let near_text = text.ok().unwrap_or_default();
     let finding = if allowed.is_disjoint(&near) {

@@ -1,4 +1,4 @@
-use super::ports::{Port, ports};
+use super::ports::{Port, of_another_kind, ports};
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -26,20 +26,10 @@ fn run(context: &Context<'_>) -> Judgement {
         return Ok(Finding::unknown("its state", &port.port.state).about(port.subject()));
     }
     let active: Vec<&Port<'_>> = all.iter().filter(|port| port.is_active()).collect();
-    let best = active.iter().filter_map(|port| port.rate()).max();
-    let Some(best) = best.filter(|_| active.len() > 1) else {
+    if active.len() < 2 || active.iter().all(|port| port.rate().is_none()) {
         return Err(Unjudged::skip("fewer than two ports are active"));
-    };
-    let infiniband = active.iter().filter(|port| port.is_infiniband()).count();
-    let mostly_infiniband = infiniband * 2 > active.len();
-    let odd: Vec<&Port<'_>> = (active.into_iter())
-        .filter(|port| {
-            let slow = port
-                .rate()
-                .is_some_and(|rate| rate.saturating_mul(2) <= best);
-            slow || (mostly_infiniband && port.is_ethernet())
-        })
-        .collect();
+    }
+    let odd = of_another_kind(&active);
     if odd.is_empty() {
         return Ok(Finding::pass("all active ports are of one kind"));
     }

@@ -16,7 +16,7 @@ mod port_state;
 pub(crate) mod ports;
 mod roce_counters;
 mod roce_ecn;
-mod roce_gid;
+pub(crate) mod roce_gid;
 mod roce_ip;
 mod roce_mtu;
 mod roce_pfc;

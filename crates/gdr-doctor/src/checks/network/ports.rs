@@ -174,6 +174,21 @@ pub(crate) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Unjudged
     Ok(ports)
 }
 
+/// Those of some active ports that are not for data, as far as their kind shows: of at most half of
+/// the best rate, or Ethernet where most ports are InfiniBand.
+pub(crate) fn of_another_kind<'b, 'a>(active: &[&'b Port<'a>]) -> Vec<&'b Port<'a>> {
+    let best = active.iter().filter_map(|port| port.rate()).max();
+    let infiniband = active.iter().filter(|port| port.is_infiniband()).count();
+    let mostly_infiniband = infiniband * 2 > active.len();
+    let is_odd = |port: &&&Port<'_>| {
+        let slow = port
+            .rate()
+            .is_some_and(|rate| best.is_some_and(|best| rate.saturating_mul(2) <= best));
+        slow || (mostly_infiniband && port.is_ethernet())
+    };
+    active.iter().filter(is_odd).copied().collect()
+}
+
 /// A counter of a port.
 pub(super) fn counter(context: &Context<'_>, port: &Port<'_>, name: &str) -> Datum<u64> {
     context

@@ -89,7 +89,7 @@ fn common_index(context: &Context<'_>) -> Option<Finding> {
 }
 
 /// The GID that a library should use: version 2, IPv4 before IPv6, not link-local.
-pub(super) fn best(gids: &[RdmaGid]) -> Option<&RdmaGid> {
+pub(crate) fn best(gids: &[RdmaGid]) -> Option<&RdmaGid> {
     gids.iter()
         .filter(|gid| gid.is_v2() && gid.is_routable())
         .min_by_key(|gid| (!gid.is_ipv4(), gid.index))

@@ -1,7 +1,6 @@
-use std::collections::BTreeSet;
+use gdr_node::CpuSet;
 
 use crate::checks::prelude::*;
-use crate::cpu_list::parse_cpus;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("irq.affinity"),
@@ -25,9 +24,9 @@ pub(super) const CHECK: Check = Check {
 fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
     let path = |name: &str| format!("/sys/bus/pci/devices/{}/{name}", nic.bdf);
     let near = context.text(&path("local_cpulist"));
-    let near: BTreeSet<u32> = near
+    let near: CpuSet = near
         .by_ref()
-        .and_then(|text| parse_cpus(text).ok_or(Absence::Missing))
+        .and_then(|text| text.parse::<CpuSet>().map_err(|_| Absence::Missing))
         .known("which CPUs are near it")?;
     let irqs = context.source.list(&path("msi_irqs")).known_or_skip(
         "the list of its interrupts",
@@ -42,7 +41,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
         // An unused interrupt has no CPU.
         match text
             .by_ref()
-            .and_then(|text| parse_cpus(text).ok_or(Absence::Missing))
+            .and_then(|text| text.parse::<CpuSet>().map_err(|_| Absence::Missing))
         {
             Ok(cpus) if cpus.is_empty() => {}
             Ok(cpus) => {

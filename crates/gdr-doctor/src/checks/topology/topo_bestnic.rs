@@ -1,8 +1,7 @@
-use std::collections::BTreeMap;
-
 use gdr_node::RdmaPort;
 
 use crate::checks::prelude::*;
+use crate::nic_assignment::assign;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("topo.bestnic"),
@@ -24,7 +23,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(context: &Context<'_>) -> Judgement {
     let pairs = runner::pairs(context)?;
-    let nic_of = assign(&pairs);
+    let nic_of = assign(pairs.iter().map(|pair| (pair.gpu.bdf, pair.nic.bdf)));
     let name = |bdf: Bdf| {
         (context.nics().iter().find(|nic| nic.bdf == bdf))
             .map_or_else(|| bdf.to_string(), |nic| nic.name.clone())
@@ -75,44 +74,6 @@ fn run(context: &Context<'_>) -> Judgement {
         finding = finding.evidence("nearest NIC", line);
     }
     Ok(finding)
-}
-
-/// Assigns near NICs to GPUs, one each, for as many GPUs as possible: a maximum matching by
-/// augmenting paths.
-fn assign(pairs: &[&Pair<'_>]) -> BTreeMap<Bdf, Bdf> {
-    let mut near: BTreeMap<Bdf, Vec<Bdf>> = BTreeMap::new();
-    for pair in pairs {
-        near.entry(pair.gpu.bdf).or_default().push(pair.nic.bdf);
-    }
-    let mut gpu_of: BTreeMap<Bdf, Bdf> = BTreeMap::new();
-    for gpu in near.keys() {
-        place(*gpu, &near, &mut gpu_of, &mut Vec::new());
-    }
-    gpu_of.into_iter().map(|(nic, gpu)| (gpu, nic)).collect()
-}
-
-/// Finds a NIC for a GPU. It moves other GPUs to other NICs if that helps.
-fn place(
-    gpu: Bdf,
-    near: &BTreeMap<Bdf, Vec<Bdf>>,
-    gpu_of: &mut BTreeMap<Bdf, Bdf>,
-    tried: &mut Vec<Bdf>,
-) -> bool {
-    for nic in near.get(&gpu).into_iter().flatten() {
-        if tried.contains(nic) {
-            continue;
-        }
-        tried.push(*nic);
-        let free = match gpu_of.get(nic).copied() {
-            None => true,
-            Some(other) => place(other, near, gpu_of, tried),
-        };
-        if free {
-            gpu_of.insert(*nic, gpu);
-            return true;
-        }
-    }
-    false
 }
 
 /// The kind of a NIC: link layer and rate of its first port.

@@ -18,9 +18,7 @@ mod report;
 mod settings;
 
 use std::collections::VecDeque;
-use std::hint;
 use std::ops::ControlFlow;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{Access, Buffer, Device, MemoryRegion, ProtectionDomain};
@@ -35,7 +33,7 @@ use super::report::{End, Path};
 use super::settings::MESSAGE;
 use super::staging::StagingBuffer;
 use crate::bench_target::BenchTarget;
-use crate::error::{Error, Result, SettingsError, TransferFailure, proceed};
+use crate::error::{Result, SettingsError, proceed};
 use crate::stats::Samples;
 
 /// Requests in flight where bandwidth is measured.
@@ -53,8 +51,6 @@ const STAGED_PIECE: u64 = 1 << 20;
 const MOST_PIECES: usize = 64;
 /// Bytes that are compared at the beginning and at the end of the sent bytes.
 const COMPARED: u64 = 1 << 20;
-/// Empty polls between two readings of the clock.
-const POLLS: u32 = 64;
 
 /// What happens during a sweep.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +73,9 @@ struct Host {
 /// process.
 ///
 /// # Errors
-/// Those of the setup; [`Error::Transfer`] for a request that fails or misses its deadline;
-/// [`Error::WrongData`] for bytes that did not arrive; [`Error::Stopped`] if `observe` breaks.
+/// Those of the setup; [`Error::Transfer`](crate::Error::Transfer) for a request that fails or misses
+/// its deadline; [`Error::WrongData`](crate::Error::WrongData) for bytes that did not arrive;
+/// [`Error::Stopped`](crate::Error::Stopped) if `observe` breaks.
 pub fn sweep(
     target: &BenchTarget,
     from: &Device,
@@ -281,26 +278,8 @@ impl Run<'_> {
         self.path.post(self.operation, source, sink, offset, len)
     }
 
-    /// Polls for the next completion without sleeping, as perftest does.
     fn done(&self, deadline: Instant) -> Result<()> {
-        let mut polls = 0_u32;
-        loop {
-            if let Some(completion) = self.path.here.poll()? {
-                return super::connection::success(&completion, self.operation.name(), self.size);
-            }
-            polls += 1;
-            if !polls.is_multiple_of(POLLS) {
-                hint::spin_loop();
-                continue;
-            }
-            if Instant::now() >= deadline {
-                return Err(Error::Transfer {
-                    operation: self.operation.name(),
-                    size: self.size,
-                    failure: TransferFailure::Deadline { limit: self.limit },
-                });
-            }
-            thread::yield_now();
-        }
+        let what = (self.operation.name(), self.size);
+        self.path.here.spin(deadline, self.limit, what)
     }
 }

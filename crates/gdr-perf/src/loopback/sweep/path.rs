@@ -122,13 +122,11 @@ pub(super) fn build(
     let wanted = settings.destination.transfer;
     let staged = if to.provider() == Provider::Verbs {
         let register = |wanted| DeviceMemory::new(&there, &buffer, 0, len, access, wanted);
-        let made = register(wanted)?;
+        let mut made = register(wanted)?;
         if made.stage.is_some() {
-            paths.direct_missing = Some(match &made.refusals[..] {
-                [] => made.why,
-                refusals => refusals.join("; "),
-            });
-            Some((made.region, made.stage))
+            let staged = (made.region.clone(), made.stage.take());
+            paths.direct_missing = Some(made.missing());
+            Some(staged)
         } else {
             let direct = path(PathKind::Direct, made.region, memory(), None)?;
             paths.paths.push(direct);

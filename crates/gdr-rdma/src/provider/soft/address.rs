@@ -2,11 +2,12 @@
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::ptr;
+use std::os::fd::AsRawFd;
+use std::{mem, ptr};
 
 use gdr_roce::Mtu;
 use gdr_roce::wire::UDP_PORT;
-use rustix::net::sockopt;
+use rustix::net::{self, sockopt};
 
 use crate::error::{Error, Result};
 
@@ -84,9 +85,27 @@ unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
+/// The MTU of an interface, from a socket: `/sys` may be that of another network namespace, as in a
+/// process that has entered one.
 fn link_mtu(interface: &str) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).ok()?;
-    text.trim().parse().ok()
+    let (family, kind) = (net::AddressFamily::INET, net::SocketType::DGRAM);
+    let socket = net::socket_with(family, kind, net::SocketFlags::CLOEXEC, None).ok()?;
+    // SAFETY: names, numbers and addresses that are not read; all zeros are valid.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte stays 0.
+    let room = request.ifr_name.len() - 1;
+    if interface.len() > room {
+        return None;
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    // SAFETY: a socket, and a request that this call reads and writes (netdevice(7)).
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } != 0 {
+        return None;
+    }
+    // SAFETY: the call has set this member.
+    u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
 }
 
 /// The largest path MTU whose packets fit `link`, the longest IP packet.
@@ -124,7 +143,11 @@ mod tests {
         let own = listed
             .iter()
             .find(|own| own.address == IpAddr::V4(Ipv4Addr::LOCALHOST));
-        assert_eq!(own.unwrap().interface, "lo");
+        let own = own.unwrap();
+        assert_eq!(own.interface, "lo");
+        let text = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+        assert_eq!(own.link_mtu, text.trim().parse().ok());
+        assert_eq!(link_mtu("an interface whose name is too long"), None);
     }
 
     #[test]

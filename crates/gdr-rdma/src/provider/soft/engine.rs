@@ -9,13 +9,16 @@ use std::time::Instant;
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
 use super::memory::{Dirty, DomainMemory, RegionCache};
+use super::packets::{PacketPort, SentFrames};
 use super::qp_context::{Peer, QpContext};
-use super::qp_table::{Acceptor, QpTable, schedule};
+use super::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
 use super::region_table::Regions;
 use super::rx::Rx;
 use super::socket::Socket;
 use super::srq_context::SrqContext;
+use super::transport::Transport;
 use super::tx::{Batch, Sent};
+use super::wakeup::Wakeup;
 use crate::bounded_queue::{BoundedQueue, Pushed};
 use crate::error::{Error, Result};
 use crate::memory_region::Segment;
@@ -32,19 +35,12 @@ const MOST_QPS: usize = 1 << 16;
 /// How many bytes a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
 
-/// What wakes a thread that sleeps, besides packets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wakeup {
-    pub(super) at: Option<Time>,
-    /// Whether it wakes when the socket becomes writable.
-    pub(super) when_writable: bool,
-}
-
 /// The engine of a device.
 pub(super) struct Engine {
     socket: Arc<Socket>,
     rx: Rx,
     batch: Batch,
+    pub(super) packets: PacketPort,
     /// The kernel has no room for the batch.
     blocked: bool,
     epoch: Instant,
@@ -78,6 +74,7 @@ impl Engine {
     ) -> Result<Self> {
         Ok(Self {
             batch: Batch::new(socket.local()),
+            packets: PacketPort::default(),
             rx: Rx::new(&socket),
             socket,
             blocked: false,
@@ -102,6 +99,7 @@ impl Engine {
         Counters {
             sequence_naks_sent: protocol.sequence_naks_sent,
             sequence_naks_received: protocol.sequence_naks_received,
+            payload: self.qps.payload(),
             ..self.counters
         }
     }
@@ -123,6 +121,7 @@ impl Engine {
         Wakeup {
             at: self.timers.first().map(|(time, _)| *time),
             when_writable: self.blocked,
+            when_frames_fit: self.packets.is_blocked(),
         }
     }
 
@@ -131,13 +130,7 @@ impl Engine {
         let Some(sleep) = self.sleep else {
             return false;
         };
-        let wakeup = self.wakeup();
-        let earlier = match (wakeup.at, sleep.at) {
-            (Some(new), Some(old)) => new < old,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        earlier || (wakeup.when_writable && !sleep.when_writable) || self.has_work()
+        self.wakeup().needs_more_than(&sleep) || self.has_work()
     }
 
     /// Whether a poll would do something even if nothing arrives.
@@ -172,6 +165,7 @@ impl Engine {
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
         let mut qp = self.qps.qps.remove(&qpn.get())?;
         self.qps.retired += qp.roce.statistics();
+        self.qps.retired_payload += qp.payload;
         if let Some(time) = qp.timer {
             self.timers.remove(&(time, qpn.get()));
         }
@@ -219,6 +213,15 @@ impl Engine {
             self.remove_peer(peer.address.ip());
         }
         connected
+    }
+
+    /// Sends the packets of a connection to another address, from which those of the peer then come.
+    pub(super) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
+        self.add_peer(peer.address.ip())?;
+        let qp = self.qps.get_mut(qpn.get());
+        let left = qp.and_then(|qp| qp.peer.replace(peer)).unwrap_or(peer);
+        self.remove_peer(left.address.ip());
+        Ok(())
     }
 
     /// Lets a queue pair in INIT receive datagrams, from any address.
@@ -326,8 +329,7 @@ impl Engine {
         let now = self.now();
         self.fenced.clear();
         let accepted = match received {
-            Ok(false) => false,
-            Ok(true) => self.process(now, regions),
+            Ok(any) => (any || self.packets.has_flows()) && self.process(now, regions),
             Err(error) => {
                 self.fail(&error);
                 true
@@ -335,6 +337,9 @@ impl Engine {
         };
         let due = self.expire(now);
         let unblocked = self.unblock();
+        for qpn in self.packets.take_waiting() {
+            self.schedule(Qpn::new(qpn));
+        }
         let sent = self.transmit(regions);
         accepted || due || unblocked || sent
     }
@@ -354,6 +359,9 @@ impl Engine {
         let mut accepted = false;
         for datagram in self.rx.datagrams(&self.socket) {
             accepted |= acceptor.accept(&datagram);
+        }
+        if let Some(socket) = self.socket.packets() {
+            accepted |= self.packets.receive(socket, &mut acceptor);
         }
         self.flush();
         accepted
@@ -445,6 +453,12 @@ impl Engine {
             dirty: &mut self.dirty,
             fenced: &mut self.fenced,
         };
+        if let Transport::RawPackets(pair) = &mut qp.roce {
+            let (socket, counters) = (self.socket.packets(), &mut self.counters);
+            let sent = self.packets.transmit(socket, pair, &mut memory, counters);
+            *any |= sent != SentFrames::Blocked;
+            return sent == SentFrames::More;
+        }
         for _ in 0..QUANTUM {
             if self.blocked {
                 return true;
@@ -509,16 +523,6 @@ fn raise(events: &BoundedQueue<AsyncEvent>, event: AsyncEvent) {
     if events.push(event) != Pushed::Stored {
         tracing::debug!(?event, "too many events wait to be taken; this one is lost");
     }
-}
-
-/// The error for a queue pair that the engine does not have. Handles keep theirs, so it does not
-/// occur.
-pub(super) fn unknown_qp(to: State) -> Error {
-    StateError {
-        from: State::Reset,
-        to,
-    }
-    .into()
 }
 
 #[cfg(test)]

@@ -10,14 +10,18 @@
 //! most of the time: a signal handler or a scheduler that stops it there stops no other thread.
 
 mod address;
+mod caller_activity;
 mod completion_queue;
+mod cpu_contention;
 mod device;
 mod device_ops;
 mod engine;
 mod filter;
 mod memory;
+mod packets;
 mod partial_icrc;
 mod port_group;
+mod process_fd;
 mod progress_thread;
 mod protection_domain;
 mod qp_context;
@@ -35,6 +39,7 @@ mod srq_context;
 mod transport;
 mod tx;
 mod ud_queue_pair;
+mod wakeup;
 
 pub use self::address::SoftAddress;
 pub(crate) use self::address::list as addresses;

@@ -1,12 +1,16 @@
 //! The progress thread: drives the engine when no thread of the program does.
 
+use std::mem;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use smallvec::SmallVec;
 
-use super::shared_engine::SharedEngine;
-use crate::os::block_signals;
+use super::caller_activity::Sampler;
+use super::cpu_contention::CpuContention;
+use super::shared_engine::{SharedEngine, pause};
+use crate::os::{block_signals, shorten_time_slice};
 
 /// How long the progress thread leaves the engine to threads of the program that poll it
 /// themselves, the first time. Each further time doubles it, up to [`LONGEST_YIELD`], because the
@@ -14,99 +18,192 @@ use crate::os::block_signals;
 const FIRST_YIELD: Duration = Duration::from_micros(250);
 /// The longest delay of packets that arrive just after those threads have stopped polling.
 const LONGEST_YIELD: Duration = Duration::from_millis(1);
+/// How long the thread does not busy-poll after another thread wanted its CPU, the first time. Each
+/// further time doubles it, up to [`LONGEST_CALM`]: to find out costs a time slice of that thread.
+const FIRST_CALM: Duration = Duration::from_millis(100);
+const LONGEST_CALM: Duration = Duration::from_secs(1);
+/// For so long after the last packet, the thread looks after its timers every [`TICK`]: a thread that
+/// posts need not wake it for a timer that is later, such as that of most acknowledgements.
+const ACTIVE: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(4);
 
 /// Drives the engine until the device is dropped.
 pub(super) fn run(engine: &SharedEngine) {
     block_signals();
-    let mut last_work = Instant::now();
-    let mut polls_seen = engine.caller_polls();
-    let mut checked = last_work;
-    let mut idle = 0_u64;
-    let mut pause = FIRST_YIELD;
-    while !engine.is_stopped() {
-        if checked.elapsed() >= FIRST_YIELD {
-            checked = Instant::now();
-            let polls = engine.caller_polls();
-            let new = polls.wrapping_sub(polls_seen);
-            polls_seen = polls;
-            // A thread that waits may have lost its CPU, and then does not poll.
-            let is_waited_for = new > 0 && engine.has_polling_waiter();
-            if is_waited_for || new >= engine.loop_polls() {
-                yield_engine(engine, pause);
-                pause = (2 * pause).min(LONGEST_YIELD);
-                last_work = Instant::now();
-                continue;
+    shorten_time_slice();
+    ProgressThread::new(engine).run();
+}
+
+struct ProgressThread<'a> {
+    engine: &'a SharedEngine,
+    sampler: Sampler,
+    last_work: Instant,
+    /// The engine holds the thread's sleep.
+    is_sleeping: bool,
+    /// How long the next yield lasts.
+    next_yield: Duration,
+    idle_polls: u64,
+    contention: CpuContention,
+    /// Another thread wants the CPU: no busy polling until then.
+    calm_until: Option<Instant>,
+    next_calm: Duration,
+}
+
+impl<'a> ProgressThread<'a> {
+    fn new(engine: &'a SharedEngine) -> Self {
+        Self {
+            engine,
+            sampler: Sampler::new(engine.callers(), engine.now()),
+            last_work: Instant::now(),
+            is_sleeping: false,
+            next_yield: FIRST_YIELD,
+            idle_polls: 0,
+            contention: CpuContention::new(),
+            calm_until: None,
+            next_calm: FIRST_CALM,
+        }
+    }
+
+    fn run(&mut self) {
+        while !self.engine.is_stopped() {
+            if self.is_unneeded() {
+                self.yield_engine();
+            } else if !self.busy_poll() {
+                self.poll_and_sleep();
             }
-            pause = FIRST_YIELD;
         }
-        if engine.try_poll() {
-            last_work = Instant::now();
-            continue;
+    }
+
+    /// Whether threads of the program drive the engine.
+    fn is_unneeded(&mut self) -> bool {
+        let (callers, now) = (self.engine.callers(), self.engine.now());
+        let Some(interval) = self.sampler.sample(callers, now, FIRST_YIELD) else {
+            return false;
+        };
+        // A thread that waits may have lost its CPU, and then does not poll.
+        let is_waited_for = interval.has_calls() && self.engine.has_polling_waiter();
+        let is_unneeded = is_waited_for || interval.is_polled();
+        if !is_unneeded {
+            self.next_yield = FIRST_YIELD;
         }
-        if last_work.elapsed() < engine.busy_poll() {
-            idle = idle.wrapping_add(1);
-            engine.pause(idle);
-            continue;
+        is_unneeded
+    }
+
+    /// Leaves the engine to threads of the program for a while.
+    fn yield_engine(&mut self) {
+        self.wake_up();
+        self.engine.set_yielded(true);
+        let wake = PollFd::from_borrowed_fd(self.engine.wake_fd().as_fd(), PollFlags::IN);
+        let woken = wait_for(&mut [wake], Some(self.next_yield));
+        self.engine.set_yielded(false);
+        self.next_yield = (2 * self.next_yield).min(LONGEST_YIELD);
+        self.last_work = Instant::now();
+        if woken {
+            self.engine.clear_wake();
+            // The program stops polling.
+            self.sampler
+                .restart(self.engine.callers(), self.engine.now());
         }
+    }
+
+    /// Polls without sleeping; returns whether it did.
+    fn busy_poll(&mut self) -> bool {
+        if self.calm_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        self.wake_up();
+        if self.engine.try_poll() {
+            self.last_work = Instant::now();
+            return true;
+        }
+        if self.last_work.elapsed() >= self.engine.busy_poll() {
+            return false;
+        }
+        self.idle_polls = self.idle_polls.wrapping_add(1);
+        if pause(self.idle_polls, &self.contention) {
+            self.find_contention();
+        }
+        true
+    }
+
+    /// Ends the busy polling if the last yield let another thread run. That may be the one for which
+    /// the packets are: a thread that sleeps until they arrive takes no CPU time from it.
+    fn find_contention(&mut self) {
+        if self.contention.is_present() {
+            self.calm_until = Some(Instant::now() + self.next_calm);
+            self.next_calm = (2 * self.next_calm).min(LONGEST_CALM);
+            self.contention = CpuContention::new();
+        } else {
+            self.next_calm = FIRST_CALM;
+        }
+    }
+
+    /// Polls once, then sleeps until a packet, a timer or a call.
+    fn poll_and_sleep(&mut self) {
+        let shared = self.engine;
+        let mut engine = shared.lock_last();
+        engine.sleep = None;
         // A wake-up does not restart the busy polling: it may be for a stranger's packet.
-        sleep(engine);
-    }
-}
-
-/// Leaves the engine to threads of the program for this long.
-fn yield_engine(engine: &SharedEngine, pause: Duration) {
-    engine.set_yielded(true);
-    wait_for(
-        &mut [PollFd::from_borrowed_fd(
-            engine.wake_fd().as_fd(),
-            PollFlags::IN,
-        )],
-        Some(pause),
-    );
-    engine.set_yielded(false);
-    engine.clear_wake();
-}
-
-/// Sleeps until a packet, a timer or a call.
-fn sleep(shared: &SharedEngine) {
-    let (wakeup, timeout, failed) = {
-        let mut engine = shared.lock();
+        if shared.poll(&mut engine) {
+            self.last_work = Instant::now();
+        }
         if engine.has_work() {
-            return;
+            return shared.unlock(engine);
         }
-        let wakeup = engine.wakeup();
+        let mut wakeup = engine.wakeup();
+        if self.last_work.elapsed() < ACTIVE {
+            let tick = engine.now() + TICK;
+            wakeup.at = Some(wakeup.at.map_or(tick, |at| at.min(tick)));
+        }
         engine.sleep = Some(wakeup);
+        self.is_sleeping = true;
         let timeout = wakeup.at.map(|at| at.saturating_since(engine.now()));
-        (wakeup, timeout, engine.is_failed())
-    };
-    let wake = PollFd::from_borrowed_fd(shared.wake_fd().as_fd(), PollFlags::IN);
-    if failed {
-        // The failed socket would wake it again at once.
-        wait_for(&mut [wake], None);
-        return shared.clear_wake();
-    }
-    let mut interest = PollFlags::IN;
-    if wakeup.when_writable {
-        interest |= PollFlags::OUT;
-    }
-    let udp = PollFd::from_borrowed_fd(shared.socket().as_fd(), interest);
-    match shared.socket().raw() {
-        Some(raw) => {
-            let raw = PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN);
-            wait_for(&mut [udp, wake, raw], timeout);
+        let failed = engine.is_failed();
+        shared.unlock(engine);
+
+        let wake = PollFd::from_borrowed_fd(shared.wake_fd().as_fd(), PollFlags::IN);
+        let mut all = SmallVec::<[PollFd<'_>; 4]>::from_iter([wake]);
+        // A failed socket would wake it again at once.
+        if !failed {
+            let mut interest = PollFlags::IN;
+            if wakeup.when_writable {
+                interest |= PollFlags::OUT;
+            }
+            all.push(PollFd::from_borrowed_fd(shared.socket().as_fd(), interest));
+            let raw = shared.socket().raw();
+            all.extend(raw.map(|raw| PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN)));
+            let of_packets = match wakeup.when_frames_fit {
+                true => PollFlags::IN | PollFlags::OUT,
+                false => PollFlags::IN,
+            };
+            let packets = shared.socket().packets();
+            all.extend(packets.map(|packets| PollFd::new(packets, of_packets)));
         }
-        None => wait_for(&mut [udp, wake], timeout),
+        let timeout = timeout.filter(|_| !failed);
+        if wait_for(&mut all, timeout) {
+            shared.clear_wake();
+        }
     }
-    shared.lock().sleep = None;
-    shared.clear_wake();
+
+    /// Ends the sleep for the engine, unless the thread sleeps again after a single poll.
+    fn wake_up(&mut self) {
+        if mem::take(&mut self.is_sleeping) {
+            self.engine.lock_last().sleep = None;
+        }
+    }
 }
 
-fn wait_for(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
+/// Waits until a descriptor is ready; returns whether the first one is.
+fn wait_for(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> bool {
     // A timeout beyond the range of the kernel's type waits without limit: something else ends it.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    // EINTR and the like end the wait early, and the engine is polled once more.
-    if let Err(error) = rustix::event::poll(fds, timeout.as_ref()) {
-        tracing::trace!(%error, "poll of the progress thread ended early");
+    match rustix::event::poll(fds, timeout.as_ref()) {
+        Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),
+        Err(error) => {
+            // EINTR and the like end the wait early, and the engine is polled once more.
+            tracing::trace!(%error, "poll of the progress thread ended early");
+            false
+        }
     }
 }
 
@@ -129,7 +226,7 @@ mod tests {
     use crate::provider::soft::shared_engine::PollingWaiter;
     use crate::queue_pair::{QueuePair, QueuePairOptions};
     use crate::types::{ConnectionOptions, Endpoint, SoftOptions};
-    use crate::work_request::SendRequest;
+    use crate::work_request::{RecvRequest, SendRequest};
 
     /// A test that takes noticeably long is stuck.
     fn soon() -> Deadline {
@@ -191,14 +288,42 @@ mod tests {
         let (mut idle, deadline) = (0, soon());
         while idle < 1000 {
             assert!(!deadline.has_passed(), "the thread never sleeps");
-            let sleeps = device.as_soft().lock().sleep.is_some();
-            idle = if sleeps { idle + 1 } else { 0 };
+            let sleep = device.as_soft().lock().sleep;
+            let has_no_tick = sleep.is_some_and(|sleep| sleep.at.is_none());
+            idle = if has_no_tick { idle + 1 } else { 0 };
             yield_now();
         }
         pair.post_send(SendRequest::send(WrId(1)).inline(&[1]))
             .unwrap();
         let completion = wait_without_polling(&queue).expect("a completion");
         assert_eq!(completion.status, WcStatus::RetryExceeded);
+    }
+
+    #[test]
+    fn after_a_packet_the_thread_wakes_for_later_timers_by_itself() {
+        let (device, queue, near) = parts();
+        let options = ConnectionOptions::new(Mtu::B4096);
+        near.connect(&near.endpoint(), &options).unwrap();
+        let deadline = soon();
+        loop {
+            assert!(!deadline.has_passed(), "the thread has no tick");
+            near.post_recv(RecvRequest::new(WrId(0))).unwrap();
+            let send = SendRequest::send(WrId(1)).inline(&[1]);
+            near.post_send(send).unwrap();
+            for _ in 0..2 {
+                wait_without_polling(&queue).expect("a completion");
+            }
+            let mut sleep = None;
+            while sleep.is_none() && !deadline.has_passed() {
+                yield_now();
+                let engine = device.as_soft().lock();
+                sleep = engine.sleep.filter(|_| engine.wakeup().at.is_none());
+            }
+            // If this test lost its CPU for long, the thread sleeps without a limit again.
+            if sleep.is_some_and(|sleep| sleep.at.is_some()) {
+                break;
+            }
+        }
     }
 
     /// The signals that each thread of this name blocks.

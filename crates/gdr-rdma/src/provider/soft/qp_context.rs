@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use gdr_roce::wire::Packet;
 use gdr_roce::{
-    Capabilities, Completion, Memory, Mtu, PostError, QueuePair, SharedReceiveQueue, State, Time,
-    TransportConfig, UdQueuePair, UdReceived, WrId,
+    Capabilities, Completion, Memory, Mtu, Operation, PostError, QueuePair, SharedReceiveQueue,
+    State, Time, TransportConfig, UdQueuePair, UdReceived, WcOpcode, WcStatus, WrId,
 };
 
 use super::rx::Datagram;
@@ -16,7 +16,7 @@ use super::transport::{RawSegments, Transport};
 use crate::bounded_queue::{BoundedQueue, Pushed};
 use crate::memory_region::Segment;
 use crate::outstanding::{Outstanding, OutstandingQueue, Segments};
-use crate::types::{Counters, DomainId, SourcePort};
+use crate::types::{Counters, DomainId, PayloadBytes, SourcePort};
 use crate::work_request::{Data, RecvRequest, SendRequest, UdSendRequest};
 
 /// The bytes that a request counts at least while requests are deferred: eight go together.
@@ -49,7 +49,7 @@ pub(super) struct QpContext {
     pub(super) domain: DomainId,
     /// The shared queue that its receives come from.
     pub(super) srq: Option<Arc<SrqContext>>,
-    /// The peer of a reliable connection.
+    /// The peer of a connection.
     pub(super) peer: Option<Peer>,
     /// It receives, and a peer of it may be one that sets no UDP checksums.
     pub(super) may_omit_checksum: bool,
@@ -60,6 +60,7 @@ pub(super) struct QpContext {
     pub(super) deferred: usize,
     /// Its entry in the engine's timers.
     pub(super) timer: Option<Time>,
+    pub(super) payload: PayloadBytes,
     send_completions: Arc<BoundedQueue<Completion>>,
     recv_completions: Arc<BoundedQueue<Completion>>,
     sends: OutstandingQueue<()>,
@@ -83,6 +84,7 @@ impl QpContext {
             is_ready: false,
             deferred: 0,
             timer: None,
+            payload: PayloadBytes::default(),
             send_completions,
             recv_completions,
             sends: OutstandingQueue::default(),
@@ -91,12 +93,17 @@ impl QpContext {
         }
     }
 
-    /// The same queue pair, which is in RESET, and the segments of its requests.
+    /// The same queue pair, which is in RESET, and the segments of its requests. Its completions that
+    /// were not taken are removed: a program that resets a queue pair after a failure does not
+    /// expect those of the requests that were flushed.
     pub(super) fn into_fresh(mut self) -> (Self, Vec<Segment>) {
         // Completions that the protocol has not delivered belong to the time before.
         let mut segments = Vec::new();
         self.complete(&mut segments, &mut |_| {});
         let (send, recv) = (&self.send_completions, &self.recv_completions);
+        for queue in [send, recv] {
+            queue.retain(|completion| completion.qpn != self.roce.qpn());
+        }
         let (send, recv) = (Arc::clone(send), Arc::clone(recv));
         let mut fresh = Self::new(self.roce, self.domain, send, recv);
         fresh.srq = self.srq;
@@ -122,7 +129,14 @@ impl QpContext {
             id: WrId(self.next_number),
             ..*request
         })?;
-        self.add_send(request.id, request.data);
+        let len = self.add_send(request.id, request.data);
+        let counted = match request.operation {
+            Operation::Send { .. } => &mut self.payload.send,
+            Operation::Write { .. } => &mut self.payload.write,
+            Operation::Read { .. } => &mut self.payload.read,
+            Operation::Atomic { .. } => &mut self.payload.atomic,
+        };
+        *counted += len;
         Ok(())
     }
 
@@ -137,19 +151,35 @@ impl QpContext {
             id: WrId(self.next_number),
             ..*request
         })?;
-        self.add_send(request.id, request.data);
+        self.payload.send += self.add_send(request.id, request.data);
         Ok(())
     }
 
-    /// Records a request that was posted to the send queue.
-    fn add_send(&mut self, id: WrId, data: gdr_roce::Data<'_>) {
-        let len = match data {
+    /// As [`QpContext::post_raw_send`].
+    pub(super) fn post_frame(
+        &mut self,
+        request: &gdr_roce::FrameSendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let pair = self.roce.raw_packets();
+        let pair = pair.ok_or(PostError::State(State::Reset))?;
+        pair.post_send(&gdr_roce::FrameSendRequest {
+            id: WrId(self.next_number),
+            ..*request
+        })?;
+        self.payload.send += self.add_send(request.id, request.data);
+        Ok(())
+    }
+
+    /// Records a request that was posted to the send queue; returns its bytes.
+    fn add_send(&mut self, id: WrId, data: gdr_roce::Data<'_>) -> u64 {
+        let (len, deferred) = match data {
             gdr_roce::Data::Segments(segments) => {
-                segments.iter().map(|segment| segment.len as usize).sum()
+                let len = segments.iter().map(|segment| segment.len as usize).sum();
+                (len, len)
             }
-            gdr_roce::Data::Inline(_) => 0,
+            gdr_roce::Data::Inline(bytes) => (bytes.len(), 0),
         };
-        self.deferred = self.deferred.saturating_add(SHORT.max(len));
+        self.deferred = self.deferred.saturating_add(SHORT.max(deferred));
         self.sends.push(Outstanding {
             number: self.next_number,
             id,
@@ -157,6 +187,7 @@ impl QpContext {
             detail: (),
         });
         self.next_number += 1;
+        len as u64
     }
 
     /// As [`QpContext::post_raw_send`].
@@ -227,11 +258,12 @@ impl QpContext {
         Ok(())
     }
 
-    /// Whether packets may come from `source`. Any host may send datagrams.
+    /// Whether RoCE packets may come from `source`. Any host may send datagrams.
     pub(super) fn accepts(&self, source: SocketAddr) -> bool {
         match &self.roce {
             Transport::Connection(_) => self.peer.is_some_and(|peer| peer.sends_from(source)),
             Transport::Datagrams(_) => true,
+            Transport::RawPackets(_) => false,
         }
     }
 
@@ -261,10 +293,11 @@ impl QpContext {
                 }
                 false
             }
+            Transport::RawPackets(_) => false,
         }
     }
 
-    /// Writes the next packet to `out`; returns its length and where it goes.
+    /// Writes the next RoCE packet to `out`; returns its length and where it goes.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
@@ -277,6 +310,7 @@ impl QpContext {
                 Some((roce.poll_transmit(now, memory, out)?, peer.address))
             }
             Transport::Datagrams(roce) => roce.poll_transmit(memory, out),
+            Transport::RawPackets(_) => None,
         }
     }
 
@@ -297,6 +331,10 @@ impl QpContext {
         let mut lost = false;
         while let Some(mut completion) = self.roce.poll_completion() {
             let number = completion.id.0;
+            // The data of a WRITE with immediate data is not in the memory of the receive.
+            if completion.opcode == WcOpcode::Recv && completion.status == WcStatus::Success {
+                self.payload.receive += u64::from(completion.byte_len);
+            }
             let mut end = |request: Outstanding<()>| {
                 completion.id = request.id;
                 completed.extend(request.segments);

@@ -5,15 +5,16 @@ use std::mem;
 use std::ops::Add;
 
 use gdr_roce::wire::Packet;
-use gdr_roce::{Qpn, StateError, Statistics, Time};
+use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
 
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::qp_context::QpContext;
 use super::region_table::Regions;
 use super::rx::Datagram;
 use super::socket::Socket;
+use crate::error::Error;
 use crate::int_map::IntMap;
-use crate::types::Counters;
+use crate::types::{Counters, PayloadBytes};
 
 /// The queue pairs, with what is counted and scheduled over all of them.
 #[derive(Default)]
@@ -25,6 +26,8 @@ pub(super) struct QpTable {
     pub(super) ready: VecDeque<u32>,
     /// What the queue pairs counted that were removed.
     pub(super) retired: Statistics,
+    /// As `retired`.
+    pub(super) retired_payload: PayloadBytes,
 }
 
 impl QpTable {
@@ -32,6 +35,13 @@ impl QpTable {
     pub(super) fn statistics(&self) -> Statistics {
         let counted = self.qps.values().map(|qp| qp.roce.statistics());
         counted.fold(self.retired, Statistics::add)
+    }
+
+    /// The bytes of the requests of all queue pairs since the device was opened.
+    pub(super) fn payload(&self) -> PayloadBytes {
+        let mut sum = self.retired_payload;
+        self.qps.values().for_each(|qp| sum += qp.payload);
+        sum
     }
 
     pub(super) fn get_mut(&mut self, qpn: u32) -> Option<&mut QpContext> {
@@ -69,6 +79,16 @@ pub(super) fn schedule(ready: &mut VecDeque<u32>, qp: &mut QpContext) {
     if !mem::replace(&mut qp.is_ready, true) {
         ready.push_back(qp.roce.qpn().get());
     }
+}
+
+/// The error for a queue pair that the engine does not have. Handles keep theirs, so it does not
+/// occur.
+pub(super) fn unknown_qp(to: State) -> Error {
+    StateError {
+        from: State::Reset,
+        to,
+    }
+    .into()
 }
 
 /// Passes received packets to their queue pairs.
@@ -124,5 +144,33 @@ impl Acceptor<'_> {
             self.qps.expects_checksum(self.socket);
         }
         accepted
+    }
+
+    /// Passes a frame to a queue pair; returns whether that accepted it.
+    pub(super) fn accept_frame(&mut self, qpn: Qpn, frame: &[u8], checksum_ok: bool) -> bool {
+        let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
+            return false;
+        };
+        let mut memory = DomainMemory {
+            regions: self.regions,
+            cache: &self.cache,
+            domain: qp.domain,
+            qpn,
+            dirty: self.dirty,
+            fenced: self.fenced,
+        };
+        let Some(pair) = qp.roce.raw_packets() else {
+            return false;
+        };
+        let received = pair.receive(frame, checksum_ok, &mut memory);
+        match received {
+            FrameReceived::Completed => {
+                self.counters.frames_received += 1;
+                schedule(&mut self.qps.ready, qp);
+            }
+            FrameReceived::NoReceive => self.counters.no_receive += 1,
+            FrameReceived::Ignored => {}
+        }
+        received == FrameReceived::Completed
     }
 }

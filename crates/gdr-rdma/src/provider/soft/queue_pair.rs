@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gdr_roce::{Psn, Qpn, RetryLimit, RtrAttributes, RtsAttributes, State};
+use gdr_roce::{Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State};
 
 use super::completion_queue::SoftCompletionQueue;
 use super::device::SoftDevice;
@@ -13,6 +13,8 @@ use crate::error::{Error, Foreign, Result};
 use crate::provider::{QueuePairInit, QueuePairOps, QueuesInit, downcast_queue};
 use crate::types::{ConnectionOptions, DomainId, Endpoint, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
+
+const RELIABLE: Service = Service::Connection(Reliability::Reliable);
 
 /// A queue pair. Its state is in the engine, which knows it by its number.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ impl SoftQueuePair {
         domain: DomainId,
         init: &QueuePairInit<'_>,
     ) -> Result<Self> {
-        let qpn = create(device, domain, init.queues, Service::Connection)?;
+        let qpn = create(device, domain, init.queues, RELIABLE)?;
         device.qp_to_init(qpn, init.access)?;
         Ok(Self {
             device: Arc::clone(device),

@@ -21,7 +21,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gdr_roce::wire::Ipv4Datagram;
@@ -30,6 +30,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, so
 use super::filter::{self, Senders, Unchecked};
 use super::slot::Slot;
 use super::socket::is_nothing_received;
+use crate::provider::soft::process_fd::ProcessFd;
 
 /// The address of a disabled socket: the base of the multicast addresses, which no group has. A raw
 /// socket can be bound more than once, and that needs no privilege.
@@ -37,7 +38,7 @@ const UNUSED_ADDRESS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 0);
 
 /// A raw socket beside a UDP socket.
 pub(super) struct RawSocket {
-    socket: OwnedFd,
+    socket: ProcessFd,
     local: SocketAddrV4,
     /// The slot whose packets it receives, if the port is shared.
     slot: Option<Slot>,
@@ -64,6 +65,7 @@ impl RawSocket {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             Some(ipproto::UDP),
         )?;
+        let socket = ProcessFd::from(socket);
         rustix::net::bind(&socket, &SocketAddrV4::new(UNUSED_ADDRESS, 0))?;
         filter::attach(
             socket.as_fd(),

@@ -90,6 +90,23 @@ impl TableEntry {
     pub(super) fn key(&self) -> u32 {
         self.key
     }
+
+    /// Puts the region of another entry of the same table under this key, and ends the one that was
+    /// there; returns whether the table is the same.
+    pub(super) fn replace(&self, by: Self) -> bool {
+        if !Arc::ptr_eq(&self.table, &by.table) {
+            return false;
+        }
+        let mut regions = lock::write(&self.table.regions);
+        if let (Some(old), Some(new)) = (regions.remove(&self.key), regions.remove(&by.key)) {
+            regions.insert(self.key, new);
+            regions.insert(by.key, old);
+        }
+        drop(regions);
+        // Its key has the old region now, which ends.
+        drop(by);
+        true
+    }
 }
 
 impl Drop for TableEntry {

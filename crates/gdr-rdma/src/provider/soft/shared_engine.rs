@@ -1,5 +1,7 @@
 //! An engine that threads share.
 
+mod qp_states;
+
 use std::fmt;
 use std::hint;
 use std::mem;
@@ -14,14 +16,17 @@ use std::time::{Duration, Instant};
 
 use gdr_copy::ProcessId;
 use gdr_roce::{
-    Access, Capabilities, Completion, Mtu, PostError, Psn, Qkey, Qpn, RtrAttributes, RtsAttributes,
+    Capabilities, Completion, Mtu, PostError, Qpn, QueuePair, RawPacketQueuePair, Reliability,
     State,
 };
 use rustix::event::EventfdFlags;
 
-use super::engine::{Engine, raise_limit, unknown_qp};
+use super::caller_activity::{CallerActivity, nanoseconds, since};
+use super::cpu_contention::CpuContention;
+use super::engine::{Engine, raise_limit};
 use super::progress_thread;
-use super::qp_context::{self, Peer, QpContext};
+use super::qp_context::{self, QpContext};
+use super::qp_table::unknown_qp;
 use super::region_table::RegionTable;
 use super::socket::Socket;
 use super::srq_context::SrqContext;
@@ -36,7 +41,7 @@ use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
 
 /// How many asynchronous events are kept until they are taken.
 const EVENTS: usize = 1024;
-/// How many idle polls there are between two yields of the CPU, if there are several CPUs. A yield
+/// How many idle polls there are between two yields of the CPU, unless other threads want it. A yield
 /// costs as much as a poll.
 const POLLS_PER_YIELD: u64 = 32;
 /// After how many consecutive idle polls a thread checks the sockets before it locks the engine.
@@ -60,10 +65,12 @@ pub(super) struct QpParts {
 /// The service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
-    /// A reliable connection.
-    Connection,
+    /// A connection.
+    Connection(Reliability),
     /// Datagrams of this length at most.
     Datagrams(Mtu),
+    /// Whole Ethernet frames.
+    RawPackets,
 }
 
 /// An engine with what its users and its progress thread share.
@@ -76,22 +83,21 @@ pub(crate) struct SharedEngine {
     regions: Arc<RegionTable>,
     events: Arc<BoundedQueue<AsyncEvent>>,
     busy_poll: Duration,
-    loop_polls: u64,
     /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
     /// let them go first.
     lock_waiters: AtomicU32,
     /// How many threads of the program poll the engine while they wait.
     polling_waiters: AtomicU32,
-    /// How many polls threads of the program have made.
-    caller_polls: AtomicU64,
+    /// When threads of the program drive the engine.
+    callers: CallerActivity,
+    /// Whether other threads want the CPUs of those threads.
+    contention: CpuContention,
     /// How many times any thread looked for something to do.
     looks: AtomicU64,
     /// When the engine has something to do even if nothing arrives: nanoseconds since the epoch.
     due: AtomicU64,
     /// How many consecutive polls found nothing to do.
     idle_polls: AtomicU32,
-    /// How many idle polls a waiting thread makes before it yields its CPU.
-    polls_per_yield: u64,
     /// The progress thread leaves the engine to threads of the program.
     yielded: AtomicBool,
     /// An eventfd that wakes the progress thread.
@@ -121,14 +127,13 @@ impl SharedEngine {
             regions: Arc::new(RegionTable::new(origin)),
             events,
             busy_poll: options.busy_poll,
-            loop_polls: options.loop_polls,
             lock_waiters: AtomicU32::new(0),
             polling_waiters: AtomicU32::new(0),
-            caller_polls: AtomicU64::new(0),
+            callers: CallerActivity::default(),
+            contention: CpuContention::new(),
             looks: AtomicU64::new(0),
             due: AtomicU64::new(NEVER),
             idle_polls: AtomicU32::new(0),
-            polls_per_yield: polls_per_yield(),
             yielded: AtomicBool::new(false),
             wake,
             stop: AtomicBool::new(false),
@@ -186,11 +191,6 @@ impl SharedEngine {
         self.busy_poll
     }
 
-    /// How many polls within a short time make it a program that polls in a loop.
-    pub(super) fn loop_polls(&self) -> u64 {
-        self.loop_polls
-    }
-
     pub(super) fn integrity(&self) -> Integrity {
         self.socket.integrity()
     }
@@ -218,20 +218,29 @@ impl SharedEngine {
 
     /// Creates a queue pair in RESET.
     pub(super) fn create_qp(&self, parts: QpParts) -> Result<Qpn> {
+        if parts.service == Service::RawPackets {
+            self.socket.open_packets()?;
+        }
         let mut engine = self.lock();
         engine.check_alive()?;
         let qpn = engine.new_qpn()?;
         let (capabilities, shared) = (parts.capabilities, parts.srq.as_ref());
         let shared = shared.map(|srq| srq.roce());
         let roce = match parts.service {
-            Service::Connection => {
+            Service::Connection(Reliability::Reliable) => {
                 let buffer = self.receive_buffer();
                 let roce = qp_context::connection(qpn, capabilities, buffer, shared);
                 Transport::Connection(roce)
             }
+            Service::Connection(Reliability::Unreliable) => {
+                Transport::Connection(QueuePair::unreliable(qpn, capabilities, shared))
+            }
             Service::Datagrams(mtu) => {
                 let roce = qp_context::datagrams(qpn, capabilities, mtu, shared);
                 Transport::Datagrams(roce)
+            }
+            Service::RawPackets => {
+                Transport::RawPackets(RawPacketQueuePair::new(qpn, capabilities))
             }
         };
         let (sends, receives) = (parts.send_completions, parts.recv_completions);
@@ -243,93 +252,14 @@ impl SharedEngine {
 
     /// Destroys a queue pair: from here on it neither sends, receives nor completes anything.
     pub(super) fn destroy_qp(&self, qpn: Qpn) {
-        let qp = self.lock().remove(qpn);
+        let mut engine = self.lock();
+        if let Some(packets) = self.socket.packets() {
+            engine.packets.remove_flows(packets, qpn);
+        }
+        let qp = engine.remove(qpn);
+        drop(engine);
         // Its segments may be the last of a region, whose end waits for the engine's table.
         outstanding::release(qp.into_iter().flat_map(|qp| qp.into_segments()));
-    }
-
-    pub(super) fn qp_state(&self, qpn: Qpn) -> State {
-        self.lock().state(qpn).unwrap_or(State::Reset)
-    }
-
-    /// Changes the state of a connection from RESET to INIT.
-    pub(super) fn qp_to_init(&self, qpn: Qpn, access: Access) -> Result<()> {
-        let mut engine = self.lock();
-        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.connection());
-        let roce = roce.ok_or_else(|| unknown_qp(State::Init))?;
-        Ok(roce.to_init(access)?)
-    }
-
-    /// Changes the state of a queue pair for datagrams from RESET to INIT.
-    pub(super) fn ud_to_init(&self, qpn: Qpn, qkey: Qkey) -> Result<()> {
-        let mut engine = self.lock();
-        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams());
-        let roce = roce.ok_or_else(|| unknown_qp(State::Init))?;
-        Ok(roce.to_init(qkey)?)
-    }
-
-    /// Changes what the peer may do at most, in any state.
-    pub(super) fn set_qp_access(&self, qpn: Qpn, access: Access) {
-        let mut engine = self.lock();
-        if let Some(roce) = engine.schedule(qpn).and_then(|qp| qp.roce.connection()) {
-            roce.set_access(access);
-        }
-    }
-
-    /// Changes the queue key of a queue pair for datagrams, in any state.
-    pub(super) fn set_qkey(&self, qpn: Qpn, qkey: Qkey) {
-        let mut engine = self.lock();
-        if let Some(roce) = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams()) {
-            roce.set_qkey(qkey);
-        }
-    }
-
-    /// Changes the state to RESET: posted requests are discarded without a completion.
-    pub(super) fn reset_qp(&self, qpn: Qpn) {
-        let mut engine = self.lock();
-        let segments = engine.reset(qpn);
-        drop(engine);
-        outstanding::release(segments);
-    }
-
-    pub(super) fn qp_to_rtr(&self, qpn: Qpn, peer: Peer, attributes: &RtrAttributes) -> Result<()> {
-        let mut engine = self.lock();
-        engine.check_alive()?;
-        engine.connect(qpn, peer, attributes)
-    }
-
-    pub(super) fn qp_to_rts(&self, qpn: Qpn, attributes: &RtsAttributes) -> Result<()> {
-        let mut engine = self.lock();
-        engine.check_alive()?;
-        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.connection());
-        let roce = roce.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
-        roce.to_rts(attributes)?;
-        self.send_now(engine);
-        Ok(())
-    }
-
-    /// Changes a queue pair for datagrams from INIT to RTR.
-    pub(super) fn ud_to_rtr(&self, qpn: Qpn) -> Result<()> {
-        let mut engine = self.lock();
-        engine.check_alive()?;
-        engine.open_to_all(qpn)
-    }
-
-    /// Changes a queue pair for datagrams from RTR to RTS.
-    pub(super) fn ud_to_rts(&self, qpn: Qpn, sq_psn: Psn) -> Result<()> {
-        let mut engine = self.lock();
-        engine.check_alive()?;
-        let roce = engine.schedule(qpn).and_then(|qp| qp.roce.datagrams());
-        let roce = roce.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
-        Ok(roce.to_rts(sq_psn)?)
-    }
-
-    pub(super) fn qp_to_error(&self, qpn: Qpn) {
-        let mut engine = self.lock();
-        if let Some(qp) = engine.schedule(qpn) {
-            qp.roce.enter_error();
-        }
-        self.send_now(engine);
     }
 
     /// Posts requests until one is refused; returns how many were posted.
@@ -374,10 +304,13 @@ impl SharedEngine {
             return Err(unknown_qp(State::ReadyToSend));
         };
         let outcome = post(qp);
-        // A program that posts all the time is one that polls the engine.
-        self.caller_polls.fetch_add(1, Ordering::Relaxed);
-        if !engine.may_defer(qpn) {
+        let now = since(self.epoch);
+        self.callers.begin(now);
+        if engine.may_defer(qpn) {
+            self.callers.end(now);
+        } else {
             self.send_now(engine);
+            self.callers.end(since(self.epoch));
         }
         Ok(outcome)
     }
@@ -417,7 +350,7 @@ impl SharedEngine {
 
     /// Unlocks the engine, releases completed requests, and wakes the progress thread if it sleeps
     /// too long.
-    fn unlock(&self, mut engine: EngineGuard<'_>) {
+    pub(super) fn unlock(&self, mut engine: EngineGuard<'_>) {
         let completed = mem::take(&mut engine.completed);
         let wake = engine.must_wake();
         drop(engine);
@@ -445,9 +378,18 @@ impl SharedEngine {
             return false;
         };
         let mut engine = self.guard(engine);
-        let worked = engine.poll(&self.regions.read());
+        let worked = self.poll(&mut engine);
         self.unlock(engine);
-        let idle = if worked { 0 } else { idle.saturating_add(1) };
+        worked
+    }
+
+    /// Polls the locked engine.
+    pub(super) fn poll(&self, engine: &mut Engine) -> bool {
+        let worked = engine.poll(&self.regions.read());
+        let idle = match worked {
+            true => 0,
+            false => self.idle_polls.load(Ordering::Relaxed).saturating_add(1),
+        };
         self.idle_polls.store(idle, Ordering::Relaxed);
         worked
     }
@@ -455,7 +397,7 @@ impl SharedEngine {
     /// Whether a poll may find anything to do, as far as can be seen without the mutex.
     fn may_have_work(&self) -> bool {
         let due = self.due.load(Ordering::Acquire);
-        due == NOW || due <= nanoseconds(self.epoch.elapsed()) || self.socket.is_readable()
+        due == NOW || due <= since(self.epoch) || self.socket.is_readable()
     }
 
     /// One poll by a thread of the program, which from time to time yields its CPU if there was
@@ -464,21 +406,18 @@ impl SharedEngine {
         if self.check_process().is_err() {
             return false;
         }
-        let polls = self.caller_polls.fetch_add(1, Ordering::Relaxed);
+        let begin = since(self.epoch);
+        let polls = self.callers.begin(begin);
         let worked = self.try_poll();
-        if !worked {
-            self.pause(polls);
-        }
-        worked
-    }
-
-    /// Passes the time after an idle poll; `polls` counts them.
-    pub(super) fn pause(&self, polls: u64) {
-        if polls.is_multiple_of(self.polls_per_yield) {
-            threads::yield_now();
+        let yielded = !worked && pause(polls, &self.contention);
+        // An idle poll is short.
+        let end = if worked || yielded {
+            since(self.epoch)
         } else {
-            hint::spin_loop();
-        }
+            begin
+        };
+        self.callers.end(end);
+        worked
     }
 
     /// Polls the engine until `take` returns something or the deadline has passed; after a while
@@ -527,14 +466,24 @@ impl SharedEngine {
         self.guard(engine)
     }
 
+    /// Locks the engine for the progress thread, which lets all others go first.
+    pub(super) fn lock_last(&self) -> EngineGuard<'_> {
+        self.guard(lock(&self.engine))
+    }
+
     fn guard<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> EngineGuard<'a> {
         let due = &self.due;
         EngineGuard { engine, due }
     }
 
-    /// How many polls threads of the program have made, and whether one of them is waiting.
-    pub(super) fn caller_polls(&self) -> u64 {
-        self.caller_polls.load(Ordering::Relaxed)
+    /// When threads of the program drive the engine, and whether one of them is waiting.
+    pub(super) fn callers(&self) -> &CallerActivity {
+        &self.callers
+    }
+
+    /// Nanoseconds since the epoch.
+    pub(super) fn now(&self) -> u64 {
+        since(self.epoch)
     }
 
     pub(super) fn has_polling_waiter(&self) -> bool {
@@ -577,17 +526,15 @@ impl fmt::Debug for SharedEngine {
     }
 }
 
-/// A time since the epoch, as a number that an atomic holds: up to 584 years.
-fn nanoseconds(elapsed: Duration) -> u64 {
-    u64::try_from(elapsed.as_nanos()).unwrap_or(NEVER)
-}
-
-fn polls_per_yield() -> u64 {
-    match threads::available_parallelism() {
-        Ok(cpus) if cpus.get() > 1 => POLLS_PER_YIELD,
-        // The peer may be the one that waits for the CPU.
-        _ => 1,
+/// Passes the time after an idle poll; `polls` counts them. Returns whether it yielded the CPU.
+pub(super) fn pause(polls: u64, contention: &CpuContention) -> bool {
+    // The peer may be the one that wants the CPU.
+    let yields = contention.is_present() || polls.is_multiple_of(POLLS_PER_YIELD);
+    match yields {
+        true => contention.yield_now(),
+        false => hint::spin_loop(),
     }
+    yields
 }
 
 /// The locked engine. Unlocking it updates [`SharedEngine::due`].
@@ -614,7 +561,7 @@ impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
         let wakeup = self.engine.wakeup();
         let due = match wakeup.at {
-            _ if wakeup.when_writable || self.engine.has_work() => NOW,
+            _ if wakeup.when_writable || wakeup.when_frames_fit || self.engine.has_work() => NOW,
             Some(at) => nanoseconds(at.elapsed()),
             None => NEVER,
         };
@@ -698,7 +645,7 @@ mod tests {
         let domain = device.protection_domain();
         let pair = domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
         let buffer = crate::buffer::Buffer::host(8).unwrap();
-        let region = domain.register(&buffer, Access::all()).unwrap();
+        let region = domain.register(&buffer, gdr_roce::Access::all()).unwrap();
         let engine = device.as_soft().lock();
         let regions = device.as_soft().regions().read();
         // SAFETY: the child takes no lock, and leaves by `_exit` or by the signal of its alarm.

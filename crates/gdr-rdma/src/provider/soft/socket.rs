@@ -2,32 +2,37 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Mutex;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, OnceLock};
 
 use gdr_roce::Qpn;
 use gdr_roce::wire::icrc::{self, Ip, Path};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
+use smallvec::SmallVec;
 
 use super::filter::{self, Senders, Unchecked};
+use super::packets::PacketSocket;
 use super::partial_icrc::PartialIcrc;
 use super::port_group::PortGroup;
 use super::raw_socket::RawSocket;
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::provider::soft::process_fd::ProcessFd;
 use crate::types::{Integrity, PortUse};
 
 /// An unconnected socket that forbids fragmentation. Linux then writes 0 into IPv4's identification
 /// field, and counts up from there over the segments of one send; the ICRC covers that field.
 pub(super) struct Socket {
-    socket: UdpSocket,
+    socket: ProcessFd,
     state: UdpSocketState,
     local: SocketAddr,
     receive_buffer: usize,
     /// For packets without a UDP checksum, over IPv4 and if this process has CAP_NET_RAW.
     raw: Option<RawSocket>,
+    /// For raw packets, from the first queue pair on that asks for it.
+    packets: OnceLock<PacketSocket>,
     /// The datagrams that the kernel passes.
     senders: Mutex<Senders>,
     /// What the kernel dropped while the socket was another device's.
@@ -42,11 +47,9 @@ impl Socket {
     pub(super) fn bind(address: SocketAddr, port_use: PortUse, wanted: usize) -> Result<Self> {
         let (group, socket) = match port_use {
             PortUse::Exclusive => {
-                let socket = UdpSocket::bind(address);
-                (
-                    None,
-                    socket.map_err(|source| Error::binding(address, source))?,
-                )
+                let socket =
+                    UdpSocket::bind(address).map_err(|source| Error::binding(address, source))?;
+                (None, ProcessFd::from(OwnedFd::from(socket)))
             }
             PortUse::Shared => {
                 let (group, socket) = PortGroup::join(address)?;
@@ -73,9 +76,9 @@ impl Socket {
         }
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(|source| Error::os("preparing a UDP socket", source))?;
-        let local = socket
-            .local_addr()
-            .map_err(|source| Error::os("getsockname", source))?;
+        let local = rustix::net::getsockname(&socket)
+            .and_then(SocketAddr::try_from)
+            .map_err(|errno| Error::os("getsockname", errno))?;
         let slot = group.as_ref().map(PortGroup::slot);
         let raw = match local {
             SocketAddr::V4(v4) => RawSocket::open(v4, slot, wanted)
@@ -90,12 +93,16 @@ impl Socket {
             local,
             receive_buffer,
             raw,
+            packets: OnceLock::new(),
             senders: Mutex::new(Senders::Any),
             earlier_drops: dropped(&socket),
             socket,
             group,
         };
         socket.accept_from([].iter(), [].iter())?;
+        if let Some(group) = &socket.group {
+            group.drain();
+        }
         Ok(socket)
     }
 
@@ -109,6 +116,9 @@ impl Socket {
         let failed = |source| Error::os("setsockopt(SO_ATTACH_FILTER)", source);
         let mut senders = lock(&self.senders);
         let wanted = Senders::of(addresses, open);
+        if wanted == *senders {
+            return Ok(());
+        }
         if let Some(raw) = &self.raw {
             raw.accept_from(&wanted).map_err(failed)?;
         }
@@ -150,13 +160,14 @@ impl Socket {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let ready = match self.raw.as_ref().filter(|raw| raw.is_enabled()) {
-            Some(raw) => {
-                let raw = PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN);
-                rustix::event::poll(&mut [udp, raw], Some(&now))
-            }
-            None => rustix::event::poll(&mut [udp], Some(&now)),
-        };
+        let mut all = SmallVec::<[PollFd<'_>; 3]>::from_iter([udp]);
+        let raw = self.raw.as_ref().filter(|raw| raw.is_enabled());
+        all.extend(raw.map(|raw| PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN)));
+        all.extend(
+            self.packets()
+                .map(|packets| PollFd::new(packets, PollFlags::IN)),
+        );
+        let ready = rustix::event::poll(&mut all, Some(&now));
         // If poll(2) fails, receiving reports why.
         !matches!(ready, Ok(0))
     }
@@ -181,6 +192,21 @@ impl Socket {
 
     pub(super) fn raw(&self) -> Option<&RawSocket> {
         self.raw.as_ref()
+    }
+
+    /// The packet socket, if it was opened.
+    pub(super) fn packets(&self) -> Option<&PacketSocket> {
+        self.packets.get()
+    }
+
+    /// Opens the packet socket of the interface that has the address, unless it is open.
+    pub(super) fn open_packets(&self) -> Result<()> {
+        if self.packets.get().is_none() {
+            let opened = PacketSocket::open(self.local.ip(), self.receive_buffer / 2)?;
+            // Another thread may have opened one meanwhile; this one is closed then.
+            self.packets.get_or_init(|| opened);
+        }
+        Ok(())
     }
 
     /// Lets the raw socket, if there is one, receive packets without a checksum.
@@ -298,7 +324,7 @@ impl Socket {
 }
 
 /// How many datagrams the kernel has dropped at a socket.
-fn dropped(socket: &UdpSocket) -> u64 {
+fn dropped(socket: &ProcessFd) -> u64 {
     /// `SK_MEMINFO_DROPS` of linux/sock_diag.h, and how many such numbers there are.
     const DROPS: usize = 8;
     let mut numbers = [0_u32; DROPS + 1];
@@ -331,7 +357,7 @@ pub(super) fn is_nothing_received(kind: io::ErrorKind) -> bool {
 
 /// Accepts datagrams over IPv6 without a UDP checksum, which Linux drops by default: rxe and network
 /// cards set none, as RoCE's own CRC covers more.
-fn accept_without_checksum(socket: &UdpSocket) -> io::Result<()> {
+fn accept_without_checksum(socket: &ProcessFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option takes an int, which lives for the call.
     let result = unsafe {

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use gdr_roce::{
-    Completion, Event, PostError, Qpn, QueuePair, RecvRequest, State, Statistics, Time, UdQueuePair,
+    Completion, Event, PostError, Qpn, QueuePair, RawPacketQueuePair, RecvRequest, State,
+    StateError, Statistics, Time, UdQueuePair,
 };
 use smallvec::SmallVec;
 
@@ -16,26 +17,36 @@ pub(super) type RawSegments = SmallVec<[gdr_roce::Segment; 2]>;
     reason = "the engine boxes each queue pair, and connections are the frequent and fast ones"
 )]
 pub(super) enum Transport {
-    /// One end of a reliable connection (RC).
+    /// One end of a connection (RC, UC).
     Connection(QueuePair),
     /// Unreliable datagrams (UD).
     Datagrams(UdQueuePair<SocketAddr>),
+    /// Whole Ethernet frames.
+    RawPackets(RawPacketQueuePair),
 }
 
 impl Transport {
-    /// The reliable connection, if it is one.
+    /// The connection, if it is one.
     pub(super) fn connection(&mut self) -> Option<&mut QueuePair> {
         match self {
             Self::Connection(roce) => Some(roce),
-            Self::Datagrams(_) => None,
+            Self::Datagrams(_) | Self::RawPackets(_) => None,
         }
     }
 
     /// The datagram service, if it is that.
     pub(super) fn datagrams(&mut self) -> Option<&mut UdQueuePair<SocketAddr>> {
         match self {
-            Self::Connection(_) => None,
             Self::Datagrams(roce) => Some(roce),
+            Self::Connection(_) | Self::RawPackets(_) => None,
+        }
+    }
+
+    /// The raw packet service, if it is that.
+    pub(super) fn raw_packets(&mut self) -> Option<&mut RawPacketQueuePair> {
+        match self {
+            Self::RawPackets(pair) => Some(pair),
+            Self::Connection(_) | Self::Datagrams(_) => None,
         }
     }
 
@@ -43,6 +54,7 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.qpn(),
             Self::Datagrams(roce) => roce.qpn(),
+            Self::RawPackets(pair) => pair.qpn(),
         }
     }
 
@@ -50,14 +62,41 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.state(),
             Self::Datagrams(roce) => roce.state(),
+            Self::RawPackets(pair) => pair.state(),
         }
     }
 
-    /// What the connection counted. Datagrams count nothing.
+    /// What the connection counted. The other services count nothing.
     pub(super) fn statistics(&self) -> Statistics {
         match self {
             Self::Connection(roce) => roce.statistics(),
-            Self::Datagrams(_) => Statistics::default(),
+            Self::Datagrams(_) | Self::RawPackets(_) => Statistics::default(),
+        }
+    }
+
+    /// Changes the state from RTS to SQD.
+    pub(super) fn enter_sqd(&mut self) -> Result<(), StateError> {
+        match self {
+            Self::Connection(roce) => roce.to_sqd(),
+            Self::Datagrams(roce) => roce.to_sqd(),
+            Self::RawPackets(pair) => pair.to_sqd(),
+        }
+    }
+
+    /// Changes the state from SQD or SQE to RTS.
+    pub(super) fn resume(&mut self) -> Result<(), StateError> {
+        match self {
+            Self::Connection(roce) => roce.resume(),
+            Self::Datagrams(roce) => roce.resume(),
+            Self::RawPackets(pair) => pair.resume(),
+        }
+    }
+
+    /// Whether requests are finished in SQD. Datagrams and frames never are half sent.
+    pub(super) fn is_draining(&self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.is_draining(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
         }
     }
 
@@ -66,6 +105,7 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.to_error(),
             Self::Datagrams(roce) => roce.to_error(),
+            Self::RawPackets(pair) => pair.to_error(),
         }
     }
 
@@ -74,6 +114,7 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.to_reset(),
             Self::Datagrams(roce) => roce.to_reset(),
+            Self::RawPackets(pair) => pair.to_reset(),
         }
     }
 
@@ -81,21 +122,22 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.post_recv(request),
             Self::Datagrams(roce) => roce.post_recv(request),
+            Self::RawPackets(pair) => pair.post_recv(request),
         }
     }
 
-    /// Whether packets were sent that are not acknowledged. Datagrams never are.
+    /// Whether packets were sent that are not acknowledged. Only those of connections ever are.
     pub(super) fn has_outstanding(&self) -> bool {
         match self {
             Self::Connection(roce) => roce.has_outstanding(),
-            Self::Datagrams(_) => false,
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
         match self {
             Self::Connection(roce) => roce.next_deadline(),
-            Self::Datagrams(_) => None,
+            Self::Datagrams(_) | Self::RawPackets(_) => None,
         }
     }
 
@@ -109,6 +151,7 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.poll_completion(),
             Self::Datagrams(roce) => roce.poll_completion(),
+            Self::RawPackets(pair) => pair.poll_completion(),
         }
     }
 
@@ -116,6 +159,7 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.poll_event(),
             Self::Datagrams(roce) => roce.poll_event(),
+            Self::RawPackets(pair) => pair.poll_event(),
         }
     }
 }

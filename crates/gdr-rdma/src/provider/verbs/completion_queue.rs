@@ -417,6 +417,7 @@ fn translate(found: &Found, qps: &HashMap<u32, Arc<OutstandingRequests>>) -> Opt
         solicited: false,
         qpn: Qpn::new(found.qpn),
         source_qpn: None,
+        ip_checksum_ok: false,
     })
 }
 

@@ -371,6 +371,7 @@ impl Context {
             ibv_event_type::IBV_EVENT_QP_FATAL => pair(Event::Fatal),
             ibv_event_type::IBV_EVENT_QP_REQ_ERR => pair(Event::InvalidRequest),
             ibv_event_type::IBV_EVENT_QP_ACCESS_ERR => pair(Event::AccessViolation),
+            ibv_event_type::IBV_EVENT_SQ_DRAINED => pair(Event::SendQueueDrained),
             ibv_event_type::IBV_EVENT_COMM_EST => pair(Event::CommunicationEstablished),
             ibv_event_type::IBV_EVENT_CQ_ERR => AsyncEvent::CompletionQueueLost,
             ibv_event_type::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive { port },

@@ -244,7 +244,9 @@ impl QueuePairOps for VerbsQueuePair {
             (Ok(()), ibv_qp_state::IBV_QPS_RESET) => State::Reset,
             (Ok(()), ibv_qp_state::IBV_QPS_INIT) => State::Init,
             (Ok(()), ibv_qp_state::IBV_QPS_RTR) => State::ReadyToReceive,
-            (Ok(()), ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD) => State::ReadyToSend,
+            (Ok(()), ibv_qp_state::IBV_QPS_RTS) => State::ReadyToSend,
+            (Ok(()), ibv_qp_state::IBV_QPS_SQD) => State::SendQueueDrained,
+            (Ok(()), ibv_qp_state::IBV_QPS_SQE) => State::SendQueueError,
             _ => State::Error,
         }
     }

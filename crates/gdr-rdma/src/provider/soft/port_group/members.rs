@@ -24,15 +24,17 @@ use rustix::net::{
 use crate::deadline::Deadline;
 use crate::error::{Error, PortSharingError, Result};
 use crate::os::block_signals;
+use crate::provider::soft::process_fd::ProcessFd;
 use crate::provider::soft::slot::{SLOTS, Slot};
 
 type Shared<T> = std::result::Result<T, PortSharingError>;
 
 /// How long a device waits to join, while others do.
-const JOIN_LIMIT: Duration = Duration::from_secs(10);
-/// How long one member may take to answer. It fails if the process is stopped, or is a forked child
-/// of a member that ended.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// How long one member may take to answer. Where more threads are runnable than there are processors,
+/// its thread may wait long for one. It fails if the process is stopped, or is a child of a member that
+/// ended which was not made by `fork` (see [`ProcessFd`]).
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How often a member is asked that closes the connection: it ends, or cannot send the sockets.
 const ATTEMPTS: usize = 8;
 /// How long a member does not accept connections after that failed.
@@ -67,8 +69,8 @@ fn unix_socket() -> Shared<OwnedFd> {
 }
 
 /// Binds a name; `None` if another process has it.
-fn listen(name: &SocketAddrUnix) -> Shared<Option<OwnedFd>> {
-    let socket = unix_socket()?;
+fn listen(name: &SocketAddrUnix) -> Shared<Option<ProcessFd>> {
+    let socket = ProcessFd::from(unix_socket()?);
     match rustix::net::bind(&socket, name) {
         Ok(()) => {}
         Err(Errno::ADDRINUSE) => return Ok(None),
@@ -107,7 +109,7 @@ fn connect(name: &SocketAddrUnix, limit: Duration) -> Shared<Connected> {
 /// The right to join a group or to make it. Dropping it lets the next device join.
 pub(super) struct JoinLock {
     address: SocketAddr,
-    _listener: OwnedFd,
+    _listener: ProcessFd,
 }
 
 impl JoinLock {
@@ -136,7 +138,7 @@ impl JoinLock {
 /// What [`find`] finds.
 pub(super) struct Found {
     /// The sockets of the group, by slot, if it has a member.
-    pub(super) sockets: Option<Vec<OwnedFd>>,
+    pub(super) sockets: Option<Vec<ProcessFd>>,
     /// The slots that no device has.
     pub(super) free: Vec<Slot>,
 }
@@ -172,7 +174,7 @@ pub(super) fn find(lock: &JoinLock) -> Shared<Found> {
 }
 
 /// Takes the first of these slots.
-pub(super) fn claim(lock: &JoinLock, free: &[Slot]) -> Shared<(Slot, OwnedFd)> {
+pub(super) fn claim(lock: &JoinLock, free: &[Slot]) -> Shared<(Slot, ProcessFd)> {
     for slot in free {
         // A process of another user can take a name at any time.
         if let Some(listener) = listen(&slot_name(lock.address, *slot)?)? {
@@ -204,19 +206,27 @@ fn is_same_user(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Asks a member for the sockets; `None` if it closes the connection.
-fn request_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<OwnedFd>>> {
+fn request_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<ProcessFd>>> {
     if !is_same_user(member) {
         return Err(PortSharingError::OtherUser);
     }
     let mut greeting = [0; GREETING.len() + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLOTS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        member,
-        &mut [IoSliceMut::new(&mut greeting)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    );
+    let deadline = Deadline::after(ANSWER_LIMIT);
+    let received = loop {
+        let received = rustix::net::recvmsg(
+            member,
+            &mut [IoSliceMut::new(&mut greeting)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        match received {
+            // A call with a limit is not begun again by itself after a signal of the program.
+            Err(Errno::INTR) if !deadline.has_passed() => {}
+            received => break received,
+        }
+    };
     let received = match received {
         Ok(received) => received,
         Err(Errno::AGAIN) => return Err(PortSharingError::Silent),
@@ -226,7 +236,7 @@ fn request_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<OwnedFd>>> {
     let mut sockets = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            sockets.extend(descriptors);
+            sockets.extend(descriptors.map(ProcessFd::from));
         }
     }
     match &greeting[..received.bytes] {
@@ -259,7 +269,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(listener: OwnedFd, sockets: Arc<[OwnedFd]>) -> Result<Self> {
+    pub(super) fn start(listener: ProcessFd, sockets: Arc<[ProcessFd]>) -> Result<Self> {
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::os("eventfd", errno))?;
         let stop = Arc::new(stop);
@@ -305,7 +315,7 @@ impl Drop for Keeper {
 }
 
 /// Accepts a connection and gives it the sockets.
-fn give(listener: BorrowedFd<'_>, sockets: &[OwnedFd]) -> Shared<()> {
+fn give(listener: BorrowedFd<'_>, sockets: &[ProcessFd]) -> Shared<()> {
     let joining = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
         .map_err(os("accepting a device that joins a port group"))?;
     if !is_same_user(joining.as_fd()) {

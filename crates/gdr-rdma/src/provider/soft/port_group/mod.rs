@@ -20,8 +20,8 @@ mod members;
 mod sockets;
 
 use std::mem;
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use gdr_copy::ProcessId;
@@ -29,36 +29,36 @@ use gdr_copy::ProcessId;
 use self::members::{JoinLock, Keeper};
 use super::slot::Slot;
 use crate::error::{Error, Result};
+use crate::provider::soft::process_fd::ProcessFd;
 
 /// The membership of a device in the group of its port.
 pub(super) struct PortGroup {
     origin: ProcessId,
     slot: Slot,
     /// All sockets of the group, by slot.
-    sockets: Arc<[OwnedFd]>,
+    sockets: Arc<[ProcessFd]>,
     keeper: Option<Keeper>,
 }
 
 impl PortGroup {
     /// Joins the group at `address`, or makes it if there is none; port 0 takes a free one. Returns the
-    /// socket of the slot as well, which drops all datagrams until another filter is attached.
-    pub(super) fn join(address: SocketAddr) -> Result<(Self, UdpSocket)> {
+    /// socket of the slot as well, which may have the filter of an earlier device.
+    pub(super) fn join(address: SocketAddr) -> Result<(Self, ProcessFd)> {
         let address = sockets::with_port(address)?;
         let failed = |reason| Error::PortSharing { address, reason };
         let lock = JoinLock::acquire(address).map_err(failed)?;
         let found = members::find(&lock).map_err(failed)?;
-        let sockets: Arc<[OwnedFd]> = match found.sockets {
+        let sockets: Arc<[ProcessFd]> = match found.sockets {
             Some(sockets) => sockets.into(),
             None => sockets::create(address)?.into(),
         };
         for slot in &found.free {
             // A process that was killed left its socket as it was.
-            sockets::silence(sockets[slot.index()].as_fd())?;
+            sockets::vacate(sockets[slot.index()].as_fd())?;
         }
         let (slot, listener) = members::claim(&lock, &found.free).map_err(failed)?;
-        let own = sockets[slot.index()]
-            .try_clone()
-            .map_err(|source| Error::os("dup of a socket of a port group", source))?;
+        let own = rustix::io::fcntl_dupfd_cloexec(&sockets[slot.index()], 0)
+            .map_err(|errno| Error::os("dup of a socket of a port group", errno))?;
         let keeper = Keeper::start(listener, Arc::clone(&sockets))?;
         tracing::debug!(%address, slot = slot.index(), "joined a port group");
         let group = Self {
@@ -73,6 +73,12 @@ impl PortGroup {
     pub(super) fn slot(&self) -> Slot {
         self.slot
     }
+
+    /// Drops what the socket of the slot received for an earlier device, once a filter of its own
+    /// is attached.
+    pub(super) fn drain(&self) {
+        sockets::drain(self.sockets[self.slot.index()].as_fd());
+    }
 }
 
 impl Drop for PortGroup {
@@ -83,8 +89,8 @@ impl Drop for PortGroup {
             return mem::forget(keeper);
         }
         // Before the keeper frees the slot. The sockets stay open in other members.
-        if let Err(error) = sockets::silence(self.sockets[self.slot.index()].as_fd()) {
-            tracing::debug!(%error, "a slot is left with its filter");
+        if let Err(error) = sockets::vacate(self.sockets[self.slot.index()].as_fd()) {
+            tracing::debug!(%error, "the socket of a slot keeps its receive buffer");
         }
         self.sockets = Arc::new([]);
         drop(keeper);

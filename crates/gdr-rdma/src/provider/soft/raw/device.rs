@@ -89,10 +89,10 @@ impl Device {
         self.0.poll_event()
     }
 
-    /// Registers memory of this process.
+    /// Registers memory of this process, or no bytes of it.
     ///
     /// # Errors
-    /// [`Error::EmptyBuffer`](crate::Error::EmptyBuffer); [`Error::OutOfRange`](crate::Error::OutOfRange) if addresses overflow; [`Error::ForkedChild`](crate::Error::ForkedChild),
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if addresses overflow; [`Error::ForkedChild`](crate::Error::ForkedChild),
     /// [`Error::Os`](crate::Error::Os).
     ///
     /// # Safety

@@ -72,19 +72,25 @@
 
 mod completion_queue;
 mod device;
+mod qp_handle;
 mod queue_pair;
+mod raw_packet_queue_pair;
 mod region;
 mod shared_receive_queue;
 mod ud_queue_pair;
 
 pub use gdr_roce::{
-    Data, Operation, RecvRequest, RetryLimit, RtrAttributes, RtsAttributes, Segment, SendFlags,
-    SendRequest, UdSendRequest,
+    Data, FrameSendRequest, Operation, RecvRequest, Reliability, RetryLimit, RtrAttributes,
+    RtsAttributes, Segment, SendFlags, SendRequest, UdSendRequest,
 };
 
 pub use self::completion_queue::{CompletionQueue, OnCompletion};
 pub use self::device::{Device, OnEvent, WeakDevice};
 pub use self::queue_pair::{QueuePair, Queues, RecvQueue, SendQueue};
+pub use self::raw_packet_queue_pair::{Flow, FrameSendQueue, RawPacketQueuePair};
 pub use self::region::{Domain, Memory, Region};
 pub use self::shared_receive_queue::SharedReceiveQueue;
 pub use self::ud_queue_pair::{UdQueuePair, UdSendQueue};
+pub use super::packets::flow::{
+    EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,
+};

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gdr_roce::{
-    Access, Capabilities, PostError, Qpn, RecvRequest, RtrAttributes, RtsAttributes, SendRequest,
-    State,
+    Access, Capabilities, PostError, Qpn, RecvRequest, Reliability, RnrTimer, RtrAttributes,
+    RtsAttributes, SendRequest, State,
 };
 
 use super::completion_queue::CompletionQueue;
 use super::device::Device;
+use super::qp_handle::{QpHandle, methods_of_all_services};
 use super::region::Domain;
 use super::shared_receive_queue::SharedReceiveQueue;
 use crate::error::{Error, Foreign, Result};
@@ -58,11 +59,10 @@ pub(super) fn parts(
     })
 }
 
-/// A queue pair (RC). Dropping it destroys it: its requests get no completion.
+/// A queue pair of a connection (RC, UC). Dropping it destroys it: its requests get no completion.
 #[derive(Debug)]
 pub struct QueuePair {
-    device: Device,
-    qpn: Qpn,
+    handle: QpHandle,
 }
 
 impl Device {
@@ -83,10 +83,11 @@ impl Device {
             recv: recv_queue,
             shared_receives: None,
         };
-        self.queue_pair_with(domain, queues, capabilities)
+        self.queue_pair_with(domain, queues, capabilities, Reliability::Reliable)
     }
 
-    /// As [`Device::queue_pair`], with receives from a shared queue if one is given.
+    /// As [`Device::queue_pair`], of a connection of this service, with receives from a shared queue if
+    /// one is given.
     ///
     /// # Errors
     /// As [`Device::queue_pair`]; [`Error::Foreign`](crate::Error::Foreign) for a shared queue of
@@ -96,55 +97,23 @@ impl Device {
         domain: Domain,
         queues: Queues<'_>,
         capabilities: Capabilities,
+        service: Reliability,
     ) -> Result<QueuePair> {
-        QueuePair::new(self, domain, queues, capabilities)
+        let service = Service::Connection(service);
+        let parts = parts(self, domain, queues, capabilities, service)?;
+        Ok(QueuePair {
+            handle: QpHandle::new(self, parts)?,
+        })
     }
 }
 
 impl QueuePair {
-    pub(super) fn new(
-        device: &Device,
-        domain: Domain,
-        queues: Queues<'_>,
-        capabilities: Capabilities,
-    ) -> Result<Self> {
-        let parts = parts(device, domain, queues, capabilities, Service::Connection)?;
-        Ok(Self {
-            device: device.clone(),
-            qpn: device.soft().create_qp(parts)?,
-        })
-    }
-
-    /// Its number.
-    pub fn qpn(&self) -> Qpn {
-        self.qpn
-    }
-
-    /// Its state; ERR in a forked child.
-    pub fn state(&self) -> State {
-        match self.device.check_process() {
-            Ok(()) => self.device.soft().qp_state(self.qpn),
-            Err(_) => State::Error,
-        }
-    }
-
-    /// To RESET, from any state. Posted requests are discarded without a completion.
-    ///
-    /// # Errors
-    /// [`Error::ForkedChild`].
-    pub fn reset(&self) -> Result<()> {
-        self.device.check_process()?;
-        self.device.soft().reset_qp(self.qpn);
-        Ok(())
-    }
-
     /// From RESET to INIT. The peer is allowed `access` at most.
     ///
     /// # Errors
     /// [`Error::State`], [`Error::ForkedChild`].
     pub fn to_init(&self, access: Access) -> Result<()> {
-        self.device.check_process()?;
-        self.device.soft().qp_to_init(self.qpn, access)
+        self.handle.soft()?.qp_to_init(self.qpn(), access)
     }
 
     /// Changes what the peer is allowed, in any state but RESET.
@@ -152,9 +121,58 @@ impl QueuePair {
     /// # Errors
     /// [`Error::ForkedChild`].
     pub fn set_access(&self, access: Access) -> Result<()> {
-        self.device.check_process()?;
-        self.device.soft().set_qp_access(self.qpn, access);
+        self.change(|roce| roce.set_access(access))
+    }
+
+    /// Changes the attributes of the requester, but for its PSN.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn set_rts_attributes(&self, attributes: &RtsAttributes) -> Result<()> {
+        self.change(|roce| roce.set_rts_attributes(attributes))
+    }
+
+    /// Changes the wait time in RNR NAKs.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<()> {
+        self.change(|roce| roce.set_min_rnr_timer(timer))
+    }
+
+    /// Changes how many READs and atomics the peer may have outstanding.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn set_max_dest_rd_atomic(&self, most: u8) -> Result<()> {
+        self.change(|roce| roce.set_max_dest_rd_atomic(most))
+    }
+
+    /// Sends packets to another address, and accepts them from every port of it only.
+    ///
+    /// # Errors
+    /// As [`Self::to_rtr`].
+    pub fn set_peer(&self, peer: SocketAddr) -> Result<()> {
+        let soft = self.handle.soft()?;
+        soft.move_peer(self.qpn(), self.peer(peer)?)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut gdr_roce::QueuePair)) -> Result<()> {
+        self.handle.soft()?.change_connection(self.qpn(), change);
         Ok(())
+    }
+
+    /// A peer at this address, which must be of the family of the device's.
+    fn peer(&self, address: SocketAddr) -> Result<Peer> {
+        let local = self.handle.device().address().ip();
+        if local.is_ipv4() != address.is_ipv4() {
+            let peer = address.ip();
+            return Err(Error::AddressFamily { local, peer });
+        }
+        Ok(Peer {
+            address,
+            source_port: SourcePort::Any,
+        })
     }
 
     /// From INIT to RTR: requests of the peer are served. Packets are sent to `peer`, and accepted
@@ -163,17 +181,8 @@ impl QueuePair {
     /// # Errors
     /// As [`crate::QueuePair::to_rtr`].
     pub fn to_rtr(&self, peer: SocketAddr, attributes: &RtrAttributes) -> Result<()> {
-        self.device.check_process()?;
-        let local = self.device.address().ip();
-        if local.is_ipv4() != peer.is_ipv4() {
-            let peer = peer.ip();
-            return Err(Error::AddressFamily { local, peer });
-        }
-        let peer = Peer {
-            address: peer,
-            source_port: SourcePort::Any,
-        };
-        self.device.soft().qp_to_rtr(self.qpn, peer, attributes)
+        let soft = self.handle.soft()?;
+        soft.qp_to_rtr(self.qpn(), self.peer(peer)?, attributes)
     }
 
     /// From RTR to RTS: requests can be posted.
@@ -181,49 +190,18 @@ impl QueuePair {
     /// # Errors
     /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`].
     pub fn to_rts(&self, attributes: &RtsAttributes) -> Result<()> {
-        self.device.check_process()?;
-        self.device.soft().qp_to_rts(self.qpn, attributes)
+        self.handle.soft()?.qp_to_rts(self.qpn(), attributes)
     }
 
-    /// To ERR, from any state but RESET: all posted requests are flushed.
-    ///
-    /// # Errors
-    /// [`Error::ForkedChild`].
-    pub fn to_error(&self) -> Result<()> {
-        self.device.check_process()?;
-        self.device.soft().qp_to_error(self.qpn);
-        Ok(())
-    }
-
-    /// Runs `post` on the send queue while the engine is locked; what it posted is sent then.
-    ///
-    /// # Errors
-    /// [`Error::ForkedChild`].
-    pub fn post_sends<T>(&self, post: impl FnOnce(&mut SendQueue<'_>) -> T) -> Result<T> {
-        self.device.check_process()?;
-        let soft = self.device.soft();
-        soft.post_with(self.qpn, |qp| post(&mut SendQueue(qp)))
-    }
-
-    /// Runs `post` on the receive queue while the engine is locked.
-    ///
-    /// # Errors
-    /// [`Error::ForkedChild`].
-    pub fn post_recvs<T>(&self, post: impl FnOnce(&mut RecvQueue<'_>) -> T) -> Result<T> {
-        self.device.check_process()?;
-        let soft = self.device.soft();
-        soft.post_recv_with(self.qpn, |qp| post(&mut RecvQueue(qp)))
+    /// Whether the state is SQD, and requests that were begun are not complete; `false` in a forked
+    /// child.
+    pub fn is_draining(&self) -> bool {
+        let soft = self.handle.soft();
+        soft.is_ok_and(|soft| soft.is_draining(self.qpn()))
     }
 }
 
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        // In a forked child the queue pair belongs to the parent.
-        if self.device.check_process().is_ok() {
-            self.device.soft().destroy_qp(self.qpn);
-        }
-    }
-}
+methods_of_all_services!(QueuePair posts SendQueue);
 
 /// The send queue of a queue pair whose engine is locked.
 pub struct SendQueue<'a>(&'a mut QpContext);

@@ -2,11 +2,12 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use gdr_roce::Access;
 
 use crate::buffer::{Buffer, check_range};
-use crate::error::{Error, Result};
+use crate::error::{Error, Foreign, Result};
 use crate::provider::soft::device::SoftDevice;
 use crate::provider::soft::region_table::{self, RegionTable, TableEntry};
 use crate::types::DomainId;
@@ -52,6 +53,9 @@ impl Region {
             wanted: memory.len as u64,
             len: usize::MAX as u64,
         };
+        if memory.len == 0 {
+            return Self::without_bytes(device, domain, memory.iova, access);
+        }
         let address = std::ptr::with_exposed_provenance_mut(memory.address);
         let address = NonNull::new(address)
             .filter(|_| memory.address.checked_add(memory.len).is_some())
@@ -61,6 +65,20 @@ impl Region {
         let buffer = unsafe { Buffer::host_from_owner(address, memory.len, ()) }?;
         let whole = (buffer, 0, memory.len as u64);
         Self::of_buffer(device, domain, whole, memory.iova, access)
+    }
+
+    /// A region of no bytes, which has a key as any other has.
+    fn without_bytes(
+        device: &Arc<SoftDevice>,
+        domain: Domain,
+        iova: u64,
+        access: Access,
+    ) -> Result<Self> {
+        static BYTE: AtomicU8 = AtomicU8::new(0);
+        let address = NonNull::from(&BYTE).cast();
+        // SAFETY: the byte lives as long as the process; nothing in a region of no bytes is accessed.
+        let buffer = unsafe { Buffer::host_from_owner(address, 1, ()) }?;
+        Self::of_buffer(device, domain, (buffer, 0, 0), iova, access)
     }
 
     pub(super) fn of_buffer(
@@ -81,6 +99,18 @@ impl Region {
             buffer,
         };
         RegionTable::insert(device.regions(), region).map(Self)
+    }
+
+    /// Gives this registration the memory, the domain and the rights of another one, whose key ends.
+    /// Requests that are half done with the old memory fail.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] if the other one is of another device.
+    pub fn replace(&self, by: Self) -> Result<()> {
+        match self.0.replace(by.0) {
+            true => Ok(()),
+            false => Err(Error::Foreign(Foreign::MemoryRegion)),
+        }
     }
 
     /// The key by which requests of both sides name it: random, and never 0.

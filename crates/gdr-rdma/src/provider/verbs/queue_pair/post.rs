@@ -233,7 +233,9 @@ impl VerbsQueuePair {
         let state = self.state();
         match error.errno() {
             Errno::ENOMEM => PostError::Full(room).into(),
-            Errno::EINVAL if !matches!(state, State::ReadyToSend | State::Error) => {
+            Errno::EINVAL
+                if matches!(state, State::Reset | State::Init | State::ReadyToReceive) =>
+            {
                 PostError::State(state).into()
             }
             _ => self.domain.context().failed(error).into(),

@@ -1,0 +1,562 @@
+//! Curves over the sizes of messages, as SVG.
+
+use std::fmt::{Display, Write as _};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use gdr_node::render::Escaped;
+
+use crate::units::{binary, figure};
+
+const WIDTH: f64 = 900.0;
+/// Space beside the panels.
+const LEFT: f64 = 90.0;
+const RIGHT: f64 = 30.0;
+/// From the last line of the heading to the first panel, and from one panel to the next.
+const GAP: f64 = 28.0;
+/// Below the last panel, for the sizes and their title.
+const BOTTOM: f64 = 62.0;
+/// The height of a line of the heading, and the most characters that fit into one.
+const LINE: f64 = 18.0;
+const MOST_CHARACTERS: usize = 125;
+/// The most sizes with a label.
+const MOST_LABELS: u32 = 10;
+/// The fewest values with a label, where the range has them.
+const LEAST_TICKS: usize = 3;
+
+const GRID: &str = "#d8dee4";
+const FAINT: &str = "#57606a";
+const WARNING: &str = "#d1242f";
+
+/// The colours of curves.
+pub(crate) const BLUE: &str = "#0969da";
+pub(crate) const ORANGE: &str = "#bc4c00";
+pub(crate) const GREEN: &str = "#1a7f37";
+
+/// A picture: a heading, and panels one below the other with the same sizes.
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    /// Lines below the title.
+    pub(crate) notes: Vec<String>,
+    /// Whether the figures describe no hardware.
+    pub(crate) is_simulated: bool,
+    /// What a size is the size of.
+    pub(crate) sizes_of: &'static str,
+    pub(crate) panels: Vec<Panel>,
+    /// A size that is marked in every panel, and what it means.
+    pub(crate) mark: Option<(u64, String)>,
+}
+
+/// A panel: curves with one scale.
+pub(crate) struct Panel {
+    /// The title of the axis of values, with the unit.
+    pub(crate) title: &'static str,
+    pub(crate) height: f64,
+    pub(crate) scale: Scale,
+    /// A value that is marked, and is in the range.
+    pub(crate) baseline: Option<f64>,
+    pub(crate) curves: Vec<Curve>,
+}
+
+/// The scale of the values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// From 0.
+    Linear,
+    Logarithmic,
+}
+
+/// A curve.
+pub(crate) struct Curve {
+    pub(crate) name: &'static str,
+    pub(crate) color: &'static str,
+    /// A value as text, with its unit.
+    pub(crate) show: fn(f64) -> String,
+    /// Values by size. Those that the scale does not have are left out.
+    pub(crate) points: Vec<(u64, f64)>,
+}
+
+impl Chart {
+    /// The picture. The title of each point has its values.
+    pub(crate) fn svg(&self) -> String {
+        let heading = self.notes.len() + usize::from(self.is_simulated);
+        let mut top = 30.0 + LINE * heading as f64 + GAP;
+        let panels: f64 = self.panels.iter().map(|panel| panel.height + GAP).sum();
+        let height = top + panels - GAP + BOTTOM;
+        let mut text = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+             width=\"{WIDTH}\" height=\"{height}\" font-family=\"system-ui, 'DejaVu Sans', \
+             sans-serif\" font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{height}\" \
+             fill=\"white\"/>\n"
+        );
+        self.heading(&mut text);
+        let sizes = self.sizes();
+        let first = top;
+        for panel in &self.panels {
+            let plot = Plot::new(panel, sizes, top);
+            plot.draw(&mut text);
+            top += panel.height + GAP;
+        }
+        let bottom = top - GAP;
+        self.draw_sizes(&mut text, sizes, bottom);
+        self.draw_mark(&mut text, sizes, first, bottom);
+        text + "</svg>\n"
+    }
+
+    fn heading(&self, text: &mut String) {
+        put(
+            text,
+            format_args!(
+                "<text x=\"{LEFT}\" y=\"28\" font-size=\"16\" font-weight=\"600\">{}</text>",
+                Escaped(&shortened(&self.title))
+            ),
+        );
+        let mut y = 28.0;
+        for note in &self.notes {
+            y += LINE;
+            put(
+                text,
+                format_args!(
+                    "<text x=\"{LEFT}\" y=\"{y}\" fill=\"{FAINT}\">{}</text>",
+                    Escaped(&shortened(note))
+                ),
+            );
+        }
+        if self.is_simulated {
+            y += LINE;
+            put(
+                text,
+                format_args!(
+                    "<text x=\"{LEFT}\" y=\"{y}\" fill=\"{WARNING}\">SIMULATED: these figures \
+                     describe no hardware</text>"
+                ),
+            );
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        let curves = self.panels.iter().flat_map(|panel| &panel.curves);
+        let sizes = curves.flat_map(|curve| curve.points.iter().map(|(size, _)| *size));
+        let (least, most) = sizes.fold((u64::MAX, 1), |(least, most), size| {
+            (least.min(size), most.max(size))
+        });
+        Sizes {
+            least: (least.clamp(1, most) as f64).log2(),
+            most: (most as f64).log2(),
+        }
+    }
+
+    /// Writes powers of two below the last panel, with a line in each panel.
+    fn draw_sizes(&self, text: &mut String, sizes: Sizes, bottom: f64) {
+        for size in sizes.labels() {
+            put(
+                text,
+                format_args!(
+                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                    sizes.x(size),
+                    bottom + 18.0,
+                    binary(size)
+                ),
+            );
+        }
+        put(
+            text,
+            format_args!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{FAINT}\">bytes of {}\
+                 </text>",
+                (LEFT + WIDTH - RIGHT) / 2.0,
+                bottom + 42.0,
+                self.sizes_of
+            ),
+        );
+    }
+
+    fn draw_mark(&self, text: &mut String, sizes: Sizes, top: f64, bottom: f64) {
+        let Some((size, meaning)) = &self.mark else {
+            return;
+        };
+        let x = sizes.x(*size);
+        // The text is on the side with more room.
+        let (at, anchor) = match x > WIDTH / 2.0 {
+            true => (x - 6.0, "end"),
+            false => (x + 6.0, "start"),
+        };
+        put(
+            text,
+            format_args!(
+                "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{bottom}\" \
+                 stroke=\"{FAINT}\" stroke-dasharray=\"5 4\"/>\n<text x=\"{at:.1}\" y=\"{:.1}\" \
+                 text-anchor=\"{anchor}\" fill=\"{FAINT}\" paint-order=\"stroke\" stroke=\"white\" \
+                 stroke-width=\"4\">{}</text>",
+                bottom - 8.0,
+                Escaped(meaning)
+            ),
+        );
+    }
+}
+
+/// Writes a picture to a file.
+pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
+    fs::write(path, svg)
+        .with_context(|| format!("the picture cannot be written to {}", path.display()))
+}
+
+/// Writes a line.
+fn put(text: &mut String, line: impl Display) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+/// The beginning of a text that is too long for the picture.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The range of sizes, by their logarithms.
+#[derive(Clone, Copy)]
+struct Sizes {
+    least: f64,
+    most: f64,
+}
+
+impl Sizes {
+    fn x(self, size: u64) -> f64 {
+        let width = WIDTH - LEFT - RIGHT;
+        match self.most > self.least {
+            true => {
+                let log = (size.max(1) as f64).log2().clamp(self.least, self.most);
+                LEFT + width * (log - self.least) / (self.most - self.least)
+            }
+            // One size is in the middle.
+            false => LEFT + width / 2.0,
+        }
+    }
+
+    /// Powers of two in the range, as many as have room; the size itself where it is the only one.
+    fn labels(self) -> Vec<u64> {
+        if self.most <= self.least {
+            return vec![self.least.exp2().round() as u64];
+        }
+        let (first, last) = (self.least.ceil() as u32, self.most.floor() as u32);
+        let step = (last.saturating_sub(first) / MOST_LABELS + 1) as usize;
+        (first..=last.min(63))
+            .step_by(step)
+            .map(|power| 1 << power)
+            .collect()
+    }
+}
+
+/// The place of a panel in the picture, and the range of its values.
+struct Plot<'a> {
+    panel: &'a Panel,
+    sizes: Sizes,
+    top: f64,
+    /// The smallest and the largest value, of a logarithmic scale their logarithms.
+    range: (f64, f64),
+}
+
+impl<'a> Plot<'a> {
+    fn new(panel: &'a Panel, sizes: Sizes, top: f64) -> Self {
+        let values = panel.curves.iter().flat_map(|curve| &curve.points);
+        let values = values.map(|(_, value)| *value).chain(panel.baseline);
+        let values = values.filter_map(|value| panel.scale.place(value));
+        let (least, most) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), at| {
+            (least.min(at), most.max(at))
+        });
+        let range = match (panel.scale, least <= most) {
+            (_, false) => (0.0, 1.0),
+            (Scale::Linear, true) if most > 0.0 => (0.0, most * 1.05),
+            (Scale::Linear, true) => (0.0, 1.0),
+            (Scale::Logarithmic, true) => {
+                let room = ((most - least) * 0.06).max(0.02);
+                (least - room, most + room)
+            }
+        };
+        Self {
+            panel,
+            sizes,
+            top,
+            range,
+        }
+    }
+
+    /// The height of a value that the scale has.
+    fn y(&self, value: f64) -> Option<f64> {
+        let (least, most) = self.range;
+        let part = (self.panel.scale.place(value)? - least) / (most - least);
+        Some(self.top + self.panel.height * (1.0 - part))
+    }
+
+    fn draw(&self, text: &mut String) {
+        self.draw_axes(text);
+        for curve in &self.panel.curves {
+            self.draw_curve(text, curve);
+        }
+        if self.panel.curves.len() > 1 {
+            self.draw_legend(text);
+        }
+    }
+
+    fn draw_axes(&self, text: &mut String) {
+        let (top, right, height) = (self.top, WIDTH - RIGHT, self.panel.height);
+        for value in self.panel.scale.ticks(self.range) {
+            let Some(y) = self.y(value) else { continue };
+            put(
+                text,
+                format_args!(
+                    "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" \
+                     stroke=\"{GRID}\"/>\n<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                    LEFT - 8.0,
+                    y + 4.0,
+                    figure(value)
+                ),
+            );
+        }
+        for size in self.sizes.labels() {
+            let x = self.sizes.x(size);
+            put(
+                text,
+                format_args!(
+                    "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"{GRID}\"/>",
+                    top + height
+                ),
+            );
+        }
+        if let Some(y) = self.panel.baseline.and_then(|value| self.y(value)) {
+            put(
+                text,
+                format_args!(
+                    "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" \
+                     stroke=\"{FAINT}\" stroke-width=\"1.5\"/>"
+                ),
+            );
+        }
+        let (x, middle) = (24.0, top + height / 2.0);
+        put(
+            text,
+            format_args!(
+                "<rect x=\"{LEFT}\" y=\"{top}\" width=\"{:.1}\" height=\"{height}\" fill=\"none\" \
+                 stroke=\"{FAINT}\"/>\n<text x=\"{x}\" y=\"{middle:.1}\" text-anchor=\"middle\" \
+                 fill=\"{FAINT}\" transform=\"rotate(-90 {x} {middle:.1})\">{}</text>",
+                right - LEFT,
+                self.panel.title
+            ),
+        );
+    }
+
+    fn draw_curve(&self, text: &mut String, curve: &Curve) {
+        let color = curve.color;
+        let points: Vec<_> = curve
+            .points
+            .iter()
+            .filter_map(|(size, value)| Some((*size, *value, self.y(*value)?)))
+            .collect();
+        let line: Vec<String> = points
+            .iter()
+            .map(|(size, _, y)| format!("{:.1},{y:.1}", self.sizes.x(*size)))
+            .collect();
+        put(
+            text,
+            format_args!(
+                "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"2\" points=\"{}\"/>",
+                line.join(" ")
+            ),
+        );
+        for (size, value, y) in points {
+            put(
+                text,
+                format_args!(
+                    "<circle cx=\"{:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{color}\"><title>{size} \
+                     bytes: {}, {}</title></circle>",
+                    self.sizes.x(size),
+                    (curve.show)(value),
+                    curve.name
+                ),
+            );
+        }
+    }
+
+    /// Writes the names of the curves into the upper left corner, which values that grow with the size
+    /// leave free.
+    fn draw_legend(&self, text: &mut String) {
+        let longest = self.panel.curves.iter().map(|curve| curve.name.len()).max();
+        let width = 46.0 + 7.5 * longest.unwrap_or_default() as f64;
+        let (x, y) = (LEFT + 12.0, self.top + 10.0);
+        put(
+            text,
+            format_args!(
+                "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{}\" fill=\"white\" \
+                 fill-opacity=\"0.85\" stroke=\"{GRID}\"/>",
+                LINE * self.panel.curves.len() as f64 + 6.0
+            ),
+        );
+        for (number, curve) in (0..).zip(&self.panel.curves) {
+            let line = y + 12.0 + LINE * f64::from(number);
+            put(
+                text,
+                format_args!(
+                    "<line x1=\"{:.1}\" y1=\"{line}\" x2=\"{:.1}\" y2=\"{line}\" stroke=\"{}\" \
+                     stroke-width=\"3\"/>\n<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                    x + 8.0,
+                    x + 30.0,
+                    curve.color,
+                    x + 36.0,
+                    line + 4.0,
+                    curve.name
+                ),
+            );
+        }
+    }
+}
+
+impl Scale {
+    /// The place of a value on the scale; `None` for one that it does not have.
+    fn place(self, value: f64) -> Option<f64> {
+        let place = match self {
+            Self::Linear => value,
+            Self::Logarithmic => value.log10(),
+        };
+        (place.is_finite() && (self == Self::Logarithmic || place >= 0.0)).then_some(place)
+    }
+
+    /// The values with a label.
+    fn ticks(self, (least, most): (f64, f64)) -> Vec<f64> {
+        match self {
+            Self::Linear => round_steps(least, most),
+            Self::Logarithmic => {
+                let sets: [&[f64]; 3] = [&[1.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0]];
+                let of = |mantissas: &[f64]| -> Vec<f64> {
+                    let decades = least.floor() as i32..=most.floor() as i32;
+                    decades
+                        .flat_map(|decade| mantissas.iter().map(move |m| m * 10_f64.powi(decade)))
+                        .filter(|value| (least..=most).contains(&value.log10()))
+                        .collect()
+                };
+                let found = sets.into_iter().map(of);
+                found
+                    .into_iter()
+                    .find(|ticks| ticks.len() >= LEAST_TICKS)
+                    .unwrap_or_else(|| round_steps(10_f64.powf(least), 10_f64.powf(most)))
+            }
+        }
+    }
+}
+
+/// Multiples of 1, 2 or 5 times a power of ten: three to nine of them.
+fn round_steps(least: f64, most: f64) -> Vec<f64> {
+    let rough = (most - least) / 8.0;
+    if !(rough.is_finite() && rough > 0.0) {
+        return Vec::new();
+    }
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .map(|factor| factor * power)
+        .into_iter()
+        .find(|step| *step >= rough)
+        .unwrap_or(rough);
+    let first = (least / step).ceil() as i64;
+    (first..first + 12)
+        .map(|number| number as f64 * step)
+        .take_while(|value| *value <= most)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(scale: Scale, points: Vec<(u64, f64)>) -> Chart {
+        Chart {
+            title: "a < b".to_owned(),
+            notes: vec!["x".repeat(500)],
+            is_simulated: true,
+            sizes_of: "a message",
+            panels: vec![Panel {
+                title: "us",
+                height: 200.0,
+                scale,
+                baseline: Some(1.0),
+                curves: vec![Curve {
+                    name: "median",
+                    color: BLUE,
+                    show: |value| format!("{} us", figure(value)),
+                    points,
+                }],
+            }],
+            mark: Some((64, "here & there".to_owned())),
+        }
+    }
+
+    #[test]
+    fn every_scale_has_labels_in_its_range() {
+        for (range, expected) in [
+            ((0.0, 3.0), vec![1.0, 10.0, 100.0, 1000.0]),
+            ((0.0, 1.0), vec![1.0, 2.0, 5.0, 10.0]),
+            ((0.0, 0.4), vec![1.0, 1.5, 2.0]),
+        ] {
+            assert_eq!(Scale::Logarithmic.ticks(range), expected);
+        }
+        let narrow = Scale::Logarithmic.ticks((0.04, 0.09));
+        assert!(narrow.len() >= LEAST_TICKS, "{narrow:?}");
+        assert_eq!(Scale::Linear.ticks((0.0, 9.0)), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        let shown: Vec<_> = round_steps(0.955, 1.96).into_iter().map(figure).collect();
+        assert_eq!(shown, ["1", "1.2", "1.4", "1.6", "1.8"]);
+    }
+
+    #[test]
+    fn texts_are_no_markup_and_as_long_as_the_picture_is_wide() {
+        let svg = chart(Scale::Linear, vec![(4, 1.0)]).svg();
+        assert!(svg.contains("a &lt; b") && svg.contains("here &amp; there"));
+        assert!(!svg.contains(&"x".repeat(200)));
+        assert!(
+            svg.contains("<title>4 bytes: 1 us, median</title>"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn sizes_have_a_label_each_until_there_is_no_room() {
+        let labels = |least: f64, most: f64| Sizes { least, most }.labels();
+        assert_eq!(labels(6.0, 6.0), [64]);
+        assert_eq!(labels(1.5, 4.0), [4, 8, 16]);
+        assert_eq!(labels(2.0, 26.0).len(), 9);
+        assert_eq!(labels(0.0, 64.0).last(), Some(&(1 << 63)));
+    }
+
+    #[test]
+    fn every_point_that_is_drawn_is_in_the_picture() {
+        let values = [
+            0.0,
+            -0.0,
+            -1.0,
+            1.0,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+        ];
+        let sizes = [0, 1, 4, 1 << 40, u64::MAX];
+        let pairs = || {
+            sizes
+                .iter()
+                .flat_map(|size| values.map(|value| (*size, value)))
+        };
+        let each = pairs().map(|pair| vec![pair]);
+        for points in each.chain([pairs().collect(), Vec::new()]) {
+            for scale in [Scale::Linear, Scale::Logarithmic] {
+                let svg = chart(scale, points.clone()).svg();
+                for (name, most) in [("cx=\"", WIDTH), ("cy=\"", 400.0)] {
+                    for part in svg.split(name).skip(1) {
+                        let value: f64 = part.split('"').next().unwrap().parse().unwrap();
+                        assert!((0.0..=most).contains(&value), "{value}: {points:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! `gdr compare`: frames received staged and direct, up to a kernel's result.
+
+mod picture;
+mod table;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use gdr_perf::loopback::pipeline::{self, PipelineEvent, PipelineReport, PipelineSettings};
+use gdr_perf::loopback::{DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts};
+
+use super::measurement::Measurement;
+use super::say_simulated;
+use crate::chart;
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::figures::FigureOptions;
+use crate::global::Global;
+use crate::gpu::{Allocator, GpuOptions};
+use crate::gpu_context::GpuContext;
+use crate::host_source;
+use crate::interrupt::{self, FirstSignal};
+use crate::output::{Output, flow};
+use crate::rdma_peer::{
+    Addresses, Provider, ROCE_PORT, SecurityOptions, Side, device_name, listening_address,
+    nearest_nics, without_gpu,
+};
+use crate::units::{count, size};
+use table::Table;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr compare                                4 bytes to 64 MiB, within this machine
+  gdr compare --smallest 1M --size 1G        larger frames
+  gdr compare --kiro                         frames of 512 MiB, as KIRO's benchmark had
+  gdr compare --from mlx5_0 --to mlx5_1      from one NIC to another
+  gdr compare --server --key-file k          the frames of another machine: here they are
+  gdr compare node1 --key-file k             and here is the GPU that receives them
+  gdr compare --csv > frames.csv             the figures for another program
+  gdr compare --svg frames.svg               the times of both modes, as a picture";
+
+/// Compare frames received into GPU memory with frames received into host memory
+///
+/// A frame is read by RDMA from host memory, a kernel doubles its 32-bit words, and the result is
+/// copied to host memory. The staged mode receives into page-locked host memory and copies to the
+/// GPU; the direct mode receives into GPU memory. Both modes take turns, every word of the results is
+/// compared, and a cost for each frame and each byte is fitted to the medians.
+///
+/// Both ends are in this process, or in two: --server offers frames to one client, which has the GPU
+/// and is started with the name of the server's host. Both print the result.
+///
+/// A device is a kernel device (mlx5_0, or with its port mlx5_0:2), or an address of this machine,
+/// where gdr itself speaks RoCEv2 over UDP. `gdr devices` lists both.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// The server with the frames, by name or address
+    #[arg(value_name = "HOST[:PORT]")]
+    host: Option<HostPort>,
+
+    /// Offer frames in host memory to one client
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "host", "to", "smallest", "size", "kiro", "iterations", "pattern", "memory", "gpu",
+            "require_gpu",
+        ]
+    )]
+    server: bool,
+
+    /// Address at which the server listens [default: that of a named soft device, else 127.0.0.1,
+    /// or all with a key]
+    #[arg(long, value_name = "HOST[:PORT]", requires = "server")]
+    bind: Option<HostPort>,
+
+    /// Device of the frames, in host memory [default: the same as --to, or 127.0.0.2]
+    #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "host")]
+    from: Option<DeviceName>,
+
+    /// Device that receives them [default: the active one nearest to the GPU, or 127.0.0.1]
+    #[arg(long, value_name = "DEV", value_parser = device_name)]
+    to: Option<DeviceName>,
+
+    /// UDP port of soft devices
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    port: u16,
+
+    /// RDMA provider
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
+    provider: Provider,
+
+    /// Bytes of the smallest frame, a multiple of 4; each is four times the one before
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4")]
+    smallest: u64,
+
+    /// Bytes of the largest frame, up to 1G
+    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "64M")]
+    size: u64,
+
+    /// Frames of 512 MiB, as in the benchmark of KIRO's GPUDirect extension, with its figures
+    #[arg(long, conflicts_with_all = ["smallest", "size"])]
+    kiro: bool,
+
+    /// The most frames of each size and mode [default: 1000, with --kiro 20]
+    #[arg(short, long, value_name = "N", value_parser = count)]
+    iterations: Option<u32>,
+
+    /// Seed of the frames' bytes
+    #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
+    pattern: u32,
+
+    /// CUDA function that allocates the GPU memory
+    #[arg(long, value_enum, value_name = "FN", default_value_t = Allocator::Plain)]
+    memory: Allocator,
+
+    /// Seconds that a frame may take; a second more for each 64 MiB
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
+    timeout: u32,
+
+    /// Seconds for which the server waits for a client
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "server")]
+    wait: u32,
+
+    /// Write a picture to this file: the times of both modes and their ratio over the sizes
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    security: SecurityOptions,
+
+    #[command(flatten)]
+    figures: FigureOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
+}
+
+impl Options {
+    /// The devices: of one process the device of its end twice.
+    fn pair(&self) -> DevicePair {
+        let (from, to) = match (&self.host, self.server) {
+            (Some(_), _) => (&self.to, &self.to),
+            (None, true) => (&self.from, &self.from),
+            (None, false) => (&self.from, &self.to),
+        };
+        DevicePair {
+            from: from.clone(),
+            to: to.clone(),
+            port: self.port,
+            preference: self.provider.into(),
+            nearest: Vec::new(),
+            gid_index: None,
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.into())
+    }
+
+    fn settings(&self) -> Result<PipelineSettings, UsageError> {
+        let preset = match self.kiro {
+            true => PipelineSettings::kiro(),
+            false => PipelineSettings {
+                sizes: PipelineSettings::sizes(self.smallest, self.size),
+                ..PipelineSettings::default()
+            },
+        };
+        if preset.sizes.is_empty() {
+            return Err(UsageError(format!(
+                "there is no frame from {} to {} bytes: give --smallest a value from 4 to that of \
+                 --size",
+                self.smallest, self.size
+            )));
+        }
+        Ok(PipelineSettings {
+            rounds: self.iterations.unwrap_or(preset.rounds),
+            memory: self.memory.into(),
+            seed: self.pattern,
+            timeout: self.timeout(),
+            ..preset
+        })
+    }
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let is_alone = options.host.is_none() && !options.server;
+    if is_alone && options.security.is_given() {
+        let what = "--key-file and --insecure need a peer: give --server, or the name of its host";
+        return Err(UsageError(what.to_owned()).into());
+    }
+    let settings = options.settings()?;
+    if !matches!(options.provider, Provider::Soft) {
+        // Nothing has started a thread yet.
+        gdr_rdma::disable_scatter_to_cqe();
+    }
+    let mut table = Table::new(options.figures);
+    let report = match options.server {
+        true => serve(global, options, &mut table, output)?,
+        false => measure(global, options, &settings, &mut table, output)?,
+    };
+    if let Some(path) = &options.svg {
+        chart::write(path, &picture::svg(&report))?;
+    }
+    if global.json {
+        output.json(&report)?;
+    } else {
+        table.end(&report, output)?;
+    }
+    Ok(Exit::Fine)
+}
+
+/// Offers frames to one client.
+fn serve(
+    global: &Global,
+    options: &Options,
+    table: &mut Table,
+    output: &mut Output,
+) -> Result<PipelineReport> {
+    let pair = options.pair().settle()?;
+    let chosen = pair.choose()?;
+    let host = match &options.bind {
+        Some(host) => host.clone(),
+        None => listening_address(&pair, &options.security, SETUP_PORT),
+    };
+    let security = options.security.security()?;
+    let addresses = Addresses::resolve(&host, Side::Listens, security, options.timeout())?;
+    // A wait for the peer cannot be interrupted, so a signal ends the process.
+    interrupt::flag(FirstSignal::Terminates)?;
+    let (device, listener) = addresses.listen(&pair, &chosen, "--from")?;
+    let timeouts = Timeouts {
+        peer: Duration::from_secs(options.wait.into()),
+        step: options.timeout(),
+    };
+    let security = &addresses.security;
+    Ok(pipeline::serve(
+        &device,
+        &listener,
+        security,
+        timeouts,
+        &mut |event| match global.json {
+            true => ControlFlow::Continue(()),
+            false => flow(table.event(&event, output)),
+        },
+    )?)
+}
+
+/// Measures frames of this process or of a server.
+fn measure(
+    global: &Global,
+    options: &Options,
+    settings: &PipelineSettings,
+    table: &mut Table,
+    output: &mut Output,
+) -> Result<PipelineReport> {
+    let mut pair = options.pair().settle()?;
+    pair.choose()?;
+    let addresses = match &options.host {
+        Some(host) => {
+            let security = options.security.security()?;
+            let limit = options.timeout();
+            Some(Addresses::resolve(host, Side::Connects, security, limit)?)
+        }
+        None => None,
+    };
+    let without_gpu = without_gpu(options.provider, [&options.from, &options.to]);
+    let gpu = GpuContext::open(&options.gpu, without_gpu)?;
+    if gpu.simulated.is_none() {
+        pair.nearest = nearest_nics(gpu.target.gpu(), &host_source::this_node());
+    }
+    let chosen = pair.choose()?;
+    match &gpu.simulated {
+        Some(reason) if options.figures.csv => Output::simulated_aside(reason),
+        _ if global.json => {}
+        _ => say_simulated(&gpu, output)?,
+    }
+    let mut measurement = Measurement::start(global, settings.sizes.len())?;
+    let mut observe = |event: PipelineEvent<'_>| {
+        if let PipelineEvent::Measured(row) = &event {
+            measurement.end(row);
+            measurement.begin("measuring");
+        }
+        measurement.flow(match global.json {
+            true => Ok(()),
+            false => table.event(&event, output),
+        })
+    };
+    let result = match &addresses {
+        None => pair
+            .both(&chosen)
+            .and_then(|(from, to)| {
+                pipeline::compare(&gpu.target, &from, &to, settings, &mut observe)
+            })
+            .map_err(Into::into),
+        Some(addresses) => addresses.first(|address| {
+            let device = pair.connector(&chosen, address.ip())?;
+            let (target, security) = (&gpu.target, &addresses.security);
+            Ok(pipeline::compare_with(
+                target,
+                &device,
+                address,
+                security,
+                settings,
+                &mut observe,
+            )?)
+        }),
+    };
+    measurement.finish(result)
+}

@@ -1,0 +1,335 @@
+//! `gdr mesh`: every two ranks of a launcher write into each other's memory.
+
+mod heat_map;
+mod table;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use gdr_perf::loopback::{Destination, DeviceName, DevicePair, HostPort, TransferPreference};
+use gdr_perf::mesh::{
+    self, Launch, Member, MeshEvent, MeshReport, MeshSettings, PROTOCOL_VERSION, RankSetup,
+};
+use gdr_perf::transfer::TransferMemory;
+use gdr_rdma::{Device, Listener, Security};
+
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::global::Global;
+use crate::gpu::{Allocator, GpuOptions};
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::host_source;
+use crate::interrupt::{self, FirstSignal};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::rdma_peer::{
+    Addresses, Provider, ROCE_PORT, SecurityOptions, Side, device_name, nearest_nics,
+};
+use crate::units::{count, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  srun --ntasks-per-node 8 gdr mesh --key-file key       every GPU of an allocation
+  mpirun -n 8 gdr mesh                                   8 ranks on this machine
+  torchrun --no-python --nproc-per-node 8 gdr mesh       the same
+  gdr mesh --rank 0 --ranks 2 --meet node1 --key-file key     without a launcher, on each node
+  srun gdr mesh --quick --json --key-file key            in a prolog: the exit status says it";
+
+/// Measure between every two ranks, with GPU memory, and name the slow and the dead ones
+///
+/// A launcher starts a process for each GPU; its environment has rank, number of ranks and, mostly,
+/// the host of rank 0. The ranks meet at rank 0, which lets pairs measure at the same time that have no
+/// GPU in common, in both directions. All bytes are compared. What a direction should reach is the
+/// median of those of its kind: on one host, or between two.
+///
+/// Rank 0 prints the matrix; all ranks end with its exit status.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
+    mut_arg("gpu", |arg| arg.short(None))
+)]
+pub(crate) struct Options {
+    /// Number of this rank, from 0 [default: the launcher's]
+    #[arg(long, value_name = "N")]
+    rank: Option<usize>,
+
+    /// Number of ranks [default: the launcher's]
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+
+    /// Where the ranks meet: the host of rank 0 [default: the launcher's, or this machine]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    meet: Option<HostPort>,
+
+    /// RDMA device of this rank [default: the active one nearest to the GPU, or the address that
+    /// leads to rank 0]
+    #[arg(short, long, value_name = "DEV", value_parser = device_name)]
+    device: Option<DeviceName>,
+
+    /// RDMA provider
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
+    provider: Provider,
+
+    /// UDP port of soft devices
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    udp_port: u16,
+
+    /// Host memory instead of GPU memory
+    #[arg(long, conflicts_with_all = ["gpu", "memory"])]
+    host_memory: bool,
+
+    /// CUDA function that allocates the GPU memory
+    #[arg(long, value_enum, value_name = "FN", default_value_t = Allocator::Plain)]
+    memory: Allocator,
+
+    /// Bytes of a message
+    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "1M")]
+    size: u64,
+
+    /// Milliseconds for each direction [default: 1000, with --quick 50]
+    #[arg(long, value_name = "MS", value_parser = count)]
+    duration: Option<u32>,
+
+    /// Measure each direction briefly
+    #[arg(long)]
+    quick: bool,
+
+    /// Percent of the expected rate that a direction needs
+    #[arg(long, value_name = "PERCENT", value_parser = count, default_value = "70")]
+    least: u32,
+
+    /// Seconds for the ranks to meet
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60")]
+    wait: u32,
+
+    /// Seconds that a request may take
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "5")]
+    timeout: u32,
+
+    /// Print only the directions, as CSV
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+
+    /// Write the matrix as a heat map to this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    security: SecurityOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
+}
+
+impl Options {
+    fn settings(&self) -> MeshSettings {
+        let usual = match self.quick {
+            true => 50,
+            false => 1000,
+        };
+        MeshSettings {
+            size: self.size,
+            duration: Duration::from_millis(self.duration.unwrap_or(usual).into()),
+            least: f64::from(self.least) / 100.0,
+            meet_within: Duration::from_secs(self.wait.into()),
+            timeout: Duration::from_secs(self.timeout.into()),
+        }
+    }
+
+    fn pair(&self) -> Result<DevicePair> {
+        let pair = DevicePair {
+            from: self.device.clone(),
+            to: self.device.clone(),
+            port: self.udp_port,
+            preference: self.provider.into(),
+            nearest: Vec::new(),
+            gid_index: None,
+        };
+        Ok(pair.settle()?)
+    }
+
+    /// The GPU whose memory this rank uses: by default that of its number on this host.
+    fn open_gpu(&self, place: &Place) -> Result<Option<GpuContext>> {
+        if self.host_memory {
+            return Ok(None);
+        }
+        let mut gpu = self.gpu.clone();
+        gpu.local_rank = place.local_rank;
+        let transfer = TransferPreference::Auto;
+        GpuContext::open_for_transfer(&gpu, WithoutGpu::Simulates, transfer).map(Some)
+    }
+}
+
+/// The place of this process among the ranks.
+struct Place {
+    rank: usize,
+    ranks: usize,
+    local_rank: Option<usize>,
+    meet: HostPort,
+}
+
+impl Place {
+    /// The options come first, then the launcher's environment.
+    fn of(options: &Options) -> Result<Self> {
+        let launch = match options.rank {
+            Some(_) => None,
+            None => Launch::of(|name| std::env::var(name).ok())
+                .map_err(|error| UsageError(error.to_string()))?,
+        };
+        let of_launch = |value: fn(&Launch) -> Option<usize>| launch.as_ref().and_then(value);
+        let missing = |what: &str| {
+            UsageError(format!(
+                "the {what} is not known: start this with srun, mpirun or torchrun, or give --rank, \
+                 --ranks and --meet"
+            ))
+        };
+        let rank = options.rank.or(of_launch(|launch| Some(launch.rank)));
+        let rank = rank.ok_or_else(|| missing("rank"))?;
+        let ranks = options.ranks.or(of_launch(|launch| launch.ranks));
+        let ranks = ranks.ok_or_else(|| missing("number of ranks"))?;
+        if rank >= ranks {
+            let what =
+                format!("--rank {rank} of --ranks {ranks}: ranks are from 0 to the number less 1");
+            return Err(UsageError(what).into());
+        }
+        let launched = launch.as_ref().and_then(|launch| {
+            let host: HostPort = launch.first_host.as_ref()?.parse().ok()?;
+            // The launcher's own port is in use.
+            Some(host)
+        });
+        let by_hand = options.rank.is_some();
+        let local = || "127.0.0.1".parse().ok().filter(|_| by_hand);
+        let meet = options.meet.clone().or(launched).or_else(local);
+        Ok(Self {
+            rank,
+            ranks,
+            local_rank: of_launch(|launch| launch.local_rank),
+            meet: meet.ok_or_else(|| missing("host of rank 0"))?,
+        })
+    }
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let place = Place::of(options)?;
+    if !matches!(options.provider, Provider::Soft) {
+        // Nothing has started a thread yet.
+        gdr_rdma::disable_scatter_to_cqe();
+    }
+    let settings = options.settings();
+    let mut pair = options.pair()?;
+    let gpu = options.open_gpu(&place)?;
+    if let Some(gpu) = gpu.as_ref().filter(|gpu| gpu.simulated.is_none()) {
+        pair.nearest = nearest_nics(gpu.target.gpu(), &host_source::this_node());
+    }
+    let chosen = pair.choose()?;
+    let side = match place.rank {
+        0 => Side::Listens,
+        _ => Side::Connects,
+    };
+    let security = options.security.security()?;
+    let addresses = Addresses::resolve(&place.meet, side, security, settings.timeout)?;
+    let (device, coordinator, listener) = addresses.first(|address| {
+        // Rank 0 listens before it opens a device, so that the others find it early.
+        let listener = match side {
+            Side::Listens => Some(Listener::bind(address)?),
+            Side::Connects => None,
+        };
+        Ok((pair.connector(&chosen, address.ip())?, address, listener))
+    })?;
+    // A wait for the others cannot be interrupted, so a signal ends the process.
+    interrupt::flag(FirstSignal::Terminates)?;
+    let partners = Listener::bind(SocketAddr::new(device.address().ip(), 0))?;
+    let destination = Destination {
+        memory: options.memory.into(),
+        transfer: TransferPreference::Auto,
+    };
+    let setup = RankSetup {
+        device: &device,
+        memory: match &gpu {
+            Some(gpu) => TransferMemory::Gpu(&gpu.target, destination),
+            None => TransferMemory::Host,
+        },
+        listener: &partners,
+        security: &addresses.security,
+    };
+    let member = member(&place, &device, gpu.as_ref(), &partners)?;
+    let join = || mesh::join(setup, coordinator, &member, &settings);
+    let Some(listener) = listener else {
+        return Ok(status(join()?));
+    };
+    let report = thread::scope(|scope| {
+        let own = scope.spawn(join);
+        let report = coordinate(&listener, &addresses.security, &place, &settings);
+        let own = own.join().map_err(|_| anyhow!("rank 0 panicked"))?;
+        let report = report?;
+        own?;
+        anyhow::Ok(report)
+    })?;
+    if let Some(path) = &options.svg {
+        fs::write(path, heat_map::svg(&report))
+            .with_context(|| format!("the picture cannot be written to {}", path.display()))?;
+    }
+    if global.json {
+        output.json(&report)?;
+    } else if options.csv {
+        output.line(mesh::csv(&report.cells).trim_end())?;
+    } else {
+        if let Some(reason) = gpu.as_ref().and_then(|gpu| gpu.simulated.as_ref()) {
+            output.simulated(reason)?;
+        }
+        table::write(&report, output)?;
+    }
+    Ok(status(report.passed))
+}
+
+fn status(passed: bool) -> Exit {
+    match passed {
+        true => Exit::Fine,
+        false => Exit::Failure,
+    }
+}
+
+/// What this rank says about itself.
+fn member(
+    place: &Place,
+    device: &Device,
+    gpu: Option<&GpuContext>,
+    partners: &Listener,
+) -> Result<Member> {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let described = |gpu: &GpuContext| {
+        let info = gpu.target.gpu().info();
+        format!("{} ({})", info.name, info.bdf)
+    };
+    Ok(Member {
+        version: PROTOCOL_VERSION,
+        rank: place.rank,
+        ranks: place.ranks,
+        host: host.trim().to_owned(),
+        device: device.name().to_owned(),
+        gpu: gpu.map(described),
+        simulated: gpu.is_some_and(|gpu| gpu.simulated.is_some()),
+        listens: partners.address()?,
+    })
+}
+
+fn coordinate(
+    listener: &Listener,
+    security: &Security,
+    place: &Place,
+    settings: &MeshSettings,
+) -> gdr_perf::Result<MeshReport> {
+    let progress = Progress::on_stderr();
+    mesh::coordinate(listener, security, place.ranks, settings, &mut |event| {
+        match event {
+            MeshEvent::Joined(_, joined, of) => progress.at(joined, of, "meeting"),
+            MeshEvent::Round(done, of) => progress.at(done, of, "measuring"),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })
+}

@@ -1,0 +1,468 @@
+//! `gdr perf`: bandwidth and latency of RDMA operations between two processes.
+
+mod picture;
+mod table;
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use gdr_node::{Inventory, LiveRoot};
+use gdr_perf::loopback::{
+    Chosen, Destination, DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts, TransferPreference,
+};
+use gdr_perf::transfer::{
+    self, Amount, AtomicKind, Direction, InvalidThreshold, LocalEnd, MaximumLatency, MinimumRate,
+    Plan, Thresholds, TransferEvent, TransferMemory, Verb, Verification,
+};
+
+use gdr_rdma::{Device, Provider as ChosenProvider};
+
+use super::say_simulated;
+use crate::chart;
+use crate::cpu_placement::CpuOptions;
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::figures::FigureOptions;
+use crate::global::Global;
+use crate::gpu::{Allocator, GpuOptions};
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::host_source;
+use crate::interrupt::{self, FirstSignal};
+use crate::output::{Output, flow};
+use crate::rdma_peer::{
+    Addresses, Provider, ROCE_PORT, SecurityOptions, Side, device_name, listening_address,
+    nearest_nics,
+};
+use crate::units::{count, size};
+use table::Table;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr perf write-bw                              the server, which waits for a client
+  gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, every byte compared
+  gdr perf read-lat node2 -d mlx5_0 --key-file k       by a NIC, to another host
+  gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
+  gdr perf write-bw node2 --gpu 0 --min 80Gbps --max-lat p99=50us --key-file k
+  gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
+  gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
+
+/// Measure bandwidth or latency of RDMA operations between two processes, as perftest does
+///
+/// Started without a host it is the server, and waits for one client; the client chooses what is
+/// measured, each end its device and its memory (--gpu). Both print the result. With --verify the
+/// bytes of every size and operation are compared where they arrived.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
+    mut_arg("gpu", |arg| arg.short(None))
+)]
+pub(crate) struct Options {
+    /// What to measure: write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or
+    /// atomic-lat
+    #[arg(value_name = "VERB")]
+    verb: Verb,
+
+    /// The server, by name or address; without it, this end is the server
+    #[arg(value_name = "HOST[:PORT]")]
+    host: Option<HostPort>,
+
+    /// RDMA device of this end: a kernel device, an address of this machine, or an interface
+    /// [default: the active one nearest to the GPU, or the address that leads to the peer]
+    #[arg(short, long, visible_alias = "ib-dev", value_name = "DEV", value_parser = device_name)]
+    device: Option<DeviceName>,
+
+    /// Port of the kernel device
+    #[arg(short = 'i', long, value_name = "N", value_parser = count)]
+    ib_port: Option<u32>,
+
+    /// Index of the GID of the kernel device [default: one that routes, RoCE v2 first]
+    #[arg(short = 'x', long, value_name = "N")]
+    gid_index: Option<u32>,
+
+    /// RDMA provider
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
+    provider: Provider,
+
+    /// TCP port of the connection setup
+    #[arg(short, long, value_name = "PORT")]
+    port: Option<u16>,
+
+    /// UDP port of soft devices; only peers that run gdr accept another port than 4791
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    udp_port: u16,
+
+    /// Address at which the server listens [default: that of a named soft device, else 127.0.0.1,
+    /// or all with a key], or from which the client connects, at any port [default: that of its
+    /// device]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    bind: Option<HostPort>,
+
+    /// Bytes of a message [default: 64K for bandwidth, 2 for latency, 8 for atomics]
+    #[arg(short, long, value_name = "SIZE", value_parser = size, value_delimiter = ',', conflicts_with = "all_sizes")]
+    size: Vec<u64>,
+
+    /// Every power of two from 2 bytes to 8 MiB
+    #[arg(short, long, visible_alias = "all")]
+    all_sizes: bool,
+
+    /// Messages of each queue pair and size [default: 5000 for bandwidth, 1000 for latency]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count, conflicts_with = "duration")]
+    iters: Option<u32>,
+
+    /// Seconds for each size, instead of a number of messages
+    #[arg(short = 'D', long, value_name = "SECONDS")]
+    duration: Option<f64>,
+
+    /// Messages before the measured ones
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    warm_up: u64,
+
+    /// Requests in flight of each queue pair [default: 128; 16 for READ and atomics]
+    #[arg(short, long, value_name = "N", value_parser = count)]
+    tx_depth: Option<u32>,
+
+    /// Receives that are posted for each queue pair
+    #[arg(short, long, value_name = "N", value_parser = count, default_value = "512")]
+    rx_depth: u32,
+
+    /// Queue pairs
+    #[arg(short, long, visible_alias = "qp", value_name = "N", value_parser = count, default_value = "1")]
+    queue_pairs: u32,
+
+    /// Send both ways at the same time
+    #[arg(short, long)]
+    bidirectional: bool,
+
+    /// Path MTU in bytes [default: the largest that the path carries]
+    #[arg(short, long, value_name = "BYTES", value_parser = count)]
+    mtu: Option<u32>,
+
+    /// One of so many requests has a completion
+    #[arg(short = 'Q', long, value_name = "N", value_parser = count, default_value = "1")]
+    cq_mod: u32,
+
+    /// Requests that are posted in one call, at most
+    #[arg(short = 'l', long, visible_alias = "post_list", value_name = "N", value_parser = count, default_value = "64")]
+    post_list: u32,
+
+    /// Send messages in host memory up to this size inline
+    #[arg(
+        short = 'I',
+        long,
+        visible_alias = "inline_size",
+        value_name = "BYTES",
+        default_value_t = 0
+    )]
+    inline: u32,
+
+    /// Atomic operation
+    #[arg(short = 'A', long, visible_alias = "atomic_type", value_enum, value_name = "NAME", default_value_t = Atomic::FetchAndAdd)]
+    atomic: Atomic,
+
+    /// Accepted for users of perftest: Gb/s are always shown
+    #[arg(long = "report_gbits", hide = true)]
+    _report_gbits: bool,
+
+    /// Compare the bytes of every size where they arrived
+    #[arg(long)]
+    verify: bool,
+
+    /// Fail if a size is slower: 80Gbps, 10GB/s
+    #[arg(long, value_name = "RATE", value_parser = minimum)]
+    min: Option<MinimumRate>,
+
+    /// Fail if the latency of a size is longer: 10us is that of the median; or p99=25us, max=1ms
+    #[arg(long, value_name = "TIME", value_parser = maximum, value_delimiter = ',')]
+    max_lat: Vec<MaximumLatency>,
+
+    /// Write the curve over the sizes to this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Store into GPU memory directly (soft), or fail
+    #[arg(long, conflicts_with = "staged")]
+    direct: bool,
+
+    /// Reach GPU memory through host memory and the GPU's copy engine (soft)
+    #[arg(long)]
+    staged: bool,
+
+    /// CUDA function that allocates the GPU memory
+    #[arg(long, value_enum, value_name = "FN", default_value_t = Allocator::Plain)]
+    memory: Allocator,
+
+    /// Seconds that a request may take; a second more for each 64 MiB
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
+    timeout: u32,
+
+    /// Seconds for which the server waits for a client
+    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60")]
+    wait: u32,
+
+    #[command(flatten)]
+    cpus: CpuOptions,
+
+    #[command(flatten)]
+    security: SecurityOptions,
+
+    #[command(flatten)]
+    figures: FigureOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
+}
+
+/// An atomic operation, by perftest's names.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Atomic {
+    #[value(name = "FETCH_AND_ADD")]
+    FetchAndAdd,
+    #[value(name = "CMP_AND_SWAP")]
+    CompareAndSwap,
+}
+
+fn minimum(text: &str) -> Result<MinimumRate, InvalidThreshold> {
+    text.parse()
+}
+
+fn maximum(text: &str) -> Result<MaximumLatency, InvalidThreshold> {
+    text.parse()
+}
+
+impl Options {
+    fn plan(&self) -> Plan {
+        let usual = Plan::new(self.verb);
+        let amount = match (self.iters, self.duration) {
+            (_, Some(seconds)) => Amount::Seconds(seconds),
+            (Some(iterations), None) => Amount::Iterations(iterations.into()),
+            (None, None) => usual.amount,
+        };
+        Plan {
+            sizes: match (self.all_sizes, &self.size[..]) {
+                (true, _) => Plan::all_sizes(self.verb),
+                (false, []) => usual.sizes,
+                (false, sizes) => sizes.to_vec(),
+            },
+            amount,
+            warm_up: self.warm_up,
+            queue_pairs: self.queue_pairs,
+            tx_depth: self.tx_depth.unwrap_or(usual.tx_depth),
+            rx_depth: self.rx_depth,
+            signal_every: self.cq_mod,
+            post_list: self.post_list,
+            inline: self.inline,
+            direction: match self.bidirectional {
+                true => Direction::BothWays,
+                false => Direction::OneWay,
+            },
+            atomic: match self.atomic {
+                Atomic::FetchAndAdd => AtomicKind::FetchAdd,
+                Atomic::CompareAndSwap => AtomicKind::CompareSwap,
+            },
+            mtu: self.mtu,
+            verify: match self.verify {
+                true => Verification::On,
+                false => Verification::Off,
+            },
+            timeout_ms: u64::from(self.timeout) * 1000,
+            ..usual
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.into())
+    }
+
+    fn destination(&self) -> Destination {
+        Destination {
+            memory: self.memory.into(),
+            transfer: match (self.direct, self.staged) {
+                (true, _) => TransferPreference::Direct,
+                (_, true) => TransferPreference::Staged,
+                _ => TransferPreference::Auto,
+            },
+        }
+    }
+
+    /// The device of this end, with its port.
+    fn pair(&self) -> Result<DevicePair> {
+        let device = match (&self.device, self.ib_port) {
+            (Some(DeviceName::Verbs(name)), Some(port)) if !name.contains(':') => {
+                Some(DeviceName::Verbs(format!("{name}:{port}")))
+            }
+            (device, None) => device.clone(),
+            (_, Some(_)) => {
+                let what = "--ib-port needs a kernel device without a port in --device";
+                return Err(UsageError(what.to_owned()).into());
+            }
+        };
+        let pair = DevicePair {
+            from: device.clone(),
+            to: device,
+            port: self.udp_port,
+            preference: self.provider.into(),
+            nearest: Vec::new(),
+            gid_index: self.gid_index,
+        };
+        Ok(pair.settle()?)
+    }
+
+    /// Where the server listens, or the client connects to.
+    fn endpoint(&self, pair: &DevicePair) -> Result<(HostPort, Side)> {
+        let port = self.port.unwrap_or(SETUP_PORT);
+        let with_port = |host: &HostPort| match self.port {
+            Some(port) => host.clone().with_port(port),
+            None => host.clone(),
+        };
+        if let Some(host) = &self.host {
+            return Ok((with_port(host), Side::Connects));
+        }
+        if let Some(host) = &self.bind {
+            return Ok((with_port(host), Side::Listens));
+        }
+        Ok((listening_address(pair, &self.security, port), Side::Listens))
+    }
+
+    fn uses_gpu(&self) -> bool {
+        self.gpu.is_given() || self.direct || self.staged
+    }
+}
+
+/// Opens the GPU whose memory this end uses.
+fn open_gpu(options: &Options) -> Result<Option<GpuContext>> {
+    if !options.uses_gpu() {
+        return Ok(None);
+    }
+    let transfer = options.destination().transfer;
+    GpuContext::open_for_transfer(&options.gpu, WithoutGpu::Fails, transfer).map(Some)
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    if !matches!(options.provider, Provider::Soft) {
+        // Nothing has started a thread yet.
+        gdr_rdma::disable_scatter_to_cqe();
+    }
+    let plan = options.plan();
+    plan.check()
+        .map_err(|error| UsageError(error.to_string()))?;
+    let mut pair = options.pair()?;
+    pair.choose()?;
+    let gpu = open_gpu(options)?;
+    if let Some(gpu) = gpu.as_ref().filter(|gpu| gpu.simulated.is_none()) {
+        pair.nearest = nearest_nics(gpu.target.gpu(), &host_source::this_node());
+    }
+    let chosen = pair.choose()?;
+    let (host, side) = options.endpoint(&pair)?;
+    let security = options.security.security()?;
+    let addresses = Addresses::resolve(&host, side, security, options.timeout())?;
+    match &gpu {
+        Some(gpu) if options.figures.csv => {
+            gpu.simulated.iter().for_each(Output::simulated_aside);
+        }
+        Some(gpu) if !global.json => say_simulated(gpu, output)?,
+        _ => {}
+    }
+    if !global.json && !options.figures.csv {
+        let Chosen { provider, why, .. } = &chosen;
+        output.paragraph("provider  ", "          ", &format!("{provider}: {why}"))?;
+    }
+    let sources = match (side, &options.bind) {
+        (Side::Connects, Some(bind)) => bind.resolve(options.timeout())?,
+        _ => Vec::new(),
+    };
+    // A wait for the peer cannot be interrupted, so a signal ends the process.
+    interrupt::flag(FirstSignal::Terminates)?;
+    let memory = match &gpu {
+        Some(gpu) => TransferMemory::Gpu(&gpu.target, options.destination()),
+        None => TransferMemory::Host,
+    };
+    let thresholds = Thresholds {
+        minimum_rate: options.min,
+        maximum_latencies: options.max_lat.clone(),
+    };
+    let mut table = Table::new(options.verb, options.figures);
+    let mut observe = |event: TransferEvent<'_>| match global.json {
+        true => ControlFlow::Continue(()),
+        false => flow(table.event(&event, output)),
+    };
+    let inventory = Inventory::read(&LiveRoot::new());
+    let bdf = gpu.as_ref().filter(|gpu| gpu.simulated.is_none());
+    let bdf = bdf.map(|gpu| gpu.target.gpu().info().bdf);
+    let own = |device: &Device, connect_from| -> Result<LocalEnd<'_>> {
+        Ok(LocalEnd {
+            memory,
+            connect_from,
+            cpus: Some(options.cpus.place(device, bdf, &inventory)?),
+        })
+    };
+    let security = &addresses.security;
+    let report = match side {
+        Side::Listens => {
+            let (device, listener) = addresses.listen(&pair, &chosen, "--device")?;
+            let timeouts = Timeouts {
+                peer: Duration::from_secs(options.wait.into()),
+                step: options.timeout(),
+            };
+            let own = own(&device, None)?;
+            transfer::serve(&device, &listener, security, own, timeouts, &mut observe)?
+        }
+        Side::Connects => addresses.first(|peer| {
+            let source = source_towards(&sources, peer)?;
+            let mut pair = pair.clone();
+            if let (None, Some(source)) = (&pair.from, source) {
+                pair.from = soft_device(&chosen, source);
+            }
+            let device = pair.connector(&chosen, peer.ip())?;
+            let own = own(&device, source)?;
+            Ok(transfer::measure(
+                &device,
+                peer,
+                security,
+                own,
+                &plan,
+                &thresholds,
+                &mut observe,
+            )?)
+        })?,
+    };
+    if let Some(path) = &options.svg {
+        chart::write(path, &picture::svg(&report))?;
+    }
+    if global.json {
+        output.json(&report)?;
+    } else {
+        table.end(&report, output)?;
+    }
+    Ok(match report.passed {
+        true => Exit::Fine,
+        false => Exit::Failure,
+    })
+}
+
+/// The address of this host from which the client connects to `peer`, out of those that --bind names.
+fn source_towards(sources: &[SocketAddr], peer: SocketAddr) -> Result<Option<IpAddr>> {
+    if sources.is_empty() {
+        return Ok(None);
+    }
+    let same_family = |source: &&SocketAddr| source.is_ipv4() == peer.is_ipv4();
+    match sources.iter().find(same_family) {
+        Some(source) => Ok(Some(source.ip())),
+        None => {
+            let version = if peer.is_ipv4() { "IPv4" } else { "IPv6" };
+            let what = format!(
+                "--bind names no {version} address, and the server is at {}: give one of the same \
+                 version",
+                peer.ip()
+            );
+            Err(UsageError(what).into())
+        }
+    }
+}
+
+/// The soft device at the address from which the client connects, unless a kernel device was chosen.
+fn soft_device(chosen: &Chosen, source: IpAddr) -> Option<DeviceName> {
+    (chosen.provider == ChosenProvider::Soft).then_some(DeviceName::Soft(source))
+}

@@ -1,0 +1,351 @@
+//! `gdr serve`: offers objects.
+
+mod http;
+mod metrics;
+mod plan;
+mod publisher;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use gdr_object::{
+    Epoch, Grantee, Home, HomeOptions, Object, ObjectInfo, ObjectOptions, Place, Rights, Shape,
+};
+use gdr_perf::loopback::{HostPort, TransferPreference};
+use gdr_perf::report::Schema;
+use serde::Serialize;
+
+use super::say_simulated;
+use super::sheet::Layout;
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::host_source;
+use crate::interrupt::{self, FirstSignal};
+use crate::object_link::DeviceOptions;
+use crate::object_report::{ObjectRow, sheet};
+use crate::object_spec::{ContentSpec, GpuReach, ObjectSpec, SpecLocation};
+use crate::output::Output;
+use crate::rdma_peer::{Addresses, Side, check_listener, nearest_nics};
+use plan::Plan;
+use publisher::Publisher;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr serve --object name=weights,gpu=0,size=1G --publish-from weights.bin
+  gdr serve --object name=kv,shape=32x4096,element=bf16,access=read-write    peers put it
+  ./camera | gdr serve --object name=frame,size=8M,mode=ring:16 --publish-from -
+  gdr serve --listen 10.0.0.1 --key-file key --object name=a,size=4K --object name=b,size=4K
+  gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    for Prometheus";
+
+const KEYS: &str = "\
+Keys of --object:
+  name=NAME        1 to 200 letters, digits and -_.:/
+  gpu=GPU          in GPU memory: index, UUID or PCI address; `gpu` alone is that of --gpu.
+                   Without it, in host memory
+  reach=HOW        how a soft device reaches GPU memory: best (a mapping, if there is one) or staged
+  size=SIZE        bytes of an epoch; without size and shape, those of --publish-from
+  shape=AxBxC      elements along each dimension
+  element=TYPE     u8 i8 u16 i16 u32 i32 u64 i64 f8e4m3 f8e5m2 f16 bf16 f32 f64 [default: u8]
+  mode=MODE        latest (whole epochs), live (one copy, may be torn), or ring:SLOTS
+                   [default: latest]
+  when-full=WHAT   of a ring, if a follower is behind: drop-oldest or block [default: drop-oldest]
+  checksum=SUM     of each epoch: none or sum64 [default: none]
+  access=RIGHTS    of peers: read or read-write [default: read]";
+
+/// Offer named memory of this host or its GPUs, for others to get, watch and put by RDMA
+///
+/// Runs until Ctrl-C or SIGTERM. Peers on this host connect by loopback addresses; for other hosts,
+/// listen at an address of theirs and give a key. RDMA packets are neither encrypted nor
+/// authenticated: use networks whose hosts you trust.
+///
+/// Content is put by peers, or read from files and standard input: as many bytes as the object has are
+/// one epoch, and the next ones are the next epoch.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = format!("{KEYS}\n\n{EXAMPLES}\n\n{EXIT_STATUS}"),
+    mut_arg("gpu", |arg| arg.short(None))
+)]
+pub(crate) struct Options {
+    /// An object to offer: comma-separated KEY=VALUE, see below; repeat it for several
+    #[arg(long = "object", value_name = "KEYS", required = true)]
+    objects: Vec<ObjectSpec>,
+
+    /// Publish this file to the only object, or to the named one; - is standard input
+    #[arg(long = "publish-from", value_name = "[NAME=]FILE")]
+    contents: Vec<ContentSpec>,
+
+    /// TCP address to listen at [default port: 4791; 0 is any free one]
+    #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
+    listen: HostPort,
+
+    /// Answer Prometheus at http://ADDR/metrics, without a key
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+
+    #[command(flatten)]
+    device: DeviceOptions,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
+}
+
+impl Options {
+    /// Opens the GPUs, if an object is in memory of one.
+    fn open_gpu(&self) -> Result<Option<GpuContext>> {
+        let is_of_gpu = |it: &ObjectSpec| matches!(it.location, SpecLocation::Gpu(..));
+        if !self.objects.iter().any(is_of_gpu) {
+            return Ok(None);
+        }
+        let transfer = TransferPreference::Auto;
+        GpuContext::open_for_transfer(&self.gpu, WithoutGpu::Fails, transfer).map(Some)
+    }
+}
+
+/// Where an object goes.
+fn place(spec: &ObjectSpec, context: Option<&GpuContext>) -> Result<Place> {
+    let (SpecLocation::Gpu(name, reach), Some(context)) = (&spec.location, context) else {
+        return Ok(Place::host());
+    };
+    let gpu = context.gpu(name.as_ref())?;
+    Ok(match reach {
+        GpuReach::Best => Place::gpu(&gpu),
+        GpuReach::Staged => Place::gpu_staged(&gpu),
+    })
+}
+
+/// An owner with its objects.
+struct Served {
+    // Field order is drop order: peers lose the connection before the objects.
+    home: Home,
+    objects: Vec<Offered>,
+}
+
+/// An object with what every peer may do.
+struct Offered {
+    object: Arc<Object>,
+    rights: Rights,
+}
+
+impl Served {
+    /// The objects, as peers see them.
+    fn objects(&self) -> Vec<ObjectInfo> {
+        let mut objects = self.home.objects();
+        for info in &mut objects {
+            let mut offered = self.objects.iter();
+            if let Some(offered) = offered.find(|it| *it.object.name() == info.name) {
+                info.rights = offered.rights;
+            }
+        }
+        objects
+    }
+
+    fn rows(&self) -> Vec<ObjectRow> {
+        self.objects().iter().map(ObjectRow::from).collect()
+    }
+}
+
+/// A line of `gdr.serve`.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    schema: Schema,
+    #[serde(flatten)]
+    event: Event<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum Event<'a> {
+    /// Peers can connect.
+    Serving {
+        address: SocketAddr,
+        generation: String,
+        device: &'a str,
+        rdma_address: SocketAddr,
+        /// Which peers are accepted: `loopback`, `key` or `any`.
+        peers: &'static str,
+        metrics: Option<SocketAddr>,
+        simulated: bool,
+        objects: Vec<ObjectRow>,
+    },
+    /// All content of a file has been published.
+    Published { object: &'a str, epoch: Option<u64> },
+    /// A signal came.
+    End {
+        seconds: f64,
+        links_accepted: u64,
+        connections_failed: u64,
+        requests: u64,
+        requests_refused: u64,
+        objects: Vec<ObjectRow>,
+    },
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let plans = Plan::make(&options.objects, &options.contents)?;
+    let stop = interrupt::flag(FirstSignal::RequestsStop)?;
+    if global.json {
+        output.documents_in_lines();
+    }
+    let context = options.open_gpu()?;
+    // What can be wrong with an object is found before peers can connect.
+    let mut ready = Vec::new();
+    for plan in plans {
+        let place = place(plan.spec, context.as_ref())?;
+        let (shape, content) = plan.open()?;
+        ready.push((plan.spec, place, shape, content));
+    }
+    let home = bind(options, context.as_ref())?;
+    let mut objects = Vec::new();
+    let mut publishers = Vec::new();
+    for (spec, place, shape, content) in ready {
+        let object = Arc::new(create(&home, spec, shape, &place)?);
+        if let Some(content) = content {
+            publishers.push(Publisher::new(Arc::clone(&object), content));
+        }
+        let rights = spec.rights;
+        objects.push(Offered { object, rights });
+    }
+    let served = Arc::new(Served { home, objects });
+    let metrics = options
+        .metrics
+        .map(|address| metrics::serve(address, Arc::downgrade(&served)))
+        .transpose()?;
+    announce(global, options, &served, context.as_ref(), metrics, output)?;
+    let (report, reports) = mpsc::channel();
+    for publisher in publishers {
+        publisher.start(report.clone(), Arc::clone(&stop))?;
+    }
+    drop(report);
+    let began = Instant::now();
+    wait(global, &stop, &reports, output)?;
+    if global.json {
+        let stats = served.home.stats();
+        let event = Event::End {
+            seconds: began.elapsed().as_secs_f64(),
+            links_accepted: stats.links_accepted,
+            connections_failed: stats.connections_failed,
+            requests: stats.requests,
+            requests_refused: stats.requests_refused,
+            objects: served.rows(),
+        };
+        document(event, output)?;
+    }
+    Ok(Exit::Fine)
+}
+
+/// Listens, with a device that is near the GPU.
+fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
+    let nearest = match context {
+        Some(gpu) if gpu.simulated.is_none() => {
+            nearest_nics(gpu.target.gpu(), &host_source::this_node())
+        }
+        _ => Vec::new(),
+    };
+    let (pair, chosen) = options.device.choose(nearest)?;
+    tracing::info!("provider {}: {}", chosen.provider, chosen.why);
+    /// How long the resolver may take.
+    const RESOLVER: Duration = Duration::from_secs(10);
+    let security = options.device.security.security()?;
+    let addresses = Addresses::resolve(&options.listen, Side::Listens, security, RESOLVER)?;
+    addresses.first(|address| {
+        let device = pair.listener(&chosen, address.ip())?;
+        check_listener(&device, address, &addresses.security)?;
+        let options = HomeOptions::new(addresses.security.clone()).device(&device);
+        Ok(Home::bind(address, options)?)
+    })
+}
+
+fn create(home: &Home, spec: &ObjectSpec, shape: Shape, place: &Place) -> Result<Object> {
+    let options = ObjectOptions::new(spec.element, shape)
+        .mode(spec.mode)
+        .checksum(spec.checksum)
+        .grant(Grantee::Everyone, spec.rights);
+    home.create(spec.name.clone(), options, place)
+        .with_context(|| format!("the object {} cannot be made", spec.name))
+}
+
+fn document(event: Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
+    output.json(&Line {
+        schema: Schema::first("gdr.serve"),
+        event,
+    })
+}
+
+/// Prints what is served and where.
+fn announce(
+    global: &Global,
+    options: &Options,
+    served: &Served,
+    context: Option<&GpuContext>,
+    metrics: Option<SocketAddr>,
+    output: &mut Output,
+) -> Result<()> {
+    let home = &served.home;
+    let device = home.device();
+    if global.json {
+        let event = Event::Serving {
+            address: home.address(),
+            generation: home.generation().to_string(),
+            device: device.name(),
+            rdma_address: device.address(),
+            peers: options.device.security.peers(),
+            metrics,
+            simulated: context.is_some_and(|gpu| gpu.simulated.is_some()),
+            objects: served.rows(),
+        };
+        return Ok(document(event, output)?);
+    }
+    if let Some(context) = context {
+        say_simulated(context, output)?;
+    }
+    let text = format!(
+        "serving at {} by {}; Ctrl-C ends it",
+        home.address(),
+        device.name()
+    );
+    output.paragraph("", "  ", &text)?;
+    if let Some(address) = metrics {
+        output.line(format_args!("metrics at http://{address}/metrics"))?;
+    }
+    sheet(&served.objects()).show(Layout::default(), output)
+}
+
+/// Waits for a signal. A publisher that fails ends it.
+fn wait(
+    global: &Global,
+    stop: &AtomicBool,
+    reports: &Receiver<publisher::Report>,
+    output: &mut Output,
+) -> Result<()> {
+    /// How long a wait is until it is seen that a signal came.
+    const LOOK: Duration = Duration::from_millis(100);
+    let mut publishers_run = true;
+    while !stop.load(Ordering::Relaxed) {
+        if !publishers_run {
+            std::thread::sleep(LOOK);
+            continue;
+        }
+        match reports.recv_timeout(LOOK) {
+            Ok(report) => {
+                let epoch = report.result?;
+                if global.json {
+                    let event = Event::Published {
+                        object: report.object.as_str(),
+                        epoch: epoch.map(Epoch::get),
+                    };
+                    document(event, output)?;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => publishers_run = false,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! `gdr trace`: runs a verbs program, and reports what it registered and moved.
+
+mod port_counters;
+mod traced;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use anyhow::Result;
+use gdr_perf::report::Schema;
+use gdr_trace::{Ended, ProcessTrace, Report, Requirement};
+use serde::Serialize;
+
+use self::port_counters::PortCounters;
+use crate::document;
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::global::Global;
+use crate::launch::{PreloadLibrary, examine, found, prepended};
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr trace ./all_reduce_perf -g 8                    a table behind the program's output
+  gdr trace --require direct=95% -- ./app             fails unless 95% of the bytes went direct
+  gdr trace --json -o trace.json -- ./app             the report as JSON, in a file of its own
+  gdr trace --prometheus /var/lib/node_exporter/gdr.prom -- ./app
+  gdr trace -- gdr run --nic 127.0.0.1 ib_write_bw    with gdr's own devices
+  mpirun -n 8 gdr trace -o 'trace.%p' -- ./app        a report for each rank";
+
+/// Run a verbs program, and report which memory its RDMA traffic came from and went to
+///
+/// A library in front of libibverbs (LD_PRELOAD) counts what the program and its children register
+/// and post: memory regions by kind (host, GPU by address, GPU by dma-buf) with those that were
+/// refused, bytes and operations by NIC, queue pair, operation and kind of memory, and completions
+/// with errors. "Direct" are bytes that a NIC reads from or writes to GPU memory itself.
+///
+/// It works with kernel devices and with those of gdr run. Of programs that post to the hardware
+/// themselves (mlx5dv, DEVX) only registrations and the counters of the ports are seen; the report
+/// says so. The counts of a killed process are complete.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// The least share of direct bytes: direct (95%), or direct=N%; less is exit status 120
+    #[arg(long, value_name = "SHARE")]
+    require: Option<Requirement>,
+
+    /// Write the report here instead of standard output; %p is gdr's process number
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Also write metrics here, in Prometheus' text format; %p as above
+    #[arg(long, value_name = "FILE")]
+    prometheus: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true
+    )]
+    program: Vec<OsString>,
+}
+
+/// Why a program ran without a report, or not at all.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceError {
+    /// No place for the counts.
+    #[error("no folder for the counts can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
+    Folder { folder: PathBuf, source: io::Error },
+    /// The program cannot be observed.
+    #[error("the program cannot be waited for: {0}")]
+    Wait(#[source] io::Error),
+    /// The folder of the counts is gone.
+    #[error("the counts in {} cannot be read: {source}", .folder.display())]
+    Counts { folder: PathBuf, source: io::Error },
+    /// A file of the report.
+    #[error("{} cannot be written: {source}", .path.display())]
+    NotWritten { path: PathBuf, source: io::Error },
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    schema: Schema,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let library = PreloadLibrary::Trace.find()?;
+    let preload = prepended("LD_PRELOAD", &library)?;
+    let Some((program, arguments)) = options.program.split_first() else {
+        return Ok(Exit::Usage);
+    };
+    let path = found(program)?;
+    examine(&path)?;
+    let folder = tempfile::Builder::new()
+        .prefix("gdr-trace-")
+        .tempdir()
+        .map_err(|source| TraceError::Folder {
+            folder: std::env::temp_dir(),
+            source,
+        })?;
+    let environment = [
+        ("LD_PRELOAD", preload),
+        ("GDR_TRACE_FOLDER", folder.path().into()),
+    ];
+    let before = PortCounters::read();
+    let ended = traced::run(&path, program, arguments, environment)?;
+    let mut report = report(folder.path(), &options.program, ended)?;
+    report.ports = PortCounters::read().since(&before);
+    let met = options.require.as_ref().map(|it| report.require(it));
+    if let Some(path) = &options.prometheus {
+        replace_file(&with_pid(path), &report.prometheus())?;
+    }
+    let text = if global.json {
+        let document = Document {
+            schema: Schema::first("gdr.trace"),
+            report: &report,
+        };
+        document::complete(&serde_json::to_string_pretty(&document)?)? + "\n"
+    } else {
+        report.to_string()
+    };
+    match &options.output {
+        Some(path) => write_file(&with_pid(path), &text)?,
+        None => output.bytes(text.as_bytes())?,
+    }
+    Ok(exit(ended, met))
+}
+
+/// The status: the program's own, unless it succeeded and the requirement is not met.
+fn exit(ended: Ended, met: Option<bool>) -> Exit {
+    match ended {
+        Ended::Status(0) if met == Some(false) => Exit::NotMet,
+        Ended::Status(status) => Exit::Program(status as u8),
+        // As shells do.
+        Ended::Signal(signal) => Exit::Program((128 + signal) as u8),
+    }
+}
+
+/// What the processes have counted.
+fn report(folder: &Path, command: &[OsString], ended: Ended) -> Result<Report, TraceError> {
+    let command = command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let unreadable = |source| TraceError::Counts {
+        folder: folder.to_owned(),
+        source,
+    };
+    let (mut processes, mut refused) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let bytes = fs::read(&path).map_err(unreadable)?;
+        match ProcessTrace::parse(&bytes) {
+            Ok(process) => processes.push(process),
+            Err(error) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                refused.push(format!("{name}: {error}"));
+            }
+        }
+    }
+    let mut report = Report::new(command, ended, processes);
+    report.unreadable = refused;
+    Ok(report)
+}
+
+/// A path whose `%p` is replaced by the number of this process.
+fn with_pid(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) => text.replace("%p", &process::id().to_string()).into(),
+        None => path.to_owned(),
+    }
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), TraceError> {
+    fs::write(path, text).map_err(|source| TraceError::NotWritten {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Writes a file in one step, so that a program that reads it meanwhile finds all of it.
+fn replace_file(path: &Path, text: &str) -> Result<(), TraceError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", process::id()));
+    let new = path.with_file_name(name);
+    write_file(&new, text)?;
+    fs::rename(&new, path).map_err(|source| TraceError::NotWritten {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_program_counts_more_than_a_requirement() {
+        assert_eq!(exit(Ended::Status(0), None), Exit::Program(0));
+        assert_eq!(exit(Ended::Status(0), Some(true)), Exit::Program(0));
+        assert_eq!(exit(Ended::Status(0), Some(false)), Exit::NotMet);
+        assert_eq!(exit(Ended::Status(3), Some(false)), Exit::Program(3));
+        assert_eq!(exit(Ended::Signal(9), None).code(), 137);
+    }
+}

@@ -1,0 +1,290 @@
+//! The CPUs that a measurement runs on: by default those of the NUMA node of the NIC, else of the GPU.
+
+use std::fmt;
+use std::fs;
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result};
+use gdr_node::{Bdf, CpuSet, InvalidCpuSet, Inventory};
+use gdr_perf::report::CpuPlacement;
+use gdr_rdma::{Device, Provider};
+use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
+
+use crate::exit::UsageError;
+
+/// The option that chooses CPUs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CpuOptions {
+    /// CPUs that this end runs on: a list such as 0-7,16, or `any` [default: those of the NUMA node
+    /// of the NIC, else of the GPU]
+    #[arg(long, value_name = "LIST", value_parser = wanted)]
+    cpus: Option<WantedCpus>,
+}
+
+/// The value of the option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum WantedCpus {
+    /// Those that the caller of this process allows.
+    Any,
+    Listed(CpuSet),
+}
+
+fn wanted(text: &str) -> Result<WantedCpus, InvalidCpuSet> {
+    match text {
+        "any" => Ok(WantedCpus::Any),
+        list => list.parse().map(WantedCpus::Listed),
+    }
+}
+
+/// The NIC of this end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Nic {
+    /// A kernel device.
+    Rdma(String),
+    /// The interface of a soft device.
+    Interface(String),
+    /// A soft device at an address that no interface lists, such as 127.0.0.2.
+    Address(IpAddr),
+}
+
+impl Nic {
+    fn of(device: &Device) -> Result<Self> {
+        if device.provider() == Provider::Verbs {
+            return Ok(Self::Rdma(device.name().to_owned()));
+        }
+        let address = device.address().ip();
+        let own = Device::list_soft()?;
+        let found = own.into_iter().find(|soft| soft.address == address);
+        Ok(match found {
+            Some(soft) => Self::Interface(soft.interface),
+            None => Self::Address(address),
+        })
+    }
+
+    fn function(&self, inventory: &Inventory) -> Option<Bdf> {
+        match self {
+            Self::Rdma(name) => inventory
+                .rdma_functions()
+                .find(|(device, _)| device.name == *name)
+                .map(|(_, function)| function),
+            Self::Interface(name) => {
+                let netdevs = inventory.netdevs.as_ref().ok()?;
+                let found = netdevs.iter().find(|netdev| netdev.name == *name)?;
+                found.function.as_ref().ok().copied()
+            }
+            Self::Address(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rdma(name) | Self::Interface(name) => f.write_str(name),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+impl CpuOptions {
+    /// Chooses the CPUs of this end, and moves every thread of this process to them.
+    pub(crate) fn place(
+        &self,
+        device: &Device,
+        gpu: Option<Bdf>,
+        inventory: &Inventory,
+    ) -> Result<CpuPlacement> {
+        let allowed = allowed()?;
+        let nic = Nic::of(device)?;
+        let (cpus, why) = choose(self.cpus.as_ref(), &nic, gpu, inventory, &allowed)?;
+        if cpus != allowed {
+            bind(&cpus)?;
+        }
+        Ok(CpuPlacement {
+            list: cpus.to_string(),
+            why,
+        })
+    }
+}
+
+/// The CPUs to use out of the `allowed` ones, and why.
+fn choose(
+    wanted: Option<&WantedCpus>,
+    nic: &Nic,
+    gpu: Option<Bdf>,
+    inventory: &Inventory,
+    allowed: &CpuSet,
+) -> Result<(CpuSet, String), UsageError> {
+    match wanted {
+        Some(WantedCpus::Any) => return Ok((allowed.clone(), "requested".to_owned())),
+        Some(WantedCpus::Listed(cpus)) if cpus.is_empty() || !cpus.is_subset(allowed) => {
+            return Err(UsageError(format!(
+                "--cpus {cpus}: this process may run on {allowed}; name some of these"
+            )));
+        }
+        Some(WantedCpus::Listed(cpus)) => return Ok((cpus.clone(), "requested".to_owned())),
+        None => {}
+    }
+    let of_nic = nic
+        .function(inventory)
+        .map(|function| (nic.to_string(), function));
+    let of_gpu = gpu.map(|gpu| (format!("the GPU {gpu}"), gpu));
+    for (what, function) in of_nic.into_iter().chain(of_gpu) {
+        let Some(function) = inventory.function(function) else {
+            continue;
+        };
+        let node = function.numa.as_ref().ok().copied();
+        let Some(node) = node.or(inventory.numa.only_node()) else {
+            continue;
+        };
+        let Some(near) = inventory.numa.cpus.get(&node) else {
+            continue;
+        };
+        let both = near.intersection(allowed);
+        if !both.is_empty() {
+            return Ok((both, format!("NUMA node {node}, that of {what}")));
+        }
+        let why =
+            format!("this process may not run on the CPUs of NUMA node {node}, that of {what}");
+        return Ok((allowed.clone(), why));
+    }
+    Ok((allowed.clone(), format!("no NUMA node of {nic} is known")))
+}
+
+/// The CPUs that this process may run on.
+fn allowed() -> Result<CpuSet> {
+    let set = sched_getaffinity(None).context("the CPUs of this process cannot be read")?;
+    let cpus = 0..rustix::thread::CpuSet::MAX_CPU;
+    Ok(cpus
+        .filter(|cpu| set.is_set(*cpu))
+        .filter_map(|cpu| cpu.try_into().ok())
+        .collect())
+}
+
+/// Moves every thread of this process. A thread that is created later has the CPUs of its creator.
+fn bind(cpus: &CpuSet) -> Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in cpus.iter() {
+        set.set(cpu as usize);
+    }
+    let failed = || format!("this process cannot be bound to the CPUs {cpus}");
+    // A thread that is not moved yet may create one while the first list is worked off.
+    for _ in 0..2 {
+        for thread in fs::read_dir("/proc/self/task").with_context(failed)? {
+            let name = thread.with_context(failed)?.file_name();
+            let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            match sched_setaffinity(Pid::from_raw(thread), &set) {
+                // It has ended.
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(error).with_context(failed),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_node::{LiveRoot, MemorySource, example};
+
+    use super::*;
+
+    fn set(text: &str) -> CpuSet {
+        text.parse().unwrap()
+    }
+
+    /// The choice without the option, on a machine where every CPU is allowed.
+    fn chosen(nic: &Nic, gpu: Option<&str>, inventory: &Inventory) -> (String, String) {
+        let gpu = gpu.map(|gpu| gpu.parse().unwrap());
+        let (cpus, why) = choose(None, nic, gpu, inventory, &set("0-255")).unwrap();
+        (cpus.to_string(), why)
+    }
+
+    /// The example, its last RDMA device, which is in the second socket, and its first GPU, which is in
+    /// the first.
+    fn two_sockets() -> (MemorySource, Nic, String) {
+        let node = example::node();
+        let inventory = Inventory::read(&node);
+        let (device, function) = inventory.rdma_functions().last().unwrap();
+        let far = inventory.function(function).unwrap().numa.unwrap();
+        let gpu = inventory.gpus[0].bdf;
+        let near = inventory.function(gpu).unwrap().numa.unwrap();
+        assert_ne!(far, near);
+        (node, Nic::Rdma(device.name.clone()), gpu.to_string())
+    }
+
+    #[test]
+    fn the_node_of_the_nic_comes_before_that_of_the_gpu() {
+        let (node, nic, gpu) = two_sockets();
+        let inventory = Inventory::read(&node);
+        let [near, far] = [0, 1].map(|number| {
+            let found = inventory.numa.cpus.iter().nth(number).unwrap();
+            (found.1.to_string(), found.0.to_string())
+        });
+        let both = chosen(&nic, Some(&gpu), &inventory);
+        let why = format!("NUMA node {}, that of {nic}", far.1);
+        assert_eq!(both, (far.0, why));
+        // The interface of a soft device that no PCI function is.
+        let lo = Nic::Interface("lo".to_owned());
+        let of_gpu = chosen(&lo, Some(&gpu), &inventory);
+        let why = format!("NUMA node {}, that of the GPU {gpu}", near.1);
+        assert_eq!(of_gpu, (near.0, why));
+        let neither = chosen(&lo, None, &inventory);
+        assert_eq!(neither.0, "0-255");
+        assert_eq!(neither.1, "no NUMA node of lo is known");
+    }
+
+    #[test]
+    fn an_interface_is_at_the_node_of_its_function() {
+        let (node, nic, _) = two_sockets();
+        let inventory = Inventory::read(&node);
+        let function = nic.function(&inventory).unwrap();
+        let netdevs = inventory.netdevs.as_ref().unwrap();
+        let netdev = netdevs
+            .iter()
+            .find(|netdev| netdev.function == Ok(function))
+            .unwrap();
+        let interface = Nic::Interface(netdev.name.clone());
+        let (by_name, _) = chosen(&nic, None, &inventory);
+        assert_eq!(chosen(&interface, None, &inventory).0, by_name);
+        assert_ne!(by_name, "0-255");
+    }
+
+    #[test]
+    fn what_the_caller_allows_is_never_left() {
+        let (node, nic, _) = two_sockets();
+        let inventory = Inventory::read(&node);
+        let near = inventory.numa.cpus.values().next().unwrap().clone();
+        let (cpus, why) = choose(None, &nic, None, &inventory, &near).unwrap();
+        assert_eq!(cpus, near);
+        assert!(
+            why.contains("may not run on the CPUs of NUMA node"),
+            "{why}"
+        );
+        let listed = |list: &str| {
+            let wanted = wanted(list).unwrap();
+            choose(Some(&wanted), &nic, None, &inventory, &set("0-3"))
+        };
+        assert_eq!(listed("1,3").unwrap().0, set("1,3"));
+        assert_eq!(listed("any").unwrap().0, set("0-3"));
+        let refused = listed("3-4").unwrap_err().to_string();
+        assert!(refused.contains("may run on 0-3"), "{refused}");
+        listed("").unwrap_err();
+        wanted("two").unwrap_err();
+    }
+
+    #[test]
+    fn this_process_is_bound_to_cpus_that_it_may_use() {
+        // The test binary has other threads, which keep all of their CPUs.
+        let before = allowed().unwrap();
+        bind(&before).unwrap();
+        assert_eq!(allowed().unwrap(), before);
+        let device = Device::soft_with(gdr_rdma::SoftOptions::default().port(0)).unwrap();
+        let options = CpuOptions { cpus: None };
+        let inventory = Inventory::read(&LiveRoot::new());
+        let placed = options.place(&device, None, &inventory).unwrap();
+        assert_eq!(placed.list, before.to_string());
+    }
+}

@@ -1,0 +1,251 @@
+//! Starting programs with a library of gdr in front of libibverbs.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::elf::Elf;
+use crate::exit::Exit;
+
+/// A library for `LD_PRELOAD`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PreloadLibrary {
+    /// gdr's devices, for `gdr run`.
+    Verbs,
+    /// The counts of `gdr trace`.
+    Trace,
+}
+
+/// Why a program was not started, and the exit status that says so.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaunchError {
+    /// The library is not there.
+    #[error(
+        "gdr's verbs library {file} is not in {}; make it with `cargo xtask verbs-library`, \
+         install it and gdr with `cargo xtask install`, or name it in GDR_VERBS_LIBRARY", listed(.searched)
+    )]
+    NoLibrary {
+        file: &'static str,
+        searched: Vec<PathBuf>,
+    },
+    /// A file that is not the library.
+    #[error("{} is not gdr's verbs library; name another one in GDR_VERBS_LIBRARY", .0.display())]
+    NotTheLibrary(PathBuf),
+    /// A library of another version.
+    #[error(
+        "{} is of version {found}, and this gdr of version {}; use both of one version",
+        .path.display(), env!("CARGO_PKG_VERSION")
+    )]
+    OtherVersion { path: PathBuf, found: String },
+    /// A path that the loader's variables cannot hold.
+    #[error(
+        "{} cannot be put into {variable}, which separates paths by colons and spaces; install gdr \
+         elsewhere", .path.display()
+    )]
+    Separator {
+        path: PathBuf,
+        variable: &'static str,
+    },
+    /// A file cannot be read.
+    #[error("{} cannot be read: {source}", .path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    /// A program that runs with other rights than its caller.
+    #[error(
+        "{} has more rights than its caller ({why}), and the loader ignores LD_PRELOAD there; run a \
+         copy without them", .path.display()
+    )]
+    Privileged { path: PathBuf, why: &'static str },
+    /// A program without a loader.
+    #[error("{} is statically linked: it loads no library, gdr's included", .0.display())]
+    Static(PathBuf),
+    /// The program is not there.
+    #[error("{}: no such program", .0.display())]
+    NotFound(PathBuf),
+    /// The kernel refused to start it.
+    #[error("{} cannot be started: {source}", .path.display())]
+    NotStarted { path: PathBuf, source: io::Error },
+}
+
+impl LaunchError {
+    /// The status, as that of env(1).
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::NotFound(_) => Exit::NotFound,
+            Self::Privileged { .. } | Self::Static(_) | Self::NotStarted { .. } => Exit::NotStarted,
+            _ => Exit::Launcher,
+        }
+    }
+}
+
+fn listed(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths.iter().map(|it| it.display().to_string()).collect();
+    paths.join(", ")
+}
+
+/// Replaces this process by the program at `path`, so that its status and signals need no relay.
+/// Returns only if that fails.
+pub(crate) fn become_program(
+    path: PathBuf,
+    name: &OsStr,
+    arguments: &[OsString],
+    environment: Vec<(&'static str, OsString)>,
+) -> LaunchError {
+    for (name, value) in &environment {
+        tracing::info!("{name}={}", value.to_string_lossy());
+    }
+    let source = Command::new(&path)
+        .arg0(name)
+        .args(arguments)
+        .envs(environment)
+        .exec();
+    LaunchError::NotStarted { path, source }
+}
+
+impl PreloadLibrary {
+    /// The name of its file.
+    pub(crate) const fn file(self) -> &'static str {
+        match self {
+            Self::Verbs => "libgdr-verbs.so",
+            Self::Trace => "libgdr-verbs-trace.so",
+        }
+    }
+
+    /// The object in it that has its version.
+    const fn version_symbol(self) -> &'static str {
+        match self {
+            Self::Verbs => "gdr_verbs_version",
+            Self::Trace => "gdr_verbs_trace_version",
+        }
+    }
+
+    /// Its path; it is of this version.
+    pub(crate) fn find(self) -> Result<PathBuf, LaunchError> {
+        let file = self.file();
+        let named = env::var_os("GDR_VERBS_LIBRARY").filter(|path| !path.is_empty());
+        let candidates = match named.map(PathBuf::from) {
+            Some(folder) if folder.is_dir() => vec![folder.join(file)],
+            Some(path) if self == Self::Verbs => vec![path],
+            Some(path) => vec![path.with_file_name(file)],
+            None => beside(file),
+        };
+        let Some(path) = candidates.iter().find(|path| path.is_file()) else {
+            let searched = candidates;
+            return Err(LaunchError::NoLibrary { file, searched });
+        };
+        let unreadable = |source| LaunchError::Unreadable {
+            path: path.clone(),
+            source,
+        };
+        let path = fs::canonicalize(path).map_err(unreadable)?;
+        let bytes = fs::read(&path).map_err(unreadable)?;
+        let version = Elf::new(&bytes).and_then(|elf| elf.object(self.version_symbol()));
+        match version.and_then(|text| text.split(|byte| *byte == 0).next()) {
+            None => Err(LaunchError::NotTheLibrary(path)),
+            Some(found) if found == env!("CARGO_PKG_VERSION").as_bytes() => Ok(path),
+            Some(found) => {
+                let found = String::from_utf8_lossy(found).into_owned();
+                Err(LaunchError::OtherVersion { path, found })
+            }
+        }
+    }
+}
+
+/// Where a library is when gdr is installed, and in cargo's target folder.
+fn beside(file: &str) -> Vec<PathBuf> {
+    let gdr = env::current_exe().unwrap_or_default();
+    let prefix = gdr.parent().and_then(Path::parent);
+    let of_debian = format!("lib/{}-linux-gnu/gdr", env::consts::ARCH);
+    let folders = ["lib/gdr", "lib64/gdr", &of_debian, "lib", "verbs"];
+    let paths = folders.map(|folder| prefix.unwrap_or(Path::new("")).join(folder).join(file));
+    paths.to_vec()
+}
+
+/// The value of a variable with a path before what it has. The library of `gdr trace` stays before it,
+/// as it counts what goes to the libraries behind.
+pub(crate) fn prepended(variable: &'static str, path: &Path) -> Result<OsString, LaunchError> {
+    let separators = b": ;\t\n";
+    let added = path.as_os_str().as_bytes();
+    if added.iter().any(|it| separators.contains(it)) {
+        let path = path.to_owned();
+        return Err(LaunchError::Separator { path, variable });
+    }
+    let before = env::var_os(variable).unwrap_or_default();
+    let others = before.as_bytes().split(|byte| *byte == b':');
+    // A program that gdr started may start gdr.
+    let others = others.filter(|other| !other.is_empty() && *other != added);
+    let is_trace = |other: &&[u8]| {
+        let name = Path::new(OsStr::from_bytes(other)).file_name();
+        name == Some(OsStr::new(PreloadLibrary::Trace.file()))
+    };
+    let (mut all, behind): (Vec<_>, Vec<_>) = others.partition(is_trace);
+    all.push(added);
+    all.extend(behind);
+    Ok(OsString::from_vec(all.join(&b':')))
+}
+
+/// A word of a shell.
+pub(crate) fn quoted(value: &OsStr) -> Vec<u8> {
+    let inner: Vec<_> = value.as_bytes().split(|byte| *byte == b'\'').collect();
+    [b"'".as_slice(), &inner.join(&b"'\\''"[..]), b"'"].concat()
+}
+
+/// The program's file, found as a shell does.
+pub(crate) fn found(program: &OsStr) -> Result<PathBuf, LaunchError> {
+    let path = Path::new(program);
+    let not_found = || LaunchError::NotFound(path.to_owned());
+    if program.as_bytes().contains(&b'/') {
+        return path.exists().then(|| path.to_owned()).ok_or_else(not_found);
+    }
+    let folders = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let mut files = env::split_paths(&folders).map(|folder| folder.join(path));
+    let is_program = |path: &PathBuf| {
+        let metadata = fs::metadata(path);
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    files.find(is_program).ok_or_else(not_found)
+}
+
+/// Finds out what would keep a library out of the program; returns the start of the program's file,
+/// as far as it can be read.
+pub(crate) fn examine(path: &Path) -> Result<Vec<u8>, LaunchError> {
+    if let Some(why) = privileges(path) {
+        let path = path.to_owned();
+        return Err(LaunchError::Privileged { path, why });
+    }
+    /// More than programs have; of a longer file the rest does not matter.
+    const MOST: u64 = 256 << 20;
+    let mut bytes = Vec::new();
+    // A file that cannot be read may still be one that can be run.
+    let read = fs::File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+    if read.is_err() {
+        bytes.clear();
+    }
+    match Elf::new(&bytes) {
+        Some(elf) if !elf.has_loader() => Err(LaunchError::Static(path.to_owned())),
+        _ => Ok(bytes),
+    }
+}
+
+/// Why the loader would ignore `LD_PRELOAD` (`AT_SECURE` in getauxval(3)).
+fn privileges(path: &Path) -> Option<&'static str> {
+    const SETUID: u32 = 0o4000;
+    const SETGID: u32 = 0o2010;
+    let file = fs::metadata(path).ok()?;
+    let own = fs::metadata("/proc/self").ok()?;
+    let mode = file.permissions().mode();
+    if mode & SETUID != 0 && file.uid() != own.uid() {
+        return Some("setuid");
+    }
+    if mode & SETGID == SETGID && file.gid() != own.gid() {
+        return Some("setgid");
+    }
+    let has_capabilities =
+        || rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
+    (own.uid() != 0 && has_capabilities()).then_some("file capabilities")
+}

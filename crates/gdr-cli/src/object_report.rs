@@ -1,0 +1,172 @@
+//! Objects and transfers, for people and for programs.
+
+use std::time::Duration;
+
+use gdr_object::{Checksum, Element, Epoch, Location, Mode, ObjectInfo, Rights, WhenFull};
+use gdr_perf::report::Schema;
+use serde::Serialize;
+
+use crate::commands::sheet::Sheet;
+use crate::units::figure;
+
+/// An object in a document.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ObjectRow {
+    name: String,
+    element: Element,
+    shape: Vec<u64>,
+    bytes: u64,
+    /// `live`, `latest` or `ring`.
+    mode: &'static str,
+    /// Publications that are kept at a time.
+    slots: u16,
+    /// Of a ring.
+    when_full: Option<WhenFull>,
+    checksum: Checksum,
+    /// What this peer may do.
+    rights: Rights,
+    /// The newest one.
+    epoch: Option<u64>,
+    /// `host` or `gpu`.
+    location: &'static str,
+    gpu: Option<GpuRow>,
+    /// Whether the GPU is simulated.
+    simulated: bool,
+    provider: String,
+    method: String,
+    why: String,
+}
+
+/// A GPU of an owner.
+#[derive(Clone, Debug, Serialize)]
+struct GpuRow {
+    /// At the owner.
+    ordinal: u32,
+    name: String,
+}
+
+impl From<&ObjectInfo> for ObjectRow {
+    fn from(info: &ObjectInfo) -> Self {
+        let (mode, when_full) = match info.mode {
+            Mode::Live => ("live", None),
+            Mode::Latest => ("latest", None),
+            Mode::Ring { when_full, .. } => ("ring", Some(when_full)),
+        };
+        let (location, gpu, simulated) = match &info.location {
+            Location::Host => ("host", None, false),
+            Location::Gpu {
+                ordinal,
+                name,
+                simulated,
+            } => {
+                let gpu = GpuRow {
+                    ordinal: *ordinal,
+                    name: name.clone(),
+                };
+                ("gpu", Some(gpu), *simulated)
+            }
+        };
+        Self {
+            name: info.name.to_string(),
+            element: info.element,
+            shape: info.shape.dimensions().to_vec(),
+            bytes: info.bytes,
+            mode,
+            slots: info.mode.slots(),
+            when_full,
+            checksum: info.checksum,
+            rights: info.rights,
+            epoch: info.newest.map(Epoch::get),
+            location,
+            gpu,
+            simulated,
+            provider: info.path.provider.clone(),
+            method: info.path.method.clone(),
+            why: info.path.why.clone(),
+        }
+    }
+}
+
+impl ObjectRow {
+    /// Whether it is in memory of a simulated GPU.
+    pub(crate) const fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+}
+
+/// A table of objects.
+pub(crate) fn sheet(objects: &[ObjectInfo]) -> Sheet {
+    let heads = [
+        "name", "elements", "bytes", "mode", "epoch", "rights", "memory", "path",
+    ];
+    let mut sheet = Sheet::new(&heads).keep_whole(&[2, 4]);
+    for info in objects {
+        sheet.row(vec![
+            info.name.to_string(),
+            format!("{}{}", info.element, info.shape),
+            info.bytes.to_string(),
+            info.mode.to_string(),
+            info.newest
+                .map_or("-".to_owned(), |epoch| epoch.to_string()),
+            info.rights.to_string(),
+            info.location.to_string(),
+            info.path.to_string(),
+        ]);
+    }
+    sheet
+}
+
+/// What a get or a put moved: `gdr.get`, `gdr.put`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Transferred {
+    #[serde(flatten)]
+    schema: Schema,
+    owner: String,
+    object: ObjectRow,
+    epoch: u64,
+    bytes: u64,
+    seconds: f64,
+    gb_per_s: f64,
+    simulated: bool,
+}
+
+impl Transferred {
+    pub(crate) fn new(
+        schema: &'static str,
+        owner: String,
+        info: &ObjectInfo,
+        epoch: Epoch,
+        time: Duration,
+    ) -> Self {
+        let object = ObjectRow::from(info);
+        Self {
+            schema: Schema::first(schema),
+            owner,
+            epoch: epoch.get(),
+            bytes: info.bytes,
+            seconds: time.as_secs_f64(),
+            gb_per_s: rate(info.bytes, time),
+            simulated: object.simulated,
+            object,
+        }
+    }
+
+    /// It in a sentence, after what was done.
+    pub(crate) fn sentence(&self, done: &str) -> String {
+        format!(
+            "{done} epoch {} of {}: {} bytes in {} ms ({} GB/s), {}, {}",
+            self.epoch,
+            self.object.name,
+            self.bytes,
+            figure(self.seconds * 1e3),
+            figure(self.gb_per_s),
+            self.object.provider,
+            self.object.method,
+        )
+    }
+}
+
+/// Gigabytes of 10^9 bytes a second.
+pub(crate) fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9
+}

@@ -1,0 +1,274 @@
+//! `gdr perf`: server and client in two processes.
+
+use serde_json::Value;
+use snapshot::assert_snapshot;
+
+use super::server::Server;
+use super::snapshots::section;
+use super::*;
+
+/// A server that waits for a client at this TCP and UDP port.
+fn serve(port: u16, options: &str) -> Server {
+    Server::start(&format!(
+        "perf write-bw --port {port} --udp-port {port} --timeout 60 {options}"
+    ))
+}
+
+fn client(port: u16, line: &str) -> Output {
+    let ports = format!("--port {port} --udp-port {port} --timeout 60");
+    gdr(["perf"]
+        .into_iter()
+        .chain(line.split_whitespace())
+        .chain(ports.split_whitespace()))
+}
+
+#[test]
+fn both_ends_print_what_the_client_chose_and_every_byte_is_compared() {
+    let server = serve(14901, "");
+    let output = client(
+        14901,
+        "send-bw 127.0.0.1 -s 1,64K -n 50 -q 2 -t 8 -b --verify",
+    );
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (status, served) = server.end();
+    assert_eq!(status, 0, "{served}");
+    for text in [stdout(&output), served] {
+        assert!(text.contains("send-bw, path MTU"), "{text}");
+        assert!(
+            text.contains("2 queue pairs, 8 requests in flight each, both ways"),
+            "{text}"
+        );
+        assert!(
+            text.contains(" bytes were compared where they arrived, and are right"),
+            "{text}"
+        );
+        let sizes = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
+        assert_eq!(
+            sizes.filter(|it| ["1", "65536"].contains(it)).count(),
+            2,
+            "{text}"
+        );
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_document_has_every_size_with_its_histogram_and_the_picture_its_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("curve.svg");
+    let server = serve(14902, "--simulate");
+    let line = format!(
+        "write-lat 127.0.0.1 -s 2,256 -n 30 --json --svg {}",
+        svg.display()
+    );
+    let output = client(14902, &line);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(server.end().0, 0);
+    let free = ["client.gdr", "server.gdr", "client.host", "server.host"];
+    let (_, shape) = section("perf write-lat", &output, &free);
+    assert_snapshot!("json/gdr.perf.txt", &shape);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(
+        (&report["schema"], &report["version"]),
+        (&"gdr.perf".into(), &1.into())
+    );
+    assert_eq!(report["simulated"], true);
+    assert_eq!(report["server"]["memory"]["reached"], "direct");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        let buckets = row["latency"]["histogram"].as_array().unwrap();
+        let counted: u64 = buckets.iter().map(|it| it["count"].as_u64().unwrap()).sum();
+        assert_eq!(counted, 30);
+    }
+    let picture = std::fs::read_to_string(svg).unwrap();
+    assert!(
+        picture.contains("SIMULATED") && picture.contains("<title>256 bytes: "),
+        "{picture}"
+    );
+}
+
+#[test]
+fn csv_has_a_line_for_each_size_and_nothing_else() {
+    let server = serve(14903, "");
+    let output = client(14903, "read-bw 127.0.0.1 -s 8,4K -n 40 --csv");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(server.end().0, 0);
+    let text = stdout(&output);
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines.iter().all(|line| line.len() == lines[0].len()),
+        "{text}"
+    );
+    assert_eq!((lines[1][1], lines[2][1]), ("8", "4096"));
+}
+
+#[test]
+fn a_missed_threshold_is_the_exit_status_of_both_ends() {
+    let server = serve(14904, "");
+    let output = client(14904, "write-bw 127.0.0.1 -s 64 -n 40 --min 900Tbps");
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let (status, served) = server.end();
+    assert_eq!(status, 2, "{served}");
+    for text in [stdout(&output), served] {
+        assert!(text.contains("FAIL      64 bytes: "), "{text}");
+    }
+    let server = serve(14905, "");
+    let output = client(
+        14905,
+        "write-lat 127.0.0.1 -s 64 -n 40 --max-lat 900s,p99.9=900s",
+    );
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("PASS: every size keeps the thresholds"));
+    assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn what_cannot_be_measured_is_named_with_the_remedy() {
+    for (line, status, words) in [
+        ("write-bw 127.0.0.1 -s 0", 64, "a message of 0 bytes"),
+        (
+            "write-bw 127.0.0.1 -s 2G",
+            64,
+            "longer than the registered memory",
+        ),
+        ("atomic-bw 127.0.0.1 -s 16", 64, "8 bytes, not 16"),
+        ("write-lat 127.0.0.1 -q 2", 64, "give 1 queue pair"),
+        (
+            "write-lat 127.0.0.1 -b",
+            64,
+            "measure the bandwidth instead",
+        ),
+        (
+            "write-bw 127.0.0.1 -m 1500",
+            64,
+            "give 256, 512, 1024, 2048 or 4096",
+        ),
+        ("write-bw 127.0.0.1 -D 0", 64, "more than 0"),
+        ("read-bw 127.0.0.1 -Q 17", 64, "or a larger depth"),
+        ("write_bw 127.0.0.1", 64, "there are write-bw, write-lat"),
+        ("write-bw 127.0.0.1 --min 10us", 64, "is a time"),
+        ("write-bw 127.0.0.1 --min 10", 64, "without a unit"),
+        ("write-bw 127.0.0.1 --max-lat 10Gbps", 64, "is a rate"),
+        (
+            "write-lat 127.0.0.1 --min 1Gbps",
+            64,
+            "a longest latency instead",
+        ),
+        ("write-bw 127.0.0.1 -x 3", 64, "leave out the GID index 3"),
+        ("write-bw 127.0.0.1 -i 2", 64, "needs a kernel device"),
+        ("write-bw 127.0.0.1 -d mlx5_7", 64, "no device `mlx5_7`"),
+        ("write-bw nowhere.invalid --insecure", 2, "nowhere.invalid"),
+        ("write-bw 127.0.0.1", 2, "whether the peer listens"),
+        (
+            "write-bw 10.255.255.1",
+            64,
+            "--key-file FILE on both, or --insecure",
+        ),
+        (
+            "write-bw --insecure --provider soft",
+            64,
+            "name it with --device",
+        ),
+        ("write-bw --wait 1", 2, "a peer's connection"),
+        (
+            "write-bw 127.0.0.1 --gpu 7 --simulate",
+            2,
+            "--gpu takes an index",
+        ),
+        ("write-bw 127.0.0.1 --key-file /no/such", 2, "/no/such"),
+    ] {
+        let output = client(14906, line);
+        assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(words),
+            "{line}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn the_options_of_perftest_have_the_meaning_that_they_have_there() {
+    let server = serve(14907, "-d 127.0.0.1");
+    let line = "write-bw 127.0.0.1 -d 127.0.0.2 -s 512 -n 64 -t 16 -Q 8 -l 4 -q 2 -m 1024 -I 512 \
+                --report_gbits --json";
+    let output = client(14907, line);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(server.end().0, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let plan = &report["plan"];
+    for (name, value) in [
+        ("tx_depth", 16),
+        ("signal_every", 8),
+        ("post_list", 4),
+        ("queue_pairs", 2),
+        ("mtu", 1024),
+        ("inline", 512),
+    ] {
+        assert_eq!(plan[name], value, "{name}");
+    }
+    assert_eq!(report["path_mtu"], 1024);
+    let device = report["client"]["device"]["device"].as_str().unwrap();
+    assert!(device.starts_with("soft-127.0.0.2"), "{device}");
+    let row = &report["rows"][0];
+    assert_eq!(row["messages"], 128);
+    // One sample for each completion.
+    assert_eq!(row["latency"]["samples"], 16);
+}
+
+/// The first of the CPUs that this process may run on.
+fn first_cpu() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap();
+    list.trim().split(['-', ',']).next().unwrap().to_owned()
+}
+
+#[test]
+fn an_end_runs_on_the_named_cpus_and_the_report_says_on_which_and_why() {
+    let cpu = first_cpu();
+    let server = serve(14908, &format!("--cpus {cpu}"));
+    let line = "write-bw 127.0.0.1 -s 64 -n 40 --bind 127.0.0.9";
+    let output = client(14908, &format!("{line} --json"));
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (status, served) = server.end();
+    assert_eq!(status, 0, "{served}");
+    assert!(
+        served.contains(&format!("CPUs {cpu} (requested)")),
+        "{served}"
+    );
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["server"]["cpus"]["list"], cpu.as_str());
+    let why = report["client"]["cpus"]["why"].as_str().unwrap();
+    assert_eq!(why, "no NUMA node of 127.0.0.9 is known");
+    // The client connects from the address that it was given, and so does its device.
+    let device = report["client"]["device"]["device"].as_str().unwrap();
+    assert!(device.starts_with("soft-127.0.0.9"), "{device}");
+}
+
+#[test]
+fn cpus_and_addresses_that_this_process_does_not_have_are_named() {
+    let _server = serve(14909, "");
+    for (line, status, words) in [
+        ("--cpus 65000", 64, "this process may run on"),
+        ("--cpus two", 64, "is no list of CPUs"),
+        ("--bind ::1", 64, "names no IPv4 address"),
+        ("--bind 192.0.2.1", 2, "192.0.2.1"),
+    ] {
+        let output = client(14909, &format!("write-bw 127.0.0.1 {line}"));
+        assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(words),
+            "{line}: {}",
+            stderr(&output)
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! A command that waits for a client.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use super::cargo_bin;
+
+/// A server, killed when the test ends.
+pub(super) struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    /// Starts `gdr` with these arguments, and returns once it waits for a client.
+    pub(super) fn start(arguments: &str) -> Self {
+        let mut child = Command::new(cargo_bin!("gdr"))
+            .env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1")
+            .args(arguments.split_whitespace())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("waiting ") {
+            line.clear();
+            assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the server ended");
+        }
+        Self { child, stdout }
+    }
+
+    /// How it ended, and the rest of what it printed.
+    pub(super) fn end(mut self) -> (i32, String) {
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), text)
+    }
+
+    /// Kills it, as if its host had lost its power.
+    pub(super) fn kill(mut self) {
+        self.child.kill().unwrap();
+    }
+}

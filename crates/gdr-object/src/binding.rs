@@ -1,0 +1,246 @@
+//! An object as a link has opened it, and calls that connect and open it again where required.
+
+use std::sync::{Arc, Mutex};
+
+use gdr_rdma::{Deadline, RemoteMemory};
+
+use crate::epoch::Generation;
+use crate::error::{BusyReason, Error, GoneReason, Result};
+use crate::header::header_len;
+use crate::link_channel::Fault;
+use crate::link_shared::{LinkShared, LinkState};
+use crate::lock::lock;
+use crate::mode::Rights;
+use crate::name::ObjectName;
+use crate::protocol::{Opened, Refused, Request, Response};
+
+/// How many failures of the connection a call survives.
+const FAULTS: u32 = 3;
+
+/// An object as a link has opened it.
+pub(crate) struct Binding {
+    pub(crate) link: Arc<LinkShared>,
+    pub(crate) name: ObjectName,
+    bound: Mutex<Bound>,
+}
+
+/// What the owner said of the object, and over which connection.
+#[derive(Clone, Debug)]
+struct Bound {
+    opened: Opened,
+    generation: Generation,
+    /// The number of the connection, as [`LinkState::connections`] counts.
+    connection: u64,
+}
+
+/// How an attempt ended, if not by success.
+pub(crate) enum Attempt {
+    /// The call fails.
+    Failed(Error),
+    /// The transfer failed; `of` bytes were to be moved.
+    Fault { fault: Fault, of: u64 },
+    /// What the owner said of the object is not true any more.
+    Stale,
+}
+
+impl From<Error> for Attempt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<gdr_rdma::Error> for Attempt {
+    fn from(error: gdr_rdma::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Fault> for Attempt {
+    fn from(fault: Fault) -> Self {
+        Self::Fault { fault, of: 0 }
+    }
+}
+
+impl Binding {
+    pub(crate) fn open(
+        link: Arc<LinkShared>,
+        name: ObjectName,
+        generation: Option<Generation>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let mut turn = link.turn(deadline)?;
+        let current = turn.control(&link, deadline)?.generation;
+        if generation.is_some_and(|wanted| wanted != current) {
+            return Err(Error::gone(&name, GoneReason::Restarted));
+        }
+        let opened = ask_for(&mut turn, &link, &name, deadline)?;
+        let bound = Bound {
+            opened,
+            generation: current,
+            connection: turn.connections,
+        };
+        drop(turn);
+        Ok(Self {
+            link,
+            name,
+            bound: Mutex::new(bound),
+        })
+    }
+
+    /// What the owner said of the object last.
+    pub(crate) fn opened(&self) -> Opened {
+        lock(&self.bound).opened.clone()
+    }
+
+    /// The run of the owner in which it was opened.
+    pub(crate) fn generation(&self) -> Generation {
+        lock(&self.bound).generation
+    }
+
+    /// Calls `call` with the link and what the owner says of the object. Connects and opens it again
+    /// where that is required.
+    pub(crate) fn attempt<R>(
+        &self,
+        deadline: Deadline,
+        mut call: impl FnMut(&mut LinkState, &Opened) -> Result<R, Attempt>,
+    ) -> Result<R> {
+        let mut turn = self.link.turn(deadline)?;
+        let (mut faults, mut is_stale) = (0, false);
+        loop {
+            let opened = self.refresh(&mut turn, is_stale, deadline)?;
+            let (fault, of) = match call(&mut turn, &opened) {
+                Ok(result) => return Ok(result),
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Fault { fault, of }) => (Some(fault), of),
+                Err(Attempt::Stale) => (None, 0),
+            };
+            // Requests may be outstanding: they end with the queue pair.
+            turn.drop_channel(opened.domain);
+            faults += 1;
+            is_stale = true;
+            match fault {
+                Some(Fault::Deadline { done }) => {
+                    let name = self.name.clone();
+                    return Err(Error::Stalled { name, done, of });
+                }
+                Some(Fault::Closed) => {
+                    turn.disconnect();
+                    return Err(Error::gone(&self.name, GoneReason::Disconnected));
+                }
+                Some(Fault::Device(error)) => return Err(error.into()),
+                Some(Fault::Status(status)) if faults > FAULTS => {
+                    let name = self.name.clone();
+                    return Err(Error::Transfer { name, status });
+                }
+                // The key is not valid any more, or the connection failed: opening the object shows which.
+                Some(Fault::Status(_)) | None => {}
+            }
+            if faults > FAULTS {
+                return Err(self.link.unexpected("header lines of another object"));
+            }
+        }
+    }
+
+    /// What the owner says of the object, asked for again if that may have changed.
+    pub(crate) fn refresh(
+        &self,
+        turn: &mut LinkState,
+        is_stale: bool,
+        deadline: Deadline,
+    ) -> Result<Opened> {
+        let current = turn.control(&self.link, deadline)?.generation;
+        let bound = lock(&self.bound).clone();
+        if current != bound.generation {
+            return Err(Error::gone(&self.name, GoneReason::Restarted));
+        }
+        if !is_stale && turn.connections == bound.connection {
+            return Ok(bound.opened);
+        }
+        let opened = match ask_for(turn, &self.link, &self.name, deadline) {
+            Err(Error::NoSuchObject { .. }) => {
+                return Err(Error::gone(&self.name, GoneReason::Closed));
+            }
+            opened => opened?,
+        };
+        if opened.object != bound.opened.object {
+            return Err(Error::gone(&self.name, GoneReason::Closed));
+        }
+        *lock(&self.bound) = Bound {
+            opened: opened.clone(),
+            connection: turn.connections,
+            ..bound
+        };
+        Ok(opened)
+    }
+
+    /// The error for an answer that is not the one that was asked for.
+    pub(crate) fn refused(&self, answer: Response, asked: Rights) -> Attempt {
+        refusal(&self.link, &self.name, answer, asked).into()
+    }
+}
+
+/// Opens an object by its name.
+fn ask_for(
+    turn: &mut LinkState,
+    link: &LinkShared,
+    name: &ObjectName,
+    deadline: Deadline,
+) -> Result<Opened> {
+    let request = Request::Open { name: name.clone() };
+    match turn.ask(link, &request, deadline)? {
+        Response::Opened(opened) => {
+            let mut opened = *opened;
+            opened.info = opened.info.printable();
+            check(link, name, &opened)?;
+            Ok(opened)
+        }
+        other => Err(refusal(link, name, other, Rights::Read)),
+    }
+}
+
+/// Checks that what an owner says of an object is consistent, so that later steps need not.
+fn check(link: &LinkShared, name: &ObjectName, opened: &Opened) -> Result<()> {
+    let info = &opened.info;
+    let slots = u64::from(info.mode.slots());
+    let data = RemoteMemory::from(opened.data).len;
+    let header = RemoteMemory::from(opened.header).len;
+    let fits = slots
+        .checked_mul(opened.stride)
+        .is_some_and(|all| all <= data);
+    let is_sound = &info.name == name
+        && info.shape.bytes(info.element).ok() == Some(info.bytes)
+        && info.bytes <= opened.stride
+        && slots > 0
+        && fits
+        && header >= header_len(info.mode.slots())
+        && opened.cell < crate::connection::CELLS;
+    match is_sound {
+        true => Ok(()),
+        false => Err(link.unexpected("a description of an object that contradicts itself")),
+    }
+}
+
+/// The error of a refusal, or of an answer to something else.
+fn refusal(link: &LinkShared, name: &ObjectName, answer: Response, asked: Rights) -> Error {
+    let Response::Refused(refused) = answer else {
+        return link.unexpected_answer(&answer);
+    };
+    let (name, owner) = (name.clone(), link.owner);
+    match refused {
+        Refused::NoSuchObject => Error::NoSuchObject { name, owner },
+        Refused::Closed => Error::gone(&name, GoneReason::Closed),
+        Refused::Denied { permitted } => Error::Denied {
+            name,
+            permitted,
+            asked,
+        },
+        Refused::Busy(obstacle) => Error::busy(&name, BusyReason::from(obstacle)),
+        Refused::RingFull => Error::busy(&name, BusyReason::FollowersBehind),
+        Refused::Late => Error::busy(&name, BusyReason::PutTooSlow),
+        Refused::TooMany { most } => Error::TooMany {
+            what: "objects open over this link",
+            most: usize::from(most),
+        },
+        other => link.unexpected(&format!("a refusal, {other:?}")),
+    }
+}

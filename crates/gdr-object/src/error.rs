@@ -1,0 +1,277 @@
+//! Errors.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use gdr_rdma::WcStatus;
+
+use crate::epoch::Epoch;
+use crate::mode::{Mode, Rights};
+use crate::name::{InvalidName, ObjectName};
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What failed, why, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
+pub enum Error {
+    /// A text that is not a name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// A shape that no object has.
+    #[error("an object cannot have the shape {shape:?}: {why}; give every dimension at least 1")]
+    Shape { shape: Vec<u64>, why: &'static str },
+    /// A ring with too few or too many slots.
+    #[error("a ring of {0} slots is not possible; give it 2 to {most}", most = Mode::MOST_SLOTS)]
+    Slots(u16),
+    /// The owner has an object of this name.
+    #[error("there is already an object {0}; close it first, or use another name")]
+    NameInUse(ObjectName),
+    /// The owner has as many objects, or the connection has opened as many, as it may.
+    #[error("there are already {most} {what}; close one first")]
+    TooMany { what: &'static str, most: usize },
+    /// The owner has no object of this name, or none that this peer may know of.
+    #[error(
+        "the owner at {owner} has no object {name} for this peer; `list` names those that it has"
+    )]
+    NoSuchObject { name: ObjectName, owner: SocketAddr },
+    /// Memory that does not hold the content of an object.
+    #[error("{name} has {object} bytes, and the memory has {memory}; give memory of that size")]
+    Size {
+        name: ObjectName,
+        object: u64,
+        memory: u64,
+    },
+    /// A copy on a stream to an object in host memory.
+    #[error("{name} is in host memory; publish its bytes, or create it on a GPU")]
+    NotOnGpu { name: ObjectName },
+    /// Objects of two links in one call.
+    #[error("{name} was opened over another link; open it over this one")]
+    OtherLink { name: ObjectName },
+    /// A range outside an object or memory.
+    #[error("{len} bytes at offset {offset} exceed the {size} bytes there are")]
+    OutOfRange { offset: u64, len: u64, size: u64 },
+    /// Nothing has been published.
+    #[error("nothing has been published to {name} yet; wait for the first epoch")]
+    Empty { name: ObjectName },
+    /// Nothing newer was published before the deadline.
+    #[error(
+        "nothing newer than {} was published to {name} before the deadline; its owner is there",
+        Seen(*seen)
+    )]
+    NothingNewer {
+        name: ObjectName,
+        seen: Option<Epoch>,
+    },
+    /// A transfer did not end before the deadline. The owner's process is there as far as this host
+    /// knows.
+    #[error(
+        "{name} stalled: {done} of {of} bytes arrived before the deadline; look at the network and \
+         at the load of the owner's host, or give it more time"
+    )]
+    Stalled {
+        name: ObjectName,
+        done: u64,
+        of: u64,
+    },
+    /// The owner did not answer a request before the deadline.
+    #[error(
+        "the owner at {owner} did not answer before the deadline ({what}); see whether its process \
+         runs, or give it more time"
+    )]
+    NoAnswer {
+        owner: SocketAddr,
+        what: &'static str,
+    },
+    /// The object, or its owner, does not exist any more.
+    #[error("{what} is gone: {why}")]
+    Gone { what: String, why: GoneReason },
+    /// The owner does not permit it.
+    #[error("the owner permits this peer to {permitted} {name}, and it asked to {asked}")]
+    Denied {
+        name: ObjectName,
+        permitted: Rights,
+        asked: Rights,
+    },
+    /// Another operation is in the way.
+    #[error("{what} is busy: {by}")]
+    Busy { what: String, by: BusyReason },
+    /// A follower of a ring that blocks has not read the oldest publication.
+    #[error(
+        "the ring {name} is full: the follower at {follower} has read up to {}; see why it does not \
+         go on, or end its process",
+        Seen(*read)
+    )]
+    RingFull {
+        name: ObjectName,
+        follower: SocketAddr,
+        read: Option<Epoch>,
+    },
+    /// Bytes that do not have the checksum of their epoch.
+    #[error(
+        "epoch {epoch} of {name} arrived damaged: its checksum is {published:#018x}, and that of the \
+         received bytes is {received:#018x}; get it again, and check the memory of both hosts"
+    )]
+    Damaged {
+        name: ObjectName,
+        epoch: Epoch,
+        published: u64,
+        received: u64,
+    },
+    /// Bytes that did not arrive as they were put.
+    #[error(
+        "what was put to {name} arrived damaged, by its checksum, and was not published; put it again, \
+         and check the memory of both hosts"
+    )]
+    DamagedPut { name: ObjectName },
+    /// An operation that an object of this mode does not have.
+    #[error("{name} is {mode}, which has no {operation}")]
+    WrongMode {
+        name: ObjectName,
+        mode: Mode,
+        operation: &'static str,
+    },
+    /// An object cannot be published to any more.
+    #[error("{name} has reached the last epoch; create it again")]
+    NoMoreEpochs { name: ObjectName },
+    /// Bytes that are not a handle.
+    #[error("these bytes are not a handle of an object: {0}; take those of `RemoteObject::handle`")]
+    Handle(&'static str),
+    /// The peer sent something that this version does not know.
+    #[error("the peer at {peer} sent {what}; use the same version of gdr on both sides")]
+    Protocol { peer: SocketAddr, what: String },
+    /// A transfer failed.
+    #[error("the transfer of {name} failed: {status}; {}", advice(*status))]
+    Transfer { name: ObjectName, status: WcStatus },
+    /// A closure that was to write the content failed, and nothing was published.
+    #[error("nothing was published: {0}")]
+    Writer(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A call of the operating system failed.
+    #[error("{call} failed: {source}")]
+    Os {
+        call: &'static str,
+        source: std::io::Error,
+    },
+    /// RDMA or the connection set-up failed.
+    #[error(transparent)]
+    Rdma(#[from] gdr_rdma::Error),
+    /// Mapping GPU memory failed.
+    #[error(transparent)]
+    Copy(#[from] gdr_copy::Error),
+    /// CUDA failed.
+    #[error(transparent)]
+    Cuda(#[from] gdr_cuda::Error),
+}
+
+/// Why an object or its owner is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GoneReason {
+    /// The owner closed the object.
+    Closed,
+    /// The owner's process was started again: what it had before does not exist.
+    Restarted,
+    /// The owner closed the connection or its process ended.
+    Disconnected,
+    /// The owner's host does not answer.
+    Unreachable,
+}
+
+impl fmt::Display for GoneReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "its owner closed it; open it again if the owner creates it again",
+            Self::Restarted => {
+                "its owner was started again, and nothing of the former run exists; open it again"
+            }
+            Self::Disconnected => {
+                "its owner's process ended or closed the connection; connect again when it runs"
+            }
+            Self::Unreachable => {
+                "its owner's host does not answer; check the host and the route to it"
+            }
+        })
+    }
+}
+
+/// What is in the way of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BusyReason {
+    /// The owner is publishing from another thread.
+    OwnerWrites,
+    /// A peer is putting.
+    PeerWrites,
+    /// Every free slot waits for a copy on a stream.
+    CopiesQueued,
+    /// Another thread uses the link.
+    LinkInUse,
+    /// Readers hold a lease of an older epoch.
+    Leased,
+    /// The same link follows the object already.
+    Followed,
+    /// A follower of a ring that blocks has not read the oldest publication.
+    FollowersBehind,
+    /// The owner gave the slot of a put back before its end.
+    PutTooSlow,
+}
+
+impl fmt::Display for BusyReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OwnerWrites => "its owner is publishing; try again",
+            Self::PeerWrites => "a peer is putting to it; try again",
+            Self::CopiesQueued => {
+                "copies to all of its free slots are queued on streams; wait for a stream first"
+            }
+            Self::LinkInUse => {
+                "another thread uses it beyond this deadline; open a link for each thread"
+            }
+            Self::Leased => "readers hold an older epoch by a lease; try again",
+            Self::FollowersBehind => {
+                "a follower has not read its oldest epoch; try again when it has"
+            }
+            Self::PutTooSlow => "the owner took the slot back before the put ended; put again",
+            Self::Followed => "this link follows it already; use that follower, or a second link",
+        })
+    }
+}
+
+/// An epoch that may not exist, in a sentence.
+struct Seen(Option<Epoch>);
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(epoch) => write!(f, "epoch {epoch}"),
+            None => f.write_str("no epoch"),
+        }
+    }
+}
+
+fn advice(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::RetryExceeded => {
+            "check whether the owner runs, and whether a firewall drops UDP between the two hosts"
+        }
+        WcStatus::LocalProtection => "the memory of this side failed or was unmapped",
+        WcStatus::RemoteOperation => {
+            "the owner's device could not read its memory; see the owner's log and `dmesg` there"
+        }
+        _ => "connect again; if it stays, report it with the versions of both sides",
+    }
+}
+
+impl Error {
+    pub(crate) fn gone(what: &ObjectName, why: GoneReason) -> Self {
+        let what = format!("the object {what}");
+        Self::Gone { what, why }
+    }
+
+    pub(crate) fn busy(what: &ObjectName, by: BusyReason) -> Self {
+        let what = format!("the object {what}");
+        Self::Busy { what, by }
+    }
+}

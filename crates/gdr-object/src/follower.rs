@@ -1,0 +1,140 @@
+//! Followers of rings.
+
+use std::fmt;
+use std::time::Duration;
+
+use gdr_rdma::Deadline;
+
+use crate::binding::{Attempt, Binding};
+use crate::epoch::Epoch;
+use crate::error::{Error, GoneReason, Result};
+use crate::header::{Slot, SlotState};
+use crate::lap::Part;
+use crate::link_channel::Step;
+use crate::link_shared::{LinkState, LocalMemory};
+use crate::peer_channel::READ;
+use crate::protocol::{Opened, Request};
+
+/// Reads every epoch of a ring, in order. [`RemoteObject::follow`](crate::RemoteObject::follow) makes it.
+pub struct Follower<'a> {
+    object: &'a Binding,
+    last: Option<Epoch>,
+    /// The number of the connection over which the owner knows of this follower.
+    connection: u64,
+}
+
+/// An epoch that a follower read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// How many epochs before it were overwritten before this follower read them; 0 for a ring that
+    /// blocks.
+    pub missed: u64,
+}
+
+impl<'a> Follower<'a> {
+    pub(crate) const fn new(object: &'a Binding, last: Option<Epoch>, connection: u64) -> Self {
+        Self {
+            object,
+            last,
+            connection,
+        }
+    }
+
+    /// The last epoch that was read; at the beginning, the one after which it began.
+    pub fn last(&self) -> Option<Epoch> {
+        self.last
+    }
+
+    /// Reads the next epoch into the beginning of `to`; waits for it if there is none yet. Then the
+    /// owner may overwrite that epoch's slot.
+    ///
+    /// # Errors
+    /// [`Error::NothingNewer`] at the deadline; [`Error::Size`]; as [`RemoteObject::newest`](crate::RemoteObject::newest). After
+    /// [`Error::Gone`] follow the object again.
+    pub fn next_into(&mut self, to: &LocalMemory, deadline: Deadline) -> Result<Received> {
+        let (object, last, connection) = (self.object, self.last, self.connection);
+        let received = object.attempt(deadline, |state, opened| {
+            if state.connections != connection {
+                // The owner has let go of this follower.
+                return Err(Error::gone(&object.name, GoneReason::Disconnected).into());
+            }
+            next_part(object, state, opened, last, to, deadline)
+        })?;
+        self.last = Some(received.epoch);
+        Ok(received)
+    }
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        /// How long the owner may take to answer. If it does not, it lets go of this follower with the
+        /// link.
+        const LIMIT: Duration = Duration::from_secs(1);
+        let deadline = Deadline::after(LIMIT);
+        let (link, object) = (&self.object.link, self.object.opened().object);
+        let Ok(mut turn) = link.turn(deadline) else {
+            return;
+        };
+        if turn.connections == self.connection {
+            let unfollow = Request::Unfollow { object };
+            if let Err(error) = turn.ask(link, &unfollow, deadline) {
+                tracing::debug!(%error, "a follower ended without the owner's answer");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Follower<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follower")
+            .field("object", &self.object.name)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the epoch of a ring after `last`, or the oldest one that still exists.
+fn next_part(
+    binding: &Binding,
+    state: &mut LinkState,
+    opened: &Opened,
+    last: Option<Epoch>,
+    to: &LocalMemory,
+    deadline: Deadline,
+) -> Result<Received, Attempt> {
+    let bytes = opened.info.bytes;
+    if to.len() < bytes {
+        return Err(binding.wrong_size(bytes, to).into());
+    }
+    let slots = u64::from(opened.info.mode.slots());
+    let after = last.map_or(0, Epoch::get);
+    let part = Part::all(bytes, to);
+    let mut next = after + 1;
+    loop {
+        let (channel, watch) = state.channel(&binding.link, opened.domain, deadline)?;
+        let seen = Epoch::new(next - 1);
+        let newest = binding.await_newer(channel, watch, opened, seen, deadline)?;
+        let Some(newest) = newest else {
+            let name = binding.name.clone();
+            return Err(Error::NothingNewer { name, seen: last }.into());
+        };
+        // The slot of the oldest epoch may be the one that is being overwritten.
+        next = next.max((newest.get() + 1).saturating_sub(slots).max(1));
+        let slot = Slot(((next - 1) % slots) as u16);
+        let line = binding.read_slot(channel, watch, opened, slot, part, deadline)?;
+        if let Some(epoch) = Epoch::new(next)
+            && line.state == SlotState::Whole(epoch)
+        {
+            binding.check_sum(opened, part, epoch, &line)?;
+            channel.post(Step::Store {
+                word: next,
+                to: channel.cell(opened.cell, READ),
+            })?;
+            let missed = next - after - 1;
+            return Ok(Received { epoch, missed });
+        }
+        next += 1;
+    }
+}

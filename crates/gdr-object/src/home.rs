@@ -1,0 +1,420 @@
+//! Owners.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use gdr_rdma::{
+    Deadline, Device, Error as RdmaError, Listener, ProtectionDomain, Security, Session,
+    SoftOptions,
+};
+
+use crate::content::Place;
+use crate::epoch::Generation;
+use crate::error::{Error, Result};
+use crate::info::ObjectInfo;
+use crate::lock::{read, write};
+use crate::mode::{Mode, Rights};
+use crate::name::ObjectName;
+use crate::object::{Object, ObjectOptions};
+use crate::protocol::{Domain, ObjectId};
+use crate::publisher::Publisher;
+use crate::service::Service;
+use crate::shared_object::{Identity, SharedObject};
+
+/// How long a thread waits until it looks whether the home has ended.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// How an owner serves.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct HomeOptions {
+    security: Security,
+    device: Option<Device>,
+    most_peers: usize,
+    most_objects: usize,
+}
+
+impl HomeOptions {
+    /// Serves peers that `security` accepts, over a device of the soft provider at the address that
+    /// the home is bound to; at most 256 links and 65,536 objects.
+    pub fn new(security: Security) -> Self {
+        Self {
+            security,
+            device: None,
+            most_peers: 256,
+            most_objects: 1 << 16,
+        }
+    }
+
+    /// Serves over this device.
+    pub fn device(mut self, device: &Device) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// Sets how many links are served at a time. Each has a thread and 64 KiB of memory or 128 KiB.
+    pub fn most_peers(mut self, most: usize) -> Self {
+        self.most_peers = most;
+        self
+    }
+
+    /// Sets how many objects there may be.
+    pub fn most_objects(mut self, most: usize) -> Self {
+        self.most_objects = most;
+        self
+    }
+}
+
+/// An owner: a process that serves objects to links. It ends when it is dropped: peers get
+/// [`Error::Gone`].
+///
+/// Peers are authenticated as [`Security`] says. **RDMA packets are neither encrypted nor
+/// authenticated**: who can read the network reads the objects' bytes and the keys of their memory,
+/// and who can forge packets can write to objects that peers may write.
+pub struct Home {
+    address: SocketAddr,
+    shared: Arc<HomeShared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// What an owner has done and has, for monitoring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HomeStats {
+    /// Objects that exist.
+    pub objects: u64,
+    /// Links that are connected.
+    pub links: u64,
+    /// Links that were connected, since the start.
+    pub links_accepted: u64,
+    /// Connections that did not prove the key or spoke another protocol.
+    pub connections_failed: u64,
+    /// Links that were refused because there were too many.
+    pub links_refused: u64,
+    /// Requests that were executed.
+    pub requests: u64,
+    /// Requests that were refused: for want of rights, of objects that do not exist, and others.
+    pub requests_refused: u64,
+    /// Messages that were malformed; each ended its link.
+    pub requests_malformed: u64,
+}
+
+/// What the threads of an owner share.
+#[derive(Debug)]
+pub(crate) struct HomeShared {
+    pub(crate) device: Device,
+    pub(crate) generation: Generation,
+    domains: [ProtectionDomain; 2],
+    objects: RwLock<BTreeMap<ObjectName, Arc<SharedObject>>>,
+    most_objects: usize,
+    next_id: AtomicU64,
+    pub(crate) publisher: Publisher,
+    links: AtomicU64,
+    pub(crate) counts: Counts,
+    pub(crate) stopping: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    links_accepted: AtomicU64,
+    connections_failed: AtomicU64,
+    links_refused: AtomicU64,
+    pub(crate) requests: AtomicU64,
+    pub(crate) requests_refused: AtomicU64,
+    pub(crate) requests_malformed: AtomicU64,
+}
+
+impl Home {
+    /// Listens on a TCP address, and serves from now on. Port 0 takes any. Without
+    /// [`HomeOptions::device`] it must be the address of one interface, as the device is opened there,
+    /// on a free UDP port.
+    ///
+    /// # Errors
+    /// [`Error::Rdma`]: the address or the port cannot be used, or a key is needed there.
+    pub fn bind(address: SocketAddr, options: HomeOptions) -> Result<Self> {
+        let listener = Listener::bind(address)?;
+        let device = match options.device {
+            Some(device) => device,
+            None => Device::soft_with(SoftOptions::new(address.ip()).port(0))?,
+        };
+        let os = |source| Error::Os {
+            call: "getrandom",
+            source,
+        };
+        let generation = Generation::random().map_err(|error| os(std::io::Error::other(error)))?;
+        let shared = Arc::new(HomeShared {
+            generation,
+            domains: [device.protection_domain(), device.protection_domain()],
+            device,
+            objects: RwLock::default(),
+            most_objects: options.most_objects,
+            next_id: AtomicU64::new(1),
+            publisher: Publisher::start()?,
+            links: AtomicU64::new(0),
+            counts: Counts::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let bound = listener.address()?;
+        // It fails at once where a key is needed and there is none.
+        let first = accept(
+            &listener,
+            &options.security,
+            Deadline::after(Duration::ZERO),
+        )?;
+        let acceptor = Acceptor {
+            shared: Arc::clone(&shared),
+            listener,
+            security: options.security,
+            most_peers: options.most_peers,
+        };
+        let acceptor = thread::Builder::new()
+            .name("gdr-object-home".to_owned())
+            .spawn(move || acceptor.run(first))
+            .map_err(|source| Error::Os {
+                call: "starting a thread",
+                source,
+            })?;
+        Ok(Self {
+            address: bound,
+            shared,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// The TCP address that links connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// This run of the owner.
+    pub fn generation(&self) -> Generation {
+        self.shared.generation
+    }
+
+    /// The device that peers reach the objects by.
+    pub fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    /// Makes an object, whose memory is allocated and registered here.
+    ///
+    /// # Errors
+    /// [`Error::NameInUse`], [`Error::TooMany`], [`Error::Slots`], [`Error::Shape`]; [`Error::Rdma`]
+    /// and [`Error::Cuda`] if there is not enough memory or it cannot be registered.
+    pub fn create(
+        &self,
+        name: ObjectName,
+        options: ObjectOptions,
+        place: &Place,
+    ) -> Result<Object> {
+        let ObjectOptions {
+            element,
+            shape,
+            mode,
+            checksum,
+            grants,
+        } = options;
+        if let Mode::Ring { slots, .. } = mode
+            && !(2..=Mode::MOST_SLOTS).contains(&slots)
+        {
+            return Err(Error::Slots(slots));
+        }
+        // Before the memory is allocated, which may take long.
+        self.shared.check_new(&name)?;
+        let domain = SharedObject::domain_of(&grants);
+        let identity = Identity {
+            id: ObjectId(self.shared.next_id.fetch_add(1, Ordering::Relaxed)),
+            name,
+            element,
+            mode,
+            checksum,
+            grants,
+            place: place.clone(),
+            generation: self.shared.generation,
+        };
+        let object = SharedObject::new(identity, shape, self.shared.domain(domain))?;
+        let object = Arc::new(object);
+        self.shared.add(&object)?;
+        Ok(Object::new(object, Arc::clone(&self.shared)))
+    }
+
+    /// Its objects, in the order of their names.
+    pub fn objects(&self) -> Vec<ObjectInfo> {
+        let objects = read(&self.shared.objects);
+        let describe = |it: &Arc<SharedObject>| it.describe(Rights::ReadWrite);
+        let described = objects.values().filter_map(describe);
+        described.map(|(info, ..)| info).collect()
+    }
+
+    /// What it has done and has.
+    pub fn stats(&self) -> HomeStats {
+        let count = |it: &AtomicU64| it.load(Ordering::Relaxed);
+        let counts = &self.shared.counts;
+        HomeStats {
+            objects: read(&self.shared.objects).len() as u64,
+            links: count(&self.shared.links),
+            links_accepted: count(&counts.links_accepted),
+            connections_failed: count(&counts.connections_failed),
+            links_refused: count(&counts.links_refused),
+            requests: count(&counts.requests),
+            requests_refused: count(&counts.requests_refused),
+            requests_malformed: count(&counts.requests_malformed),
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        if let Some(acceptor) = self.acceptor.take()
+            && acceptor.join().is_err()
+        {
+            tracing::error!("the thread of a home panicked");
+        }
+    }
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Home")
+            .field("address", &self.address)
+            .field("generation", &self.shared.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HomeShared {
+    pub(crate) fn domain(&self, domain: Domain) -> &ProtectionDomain {
+        &self.domains[domain.index()]
+    }
+
+    pub(crate) fn object(&self, name: &ObjectName) -> Option<Arc<SharedObject>> {
+        read(&self.objects).get(name).cloned()
+    }
+
+    /// The objects behind `after`, in the order of their names.
+    pub(crate) fn objects_behind(&self, after: Option<&ObjectName>) -> Vec<Arc<SharedObject>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let objects = read(&self.objects);
+        let behind = objects.range::<ObjectName, _>((from, Bound::Unbounded));
+        behind.map(|(_, object)| Arc::clone(object)).collect()
+    }
+
+    fn check_new(&self, name: &ObjectName) -> Result<()> {
+        Self::check_room(&read(&self.objects), name, self.most_objects)
+    }
+
+    fn check_room(
+        objects: &BTreeMap<ObjectName, Arc<SharedObject>>,
+        name: &ObjectName,
+        most: usize,
+    ) -> Result<()> {
+        if objects.contains_key(name) {
+            return Err(Error::NameInUse(name.clone()));
+        }
+        if objects.len() >= most {
+            let what = "objects of this owner";
+            return Err(Error::TooMany { what, most });
+        }
+        Ok(())
+    }
+
+    fn add(&self, object: &Arc<SharedObject>) -> Result<()> {
+        let mut objects = write(&self.objects);
+        Self::check_room(&objects, object.name(), self.most_objects)?;
+        objects.insert(object.name().clone(), Arc::clone(object));
+        Ok(())
+    }
+
+    /// Removes an object, unless its name is another's by now.
+    pub(crate) fn forget(&self, object: &Arc<SharedObject>) {
+        let mut objects = write(&self.objects);
+        let name = object.name();
+        if objects.get(name).is_some_and(|it| Arc::ptr_eq(it, object)) {
+            objects.remove(name);
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+/// Accepts links until the home ends.
+struct Acceptor {
+    shared: Arc<HomeShared>,
+    listener: Listener,
+    security: Security,
+    most_peers: usize,
+}
+
+impl Acceptor {
+    fn run(self, first: Option<Session>) {
+        let mut services: Vec<JoinHandle<()>> = Vec::new();
+        let mut next = first;
+        while !self.shared.is_stopping() {
+            services.retain(|service| !service.is_finished());
+            let links = services.len() as u64;
+            self.shared.links.store(links, Ordering::Relaxed);
+            if let Some(session) = next.take() {
+                services.extend(self.serve(session, services.len()));
+            }
+            let failed = self.listener.failed();
+            let counts = &self.shared.counts;
+            counts.connections_failed.store(failed, Ordering::Relaxed);
+            match accept(&self.listener, &self.security, Deadline::after(LOOK)) {
+                Ok(session) => next = session,
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a link failed");
+                    thread::sleep(LOOK);
+                }
+            }
+        }
+        for service in services {
+            if service.join().is_err() {
+                tracing::error!("the thread of a link panicked");
+            }
+        }
+    }
+
+    /// Starts the thread of a link, if there are not too many.
+    fn serve(&self, mut session: Session, links: usize) -> Option<JoinHandle<()>> {
+        let counts = &self.shared.counts;
+        if links >= self.most_peers {
+            counts.links_refused.fetch_add(1, Ordering::Relaxed);
+            let why = format!("it serves {links} links already; try again later");
+            // Best effort: the link is closed either way.
+            let _ = session.refuse(&why, Deadline::after(LOOK));
+            return None;
+        }
+        let shared = Arc::clone(&self.shared);
+        let service = thread::Builder::new().name("gdr-object-link".to_owned());
+        let started = service.spawn(move || Service::run(shared, session));
+        match started {
+            Ok(service) => {
+                counts.links_accepted.fetch_add(1, Ordering::Relaxed);
+                Some(service)
+            }
+            Err(error) => {
+                counts.links_refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%error, "a link was refused: no thread");
+                None
+            }
+        }
+    }
+}
+
+/// The next link, if one connects before the deadline.
+fn accept(listener: &Listener, security: &Security, deadline: Deadline) -> Result<Option<Session>> {
+    match listener.accept(security, deadline) {
+        Ok(session) => Ok(Some(session)),
+        Err(RdmaError::Deadline(_) | RdmaError::NoPeer { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

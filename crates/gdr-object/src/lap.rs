@@ -1,0 +1,296 @@
+//! Reading an object: the header, bytes of a slot, and the header again.
+
+use std::time::Duration;
+
+use gdr_rdma::{Deadline, RemoteMemory, Watch};
+
+use crate::binding::{Attempt, Binding};
+use crate::checksum;
+use crate::epoch::Epoch;
+use crate::error::{Error, Result};
+use crate::header::{ObjectLine, Slot, SlotLine, SlotState};
+use crate::link_channel::{Fault, LinkChannel, Order, Step, pieces};
+use crate::link_shared::{LinkState, LocalMemory};
+use crate::mode::{Checksum, Mode, Rights};
+use crate::peer_channel::WANTED;
+use crate::protocol::{Opened, Refused, Request, Response};
+
+/// How many times a get is overtaken before it asks for a lease.
+const LAPS: u32 = 4;
+/// How long a wait relies on being woken until it looks at the header itself.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// What one reading of an object found.
+pub(crate) enum Lap {
+    /// These bytes, whole.
+    Whole(Epoch),
+    /// The owner overwrote the slot meanwhile.
+    Overtaken,
+    /// Nothing has been published.
+    Empty,
+}
+
+/// Bytes of an object, and where they go.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    /// The first byte in the object.
+    pub(crate) from: u64,
+    pub(crate) len: u64,
+    pub(crate) to: &'a LocalMemory,
+    /// Where the first byte goes.
+    pub(crate) at: u64,
+}
+
+impl<'a> Part<'a> {
+    /// All of an object of `bytes`, to the beginning of `to`.
+    pub(crate) const fn all(bytes: u64, to: &'a LocalMemory) -> Self {
+        Self {
+            from: 0,
+            len: bytes,
+            to,
+            at: 0,
+        }
+    }
+}
+
+impl Binding {
+    pub(crate) fn get_part<'a>(
+        &self,
+        deadline: Deadline,
+        part: impl Fn(&Opened) -> Result<Part<'a>>,
+    ) -> Result<Epoch> {
+        let mut overtaken = 0;
+        self.attempt(deadline, |state, opened| {
+            let part = part(opened)?;
+            loop {
+                let (channel, watch) = state.channel(&self.link, opened.domain, deadline)?;
+                match self.lap(channel, watch, opened, part, deadline)? {
+                    Lap::Whole(epoch) => return Ok(epoch),
+                    Lap::Empty => {
+                        let name = self.name.clone();
+                        return Err(Error::Empty { name }.into());
+                    }
+                    Lap::Overtaken => overtaken += 1,
+                }
+                if overtaken >= LAPS
+                    && opened.info.mode == Mode::Latest
+                    && let Some(epoch) = self.lap_with_lease(state, opened, part, deadline)?
+                {
+                    return Ok(epoch);
+                }
+                if deadline.has_passed() {
+                    let fault = Fault::Deadline { done: 0 };
+                    return Err(Attempt::Fault {
+                        fault,
+                        of: part.len,
+                    });
+                }
+            }
+        })
+    }
+
+    /// Waits as [`RemoteObject::wait_newer`]; `None` at the deadline.
+    pub(crate) fn await_newer(
+        &self,
+        channel: &mut LinkChannel,
+        watch: &Watch,
+        opened: &Opened,
+        seen: Option<Epoch>,
+        deadline: Deadline,
+    ) -> Result<Option<Epoch>, Attempt> {
+        let after = seen.map_or(0, Epoch::get);
+        loop {
+            let wanted = Step::Store {
+                word: after + 1,
+                to: channel.cell(opened.cell, WANTED),
+            };
+            let line = self.object_line(channel, watch, opened, [wanted], deadline)?;
+            if let Some((newest, _)) = line.newest
+                && newest.get() > after
+            {
+                return Ok(Some(newest));
+            }
+            let look_again = Deadline::after(LOOK_AGAIN.min(deadline.remaining()));
+            while !look_again.has_passed() {
+                channel.wait_for_wake_up(look_again, watch)?;
+                let woken = Epoch::new(channel.woken(opened.cell)?);
+                if let Some(newest) = woken.filter(|newest| newest.get() > after) {
+                    return Ok(Some(newest));
+                }
+            }
+            if deadline.has_passed() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads the newest epoch once.
+    pub(crate) fn lap(
+        &self,
+        channel: &mut LinkChannel,
+        watch: &Watch,
+        opened: &Opened,
+        part: Part<'_>,
+        deadline: Deadline,
+    ) -> Result<Lap, Attempt> {
+        let line = self.object_line(channel, watch, opened, [], deadline)?;
+        let Some((epoch, slot)) = line.newest else {
+            return Ok(Lap::Empty);
+        };
+        let line = self.read_slot(channel, watch, opened, slot, part, deadline)?;
+        match line.state {
+            SlotState::Whole(whole) if whole == epoch => {
+                self.check_sum(opened, part, epoch, &line)?;
+                Ok(Lap::Whole(epoch))
+            }
+            _ if opened.info.mode == Mode::Live => Ok(Lap::Whole(epoch)),
+            _ => Ok(Lap::Overtaken),
+        }
+    }
+
+    /// Reads an epoch that the owner keeps meanwhile; `None` if it cannot now.
+    pub(crate) fn lap_with_lease(
+        &self,
+        state: &mut LinkState,
+        opened: &Opened,
+        part: Part<'_>,
+        deadline: Deadline,
+    ) -> Result<Option<Epoch>, Attempt> {
+        let object = opened.object;
+        let milliseconds = deadline.remaining().as_millis() as u64 + 1;
+        // What the header showed a moment ago, so that epochs do not go back.
+        let (channel, watch) = state.channel(&self.link, opened.domain, deadline)?;
+        let line = self.object_line(channel, watch, opened, [], deadline)?;
+        let Some((least, _)) = line.newest else {
+            return Ok(None);
+        };
+        let request = Request::Lease {
+            object,
+            least,
+            milliseconds,
+        };
+        let (epoch, slot) = match state.ask(&self.link, &request, deadline)? {
+            Response::Leased { epoch, slot } if slot < opened.info.mode.slots() => {
+                (epoch, Slot(slot))
+            }
+            Response::Refused(Refused::Busy(_)) => return Ok(None),
+            other => return Err(self.refused(other, Rights::Read)),
+        };
+        let (channel, watch) = state.channel(&self.link, opened.domain, deadline)?;
+        let found = self.read_slot(channel, watch, opened, slot, part, deadline)?;
+        match state.ask(&self.link, &Request::Release { object, epoch }, deadline)? {
+            Response::Done => {}
+            other => return Err(self.refused(other, Rights::Read)),
+        }
+        if found.state != SlotState::Whole(epoch) {
+            return Ok(None);
+        }
+        self.check_sum(opened, part, epoch, &found)?;
+        Ok(Some(epoch))
+    }
+
+    /// Compares the checksum of a whole publication, if the object has checksums. The bytes of a live
+    /// object may be of two publications.
+    pub(crate) fn check_sum(
+        &self,
+        opened: &Opened,
+        part: Part<'_>,
+        epoch: Epoch,
+        line: &SlotLine,
+    ) -> Result<()> {
+        let info = &opened.info;
+        let is_checked =
+            info.checksum == Checksum::Sum64 && info.mode != Mode::Live && part.len == info.bytes;
+        if !is_checked {
+            return Ok(());
+        }
+        let received = checksum::of(part.to.buffer(), part.at, part.len)?;
+        if received == line.checksum {
+            return Ok(());
+        }
+        Err(Error::Damaged {
+            name: self.name.clone(),
+            epoch,
+            published: line.checksum,
+            received,
+        })
+    }
+
+    /// Reads part of a slot, and afterwards its line.
+    pub(crate) fn read_slot(
+        &self,
+        channel: &mut LinkChannel,
+        watch: &Watch,
+        opened: &Opened,
+        slot: Slot,
+        part: Part<'_>,
+        deadline: Deadline,
+    ) -> Result<SlotLine, Attempt> {
+        let (data, header) = (
+            RemoteMemory::from(opened.data),
+            RemoteMemory::from(opened.header),
+        );
+        let start = opened.stride * u64::from(slot.0) + part.from;
+        let mut steps = Vec::new();
+        for (at, len) in pieces(part.len) {
+            steps.push(Step::Read {
+                from: data.at(start + at),
+                to: part.to.region().segment(part.at + at, len)?,
+                order: Order::Any,
+            });
+        }
+        steps.push(Step::Read {
+            from: header.at(slot.line()),
+            to: channel.line(0)?,
+            order: Order::AfterReads,
+        });
+        let moved = channel.run(steps, deadline, watch);
+        moved.map_err(|fault| Attempt::Fault {
+            fault,
+            of: part.len,
+        })?;
+        let line = SlotLine::parse(&channel.line_bytes(0)?)
+            .map_err(|error| self.link.unexpected(&error.to_string()))?;
+        if line.generation != self.generation() {
+            return Err(Attempt::Stale);
+        }
+        Ok(line)
+    }
+
+    /// Reads the object's line, after some other steps.
+    pub(crate) fn object_line<const N: usize>(
+        &self,
+        channel: &mut LinkChannel,
+        watch: &Watch,
+        opened: &Opened,
+        before: [Step; N],
+        deadline: Deadline,
+    ) -> Result<ObjectLine, Attempt> {
+        let header = RemoteMemory::from(opened.header);
+        let read = Step::Read {
+            from: header.at(0),
+            to: channel.line(0)?,
+            order: Order::AfterReads,
+        };
+        channel.run(before.into_iter().chain([read]), deadline, watch)?;
+        let line = ObjectLine::parse(&channel.line_bytes(0)?)
+            .map_err(|error| self.link.unexpected(&error.to_string()))?;
+        let is_of_it = line.generation == self.generation()
+            && line.revision == opened.revision
+            && line
+                .newest
+                .is_none_or(|(_, slot)| slot.0 < opened.info.mode.slots());
+        match is_of_it {
+            true => Ok(line),
+            false => Err(Attempt::Stale),
+        }
+    }
+
+    pub(crate) fn wrong_size(&self, object: u64, memory: &LocalMemory) -> Error {
+        Error::Size {
+            name: self.name.clone(),
+            object,
+            memory: memory.len(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Named memory of hosts and GPUs, served by its owner and read, written and followed by RDMA.
+//!
+//! A [`Home`] is a process that owns objects: tensors, frames, scalars, in host memory or in memory of
+//! a GPU. It publishes to them; each publication has an [`Epoch`]. A [`Link`] opens objects of an owner
+//! by name and gets the newest epoch, waits for the next, follows all of them, or puts one. There is
+//! no service but the owners themselves.
+//!
+//! Bytes move by one-sided RDMA over gdr-rdma: an owner's process does nothing for a get. So what a
+//! get returns is checked by the reader: a header in the owner's host memory says which slot of an
+//! object holds which epoch, and which slot is being overwritten.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use gdr_object::{
+//!     Deadline, Element, Home, HomeOptions, Link, LinkOptions, ObjectName, ObjectOptions, Place,
+//!     Security, Shape,
+//! };
+//!
+//! # fn main() -> gdr_object::Result<()> {
+//! let limit = || Deadline::after(Duration::from_secs(60));
+//! let name = ObjectName::new("weights")?;
+//!
+//! // The owner. With a shared key instead of `Loopback`, peers may be on other hosts.
+//! let home = Home::bind("127.0.0.1:0".parse().unwrap(), HomeOptions::new(Security::Loopback))?;
+//! let options = ObjectOptions::new(Element::F32, Shape::new([2, 3])?);
+//! let weights = home.create(name.clone(), options, &Place::host())?;
+//! let first = weights.publish(&[7; 24], limit())?;
+//!
+//! // A reader, as a rule in another process.
+//! let link = Link::connect(home.address(), LinkOptions::new(Security::Loopback), limit())?;
+//! let object = link.open(name, limit())?;
+//! let memory = link.host_memory(object.info().bytes)?;
+//! assert_eq!(object.get_into(&memory, limit())?, first);
+//! assert_eq!(memory.buffer().load_u8(23)?, 7);
+//!
+//! let second = weights.publish(&[8; 24], limit())?;
+//! assert_eq!(object.wait_newer(Some(first), limit())?, second);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Guarantees
+//!
+//! - **Whole**: except in [`Mode::Live`], a get returns the bytes of one publication. The epochs that
+//!   one object returns do not go back.
+//! - **Never foreign**: memory is freed or reused only after its key is invalid. A late reader gets an
+//!   error and no other bytes.
+//! - **Deadlines**: no call waits without one. [`Error::Stalled`], [`Error::Gone`],
+//!   [`Error::Denied`], [`Error::Busy`], [`Error::Empty`] and [`Error::NothingNewer`] differ.
+//! - **Independence**: publishing waits for no reader, except in a ring that blocks. A reader that is
+//!   killed or stopped costs neither the owner nor other readers anything.
+//! - **Generation**: an owner that was started again answers [`Error::Gone`] to what was opened before.
+//!
+//! # Security
+//!
+//! Links are authenticated by a shared key ([`Security::Key`]), by which both sides prove themselves;
+//! keys of memory are given out only afterwards, and the control messages are tagged.
+//! **RDMA packets are neither encrypted nor authenticated**: use objects in networks whose hosts you
+//! trust.
+
+#![forbid(unsafe_code)]
+
+mod binding;
+mod checksum;
+mod connection;
+mod content;
+mod element;
+mod epoch;
+mod error;
+mod follower;
+mod get_many;
+mod header;
+mod home;
+mod info;
+mod lap;
+mod link;
+mod link_channel;
+mod link_shared;
+mod lock;
+mod mode;
+mod name;
+mod object;
+mod peer_channel;
+mod protocol;
+mod publisher;
+mod remote_object;
+mod service;
+mod shared_object;
+#[cfg(test)]
+mod slot_model;
+mod slots;
+
+pub use content::Place;
+pub use element::{Element, InvalidElement, Shape};
+pub use epoch::{Epoch, Generation, InvalidEpoch};
+pub use error::{BusyReason, Error, GoneReason, Result};
+pub use follower::{Follower, Received};
+pub use gdr_rdma::{Buffer, Deadline, Device, Security, SharedKey};
+pub use home::{Home, HomeOptions, HomeStats};
+pub use info::{AccessPath, Handle, Location, ObjectInfo};
+pub use link::{Link, LinkOptions};
+pub use link_shared::LocalMemory;
+pub use mode::{Checksum, Grantee, Mode, Rights, WhenFull};
+pub use name::{InvalidName, ObjectName};
+pub use object::{Object, ObjectOptions, SlotWriter};
+#[doc(hidden)]
+pub use protocol::check_untrusted;
+pub use remote_object::RemoteObject;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,178 @@
+//! Links: connections to owners.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use gdr_rdma::{Buffer, Deadline, Device, Security, SoftOptions};
+
+use crate::epoch::{Epoch, Generation};
+use crate::error::{Error, Result};
+use crate::get_many::get_many;
+use crate::info::{Handle, ObjectInfo};
+use crate::link_shared::{LinkShared, LocalMemory};
+use crate::name::ObjectName;
+use crate::protocol::{Request, Response};
+use crate::remote_object::RemoteObject;
+
+/// How a link connects.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct LinkOptions {
+    security: Security,
+    device: Option<Device>,
+}
+
+impl LinkOptions {
+    /// Accepts an owner that `security` accepts, over a device of the soft provider at the address
+    /// from which this host reaches the owner.
+    pub fn new(security: Security) -> Self {
+        Self {
+            security,
+            device: None,
+        }
+    }
+
+    /// Connects over this device.
+    pub fn device(mut self, device: &Device) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+}
+
+/// A connection to an owner. A clone is the same link.
+///
+/// One thread at a time uses a link; others wait for their turn, up to their deadline: open a link
+/// for each thread that waits for long. A link that was disconnected connects again in the next call.
+#[derive(Clone)]
+pub struct Link(Arc<LinkShared>);
+
+impl Link {
+    /// Connects to an owner.
+    ///
+    /// # Errors
+    /// [`Error::Rdma`]: the owner is not reached, or one side has not the key of the other;
+    /// [`Error::NoAnswer`], [`Error::Protocol`].
+    pub fn connect(owner: SocketAddr, options: LinkOptions, deadline: Deadline) -> Result<Self> {
+        let device = match options.device {
+            Some(device) => device,
+            None => {
+                let address = Device::soft_address_towards(owner.ip())?;
+                Device::soft_with(SoftOptions::new(address).port(0))?
+            }
+        };
+        let link = Self(Arc::new(LinkShared::new(owner, options.security, device)));
+        link.0.turn(deadline)?.control(&link.0, deadline)?;
+        Ok(link)
+    }
+
+    /// The address of the owner.
+    pub fn owner(&self) -> SocketAddr {
+        self.0.owner
+    }
+
+    /// The device that it transfers by.
+    pub fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    /// This run of the owner: the one that the link is connected to.
+    ///
+    /// # Errors
+    /// As [`Link::list`].
+    pub fn generation(&self, deadline: Deadline) -> Result<Generation> {
+        let mut turn = self.0.turn(deadline)?;
+        Ok(turn.control(&self.0, deadline)?.generation)
+    }
+
+    /// The objects that the owner has for this peer, in the order of their names.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`], [`Error::Rdma`].
+    pub fn list(&self, deadline: Deadline) -> Result<Vec<ObjectInfo>> {
+        let mut turn = self.0.turn(deadline)?;
+        let mut all: Vec<ObjectInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|last| last.name.clone());
+            let request = Request::List {
+                after: after.clone(),
+            };
+            match turn.ask(&self.0, &request, deadline)? {
+                Response::Objects { objects, more } => {
+                    let ordered = objects
+                        .first()
+                        .is_none_or(|first| after.is_none_or(|after| first.name > after));
+                    if !ordered || (more && objects.is_empty()) {
+                        return Err(self.0.unexpected("a list out of order"));
+                    }
+                    all.extend(objects.into_iter().map(ObjectInfo::printable));
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(self.0.unexpected_answer(&other)),
+            }
+        }
+    }
+
+    /// Opens an object.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`], [`Error::TooMany`]; as [`Link::list`].
+    pub fn open(&self, name: ObjectName, deadline: Deadline) -> Result<RemoteObject> {
+        RemoteObject::open(Arc::clone(&self.0), name, None, deadline)
+    }
+
+    /// Opens the object of a handle, whose owner this link is connected to.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the owner was started again since the handle was made;
+    /// [`Error::Handle`] if it is of another owner; as [`Link::open`].
+    pub fn open_handle(&self, handle: &Handle, deadline: Deadline) -> Result<RemoteObject> {
+        if handle.owner != self.0.owner {
+            return Err(Error::Handle("they are of another owner than the link's"));
+        }
+        let (name, generation) = (handle.name.clone(), handle.generation);
+        RemoteObject::open(Arc::clone(&self.0), name, Some(generation), deadline)
+    }
+
+    /// Reads the newest epoch of each object, as [`RemoteObject::get_into`] does, with one posting and one
+    /// wait for all of them, and returns their epochs. Each is whole; they are not of one moment.
+    ///
+    /// # Errors
+    /// [`Error::OtherLink`] for an object of another link; the first of those of
+    /// [`RemoteObject::get_into`].
+    pub fn get_many(
+        &self,
+        gets: &[(&RemoteObject, &LocalMemory)],
+        deadline: Deadline,
+    ) -> Result<Vec<Epoch>> {
+        get_many(&self.0, gets, deadline)
+    }
+
+    /// Registers memory, host or GPU, for gets and puts over this link. It is registered until the
+    /// value is dropped: keep it for many of them.
+    ///
+    /// # Errors
+    /// [`Error::Rdma`].
+    pub fn memory(&self, buffer: &Buffer) -> Result<LocalMemory> {
+        self.0.memory(buffer)
+    }
+
+    /// Allocates and registers host memory.
+    ///
+    /// # Errors
+    /// [`Error::Rdma`].
+    pub fn host_memory(&self, len: u64) -> Result<LocalMemory> {
+        self.0.host_memory(len)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("owner", &self.0.owner)
+            .field("device", self.0.device())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,295 @@
+//! The connection of a link, which its objects share.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gdr_rdma::{
+    Access, Awaited, Buffer, Deadline, Device, Error as RdmaError, HandshakeError, MemoryRegion,
+    Mtu, PeerText, ProtectionDomain, Security, Session, Watch,
+};
+
+use crate::connection::path_mtu;
+use crate::epoch::Generation;
+use crate::error::{BusyReason, Error, GoneReason, Result};
+use crate::link_channel::LinkChannel;
+use crate::lock::{Turn, Turns};
+use crate::protocol::{self, Domain, Request, Response, VERSION};
+
+/// When a link whose owner's host does not answer is given up, also while it waits.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
+
+/// Memory of this process that objects are read into, or put from.
+#[derive(Clone, Debug)]
+pub struct LocalMemory {
+    region: MemoryRegion,
+}
+
+impl LocalMemory {
+    /// The memory itself.
+    pub fn buffer(&self) -> &Buffer {
+        self.region.buffer()
+    }
+
+    /// Its length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
+    pub fn len(&self) -> u64 {
+        self.region.len()
+    }
+
+    pub(crate) fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+}
+
+/// What the clones of a link and the objects opened over it share.
+#[derive(Debug)]
+pub(crate) struct LinkShared {
+    pub(crate) owner: SocketAddr,
+    security: Security,
+    device: Device,
+    domain: ProtectionDomain,
+    turns: Turns<LinkState>,
+}
+
+/// A link's connection, which one thread at a time uses.
+#[derive(Debug)]
+pub(crate) struct LinkState {
+    // Field order is drop order.
+    channels: [Option<LinkChannel>; 2],
+    control: Option<Control>,
+    /// How many times it was connected.
+    pub(crate) connections: u64,
+}
+
+/// The authenticated connection.
+#[derive(Debug)]
+pub(crate) struct Control {
+    session: Session,
+    pub(crate) watch: Watch,
+    pub(crate) generation: Generation,
+}
+
+impl LinkShared {
+    /// A link that is not connected yet.
+    pub(crate) fn new(owner: SocketAddr, security: Security, device: Device) -> Self {
+        Self {
+            owner,
+            security,
+            domain: device.protection_domain(),
+            device,
+            turns: Turns::new(LinkState {
+                channels: [None, None],
+                control: None,
+                connections: 0,
+            }),
+        }
+    }
+
+    /// The device that it transfers by.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Registers memory.
+    pub(crate) fn memory(&self, buffer: &Buffer) -> Result<LocalMemory> {
+        let region = self.domain.register(buffer, Access::LOCAL_WRITE)?;
+        Ok(LocalMemory { region })
+    }
+
+    /// Allocates and registers host memory.
+    pub(crate) fn host_memory(&self, len: u64) -> Result<LocalMemory> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.memory(&Buffer::host(len)?)
+    }
+
+    /// Waits until no other thread uses the link.
+    pub(crate) fn turn(&self, deadline: Deadline) -> Result<Turn<'_, LinkState>> {
+        self.turns.take(deadline).ok_or_else(|| Error::Busy {
+            what: format!("the link to {}", self.owner),
+            by: BusyReason::LinkInUse,
+        })
+    }
+
+    /// The error for a peer that breaks the protocol.
+    pub(crate) fn unexpected(&self, what: &str) -> Error {
+        Error::Protocol {
+            peer: self.owner,
+            what: PeerText::new(what).into_string(),
+        }
+    }
+
+    pub(crate) fn unexpected_answer(&self, answer: &Response) -> Error {
+        /// As much of it as an error shows.
+        const SHOWN: usize = 200;
+        let text: String = format!("{answer:?}").chars().take(SHOWN).collect();
+        self.unexpected(&format!("an unexpected answer, {text}"))
+    }
+
+    pub(crate) fn gone(&self, why: GoneReason) -> Error {
+        let what = format!("the owner at {}", self.owner);
+        Error::Gone { what, why }
+    }
+
+    /// What an error of the authenticated connection means.
+    fn control_error(&self, error: RdmaError, what: &'static str) -> Error {
+        let owner = self.owner;
+        match error {
+            RdmaError::Deadline(Awaited::Handshake(_)) => Error::NoAnswer { owner, what },
+            RdmaError::Handshake(HandshakeError::Gone { .. }) => {
+                self.gone(GoneReason::Disconnected)
+            }
+            RdmaError::Handshake(HandshakeError::Lost { .. }) => self.gone(GoneReason::Unreachable),
+            error => error.into(),
+        }
+    }
+
+    fn connect(&self, deadline: Deadline) -> Result<Control> {
+        let failed = |error| self.control_error(error, "connecting");
+        let Self {
+            device,
+            owner,
+            security,
+            ..
+        } = self;
+        let session = Session::connect_for(device, *owner, security, deadline).map_err(failed)?;
+        session.give_up_after(GIVE_UP_AFTER)?;
+        let mut control = Control {
+            watch: session.watch()?,
+            session,
+            generation: Generation(0),
+        };
+        let hello = Request::Hello { version: VERSION };
+        match control.ask(self, &hello, deadline)? {
+            Response::Welcome { generation } => control.generation = generation,
+            other => return Err(self.unexpected_answer(&other)),
+        }
+        Ok(control)
+    }
+}
+
+impl Control {
+    fn ask(
+        &mut self,
+        link: &LinkShared,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Response> {
+        let bytes =
+            protocol::encode(request).map_err(|error| link.unexpected(&error.to_string()))?;
+        let sent = self.session.send(&bytes, deadline);
+        sent.map_err(|error| link.control_error(error, "sending a request"))?;
+        self.answer(link, deadline)
+    }
+
+    fn answer(&mut self, link: &LinkShared, deadline: Deadline) -> Result<Response> {
+        let received = self.session.receive(deadline);
+        let bytes = received.map_err(|error| link.control_error(error, "the answer"))?;
+        protocol::decode(&bytes)
+            .map_err(|error| link.unexpected(&format!("a message that is no answer: {error}")))
+    }
+
+    fn connect_channel(
+        &mut self,
+        link: &LinkShared,
+        domain: Domain,
+        deadline: Deadline,
+    ) -> Result<LinkChannel> {
+        let mtu = path_mtu(&link.device, &self.session)?.code();
+        match self.ask(link, &Request::Connect { domain, mtu }, deadline)? {
+            Response::Connecting { mtu } => {
+                let mtu = Mtu::from_code(mtu);
+                let mtu = mtu.ok_or_else(|| link.unexpected("an unknown path MTU"))?;
+                let connected =
+                    LinkChannel::connect(&link.domain, &mut self.session, mtu, deadline);
+                let channel = connected.map_err(|error| match error {
+                    Error::Rdma(error) => link.control_error(error, "connecting a queue pair"),
+                    other => other,
+                })?;
+                match self.answer(link, deadline)? {
+                    Response::Done => Ok(channel),
+                    other => Err(link.unexpected_answer(&other)),
+                }
+            }
+            other => Err(link.unexpected_answer(&other)),
+        }
+    }
+}
+
+impl LinkState {
+    /// The authenticated connection, which is made if there is none.
+    pub(crate) fn control(
+        &mut self,
+        link: &LinkShared,
+        deadline: Deadline,
+    ) -> Result<&mut Control> {
+        if self.control.as_ref().is_some_and(|it| it.watch.is_due()) {
+            // The owner sends nothing without a request: it closed the connection.
+            self.disconnect();
+        }
+        if self.control.is_none() {
+            let connected = link.connect(deadline);
+            let control = match connected {
+                // An owner that was there before.
+                Err(Error::Rdma(RdmaError::Connect { .. })) if self.connections > 0 => {
+                    return Err(link.gone(GoneReason::Disconnected));
+                }
+                connected => connected?,
+            };
+            self.connections += 1;
+            self.control = Some(control);
+        }
+        self.control
+            .as_mut()
+            .ok_or_else(|| link.gone(GoneReason::Disconnected))
+    }
+
+    /// Asks the owner. After an error the connection is closed, as an answer may be outstanding.
+    pub(crate) fn ask(
+        &mut self,
+        link: &LinkShared,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Response> {
+        let asked = self.control(link, deadline)?.ask(link, request, deadline);
+        if asked.is_err() {
+            self.disconnect();
+        }
+        asked
+    }
+
+    /// The queue pair to a domain of the owner, which is connected if it is not, and the watch of the
+    /// connection.
+    pub(crate) fn channel(
+        &mut self,
+        link: &LinkShared,
+        domain: Domain,
+        deadline: Deadline,
+    ) -> Result<(&mut LinkChannel, &Watch)> {
+        self.control(link, deadline)?;
+        if self.channels[domain.index()].is_none() {
+            let control = self.control(link, deadline)?;
+            match control.connect_channel(link, domain, deadline) {
+                Ok(connected) => self.channels[domain.index()] = Some(connected),
+                Err(error) => {
+                    self.disconnect();
+                    return Err(error);
+                }
+            }
+        }
+        match (&mut self.channels[domain.index()], &self.control) {
+            (Some(channel), Some(control)) => Ok((channel, &control.watch)),
+            _ => Err(link.gone(GoneReason::Disconnected)),
+        }
+    }
+
+    /// Ends a queue pair: nothing is written to local memory any more when this returns.
+    pub(crate) fn drop_channel(&mut self, domain: Domain) {
+        self.channels[domain.index()] = None;
+    }
+
+    /// Ends the connection and its queue pairs.
+    pub(crate) fn disconnect(&mut self) {
+        self.channels = [None, None];
+        self.control = None;
+    }
+}

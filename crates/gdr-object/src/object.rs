@@ -1,0 +1,359 @@
+//! The owner's side of an object.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gdr_cuda::{DeviceBuffer, Stream};
+use gdr_rdma::{Buffer, Deadline};
+
+use crate::content::Content;
+use crate::element::{Element, Shape};
+use crate::epoch::Epoch;
+use crate::error::{Error, Result};
+use crate::home::HomeShared;
+use crate::info::{Location, ObjectInfo};
+use crate::mode::{Checksum, Grantee, Mode, Rights};
+use crate::name::ObjectName;
+use crate::publisher::Copied;
+use crate::shared_object::{SharedObject, Writing};
+use crate::slots::Writer;
+
+/// What a new object is.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ObjectOptions {
+    pub(crate) element: Element,
+    pub(crate) shape: Shape,
+    pub(crate) mode: Mode,
+    pub(crate) checksum: Checksum,
+    pub(crate) grants: Vec<(Grantee, Rights)>,
+}
+
+impl ObjectOptions {
+    /// An object in latest mode, without checksums, that every peer may read.
+    pub fn new(element: Element, shape: Shape) -> Self {
+        Self {
+            element,
+            shape,
+            mode: Mode::Latest,
+            checksum: Checksum::None,
+            grants: vec![(Grantee::Everyone, Rights::Read)],
+        }
+    }
+
+    /// Sets how it keeps its content.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets whether publications carry a checksum.
+    pub fn checksum(mut self, checksum: Checksum) -> Self {
+        self.checksum = checksum;
+        self
+    }
+
+    /// Grants rights. What is granted to an address counts for it in place of what is granted to
+    /// everyone; of two grants to the same, the later counts.
+    pub fn grant(mut self, to: Grantee, rights: Rights) -> Self {
+        self.grants.push((to, rights));
+        self
+    }
+}
+
+/// An object of this process, which peers reach until this value is dropped or
+/// [`closed`](Object::close). [`Home::create`](crate::Home::create) makes it.
+///
+/// Publishing is for one thread at a time: another one gets [`Error::Busy`].
+pub struct Object {
+    shared: Arc<SharedObject>,
+    home: Arc<HomeShared>,
+}
+
+impl Object {
+    pub(crate) fn new(shared: Arc<SharedObject>, home: Arc<HomeShared>) -> Self {
+        Self { shared, home }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &ObjectName {
+        self.shared.name()
+    }
+
+    /// What it is, as a peer with all rights sees it.
+    ///
+    /// # Errors
+    /// None at present but [`Error::Gone`], which an object that is not closed does not return.
+    pub fn info(&self) -> Result<ObjectInfo> {
+        let described = self.shared.describe(Rights::ReadWrite);
+        let closed = || Error::gone(self.name(), crate::GoneReason::Closed);
+        described.map(|(info, ..)| info).ok_or_else(closed)
+    }
+
+    /// The newest epoch.
+    pub fn newest(&self) -> Option<Epoch> {
+        self.shared.newest()
+    }
+
+    /// How many links have it open.
+    pub fn readers(&self) -> usize {
+        self.shared.readers()
+    }
+
+    /// Publishes `bytes`, which are as many as the object has, and returns their epoch. Peers that wait
+    /// are woken.
+    ///
+    /// Only a ring that blocks waits, for its followers and up to `deadline`.
+    ///
+    /// # Errors
+    /// [`Error::Size`], [`Error::Busy`], [`Error::RingFull`], [`Error::NoMoreEpochs`];
+    /// [`Error::Rdma`] if the memory cannot be written. Nothing is published then.
+    pub fn publish(&self, bytes: &[u8], deadline: Deadline) -> Result<Epoch> {
+        let size = self.info()?.bytes;
+        if bytes.len() as u64 != size {
+            return Err(Error::Size {
+                name: self.name().clone(),
+                object: size,
+                memory: bytes.len() as u64,
+            });
+        }
+        self.write_with(deadline, |slot| slot.write_at(0, bytes))
+    }
+
+    /// Publishes what `write` writes into the next slot. Bytes that it does not write are those of some
+    /// earlier epoch, or 0.
+    ///
+    /// # Errors
+    /// As [`Object::publish`]; those of `write`, and nothing is published then.
+    pub fn write_with(
+        &self,
+        deadline: Deadline,
+        write: impl FnOnce(&SlotWriter<'_>) -> Result<()>,
+    ) -> Result<Epoch> {
+        let claimed = Claimed::begin(&self.shared, Writer::Owner, deadline)?;
+        let content = &claimed.writing().content;
+        let slot = SlotWriter {
+            content,
+            offset: content.offset(claimed.writing().claim.slot),
+        };
+        write(&slot)?;
+        claimed.commit()
+    }
+
+    /// Queues on `stream` a copy of the beginning of `from` to the next slot, and the publication after it,
+    /// and returns which epoch that will be. It waits for nothing: neither for the stream nor for
+    /// readers. `from` may be overwritten by later work on the same stream.
+    ///
+    /// If copies are queued faster than the GPU executes them, an object in latest mode publishes some
+    /// of them: a copy on the same stream replaces one before it. If the stream fails, or is destroyed
+    /// before its work was executed, the epoch is never published.
+    ///
+    /// # Errors
+    /// [`Error::NotOnGpu`] for an object in host memory; [`Error::Size`]; [`Error::Busy`] while another
+    /// thread or a peer publishes, or copies of other streams to all free slots are queued;
+    /// [`Error::RingFull`] at once; [`Error::Cuda`].
+    pub fn publish_from(&self, from: &DeviceBuffer, stream: &Stream) -> Result<Epoch> {
+        /// How long a stream on which nothing more can be queued may take to end.
+        const LIMIT: Duration = Duration::from_secs(10);
+        let info = self.info()?;
+        if from.len() != info.bytes {
+            return Err(Error::Size {
+                name: self.name().clone(),
+                object: info.bytes,
+                memory: from.len(),
+            });
+        }
+        if info.location == Location::Host {
+            let name = self.name().clone();
+            return Err(Error::NotOnGpu { name });
+        }
+        let writer = Writer::Stream(stream.id());
+        let claimed = Claimed::begin(&self.shared, writer, Deadline::after(Duration::ZERO))?;
+        let claim = claimed.writing().claim;
+        if let Err(error) = self.queue(from, stream, claimed.writing()) {
+            // This copy, or one that it replaces, may be queued: the slot is given back only once it
+            // has ended.
+            match stream.wait(LIMIT) {
+                Ok(()) => drop(claimed),
+                Err(_) => claimed.keep(),
+            }
+            return Err(error);
+        }
+        claimed.keep();
+        Ok(claim.epoch)
+    }
+
+    /// Queues a copy to a claimed slot, and its publication.
+    fn queue(&self, from: &DeviceBuffer, stream: &Stream, writing: &Writing) -> Result<()> {
+        let Writing { claim, content } = writing;
+        let Some(memory) = &content.device_memory else {
+            let name = self.name().clone();
+            return Err(Error::NotOnGpu { name });
+        };
+        stream.queue_copy(from, 0, memory, content.offset(claim.slot), content.bytes)?;
+        let copied = Copied {
+            object: Arc::clone(&self.shared),
+            writing: Writing {
+                claim: *claim,
+                content: Arc::clone(content),
+            },
+        };
+        let publisher = self.home.publisher.clone();
+        Ok(stream.queue_call(move || publisher.send(copied))?)
+    }
+
+    /// Replaces the object's memory by one of another shape, without content. Peers that read meanwhile
+    /// get an error of theirs or open the new memory; epochs go on.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::Busy`]; those of [`Home::create`](crate::Home::create). The object
+    /// stays as it was then.
+    pub fn resize(&self, shape: Shape) -> Result<()> {
+        self.shared.resize(shape)
+    }
+
+    /// Ends the object: peers get [`Error::Gone`], and its memory is freed. Once this returns, no peer
+    /// reaches the memory any more. Dropping it does the same.
+    pub fn close(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.home.forget(&self.shared);
+        self.shared.close();
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Object")
+            .field("name", self.name())
+            .field("newest", &self.newest())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A claimed slot, which is given back on drop: if a closure fails or panics.
+struct Claimed<'a> {
+    object: &'a SharedObject,
+    /// Present until the commit.
+    writing: Option<Writing>,
+}
+
+impl<'a> Claimed<'a> {
+    fn begin(object: &'a SharedObject, writer: Writer, deadline: Deadline) -> Result<Self> {
+        let writing = Some(object.begin(writer, deadline)?);
+        Ok(Self { object, writing })
+    }
+
+    fn writing(&self) -> &Writing {
+        self.writing.as_ref().expect("present until the commit")
+    }
+
+    /// Leaves the slot to who publishes it later.
+    fn keep(mut self) {
+        self.writing = None;
+    }
+
+    fn commit(mut self) -> Result<Epoch> {
+        let epoch = self.writing().claim.epoch;
+        self.object.commit(self.writing())?;
+        self.writing = None;
+        Ok(epoch)
+    }
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        if let Some(writing) = self.writing.take() {
+            self.object.abandon(&writing);
+        }
+    }
+}
+
+/// The slot that [`Object::write_with`] fills.
+#[derive(Debug)]
+pub struct SlotWriter<'a> {
+    content: &'a Content,
+    offset: u64,
+}
+
+impl SlotWriter<'_> {
+    /// Bytes of the slot.
+    #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
+    pub fn len(&self) -> u64 {
+        self.content.bytes
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing written; [`Error::Rdma`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (len, size) = (bytes.len() as u64, self.len());
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { offset, len, size });
+        }
+        let data: &Buffer = self.content.data();
+        Ok(data.write_at(self.offset + offset, bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_rdma::Security;
+
+    use super::*;
+    use crate::header::{LINE, Slot, SlotLine, SlotState};
+    use crate::{Home, HomeOptions, Link, LinkOptions, Place};
+
+    #[test]
+    fn bytes_that_changed_after_their_publication_are_damaged() {
+        let limit = || Deadline::after(Duration::from_secs(60));
+        let address = "127.0.0.1:0".parse().unwrap();
+        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let options = ObjectOptions::new(Element::U8, Shape::row(1000).unwrap());
+        let name = ObjectName::new("w").unwrap();
+        let options = options.checksum(Checksum::Sum64);
+        let object = home.create(name.clone(), options, &Place::host()).unwrap();
+        let epoch = object.publish(&[3; 1000], limit()).unwrap();
+        let options = LinkOptions::new(Security::Loopback);
+        let link = Link::connect(home.address(), options, limit()).unwrap();
+        let remote = link.open(name, limit()).unwrap();
+        remote.get(limit()).unwrap();
+
+        // As a defect of the memory would do.
+        let (_, _, content) = object.shared.describe(Rights::Read).unwrap();
+        content.data().write_at(999, &[4]).unwrap();
+        let damaged = remote.get(limit()).unwrap_err();
+        let Error::Damaged { epoch: of, .. } = &damaged else {
+            panic!("{damaged}");
+        };
+        assert_eq!(*of, epoch);
+    }
+
+    #[test]
+    fn a_slot_is_busy_while_it_is_overwritten() {
+        let limit = || Deadline::after(Duration::from_secs(60));
+        let address = "127.0.0.1:0".parse().unwrap();
+        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
+        let name = ObjectName::new("w").unwrap();
+        let object = home.create(name, options, &Place::host()).unwrap();
+        for number in 1..=5 {
+            let epoch = object.write_with(limit(), |slot| {
+                let index = (slot.offset / slot.content.stride) as u16;
+                let mut line = [0; LINE as usize];
+                let header = slot.content.header.buffer();
+                header.read_at(Slot(index).line(), &mut line)?;
+                let state = SlotLine::parse(&line).unwrap().state;
+                assert_eq!(state, SlotState::Busy(Epoch::new(number).unwrap()));
+                Ok(())
+            });
+            assert_eq!(epoch.unwrap().get(), number);
+        }
+    }
+}

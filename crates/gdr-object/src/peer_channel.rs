@@ -1,0 +1,175 @@
+//! The owner's end of a link's queue pair: a mailbox that the link writes to, and wake-ups.
+//!
+//! For each object that the link has open there is a cell in the mailbox, with two words that only
+//! the link writes: the epoch that it waits for (`wanted`), and the last one that it has read as a
+//! follower (`read`). The owner loads them when it publishes. It sends one wake-up for each value of
+//! `wanted`, so a link that does not wait costs one load, and no link can be sent more wake-ups than
+//! it has asked for.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex};
+
+use gdr_rdma::{
+    Access, Buffer, Deadline, Immediate, MemoryRegion, Mtu, ProtectionDomain, RemoteMemory,
+    SendRequest, Session, WcStatus, WrId,
+};
+
+use crate::connection::{CELL, CELLS, Connection};
+use crate::epoch::Epoch;
+use crate::error::Result;
+use crate::lock::lock;
+
+/// The offset of `wanted` in a cell.
+pub(crate) const WANTED: u64 = 0;
+/// The offset of `read` in a cell.
+pub(crate) const READ: u64 = 8;
+
+/// One link's queue pair in one domain.
+#[derive(Debug)]
+pub(crate) struct PeerChannel {
+    // Field order is drop order: the queue pair goes before the mailbox that it reaches.
+    connected: Mutex<Option<Connected>>,
+    mailbox: MemoryRegion,
+    domain: ProtectionDomain,
+    peer: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Connected {
+    connection: Connection,
+    /// The link's mailbox.
+    cells: RemoteMemory,
+    /// The last value of `wanted` that was answered, for each cell.
+    answered: Vec<u64>,
+}
+
+impl PeerChannel {
+    pub(crate) fn new(domain: &ProtectionDomain, peer: SocketAddr) -> Result<Self> {
+        let mailbox = Buffer::host((CELL * u64::from(CELLS)) as usize)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        Ok(Self {
+            connected: Mutex::new(None),
+            mailbox: domain.register(&mailbox, access)?,
+            domain: domain.clone(),
+            peer,
+        })
+    }
+
+    /// The address of the link.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Connects a new queue pair to one of the link, in place of an earlier one.
+    pub(crate) fn connect(
+        &self,
+        session: &mut Session,
+        mtu: Mtu,
+        deadline: Deadline,
+    ) -> Result<()> {
+        // The earlier one failed, or the link gave it up.
+        lock(&self.connected).take();
+        let connection = Connection::new(&self.domain)?;
+        let cells = connection.connect(session, mtu, self.mailbox.remote(), deadline)?;
+        *lock(&self.connected) = Some(Connected {
+            connection,
+            cells,
+            answered: vec![0; usize::from(CELLS)],
+        });
+        Ok(())
+    }
+
+    /// Empties a cell for another object.
+    pub(crate) fn clear(&self, cell: u16) -> Result<()> {
+        let zeros = [0; CELL as usize];
+        let at = CELL * u64::from(cell);
+        self.mailbox.buffer().write_at(at, &zeros)?;
+        if let Some(connected) = &mut *lock(&self.connected)
+            && let Some(answered) = connected.answered.get_mut(usize::from(cell))
+        {
+            *answered = 0;
+        }
+        Ok(())
+    }
+
+    /// The last epoch that the link has read as a follower.
+    pub(crate) fn last_read(&self, cell: u16) -> Result<u64> {
+        let at = CELL * u64::from(cell) + READ;
+        Ok(u64::from_le(self.mailbox.buffer().load_u64(at)?))
+    }
+
+    /// Records where a follower begins.
+    pub(crate) fn set_last_read(&self, cell: u16, epoch: Option<Epoch>) -> Result<()> {
+        let at = CELL * u64::from(cell) + READ;
+        let number = epoch.map_or(0, Epoch::get);
+        Ok(self.mailbox.buffer().write_at(at, &number.to_le_bytes())?)
+    }
+
+    /// Wakes the link if it waits for this epoch of the object in `cell`. Without a queue pair, or if
+    /// the link has stopped, this does nothing: a link looks at the header from time to time.
+    fn wake(&self, cell: u16, epoch: Epoch) -> Result<()> {
+        let wanted = CELL * u64::from(cell) + WANTED;
+        let wanted = u64::from_le(self.mailbox.buffer().load_u64(wanted)?);
+        if wanted == 0 || wanted > epoch.get() {
+            return Ok(());
+        }
+        let mut connected = lock(&self.connected);
+        let Some(Connected {
+            connection,
+            cells,
+            answered,
+        }) = &mut *connected
+        else {
+            return Ok(());
+        };
+        let Some(answered) = answered.get_mut(usize::from(cell)) else {
+            return Ok(());
+        };
+        if *answered >= wanted {
+            return Ok(());
+        }
+        let mut failed = false;
+        while let Some(completion) = connection.queue.poll()? {
+            failed |= completion.status != WcStatus::Success;
+        }
+        if failed {
+            *connected = None;
+            return Ok(());
+        }
+        let write = SendRequest::write(WrId(u64::from(cell)), cells.at(CELL * u64::from(cell)))
+            .inline(&epoch.get().to_le_bytes())
+            .immediate(Immediate(u32::from(cell)));
+        connection.pair.post_send(write)?;
+        *answered = wanted;
+        Ok(())
+    }
+}
+
+/// One object that a link has open.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    pub(crate) channel: Arc<PeerChannel>,
+    pub(crate) cell: u16,
+    /// Whether the link reads every epoch.
+    pub(crate) follows: AtomicBool,
+}
+
+impl Watcher {
+    /// Wakes the link if it waits for this epoch.
+    pub(crate) fn wake(&self, epoch: Epoch) {
+        // The link stores `wanted`, then reads the header; the owner has stored the header and loads
+        // `wanted`. With this fence at least one of them sees the other's store.
+        fence(Ordering::SeqCst);
+        if let Err(error) = self.channel.wake(self.cell, epoch) {
+            tracing::debug!(peer = %self.channel.peer(), %error, "a wake-up was not sent");
+        }
+    }
+
+    /// The last epoch that the link has read; `None` if it does not follow.
+    pub(crate) fn last_read(&self) -> Option<u64> {
+        let follows = self.follows.load(Ordering::Acquire);
+        // A mailbox whose process was forked counts as that of no follower.
+        follows.then(|| self.channel.last_read(self.cell).ok())?
+    }
+}

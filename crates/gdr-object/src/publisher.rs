@@ -1,0 +1,55 @@
+//! The thread that publishes what streams have copied.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use crate::error::{Error, Result};
+use crate::shared_object::{SharedObject, Writing};
+
+/// A slot whose bytes a stream has copied.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    pub(crate) object: Arc<SharedObject>,
+    pub(crate) writing: Writing,
+}
+
+/// The thread that publishes what streams have copied. A function that a stream calls must not
+/// publish by itself: publishing sends a wake-up and may drop memory of a GPU, which both may call
+/// the driver.
+///
+/// The thread ends when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Publisher(Sender<Copied>);
+
+impl Publisher {
+    /// Starts the thread.
+    pub(crate) fn start() -> Result<Self> {
+        let (sender, receiver) = channel();
+        thread::Builder::new()
+            .name("gdr-object-publish".to_owned())
+            .spawn(move || publish(&receiver))
+            .map_err(|source| Error::Os {
+                call: "starting a thread",
+                source,
+            })?;
+        Ok(Self(sender))
+    }
+
+    /// Publishes soon, and does not wait.
+    pub(crate) fn send(&self, copied: Copied) {
+        if self.0.send(copied).is_err() {
+            // The thread ends before its senders only if it panics.
+            tracing::error!("an epoch was not published: the thread that does so has ended");
+        }
+    }
+}
+
+fn publish(receiver: &Receiver<Copied>) {
+    for Copied { object, writing } in receiver {
+        if let Err(error) = object.commit(&writing) {
+            // The object was closed meanwhile.
+            tracing::debug!(%error, "an epoch was not published");
+        }
+    }
+}

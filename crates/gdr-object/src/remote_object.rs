@@ -1,0 +1,247 @@
+//! Objects of an owner, as a link sees them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gdr_rdma::{Deadline, RemoteMemory};
+
+use crate::binding::{Attempt, Binding};
+use crate::checksum;
+use crate::epoch::{Epoch, Generation};
+use crate::error::{Error, Result};
+use crate::follower::Follower;
+use crate::info::{Handle, ObjectInfo};
+use crate::lap::Part;
+use crate::link_channel::{Step, pieces};
+use crate::link_shared::{LinkShared, LocalMemory};
+use crate::mode::{Checksum, Rights};
+use crate::name::ObjectName;
+use crate::protocol::{Refused, Request, Response};
+
+/// An object of an owner. [`Link::open`](crate::Link::open) makes it.
+///
+/// Its calls use the link, one thread at a time. A call that fails with [`Error::Stalled`] writes no
+/// more bytes to local memory once it has returned.
+pub struct RemoteObject(Binding);
+
+impl RemoteObject {
+    pub(crate) fn open(
+        link: Arc<LinkShared>,
+        name: ObjectName,
+        generation: Option<Generation>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        Binding::open(link, name, generation, deadline).map(Self)
+    }
+
+    pub(crate) fn binding(&self) -> &Binding {
+        &self.0
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &ObjectName {
+        &self.0.name
+    }
+
+    /// What the owner said of it when it was opened, or opened again after a change.
+    pub fn info(&self) -> ObjectInfo {
+        self.0.opened().info
+    }
+
+    /// What another process needs to open it.
+    pub fn handle(&self) -> Handle {
+        Handle {
+            owner: self.0.link.owner,
+            generation: self.0.generation(),
+            name: self.0.name.clone(),
+        }
+    }
+
+    /// The newest epoch; `None` if nothing has been published.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`], [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`],
+    /// [`Error::Transfer`], [`Error::Rdma`].
+    pub fn newest(&self, deadline: Deadline) -> Result<Option<Epoch>> {
+        self.0.attempt(deadline, |state, opened| {
+            let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
+            let line = self.0.object_line(channel, watch, opened, [], deadline)?;
+            Ok(line.newest.map(|(epoch, _)| epoch))
+        })
+    }
+
+    /// Reads the newest epoch into the beginning of `to` and returns which it is. Except in
+    /// [`Mode::Live`](crate::Mode::Live) the bytes are those of one publication. `to` may change also if the call fails.
+    ///
+    /// If the owner publishes faster than the bytes arrive, a get of an object in latest mode asks the
+    /// owner to keep one publication for it.
+    ///
+    /// # Errors
+    /// [`Error::Empty`], [`Error::Size`]; as [`RemoteObject::newest`].
+    pub fn get_into(&self, to: &LocalMemory, deadline: Deadline) -> Result<Epoch> {
+        self.0.get_part(deadline, |opened| {
+            let bytes = opened.info.bytes;
+            if to.len() < bytes {
+                return Err(self.0.wrong_size(bytes, to));
+            }
+            Ok(Part::all(bytes, to))
+        })
+    }
+
+    /// Reads the newest epoch into new memory.
+    ///
+    /// # Errors
+    /// As [`RemoteObject::get_into`].
+    pub fn get(&self, deadline: Deadline) -> Result<(Epoch, Vec<u8>)> {
+        let bytes = self.info().bytes;
+        let memory = self.0.link.host_memory(bytes)?;
+        let epoch = self.get_into(&memory, deadline)?;
+        // The object may have become shorter since.
+        let len = self.info().bytes.min(bytes);
+        let mut content = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        memory.buffer().read_at(0, &mut content)?;
+        Ok((epoch, content))
+    }
+
+    /// Reads `len` bytes at `offset` of the newest epoch to `at` of `to`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
+    pub fn read_at(
+        &self,
+        offset: u64,
+        len: u64,
+        to: &LocalMemory,
+        at: u64,
+        deadline: Deadline,
+    ) -> Result<Epoch> {
+        self.0.get_part(deadline, |opened| {
+            check_range(offset, len, opened.info.bytes)?;
+            check_range(at, len, to.len())?;
+            Ok(Part {
+                from: offset,
+                len,
+                to,
+                at,
+            })
+        })
+    }
+
+    /// Waits until an epoch after `seen` is published, and returns the newest one; with `None`, until
+    /// anything is. Epochs in between are not reported.
+    ///
+    /// # Errors
+    /// [`Error::NothingNewer`] at the deadline; as [`RemoteObject::newest`].
+    pub fn wait_newer(&self, seen: Option<Epoch>, deadline: Deadline) -> Result<Epoch> {
+        self.0.attempt(deadline, |state, opened| {
+            let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
+            match self.0.await_newer(channel, watch, opened, seen, deadline)? {
+                Some(epoch) => Ok(epoch),
+                None => Err(Error::NothingNewer {
+                    name: self.0.name.clone(),
+                    seen,
+                }
+                .into()),
+            }
+        })
+    }
+
+    /// Publishes all of `from` as the next epoch of the object, and returns which it is. Readers see the
+    /// epoch once all of it has arrived; if the call fails, nothing is published.
+    ///
+    /// # Errors
+    /// [`Error::Denied`], [`Error::Size`]; [`Error::Busy`] while the owner or another peer publishes, or a
+    /// follower of a ring that blocks is behind; as [`RemoteObject::newest`].
+    pub fn put_from(&self, from: &LocalMemory, deadline: Deadline) -> Result<Epoch> {
+        self.0.attempt(deadline, |state, opened| {
+            let (object, bytes) = (opened.object, opened.info.bytes);
+            if from.len() != bytes {
+                return Err(self.0.wrong_size(bytes, from).into());
+            }
+            // Before the slot is claimed, so that it is not held while a queue pair is connected.
+            state.channel(&self.0.link, opened.domain, deadline)?;
+            let milliseconds = deadline.remaining().as_millis() as u64 + 1;
+            let begin = Request::BeginPut {
+                object,
+                milliseconds,
+            };
+            let (epoch, memory) = match state.ask(&self.0.link, &begin, deadline)? {
+                Response::Writable { epoch, memory } => (epoch, RemoteMemory::from(memory)),
+                other => return Err(self.0.refused(other, Rights::ReadWrite)),
+            };
+            let mut steps = Vec::new();
+            for (at, len) in pieces(bytes) {
+                steps.push(Step::Write {
+                    from: from.region().segment(at, len)?,
+                    to: memory.at(at),
+                });
+            }
+            let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
+            let moved = channel.run(steps, deadline, watch);
+            if let Err(fault) = moved {
+                // Best effort, in the time that is left: the owner's limit ends it anyway.
+                let _ = state.ask(&self.0.link, &Request::AbandonPut { object }, deadline);
+                return Err(Attempt::Fault { fault, of: bytes });
+            }
+            let checksum = match opened.info.checksum {
+                Checksum::None => 0,
+                Checksum::Sum64 => checksum::of(from.buffer(), 0, bytes)?,
+            };
+            let end = Request::EndPut {
+                object,
+                epoch,
+                checksum,
+            };
+            match state.ask(&self.0.link, &end, deadline)? {
+                Response::Done => Ok(epoch),
+                Response::Refused(Refused::Damaged) => Err(Error::DamagedPut {
+                    name: self.0.name.clone(),
+                }
+                .into()),
+                other => Err(self.0.refused(other, Rights::ReadWrite)),
+            }
+        })
+    }
+
+    /// Follows a ring: [`Follower::next_into`] returns every epoch after the newest one of now, in
+    /// order. The owner of a ring that blocks waits for this follower until it is dropped or its
+    /// process ends.
+    ///
+    /// # Errors
+    /// [`Error::WrongMode`] for other objects; [`Error::Busy`] if this link follows it already; as
+    /// [`RemoteObject::newest`].
+    pub fn follow(&self, deadline: Deadline) -> Result<Follower<'_>> {
+        let (last, connection) = self.0.attempt(deadline, |state, opened| {
+            let object = opened.object;
+            state.channel(&self.0.link, opened.domain, deadline)?;
+            match state.ask(&self.0.link, &Request::Follow { object }, deadline)? {
+                Response::Following { after } => Ok((after, state.connections)),
+                Response::Refused(Refused::WrongMode) => Err(Error::WrongMode {
+                    name: self.0.name.clone(),
+                    mode: opened.info.mode,
+                    operation: "followers",
+                }
+                .into()),
+                other => Err(self.0.refused(other, Rights::Read)),
+            }
+        })?;
+        Ok(Follower::new(&self.0, last, connection))
+    }
+}
+
+impl fmt::Debug for RemoteObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteObject")
+            .field("name", &self.0.name)
+            .field("owner", &self.0.link.owner)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Fails unless `len` bytes at `offset` are within `size`.
+fn check_range(offset: u64, len: u64, size: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::OutOfRange { offset, len, size }),
+    }
+}

@@ -1,0 +1,486 @@
+//! What an owner does for one link: it executes the link's requests, one after the other.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use gdr_rdma::{Deadline, MemoryRegion, Session, Watch};
+
+use crate::connection::{CELLS, common_mtu};
+use crate::epoch::Epoch;
+use crate::error::{BusyReason, Error, Result};
+use crate::home::{HomeShared, LOOK};
+use crate::mode::{Mode, Rights};
+use crate::name::ObjectName;
+use crate::peer_channel::{PeerChannel, Watcher};
+use crate::protocol::{
+    self, Domain, ObjectId, Obstacle, Opened, PAGE, Refused, Request, Response, VERSION,
+};
+use crate::shared_object::{SharedObject, Writing};
+use crate::slots::Writer;
+
+/// How long a started message of the link may take to arrive, or an answer to leave.
+const MESSAGE: Duration = Duration::from_secs(5);
+/// When a link whose host does not answer is given up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
+/// The longest time that a lease or a put may take.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The most leases of a link.
+const LEASES: u16 = 64;
+
+/// The state of one link at its owner. All of it ends with the link.
+pub(crate) struct Service {
+    shared: Arc<HomeShared>,
+    session: Session,
+    peer: SocketAddr,
+    channels: [Option<Arc<PeerChannel>>; 2],
+    /// The object of each cell, for each domain.
+    cells: [Vec<Option<ObjectId>>; 2],
+    open: HashMap<ObjectId, Reader>,
+    leases: Vec<(ObjectId, Epoch)>,
+    put: Option<Put>,
+}
+
+/// An object that the link has open.
+struct Reader {
+    object: Arc<SharedObject>,
+    watcher: Arc<Watcher>,
+}
+
+/// A slot that the link writes.
+struct Put {
+    // Field order is drop order: the link reaches the slot no more once this is dropped.
+    region: MemoryRegion,
+    writing: Writing,
+    object: Arc<SharedObject>,
+    until: Instant,
+}
+
+/// How executing a request ended, if not by an answer.
+enum Failure {
+    /// The link gets the reason.
+    Refused(Refused),
+    /// The link ends.
+    Ended(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Ended(error)
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl Service {
+    /// Serves a link until it closes the connection, breaks the protocol, or the home ends.
+    pub(crate) fn run(shared: Arc<HomeShared>, session: Session) {
+        let ended = Self::new(shared, session).and_then(|mut service| service.serve());
+        if let Err(error) = ended {
+            tracing::info!(%error, "a link ended");
+        }
+    }
+
+    fn new(shared: Arc<HomeShared>, session: Session) -> Result<Self> {
+        session.give_up_after(GIVE_UP_AFTER)?;
+        Ok(Self {
+            peer: session.peer()?,
+            shared,
+            session,
+            channels: [None, None],
+            cells: [Vec::new(), Vec::new()],
+            open: HashMap::new(),
+            leases: Vec::new(),
+            put: None,
+        })
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        let watch = self.session.watch()?;
+        self.welcome(&watch)?;
+        while let Some(request) = self.next(&watch)? {
+            let answer = match self.execute(request) {
+                Ok(answer) => {
+                    self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
+                    answer
+                }
+                Err(Failure::Refused(refused)) => {
+                    let count = &self.shared.counts.requests_refused;
+                    count.fetch_add(1, Ordering::Relaxed);
+                    Response::Refused(refused)
+                }
+                Err(Failure::Ended(error)) => return Err(error),
+            };
+            self.answer(&answer)?;
+        }
+        Ok(())
+    }
+
+    /// The next request; `None` when the home ends.
+    fn next(&mut self, watch: &Watch) -> Result<Option<Request>> {
+        while !watch.wait(Deadline::after(LOOK)) {
+            if self.shared.is_stopping() {
+                return Ok(None);
+            }
+            if self
+                .put
+                .as_ref()
+                .is_some_and(|put| put.until <= Instant::now())
+            {
+                self.abandon_put();
+            }
+        }
+        let bytes = self.session.receive(Deadline::after(MESSAGE))?;
+        match protocol::decode(&bytes) {
+            Ok(request) => Ok(Some(request)),
+            Err(error) => {
+                let count = &self.shared.counts.requests_malformed;
+                count.fetch_add(1, Ordering::Relaxed);
+                let what = format!("a message that is not a request: {error}");
+                let _ = self.session.refuse(&what, Deadline::after(MESSAGE));
+                let peer = self.peer;
+                Err(Error::Protocol { peer, what })
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: &Response) -> Result<()> {
+        let bytes = protocol::encode(answer).map_err(|error| Error::Protocol {
+            peer: self.peer,
+            what: format!("a request whose answer cannot be written: {error}"),
+        })?;
+        Ok(self.session.send(&bytes, Deadline::after(MESSAGE))?)
+    }
+
+    fn welcome(&mut self, watch: &Watch) -> Result<()> {
+        match self.next(watch)? {
+            Some(Request::Hello { version: VERSION }) => {
+                let generation = self.shared.generation;
+                self.answer(&Response::Welcome { generation })
+            }
+            Some(Request::Hello { version }) => {
+                let what = format!("version {version} of the protocol, and this is {VERSION}");
+                self.session
+                    .refuse(&format!("your side sent {what}"), Deadline::after(MESSAGE))?;
+                let peer = self.peer;
+                Err(Error::Protocol { peer, what })
+            }
+            Some(_) => Err(Error::Protocol {
+                peer: self.peer,
+                what: "a request before its version".to_owned(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn execute(&mut self, request: Request) -> Result<Response, Failure> {
+        match request {
+            Request::Hello { .. } => Err(Failure::Ended(Error::Protocol {
+                peer: self.peer,
+                what: "its version twice".to_owned(),
+            })),
+            Request::Ping => Ok(Response::Done),
+            Request::List { after } => Ok(self.list(after.as_ref())),
+            Request::Connect { domain, mtu } => self.connect(domain, mtu),
+            Request::Open { name } => self.open(&name),
+            Request::Lease {
+                object,
+                least,
+                milliseconds,
+            } => self.lease(object, least, milliseconds),
+            Request::Release { object, epoch } => {
+                self.release(object, epoch);
+                Ok(Response::Done)
+            }
+            Request::Follow { object } => self.follow(object),
+            Request::Unfollow { object } => {
+                if let Some(reader) = self.open.get(&object) {
+                    reader.watcher.follows.store(false, Ordering::Release);
+                }
+                Ok(Response::Done)
+            }
+            Request::BeginPut {
+                object,
+                milliseconds,
+            } => self.begin_put(object, milliseconds),
+            Request::EndPut {
+                object,
+                epoch,
+                checksum,
+            } => self.end_put(object, epoch, checksum),
+            Request::AbandonPut { .. } => {
+                self.abandon_put();
+                Ok(Response::Done)
+            }
+        }
+    }
+
+    fn ip(&self) -> IpAddr {
+        self.peer.ip().to_canonical()
+    }
+
+    fn list(&self, after: Option<&ObjectName>) -> Response {
+        let objects = self.shared.objects_behind(after);
+        let mut visible = objects.iter().filter_map(|object| {
+            let rights = object.rights(self.ip());
+            let described = (rights > Rights::Nothing).then(|| object.describe(rights));
+            described?.map(|(info, ..)| info)
+        });
+        let objects = visible.by_ref().take(PAGE).collect();
+        let more = visible.next().is_some();
+        Response::Objects { objects, more }
+    }
+
+    fn connect(&mut self, domain: Domain, mtu: u8) -> Result<Response, Failure> {
+        let mtu = common_mtu(&self.shared.device, &self.session, mtu)?;
+        let slot = &mut self.channels[domain.index()];
+        let channel = match slot {
+            Some(channel) => Arc::clone(channel),
+            None => {
+                let new = PeerChannel::new(self.shared.domain(domain), self.peer)?;
+                Arc::clone(slot.insert(Arc::new(new)))
+            }
+        };
+        self.answer(&Response::Connecting { mtu: mtu.code() })?;
+        channel.connect(&mut self.session, mtu, Deadline::after(MESSAGE))?;
+        Ok(Response::Done)
+    }
+
+    fn open(&mut self, name: &ObjectName) -> Result<Response, Failure> {
+        let object = self.shared.object(name).ok_or(Refused::NoSuchObject)?;
+        let rights = object.rights(self.ip());
+        if rights == Rights::Nothing {
+            return Err(Refused::NoSuchObject.into());
+        }
+        let (info, revision, content) = object.describe(rights).ok_or(Refused::Closed)?;
+        let id = object.identity.id;
+        let domain = SharedObject::domain_of(&object.identity.grants);
+        let cell = match self.open.get(&id) {
+            Some(reader) => reader.watcher.cell,
+            None => self.add_reader(object, domain)?,
+        };
+        Ok(Response::Opened(Box::new(Opened {
+            object: id,
+            info,
+            domain,
+            revision,
+            header: content.header_region.remote().into(),
+            data: content.data_region.remote().into(),
+            stride: content.stride,
+            cell,
+        })))
+    }
+
+    /// Gives an object a cell.
+    fn add_reader(&mut self, object: Arc<SharedObject>, domain: Domain) -> Result<u16, Failure> {
+        let Some(channel) = self.channels[domain.index()].clone() else {
+            // The link does not know the domain before.
+            let new = PeerChannel::new(self.shared.domain(domain), self.peer)?;
+            self.channels[domain.index()] = Some(Arc::new(new));
+            return self.add_reader(object, domain);
+        };
+        let cells = &mut self.cells[domain.index()];
+        let free = |cells: &[Option<ObjectId>]| cells.iter().position(Option::is_none);
+        let mut at = free(cells);
+        if at.is_none() && cells.len() < usize::from(CELLS) {
+            at = Some(cells.len());
+            cells.push(None);
+        }
+        if at.is_none() {
+            self.drop_closed();
+            at = free(&self.cells[domain.index()]);
+        }
+        let most = CELLS;
+        let at = at.ok_or(Refused::TooMany { most })?;
+        let cell = at as u16;
+        channel.clear(cell)?;
+        self.cells[domain.index()][at] = Some(object.identity.id);
+        let watcher = Arc::new(Watcher {
+            channel,
+            cell,
+            follows: AtomicBool::new(false),
+        });
+        object.watch(Arc::clone(&watcher));
+        let id = object.identity.id;
+        self.open.insert(id, Reader { object, watcher });
+        Ok(cell)
+    }
+
+    /// Ends what belongs to objects that are closed.
+    fn drop_closed(&mut self) {
+        let closed: Vec<ObjectId> = self
+            .open
+            .iter()
+            .filter(|(_, reader)| reader.object.is_closed())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in closed {
+            self.open.remove(&id);
+            for cell in self.cells.iter_mut().flatten() {
+                if *cell == Some(id) {
+                    *cell = None;
+                }
+            }
+        }
+    }
+
+    /// An object that the link has open, and that is not closed.
+    fn opened(&self, id: ObjectId) -> Result<&Reader, Refused> {
+        let reader = self.open.get(&id).ok_or(Refused::NoSuchObject)?;
+        match reader.object.is_closed() {
+            false => Ok(reader),
+            true => Err(Refused::Closed),
+        }
+    }
+
+    fn lease(
+        &mut self,
+        id: ObjectId,
+        least: Epoch,
+        milliseconds: u64,
+    ) -> Result<Response, Failure> {
+        let limit = Duration::from_millis(milliseconds).min(LONGEST);
+        if self.leases.len() >= usize::from(LEASES) {
+            return Err(Refused::TooMany { most: LEASES }.into());
+        }
+        let leased = self.opened(id)?.object.lease(least, limit);
+        let claim = leased.ok_or(Refused::Busy(Obstacle::Leased))?;
+        self.leases.push((id, claim.epoch));
+        Ok(Response::Leased {
+            epoch: claim.epoch,
+            slot: claim.slot.0,
+        })
+    }
+
+    fn release(&mut self, id: ObjectId, epoch: Epoch) {
+        let held = self.leases.iter().position(|it| *it == (id, epoch));
+        if let Some(held) = held {
+            self.leases.swap_remove(held);
+            if let Some(reader) = self.open.get(&id) {
+                reader.object.release(epoch);
+            }
+        }
+    }
+
+    fn follow(&mut self, id: ObjectId) -> Result<Response, Failure> {
+        let Reader { object, watcher } = self.opened(id)?;
+        if !matches!(object.identity.mode, Mode::Ring { .. }) {
+            return Err(Refused::WrongMode.into());
+        }
+        if watcher.follows.load(Ordering::Acquire) {
+            return Err(Refused::Busy(Obstacle::Followed).into());
+        }
+        // What is published between these two steps counts as not read.
+        let after = object.newest();
+        watcher.channel.set_last_read(watcher.cell, after)?;
+        watcher.follows.store(true, Ordering::Release);
+        Ok(Response::Following { after })
+    }
+
+    fn begin_put(&mut self, id: ObjectId, milliseconds: u64) -> Result<Response, Failure> {
+        self.abandon_put();
+        let object = Arc::clone(&self.opened(id)?.object);
+        let permitted = object.rights(self.ip());
+        if permitted < Rights::ReadWrite {
+            return Err(Refused::Denied { permitted }.into());
+        }
+        let now = Deadline::after(Duration::ZERO);
+        let writing = object.begin(Writer::Peer, now).map_err(refused)?;
+        let region = match object.open_slot(&writing) {
+            Ok(region) => region,
+            Err(error) => {
+                object.abandon(&writing);
+                return Err(refused(error).into());
+            }
+        };
+        let limit = Duration::from_millis(milliseconds).min(LONGEST);
+        let answer = Response::Writable {
+            epoch: writing.claim.epoch,
+            memory: region.remote().into(),
+        };
+        self.put = Some(Put {
+            region,
+            writing,
+            object,
+            until: Instant::now() + limit,
+        });
+        Ok(answer)
+    }
+
+    fn end_put(&mut self, id: ObjectId, epoch: Epoch, checksum: u64) -> Result<Response, Failure> {
+        let put = self.put.take().ok_or(Refused::Late)?;
+        let Put {
+            region,
+            writing,
+            object,
+            ..
+        } = put;
+        // The link must not change what it publishes.
+        drop(region);
+        if object.identity.id != id || writing.claim.epoch != epoch {
+            object.abandon(&writing);
+            return Err(Refused::Late.into());
+        }
+        let is_intact = object.checksum(&writing).map(|found| found == checksum);
+        if let Ok(true) = is_intact {
+            object.commit(&writing).map_err(refused)?;
+            return Ok(Response::Done);
+        }
+        object.abandon(&writing);
+        match is_intact {
+            Err(error) => Err(refused(error).into()),
+            Ok(_) => Err(Refused::Damaged.into()),
+        }
+    }
+
+    /// Gives the slot of an unfinished put back, once the link reaches it no more.
+    fn abandon_put(&mut self) {
+        if let Some(Put {
+            region,
+            writing,
+            object,
+            ..
+        }) = self.put.take()
+        {
+            drop(region);
+            object.abandon(&writing);
+        }
+    }
+}
+
+impl Drop for Service {
+    /// Ends everything that the link held.
+    fn drop(&mut self) {
+        self.abandon_put();
+        for (id, epoch) in std::mem::take(&mut self.leases) {
+            if let Some(reader) = self.open.get(&id) {
+                reader.object.release(epoch);
+            }
+        }
+        for reader in self.open.values() {
+            reader.object.unwatch(&reader.watcher);
+        }
+    }
+}
+
+/// An error of an object, for the link.
+fn refused(error: Error) -> Refused {
+    match error {
+        Error::Busy { by, .. } => Refused::Busy(match by {
+            BusyReason::PeerWrites => Obstacle::PeerWrites,
+            BusyReason::CopiesQueued => Obstacle::CopiesQueued,
+            _ => Obstacle::OwnerWrites,
+        }),
+        Error::Gone { .. } => Refused::Closed,
+        Error::RingFull { .. } => Refused::RingFull,
+        error => Refused::Failed {
+            why: error.to_string(),
+        },
+    }
+}

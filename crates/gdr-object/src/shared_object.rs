@@ -1,0 +1,373 @@
+//! An object as the threads of its owner share it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use gdr_rdma::{Access, Deadline, MemoryRegion, ProtectionDomain};
+
+use crate::checksum;
+use crate::content::{Content, Place};
+use crate::element::{Element, Shape};
+use crate::epoch::{Epoch, Generation};
+use crate::error::{BusyReason, Error, GoneReason, Result};
+use crate::header::SlotState;
+use crate::info::ObjectInfo;
+use crate::lock::{lock, read, write};
+use crate::mode::{Checksum, Grantee, Mode, Rights};
+use crate::name::ObjectName;
+use crate::peer_channel::Watcher;
+use crate::protocol::{Domain, ObjectId};
+use crate::slots::{Claim, Refusal, Slots, Writer};
+
+/// The first and the longest pause between two looks at the followers of a full ring.
+const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+
+/// What does not change during an object's life.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: ObjectId,
+    pub(crate) name: ObjectName,
+    pub(crate) element: Element,
+    pub(crate) mode: Mode,
+    pub(crate) checksum: Checksum,
+    pub(crate) grants: Vec<(Grantee, Rights)>,
+    pub(crate) place: Place,
+    pub(crate) generation: Generation,
+}
+
+/// An object as the threads of its owner share it.
+#[derive(Debug)]
+pub(crate) struct SharedObject {
+    pub(crate) identity: Identity,
+    domain: ProtectionDomain,
+    state: Mutex<State>,
+    watchers: RwLock<Vec<Arc<Watcher>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    slots: Slots,
+    shape: Shape,
+    revision: u64,
+    /// `None` once the object is closed.
+    content: Option<Arc<Content>>,
+}
+
+/// A claimed slot, with its memory.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(crate) claim: Claim,
+    pub(crate) content: Arc<Content>,
+}
+
+impl SharedObject {
+    /// Allocates the memory of a new object.
+    pub(crate) fn new(identity: Identity, shape: Shape, domain: &ProtectionDomain) -> Result<Self> {
+        let Identity {
+            mode,
+            element,
+            generation,
+            ref place,
+            ..
+        } = identity;
+        let bytes = shape.bytes(element)?;
+        let content = Content::new(place, domain, mode, bytes, generation, 0)?;
+        Ok(Self {
+            identity,
+            domain: domain.clone(),
+            state: Mutex::new(State {
+                slots: Slots::new(mode, None),
+                shape,
+                revision: 0,
+                content: Some(Arc::new(content)),
+            }),
+            watchers: RwLock::default(),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &ObjectName {
+        &self.identity.name
+    }
+
+    /// The domain of objects with these grants.
+    pub(crate) fn domain_of(grants: &[(Grantee, Rights)]) -> Domain {
+        match grants
+            .iter()
+            .any(|(_, rights)| *rights == Rights::ReadWrite)
+        {
+            true => Domain::Writable,
+            false => Domain::ReadOnly,
+        }
+    }
+
+    /// What a peer at this address may do: what its address is granted, else what everyone is.
+    pub(crate) fn rights(&self, peer: IpAddr) -> Rights {
+        let granted = |wanted: Grantee| {
+            let mut grants = self.identity.grants.iter().rev();
+            grants
+                .find(|(to, _)| *to == wanted)
+                .map(|(_, rights)| *rights)
+        };
+        granted(Grantee::Address(peer.to_canonical()))
+            .or_else(|| granted(Grantee::Everyone))
+            .unwrap_or(Rights::Nothing)
+    }
+
+    /// What a peer with these rights sees. `None` once it is closed.
+    pub(crate) fn describe(&self, rights: Rights) -> Option<(ObjectInfo, u64, Arc<Content>)> {
+        let state = lock(&self.state);
+        let content = state.content.as_ref()?;
+        let Identity {
+            name,
+            element,
+            mode,
+            checksum,
+            place,
+            ..
+        } = &self.identity;
+        let info = ObjectInfo {
+            name: name.clone(),
+            element: *element,
+            shape: state.shape.clone(),
+            bytes: content.bytes,
+            mode: *mode,
+            checksum: *checksum,
+            rights,
+            newest: state.slots.newest().map(|newest| newest.epoch),
+            location: place.location(),
+            path: content.path.clone(),
+        };
+        Some((info, state.revision, Arc::clone(content)))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.state).content.is_none()
+    }
+
+    pub(crate) fn newest(&self) -> Option<Epoch> {
+        let newest = lock(&self.state).slots.newest();
+        newest.map(|newest| newest.epoch)
+    }
+
+    /// Claims a slot and marks it busy; waits for followers of a ring that blocks.
+    pub(crate) fn begin(&self, writer: Writer, deadline: Deadline) -> Result<Writing> {
+        let [mut pause, longest] = PAUSES;
+        loop {
+            let slowest = self.slowest_follower();
+            match self.try_begin(writer, slowest.map(|(read, _)| read))? {
+                Ok(writing) => return Ok(writing),
+                Err(Refusal::Full) if !deadline.has_passed() => {}
+                Err(refusal) => return Err(self.refused(refusal, slowest)),
+            }
+            thread::sleep(pause.min(deadline.remaining()));
+            pause = (2 * pause).min(longest);
+        }
+    }
+
+    fn try_begin(&self, writer: Writer, read: Option<u64>) -> Result<Result<Writing, Refusal>> {
+        let mut state = lock(&self.state);
+        let State { slots, content, .. } = &mut *state;
+        let content = content
+            .as_ref()
+            .ok_or_else(|| Error::gone(self.name(), GoneReason::Closed))?;
+        let claim = match slots.claim(writer, read, Instant::now()) {
+            Ok(claim) => claim,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if self.identity.mode != Mode::Live {
+            let marked = content
+                .header
+                .mark(claim.slot, SlotState::Busy(claim.epoch));
+            if let Err(error) = marked {
+                slots.abandon(claim);
+                return Err(error.into());
+            }
+        }
+        let content = Arc::clone(content);
+        Ok(Ok(Writing { claim, content }))
+    }
+
+    fn refused(&self, refusal: Refusal, slowest: Option<(u64, SocketAddr)>) -> Error {
+        let name = self.name().clone();
+        match (refusal, slowest) {
+            (Refusal::Busy(Writer::Peer), _) => Error::busy(&name, BusyReason::PeerWrites),
+            (Refusal::Busy(Writer::Owner), _) => Error::busy(&name, BusyReason::OwnerWrites),
+            (Refusal::Full, Some((read, follower))) => Error::RingFull {
+                name,
+                follower,
+                read: Epoch::new(read),
+            },
+            (Refusal::Exhausted, _) => Error::NoMoreEpochs { name },
+            (Refusal::Busy(Writer::Stream(_)) | Refusal::Queued | Refusal::Full, _) => {
+                Error::busy(&name, BusyReason::CopiesQueued)
+            }
+        }
+    }
+
+    /// The follower that has read the fewest epochs.
+    fn slowest_follower(&self) -> Option<(u64, SocketAddr)> {
+        let blocks = matches!(
+            self.identity.mode,
+            Mode::Ring {
+                when_full: crate::mode::WhenFull::Block,
+                ..
+            }
+        );
+        if !blocks {
+            return None;
+        }
+        let watchers = read(&self.watchers);
+        let read = watchers
+            .iter()
+            .filter_map(|it| Some((it.last_read()?, it.channel.peer())));
+        read.min_by_key(|(read, _)| *read)
+    }
+
+    /// The checksum of a slot whose bytes are all visible; 0 if the object has none.
+    pub(crate) fn checksum(&self, writing: &Writing) -> Result<u64> {
+        let Writing { claim, content } = writing;
+        match self.identity.checksum {
+            Checksum::None => Ok(0),
+            Checksum::Sum64 => {
+                checksum::of(content.data(), content.offset(claim.slot), content.bytes)
+            }
+        }
+    }
+
+    /// Publishes a slot whose bytes are all visible, and wakes who waits for it.
+    pub(crate) fn commit(&self, writing: &Writing) -> Result<()> {
+        let Writing { claim, content } = writing;
+        let checksum = self.checksum(writing)?;
+        let newest = {
+            let mut state = lock(&self.state);
+            let is_current = state
+                .content
+                .as_ref()
+                .is_some_and(|current| Arc::ptr_eq(current, content));
+            if !is_current {
+                return Err(Error::gone(self.name(), GoneReason::Closed));
+            }
+            if !state.slots.holds(*claim) {
+                return Ok(());
+            }
+            let header = &content.header;
+            header.mark_whole(claim.slot, claim.epoch, checksum, now())?;
+            let newest = state.slots.commit(*claim);
+            if let Some(newest) = newest {
+                header.point(newest.epoch, newest.slot)?;
+            }
+            newest
+        };
+        if let Some(newest) = newest {
+            for watcher in &*read(&self.watchers) {
+                watcher.wake(newest.epoch);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a claimed slot back. What it held is lost.
+    pub(crate) fn abandon(&self, writing: &Writing) {
+        let mut state = lock(&self.state);
+        let Writing { claim, content } = writing;
+        // If this fails, the slot stays busy, as which no reader takes it.
+        let marked = content.header.mark(claim.slot, SlotState::Empty);
+        if let Err(error) = marked {
+            tracing::debug!(%error, "a slot stays busy");
+        }
+        state.slots.abandon(*claim);
+    }
+
+    /// Registers a claimed slot so that a peer can write to it until the region is dropped.
+    pub(crate) fn open_slot(&self, writing: &Writing) -> Result<MemoryRegion> {
+        let Writing { claim, content } = writing;
+        let (offset, access) = (
+            content.offset(claim.slot),
+            Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        );
+        let region = self
+            .domain
+            .register_range(content.data(), offset, content.bytes, access)?;
+        Ok(region)
+    }
+
+    /// Holds an epoch for a reader.
+    pub(crate) fn lease(&self, least: Epoch, limit: Duration) -> Option<Claim> {
+        let now = Instant::now();
+        lock(&self.state).slots.lease(least, now, now + limit)
+    }
+
+    pub(crate) fn release(&self, epoch: Epoch) {
+        lock(&self.state).slots.release(epoch);
+    }
+
+    pub(crate) fn watch(&self, watcher: Arc<Watcher>) {
+        write(&self.watchers).push(watcher);
+    }
+
+    pub(crate) fn unwatch(&self, watcher: &Arc<Watcher>) {
+        write(&self.watchers).retain(|it| !Arc::ptr_eq(it, watcher));
+    }
+
+    /// How many peers have it open.
+    pub(crate) fn readers(&self) -> usize {
+        read(&self.watchers).len()
+    }
+
+    /// Replaces the memory by one of another size, without content. The keys of the old memory are
+    /// invalid when this returns.
+    pub(crate) fn resize(&self, shape: Shape) -> Result<()> {
+        let Identity {
+            element,
+            mode,
+            ref place,
+            generation,
+            ..
+        } = self.identity;
+        let bytes = shape.bytes(element)?;
+        let revision = self.idle_revision(&lock(&self.state))? + 1;
+        // Allocating GPU memory may wait for kernels: not while the state is locked.
+        let content = Content::new(place, &self.domain, mode, bytes, generation, revision)?;
+        let mut state = lock(&self.state);
+        if self.idle_revision(&state)? + 1 != revision {
+            return Err(Error::busy(self.name(), BusyReason::OwnerWrites));
+        }
+        let next = State {
+            slots: Slots::new(mode, state.slots.last()),
+            shape,
+            revision,
+            content: Some(Arc::new(content)),
+        };
+        let former = std::mem::replace(&mut *state, next);
+        drop(state);
+        // As above, for freeing.
+        drop(former);
+        Ok(())
+    }
+
+    /// The number of the current layout, of an object that is neither closed nor being written.
+    fn idle_revision(&self, state: &State) -> Result<u64> {
+        if state.content.is_none() {
+            return Err(Error::gone(self.name(), GoneReason::Closed));
+        }
+        match state.slots.writer() {
+            Some(writer) => Err(self.refused(Refusal::Busy(writer), None)),
+            None => Ok(state.revision),
+        }
+    }
+
+    /// Ends the object: the keys of its memory are invalid when this returns, unless another thread is
+    /// publishing, then when that has ended.
+    pub(crate) fn close(&self) {
+        let content = lock(&self.state).content.take();
+        drop(content);
+    }
+}
+
+/// Nanoseconds since 1970 by the owner's clock. A clock before that counts as 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
+}

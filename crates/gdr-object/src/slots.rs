@@ -1,0 +1,416 @@
+//! Which slot of an object is written next: the owner's decisions, without memory, clocks or threads.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use gdr_cuda::StreamId;
+
+use crate::epoch::Epoch;
+use crate::header::Slot;
+use crate::mode::{Mode, WhenFull};
+
+/// A slot to write, and the epoch that it will hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) slot: Slot,
+    pub(crate) epoch: Epoch,
+}
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// A thread of the owner. It may give up, so no other may claim a slot meanwhile.
+    Owner,
+    /// A peer that puts, as [`Writer::Owner`].
+    Peer,
+    /// A copy that is queued on this stream. It does not give up once it is queued, and others may be
+    /// queued behind it.
+    Stream(StreamId),
+}
+
+impl Writer {
+    const fn is_stream(self) -> bool {
+        matches!(self, Self::Stream(_))
+    }
+}
+
+/// Why no slot can be written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// This writer has not ended.
+    Busy(Writer),
+    /// Every slot that may be overwritten waits for its copy.
+    Queued,
+    /// A follower has not read the oldest epoch.
+    Full,
+    /// There are no more epochs.
+    Exhausted,
+}
+
+/// A slot that readers hold: it is not overwritten until it is released or its time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lease {
+    slot: Slot,
+    epoch: Epoch,
+    holders: u32,
+    until: Instant,
+}
+
+/// The slots of an object.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    mode: Mode,
+    /// The epoch that each slot holds or is to hold.
+    epochs: Vec<Option<Epoch>>,
+    newest: Option<Claim>,
+    /// The epoch of the last claim that was not abandoned.
+    last: Option<Epoch>,
+    /// Claims that are neither committed nor abandoned, the oldest first.
+    claims: VecDeque<(Claim, Writer, Progress)>,
+    lease: Option<Lease>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Writing,
+    /// Its bytes are visible, and an older claim's are not yet.
+    Written,
+}
+
+impl Slots {
+    /// The slots of an object whose epochs begin after `last`.
+    pub(crate) fn new(mode: Mode, last: Option<Epoch>) -> Self {
+        Self {
+            mode,
+            epochs: vec![None; usize::from(mode.slots())],
+            newest: None,
+            last,
+            claims: VecDeque::new(),
+            lease: None,
+        }
+    }
+
+    pub(crate) fn newest(&self) -> Option<Claim> {
+        self.newest
+    }
+
+    /// The epoch of the last claim.
+    pub(crate) fn last(&self) -> Option<Epoch> {
+        self.last
+    }
+
+    /// Who has claimed a slot and not ended yet.
+    pub(crate) fn writer(&self) -> Option<Writer> {
+        self.claims.front().map(|(_, writer, _)| *writer)
+    }
+
+    /// Claims the slot for the next epoch. `read` is the last epoch that every follower has read;
+    /// `None` without followers.
+    pub(crate) fn claim(
+        &mut self,
+        writer: Writer,
+        read: Option<u64>,
+        now: Instant,
+    ) -> Result<Claim, Refusal> {
+        for (_, other, _) in &self.claims {
+            if !(other.is_stream() && writer.is_stream()) {
+                return Err(Refusal::Busy(*other));
+            }
+        }
+        let epoch = match self.last {
+            None => Epoch::FIRST,
+            Some(last) => last.next().ok_or(Refusal::Exhausted)?,
+        };
+        let slot = match self.mode {
+            Mode::Live => Slot(0),
+            Mode::Latest => {
+                let free = self.free(now).or_else(|| self.replace_last(writer));
+                free.ok_or(Refusal::Queued)?
+            }
+            Mode::Ring { slots, when_full } => {
+                let slots = u64::from(slots);
+                let slot = Slot(((epoch.get() - 1) % slots) as u16);
+                if self.claims.iter().any(|(claim, ..)| claim.slot == slot) {
+                    return Err(Refusal::Queued);
+                }
+                let oldest = epoch.get().saturating_sub(slots);
+                if when_full == WhenFull::Block && read.is_some_and(|read| read < oldest) {
+                    return Err(Refusal::Full);
+                }
+                slot
+            }
+        };
+        let claim = Claim { slot, epoch };
+        if let Some(held) = self.epochs.get_mut(slot.index()) {
+            *held = Some(epoch);
+        }
+        self.last = Some(epoch);
+        self.claims.push_back((claim, writer, Progress::Writing));
+        Ok(claim)
+    }
+
+    /// The slot of an object in latest mode that is neither the newest, nor held, nor being written:
+    /// the one with the oldest epoch.
+    fn free(&mut self, now: Instant) -> Option<Slot> {
+        self.lease = self.lease.filter(|lease| lease.until > now);
+        let taken = |slot: Slot| {
+            self.newest.is_some_and(|newest| newest.slot == slot)
+                || self.lease.is_some_and(|lease| lease.slot == slot)
+                || self.claims.iter().any(|(claim, ..)| claim.slot == slot)
+        };
+        let slots = (0..self.mode.slots())
+            .map(Slot)
+            .filter(|slot| !taken(*slot));
+        slots.min_by_key(|slot| self.epochs[slot.index()].map_or(0, Epoch::get))
+    }
+
+    /// Gives up the last claim if a copy on the same stream replaces it: the stream overwrites the slot
+    /// once it has written it. The older claims stay, so that copies which are always queued ahead
+    /// of the GPU are published nevertheless.
+    fn replace_last(&mut self, writer: Writer) -> Option<Slot> {
+        match self.claims.back() {
+            Some((last, other, _)) if *other == writer => {
+                let slot = last.slot;
+                self.claims.pop_back();
+                Some(slot)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the slot of a claim is still that claim's.
+    pub(crate) fn holds(&self, claim: Claim) -> bool {
+        self.claims.iter().any(|(it, ..)| *it == claim)
+    }
+
+    /// Records that the bytes of a claim are visible; returns the newest epoch if there is a new one.
+    /// In a ring that is the last one behind which none is missing.
+    pub(crate) fn commit(&mut self, claim: Claim) -> Option<Claim> {
+        let before = self.newest;
+        if !matches!(self.mode, Mode::Ring { .. }) {
+            self.claims.retain(|(it, ..)| *it != claim);
+            if self.newest.is_none_or(|newest| newest.epoch < claim.epoch) {
+                self.newest = Some(claim);
+            }
+        } else {
+            for (it, _, progress) in &mut self.claims {
+                if *it == claim {
+                    *progress = Progress::Written;
+                }
+            }
+            while let Some((written, _, Progress::Written)) = self.claims.front() {
+                self.newest = Some(*written);
+                self.claims.pop_front();
+            }
+        }
+        self.newest.filter(|newest| before != Some(*newest))
+    }
+
+    /// Gives the last claim back. Its epoch is the next claim's, but its slot holds nothing.
+    pub(crate) fn abandon(&mut self, claim: Claim) {
+        if self.claims.back().is_some_and(|(last, ..)| *last == claim) {
+            self.claims.pop_back();
+            self.last = Epoch::new(claim.epoch.get() - 1);
+            if let Some(held) = self.epochs.get_mut(claim.slot.index()) {
+                *held = None;
+            }
+        }
+    }
+
+    /// Holds the newest epoch, or joins those who hold an earlier one if it is `least` or later.
+    /// `None` if neither is possible.
+    pub(crate) fn lease(&mut self, least: Epoch, now: Instant, until: Instant) -> Option<Claim> {
+        self.lease = self.lease.filter(|lease| lease.until > now);
+        if self.mode != Mode::Latest {
+            return None;
+        }
+        let newest = self.newest?;
+        let lease = match &mut self.lease {
+            Some(lease) if lease.epoch == newest.epoch || lease.epoch >= least => {
+                lease.holders += 1;
+                lease.until = lease.until.max(until);
+                *lease
+            }
+            Some(_) => return None,
+            None => Lease {
+                slot: newest.slot,
+                epoch: newest.epoch,
+                holders: 1,
+                until,
+            },
+        };
+        self.lease = Some(lease);
+        Some(Claim {
+            slot: lease.slot,
+            epoch: lease.epoch,
+        })
+    }
+
+    /// Ends one holder's lease of `epoch`.
+    pub(crate) fn release(&mut self, epoch: Epoch) {
+        if let Some(lease) = &mut self.lease
+            && lease.epoch == epoch
+        {
+            lease.holders -= 1;
+            if lease.holders == 0 {
+                self.lease = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn epoch(number: u64) -> Epoch {
+        Epoch::new(number).unwrap()
+    }
+
+    fn publish(slots: &mut Slots) -> Claim {
+        let claim = slots.claim(Writer::Owner, None, Instant::now()).unwrap();
+        slots.commit(claim);
+        claim
+    }
+
+    #[test]
+    fn in_latest_mode_neither_the_newest_nor_the_held_slot_is_overwritten() {
+        let mut slots = Slots::new(Mode::Latest, None);
+        let (now, first) = (Instant::now(), publish(&mut slots));
+        let until = now + Duration::from_secs(3600);
+        assert_eq!(slots.lease(epoch(1), now, until), Some(first));
+        for _ in 0..10 {
+            let newest = slots.newest().unwrap();
+            let claim = publish(&mut slots);
+            assert!(claim.slot != first.slot && claim.slot != newest.slot);
+        }
+        // A reader that has seen a later epoch does not go back to the held one.
+        assert_eq!(slots.lease(epoch(2), now, until), None);
+        assert_eq!(slots.lease(epoch(1), now, until), Some(first));
+        slots.release(epoch(1));
+        assert_eq!(slots.lease(epoch(2), now, until), None);
+        slots.release(epoch(1));
+        assert_eq!(slots.lease(epoch(2), now, until), slots.newest());
+    }
+
+    #[test]
+    fn a_lease_ends_by_the_owners_clock() {
+        let mut slots = Slots::new(Mode::Latest, None);
+        let (now, first) = (Instant::now(), publish(&mut slots));
+        let until = now + Duration::from_secs(1);
+        assert_eq!(slots.lease(epoch(1), now, until), Some(first));
+        let claims: Vec<Slot> = (0..6)
+            .map(|_| {
+                let claim = slots.claim(Writer::Owner, None, until).unwrap();
+                slots.commit(claim);
+                claim.slot
+            })
+            .collect();
+        assert!(claims.contains(&first.slot));
+    }
+
+    #[test]
+    fn a_writer_that_may_give_up_is_alone_and_its_epoch_is_used_again() {
+        let mut slots = Slots::new(Mode::Latest, None);
+        let now = Instant::now();
+        let claim = slots.claim(Writer::Peer, None, now).unwrap();
+        for other in [Writer::Owner, Writer::Peer, stream()] {
+            let refused = slots.claim(other, None, now);
+            assert_eq!(refused, Err(Refusal::Busy(Writer::Peer)));
+        }
+        slots.abandon(claim);
+        assert_eq!(slots.newest(), None);
+        let again = slots.claim(Writer::Owner, None, now).unwrap();
+        assert_eq!(again.epoch, claim.epoch);
+        assert_eq!(slots.commit(again), Some(again));
+        // Nothing happens to what was committed.
+        slots.abandon(again);
+        assert_eq!(slots.newest(), Some(again));
+    }
+
+    /// A writer on a stream of its own.
+    fn stream() -> Writer {
+        let driver = gdr_cuda::SimDriver::new(1);
+        let gpu = gdr_cuda::Gpu::open(driver, gdr_cuda::Ordinal(0)).unwrap();
+        Writer::Stream(gpu.stream().unwrap().id())
+    }
+
+    #[test]
+    fn copies_of_two_streams_that_end_out_of_order_never_bring_readers_back() {
+        let (now, here, there) = (Instant::now(), stream(), stream());
+        let mut slots = Slots::new(Mode::Latest, None);
+        let first = slots.claim(here, None, now).unwrap();
+        let second = slots.claim(there, None, now).unwrap();
+        assert_eq!(slots.commit(second), Some(second));
+        assert_eq!(slots.commit(first), None);
+        assert_eq!(slots.newest(), Some(second));
+
+        let ring = Mode::Ring {
+            slots: 2,
+            when_full: WhenFull::DropOldest,
+        };
+        let mut slots = Slots::new(ring, None);
+        let first = slots.claim(here, None, now).unwrap();
+        let second = slots.claim(there, None, now).unwrap();
+        assert_eq!(slots.claim(here, None, now), Err(Refusal::Queued));
+        // A follower gets every epoch: the second waits for the first.
+        assert_eq!(slots.commit(second), None);
+        assert_eq!(slots.commit(first), Some(second));
+    }
+
+    #[test]
+    fn copies_that_are_queued_far_ahead_replace_the_last_and_the_oldest_is_published() {
+        let (now, here) = (Instant::now(), stream());
+        let mut slots = Slots::new(Mode::Latest, None);
+        let claims: Vec<Claim> = (0..10)
+            .map(|_| slots.claim(here, None, now).unwrap())
+            .collect();
+        // Three slots: two wait, and the third is written again and again.
+        let kept: Vec<u64> = claims
+            .iter()
+            .filter(|claim| slots.holds(**claim))
+            .map(|claim| claim.epoch.get())
+            .collect();
+        assert_eq!(kept, [1, 2, 10]);
+        // A copy on another stream could end before those on this one.
+        assert_eq!(slots.claim(stream(), None, now), Err(Refusal::Queued));
+        assert_eq!(slots.commit(claims[0]), Some(claims[0]));
+        let next = slots.claim(here, None, now).unwrap();
+        assert_eq!(next.epoch.get(), 11);
+        assert!(!slots.holds(claims[9]));
+        assert_eq!(slots.commit(claims[1]), Some(claims[1]));
+        assert_eq!(slots.commit(next), Some(next));
+    }
+
+    #[test]
+    fn a_ring_that_blocks_waits_for_the_slowest_follower() {
+        let ring = Mode::Ring {
+            slots: 3,
+            when_full: WhenFull::Block,
+        };
+        let mut slots = Slots::new(ring, None);
+        let now = Instant::now();
+        for number in 1..=3 {
+            let claim = slots.claim(Writer::Owner, Some(0), now).unwrap();
+            assert_eq!(claim.epoch, epoch(number));
+            slots.commit(claim);
+        }
+        assert_eq!(slots.claim(Writer::Owner, Some(0), now), Err(Refusal::Full));
+        let claim = slots.claim(Writer::Owner, Some(1), now).unwrap();
+        assert_eq!((claim.epoch, claim.slot), (epoch(4), Slot(0)));
+        slots.commit(claim);
+        assert_eq!(slots.claim(Writer::Owner, Some(1), now), Err(Refusal::Full));
+        assert!(slots.claim(Writer::Owner, None, now).is_ok());
+    }
+
+    #[test]
+    fn epochs_end() {
+        let last = Epoch::new(Epoch::GREATEST.get() - 1);
+        let mut slots = Slots::new(Mode::Live, last);
+        assert_eq!(publish(&mut slots).epoch, Epoch::GREATEST);
+        let refused = slots.claim(Writer::Owner, None, Instant::now());
+        assert_eq!(refused, Err(Refusal::Exhausted));
+    }
+}

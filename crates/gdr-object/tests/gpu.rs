@@ -1,0 +1,214 @@
+//! Objects in memory of a simulated GPU.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a fixture that fails is a test that fails"
+)]
+
+mod fixture;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_object::{
+    Buffer, BusyReason, Element, Error, Location, Mode, ObjectOptions, Place, Shape, WhenFull,
+};
+
+use fixture::{home, limit, name, row};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Bytes of the objects: not a multiple of the placement of slots.
+const LEN: u64 = 1_000_004;
+
+fn gpu() -> Gpu {
+    Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap()
+}
+
+fn words() -> ObjectOptions {
+    ObjectOptions::new(Element::U32, Shape::row(LEN / 4).unwrap())
+}
+
+fn tensor(gpu: &Gpu, len: u64) -> DeviceBuffer {
+    gpu.allocate(MemoryKind::Plain, len).unwrap()
+}
+
+#[test]
+fn tensors_are_published_by_a_stream_and_read_into_gpu_memory() {
+    let (gpu, home) = (gpu(), home());
+    for place in [Place::gpu(&gpu), Place::gpu_staged(&gpu)] {
+        let object = home.create(name("w"), words(), &place).unwrap();
+        let info = object.info().unwrap();
+        assert!(matches!(
+            &info.location,
+            Location::Gpu {
+                simulated: true,
+                ..
+            }
+        ));
+        let link = fixture::link(&home);
+        let remote = link.open(name("w"), limit()).unwrap();
+        // The reader's memory is on a GPU, too.
+        let received = Arc::new(tensor(&gpu, LEN));
+        let memory = link
+            .memory(&Buffer::staged(Arc::clone(&received)).unwrap())
+            .unwrap();
+        let (stream, check) = (gpu.stream().unwrap(), gpu.stream().unwrap());
+        let source = tensor(&gpu, LEN);
+        let mut seen = None;
+        for seed in 1..=5 {
+            stream
+                .fill_pattern(&source, 0, LEN / 4, seed, LIMIT)
+                .unwrap();
+            let epoch = object.publish_from(&source, &stream).unwrap();
+            // Later work on the stream may overwrite the tensor at once.
+            stream.fill_pattern(&source, 0, LEN / 4, 99, LIMIT).unwrap();
+            assert_eq!(remote.wait_newer(seen, limit()).unwrap(), epoch);
+            assert_eq!(remote.get_into(&memory, limit()).unwrap(), epoch);
+            let report = check
+                .verify_pattern(&received, 0, LEN / 4, seed, LIMIT)
+                .unwrap();
+            assert_eq!(report.mismatches, 0, "{seed} {info:?}");
+            seen = Some(epoch);
+        }
+    }
+}
+
+#[test]
+fn the_path_says_whether_gpu_memory_is_mapped_or_staged_and_why() {
+    let (gpu, home) = (gpu(), home());
+    let mapped = home.create(name("a"), row(8), &Place::gpu(&gpu)).unwrap();
+    let staged = home
+        .create(name("b"), row(8), &Place::gpu_staged(&gpu))
+        .unwrap();
+    mapped.publish(&[1; 8], limit()).unwrap();
+    staged.publish(&[2; 8], limit()).unwrap();
+    let link = fixture::link(&home);
+    let listed = link.list(limit()).unwrap();
+    let paths: Vec<_> = listed.iter().map(|it| it.path.method.as_str()).collect();
+    assert_eq!(paths, ["direct", "staged"]);
+    assert_eq!(listed[1].path.why, "requested");
+    assert_eq!(listed[0].location.to_string(), "gpu 0 (simulated)");
+    for (object, byte) in [("a", 1), ("b", 2)] {
+        let remote = link.open(name(object), limit()).unwrap();
+        assert_eq!(remote.get(limit()).unwrap().1, [byte; 8]);
+    }
+}
+
+#[test]
+fn a_trainer_that_queues_many_steps_ahead_is_not_stopped_and_its_last_step_is_published() {
+    let (gpu, home) = (gpu(), home());
+    let object = home.create(name("w"), words(), &Place::gpu(&gpu)).unwrap();
+    let stream = gpu.stream().unwrap();
+    let source = tensor(&gpu, LEN);
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    stream
+        .queue_call(move || {
+            // Until the other side has queued everything.
+            let _ = wait.recv_timeout(LIMIT);
+        })
+        .unwrap();
+    let mut last = None;
+    for _ in 0..20 {
+        last = Some(object.publish_from(&source, &stream).unwrap());
+    }
+    let elsewhere = gpu.stream().unwrap();
+    let busy = object.publish_from(&source, &elsewhere);
+    assert!(matches!(
+        busy,
+        Err(Error::Busy {
+            by: BusyReason::CopiesQueued,
+            ..
+        })
+    ));
+    let busy = object.publish(&vec![0; LEN as usize], limit());
+    assert!(matches!(
+        busy,
+        Err(Error::Busy {
+            by: BusyReason::CopiesQueued,
+            ..
+        })
+    ));
+    assert_eq!(object.newest(), None);
+    release.send(()).unwrap();
+    let remote = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let mut seen = None;
+    while seen != last {
+        seen = Some(remote.wait_newer(seen, limit()).unwrap());
+    }
+    assert_eq!(last.map(|it| it.get()), Some(20));
+}
+
+#[test]
+fn a_ring_of_frames_in_gpu_memory_is_followed_without_loss() {
+    let (gpu, home) = (gpu(), home());
+    let ring = words().mode(Mode::Ring {
+        slots: 3,
+        when_full: WhenFull::Block,
+    });
+    let object = home
+        .create(name("frames"), ring, &Place::gpu(&gpu))
+        .unwrap();
+    let link = fixture::link(&home);
+    let remote = link.open(name("frames"), limit()).unwrap();
+    let mut follower = remote.follow(limit()).unwrap();
+    let memory = link.host_memory(LEN).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let stream = gpu.stream().unwrap();
+            let source = tensor(&gpu, LEN);
+            for frame in 1..=20_u32 {
+                stream
+                    .fill_pattern(&source, 0, LEN / 4, frame, LIMIT)
+                    .unwrap();
+                // A producer that must not lose a frame tries again.
+                loop {
+                    match object.publish_from(&source, &stream) {
+                        Ok(_) => break,
+                        Err(Error::RingFull { .. } | Error::Busy { .. }) => {
+                            std::thread::yield_now();
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        });
+        let mut bytes = vec![0; LEN as usize];
+        for frame in 1..=20_u32 {
+            let received = follower.next_into(&memory, limit()).unwrap();
+            assert_eq!(
+                (received.epoch.get(), received.missed),
+                (u64::from(frame), 0)
+            );
+            memory.buffer().read_at(0, &mut bytes).unwrap();
+            for (at, word) in bytes.chunks_exact(4).enumerate() {
+                let expected = gdr_cuda::pattern_word(frame, at as u64);
+                assert_eq!(word, expected.to_le_bytes(), "{frame} {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn only_objects_on_a_gpu_are_published_by_a_stream() {
+    let (gpu, home) = (gpu(), home());
+    let stream = gpu.stream().unwrap();
+    let host = home.create(name("h"), row(8), &Place::host()).unwrap();
+    let refused = host.publish_from(&tensor(&gpu, 8), &stream).unwrap_err();
+    assert!(
+        refused.to_string().contains("is in host memory"),
+        "{refused}"
+    );
+    assert!(host.publish(&[0; 8], limit()).is_ok());
+    let object = home.create(name("g"), row(8), &Place::gpu(&gpu)).unwrap();
+    let refused = object.publish_from(&tensor(&gpu, 9), &stream);
+    assert!(matches!(refused, Err(Error::Size { .. })));
+    let elsewhere = self::gpu();
+    let refused = object.publish_from(&tensor(&elsewhere, 8), &stream);
+    assert!(matches!(refused, Err(Error::Cuda(_))));
+    assert!(object.publish(&[0; 8], limit()).is_ok());
+    // Closing while a copy is queued frees the memory later.
+    let copied = object.publish_from(&tensor(&gpu, 8), &stream).unwrap();
+    assert_eq!(copied.get(), 2);
+    object.close();
+    stream.wait(LIMIT).unwrap();
+}

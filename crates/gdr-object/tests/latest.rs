@@ -1,0 +1,266 @@
+//! Objects in latest mode, in host memory, between a home and links of one process.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a fixture that fails is a test that fails"
+)]
+
+mod fixture;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gdr_object::{Epoch, Error, Link, LinkOptions, Place, Security};
+
+use fixture::{home, limit, name, row, two_failed};
+
+#[test]
+fn a_reader_gets_what_was_published_last() {
+    let home = home();
+    let object = home.create(name("w"), row(1000), &Place::host()).unwrap();
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    assert_eq!(remote.newest(limit()).unwrap(), None);
+    assert!(matches!(remote.get(limit()), Err(Error::Empty { .. })));
+    for round in 1..=10_u8 {
+        let epoch = object.publish(&[round; 1000], limit()).unwrap();
+        assert_eq!(epoch.get(), u64::from(round));
+        assert_eq!(remote.newest(limit()).unwrap(), Some(epoch));
+        assert_eq!(remote.get(limit()).unwrap(), (epoch, vec![round; 1000]));
+    }
+}
+
+#[test]
+fn parts_of_an_object_are_read_to_where_they_belong() {
+    let home = home();
+    let object = home.create(name("w"), row(100), &Place::host()).unwrap();
+    let bytes: Vec<u8> = (0..100).collect();
+    let epoch = object.publish(&bytes, limit()).unwrap();
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    let memory = link.host_memory(10).unwrap();
+    let read = remote.read_at(40, 5, &memory, 2, limit()).unwrap();
+    assert_eq!(read, epoch);
+    let mut seen = [0; 10];
+    memory.buffer().read_at(0, &mut seen).unwrap();
+    assert_eq!(seen, [0, 0, 40, 41, 42, 43, 44, 0, 0, 0]);
+    for (offset, len, at) in [(96, 5, 0), (0, 5, 6), (u64::MAX, 5, 0), (0, 5, u64::MAX)] {
+        let refused = remote.read_at(offset, len, &memory, at, limit());
+        assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+    }
+    let refused = remote.get_into(&memory, limit()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "w has 100 bytes, and the memory has 10; give memory of that size"
+    );
+}
+
+#[test]
+fn a_waiting_reader_is_woken_by_the_next_publication() {
+    let home = home();
+    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen: Option<Epoch> = None;
+            while seen.is_none_or(|seen| seen.get() < 200) {
+                let newer = remote.wait_newer(seen, limit()).unwrap();
+                assert!(seen < Some(newer));
+                seen = Some(newer);
+            }
+        });
+        for round in 0..200_u64 {
+            object.publish(&round.to_le_bytes(), limit()).unwrap();
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_ends_at_its_deadline_with_what_was_seen() {
+    let home = home();
+    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
+    let remote = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let soon = || gdr_object::Deadline::after(std::time::Duration::from_millis(30));
+    let ended = remote.wait_newer(None, soon()).unwrap_err();
+    assert!(
+        matches!(ended, Error::NothingNewer { seen: None, .. }),
+        "{ended}"
+    );
+    let epoch = object.publish(&[0; 8], limit()).unwrap();
+    assert_eq!(remote.wait_newer(None, soon()).unwrap(), epoch);
+    let ended = remote.wait_newer(Some(epoch), soon()).unwrap_err();
+    assert!(
+        ended.to_string().contains("nothing newer than epoch 1"),
+        "{ended}"
+    );
+}
+
+/// Gets `count` times an object of `LEN` bytes whose owner publishes without a pause.
+fn get_from_a_writer_that_never_stops<const LEN: usize>(count: u32) {
+    let home = home();
+    let object = home
+        .create(name("w"), row(LEN as u64), &Place::host())
+        .unwrap();
+    object.publish(&[0; LEN], limit()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0_u8;
+            while !stop.load(Ordering::Relaxed) {
+                round = round.wrapping_add(1);
+                object.publish(&[round; LEN], limit()).unwrap();
+            }
+        });
+        let link = fixture::link(&home);
+        let remote = link.open(name("w"), limit()).unwrap();
+        let memory = link.host_memory(LEN as u64).unwrap();
+        let mut bytes = [0; LEN];
+        let mut last = None;
+        for _ in 0..count {
+            let epoch = remote.get_into(&memory, limit()).unwrap();
+            memory.buffer().read_at(0, &mut bytes).unwrap();
+            let published = (epoch.get() - 1) as u8;
+            assert_eq!(bytes.iter().find(|byte| **byte != published), None);
+            assert!(last <= Some(epoch));
+            last = Some(epoch);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn no_get_is_torn_while_the_owner_publishes_without_pause() {
+    get_from_a_writer_that_never_stops::<65_536>(300);
+    get_from_a_writer_that_never_stops::<4_096>(1_000);
+}
+
+#[test]
+#[ignore = "takes minutes; run it with --release"]
+fn no_get_of_a_million_is_torn_while_the_owner_publishes_without_pause() {
+    get_from_a_writer_that_never_stops::<4_096>(1_000_000);
+}
+
+#[test]
+fn names_and_shapes_that_no_object_has_are_refused() {
+    let home = home();
+    let _first = home.create(name("w"), row(1), &Place::host()).unwrap();
+    let again = home.create(name("w"), row(1), &Place::host()).unwrap_err();
+    assert!(again.to_string().contains("already an object w"), "{again}");
+    let link = fixture::link(&home);
+    let missing = link.open(name("v"), limit()).unwrap_err();
+    assert!(matches!(missing, Error::NoSuchObject { .. }), "{missing}");
+    let refused = home
+        .create(name("v"), row(1), &Place::host())
+        .unwrap()
+        .publish(&[1, 2], limit())
+        .unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::Size {
+            object: 1,
+            memory: 2,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_list_has_every_object_in_the_order_of_names() {
+    let home = home();
+    let objects: Vec<_> = (0..100)
+        .map(|at| {
+            home.create(name(&format!("o{at:03}")), row(1), &Place::host())
+                .unwrap()
+        })
+        .collect();
+    let link = fixture::link(&home);
+    let listed = link.list(limit()).unwrap();
+    let names: Vec<_> = listed.iter().map(|it| it.name.clone()).collect();
+    let expected: Vec<_> = objects.iter().map(|it| it.name().clone()).collect();
+    assert_eq!(names, expected);
+    assert_eq!(listed[0].path.to_string(), "soft, host");
+    drop(objects);
+    assert!(link.list(limit()).unwrap().is_empty());
+}
+
+#[test]
+fn a_link_without_the_key_opens_nothing() {
+    let security = fixture::key(1);
+    let options = gdr_object::HomeOptions::new(security.clone());
+    let home = gdr_object::Home::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let object = home.create(name("w"), row(1), &Place::host()).unwrap();
+    object.publish(&[5], limit()).unwrap();
+    for wrong in [fixture::key(2), Security::Loopback] {
+        let refused = Link::connect(home.address(), LinkOptions::new(wrong), limit());
+        assert!(matches!(refused, Err(Error::Rdma(_))), "{refused:?}");
+    }
+    let link = Link::connect(home.address(), LinkOptions::new(security), limit()).unwrap();
+    let remote = link.open(name("w"), limit()).unwrap();
+    assert_eq!(remote.get(limit()).unwrap().1, [5]);
+    two_failed(&home);
+}
+
+#[test]
+fn many_objects_are_got_together_while_their_owner_publishes() {
+    const OBJECTS: usize = 60;
+    let home = home();
+    let objects: Vec<_> = (0..OBJECTS)
+        .map(|at| {
+            // Every third one may be written by peers, and is in another domain.
+            let rights = match at % 3 {
+                0 => gdr_object::Rights::ReadWrite,
+                _ => gdr_object::Rights::Read,
+            };
+            let options = row(5000).grant(gdr_object::Grantee::Everyone, rights);
+            home.create(name(&format!("o{at}")), options, &Place::host())
+                .unwrap()
+        })
+        .collect();
+    let link = fixture::link(&home);
+    let remotes: Vec<_> = objects
+        .iter()
+        .map(|it| link.open(it.name().clone(), limit()).unwrap())
+        .collect();
+    let memory: Vec<_> = (0..OBJECTS)
+        .map(|_| link.host_memory(5000).unwrap())
+        .collect();
+    let gets: Vec<_> = remotes.iter().zip(&memory).collect();
+    let empty = link.get_many(&gets, limit());
+    assert!(matches!(empty, Err(Error::Empty { .. })));
+    for object in &objects {
+        object.publish(&[0; 5000], limit()).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0_u8;
+            while !stop.load(Ordering::Relaxed) {
+                round = round.wrapping_add(1);
+                for object in &objects {
+                    object.publish(&[round; 5000], limit()).unwrap();
+                }
+            }
+        });
+        let mut last = vec![None; OBJECTS];
+        for _ in 0..20 {
+            let epochs = link.get_many(&gets, limit()).unwrap();
+            for (at, epoch) in epochs.into_iter().enumerate() {
+                let mut bytes = [0; 5000];
+                memory[at].buffer().read_at(0, &mut bytes).unwrap();
+                let published = (epoch.get() - 1) as u8;
+                assert_eq!(bytes.iter().find(|byte| **byte != published), None);
+                assert!(last[at] <= Some(epoch));
+                last[at] = Some(epoch);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let elsewhere = fixture::link(&home).open(name("o1"), limit()).unwrap();
+    let mixed = link.get_many(&[gets[0], (&elsewhere, &memory[1])], limit());
+    assert!(matches!(mixed, Err(Error::OtherLink { .. })));
+    let mut objects = objects;
+    drop(objects.remove(1));
+    let gone = link.get_many(&gets, limit());
+    assert!(matches!(gone, Err(Error::Gone { .. })), "{gone:?}");
+    assert!(link.get_many(&gets[2..], limit()).is_ok());
+}

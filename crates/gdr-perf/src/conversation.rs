@@ -1,0 +1,137 @@
+//! The conversation of two processes that measure together: connection, checks, messages, and the
+//! reason why an end cannot go on.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gdr_rdma::{Deadline, Device, Mtu, PeerInfo, Provider, Security, Session, Watch};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, PeerError, Result};
+use crate::loopback::End;
+use crate::peer_message::{self, refusal};
+
+/// How long to exchange messages about a failure once its cause is known.
+pub(crate) const AFTERMATH: Duration = Duration::from_secs(3);
+
+/// The messages with the peer.
+pub(crate) struct Conversation {
+    session: Session,
+    watch: Watch,
+    /// The deadline of one message.
+    pub(crate) limit: Duration,
+}
+
+impl Conversation {
+    /// Begins a conversation whose peer has `limit` for each message.
+    pub(crate) fn new(session: Session, limit: Duration) -> Result<Self> {
+        session.give_up_after(limit)?;
+        Ok(Self {
+            watch: session.watch()?,
+            session,
+            limit,
+        })
+    }
+
+    pub(crate) fn send<M: Serialize>(&mut self, message: &M) -> Result<()> {
+        peer_message::send(&mut self.session, message, Deadline::after(self.limit))
+    }
+
+    pub(crate) fn receive<M: DeserializeOwned>(&mut self, limit: Duration) -> Result<M> {
+        peer_message::receive(&mut self.session, Deadline::after(limit))
+    }
+
+    /// Exchanges queue pairs and regions with the peer, which is at the address `end`.
+    pub(crate) fn introduce(
+        &mut self,
+        device: &Device,
+        end: &End,
+        ours: &PeerInfo,
+        limit: Duration,
+    ) -> Result<PeerInfo> {
+        let deadline = Deadline::after(limit);
+        let theirs = self.session.introduce(ours, deadline).map_err(refusal)?;
+        check_end(device, end, &theirs)?;
+        Ok(theirs)
+    }
+
+    /// Waits until both ends are connected.
+    pub(crate) fn barrier(&mut self, limit: Duration) -> Result<()> {
+        let deadline = Deadline::after(limit);
+        self.session.barrier(deadline).map_err(refusal)
+    }
+
+    /// Whether the peer sent a message or closed the connection.
+    pub(crate) fn is_due(&self) -> bool {
+        self.watch.is_due()
+    }
+
+    /// A handle that shows the same, for a wait that has no access to the conversation.
+    pub(crate) fn watch(&self) -> Result<Watch> {
+        Ok(self.session.watch()?)
+    }
+
+    /// Sends the peer the reason if this end cannot go on. If a transfer failed here because the peer
+    /// had ended with a reason, that is the error.
+    pub(crate) fn conclude<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        let error = match outcome {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        if matches!(error, Error::Transfer { .. } | Error::Rdma(_)) {
+            // Messages before the reason are of no use.
+            while self.is_due() {
+                match self.session.receive(Deadline::after(AFTERMATH)) {
+                    Ok(_) => {}
+                    Err(ended) => match refusal(ended) {
+                        refused @ Error::Peer(PeerError::Refused(_)) => return Err(refused),
+                        _ => break,
+                    },
+                }
+            }
+        }
+        let reason = match &error {
+            Error::Peer(PeerError::Refused(_)) => return Err(error),
+            Error::Peer(what) => format!("your side {what}"),
+            error => error.to_string(),
+        };
+        // Best effort: the peer may be gone. The error that is reported is the first one.
+        let _ = self.session.refuse(&reason, Deadline::after(AFTERMATH));
+        Err(error)
+    }
+}
+
+/// Opens a session with a peer that listens: without a key, from the device's own address.
+pub(crate) fn reach(
+    device: &Device,
+    peer: SocketAddr,
+    security: &Security,
+    limit: Duration,
+) -> Result<Session> {
+    let deadline = Deadline::after(limit);
+    Ok(Session::connect_for(device, peer, security, deadline)?)
+}
+
+/// Checks that the peer's queue pair is at the address that its messages name, and not at this end's.
+pub(crate) fn check_end(device: &Device, end: &End, theirs: &PeerInfo) -> Result<()> {
+    let (said, named) = (end.address, theirs.endpoint.address);
+    if (said.ip(), said.port()) != (named.ip(), named.port()) {
+        return Err(PeerError::TwoAddresses { said, named }.into());
+    }
+    // Two processes may share a network card, and no UDP port.
+    if device.provider() == Provider::Soft && named == device.address() {
+        return Err(PeerError::OwnAddress(named).into());
+    }
+    Ok(())
+}
+
+/// The path MTU that a peer names by its code.
+pub(crate) fn known_mtu(mtu: u8) -> Result<Mtu> {
+    Ok(Mtu::from_code(mtu).ok_or(PeerError::Mtu(mtu))?)
+}
+
+/// The largest path MTU that this end and the peer at `end`, which named `theirs`, both see.
+pub(crate) fn common_mtu(device: &Device, end: &End, theirs: u8) -> Result<Mtu> {
+    Ok(known_mtu(theirs)?.min(device.path_mtu(end.address.ip())?))
+}

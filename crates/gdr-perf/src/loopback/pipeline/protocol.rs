@@ -1,0 +1,100 @@
+//! The messages between the two ends of a comparison in two processes.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::report::End;
+use super::consumer::Facts;
+use super::report::PipelineRow;
+use super::settings::PipelineSettings;
+use crate::error::{PeerError, Result};
+use crate::report::ProcessFacts;
+
+/// The version of the protocol.
+pub(super) const VERSION: u32 = 1;
+
+/// A message. The end with the GPU connects, and sends the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "comparison", rename_all = "snake_case")]
+pub(super) enum Message {
+    /// The end with the GPU asks for frames.
+    Ask(Box<Ask>),
+    /// The other end has them.
+    Ready(Box<Ready>),
+    /// The end with the GPU has chosen the path MTU, as the InfiniBand specification codes it.
+    Agreed { mtu: u8 },
+    /// The end with the GPU has measured a size.
+    Row(Box<PipelineRow>),
+}
+
+/// What the end with the GPU asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Ask {
+    pub(super) version: u32,
+    pub(super) sizes: Vec<u64>,
+    pub(super) rounds: u32,
+    pub(super) seed: u32,
+    pub(super) timeout_ms: u64,
+    pub(super) process: ProcessFacts,
+    pub(super) end: End,
+    pub(super) memory: Facts,
+}
+
+impl Ask {
+    pub(super) fn new(
+        settings: &PipelineSettings,
+        process: ProcessFacts,
+        end: End,
+        memory: Facts,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            sizes: settings.sizes.clone(),
+            rounds: settings.rounds,
+            seed: settings.seed,
+            timeout_ms: settings.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+            process,
+            end,
+            memory,
+        }
+    }
+
+    /// The settings that the peer asks for. Unusable settings are a [`PeerError`], not an error of
+    /// this end's settings.
+    pub(super) fn settings(&self) -> Result<PipelineSettings, PeerError> {
+        if self.version != VERSION {
+            let (theirs, ours) = (self.version, VERSION);
+            return Err(PeerError::Version { theirs, ours });
+        }
+        let settings = PipelineSettings {
+            sizes: self.sizes.clone(),
+            rounds: self.rounds,
+            seed: self.seed,
+            timeout: Duration::from_millis(self.timeout_ms),
+            ..PipelineSettings::default()
+        };
+        settings.check().map_err(PeerError::Settings)?;
+        Ok(settings)
+    }
+}
+
+/// What the other end offers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Ready {
+    pub(super) process: ProcessFacts,
+    pub(super) end: End,
+    /// The path MTU as this end sees it.
+    pub(super) mtu: u8,
+}
+
+/// Fails because `message` is not the one that the protocol has here.
+pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
+    let name = match message {
+        Message::Ask(_) => "ask",
+        Message::Ready(_) => "ready",
+        Message::Agreed { .. } => "agreed",
+        Message::Row(_) => "row",
+    };
+    Err(PeerError::OutOfTurn(name).into())
+}

@@ -1,0 +1,152 @@
+//! The result of a comparison.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::report::Path;
+use super::consumer::Facts;
+use super::cost_model::{CostModel, Crossing};
+use crate::report::{ProcessFacts, Schema, Subject};
+use crate::stats::Summary;
+use crate::transfer::Role;
+
+/// The result of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct PipelineReport {
+    /// `gdr.compare`.
+    #[serde(flatten)]
+    pub schema: Schema,
+    /// The GPU and the backend, with `simulated`.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// The CUDA function that allocated the GPU memory.
+    pub allocated_by: String,
+    /// The devices: frames go from `from` to `to`.
+    pub path: Path,
+    /// The two processes; `None` if both ends were in one.
+    pub processes: Option<PipelineProcesses>,
+    /// How the direct mode reaches the GPU memory.
+    pub direct: Option<String>,
+    /// Why the direct mode was not measured.
+    pub direct_missing: Option<String>,
+    /// By size.
+    pub rows: Vec<PipelineRow>,
+    /// The cost of the staged mode by size; `None` for fewer than two sizes.
+    pub staged_model: Option<CostModel>,
+    /// The cost of the direct mode by size.
+    pub direct_model: Option<CostModel>,
+    /// Which mode is faster by the two models.
+    pub crossing: Option<Crossing>,
+    /// Published figures of the same frames.
+    pub published: Option<Published>,
+}
+
+/// The processes of a comparison between two.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PipelineProcesses {
+    /// The one that wrote the report: the client has the GPU, the server the frames.
+    pub role: Role,
+    /// The one with the frames.
+    pub from: ProcessFacts,
+    /// The one with the GPU.
+    pub to: ProcessFacts,
+}
+
+/// Published figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Published {
+    /// Of the staged mode.
+    pub staged_gbit_per_s: f64,
+    /// Of the direct mode.
+    pub direct_gbit_per_s: f64,
+    /// Where they were measured.
+    pub hardware: &'static str,
+}
+
+impl Published {
+    /// Of KIRO's GPUDirect extension.
+    pub const KIRO: Self = Self {
+        staged_gbit_per_s: 1.75,
+        direct_gbit_per_s: 3.70,
+        hardware: "KIRO 1.3.0, GPUDirect branch, 2015: Tesla K40c, ConnectX-3, CUDA 6.5, driver 340.29",
+    };
+}
+
+/// Frames of one size, by both modes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PipelineRow {
+    /// Bytes of a frame.
+    pub size: u64,
+    /// Received into host memory, then copied to the GPU.
+    pub staged: FrameFigures,
+    /// Received into GPU memory; `None` if it was not measured.
+    pub direct: Option<FrameFigures>,
+    /// The median of the staged mode divided by that of the direct one.
+    pub ratio: Option<f64>,
+}
+
+/// Frames of one size, by one mode.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FrameFigures {
+    /// From the post of the READ until the kernel's result is in host memory.
+    pub total: Summary,
+    /// The part of it until the READ is complete.
+    pub receive: Summary,
+    /// Bytes of a frame divided by the median of `total`: bytes a nanosecond (GB/s).
+    pub gb_per_s: f64,
+}
+
+impl PipelineRow {
+    pub(super) fn new(size: u64, staged: FrameFigures, direct: Option<FrameFigures>) -> Self {
+        let ratio = direct.map(|direct| staged.total.median_ns / direct.total.median_ns);
+        Self {
+            size,
+            staged,
+            direct,
+            ratio,
+        }
+    }
+}
+
+impl PipelineReport {
+    /// A report without rows.
+    pub(super) fn begin(facts: Facts, path: Path) -> Self {
+        Self {
+            schema: Schema::first("gdr.compare"),
+            subject: facts.subject,
+            allocated_by: facts.allocated_by,
+            path,
+            processes: None,
+            direct: facts.direct,
+            direct_missing: facts.direct_missing,
+            rows: Vec::new(),
+            staged_model: None,
+            direct_model: None,
+            crossing: None,
+            published: None,
+        }
+    }
+
+    /// Adds the models of the measured rows.
+    pub(super) fn conclude(&mut self) {
+        let sizes = || self.rows.iter().map(|row| row.size);
+        let staged: Vec<_> = self
+            .rows
+            .iter()
+            .map(|row| (row.size, row.staged.total.median_ns))
+            .collect();
+        let direct: Vec<_> = self
+            .rows
+            .iter()
+            .filter_map(|row| Some((row.size, row.direct?.total.median_ns)))
+            .collect();
+        self.staged_model = CostModel::fit(&staged);
+        self.direct_model = CostModel::fit(&direct);
+        self.crossing = match (&self.direct_model, &self.staged_model) {
+            (Some(direct), Some(staged)) => sizes()
+                .min()
+                .zip(sizes().max())
+                .map(|(least, most)| Crossing::between(direct, staged, least, most)),
+            _ => None,
+        };
+    }
+}

@@ -1,0 +1,315 @@
+//! Rank 0: it lets the ranks meet, starts the rounds, and collects the results.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use gdr_rdma::{Deadline, Listener, Security, Session};
+use serde::Serialize;
+
+use super::matrix::{Cell, CellOutcome, Expected, Link, Outlier, expected, outliers};
+use super::protocol::{Member, Message, VERSION};
+use super::schedule::{Pair, rounds};
+use super::settings::MeshSettings;
+use crate::error::{Error, PeerError, Result, SettingsError, proceed};
+use crate::peer_message::{receive, send};
+use crate::report::Schema;
+
+/// The most ranks: each has a session with the coordinator.
+pub const MOST_RANKS: usize = 4096;
+/// How long a rank that has connected may take to introduce itself.
+const INTRODUCTION: Duration = Duration::from_secs(5);
+/// How long a rank may take to accept the last message.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// What happens during a mesh.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum MeshEvent<'a> {
+    /// A rank has joined; how many have, and of how many.
+    Joined(&'a Member, usize, usize),
+    /// A round of directions was measured; how many were, and of how many.
+    Round(usize, usize),
+}
+
+/// The result of a mesh.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeshReport {
+    /// `gdr.mesh`.
+    #[serde(flatten)]
+    pub schema: Schema,
+    /// Whether a GPU was simulated; the figures then describe no hardware.
+    pub simulated: bool,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// Those that joined.
+    pub members: Vec<Member>,
+    /// Those that did not.
+    pub absent: Vec<usize>,
+    /// Bytes of a message.
+    pub size: u64,
+    /// Each direction between two ranks.
+    pub cells: Vec<Cell>,
+    /// What is expected of each kind of link.
+    pub expected: Vec<Expected>,
+    /// The part of the expected rate that is needed to pass.
+    pub least: f64,
+    /// What is slower, or failed.
+    pub outliers: Vec<Outlier>,
+    /// Whether every rank joined and there is no outlier.
+    pub passed: bool,
+}
+
+/// A rank that has joined.
+struct Present {
+    member: Member,
+    session: Session,
+    /// Why it takes no more part.
+    lost: Option<String>,
+}
+
+/// Waits for `ranks` ranks, lets every two of them measure both directions, and returns the matrix.
+/// The pairs of a round have no rank in common. A rank that ends, or does not answer in time, is in the
+/// report; the others go on.
+///
+/// # Errors
+/// [`Error::Settings`]; [`Error::Peer`] if ranks contradict each other; fewer than two ranks joined;
+/// [`Error::Stopped`] if `observe` breaks.
+pub fn coordinate(
+    listener: &Listener,
+    security: &Security,
+    ranks: usize,
+    settings: &MeshSettings,
+    observe: &mut dyn FnMut(MeshEvent<'_>) -> ControlFlow<()>,
+) -> Result<MeshReport> {
+    settings.check()?;
+    if !(2..=MOST_RANKS).contains(&ranks) {
+        return Err(SettingsError::Ranks(ranks).into());
+    }
+    let mut present = meet(listener, security, ranks, settings, observe)?;
+    if present.len() < 2 {
+        return Err(Error::LonelyRank {
+            ranks,
+            waited: settings.meet_within,
+        });
+    }
+    let all = rounds(ranks);
+    let (mut cells, mut done, total) = (Vec::new(), 0, 2 * all.len());
+    for round in all {
+        let here =
+            |pair: &Pair| present.contains_key(&pair.first) && present.contains_key(&pair.second);
+        let pairs: Vec<Pair> = round.into_iter().filter(here).collect();
+        for reverse in [false, true] {
+            let directions = pairs.iter().map(|pair| match reverse {
+                false => (pair.first, pair.second),
+                true => (pair.second, pair.first),
+            });
+            cells.extend(measure(&mut present, directions.collect(), settings));
+            done += 1;
+            proceed(observe(MeshEvent::Round(done, total)))?;
+        }
+    }
+    cells.sort_by_key(|cell| (cell.from, cell.to));
+    let absent: Vec<usize> = (0..ranks)
+        .filter(|rank| !present.contains_key(rank))
+        .collect();
+    let outliers = outliers(&cells, settings.least);
+    let passed = outliers.is_empty() && absent.is_empty();
+    for rank in present.values_mut().filter(|rank| rank.lost.is_none()) {
+        // A rank that has ended meanwhile needs no farewell.
+        let _ = send(
+            &mut rank.session,
+            &Message::End { passed },
+            Deadline::after(FAREWELL),
+        );
+    }
+    let members: Vec<Member> = present.into_values().map(|rank| rank.member).collect();
+    Ok(MeshReport {
+        schema: Schema::first("gdr.mesh"),
+        simulated: members.iter().any(|member| member.simulated),
+        ranks,
+        members,
+        absent,
+        size: settings.size,
+        expected: expected(&cells),
+        cells,
+        least: settings.least,
+        outliers,
+        passed,
+    })
+}
+
+/// Accepts ranks until all are there or the time is over.
+fn meet(
+    listener: &Listener,
+    security: &Security,
+    ranks: usize,
+    settings: &MeshSettings,
+    observe: &mut dyn FnMut(MeshEvent<'_>) -> ControlFlow<()>,
+) -> Result<BTreeMap<usize, Present>> {
+    let end = Instant::now() + settings.meet_within;
+    let mut present = BTreeMap::new();
+    while present.len() < ranks {
+        let left = end.saturating_duration_since(Instant::now());
+        let mut session = match listener.accept(security, Deadline::after(left)) {
+            Ok(session) => session,
+            Err(gdr_rdma::Error::Deadline(_) | gdr_rdma::Error::NoPeer { .. }) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let member = match receive(&mut session, Deadline::after(INTRODUCTION)) {
+            Ok(Message::Join(member)) => member,
+            // It has ended, or is no rank: the others go on.
+            Ok(_) | Err(_) => continue,
+        };
+        let refusal = if member.version != VERSION {
+            Some(format!(
+                "this is version {VERSION} of the protocol, not {}: use one version of gdr",
+                member.version
+            ))
+        } else if member.ranks != ranks || member.rank >= ranks {
+            Some(format!(
+                "it is rank {} of {}, and here are {ranks} ranks: start all with one number",
+                member.rank, member.ranks
+            ))
+        } else if present.contains_key(&member.rank) {
+            Some(format!(
+                "there is a rank {} already: start each rank once",
+                member.rank
+            ))
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            // The rank reports it; here it is an absent rank.
+            let _ = session.refuse(&reason, Deadline::after(INTRODUCTION));
+            continue;
+        }
+        session.give_up_after(settings.direction_limit())?;
+        proceed(observe(MeshEvent::Joined(
+            &member,
+            present.len() + 1,
+            ranks,
+        )))?;
+        present.insert(
+            member.rank,
+            Present {
+                member,
+                session,
+                lost: None,
+            },
+        );
+    }
+    Ok(present)
+}
+
+/// Lets pairs without a common rank measure one direction at the same time.
+fn measure(
+    present: &mut BTreeMap<usize, Present>,
+    directions: Vec<(usize, usize)>,
+    settings: &MeshSettings,
+) -> Vec<Cell> {
+    let deadline = Deadline::after(settings.direction_limit());
+    let started: Vec<_> = directions
+        .into_iter()
+        .map(|(from, to)| (from, to, start(present, from, to, deadline)))
+        .collect();
+    started
+        .into_iter()
+        .map(|(from, to, started)| {
+            let served = answer(present, to, started.clone(), deadline);
+            let written = answer(present, from, started, deadline);
+            let outcome = match (written, served) {
+                (Ok(Some(bytes_per_second)), Ok(_)) => CellOutcome::Measured {
+                    gb_per_s: bytes_per_second as f64 / 1e9,
+                },
+                (Ok(None), Ok(_)) => CellOutcome::Failed {
+                    reason: "no rate was reported".to_owned(),
+                },
+                (Err(reason), _) | (_, Err(reason)) => CellOutcome::Failed { reason },
+            };
+            Cell {
+                from,
+                to,
+                link: link(present, from, to),
+                outcome,
+            }
+        })
+        .collect()
+}
+
+fn link(present: &BTreeMap<usize, Present>, from: usize, to: usize) -> Link {
+    let host = |rank: usize| present.get(&rank).map(|rank| &rank.member.host);
+    match host(from) == host(to) {
+        true => Link::SameHost,
+        false => Link::BetweenHosts,
+    }
+}
+
+/// Starts one direction; the error is the reason why it cannot be measured.
+fn start(
+    present: &mut BTreeMap<usize, Present>,
+    from: usize,
+    to: usize,
+    deadline: Deadline,
+) -> Result<(), String> {
+    for rank in [from, to] {
+        if let Some(reason) = present.get(&rank).and_then(|rank| rank.lost.clone()) {
+            return Err(reason);
+        }
+    }
+    let address = present.get(&to).map(|rank| rank.member.listens);
+    let address = address.ok_or_else(|| format!("rank {to} has not joined"))?;
+    order(present, to, &Message::Serve { from }, deadline)?;
+    order(present, from, &Message::Write { to, address }, deadline)
+}
+
+fn order(
+    present: &mut BTreeMap<usize, Present>,
+    rank: usize,
+    message: &Message,
+    deadline: Deadline,
+) -> Result<(), String> {
+    let Some(there) = present.get_mut(&rank) else {
+        return Err(format!("rank {rank} has not joined"));
+    };
+    send(&mut there.session, message, deadline).map_err(|error| there.lose(rank, &error))
+}
+
+/// The answer of a rank to what it was asked to do.
+fn answer(
+    present: &mut BTreeMap<usize, Present>,
+    rank: usize,
+    started: Result<(), String>,
+    deadline: Deadline,
+) -> Result<Option<u64>, String> {
+    started?;
+    let Some(there) = present.get_mut(&rank) else {
+        return Err(format!("rank {rank} has not joined"));
+    };
+    if let Some(reason) = &there.lost {
+        return Err(reason.clone());
+    }
+    match receive(&mut there.session, deadline) {
+        Ok(Message::Done { bytes_per_second }) => Ok(bytes_per_second),
+        Ok(Message::Failed { reason }) => Err(format!("rank {rank}: {reason}")),
+        Ok(other) => {
+            let error = PeerError::OutOfTurn(other.name()).into();
+            Err(there.lose(rank, &error))
+        }
+        Err(error) => Err(there.lose(rank, &error)),
+    }
+}
+
+impl Present {
+    /// The rank takes no more part; returns the reason.
+    fn lose(&mut self, rank: usize, error: &Error) -> String {
+        let what = match error {
+            Error::Rdma(gdr_rdma::Error::Deadline(_)) => "does not answer".to_owned(),
+            Error::Rdma(gdr_rdma::Error::Handshake(_)) => "has ended".to_owned(),
+            error => format!("is lost: {error}"),
+        };
+        let reason = format!("rank {rank} on {} {what}", self.member.host);
+        self.lost = Some(reason.clone());
+        reason
+    }
+}

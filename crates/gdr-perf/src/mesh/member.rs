@@ -1,0 +1,116 @@
+//! A rank: it measures with the partners that the coordinator names.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gdr_rdma::{Deadline, Device, Listener, Security, Session};
+
+use super::protocol::{Member, Message};
+use super::settings::MeshSettings;
+use crate::error::{PeerError, Result};
+use crate::loopback::Timeouts;
+use crate::peer_message::{receive, send};
+use crate::transfer::{Thresholds, TransferEndpoint, TransferMemory};
+
+/// The time between two attempts to reach a coordinator that does not listen yet.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What a rank measures with.
+#[derive(Clone, Copy, Debug)]
+pub struct RankSetup<'a> {
+    /// Its RDMA device.
+    pub device: &'a Device,
+    /// Its memory.
+    pub memory: TransferMemory<'a>,
+    /// Accepts its partners.
+    pub listener: &'a Listener,
+    /// Which partners and coordinators are accepted.
+    pub security: &'a Security,
+}
+
+/// Joins the coordinator, and measures until it ends the rounds; returns whether everything is as
+/// expected.
+///
+/// # Errors
+/// [`Error::Settings`](crate::Error::Settings); no coordinator accepts in time, or it ends early. A
+/// partner that fails is no error here: the coordinator has it in its report.
+pub fn join(
+    setup: RankSetup<'_>,
+    coordinator: SocketAddr,
+    member: &Member,
+    settings: &MeshSettings,
+) -> Result<bool> {
+    settings.check()?;
+    let mut session = reach(coordinator, setup.security, settings.meet_within)?;
+    let limit = settings.direction_limit();
+    session.give_up_after(limit)?;
+    send(
+        &mut session,
+        &Message::Join(member.clone()),
+        Deadline::after(limit),
+    )?;
+    // The others may take their whole time to meet, and a rank has a break of two directions at most.
+    let limit_of_message = settings.meet_within + limit * 4;
+    // Its memory is registered for all directions.
+    let mut endpoint = TransferEndpoint::new(setup.device, setup.memory);
+    loop {
+        let outcome = match receive(&mut session, Deadline::after(limit_of_message))? {
+            Message::Write { address, .. } => {
+                write(&mut endpoint, address, setup.security, settings)
+            }
+            Message::Serve { .. } => serve(&mut endpoint, setup, settings),
+            Message::End { passed } => return Ok(passed),
+            other => return Err(PeerError::OutOfTurn(other.name()).into()),
+        };
+        let answer = match outcome {
+            Ok(bytes_per_second) => Message::Done { bytes_per_second },
+            Err(error) => Message::Failed {
+                reason: error.to_string(),
+            },
+        };
+        send(&mut session, &answer, Deadline::after(limit))?;
+    }
+}
+
+/// Connects to the coordinator, which may not listen yet.
+fn reach(coordinator: SocketAddr, security: &Security, limit: Duration) -> Result<Session> {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match Session::connect(coordinator, security, Deadline::after(left)) {
+            Err(gdr_rdma::Error::Connect { .. }) if left > RETRY => thread::sleep(RETRY),
+            connected => return Ok(connected?),
+        }
+    }
+}
+
+fn write(
+    endpoint: &mut TransferEndpoint<'_>,
+    address: SocketAddr,
+    security: &Security,
+    settings: &MeshSettings,
+) -> Result<Option<u64>> {
+    let (plan, thresholds) = (settings.plan(), Thresholds::default());
+    let report = endpoint.measure(address, security, &plan, &thresholds, &mut |_| {
+        ControlFlow::Continue(())
+    })?;
+    let rate = report.rows.first().map(|row| row.gb_per_s * 1e9);
+    Ok(rate.map(|rate| rate as u64))
+}
+
+fn serve(
+    endpoint: &mut TransferEndpoint<'_>,
+    setup: RankSetup<'_>,
+    settings: &MeshSettings,
+) -> Result<Option<u64>> {
+    let timeouts = Timeouts {
+        peer: settings.timeout,
+        step: settings.timeout,
+    };
+    let served = endpoint.serve(setup.listener, setup.security, timeouts, &mut |_| {
+        ControlFlow::Continue(())
+    });
+    served.map(|_| None::<u64>)
+}

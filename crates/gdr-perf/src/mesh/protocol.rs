@@ -1,0 +1,77 @@
+//! The messages between the coordinator, which is rank 0, and the ranks.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol.
+pub const VERSION: u32 = 1;
+
+/// What a rank says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The version of the protocol.
+    pub version: u32,
+    /// From 0.
+    pub rank: usize,
+    /// The number of ranks that it was started with.
+    pub ranks: usize,
+    /// The name of its host.
+    pub host: String,
+    /// Its RDMA device.
+    pub device: String,
+    /// Its GPU; `None` for host memory.
+    pub gpu: Option<String>,
+    /// Whether its GPU is simulated.
+    pub simulated: bool,
+    /// Where it accepts its partners.
+    pub listens: SocketAddr,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub(super) enum Message {
+    /// A rank is there.
+    Join(Member),
+    /// Write into the memory of a partner, and report the rate.
+    Write {
+        /// The partner.
+        to: usize,
+        /// Where it listens.
+        address: SocketAddr,
+    },
+    /// Let a partner write.
+    Serve {
+        /// The partner.
+        from: usize,
+    },
+    /// It is done. Only the rank that wrote has a rate, in bytes a second.
+    Done {
+        /// Bytes a second.
+        bytes_per_second: Option<u64>,
+    },
+    /// It failed.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// All rounds are over.
+    End {
+        /// Whether everything is as expected.
+        passed: bool,
+    },
+}
+
+impl Message {
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Join(_) => "join",
+            Self::Write { .. } => "write",
+            Self::Serve { .. } => "serve",
+            Self::Done { .. } => "done",
+            Self::Failed { .. } => "failed",
+            Self::End { .. } => "end",
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a mesh measures, and its deadlines.
+
+use std::time::Duration;
+
+use crate::error::{Result, SettingsError};
+use crate::transfer::{Amount, Plan, Verb, Verification};
+
+/// Bytes in flight, as far as the number of requests allows it.
+const IN_FLIGHT: u64 = 4 << 20;
+/// The fewest requests in flight: one is under way while the next one begins.
+const LEAST_DEPTH: u64 = 2;
+const MOST_DEPTH: u64 = 16;
+
+/// What a mesh measures.
+#[derive(Clone, Debug)]
+pub struct MeshSettings {
+    /// Bytes of a message.
+    pub size: u64,
+    /// How long each direction is measured.
+    pub duration: Duration,
+    /// The part of the expected rate that a direction needs in order to pass, from 0 to 1.
+    pub least: f64,
+    /// How long ranks may take to meet.
+    pub meet_within: Duration,
+    /// How long one request of a transfer may take.
+    pub timeout: Duration,
+}
+
+impl Default for MeshSettings {
+    fn default() -> Self {
+        Self {
+            size: 1 << 20,
+            duration: Duration::from_secs(1),
+            least: 0.7,
+            meet_within: Duration::from_secs(60),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl MeshSettings {
+    /// The plan of one direction.
+    pub(super) fn plan(&self) -> Plan {
+        Plan {
+            sizes: vec![self.size],
+            amount: Amount::Seconds(self.duration.as_secs_f64()),
+            warm_up: 2,
+            tx_depth: self.depth(),
+            verify: Verification::On,
+            timeout_ms: self.timeout.as_millis() as u64,
+            ..Plan::new(Verb::WriteBw)
+        }
+    }
+
+    /// Requests in flight: those of a few MiB keep any link busy, and a slow one takes not much longer
+    /// than the measured time until they are complete.
+    fn depth(&self) -> u32 {
+        (IN_FLIGHT / self.size.max(1)).clamp(LEAST_DEPTH, MOST_DEPTH) as u32
+    }
+
+    /// How long one direction may take, with its connection setup and what follows a failure.
+    pub(super) fn direction_limit(&self) -> Duration {
+        self.duration + self.timeout * 6
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        self.plan().check().map_err(SettingsError::Plan)?;
+        if !(self.least > 0.0 && self.least <= 1.0) {
+            return Err(SettingsError::LeastPart(self.least.to_string()).into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! A device and its memory, for one measurement after the other.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+
+use gdr_rdma::{Device, Listener, ProtectionDomain, Security};
+
+use super::memory::{EndMemory, LocalEnd};
+use super::plan::Plan;
+use super::report::{TransferEvent, TransferReport};
+use super::run;
+use super::threshold::Thresholds;
+use crate::error::Result;
+use crate::loopback::Timeouts;
+use crate::report::CpuPlacement;
+
+/// A device and memory with which measurements are made one after the other, with the same peer or with
+/// others.
+///
+/// The memory is allocated and registered for the first measurement, and again only for one that needs
+/// another length. Each measurement has queue pairs of its own, and writes to the memory before its first
+/// request, so bytes of one before do not pass as those of the next.
+pub struct TransferEndpoint<'a> {
+    // The regions go before their domain.
+    registered: Option<(u64, EndMemory)>,
+    domain: ProtectionDomain,
+    own: LocalEnd<'a>,
+}
+
+impl<'a> TransferEndpoint<'a> {
+    /// An end that has no memory yet.
+    pub fn new(device: &Device, own: impl Into<LocalEnd<'a>>) -> Self {
+        Self {
+            registered: None,
+            domain: device.protection_domain(),
+            own: own.into(),
+        }
+    }
+
+    /// As [`measure`](super::measure).
+    ///
+    /// # Errors
+    /// As [`measure`](super::measure).
+    pub fn measure(
+        &mut self,
+        peer: SocketAddr,
+        security: &Security,
+        plan: &Plan,
+        thresholds: &Thresholds,
+        observe: &mut dyn FnMut(TransferEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<TransferReport> {
+        run::measure_at(self, peer, security, plan, thresholds, observe)
+    }
+
+    /// As [`serve`](super::serve).
+    ///
+    /// # Errors
+    /// As [`serve`](super::serve).
+    pub fn serve(
+        &mut self,
+        listener: &Listener,
+        security: &Security,
+        timeouts: Timeouts,
+        observe: &mut dyn FnMut(TransferEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<TransferReport> {
+        run::serve_at(self, listener, security, timeouts, observe)
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        self.domain.device()
+    }
+
+    /// The address from which it connects, if that is not the one of its device.
+    pub(super) fn connect_from(&self) -> Option<IpAddr> {
+        self.own.connect_from
+    }
+
+    /// The CPUs that its process was bound to.
+    pub(super) fn cpus(&self) -> Option<&CpuPlacement> {
+        self.own.cpus.as_ref()
+    }
+
+    /// The domain, and both areas with `len` bytes each.
+    pub(super) fn registered(&mut self, len: u64) -> Result<(&ProtectionDomain, &EndMemory)> {
+        let kept = self.registered.take().filter(|(kept, _)| *kept == len);
+        let (_, memory) = match kept {
+            Some(kept) => self.registered.insert(kept),
+            None => {
+                let memory = EndMemory::new(&self.domain, self.own.memory, len)?;
+                self.registered.insert((len, memory))
+            }
+        };
+        Ok((&self.domain, memory))
+    }
+}

@@ -1,0 +1,34 @@
+//! Bandwidth and latency of RDMA operations between two processes, as perftest measures them, over
+//! host or GPU memory of each end.
+//!
+//! [`serve`] waits for a peer; [`measure`] connects to it with a [`Plan`] and returns a
+//! [`TransferReport`], which the serving end gets too. Every wait has a deadline. With
+//! [`Verification::On`] the bytes of every size and operation are compared where they arrived, and
+//! each size has other patterns, so that leftover bytes do not pass.
+//!
+//! - *Bandwidth*: several requests in flight; the time runs from the first request to the last
+//!   completion. The latencies of a row are those under this load, of requests with a completion.
+//! - *Latency*: WRITE and SEND go back and forth, and a sample is half of a round trip; READs and
+//!   atomic operations are posted one by one, and a sample is the time to the completion.
+
+mod endpoint;
+mod memory;
+mod pipeline;
+mod plan;
+mod protocol;
+mod queue_pairs;
+mod report;
+mod round_trips;
+mod run;
+mod threshold;
+mod verb;
+
+pub use endpoint::TransferEndpoint;
+pub use memory::{LocalEnd, MemoryFacts, TransferMemory};
+pub use plan::{Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Role, Verification};
+pub use report::{
+    CpuSeconds, LatencyDistribution, TransferEnd, TransferEvent, TransferReport, TransferRow,
+};
+pub use run::{measure, serve};
+pub use threshold::{InvalidThreshold, LatencyFigure, MaximumLatency, MinimumRate, Thresholds};
+pub use verb::{Metric, UnknownVerb, Verb};

@@ -1,0 +1,434 @@
+//! Several requests in flight, for bandwidth; one at a time, for the latency of READs and atomics.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use gdr_rdma::{AtomicOp, RecvRequest, RemoteMemory, SendRequest};
+
+use super::memory::EndMemory;
+use super::plan::{Amount, AtomicKind, Layout, Pattern, Plan, Role, Verification};
+use super::queue_pairs::{QueuePairs, Wait, id, of_id};
+use super::report::Observe;
+use super::verb::{Metric, Operation};
+use crate::error::{Error, PeerError, Result, compare};
+use crate::stats::Samples;
+
+/// Completions that are taken before requests are posted again.
+const MOST_COMPLETIONS: u32 = 64;
+
+/// An end of a connection while one size is measured.
+pub(super) struct Pipeline<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) role: Role,
+    pub(super) row: usize,
+    pub(super) size: u64,
+    pub(super) pairs: &'a QueuePairs,
+    pub(super) memory: &'a EndMemory,
+    pub(super) remote: Remote,
+    layout: Layout,
+    depth: u64,
+    every: u64,
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
+    inline: Vec<u8>,
+}
+
+/// The areas of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    pub(super) outgoing: RemoteMemory,
+    pub(super) incoming: RemoteMemory,
+}
+
+/// The requests of a queue pair.
+#[derive(Debug, Default)]
+struct Sender {
+    posted: u64,
+    completed: u64,
+    /// The groups in flight, each with one completion: when they were posted.
+    groups: VecDeque<Instant>,
+}
+
+/// The receives of a queue pair.
+#[derive(Debug, Default)]
+struct Receiver {
+    posted: u64,
+    received: u64,
+}
+
+/// What was sent in one go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) messages: u64,
+    pub(super) elapsed: Duration,
+}
+
+impl<'a> Pipeline<'a> {
+    pub(super) fn new(
+        plan: &'a Plan,
+        role: Role,
+        row: usize,
+        pairs: &'a QueuePairs,
+        memory: &'a EndMemory,
+        remote: Remote,
+    ) -> Result<Self> {
+        let size = plan.sizes[row];
+        let (depth, every) = match plan.verb.metric() {
+            Metric::Bandwidth => (plan.tx_depth.into(), plan.signal_every.into()),
+            Metric::Latency => (1, 1),
+        };
+        let of_each = 0..plan.queue_pairs;
+        let mut pipeline = Self {
+            plan,
+            role,
+            row,
+            size,
+            pairs,
+            memory,
+            remote,
+            layout: plan.layout(size),
+            depth,
+            every,
+            senders: of_each.clone().map(|_| Sender::default()).collect(),
+            receivers: of_each.map(|_| Receiver::default()).collect(),
+            inline: Vec::new(),
+        };
+        pipeline.prepare()?;
+        Ok(pipeline)
+    }
+
+    /// Fills memory, and posts receives.
+    fn prepare(&mut self) -> Result<()> {
+        let operation = self.plan.verb.operation();
+        for queue_pair in 0..self.senders.len() {
+            for slot in 0..self.layout.slots {
+                let offset = self.layout.offset(queue_pair, slot);
+                if operation == Operation::Atomic {
+                    self.memory.incoming.write(offset, &[0; 8])?;
+                } else if self.plan.verify == Verification::On {
+                    if self.plan.has_data_from(self.role) {
+                        let own = self.seed(self.role, queue_pair, slot);
+                        self.memory.outgoing.fill(offset, self.size, own)?;
+                    }
+                    if self.plan.has_data_from(self.role.other()) {
+                        // What the peer sends must replace other bytes.
+                        let other = !self.seed(self.role.other(), queue_pair, slot);
+                        self.memory.incoming.fill(offset, self.size, other)?;
+                    }
+                }
+            }
+        }
+        if self.size <= self.plan.inline.into() && self.layout.slots > 0 {
+            self.inline = vec![0; self.size as usize];
+        }
+        if operation == Operation::Send {
+            for queue_pair in 0..self.receivers.len() {
+                for _ in 0..self.plan.rx_depth {
+                    self.post_receive(queue_pair)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn seed(&self, sender: Role, queue_pair: usize, slot: u64) -> u32 {
+        self.plan.pattern(Pattern {
+            row: self.row,
+            sender,
+            queue_pair,
+            slot,
+        })
+    }
+
+    fn post_receive(&mut self, queue_pair: usize) -> Result<()> {
+        let receiver = &mut self.receivers[queue_pair];
+        let number = receiver.posted;
+        let offset = self.layout.offset(queue_pair, number % self.layout.slots);
+        let segment = self.memory.incoming.segment(offset, self.size)?;
+        let request = RecvRequest::new(id(queue_pair, number)).segment(segment);
+        self.pairs.all()[queue_pair].post_recv(request)?;
+        receiver.posted += 1;
+        Ok(())
+    }
+
+    /// Sends an amount of messages and waits until they are complete. With `samples`, records the
+    /// time of each request that has a completion.
+    pub(super) fn send(
+        &mut self,
+        amount: Amount,
+        mut samples: Option<&mut Samples>,
+        observe: Observe<'_>,
+    ) -> Result<Sent> {
+        let before: u64 = self.completed();
+        let goal = match amount {
+            Amount::Iterations(iterations) => iterations.next_multiple_of(self.every),
+            Amount::Seconds(_) => u64::MAX,
+        };
+        let until = match amount {
+            Amount::Iterations(_) => None,
+            Amount::Seconds(seconds) => Some(Duration::from_secs_f64(seconds)),
+        };
+        let goals: Vec<u64> = self
+            .senders
+            .iter()
+            .map(|it| it.posted.saturating_add(goal))
+            .collect();
+        let mut wait = Wait::new(self.plan, self.size);
+        let start = Instant::now();
+        let mut now = start;
+        loop {
+            let open = until.is_none_or(|until| now.saturating_duration_since(start) < until);
+            for (queue_pair, goal) in goals.iter().enumerate() {
+                if open {
+                    self.post(queue_pair, *goal)?;
+                }
+            }
+            if self.senders.iter().all(|sender| sender.groups.is_empty()) {
+                break;
+            }
+            now = self.complete(&mut wait, samples.as_deref_mut(), observe)?;
+        }
+        Ok(Sent {
+            messages: self.completed() - before,
+            elapsed: now.saturating_duration_since(start),
+        })
+    }
+
+    fn completed(&self) -> u64 {
+        self.senders.iter().map(|sender| sender.completed).sum()
+    }
+
+    /// Posts groups of requests as far as the queue has room.
+    fn post(&mut self, queue_pair: usize, goal: u64) -> Result<()> {
+        let sender = &self.senders[queue_pair];
+        let room = self.depth - (sender.posted - sender.completed);
+        let groups = (room / self.every).min((goal - sender.posted) / self.every);
+        if groups == 0 {
+            return Ok(());
+        }
+        let first = sender.posted;
+        let count = groups * self.every;
+        if count == 1 {
+            let request = self.request(queue_pair, first)?;
+            let now = Instant::now();
+            self.pairs.all()[queue_pair].post_send(request)?;
+            self.senders[queue_pair].posted += 1;
+            self.senders[queue_pair].groups.push_back(now);
+            return Ok(());
+        }
+        let mut requests = Vec::with_capacity(count as usize);
+        for number in first..first + count {
+            let request = self.request(queue_pair, number)?;
+            requests.push(match (number + 1).is_multiple_of(self.every) {
+                true => request,
+                false => request.unsignalled(),
+            });
+        }
+        let pair = &self.pairs.all()[queue_pair];
+        let list = self.plan.post_list as usize;
+        let mut requests = requests.into_iter();
+        while requests.len() > 0 {
+            let now = Instant::now();
+            let before = self.senders[queue_pair].posted;
+            let count = requests.len().min(list) as u64;
+            let posted = pair.post_sends(requests.by_ref().take(list));
+            posted.map_err(|batch| batch.error)?;
+            let sender = &mut self.senders[queue_pair];
+            sender.posted = before + count;
+            // The groups whose last request is in this list.
+            let groups = sender.posted / self.every - before / self.every;
+            sender.groups.extend((0..groups).map(|_| now));
+        }
+        Ok(())
+    }
+
+    /// The request number `number` of a queue pair.
+    fn request(&mut self, queue_pair: usize, number: u64) -> Result<SendRequest> {
+        let slot = number % self.layout.slots;
+        let offset = self.layout.offset(queue_pair, slot);
+        let (id, size) = (id(queue_pair, number), self.size);
+        Ok(match self.plan.verb.operation() {
+            Operation::Read => SendRequest::read(id, self.remote.outgoing.at(offset))
+                .segment(self.memory.incoming.segment(offset, size)?),
+            Operation::Atomic => {
+                let counter = self.layout.offset(queue_pair, 0);
+                let op = match self.plan.atomic {
+                    AtomicKind::FetchAdd => AtomicOp::FetchAdd { add: 1 },
+                    AtomicKind::CompareSwap => AtomicOp::CompareSwap {
+                        compare: number,
+                        swap: number + 1,
+                    },
+                };
+                SendRequest::atomic(id, self.remote.incoming.at(counter), op)
+                    .segment(self.memory.outgoing.segment(offset, 8)?)
+            }
+            Operation::Write => self.data(
+                SendRequest::write(id, self.remote.incoming.at(offset)),
+                offset,
+            )?,
+            Operation::Send => self.data(SendRequest::send(id), offset)?,
+        })
+    }
+
+    /// Adds the bytes to send: inline if they are short, and in host memory.
+    fn data(&mut self, request: SendRequest, offset: u64) -> Result<SendRequest> {
+        if self.inline.is_empty() || self.memory.outgoing.host_buffer().is_none() {
+            return Ok(request.segment(self.memory.outgoing.segment(offset, self.size)?));
+        }
+        self.memory.outgoing.read(offset, &mut self.inline)?;
+        Ok(request.inline(&self.inline))
+    }
+
+    /// Waits for a completion, and takes those that are there. Returns the time.
+    fn complete(
+        &mut self,
+        wait: &mut Wait,
+        mut samples: Option<&mut Samples>,
+        observe: Observe<'_>,
+    ) -> Result<Instant> {
+        let mut taken = 0;
+        let mut last = None;
+        while taken < MOST_COMPLETIONS {
+            let Some(completion) = self.pairs.poll(wait)? else {
+                if taken > 0 {
+                    break;
+                }
+                wait.idle(observe)?;
+                continue;
+            };
+            taken += 1;
+            let now = Instant::now();
+            last = Some(now);
+            let (queue_pair, number) = of_id(completion.id);
+            if completion.opcode.is_receive() {
+                self.received(queue_pair, completion.byte_len)?;
+            } else {
+                self.sent(queue_pair, number, now, samples.as_deref_mut())?;
+            }
+        }
+        let now = last.unwrap_or_else(Instant::now);
+        wait.progress(now);
+        wait.look(now, observe)?;
+        Ok(now)
+    }
+
+    fn received(&mut self, queue_pair: usize, bytes: u32) -> Result<()> {
+        if u64::from(bytes) != self.size {
+            return Err(PeerError::MessageLength {
+                bytes,
+                size: self.size,
+            }
+            .into());
+        }
+        self.receivers[queue_pair].received += 1;
+        self.post_receive(queue_pair)
+    }
+
+    fn sent(
+        &mut self,
+        queue_pair: usize,
+        number: u64,
+        now: Instant,
+        samples: Option<&mut Samples>,
+    ) -> Result<()> {
+        let first = self.senders[queue_pair].completed;
+        if self.plan.verify == Verification::On && self.plan.verb.operation() == Operation::Atomic {
+            // A counter that only this queue pair changes.
+            for number in first..=number {
+                let slot = number % self.layout.slots;
+                let offset = self.layout.offset(queue_pair, slot);
+                let found = self.memory.outgoing.word(offset)?;
+                let what = format!("the result of atomic operation {number}");
+                compare(&what, &number.to_ne_bytes(), &found.to_ne_bytes())?;
+            }
+        }
+        let sender = &mut self.senders[queue_pair];
+        sender.completed = number + 1;
+        if let (Some(posted), Some(samples)) = (sender.groups.pop_front(), samples) {
+            samples.record(now.saturating_duration_since(posted).as_nanos() as f64);
+        }
+        Ok(())
+    }
+
+    /// The number of messages that were sent by each queue pair.
+    pub(super) fn messages(&self) -> Vec<u64> {
+        self.senders.iter().map(|sender| sender.completed).collect()
+    }
+
+    /// Takes completions without waiting: receives are posted again while the peer sends.
+    pub(super) fn serve(&mut self, wait: &mut Wait, observe: Observe<'_>) -> Result<bool> {
+        match self.pairs.poll(wait)? {
+            Some(completion) => {
+                let (queue_pair, _) = of_id(completion.id);
+                self.received(queue_pair, completion.byte_len)?;
+                wait.progress(Instant::now());
+                Ok(false)
+            }
+            None => wait.idle(observe),
+        }
+    }
+
+    /// Receives until as many messages arrived as the peer sent.
+    pub(super) fn drain(&mut self, theirs: &[u64], observe: Observe<'_>) -> Result<()> {
+        let mut wait = Wait::new(self.plan, self.size);
+        while self
+            .receivers
+            .iter()
+            .zip(theirs)
+            .any(|(own, sent)| own.received < *sent)
+        {
+            self.serve(&mut wait, observe)?;
+        }
+        let received = self.receivers.iter().map(|receiver| receiver.received);
+        if received.ne(theirs.iter().copied()) {
+            return Err(PeerError::MessageCount.into());
+        }
+        Ok(())
+    }
+
+    /// Compares the bytes that arrived at this end, where `theirs` is how many messages each queue
+    /// pair of the peer sent here; returns the number of bytes.
+    pub(super) fn verify(&self, theirs: &[u64]) -> Result<u64> {
+        let operation = self.plan.verb.operation();
+        let arrived = match operation {
+            Operation::Read => self.messages(),
+            _ => theirs.to_vec(),
+        };
+        let mut bytes = 0;
+        let arrived = arrived.into_iter().enumerate();
+        for (queue_pair, messages) in arrived.filter(|(_, messages)| *messages > 0) {
+            if operation == Operation::Atomic {
+                let found = self
+                    .memory
+                    .incoming
+                    .word(self.layout.offset(queue_pair, 0))?;
+                let what = "the counter of the atomic operations";
+                compare(what, &messages.to_ne_bytes(), &found.to_ne_bytes())?;
+                bytes += 8;
+                continue;
+            }
+            for slot in 0..self.layout.slots.min(messages) {
+                let seed = self.seed(self.role.other(), queue_pair, slot);
+                let offset = self.layout.offset(queue_pair, slot);
+                let what = format!(
+                    "{} of {} bytes, slot {slot} of queue pair {queue_pair}",
+                    self.plan.verb.operation_name(),
+                    self.size
+                );
+                self.memory
+                    .incoming
+                    .compare(&what, offset, self.size, seed)?;
+                bytes += self.size;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// The error of a peer that sent counts for other queue pairs than the plan has.
+pub(super) fn check_counts(plan: &Plan, counts: &[u64]) -> Result<(), Error> {
+    match counts.len() == plan.queue_pairs as usize {
+        true => Ok(()),
+        false => Err(PeerError::MessageCount.into()),
+    }
+}

@@ -1,0 +1,538 @@
+//! What the connecting end asks for.
+
+use std::time::Duration;
+
+use gdr_cuda::pattern_word;
+use gdr_rdma::Mtu;
+use serde::{Deserialize, Serialize};
+
+use super::verb::{Metric, Operation, Verb};
+use crate::error::MOST_SECONDS;
+
+/// The longest message, and about the most memory that each end registers twice.
+pub const MOST_BYTES: u64 = 1 << 30;
+/// Bytes of all slots of an end, unless one message is longer.
+const SLOT_BYTES: u64 = 64 << 20;
+/// The distance of slots is a multiple of this: a cache line.
+const ALIGNMENT: u64 = 64;
+/// The most queue pairs, and the most sizes.
+const MOST_ENTRIES: usize = 64;
+/// The most requests in flight of a queue pair.
+const MOST_DEPTH: u32 = 8192;
+/// The longest time for one size.
+const A_DAY: f64 = MOST_SECONDS as f64;
+
+/// How much is measured of each size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    /// As many messages of each queue pair, or round trips.
+    Iterations(u64),
+    /// For as many seconds.
+    Seconds(f64),
+}
+
+/// Who sends where bandwidth is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// The connecting end.
+    #[default]
+    OneWay,
+    /// Both ends at the same time; figures are those of both together.
+    BothWays,
+}
+
+/// The atomic operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AtomicKind {
+    /// Fetch and add.
+    #[default]
+    FetchAdd,
+    /// Compare and swap.
+    CompareSwap,
+}
+
+/// Whether the bytes are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verification {
+    /// They are not.
+    #[default]
+    Off,
+    /// After each size, where they arrived: in GPU memory by a kernel.
+    On,
+}
+
+/// What is measured. The connecting end chooses it, the listening end may refuse.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The operation and the figure.
+    pub verb: Verb,
+    /// The lengths of messages, in the order of measuring.
+    pub sizes: Vec<u64>,
+    /// How much of each size.
+    pub amount: Amount,
+    /// Messages of each queue pair, or round trips, before the measured ones.
+    pub warm_up: u64,
+    /// The number of queue pairs.
+    pub queue_pairs: u32,
+    /// Requests in flight of each queue pair, where bandwidth is measured.
+    pub tx_depth: u32,
+    /// Receives that are posted for each queue pair.
+    pub rx_depth: u32,
+    /// One of so many requests has a completion, where bandwidth is measured.
+    pub signal_every: u32,
+    /// Up to so many requests are posted in one call, where bandwidth is measured.
+    pub post_list: u32,
+    /// Messages in host memory up to this length are sent inline.
+    pub inline: u32,
+    /// Who sends.
+    pub direction: Direction,
+    /// The atomic operation.
+    pub atomic: AtomicKind,
+    /// The path MTU in bytes; the largest that the path carries if it is `None`.
+    pub mtu: Option<u32>,
+    /// Whether the bytes are compared.
+    pub verify: Verification,
+    /// The seed of the patterns.
+    pub seed: u32,
+    /// How long one request may take; a second longer for each 64 MiB.
+    pub timeout_ms: u64,
+}
+
+/// A plan that cannot be measured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields' names say what they hold")]
+pub enum PlanError {
+    /// No size at all, or too many.
+    #[error("{0} sizes cannot be measured in one run: give 1 to {MOST_ENTRIES}")]
+    Sizes(usize),
+    /// A message of 0 bytes.
+    #[error("a message of 0 bytes carries nothing to measure: give at least 1 byte")]
+    EmptyMessage,
+    /// A message that is longer than the memory that is registered.
+    #[error(
+        "a message of {size} bytes is longer than the registered memory: give at most {MOST_BYTES} (1G)"
+    )]
+    LongMessage { size: u64 },
+    /// An atomic operation on another length.
+    #[error("an atomic operation has 8 bytes, not {0}: leave out the size")]
+    AtomicSize(u64),
+    /// Nothing to measure.
+    #[error("0 iterations measure nothing: give at least 1")]
+    NoIterations,
+    /// A duration that is not one.
+    #[error("a size cannot be measured for {0} seconds: give more than 0, and a day at most")]
+    Seconds(String),
+    /// Too few or too many queue pairs.
+    #[error("{0} queue pairs: give 1 to {MOST_ENTRIES}")]
+    QueuePairs(u32),
+    /// Several queue pairs where one request is in flight.
+    #[error("{verb} has one request in flight: give 1 queue pair instead of {queue_pairs}")]
+    LatencyQueuePairs { verb: Verb, queue_pairs: u32 },
+    /// Both directions where one request is in flight.
+    #[error(
+        "{0} has one request in flight, and no second direction: measure the bandwidth instead"
+    )]
+    LatencyDirection(Verb),
+    /// A depth that no queue has.
+    #[error("{0} requests in flight: give 1 to {MOST_DEPTH}")]
+    Depth(u32),
+    /// Fewer completions than requests fit.
+    #[error(
+        "one completion in {every} requests needs as many in flight: give 1 to {depth}, or a larger depth"
+    )]
+    SignalEvery { every: u32, depth: u32 },
+    /// No request in a call.
+    #[error("0 requests in a call post nothing: give at least 1")]
+    PostList,
+    /// A path MTU that does not exist.
+    #[error("a path MTU of {0} bytes does not exist: give 256, 512, 1024, 2048 or 4096")]
+    Mtu(u32),
+    /// A path MTU that the path does not carry.
+    #[error(
+        "the path carries packets of {path} bytes, not {asked}: leave out the path MTU, or raise that of the interfaces"
+    )]
+    LongMtu { asked: usize, path: usize },
+    /// A lowest rate where latency is measured.
+    #[error("{0} measures a latency and no rate: give a longest latency instead")]
+    RateOfLatency(Verb),
+    /// No time for a request.
+    #[error("a request cannot end in 0 seconds: give at least 1")]
+    NoTimeout,
+    /// A deadline that never passes.
+    #[error("a request cannot take {0} seconds: give at most a day, {MOST_SECONDS}")]
+    LongTimeout(u64),
+}
+
+impl Plan {
+    /// The usual plan of a verb: one size, as perftest has it.
+    pub fn new(verb: Verb) -> Self {
+        let (size, iterations) = match (verb.operation(), verb.metric()) {
+            (Operation::Atomic, _) => (8, 1000),
+            (_, Metric::Latency) => (2, 1000),
+            (_, Metric::Bandwidth) => (65536, 5000),
+        };
+        Self {
+            verb,
+            sizes: vec![size],
+            amount: Amount::Iterations(iterations),
+            warm_up: 100,
+            queue_pairs: 1,
+            tx_depth: match verb.operation() {
+                Operation::Read | Operation::Atomic => 16,
+                Operation::Write | Operation::Send => 128,
+            },
+            rx_depth: 512,
+            signal_every: 1,
+            post_list: 64,
+            inline: 0,
+            direction: Direction::OneWay,
+            atomic: AtomicKind::FetchAdd,
+            mtu: None,
+            verify: Verification::Off,
+            seed: 1,
+            timeout_ms: 10_000,
+        }
+    }
+
+    /// Every power of two from 2 bytes to 8 MiB, as perftest's `-a`; 8 bytes for atomic operations.
+    pub fn all_sizes(verb: Verb) -> Vec<u64> {
+        match verb.operation() {
+            Operation::Atomic => vec![8],
+            _ => crate::sizes::powers_of_two(2, 8 << 20),
+        }
+    }
+
+    /// Refuses a plan that cannot be measured.
+    ///
+    /// # Errors
+    /// The first reason.
+    pub fn check(&self) -> Result<(), PlanError> {
+        if self.sizes.is_empty() || self.sizes.len() > MOST_ENTRIES {
+            return Err(PlanError::Sizes(self.sizes.len()));
+        }
+        for &size in &self.sizes {
+            match size {
+                0 => return Err(PlanError::EmptyMessage),
+                size if size > MOST_BYTES => return Err(PlanError::LongMessage { size }),
+                size if size != 8 && self.verb.operation() == Operation::Atomic => {
+                    return Err(PlanError::AtomicSize(size));
+                }
+                _ => {}
+            }
+        }
+        match self.amount {
+            Amount::Iterations(0) => return Err(PlanError::NoIterations),
+            Amount::Seconds(seconds) if !(seconds > 0.0 && seconds <= A_DAY) => {
+                return Err(PlanError::Seconds(seconds.to_string()));
+            }
+            _ => {}
+        }
+        let queue_pairs = self.queue_pairs;
+        if queue_pairs == 0 || queue_pairs as usize > MOST_ENTRIES {
+            return Err(PlanError::QueuePairs(queue_pairs));
+        }
+        if self.verb.metric() == Metric::Latency {
+            if queue_pairs > 1 {
+                let verb = self.verb;
+                return Err(PlanError::LatencyQueuePairs { verb, queue_pairs });
+            }
+            if self.direction == Direction::BothWays {
+                return Err(PlanError::LatencyDirection(self.verb));
+            }
+        }
+        for depth in [self.tx_depth, self.rx_depth] {
+            if depth == 0 || depth > MOST_DEPTH {
+                return Err(PlanError::Depth(depth));
+            }
+        }
+        let (every, depth) = (self.signal_every, self.tx_depth);
+        if every == 0 || every > depth {
+            return Err(PlanError::SignalEvery { every, depth });
+        }
+        if self.post_list == 0 {
+            return Err(PlanError::PostList);
+        }
+        self.path_mtu()?;
+        if self.timeout_ms == 0 {
+            return Err(PlanError::NoTimeout);
+        }
+        let seconds = self.timeout_ms / 1000;
+        if seconds > MOST_SECONDS {
+            return Err(PlanError::LongTimeout(seconds));
+        }
+        Ok(())
+    }
+
+    /// The requested path MTU.
+    pub(super) fn path_mtu(&self) -> Result<Option<Mtu>, PlanError> {
+        self.mtu
+            .map(|bytes| {
+                let exact = |mtu: &Mtu| mtu.bytes() == bytes as usize;
+                Mtu::at_most(bytes as usize)
+                    .filter(exact)
+                    .ok_or(PlanError::Mtu(bytes))
+            })
+            .transpose()
+    }
+
+    /// How long one request, or one step of the other end, may take.
+    pub(super) fn limit(&self, size: u64) -> Duration {
+        Duration::from_millis(self.timeout_ms) + Duration::from_secs(size / (64 << 20))
+    }
+
+    /// How long the measurement of one size may take: with a number of iterations, as if the path
+    /// carried 1 MB/s and a message took 10 ms.
+    pub(super) fn phase_limit(&self, size: u64) -> Duration {
+        let measured = match self.amount {
+            Amount::Seconds(seconds) => Duration::from_secs_f64(seconds.clamp(0.0, A_DAY)),
+            Amount::Iterations(_) => Duration::ZERO,
+        };
+        let iterations = match self.amount {
+            Amount::Iterations(iterations) => iterations,
+            Amount::Seconds(_) => 0,
+        };
+        let messages = iterations
+            .saturating_add(self.warm_up)
+            .saturating_mul(self.queue_pairs.into());
+        let ms = messages.saturating_mul(10 + size / 1000);
+        let most = Duration::from_secs(MOST_SECONDS);
+        (self.limit(size) * 4 + measured).saturating_add(Duration::from_millis(ms).min(most))
+    }
+
+    /// The slots of one size.
+    pub(super) fn layout(&self, size: u64) -> Layout {
+        let stride = size.next_multiple_of(ALIGNMENT);
+        let queue_pairs = u64::from(self.queue_pairs);
+        let depth = match self.verb.operation() {
+            // Each result of an atomic operation is read before its slot is used again.
+            Operation::Atomic => {
+                return Layout {
+                    stride,
+                    slots: self.tx_depth.into(),
+                    queue_pairs,
+                };
+            }
+            _ => u64::from(self.tx_depth),
+        };
+        let slots = match self.verb.metric() {
+            Metric::Latency => 1,
+            Metric::Bandwidth => (SLOT_BYTES / (stride * queue_pairs)).clamp(1, depth),
+        };
+        Layout {
+            stride,
+            slots,
+            queue_pairs,
+        }
+    }
+
+    /// The bytes of memory that each end registers for each of its two areas.
+    pub(super) fn area(&self) -> u64 {
+        let sizes = self.sizes.iter();
+        sizes
+            .map(|size| self.layout(*size).bytes())
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Whether bytes of an end arrive at the other one: those that it sends, or offers for READ.
+    pub(super) fn has_data_from(&self, role: Role) -> bool {
+        let source = match self.verb.operation() {
+            Operation::Read => Role::Server,
+            Operation::Write | Operation::Send | Operation::Atomic => Role::Client,
+        };
+        self.direction == Direction::BothWays || self.verb.is_ping_pong() || role == source
+    }
+
+    /// The seed of the pattern in a slot.
+    pub(super) fn pattern(&self, of: Pattern) -> u32 {
+        // With one seed, words of different indices differ. Queue pairs and slots have 6 and 13 bits.
+        let end = match of.sender {
+            Role::Client => 0,
+            Role::Server => 1,
+        };
+        let index = ((of.row as u64 * 2 + end) << 6 | of.queue_pair as u64) << 13 | of.slot;
+        pattern_word(self.seed, index)
+    }
+}
+
+/// The end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It connects and chooses the plan.
+    Client,
+    /// It listens.
+    Server,
+}
+
+impl Role {
+    /// The other end.
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// Which pattern: that of the bytes which `sender` sends, or offers for READ, from a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pattern {
+    pub(super) row: usize,
+    pub(super) sender: Role,
+    pub(super) queue_pair: usize,
+    pub(super) slot: u64,
+}
+
+/// The places of messages in an area: each queue pair has slots, and its message number `n` uses
+/// slot `n` modulo their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    stride: u64,
+    pub(super) slots: u64,
+    queue_pairs: u64,
+}
+
+impl Layout {
+    /// The offset of a slot.
+    pub(super) fn offset(&self, queue_pair: usize, slot: u64) -> u64 {
+        (queue_pair as u64 * self.slots + slot) * self.stride
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.stride * self.slots * self.queue_pairs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn plans_that_cannot_be_measured_are_refused_by_name() {
+        let with = |verb, change: fn(&mut Plan)| {
+            let mut plan = Plan::new(verb);
+            change(&mut plan);
+            plan.check()
+        };
+        for verb in Verb::ALL {
+            with(verb, |_| ()).unwrap();
+            with(verb, |plan| plan.sizes = Plan::all_sizes(plan.verb)).unwrap();
+        }
+        type Case = (Verb, fn(&mut Plan), PlanError);
+        let cases: [Case; 15] = [
+            (Verb::WriteBw, |p| p.sizes = vec![], PlanError::Sizes(0)),
+            (
+                Verb::WriteBw,
+                |p| p.sizes = vec![0],
+                PlanError::EmptyMessage,
+            ),
+            (
+                Verb::WriteBw,
+                |p| p.sizes = vec![MOST_BYTES + 1],
+                PlanError::LongMessage {
+                    size: MOST_BYTES + 1,
+                },
+            ),
+            (
+                Verb::AtomicBw,
+                |p| p.sizes = vec![16],
+                PlanError::AtomicSize(16),
+            ),
+            (
+                Verb::ReadBw,
+                |p| p.amount = Amount::Iterations(0),
+                PlanError::NoIterations,
+            ),
+            (
+                Verb::ReadBw,
+                |p| p.amount = Amount::Seconds(f64::NAN),
+                PlanError::Seconds("NaN".into()),
+            ),
+            (
+                Verb::ReadBw,
+                |p| p.queue_pairs = 65,
+                PlanError::QueuePairs(65),
+            ),
+            (
+                Verb::SendLat,
+                |p| p.queue_pairs = 2,
+                PlanError::LatencyQueuePairs {
+                    verb: Verb::SendLat,
+                    queue_pairs: 2,
+                },
+            ),
+            (
+                Verb::SendLat,
+                |p| p.direction = Direction::BothWays,
+                PlanError::LatencyDirection(Verb::SendLat),
+            ),
+            (Verb::SendBw, |p| p.rx_depth = 0, PlanError::Depth(0)),
+            (
+                Verb::SendBw,
+                |p| p.tx_depth = 10_000,
+                PlanError::Depth(10_000),
+            ),
+            (
+                Verb::ReadBw,
+                |p| p.signal_every = 17,
+                PlanError::SignalEvery {
+                    every: 17,
+                    depth: 16,
+                },
+            ),
+            (Verb::ReadBw, |p| p.post_list = 0, PlanError::PostList),
+            (Verb::ReadBw, |p| p.mtu = Some(1500), PlanError::Mtu(1500)),
+            (Verb::ReadBw, |p| p.timeout_ms = 0, PlanError::NoTimeout),
+        ];
+        for (verb, change, error) in cases {
+            assert_eq!(with(verb, change), Err(error));
+        }
+    }
+
+    #[test]
+    fn slots_do_not_overlap_and_patterns_do_not_repeat() {
+        let plan = Plan {
+            queue_pairs: 3,
+            sizes: vec![1, 100, 4096],
+            ..Plan::new(Verb::WriteBw)
+        };
+        let mut seeds = HashSet::new();
+        for (row, size) in plan.sizes.iter().enumerate() {
+            let layout = plan.layout(*size);
+            let mut end = 0;
+            for queue_pair in 0..3 {
+                for slot in 0..layout.slots {
+                    let offset = layout.offset(queue_pair, slot);
+                    assert!(offset >= end && offset.is_multiple_of(ALIGNMENT));
+                    end = offset + size;
+                    for sender in [Role::Client, Role::Server] {
+                        let pattern = Pattern {
+                            row,
+                            sender,
+                            queue_pair,
+                            slot,
+                        };
+                        assert!(seeds.insert(plan.pattern(pattern)));
+                    }
+                }
+            }
+            assert!(end <= layout.bytes() && layout.bytes() <= plan.area());
+        }
+    }
+
+    #[test]
+    fn long_messages_share_a_slot_and_short_ones_have_as_many_as_are_in_flight() {
+        let plan = Plan::new(Verb::WriteBw);
+        assert_eq!(plan.layout(MOST_BYTES).slots, 1);
+        assert_eq!(plan.layout(2).slots, 128);
+        assert_eq!(Plan::new(Verb::WriteLat).layout(2).slots, 1);
+    }
+}

@@ -1,0 +1,80 @@
+//! The messages between the two ends.
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::MemoryFacts;
+use super::plan::Plan;
+use super::report::{TransferEnd, TransferRow};
+use super::round_trips::Immediates;
+use crate::error::{PeerError, Result};
+
+/// The version of the protocol.
+pub(super) const VERSION: u32 = 1;
+
+/// A message. The connecting end sends the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "measurement", rename_all = "snake_case")]
+pub(super) enum Message {
+    /// The connecting end asks for a measurement.
+    Ask(Box<Ask>),
+    /// The listening end accepts.
+    Ready(Box<Offer>),
+    /// The connecting end has chosen the path MTU, as the InfiniBand specification codes it.
+    Agreed { mtu: u8 },
+    /// An end has filled its memory for the next size and posted its receives.
+    Prepared { row: usize },
+    /// An end has sent all of a size: the messages of each queue pair.
+    Sent { messages: Vec<u64> },
+    /// The listening end has measured and compared a size.
+    Measured(Measured),
+    /// The connecting end has judged a size.
+    Row(Box<TransferRow>),
+}
+
+/// What the connecting end asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Ask {
+    pub(super) version: u32,
+    pub(super) plan: Plan,
+    pub(super) end: TransferEnd,
+}
+
+/// What the listening end offers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Offer {
+    pub(super) end: TransferEnd,
+    /// The path MTU as this end sees it.
+    pub(super) mtu: u8,
+}
+
+/// What the listening end measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// The messages that it sent in the measured time, and how long that took.
+    pub(super) messages: u64,
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) verified_bytes: u64,
+}
+
+/// Whether WRITEs to an end with this memory need an immediate in a round trip.
+pub(super) fn immediates(memory: &MemoryFacts) -> Immediates {
+    match memory.kind.as_str() {
+        "host" => Immediates::No,
+        _ => Immediates::Yes,
+    }
+}
+
+/// Fails because `message` is not the one that the protocol has here.
+pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
+    let name = match message {
+        Message::Ask(_) => "ask",
+        Message::Ready(_) => "ready",
+        Message::Agreed { .. } => "agreed",
+        Message::Prepared { .. } => "prepared",
+        Message::Sent { .. } => "sent",
+        Message::Measured(_) => "measured",
+        Message::Row(_) => "row",
+    };
+    Err(PeerError::OutOfTurn(name).into())
+}

@@ -1,0 +1,161 @@
+//! The queue pairs of one end, and their completion queue.
+
+use std::time::{Duration, Instant};
+
+use gdr_rdma::{
+    Capabilities, Completion, CompletionQueue, ConnectionOptions, Endpoint, Mtu, ProtectionDomain,
+    QueuePair, QueuePairOptions, RetryCount, WrId,
+};
+
+use super::plan::Plan;
+use crate::error::{Error, Result, TransferFailure, proceed};
+use crate::loopback::connection::{ack_timeout, success};
+use crate::transfer::report::{Observe, TransferEvent};
+
+/// Empty polls between two readings of the clock.
+const POLLS: u32 = 256;
+/// How often a wait notifies the observer, which may stop the run.
+const LOOK: Duration = Duration::from_millis(100);
+/// After this time without a completion, a wait gives the CPU away between polls.
+const POLITE_AFTER: Duration = Duration::from_micros(200);
+
+/// The queue pairs of one end.
+pub(super) struct QueuePairs {
+    pairs: Vec<QueuePair>,
+    queue: CompletionQueue,
+}
+
+impl QueuePairs {
+    pub(super) fn new(domain: &ProtectionDomain, plan: &Plan) -> Result<Self> {
+        let entries = (plan.tx_depth + plan.rx_depth) * plan.queue_pairs;
+        let queue = domain.device().completion_queue(entries as usize);
+        let options = QueuePairOptions::new(&queue).capabilities(Capabilities {
+            max_send_wr: plan.tx_depth,
+            max_recv_wr: plan.rx_depth,
+            max_inline: plan.inline,
+        });
+        let pairs = (0..plan.queue_pairs).map(|_| domain.queue_pair(&options));
+        Ok(Self {
+            pairs: pairs.collect::<Result<_, _>>()?,
+            queue,
+        })
+    }
+
+    pub(super) fn all(&self) -> &[QueuePair] {
+        &self.pairs
+    }
+
+    /// Connects one of them; requests without an answer fail after `limit`.
+    pub(super) fn connect(
+        &self,
+        number: usize,
+        peer: &Endpoint,
+        mtu: Mtu,
+        limit: Duration,
+    ) -> Result<()> {
+        let give_up_after = limit * 7 / 8;
+        let options = ConnectionOptions {
+            timeout: ack_timeout(give_up_after),
+            retry_count: RetryCount::new(7),
+            give_up_after: Some(give_up_after),
+            ..ConnectionOptions::new(mtu)
+        };
+        Ok(self.pairs[number].connect(peer, &options)?)
+    }
+
+    /// The next completion, which is a success of `wait.operation`.
+    pub(super) fn poll(&self, wait: &Wait) -> Result<Option<Completion>> {
+        let completion = self.queue.poll()?;
+        if let Some(completion) = &completion {
+            success(completion, wait.operation, wait.size)?;
+        }
+        Ok(completion)
+    }
+}
+
+/// A wait for what the peer does next: its deadline, and the observer that may stop it.
+pub(super) struct Wait {
+    operation: &'static str,
+    size: u64,
+    limit: Duration,
+    polls: u32,
+    last: Instant,
+    looked: Instant,
+}
+
+impl Wait {
+    pub(super) fn new(plan: &Plan, size: u64) -> Self {
+        let now = Instant::now();
+        Self {
+            operation: plan.verb.operation_name(),
+            size,
+            limit: plan.limit(size),
+            polls: 0,
+            last: now,
+            looked: now,
+        }
+    }
+
+    /// Something happened: the deadline starts again.
+    pub(super) fn progress(&mut self, now: Instant) {
+        self.last = now;
+        self.polls = 0;
+    }
+
+    /// Nothing happened. Returns whether the clock was read, so that the caller may look at what is
+    /// too slow to be looked at each time.
+    pub(super) fn idle(&mut self, observe: Observe<'_>) -> Result<bool> {
+        self.polls += 1;
+        if !self.polls.is_multiple_of(POLLS) {
+            std::hint::spin_loop();
+            return Ok(false);
+        }
+        let now = Instant::now();
+        let waited = now.saturating_duration_since(self.last);
+        if waited >= self.limit {
+            return Err(Error::Transfer {
+                operation: self.operation,
+                size: self.size,
+                failure: TransferFailure::Deadline { limit: self.limit },
+            });
+        }
+        self.look(now, observe)?;
+        if waited > POLITE_AFTER {
+            std::thread::yield_now();
+        }
+        Ok(true)
+    }
+
+    /// Lets the observer stop the run, ten times a second.
+    pub(super) fn look(&mut self, now: Instant, observe: Observe<'_>) -> Result<()> {
+        if now.saturating_duration_since(self.looked) >= LOOK {
+            self.looked = now;
+            proceed(observe(TransferEvent::Waiting))?;
+        }
+        Ok(())
+    }
+}
+
+/// The identifier of a request: its queue pair and its number.
+pub(super) fn id(queue_pair: usize, number: u64) -> WrId {
+    WrId((queue_pair as u64) << 56 | (number & NUMBER))
+}
+
+/// The queue pair and the number of a request, of at most 56 bits.
+pub(super) fn of_id(id: WrId) -> (usize, u64) {
+    ((id.0 >> 56) as usize, id.0 & NUMBER)
+}
+
+const NUMBER: u64 = (1 << 56) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_has_its_queue_pair_and_its_number() {
+        for (queue_pair, number) in [(0, 0), (63, 5), (1, NUMBER)] {
+            assert_eq!(of_id(id(queue_pair, number)), (queue_pair, number));
+        }
+    }
+}

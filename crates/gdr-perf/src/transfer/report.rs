@@ -1,0 +1,127 @@
+//! The result of a measurement.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::MemoryFacts;
+use super::plan::{Plan, Role};
+use super::threshold::Thresholds;
+use crate::error::Result;
+use crate::loopback::End;
+use crate::report::{ProcessFacts, Schema};
+use crate::stats::{Bucket, Samples, Summary};
+
+/// What happens during a measurement.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum TransferEvent<'a> {
+    /// The listening end waits for a peer at this address.
+    Listening(std::net::SocketAddr),
+    /// Both ends are connected; there are no rows yet.
+    Ready(&'a TransferReport),
+    /// A size was measured and judged.
+    Measured(&'a TransferRow),
+    /// A wait goes on. The observer may stop the run.
+    Waiting,
+}
+
+/// An observer, which stops the run by a break.
+pub(super) type Observe<'a> = &'a mut dyn FnMut(TransferEvent<'_>) -> ControlFlow<()>;
+
+/// The result of a measurement; each end has one.
+#[derive(Clone, Debug, Serialize)]
+pub struct TransferReport {
+    /// `gdr.perf`.
+    #[serde(flatten)]
+    pub schema: Schema,
+    /// The end that wrote this.
+    pub role: Role,
+    /// Whether a GPU was simulated; the figures then describe no hardware.
+    pub simulated: bool,
+    /// What was measured.
+    pub plan: Plan,
+    /// The path MTU in bytes.
+    pub path_mtu: usize,
+    /// The end that connected.
+    pub client: TransferEnd,
+    /// The end that listened.
+    pub server: TransferEnd,
+    /// What every size had to keep.
+    pub thresholds: Thresholds,
+    /// By size, in the order of the plan.
+    pub rows: Vec<TransferRow>,
+    /// Whether every row kept the thresholds.
+    pub passed: bool,
+}
+
+/// One end in a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransferEnd {
+    /// Its host and version.
+    #[serde(flatten)]
+    pub process: ProcessFacts,
+    /// Its device.
+    pub device: End,
+    /// Its memory.
+    pub memory: MemoryFacts,
+}
+
+/// One size. Figures of both directions are added.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TransferRow {
+    /// Bytes of a message.
+    pub size: u64,
+    /// Measured messages; of round trips, the messages in one direction.
+    pub messages: u64,
+    /// From the first request to the last completion.
+    pub seconds: f64,
+    /// Payload in 10^9 bytes in a second.
+    pub gb_per_s: f64,
+    /// Payload in 10^9 bits in a second.
+    pub gbit_per_s: f64,
+    /// Millions of messages in a second.
+    pub mpps: f64,
+    /// From the request to its completion, or half of a round trip, at the connecting end.
+    pub latency: LatencyDistribution,
+    /// CPU seconds of the processes in this time.
+    pub cpu: CpuSeconds,
+    /// Compared bytes at both ends; `None` if nothing was compared.
+    pub verified_bytes: Option<u64>,
+    /// The thresholds that were not kept.
+    pub failures: Vec<String>,
+}
+
+/// The CPU time of both ends, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuSeconds {
+    /// Of the connecting end.
+    pub client: f64,
+    /// Of the listening end.
+    pub server: f64,
+}
+
+/// A set of latencies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyDistribution {
+    /// Its figures.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// 9999 of 10000 are no longer than this.
+    pub p9999_ns: f64,
+    /// All latencies in buckets of 0.1 % width, without the empty ones. Only the connecting end has
+    /// them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histogram: Vec<Bucket>,
+}
+
+impl LatencyDistribution {
+    /// The figures of samples.
+    pub(super) fn of(samples: &Samples) -> Result<Self> {
+        Ok(Self {
+            summary: samples.summary()?,
+            p9999_ns: samples.quantile_ns(0.9999),
+            histogram: samples.buckets(),
+        })
+    }
+}

@@ -1,0 +1,503 @@
+//! The two ends of a measurement.
+
+use std::net::SocketAddr;
+
+use gdr_rdma::{Deadline, Device, Listener, Mtu, PeerInfo, ProtectionDomain, Security, Session};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::endpoint::TransferEndpoint;
+use super::memory::{EndMemory, LocalEnd};
+use super::pipeline::{Pipeline, Remote, Sent, check_counts};
+use super::plan::{Direction, Plan, PlanError, Role, Verification};
+use super::protocol::{Ask, Measured, Message, Offer, VERSION, immediates, unexpected};
+use super::queue_pairs::{QueuePairs, Wait};
+use super::report::{
+    CpuSeconds, LatencyDistribution, Observe, TransferEnd, TransferEvent, TransferReport,
+    TransferRow,
+};
+use super::round_trips::{Immediates, RoundTrips};
+use super::threshold::Thresholds;
+use super::verb::{Metric, Operation};
+use crate::conversation::{Conversation, common_mtu, known_mtu, reach};
+use crate::error::{PeerError, Result, SettingsError, proceed};
+use crate::loopback::{End as DeviceEnd, Timeouts};
+use crate::report::{CpuPlacement, ProcessFacts, Schema};
+use crate::stats::Samples;
+
+/// Connects to a peer that [serves](serve), and measures what the plan says.
+///
+/// Without a key, the connection comes from the device's own address unless `end` names another: the
+/// peer accepts only the address of the connection as the RDMA address.
+///
+/// # Errors
+/// [`crate::Error::Settings`] for a plan that cannot be measured; [`crate::Error::Peer`] if the peer refuses;
+/// [`crate::Error::Transfer`] for a request that fails or misses its deadline; [`crate::Error::WrongData`] for bytes
+/// that did not arrive; those of the connection and of the memory.
+pub fn measure<'a>(
+    device: &Device,
+    peer: SocketAddr,
+    security: &Security,
+    end: impl Into<LocalEnd<'a>>,
+    plan: &Plan,
+    thresholds: &Thresholds,
+    observe: &mut dyn FnMut(TransferEvent<'_>) -> std::ops::ControlFlow<()>,
+) -> Result<TransferReport> {
+    TransferEndpoint::new(device, end).measure(peer, security, plan, thresholds, observe)
+}
+
+pub(super) fn measure_at(
+    endpoint: &mut TransferEndpoint<'_>,
+    peer: SocketAddr,
+    security: &Security,
+    plan: &Plan,
+    thresholds: &Thresholds,
+    observe: Observe<'_>,
+) -> Result<TransferReport> {
+    plan.check().map_err(SettingsError::Plan)?;
+    if plan.verb.metric() == Metric::Latency && thresholds.minimum_rate.is_some() {
+        return Err(SettingsError::Plan(PlanError::RateOfLatency(plan.verb)).into());
+    }
+    let limit = plan.limit(0);
+    let session = match endpoint.connect_from() {
+        Some(from) => Session::connect_from(from, peer, security, Deadline::after(limit))?,
+        None => reach(endpoint.device(), peer, security, limit)?,
+    };
+    let mut conversation = Conversation::new(session, limit)?;
+    let measured = client(&mut conversation, endpoint, plan, thresholds, observe);
+    conversation.conclude(measured)
+}
+
+/// Waits for one peer that [measures](measure), and does its part.
+///
+/// # Errors
+/// As [`measure`]; no peer connects in time.
+pub fn serve<'a>(
+    device: &Device,
+    listener: &Listener,
+    security: &Security,
+    end: impl Into<LocalEnd<'a>>,
+    timeouts: Timeouts,
+    observe: &mut dyn FnMut(TransferEvent<'_>) -> std::ops::ControlFlow<()>,
+) -> Result<TransferReport> {
+    TransferEndpoint::new(device, end).serve(listener, security, timeouts, observe)
+}
+
+pub(super) fn serve_at(
+    endpoint: &mut TransferEndpoint<'_>,
+    listener: &Listener,
+    security: &Security,
+    timeouts: Timeouts,
+    observe: Observe<'_>,
+) -> Result<TransferReport> {
+    proceed(observe(TransferEvent::Listening(listener.address()?)))?;
+    let session = listener.accept(security, Deadline::after(timeouts.peer))?;
+    let mut conversation = Conversation::new(session, timeouts.step)?;
+    let served = server(&mut conversation, endpoint, observe);
+    conversation.conclude(served)
+}
+
+/// One end after the plan is known.
+struct End<'a> {
+    role: Role,
+    device: &'a Device,
+    domain: &'a ProtectionDomain,
+    plan: Plan,
+    mtu: Mtu,
+    pairs: Option<QueuePairs>,
+    remote: Option<Remote>,
+    memory: &'a EndMemory,
+    peer: TransferEnd,
+}
+
+fn describe(device: &Device, memory: &EndMemory, cpus: Option<CpuPlacement>) -> TransferEnd {
+    TransferEnd {
+        process: ProcessFacts {
+            cpus,
+            ..ProcessFacts::of_this_one()
+        },
+        device: DeviceEnd::of(device),
+        memory: memory.facts.clone(),
+    }
+}
+
+fn client(
+    conversation: &mut Conversation,
+    endpoint: &mut TransferEndpoint<'_>,
+    plan: &Plan,
+    thresholds: &Thresholds,
+    observe: Observe<'_>,
+) -> Result<TransferReport> {
+    let cpus = endpoint.cpus().cloned();
+    let (domain, memory) = endpoint.registered(plan.area())?;
+    let device = domain.device();
+    let end = describe(device, memory, cpus);
+    conversation.send(&Message::Ask(Box::new(Ask {
+        version: VERSION,
+        plan: plan.clone(),
+        end: end.clone(),
+    })))?;
+    let offer = match conversation.receive(plan.limit(plan.area()) * 4)? {
+        Message::Ready(offer) => *offer,
+        other => return unexpected(&other),
+    };
+    let mtu = choose_mtu(device, plan, &offer)?;
+    conversation.send(&Message::Agreed { mtu: mtu.code() })?;
+    let mut report = TransferReport {
+        schema: Schema::first("gdr.perf"),
+        role: Role::Client,
+        simulated: end.memory.is_simulated() || offer.end.memory.is_simulated(),
+        plan: plan.clone(),
+        path_mtu: mtu.bytes(),
+        client: end,
+        server: offer.end.clone(),
+        thresholds: thresholds.clone(),
+        rows: Vec::new(),
+        passed: true,
+    };
+    proceed(observe(TransferEvent::Ready(&report)))?;
+    let mut end = End {
+        role: Role::Client,
+        device,
+        domain,
+        plan: plan.clone(),
+        mtu,
+        pairs: None,
+        remote: None,
+        memory,
+        peer: offer.end,
+    };
+    for row in 0..plan.sizes.len() {
+        let mut measured = end.client_row(conversation, row, observe)?;
+        measured.failures = thresholds.judge(&measured);
+        let shared = TransferRow {
+            latency: LatencyDistribution {
+                histogram: Vec::new(),
+                ..measured.latency.clone()
+            },
+            ..measured.clone()
+        };
+        conversation.send(&Message::Row(Box::new(shared)))?;
+        proceed(observe(TransferEvent::Measured(&measured)))?;
+        report.passed &= measured.failures.is_empty();
+        report.rows.push(measured);
+    }
+    Ok(report)
+}
+
+/// The path MTU that the plan asks for, or the largest that both ends see.
+fn choose_mtu(device: &Device, plan: &Plan, offer: &Offer) -> Result<Mtu> {
+    let path = common_mtu(device, &offer.end.device, offer.mtu)?;
+    match plan.path_mtu().map_err(SettingsError::Plan)? {
+        Some(asked) if asked.bytes() > path.bytes() => {
+            let (asked, path) = (asked.bytes(), path.bytes());
+            Err(SettingsError::Plan(PlanError::LongMtu { asked, path }).into())
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(path),
+    }
+}
+
+fn server(
+    conversation: &mut Conversation,
+    endpoint: &mut TransferEndpoint<'_>,
+    observe: Observe<'_>,
+) -> Result<TransferReport> {
+    let Ask {
+        version,
+        plan,
+        end: peer,
+    } = match conversation.receive(conversation.limit)? {
+        Message::Ask(ask) => *ask,
+        other => return unexpected(&other),
+    };
+    if version != VERSION {
+        let (theirs, ours) = (version, VERSION);
+        return Err(PeerError::Version { theirs, ours }.into());
+    }
+    let refused = |error| PeerError::Settings(SettingsError::Plan(error));
+    plan.check().map_err(refused)?;
+    conversation.limit = plan.limit(0);
+    let cpus = endpoint.cpus().cloned();
+    let (domain, memory) = endpoint.registered(plan.area())?;
+    let device = domain.device();
+    let end = describe(device, memory, cpus);
+    let mtu = device.path_mtu(peer.device.address.ip())?.code();
+    let offer = Offer {
+        end: end.clone(),
+        mtu,
+    };
+    conversation.send(&Message::Ready(Box::new(offer)))?;
+    let mtu = match conversation.receive(conversation.limit)? {
+        Message::Agreed { mtu } => known_mtu(mtu)?,
+        other => return unexpected(&other),
+    };
+    let mut report = TransferReport {
+        schema: Schema::first("gdr.perf"),
+        role: Role::Server,
+        simulated: end.memory.is_simulated() || peer.memory.is_simulated(),
+        plan: plan.clone(),
+        path_mtu: mtu.bytes(),
+        client: peer.clone(),
+        server: end,
+        thresholds: Thresholds::default(),
+        rows: Vec::new(),
+        passed: true,
+    };
+    proceed(observe(TransferEvent::Ready(&report)))?;
+    let sizes = plan.sizes.clone();
+    let mut end = End {
+        role: Role::Server,
+        device,
+        domain,
+        plan,
+        mtu,
+        pairs: None,
+        remote: None,
+        memory,
+        peer,
+    };
+    for (row, size) in sizes.into_iter().enumerate() {
+        let measured = end.server_row(conversation, row, observe)?;
+        conversation.send(&Message::Measured(measured))?;
+        let measured = match conversation.receive(end.plan.limit(size) * 4)? {
+            Message::Row(row) if row.size == size => *row,
+            other => return unexpected(&other),
+        };
+        proceed(observe(TransferEvent::Measured(&measured)))?;
+        report.passed &= measured.failures.is_empty();
+        report.rows.push(measured);
+    }
+    Ok(report)
+}
+
+/// What an end does with the queue pairs while a size is measured.
+enum Work<'a> {
+    InFlight(Pipeline<'a>),
+    BackAndForth(RoundTrips<'a>),
+}
+
+impl Work<'_> {
+    fn messages(&self) -> Vec<u64> {
+        match self {
+            Self::InFlight(pipeline) => pipeline.messages(),
+            Self::BackAndForth(trips) => vec![trips.messages()],
+        }
+    }
+
+    /// Sends the warm-up and the measured messages; records the latter.
+    fn send(&mut self, plan: &Plan, samples: &mut Samples, observe: Observe<'_>) -> Result<Busy> {
+        let warm_up = super::plan::Amount::Iterations(plan.warm_up);
+        if plan.warm_up > 0 {
+            match self {
+                Self::InFlight(pipeline) => pipeline.send(warm_up, None, observe)?,
+                Self::BackAndForth(trips) => trips.lead(warm_up, None, observe)?,
+            };
+        }
+        let before = cpu_seconds();
+        let sent = match self {
+            Self::InFlight(pipeline) => pipeline.send(plan.amount, Some(samples), observe)?,
+            Self::BackAndForth(trips) => trips.lead(plan.amount, Some(samples), observe)?,
+        };
+        Ok(Busy {
+            sent,
+            cpu_seconds: cpu_seconds() - before,
+        })
+    }
+
+    fn verify(&self, theirs: &[u64]) -> Result<u64> {
+        match self {
+            Self::InFlight(pipeline) => pipeline.verify(theirs),
+            Self::BackAndForth(trips) => trips.verify(theirs.first().copied().unwrap_or_default()),
+        }
+    }
+}
+
+/// What an end sent, and its CPU time.
+struct Busy {
+    sent: Sent,
+    cpu_seconds: f64,
+}
+
+/// The CPU time of this process.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+impl End<'_> {
+    /// Makes queue pairs and connects them, before the first size, and again before each size where
+    /// receives of the size before are left over.
+    fn connect(&mut self, conversation: &mut Conversation, row: usize) -> Result<()> {
+        let has_receives =
+            self.plan.verb.operation() == Operation::Send || self.plan.verb.is_ping_pong();
+        if self.pairs.is_some() && !has_receives {
+            return Ok(());
+        }
+        self.pairs = None;
+        let pairs = QueuePairs::new(self.domain, &self.plan)?;
+        let size = self.plan.sizes[row];
+        let limit = self.plan.limit(size);
+        let area = self.plan.area();
+        for (number, pair) in pairs.all().iter().enumerate() {
+            let ours = PeerInfo {
+                endpoint: pair.endpoint(),
+                path_mtu: self.mtu,
+                regions: vec![self.memory.outgoing.remote(), self.memory.incoming.remote()],
+            };
+            let theirs = conversation.introduce(self.device, &self.peer.device, &ours, limit)?;
+            self.remote = match theirs.regions[..] {
+                [outgoing, incoming] if outgoing.len == area && incoming.len == area => {
+                    Some(Remote { outgoing, incoming })
+                }
+                _ => return Err(PeerError::OtherMemory.into()),
+            };
+            pairs.connect(number, &theirs.endpoint, self.mtu, limit)?;
+        }
+        conversation.barrier(limit)?;
+        self.pairs = Some(pairs);
+        Ok(())
+    }
+
+    /// Fills memory and posts receives for a size.
+    fn prepare(&self, row: usize) -> Result<Work<'_>> {
+        let (Some(pairs), Some(remote)) = (&self.pairs, self.remote) else {
+            return Err(PeerError::OtherMemory.into());
+        };
+        let (plan, role, memory) = (&self.plan, self.role, self.memory);
+        Ok(if plan.verb.is_ping_pong() {
+            let immediate = match plan.verb.operation() {
+                Operation::Write => immediates(&self.peer.memory),
+                _ => Immediates::No,
+            };
+            let trips = RoundTrips::new(plan, role, row, pairs, memory, remote, immediate)?;
+            Work::BackAndForth(trips)
+        } else {
+            Work::InFlight(Pipeline::new(plan, role, row, pairs, memory, remote)?)
+        })
+    }
+
+    fn prepared(&self, conversation: &mut Conversation, row: usize) -> Result<()> {
+        let limit = self.plan.limit(self.plan.area()) * 4;
+        match conversation.receive(limit)? {
+            Message::Prepared { row: theirs } if theirs == row => Ok(()),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Waits until the peer has sent all of a size; returns the messages of each queue pair.
+    fn peer_sent(
+        &self,
+        conversation: &mut Conversation,
+        work: &mut Work<'_>,
+        size: u64,
+        observe: Observe<'_>,
+    ) -> Result<Vec<u64>> {
+        let mut is_serving = None;
+        match work {
+            Work::BackAndForth(trips) if self.role == Role::Server => {
+                trips.answer(observe, &mut || conversation.is_due())?;
+            }
+            Work::InFlight(pipeline) if self.plan.verb.operation() == Operation::Send => {
+                let mut wait = Wait::new(&self.plan, size);
+                while !(pipeline.serve(&mut wait, observe)? && conversation.is_due()) {}
+                is_serving = Some(pipeline);
+            }
+            _ => {}
+        }
+        let messages = match conversation.receive(self.plan.phase_limit(size))? {
+            Message::Sent { messages } => messages,
+            other => return unexpected(&other),
+        };
+        check_counts(&self.plan, &messages)?;
+        if let Some(pipeline) = is_serving {
+            pipeline.drain(&messages, observe)?;
+        }
+        Ok(messages)
+    }
+
+    fn verify(&self, work: &Work<'_>, theirs: &[u64]) -> Result<u64> {
+        match self.plan.verify {
+            Verification::On => work.verify(theirs),
+            Verification::Off => Ok(0),
+        }
+    }
+
+    fn client_row(
+        &mut self,
+        conversation: &mut Conversation,
+        row: usize,
+        observe: Observe<'_>,
+    ) -> Result<TransferRow> {
+        self.connect(conversation, row)?;
+        let size = self.plan.sizes[row];
+        let mut samples = Samples::new()?;
+        let mut work = self.prepare(row)?;
+        conversation.send(&Message::Prepared { row })?;
+        self.prepared(conversation, row)?;
+        let Busy { sent, cpu_seconds } = work.send(&self.plan, &mut samples, observe)?;
+        let messages = work.messages();
+        conversation.send(&Message::Sent { messages })?;
+        let theirs = match self.plan.direction {
+            Direction::OneWay if !self.plan.verb.is_ping_pong() => {
+                vec![0; self.plan.queue_pairs as usize]
+            }
+            _ => self.peer_sent(conversation, &mut work, size, observe)?,
+        };
+        let own_bytes = self.verify(&work, &theirs)?;
+        let measured = match conversation.receive(self.plan.phase_limit(size))? {
+            Message::Measured(measured) => measured,
+            other => return unexpected(&other),
+        };
+        let messages = sent.messages.saturating_add(measured.messages);
+        // A clock that does not advance would make the rates infinite.
+        let seconds = sent.elapsed.as_secs_f64().max(measured.seconds).max(1e-9);
+        let gb_per_s = messages as f64 * size as f64 / seconds / 1e9;
+        let verified = own_bytes.saturating_add(measured.verified_bytes);
+        Ok(TransferRow {
+            size,
+            messages,
+            seconds,
+            gb_per_s,
+            gbit_per_s: 8.0 * gb_per_s,
+            mpps: messages as f64 / seconds / 1e6,
+            latency: LatencyDistribution::of(&samples)?,
+            cpu: CpuSeconds {
+                client: cpu_seconds,
+                server: measured.cpu_seconds,
+            },
+            verified_bytes: (self.plan.verify == Verification::On).then_some(verified),
+            failures: Vec::new(),
+        })
+    }
+
+    fn server_row(
+        &mut self,
+        conversation: &mut Conversation,
+        row: usize,
+        observe: Observe<'_>,
+    ) -> Result<Measured> {
+        self.connect(conversation, row)?;
+        let size = self.plan.sizes[row];
+        self.prepared(conversation, row)?;
+        let mut work = self.prepare(row)?;
+        conversation.send(&Message::Prepared { row })?;
+        let before = cpu_seconds();
+        let mut measured = Measured::default();
+        if self.plan.direction == Direction::BothWays {
+            let mut samples = Samples::new()?;
+            let busy = work.send(&self.plan, &mut samples, observe)?;
+            measured.messages = busy.sent.messages;
+            measured.seconds = busy.sent.elapsed.as_secs_f64();
+            let messages = work.messages();
+            conversation.send(&Message::Sent { messages })?;
+        }
+        let theirs = self.peer_sent(conversation, &mut work, size, observe)?;
+        if self.plan.verb.is_ping_pong() {
+            let messages = work.messages();
+            conversation.send(&Message::Sent { messages })?;
+        }
+        measured.cpu_seconds = cpu_seconds() - before;
+        measured.verified_bytes = self.verify(&work, &theirs)?;
+        Ok(measured)
+    }
+}

@@ -1,0 +1,466 @@
+//! Measurements between two ends: what arrives, what is judged, and what is refused.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use gdr_copy::{BackendKind, Context};
+use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_perf::loopback::{self, Destination, Timeouts, TransferMode, TransferPreference};
+use gdr_perf::transfer::{
+    self, Amount, AtomicKind, Direction, Metric, Plan, Thresholds, TransferEndpoint, TransferEvent,
+    TransferMemory, TransferReport, Verb, Verification,
+};
+use gdr_perf::{BenchTarget, Error, PeerError, SettingsError};
+use gdr_rdma::{Deadline, Listener, Security, Session};
+
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const TIMEOUTS: Timeouts = Timeouts {
+    peer: Duration::from_secs(60),
+    step: Duration::from_secs(60),
+};
+
+fn target() -> BenchTarget {
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let builder = Context::builder().simulated(driver);
+    let context = builder.backend(BackendKind::Sim).open().unwrap();
+    BenchTarget::new(gpu, Arc::new(context))
+}
+
+/// A target whose every mapping is of an allocation of its own.
+fn target_that_maps_other_memory() -> BenchTarget {
+    let target = target();
+    let gpu = target.gpu().clone();
+    let decoys = std::sync::Mutex::new(Vec::new());
+    target.with_pin(move |context, _, len| {
+        let decoy = gpu.allocate(MemoryKind::Plain, len).unwrap();
+        let pinned = context.pin(decoy.ptr(), decoy.len());
+        decoys.lock().unwrap().push(decoy);
+        pinned
+    })
+}
+
+fn staged() -> Destination {
+    Destination {
+        transfer: TransferPreference::Staged,
+        ..Destination::default()
+    }
+}
+
+fn go_on(_: TransferEvent<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+type Ended = Result<TransferReport, Error>;
+
+/// Both ends: the result of the client and of the server.
+fn both(
+    plan: &Plan,
+    thresholds: &Thresholds,
+    client: TransferMemory<'_>,
+    server: TransferMemory<'_>,
+) -> (Ended, Ended) {
+    let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+    let address = listener.address().unwrap();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let device = loopback::open_listener(SERVER, None, 0)?;
+            let security = &Security::Loopback;
+            transfer::serve(&device, &listener, security, server, TIMEOUTS, &mut go_on)
+        });
+        let device = loopback::open_connector(SERVER, Some(CLIENT), 0).unwrap();
+        let security = &Security::Loopback;
+        let measured = transfer::measure(
+            &device, address, security, client, plan, thresholds, &mut go_on,
+        );
+        (measured, serving.join().unwrap())
+    })
+}
+
+fn measured(plan: &Plan, client: TransferMemory<'_>, server: TransferMemory<'_>) -> TransferReport {
+    let (client, server) = both(plan, &Thresholds::default(), client, server);
+    let (client, server) = (client.unwrap(), server.unwrap());
+    assert_eq!(client.rows.len(), plan.sizes.len());
+    // What both ends report is the same, but for the histogram.
+    for (own, theirs) in client.rows.iter().zip(&server.rows) {
+        assert_eq!((own.size, own.messages), (theirs.size, theirs.messages));
+        assert!(!own.latency.histogram.is_empty() && theirs.latency.histogram.is_empty());
+        let recorded: u64 = own
+            .latency
+            .histogram
+            .iter()
+            .map(|bucket| bucket.count)
+            .sum();
+        assert_eq!(recorded, own.latency.summary.samples);
+    }
+    client
+}
+
+/// A short measurement of a verb, verified.
+fn short(verb: Verb) -> Plan {
+    let is_latency = verb.metric() == Metric::Latency;
+    let sizes = Plan::new(verb).sizes;
+    Plan {
+        sizes: match sizes[..] {
+            [8] => sizes,
+            _ => vec![1, 7, 64, 4097, 65_539],
+        },
+        amount: Amount::Iterations(40),
+        warm_up: 5,
+        queue_pairs: if is_latency { 1 } else { 2 },
+        tx_depth: 8,
+        rx_depth: 16,
+        signal_every: if is_latency { 1 } else { 4 },
+        verify: Verification::On,
+        timeout_ms: 60_000,
+        ..Plan::new(verb)
+    }
+}
+
+#[test]
+fn an_endpoint_measures_several_times_with_memory_that_it_registers_once() {
+    let pins = Arc::new(AtomicUsize::new(0));
+    let target = target();
+    let counted = {
+        let pins = Arc::clone(&pins);
+        target.with_pin(move |context, ptr, len| {
+            pins.fetch_add(1, Ordering::Relaxed);
+            context.pin(ptr, len)
+        })
+    };
+    let memory = TransferMemory::Gpu(&counted, Destination::default());
+    let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+    let address = listener.address().unwrap();
+    let plan = |seed| Plan {
+        seed,
+        sizes: vec![4097],
+        ..short(Verb::WriteBw)
+    };
+    // The last one has the bytes of the first.
+    let plans = [plan(1), plan(2), plan(1)];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let device = loopback::open_listener(SERVER, None, 0).unwrap();
+            let mut endpoint = TransferEndpoint::new(&device, memory);
+            for _ in &plans {
+                let served = endpoint.serve(&listener, &Security::Loopback, TIMEOUTS, &mut go_on);
+                served.unwrap();
+            }
+        });
+        let device = loopback::open_connector(SERVER, Some(CLIENT), 0).unwrap();
+        let mut endpoint = TransferEndpoint::new(&device, TransferMemory::Host);
+        for plan in &plans {
+            let (security, thresholds) = (&Security::Loopback, &Thresholds::default());
+            let report = endpoint.measure(address, security, plan, thresholds, &mut go_on);
+            let row = report.unwrap().rows.remove(0);
+            assert_eq!(row.verified_bytes, Some(2 * 8 * 4097));
+        }
+    });
+    // Both of its areas.
+    assert_eq!(pins.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn every_verb_and_size_is_measured_and_every_byte_that_was_sent_is_compared() {
+    for verb in Verb::ALL {
+        let plan = short(verb);
+        let report = measured(&plan, TransferMemory::Host, TransferMemory::Host);
+        for row in &report.rows {
+            let (messages, slots) = match (verb.metric(), verb.is_ping_pong()) {
+                (Metric::Bandwidth, _) => (80, 16),
+                (_, true) => (40, 2),
+                (_, false) => (40, 1),
+            };
+            assert_eq!(row.messages, messages, "{verb} {}", row.size);
+            let slots = match row.size {
+                8 if slots == 16 => 2,
+                _ => slots,
+            };
+            assert_eq!(
+                row.verified_bytes,
+                Some(slots * row.size),
+                "{verb} {}",
+                row.size
+            );
+            assert!(row.latency.summary.max_ns >= row.latency.p9999_ns);
+            assert!((row.gbit_per_s - 8.0 * row.gb_per_s).abs() < 1e-9);
+            let rate = row.messages as f64 * row.size as f64 / row.seconds / 1e9;
+            assert!((rate - row.gb_per_s).abs() < 1e-9 * rate.max(1.0));
+        }
+        assert!(report.passed && !report.simulated);
+    }
+}
+
+#[test]
+fn gpu_memory_at_either_end_is_compared_where_it_is() {
+    let target = target();
+    let direct = TransferMemory::Gpu(&target, Destination::default());
+    let staged = TransferMemory::Gpu(&target, staged());
+    for verb in Verb::ALL {
+        let plan = Plan {
+            sizes: short(verb).sizes.into_iter().take(3).collect(),
+            ..short(verb)
+        };
+        let report = measured(&plan, TransferMemory::Host, direct);
+        assert_eq!(report.server.memory.reached, Some(TransferMode::Direct));
+        assert!(report.simulated && report.client.memory.gpu.is_none());
+        let report = measured(&plan, direct, staged);
+        assert_eq!(report.server.memory.reached, Some(TransferMode::Staged));
+        assert!(report.rows.iter().all(|row| row.verified_bytes > Some(0)));
+    }
+}
+
+#[test]
+fn bytes_that_went_to_other_memory_are_found_in_every_verb() {
+    for verb in Verb::ALL {
+        let target = target_that_maps_other_memory();
+        let gpu = TransferMemory::Gpu(&target, Destination::default());
+        // READ and atomics read other memory too, so the requesting end finds it.
+        let plan = Plan {
+            sizes: vec![*short(verb).sizes.last().unwrap()],
+            ..short(verb)
+        };
+        let (client, server) = both(&plan, &Thresholds::default(), gpu, gpu);
+        let found = |ended: &Ended| matches!(ended, Err(Error::WrongData { .. }));
+        assert!(
+            found(&client) || found(&server),
+            "{verb}: {client:?} {server:?}"
+        );
+        assert!(client.is_err() && server.is_err(), "{verb}");
+    }
+}
+
+#[test]
+fn both_directions_add_up_and_both_ends_compare() {
+    for verb in [Verb::WriteBw, Verb::ReadBw, Verb::SendBw, Verb::AtomicBw] {
+        let plan = Plan {
+            direction: Direction::BothWays,
+            atomic: AtomicKind::CompareSwap,
+            ..short(verb)
+        };
+        let one_way = measured(&short(verb), TransferMemory::Host, TransferMemory::Host);
+        let report = measured(&plan, TransferMemory::Host, TransferMemory::Host);
+        for (row, one_way) in report.rows.iter().zip(&one_way.rows) {
+            assert_eq!(row.messages, 160, "{verb}");
+            let twice = one_way.verified_bytes.map(|bytes| 2 * bytes);
+            assert_eq!(row.verified_bytes, twice, "{verb} {}", row.size);
+        }
+    }
+}
+
+#[test]
+fn a_duration_ends_after_its_time_and_not_before() {
+    for verb in [Verb::WriteBw, Verb::SendBw, Verb::WriteLat, Verb::ReadLat] {
+        let plan = Plan {
+            amount: Amount::Seconds(0.2),
+            sizes: vec![512],
+            ..short(verb)
+        };
+        let report = measured(&plan, TransferMemory::Host, TransferMemory::Host);
+        let row = &report.rows[0];
+        assert!(row.seconds >= 0.2, "{verb}: {}", row.seconds);
+        assert!(row.messages > 0);
+    }
+}
+
+#[test]
+fn short_messages_go_inline() {
+    for verb in [Verb::WriteBw, Verb::WriteLat, Verb::SendLat] {
+        let plan = Plan {
+            inline: 64,
+            ..short(verb)
+        };
+        measured(&plan, TransferMemory::Host, TransferMemory::Host);
+    }
+}
+
+#[test]
+fn one_size_that_misses_a_threshold_fails_the_run_whatever_the_others_do() {
+    let plan = Plan {
+        sizes: vec![65_536, 1],
+        ..short(Verb::WriteBw)
+    };
+    // Two million messages a second, or thirty.
+    let thresholds = Thresholds {
+        minimum_rate: Some("2MB/s".parse().unwrap()),
+        maximum_latencies: vec!["max=50s".parse().unwrap()],
+    };
+    let (client, server) = both(
+        &plan,
+        &thresholds,
+        TransferMemory::Host,
+        TransferMemory::Host,
+    );
+    for report in [client.unwrap(), server.unwrap()] {
+        assert!(!report.passed, "{:?}", report.rows);
+        assert_eq!(report.rows[0].failures, [""; 0]);
+        let failure = &report.rows[1].failures[0];
+        assert!(
+            failure.starts_with("1 bytes: ") && failure.contains("is less than"),
+            "{failure}"
+        );
+    }
+    let latency = Thresholds {
+        maximum_latencies: vec!["p99=1ns".parse().unwrap()],
+        ..Thresholds::default()
+    };
+    let (client, _) = both(
+        &short(Verb::ReadLat),
+        &latency,
+        TransferMemory::Host,
+        TransferMemory::Host,
+    );
+    assert!(
+        client
+            .unwrap()
+            .rows
+            .iter()
+            .all(|row| row.failures.len() == 1)
+    );
+}
+
+#[test]
+fn plans_that_make_no_sense_end_before_a_connection() {
+    let refused = |plan: &Plan, thresholds: &Thresholds| {
+        let device = loopback::open_connector(SERVER, Some(CLIENT), 0).unwrap();
+        let closed = SocketAddr::new(SERVER, 1);
+        let (security, memory) = (&Security::Loopback, TransferMemory::Host);
+        transfer::measure(
+            &device, closed, security, memory, plan, thresholds, &mut go_on,
+        )
+    };
+    let empty = Plan {
+        sizes: vec![0],
+        ..short(Verb::WriteBw)
+    };
+    let error = refused(&empty, &Thresholds::default()).unwrap_err();
+    assert!(
+        matches!(error, Error::Settings(SettingsError::Plan(_))),
+        "{error}"
+    );
+    let rate = Thresholds {
+        minimum_rate: Some("1Gbps".parse().unwrap()),
+        ..Thresholds::default()
+    };
+    let error = refused(&short(Verb::WriteLat), &rate).unwrap_err();
+    assert!(
+        error.to_string().contains("a longest latency instead"),
+        "{error}"
+    );
+    let long = Plan {
+        mtu: Some(4096),
+        ..short(Verb::WriteBw)
+    };
+    let error = refused(&long, &Thresholds::default()).unwrap_err();
+    assert!(
+        matches!(error, Error::Rdma(gdr_rdma::Error::Connect { .. })),
+        "{error}"
+    );
+}
+
+/// The error of a server that gets these messages instead of a client's.
+fn served(messages: &[&str]) -> Error {
+    let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+    let address = listener.address().unwrap();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let device = loopback::open_listener(SERVER, None, 0)?;
+            let (security, memory) = (&Security::Loopback, TransferMemory::Host);
+            transfer::serve(&device, &listener, security, memory, TIMEOUTS, &mut go_on)
+        });
+        let limit = Deadline::after(Duration::from_secs(60));
+        let mut session = Session::connect(address, &Security::Loopback, limit).unwrap();
+        for message in messages {
+            session.send(message.as_bytes(), limit).unwrap();
+        }
+        serving.join().unwrap().unwrap_err()
+    })
+}
+
+/// The first message of a client.
+fn ask(version: u32, plan: &Plan) -> String {
+    let end = serde_json::json!({
+        "host": "a", "gdr": "0", "device": {
+            "device": "soft-127.0.0.1", "address": "127.0.0.1:4791", "provider": "soft",
+            "integrity": "none",
+        },
+        "memory": {
+            "kind": "host", "gpu": null, "allocated_by": null, "reached": null, "why": null,
+        },
+    });
+    let message = serde_json::json!({
+        "measurement": "ask", "version": version, "plan": plan, "end": end,
+    });
+    message.to_string()
+}
+
+#[test]
+fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
+    let plan = short(Verb::WriteBw);
+    let error = served(&[&ask(99, &plan)]);
+    assert!(
+        matches!(
+            error,
+            Error::Peer(PeerError::Version {
+                theirs: 99,
+                ours: 1
+            })
+        ),
+        "{error}"
+    );
+    let long = Plan {
+        sizes: vec![1 << 40],
+        ..plan.clone()
+    };
+    let error = served(&[&ask(1, &long)]).to_string();
+    assert!(
+        error.contains("longer than the registered memory"),
+        "{error}"
+    );
+    let other = served(&[r#"{"message": "ask", "size": 4}"#]).to_string();
+    assert!(other.contains("not a message of this protocol"), "{other}");
+    let turn = served(&[r#"{"measurement": "sent", "messages": [1]}"#]).to_string();
+    assert!(turn.contains("`sent` out of order"), "{turn}");
+}
+
+#[test]
+fn an_end_that_stops_says_so_to_the_other() {
+    let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+    let address = listener.address().unwrap();
+    let plan = short(Verb::WriteBw);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let device = loopback::open_listener(SERVER, None, 0)?;
+            let (security, memory) = (&Security::Loopback, TransferMemory::Host);
+            let mut stop = |event: TransferEvent<'_>| match event {
+                TransferEvent::Measured(_) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            };
+            transfer::serve(&device, &listener, security, memory, TIMEOUTS, &mut stop)
+        });
+        let device = loopback::open_connector(SERVER, Some(CLIENT), 0).unwrap();
+        let (security, memory) = (&Security::Loopback, TransferMemory::Host);
+        let ended = transfer::measure(
+            &device,
+            address,
+            security,
+            memory,
+            &plan,
+            &Thresholds::default(),
+            &mut go_on,
+        );
+        let error = ended.unwrap_err();
+        assert!(
+            matches!(&error, Error::Peer(PeerError::Refused(why)) if why.contains("stopped")),
+            "{error}"
+        );
+        assert!(matches!(serving.join().unwrap(), Err(Error::Stopped)));
+    });
+}

@@ -1,0 +1,67 @@
+//! Whether other threads want the CPU of a thread that polls in a loop.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A yield that takes longer let another thread run. Without another thread it takes well below a
+/// microsecond.
+const SWITCH: Duration = Duration::from_micros(2);
+/// After so many yields at which no other thread ran, the CPU counts as free.
+const QUIET_YIELDS: u32 = 64;
+
+/// What the yields of polling threads showed.
+#[derive(Debug)]
+pub(super) struct CpuContention {
+    /// How many yields in sequence returned at once, up to [`QUIET_YIELDS`].
+    quiet: AtomicU32,
+}
+
+impl CpuContention {
+    pub(super) fn new() -> Self {
+        let several = thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+        Self {
+            quiet: AtomicU32::new(if several { QUIET_YIELDS } else { 0 }),
+        }
+    }
+
+    /// Yields the CPU.
+    pub(super) fn yield_now(&self) {
+        let start = Instant::now();
+        thread::yield_now();
+        self.record(start.elapsed());
+    }
+
+    fn record(&self, yielded: Duration) {
+        let quiet = match yielded > SWITCH {
+            true => 0,
+            false => (self.quiet.load(Ordering::Relaxed) + 1).min(QUIET_YIELDS),
+        };
+        self.quiet.store(quiet, Ordering::Relaxed);
+    }
+
+    /// Whether other threads want this CPU.
+    pub(super) fn is_present(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed) < QUIET_YIELDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_long_yield_shows_contention_and_many_short_ones_its_end() {
+        let contention = CpuContention {
+            quiet: AtomicU32::new(QUIET_YIELDS),
+        };
+        contention.record(Duration::from_nanos(400));
+        assert!(!contention.is_present());
+        contention.record(Duration::from_micros(20));
+        for _ in 0..QUIET_YIELDS {
+            assert!(contention.is_present());
+            contention.record(Duration::from_nanos(400));
+        }
+        assert!(!contention.is_present());
+    }
+}

@@ -1,0 +1,108 @@
+//! Estimates of the round-trip time.
+
+use std::time::Duration;
+
+use crate::timer::Time;
+
+/// The shortest retransmission timeout: longer than a busy peer usually takes to be scheduled. A
+/// timeout that was not needed costs one packet.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(2);
+
+/// For how long the shortest round trip counts, at least; a route may become longer.
+const MINIMUM_AGE: Duration = Duration::from_secs(5);
+
+/// The round-trip time of a connection, as in RFC 6298.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RoundTrip {
+    smoothed: Option<Duration>,
+    variation: Duration,
+    latest: Duration,
+    /// The shortest one since `minimum_since`, and that of the period before.
+    minimum: Option<Duration>,
+    earlier_minimum: Option<Duration>,
+    minimum_since: Time,
+}
+
+impl RoundTrip {
+    /// Takes the measured time from a packet that was sent once to its acknowledgement at `now`.
+    pub(super) fn sample(&mut self, now: Time, measured: Duration) {
+        self.latest = measured;
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(measured);
+                self.variation = measured / 2;
+            }
+            Some(smoothed) => {
+                let deviation = smoothed.abs_diff(measured);
+                self.variation = (self.variation * 3 + deviation) / 4;
+                self.smoothed = Some((smoothed * 7 + measured) / 8);
+            }
+        }
+        if now.saturating_since(self.minimum_since) >= MINIMUM_AGE {
+            self.earlier_minimum = self.minimum.take();
+            self.minimum_since = now;
+        }
+        self.minimum = Some(
+            self.minimum
+                .map_or(measured, |minimum| minimum.min(measured)),
+        );
+    }
+
+    /// The smoothed round-trip time, once one was measured.
+    pub(super) const fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// The shortest recent round trip: that of a packet that waited in no queue.
+    pub(super) fn minimum(&self) -> Option<Duration> {
+        let both = [self.minimum, self.earlier_minimum];
+        both.into_iter().flatten().min()
+    }
+
+    /// How long the latest packet waited in queues.
+    pub(super) fn queueing(&self) -> Duration {
+        let minimum = self.minimum().unwrap_or_default();
+        self.latest.saturating_sub(minimum)
+    }
+
+    /// How long to wait for an acknowledgement, once a round trip was measured.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        let smoothed = self.smoothed?;
+        Some(smoothed + (self.variation * 4).max(SHORTEST_TIMEOUT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_timeout_follows_the_round_trip_time_and_its_variation() {
+        let mut round_trip = RoundTrip::default();
+        assert_eq!(round_trip.timeout(), None);
+        round_trip.sample(Time::EPOCH, millis(100));
+        // RFC 6298, 2.2: the variation begins with half of the first measurement.
+        assert_eq!(round_trip.timeout(), Some(millis(300)));
+        for _ in 0..100 {
+            round_trip.sample(Time::EPOCH, millis(10));
+        }
+        let settled = round_trip.timeout().unwrap_or_default();
+        assert!((millis(12)..millis(13)).contains(&settled), "{settled:?}");
+    }
+
+    #[test]
+    fn a_path_that_became_longer_has_a_longer_minimum_after_two_periods() {
+        let mut round_trip = RoundTrip::default();
+        round_trip.sample(Time::EPOCH, millis(1));
+        for second in 1..=20 {
+            let now = Time::since_epoch(Duration::from_secs(second));
+            round_trip.sample(now, millis(7));
+        }
+        assert_eq!(round_trip.minimum(), Some(millis(7)));
+        assert_eq!(round_trip.queueing(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,49 @@
+//! Transmission on an unreliable connection.
+
+use super::Requester;
+use crate::completion::WcStatus;
+use crate::connection::{Connection, ConnectionFailed, Notifications, emit};
+use crate::memory::Memory;
+
+impl Requester {
+    /// Writes the next request packet to `out`. A request completes with its last packet, so there is
+    /// never an outstanding one.
+    pub(crate) fn poll_unreliable(
+        &mut self,
+        connection: &Connection,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+        notifications: &mut Notifications,
+    ) -> Result<Option<usize>, ConnectionFailed> {
+        let Some(wqe) = self.send_queue.front_mut() else {
+            return Ok(None);
+        };
+        let first = match wqe.first {
+            Some(first) => first,
+            None if self.draining => return Ok(None),
+            None if wqe.check(memory).is_err() => {
+                self.fail(WcStatus::LocalProtection, notifications)?;
+                return Ok(None);
+            }
+            None => self.next,
+        };
+        wqe.first = Some(first);
+        let index = self.next.distance_from(first);
+        // The service has no acknowledgements.
+        let ack_request = false;
+        let (headers, payload) = wqe.request_packet(connection, self.next, index, ack_request);
+        let offset = index * connection.mtu.bytes() as u32;
+        let is_last = index + 1 == wqe.packets;
+        let fill = |payload: &mut [u8]| wqe.payload.fill(memory, offset, payload);
+        let Ok(len) = emit(&headers, payload, out, fill) else {
+            self.fail(WcStatus::LocalProtection, notifications)?;
+            return Ok(None);
+        };
+        self.next = self.next.wrapping_add(1);
+        (self.una, self.highest) = (self.next, self.next);
+        if is_last {
+            self.complete(notifications);
+        }
+        Ok(Some(len))
+    }
+}

@@ -1,0 +1,75 @@
+//! The paths on which goodput is measured.
+#![allow(dead_code)] // Each binary uses a part of it.
+
+use std::time::Duration;
+
+use gdr_roce::LossRecovery;
+
+use crate::flow::{Direct, Load, Moved, Simulation};
+use crate::link::Link;
+
+const GIGABIT: u64 = 1_000_000_000;
+const MTU: usize = 4096;
+
+/// A link, and for how long a flow runs over it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) link: Link,
+    pub(crate) duration: Duration,
+}
+
+const FAST: Link = Link::new(10 * GIGABIT, Duration::from_micros(10));
+const METRO: Link = Link::new(GIGABIT, Duration::from_micros(100));
+const FAR: Link = Link::new(GIGABIT, Duration::from_millis(50));
+
+/// Every case that the table of goodput has.
+pub(crate) const CASES: [Case; 12] = [
+    Case::new("no fault", FAST, 200),
+    Case::new("loss 0.1 %", FAST.losing(10), 200),
+    Case::new("loss 1 %", FAST.losing(100), 200),
+    Case::new("loss 5 %", FAST.losing(500), 200),
+    Case::new(
+        "reordering 1 %, up to 2 ms",
+        FAST.reordering(100, Duration::from_millis(2)),
+        200,
+    ),
+    Case::new("1 Gbit/s, queue 100", METRO.queueing(100), 1000),
+    Case::new("1 Gbit/s, queue 30", METRO.queueing(30), 1000),
+    Case::new("1 Gbit/s, queue 10", METRO.queueing(10), 1000),
+    Case::new(
+        "100 Mbit/s, queue 30",
+        Link::new(GIGABIT / 10, Duration::from_micros(100)).queueing(30),
+        4000,
+    ),
+    Case::new("delay 50 ms, 1 Gbit/s", FAR, 8000),
+    Case::new("delay 50 ms, loss 0.1 %", FAR.losing(10), 8000),
+    Case::new("delay 50 ms, queue 1000", FAR.queueing(1000), 8000),
+];
+
+impl Case {
+    const fn new(name: &'static str, link: Link, millis: u64) -> Self {
+        Self {
+            name,
+            link,
+            duration: Duration::from_millis(millis),
+        }
+    }
+
+    /// One flow over this path.
+    pub(crate) fn run(&self, operation: Direct, recovery: LossRecovery) -> Moved {
+        let mut load = Load::new(operation, self.duration);
+        load.recovery = recovery;
+        if self.link.delay >= FAR.delay {
+            // Messages that are posted must fill the path.
+            (load.message, load.depth) = (1 << 20, 40);
+            load.warm_up = Duration::from_secs(2);
+        }
+        Simulation::new(self.link, load, 1, 7).run()[0]
+    }
+
+    /// The part of the link's rate that one flow reaches.
+    pub(crate) fn utilization(&self, operation: Direct, recovery: LossRecovery) -> f64 {
+        self.run(operation, recovery).goodput / self.link.goodput(MTU)
+    }
+}

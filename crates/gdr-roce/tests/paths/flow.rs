@@ -1,0 +1,283 @@
+//! Flows: a sender that always has messages to move, its peer, and the link that flows share.
+#![allow(dead_code)] // Each binary uses a part of it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use gdr_roce::wire::{MAX_DATAGRAM, Packet};
+use gdr_roce::{
+    Access, AckTimeout, Capabilities, Data, HeapMemory, Lkey, LossRecovery, Mtu, Operation, Psn,
+    Qpn, QueuePair, Remote, RetryLimit, Rkey, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes,
+    Segment, SendFlags, SendRequest, Statistics, Time, TransportConfig, WcStatus, WrId,
+};
+
+use crate::link::{Direction, Link};
+
+const MTU: Mtu = Mtu::B4096;
+const ADDRESS: u64 = 0x10_0000;
+const QPNS: [Qpn; 2] = [Qpn::new(17), Qpn::new(18)];
+
+/// What a flow moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    Write,
+    Read,
+}
+
+/// How flows are driven.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) operation: Direct,
+    pub(crate) config: TransportConfig,
+    pub(crate) recovery: LossRecovery,
+    /// Bytes of a message.
+    pub(crate) message: u32,
+    /// Messages that are posted at a time.
+    pub(crate) depth: usize,
+    /// When the first flow begins to count, and for how long flows count.
+    pub(crate) warm_up: Duration,
+    pub(crate) duration: Duration,
+    /// When each flow begins after the one before.
+    pub(crate) stagger: Duration,
+}
+
+impl Load {
+    pub(crate) const fn new(operation: Direct, duration: Duration) -> Self {
+        Self {
+            operation,
+            config: TransportConfig::DEFAULT,
+            recovery: LossRecovery::GoBackN,
+            message: 256 << 10,
+            depth: 16,
+            warm_up: Duration::ZERO,
+            duration,
+            stagger: Duration::ZERO,
+        }
+    }
+}
+
+/// What a flow moved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    /// Payload bytes a second of the messages that completed.
+    pub(crate) goodput: f64,
+    /// Counters of the requester.
+    pub(crate) statistics: Statistics,
+}
+
+struct Side {
+    qp: QueuePair,
+    memory: HeapMemory,
+}
+
+struct Flow {
+    sides: [Side; 2],
+    source: Lkey,
+    target: Rkey,
+    begins: Time,
+    posted: u64,
+    completed: u64,
+    counted: u64,
+}
+
+/// A packet in flight: arrival, tie-breaker, flow, receiving side, datagram.
+type Flight = Reverse<(Time, u64, usize, usize, Vec<u8>)>;
+
+/// Flows that share a link.
+pub(crate) struct Simulation {
+    load: Load,
+    now: Time,
+    flows: Vec<Flow>,
+    directions: [Direction; 2],
+    flights: BinaryHeap<Flight>,
+    serial: u64,
+    out: Vec<u8>,
+}
+
+impl Simulation {
+    /// `flows` flows over `link`. The same seed gives the same run.
+    pub(crate) fn new(link: Link, load: Load, flows: usize, seed: u64) -> Self {
+        let begins = |index| Time::EPOCH + load.stagger * index as u32;
+        Self {
+            load,
+            now: Time::EPOCH,
+            flows: (0..flows)
+                .map(|index| Flow::new(&load, begins(index)))
+                .collect(),
+            directions: [0, 1].map(|way| Direction::new(link, seed * 2 + way)),
+            flights: BinaryHeap::new(),
+            serial: 0,
+            out: vec![0; MAX_DATAGRAM],
+        }
+    }
+
+    /// Runs for the time of the load.
+    pub(crate) fn run(mut self) -> Vec<Moved> {
+        let counts_from = Time::EPOCH + self.load.warm_up;
+        let end = counts_from + self.load.duration;
+        let mut warm = false;
+        for index in 0..self.flows.len() {
+            self.touch(index, 0);
+        }
+        while self.now < end && self.step() {
+            if !warm && self.now >= counts_from {
+                warm = true;
+                for flow in &mut self.flows {
+                    flow.counted = flow.completed;
+                }
+            }
+        }
+        let moved = |flow: &Flow| {
+            let bytes = (flow.completed - flow.counted) * u64::from(self.load.message);
+            Moved {
+                goodput: bytes as f64 / self.load.duration.as_secs_f64(),
+                statistics: flow.sides[0].qp.statistics(),
+            }
+        };
+        self.flows.iter().map(moved).collect()
+    }
+
+    /// Posts what a flow has to post, and sends what one of its sides has ready.
+    fn touch(&mut self, index: usize, side: usize) {
+        let flow = &mut self.flows[index];
+        if side == 0 && flow.begins <= self.now {
+            flow.post(&self.load);
+        }
+        let from = &mut flow.sides[side];
+        while let Some(len) = from
+            .qp
+            .poll_transmit(self.now, &mut from.memory, &mut self.out)
+        {
+            // Requests leave side 0, so direction 0 has the packets of side 0.
+            if let Some(arrives) = self.directions[side].carry(self.now, len) {
+                self.serial += 1;
+                let bytes = self.out[..len].to_vec();
+                let flight = (arrives, self.serial, index, 1 - side, bytes);
+                self.flights.push(Reverse(flight));
+            }
+        }
+    }
+
+    /// Advances to the next arrival, deadline or begin of a flow. False if there is none.
+    fn step(&mut self) -> bool {
+        let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
+        let deadlines = self.flows.iter().flat_map(|flow| {
+            let begins = (flow.begins > self.now).then_some(flow.begins);
+            let sides = flow.sides.iter().map(|side| side.qp.next_deadline());
+            sides.chain([begins]).flatten()
+        });
+        let Some(at) = deadlines.chain(arrival).min() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        if arrival.is_some_and(|arrival| arrival <= self.now)
+            && let Some(Reverse((_, _, index, side, bytes))) = self.flights.pop()
+        {
+            let packet = Packet::new(&bytes).expect("a queue pair made it");
+            let to = &mut self.flows[index].sides[side];
+            to.qp.receive(self.now, &packet, &mut to.memory);
+            self.touch(index, side);
+            return true;
+        }
+        for index in 0..self.flows.len() {
+            for side in 0..2 {
+                let qp = &mut self.flows[index].sides[side].qp;
+                if qp.next_deadline().is_some_and(|at| at <= self.now) {
+                    qp.handle_deadline(self.now);
+                    self.touch(index, side);
+                }
+            }
+            if self.flows[index].begins == self.now {
+                self.touch(index, 0);
+            }
+        }
+        true
+    }
+}
+
+impl Flow {
+    fn new(load: &Load, begins: Time) -> Self {
+        let size = load.message as usize;
+        let mut near = HeapMemory::new();
+        let mut far = HeapMemory::new();
+        let (source, _) = near.register(ADDRESS, vec![7; size], Access::all());
+        let (_, target) = far.register(ADDRESS, vec![9; size], Access::all());
+        let sides = [(near, 0), (far, 1)].map(|(memory, side)| Side {
+            qp: connected(load, side),
+            memory,
+        });
+        Self {
+            sides,
+            source,
+            target,
+            begins,
+            posted: 0,
+            completed: 0,
+            counted: 0,
+        }
+    }
+
+    /// Takes completions, and posts as many messages as completed.
+    fn post(&mut self, load: &Load) {
+        while let Some(done) = self.sides[0].qp.poll_completion() {
+            assert_eq!(done.status, WcStatus::Success, "message {}", self.completed);
+            self.completed += 1;
+        }
+        let remote = Remote {
+            rkey: self.target,
+            addr: ADDRESS,
+        };
+        while self.posted < self.completed + load.depth as u64 {
+            let operation = match load.operation {
+                Direct::Write => Operation::Write {
+                    remote,
+                    immediate: None,
+                },
+                Direct::Read => Operation::Read { remote },
+            };
+            let segments = [Segment {
+                lkey: self.source,
+                addr: ADDRESS,
+                len: load.message,
+            }];
+            let request = SendRequest {
+                id: WrId(self.posted),
+                operation,
+                data: Data::Segments(&segments),
+                flags: SendFlags::SIGNALLED,
+            };
+            self.sides[0].qp.post_send(&request).expect("room");
+            self.posted += 1;
+        }
+    }
+}
+
+/// A connected queue pair, with the timeout and limit that `gdr loopback` takes.
+fn connected(load: &Load, side: usize) -> QueuePair {
+    let caps = Capabilities {
+        max_send_wr: load.depth as u32,
+        max_recv_wr: 1,
+        max_inline: 0,
+    };
+    let mut qp = QueuePair::with_config(QPNS[side], caps, load.config);
+    qp.set_loss_recovery(load.recovery).expect("in RESET");
+    qp.to_init(Access::all()).expect("from RESET");
+    qp.to_rtr(&RtrAttributes {
+        dest_qpn: QPNS[1 - side],
+        rq_psn: Psn::new(0xff_ff00),
+        path_mtu: MTU,
+        max_dest_rd_atomic: 16,
+        min_rnr_timer: RnrTimer::new(1),
+    })
+    .expect("from INIT");
+    qp.to_rts(&RtsAttributes {
+        sq_psn: Psn::new(0xff_ff00),
+        timeout: AckTimeout::new(16),
+        retry_limit: RetryLimit::NoProgressFor(Duration::from_secs(10)),
+        rnr_retry: RnrRetry::FOREVER,
+        max_rd_atomic: 16,
+    })
+    .expect("from RTR");
+    qp
+}

@@ -1,0 +1,113 @@
+//! One direction of a bottleneck link, in virtual time.
+#![allow(dead_code)] // Each binary uses a part of it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use gdr_roce::Time;
+
+use crate::fixture::Random;
+
+/// Bytes on an Ethernet link besides those of a RoCE datagram: preamble, MAC header and FCS,
+/// inter-packet gap, IPv4 and UDP header.
+const OVERHEAD: u64 = 8 + 18 + 12 + 20 + 8;
+
+/// The properties of a link, the same in both directions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    /// Bits a second.
+    pub(crate) rate: u64,
+    /// Propagation delay of one direction.
+    pub(crate) delay: Duration,
+    /// Packets that wait for the link at most; a packet that finds the queue full is dropped.
+    pub(crate) queue: usize,
+    /// Packets of 10,000 that are lost.
+    pub(crate) lose: u32,
+    /// Packets of 10,000 that arrive later than those behind them.
+    pub(crate) reorder: u32,
+    /// How much later, at most.
+    pub(crate) late: Duration,
+}
+
+impl Link {
+    /// A link without faults, whose queue is longer than any window.
+    pub(crate) const fn new(rate: u64, delay: Duration) -> Self {
+        Self {
+            rate,
+            delay,
+            queue: 100_000,
+            lose: 0,
+            reorder: 0,
+            late: Duration::ZERO,
+        }
+    }
+
+    /// This link with `lose` of 10,000 packets lost.
+    pub(crate) const fn losing(mut self, lose: u32) -> Self {
+        self.lose = lose;
+        self
+    }
+
+    /// This link with `reorder` of 10,000 packets up to `late` too late.
+    pub(crate) const fn reordering(mut self, reorder: u32, late: Duration) -> Self {
+        (self.reorder, self.late) = (reorder, late);
+        self
+    }
+
+    /// This link with room for `queue` packets.
+    pub(crate) const fn queueing(mut self, queue: usize) -> Self {
+        self.queue = queue;
+        self
+    }
+
+    /// How long a datagram of `len` bytes occupies the link.
+    fn serialization(&self, len: usize) -> Duration {
+        Duration::from_nanos((len as u64 + OVERHEAD) * 8_000_000_000 / self.rate)
+    }
+
+    /// The payload bytes a second of packets with `mtu` bytes of payload and BTH and ICRC only.
+    pub(crate) fn goodput(&self, mtu: usize) -> f64 {
+        mtu as f64 / self.serialization(mtu + 16).as_secs_f64()
+    }
+}
+
+/// One direction of a link, with the packets that wait for it.
+#[derive(Debug)]
+pub(crate) struct Direction {
+    link: Link,
+    random: Random,
+    /// When each waiting packet has left the queue.
+    departures: VecDeque<Time>,
+}
+
+impl Direction {
+    pub(crate) fn new(link: Link, seed: u64) -> Self {
+        Self {
+            link,
+            random: Random(seed),
+            departures: VecDeque::new(),
+        }
+    }
+
+    /// When a datagram that is sent at `now` arrives, or `None` if it is lost.
+    pub(crate) fn carry(&mut self, now: Time, len: usize) -> Option<Time> {
+        while self.departures.front().is_some_and(|left| *left <= now) {
+            self.departures.pop_front();
+        }
+        if self.departures.len() > self.link.queue {
+            return None;
+        }
+        let begins = self.departures.back().copied().unwrap_or(now);
+        let ends = begins + self.link.serialization(len);
+        self.departures.push_back(ends);
+        if self.random.happens(self.link.lose) {
+            return None;
+        }
+        let arrives = ends + self.link.delay;
+        if self.random.happens(self.link.reorder) {
+            let late = self.random.below(self.link.late.as_nanos() as u64);
+            return Some(arrives + Duration::from_nanos(late));
+        }
+        Some(arrives)
+    }
+}

@@ -1,0 +1,86 @@
+//! Goodput over models of links, in virtual time: no figure depends on the machine.
+
+mod case;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+mod flow;
+mod link;
+
+use std::time::Duration;
+
+use case::CASES;
+use flow::{Direct, Load, Simulation};
+use gdr_roce::LossRecovery::{GoBackN, Selective};
+use gdr_roce::Time;
+use link::{Direction, Link};
+
+const GIGABIT: u64 = 1_000_000_000;
+const LOAD: Load = Load::new(Direct::Write, Duration::from_millis(20));
+
+#[test]
+fn the_link_carries_its_rate_and_delays_each_packet() {
+    let link = Link::new(GIGABIT, Duration::from_micros(50));
+    let mut direction = Direction::new(link, 1);
+    // 934 bytes and 66 of Ethernet, IP and UDP take 8 us.
+    for packet in 1..=100 {
+        let arrives = direction.carry(Time::EPOCH, 934).map(Time::elapsed);
+        assert_eq!(arrives, Some(Duration::from_micros(8 * packet + 50)));
+    }
+}
+
+#[test]
+fn the_link_drops_what_its_queue_does_not_hold_and_what_it_loses() {
+    let link = Link::new(GIGABIT, Duration::ZERO);
+    let arrived = |link| {
+        let mut direction = Direction::new(link, 1);
+        (0..10_000)
+            .filter(|_| direction.carry(Time::EPOCH, 100).is_some())
+            .count()
+    };
+    // One packet is being sent and ten wait.
+    assert_eq!(arrived(link.queueing(10)), 11);
+    assert!((9_800..9_990).contains(&arrived(link.losing(100))));
+}
+
+#[test]
+fn a_path_without_faults_is_filled() {
+    for operation in [Direct::Write, Direct::Read] {
+        let part = CASES[0].utilization(operation, GoBackN);
+        assert!(part > 0.98, "{operation:?}: {part}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let link = Link::new(GIGABIT, Duration::from_micros(10)).losing(50);
+    let run = |seed| Simulation::new(link, LOAD, 2, seed).run();
+    let goodput = |seed| {
+        run(seed)
+            .iter()
+            .map(|flow| flow.goodput)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(goodput(3), goodput(3));
+}
+
+/// The least part of the link's rate that WRITE reaches with selective retransmission.
+const LEAST_SELECTIVE: [(&str, f64); 8] = [
+    ("loss 0.1 %", 0.95),
+    ("loss 1 %", 0.9),
+    ("loss 5 %", 0.7),
+    ("reordering 1 %, up to 2 ms", 0.9),
+    ("1 Gbit/s, queue 100", 0.9),
+    ("1 Gbit/s, queue 30", 0.85),
+    ("1 Gbit/s, queue 10", 0.8),
+    ("100 Mbit/s, queue 30", 0.9),
+];
+
+#[test]
+fn selective_retransmission_keeps_nearly_all_of_a_lossy_link() {
+    for (name, least) in LEAST_SELECTIVE {
+        let case = CASES.iter().find(|case| case.name == name);
+        let case = case.expect("a case of this name");
+        let part = case.utilization(Direct::Write, Selective);
+        assert!(part > least, "{name}: {part:.3}");
+    }
+}

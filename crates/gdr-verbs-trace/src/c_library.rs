@@ -1,0 +1,174 @@
+//! Functions of the loaded C library, from its symbol table.
+//!
+//! The layouts are those of elf.h and link.h.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+const PT_DYNAMIC: u32 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+
+/// `Elf64_Dyn`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// `Elf64_Sym`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+/// What is looked for, and where it is.
+struct Search<'a> {
+    name: &'a CStr,
+    found: *mut c_void,
+}
+
+/// The address of a function; null if the C library does not have it.
+pub(crate) fn function(name: &CStr) -> *mut c_void {
+    let mut search = Search {
+        name,
+        found: ptr::null_mut(),
+    };
+    // SAFETY: the callback gets the search, which lives until this returns.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it, with a [`Search`].
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
+    if info.dlpi_name.is_null() {
+        return 0;
+    }
+    // SAFETY: the loader's name of the object.
+    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    // Before version 2.34 of the GNU C library the functions were in the second one.
+    if !file.starts_with(b"libc.so.") && !file.starts_with(b"libdl.so.") {
+        return 0;
+    }
+    // SAFETY: an object that the loader has loaded, for the time of this call.
+    search.found = unsafe { symbol(info, search.name) };
+    c_int::from(!search.found.is_null())
+}
+
+/// # Safety
+/// The object is loaded.
+unsafe fn symbol(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
+    let base = info.dlpi_addr as usize;
+    let at = |address: u64| ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    let headers = (0..usize::from(info.dlpi_phnum)).map(|number| {
+        // SAFETY: the object has this many program headers.
+        unsafe { &*info.dlpi_phdr.add(number) }
+    });
+    let Some(header) = headers.into_iter().find(|it| it.p_type == PT_DYNAMIC) else {
+        return ptr::null_mut();
+    };
+    let mut tables = [ptr::null_mut::<u8>(); 3];
+    let mut entry = at(base as u64 + header.p_vaddr).cast::<Dynamic>();
+    loop {
+        // SAFETY: the dynamic section ends with a tag of 0.
+        let Dynamic { tag, value } = unsafe { entry.read() };
+        let table = match tag {
+            0 => break,
+            DT_STRTAB => 0,
+            DT_SYMTAB => 1,
+            DT_GNU_HASH => 2,
+            _ => 3,
+        };
+        if let Some(place) = tables.get_mut(table) {
+            // The loader has made addresses of these offsets, but for some C libraries.
+            let offset = if (value as usize) < base { base } else { 0 };
+            *place = at(value + offset as u64);
+        }
+        // SAFETY: not the last entry.
+        entry = unsafe { entry.add(1) };
+    }
+    let [strings, symbols, hashes] = tables;
+    if tables.contains(&ptr::null_mut()) {
+        return ptr::null_mut();
+    }
+    // SAFETY: the tables of a loaded object, which the loader itself reads.
+    unsafe { search(strings, symbols.cast(), hashes.cast(), name) }
+        .map_or(ptr::null_mut(), |value| at(base as u64 + value).cast())
+}
+
+/// The value of a symbol.
+///
+/// # Safety
+/// The tables are those of a loaded object.
+unsafe fn search(
+    strings: *const u8,
+    symbols: *const Symbol,
+    hashes: *const u32,
+    name: &CStr,
+) -> Option<u64> {
+    let hash = name.to_bytes().iter().fold(5381_u32, |hash, byte| {
+        hash.wrapping_mul(33).wrapping_add(u32::from(*byte))
+    });
+    // SAFETY: the header of the table: buckets, first symbol, words of the Bloom filter, its shift.
+    let [buckets, first, filter, _] = unsafe { hashes.cast::<[u32; 4]>().read() };
+    // SAFETY: the filter has words of 8 bytes, and the buckets are behind it.
+    let bucket_table = unsafe { hashes.add(4 + 2 * filter as usize) };
+    // SAFETY: the chains are behind the buckets.
+    let chains = unsafe { bucket_table.add(buckets as usize) };
+    // SAFETY: one of the buckets.
+    let mut at = unsafe {
+        bucket_table
+            .add((hash.checked_rem(buckets)?) as usize)
+            .read()
+    };
+    loop {
+        // A bucket without symbols has the number 0.
+        let chained = at.checked_sub(first)?;
+        // SAFETY: every symbol from the first one on has a hash.
+        let found = unsafe { chains.add(chained as usize).read() };
+        // SAFETY: a symbol of the table.
+        let symbol = unsafe { symbols.add(at as usize).read() };
+        // The lowest bit of a hash ends the chain.
+        if found | 1 == hash | 1 && symbol.section != 0 {
+            // SAFETY: symbols name strings of the table.
+            let text = unsafe { CStr::from_ptr(strings.add(symbol.name as usize).cast()) };
+            if text == name {
+                return Some(symbol.value);
+            }
+        }
+        if found & 1 != 0 {
+            return None;
+        }
+        at += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_the_c_library_are_found_by_name() {
+        let getpid = function(c"getpid");
+        assert!(!getpid.is_null());
+        // SAFETY: the function of this name.
+        let getpid: extern "C" fn() -> c_int = unsafe { std::mem::transmute(getpid) };
+        assert_eq!(getpid() as u32, std::process::id());
+        for name in [c"dlsym", c"dlvsym"] {
+            assert!(!function(name).is_null());
+        }
+        assert!(function(c"no_such_function_of_c").is_null());
+    }
+}

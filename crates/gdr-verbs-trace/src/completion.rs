@@ -1,0 +1,77 @@
+//! Completions: what was received, and errors.
+
+use std::ffi::c_int;
+use std::slice;
+
+use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+
+use crate::context::Context;
+use crate::library::Missing;
+use crate::nesting::quietly;
+use crate::queue_pair::QueuePair;
+use crate::shared_receive_queue::completed;
+
+/// A completion, as far as it is counted.
+pub(crate) struct Completed {
+    pub(crate) status: ibv_wc_status,
+    /// Not set where the status is an error.
+    pub(crate) opcode: ibv_wc_opcode,
+    /// Without it, it counts for the queue pairs that have no row.
+    pub(crate) qpn: Option<u32>,
+    pub(crate) bytes: u64,
+}
+
+/// Counts a completion.
+pub(crate) fn count(context: &Context, completion: &Completed) {
+    let is_success = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
+    // A bit of every opcode of a receive.
+    let is_receive = completion.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0;
+    if is_success && !is_receive {
+        return;
+    }
+    let pair = completion
+        .qpn
+        .and_then(|qpn| QueuePair::numbered(context, qpn));
+    let row = pair.map_or(0, QueuePair::row);
+    if !is_success {
+        context.recorder.add_error(row, completion.status.0);
+        if let Some(pair) = pair {
+            pair.flush_receives();
+        }
+        return;
+    }
+    let kind = completed(pair.and_then(QueuePair::receives));
+    // The data of a WRITE with immediate data is not in the memory of the receive.
+    let is_write = completion.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    let bytes = if is_write { 0 } else { completion.bytes };
+    context.recorder.add_receive(row, kind, bytes);
+}
+
+/// # Safety
+/// That of `ibv_poll_cq`.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the caller's queue.
+    let Some(context) = Context::of(unsafe { (*cq).context }) else {
+        return Missing::missing();
+    };
+    let Some(real) = context.real.basic.poll_cq else {
+        return Missing::missing();
+    };
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real(cq, entries, wc) };
+    if let Ok(found @ 1..) = usize::try_from(result) {
+        quietly(|| {
+            // SAFETY: the library has written this many completions.
+            for wc in unsafe { slice::from_raw_parts(wc, found) } {
+                let completion = Completed {
+                    status: wc.status,
+                    opcode: wc.opcode,
+                    qpn: Some(wc.qp_num),
+                    bytes: wc.byte_len.into(),
+                };
+                count(context, &completion);
+            }
+        });
+    }
+    result
+}

@@ -1,0 +1,146 @@
+//! Extended completion queues, whose functions get functions of this crate.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use gdr_verbs_sys::{
+    Errno, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_opcode,
+    ibv_wc_status,
+};
+
+use crate::completion::{Completed, count};
+use crate::context::Context;
+use crate::interned::Interned;
+use crate::key_map::KeyMap;
+use crate::library::{self, Missing};
+use crate::nesting::{Nesting, keep_errno, quietly};
+
+type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
+type NextPoll = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
+
+/// The functions that were in a queue.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RealFunctions {
+    start_poll: Option<StartPoll>,
+    next_poll: Option<NextPoll>,
+}
+
+/// The functions of queues, by the address of the structure.
+static QUEUES: KeyMap = KeyMap::new();
+
+/// The functions, once for all queues that have the same ones.
+static FUNCTIONS: Interned<RealFunctions> = Interned::new();
+
+fn functions_of(cq: *mut ibv_cq_ex) -> Option<&'static RealFunctions> {
+    let address = QUEUES.get(cq.addr() as u64)?;
+    let real = ptr::with_exposed_provenance::<RealFunctions>(address as usize);
+    // SAFETY: the map has addresses of leaked values only.
+    Some(unsafe { &*real })
+}
+
+/// # Safety
+/// That of `ibv_create_cq_ex`.
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    let Some(real) = Context::of(context).and_then(|it| it.real.create_cq_ex) else {
+        return Missing::missing();
+    };
+    let nesting = Nesting::enter();
+    // SAFETY: the caller's arguments.
+    let cq = unsafe { real(context, attr) };
+    if nesting.is_outermost() && !cq.is_null() {
+        quietly(|| {
+            keep_errno(|| {
+                // SAFETY: a new queue, which the program does not have yet.
+                let queue = unsafe { &mut *cq };
+                let real = RealFunctions {
+                    start_poll: queue.start_poll,
+                    next_poll: queue.next_poll,
+                };
+                // SAFETY: a structure of nullable functions.
+                let known = unsafe { FUNCTIONS.get(real) };
+                let known = ptr::from_ref(known).expose_provenance();
+                QUEUES.insert(cq.addr() as u64, known as u64);
+                queue.start_poll = queue.start_poll.and(Some(start_poll));
+                queue.next_poll = queue.next_poll.and(Some(next_poll));
+            });
+        });
+    }
+    cq
+}
+
+/// # Safety
+/// That of `ibv_destroy_cq`.
+pub(crate) unsafe extern "C" fn destroy_cq<const L: usize>(cq: *mut ibv_cq) -> c_int {
+    let Some(real) = library::ibv_destroy_cq(L) else {
+        return Missing::missing();
+    };
+    let key = cq.addr() as u64;
+    let nesting = Nesting::enter();
+    let known = nesting.is_outermost().then(|| QUEUES.remove(key)).flatten();
+    // SAFETY: the caller's argument.
+    let result = unsafe { real(cq) };
+    if let (Some(known), true) = (known, result != 0) {
+        QUEUES.insert(key, known);
+    }
+    result
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    let Some(real) = functions_of(cq).and_then(|real| real.start_poll) else {
+        return Errno::EINVAL.0;
+    };
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real(cq, attr) };
+    if result == 0 {
+        // SAFETY: the queue has a completion.
+        quietly(|| unsafe { count_current(cq) });
+    }
+    result
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    let Some(real) = functions_of(cq).and_then(|real| real.next_poll) else {
+        return Errno::EINVAL.0;
+    };
+    // SAFETY: the caller's argument.
+    let result = unsafe { real(cq) };
+    if result == 0 {
+        // SAFETY: the queue has a completion.
+        quietly(|| unsafe { count_current(cq) });
+    }
+    result
+}
+
+/// Counts the completion that a queue is at.
+///
+/// # Safety
+/// `cq` is between `ibv_start_poll` and `ibv_end_poll`, and has a completion.
+unsafe fn count_current(cq: *mut ibv_cq_ex) {
+    // SAFETY: a valid queue, which only this thread polls.
+    let queue = unsafe { &*cq };
+    let Some(context) = Context::of(queue.context) else {
+        return;
+    };
+    let is_success = queue.status == ibv_wc_status::IBV_WC_SUCCESS;
+    let opcode = match queue.read_opcode {
+        // SAFETY: the queue has a completion with this field.
+        Some(read) if is_success => unsafe { read(cq) },
+        _ => ibv_wc_opcode::IBV_WC_SEND,
+    };
+    let completion = Completed {
+        status: queue.status,
+        opcode,
+        // SAFETY: as above.
+        qpn: queue.read_qp_num.map(|read| unsafe { read(cq) }),
+        bytes: match queue.read_byte_len {
+            // SAFETY: as above.
+            Some(read) if is_success => unsafe { read(cq) }.into(),
+            _ => 0,
+        },
+    };
+    count(context, &completion);
+}

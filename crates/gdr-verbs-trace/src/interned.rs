@@ -1,0 +1,62 @@
+//! Tables of functions that many objects have, each kept once.
+
+use std::slice;
+use std::sync::{Mutex, PoisonError};
+
+/// Values that are never freed, each once.
+pub(crate) struct Interned<T: 'static>(Mutex<Vec<&'static T>>);
+
+impl<T: Copy + Send + Sync> Interned<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// The value that is kept for an equal one.
+    ///
+    /// # Safety
+    /// `T` has fields of type `Option<fn>` only.
+    pub(crate) unsafe fn get(&self, value: T) -> &'static T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.iter().find(|known| {
+            // SAFETY: the contract of this function.
+            unsafe { addresses(**known) == addresses(&value) }
+        });
+        if let Some(known) = known {
+            return known;
+        }
+        let kept = Box::leak(Box::new(value));
+        all.push(kept);
+        kept
+    }
+}
+
+/// # Safety
+/// `T` has fields of type `Option<fn>` only.
+unsafe fn addresses<T>(value: &T) -> &[usize] {
+    let words = size_of::<T>() / size_of::<usize>();
+    // SAFETY: fields of one word each, without padding; a null function is 0.
+    unsafe { slice::from_raw_parts(std::ptr::from_ref(value).cast(), words) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Pair(Option<fn() -> u8>, Option<fn() -> u8>);
+
+    fn one() -> u8 {
+        1
+    }
+
+    #[test]
+    fn equal_tables_are_kept_once() {
+        let all = Interned::new();
+        // SAFETY: a structure of two functions.
+        let get = |pair| unsafe { all.get(pair) };
+        let first = get(Pair(Some(one), None));
+        assert!(std::ptr::eq(first, get(Pair(Some(one), None))));
+        assert!(!std::ptr::eq(first, get(Pair(None, Some(one)))));
+    }
+}

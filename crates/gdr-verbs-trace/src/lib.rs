@@ -1,0 +1,53 @@
+//! Counts what a verbs program registers and moves, from inside its process.
+//!
+//! The crate exports C functions only. `cargo xtask verbs-library` installs it as
+//! `libgdr-verbs-trace.so`, which `gdr trace` puts in front of libibverbs by `LD_PRELOAD`. Each
+//! function of libibverbs that it exports calls the same function behind it, and counts the result:
+//!
+//! - Functions that are linked are found behind it by `dlsym(RTLD_NEXT)`, those that a program looks
+//!   up in a library that it loaded are replaced in the answers of `dlsym` and `dlvsym`, which it
+//!   exports, too (`symbol_lookup`).
+//! - Inline functions of libibverbs' header go through tables of functions in contexts, queue pairs
+//!   and extended completion queues. Those tables get functions of this crate when the object is made
+//!   (`open_context`, `queue_pair`, `cq_ex`).
+//!
+//! The counts are in a file in the folder that `GDR_TRACE_FOLDER` names, which the process maps
+//! (`recorder`; the layout is that of `gdr_trace::layout`). Without the variable nothing is counted
+//! and nothing is replaced in any table.
+//!
+//! Nothing here changes what a program sees: results, errno and the order of calls are those of the
+//! library behind.
+
+mod c_library;
+mod completion;
+mod context;
+mod cq_ex;
+mod exports;
+mod gpu_memory;
+mod interned;
+mod key_map;
+mod library;
+mod mlx5;
+mod nesting;
+mod next_symbol;
+mod open_context;
+mod post;
+mod qp_ex;
+mod queue_pair;
+mod receive_kinds;
+mod recorder;
+mod region;
+mod shared_receive_queue;
+mod symbol_lookup;
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+/// The version of this crate, which `gdr trace` reads from the file of the library: a C string, not a
+/// pointer to one.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "a name of C")]
+static gdr_verbs_trace_version: [u8; VERSION.len()] = {
+    let mut text = [0; VERSION.len()];
+    text.copy_from_slice(VERSION.as_bytes());
+    text
+};

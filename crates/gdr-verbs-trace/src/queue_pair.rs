@@ -1,0 +1,266 @@
+//! Queue pairs.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use gdr_verbs_sys::{
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask,
+};
+
+use crate::context::Context;
+use crate::key_map::KeyMap;
+use crate::library::{self, Missing};
+use crate::nesting::{Nesting, keep_errno, quietly};
+use crate::qp_ex::{self, Builder};
+use crate::receive_kinds::{ReceiveKinds, Slot};
+use crate::shared_receive_queue;
+
+/// A queue pair. It is never freed but used again, as a completion may be looking at it.
+pub(crate) struct QueuePair {
+    context: AtomicPtr<Context>,
+    row: AtomicU32,
+    /// The kinds of its own receives, or of those of its shared receive queue.
+    receives: Slot,
+    /// Whether the ring is of a shared receive queue, by its address.
+    shared: AtomicPtr<()>,
+    /// Requests of the extended interface.
+    pub(crate) builder: Builder,
+}
+
+/// By the address of the structure.
+static PAIRS: KeyMap = KeyMap::new();
+/// By the number of the context and that of the queue pair.
+static NUMBERS: KeyMap = KeyMap::new();
+/// Those that are not in use.
+static FREE: Mutex<Vec<&'static QueuePair>> = Mutex::new(Vec::new());
+
+/// Room for receives of a queue pair that was not created by a function that is counted.
+const RECEIVES: u32 = 4096;
+
+fn at(address: u64) -> &'static QueuePair {
+    let record = ptr::with_exposed_provenance::<QueuePair>(address as usize);
+    // SAFETY: the maps have addresses of leaked values only.
+    unsafe { &*record }
+}
+
+impl QueuePair {
+    const fn new() -> Self {
+        Self {
+            context: AtomicPtr::new(ptr::null_mut()),
+            row: AtomicU32::new(0),
+            receives: Slot::new(),
+            shared: AtomicPtr::new(ptr::null_mut()),
+            builder: Builder::new(),
+        }
+    }
+
+    /// The queue pair of a structure. One that the program has from another library is counted from
+    /// here on.
+    ///
+    /// # Safety
+    /// `qp` is valid.
+    #[inline]
+    pub(crate) unsafe fn of(qp: *mut ibv_qp) -> Option<&'static Self> {
+        match PAIRS.get(qp.addr() as u64) {
+            Some(address) => Some(at(address)),
+            // SAFETY: the contract of this function.
+            None => unsafe { add(qp, RECEIVES) },
+        }
+    }
+
+    /// The queue pair that a completion names.
+    pub(crate) fn numbered(context: &Context, qpn: u32) -> Option<&'static Self> {
+        NUMBERS.get(context.key(qpn)).map(at)
+    }
+
+    #[inline]
+    pub(crate) fn context(&self) -> Option<&'static Context> {
+        // SAFETY: null, or a context, which is never freed.
+        unsafe { self.context.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn row(&self) -> u32 {
+        self.row.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn receives(&self) -> Option<&'static ReceiveKinds> {
+        self.receives.get()
+    }
+
+    /// Forgets its receives, unless other queue pairs share them: it has failed.
+    pub(crate) fn flush_receives(&self) {
+        if self.shared.load(Ordering::Relaxed).is_null()
+            && let Some(ring) = self.receives()
+        {
+            ring.clear();
+        }
+    }
+}
+
+/// Adds a queue pair with room for so many receives.
+///
+/// # Safety
+/// `qp` is valid.
+unsafe fn add(qp: *mut ibv_qp, receives: u32) -> Option<&'static QueuePair> {
+    // SAFETY: the contract of this function.
+    let created = unsafe { &*qp };
+    let context = Context::of(created.context)?;
+    let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let record = free.unwrap_or_else(|| Box::leak(Box::new(QueuePair::new())));
+    let row = context
+        .recorder
+        .add_queue_pair(context.nic, created.qp_num, created.qp_type.0);
+    record.row.store(row, Ordering::Relaxed);
+    record.builder.reset();
+    record.shared.store(created.srq.cast(), Ordering::Relaxed);
+    record.receives.set(match created.srq.is_null() {
+        true => Some(ReceiveKinds::take_ring(receives)),
+        false => shared_receive_queue::receives_of(created.srq),
+    });
+    let of = ptr::from_ref(context).cast_mut();
+    record.context.store(of, Ordering::Release);
+    let address = ptr::from_ref(record).expose_provenance() as u64;
+    NUMBERS.insert(context.key(created.qp_num), address);
+    PAIRS.insert(qp.addr() as u64, address);
+    Some(record)
+}
+
+/// Counts a queue pair that was created, with the extended interface if it has that.
+///
+/// # Safety
+/// `qp` is null or valid, and the program does not have it yet; with `extended` it was created with
+/// flags for the extended interface.
+pub(crate) unsafe fn created(qp: *mut ibv_qp, receives: u32, extended: Interface) {
+    if qp.is_null() {
+        return;
+    }
+    // SAFETY: the contract of this function.
+    let Some(pair) = (unsafe { add(qp, receives) }) else {
+        return;
+    };
+    if extended == Interface::Extended {
+        // SAFETY: the contract of this function: the structure is an `ibv_qp_ex`.
+        unsafe { qp_ex::replace(qp.cast(), pair) };
+    }
+}
+
+/// How requests are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interface {
+    Basic,
+    Extended,
+}
+
+impl Interface {
+    /// That of a queue pair that is created with these attributes.
+    pub(crate) fn of(attr: &ibv_qp_init_attr_ex) -> Self {
+        let flags = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        match attr.comp_mask & flags {
+            0 => Self::Basic,
+            _ => Self::Extended,
+        }
+    }
+}
+
+/// # Safety
+/// That of `ibv_create_qp`.
+pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    let Some(real) = library::ibv_create_qp(L) else {
+        return Missing::missing();
+    };
+    let nesting = Nesting::enter();
+    // SAFETY: the caller's arguments.
+    let qp = unsafe { real(pd, attr) };
+    if nesting.is_outermost() {
+        quietly(|| {
+            // SAFETY: the library has read the attributes, and written the sizes; a new queue pair.
+            keep_errno(|| unsafe { created(qp, (*attr).cap.max_recv_wr, Interface::Basic) });
+        });
+    }
+    qp
+}
+
+/// # Safety
+/// That of `ibv_create_qp_ex`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    let Some(real) = Context::of(context).and_then(|it| it.real.create_qp_ex) else {
+        return Missing::missing();
+    };
+    // SAFETY: the caller's arguments.
+    unsafe { create_extended(attr, || real(context, attr)) }
+}
+
+/// Creates a queue pair in the library behind, and counts it.
+///
+/// # Safety
+/// `attr` is null or readable; `call` returns null or a queue pair that was made with it.
+pub(crate) unsafe fn create_extended(
+    attr: *mut ibv_qp_init_attr_ex,
+    call: impl FnOnce() -> *mut ibv_qp,
+) -> *mut ibv_qp {
+    let nesting = Nesting::enter();
+    let qp = call();
+    if nesting.is_outermost() && !qp.is_null() {
+        quietly(|| {
+            keep_errno(|| {
+                // SAFETY: the library has read the attributes, and written the sizes.
+                let attr = unsafe { &*attr };
+                // SAFETY: a new queue pair with this interface.
+                unsafe { created(qp, attr.cap.max_recv_wr, Interface::of(attr)) };
+            });
+        });
+    }
+    qp
+}
+
+/// # Safety
+/// That of `ibv_destroy_qp`.
+pub(crate) unsafe extern "C" fn destroy_qp<const L: usize>(qp: *mut ibv_qp) -> c_int {
+    let Some(real) = library::ibv_destroy_qp(L) else {
+        return Missing::missing();
+    };
+    let nesting = Nesting::enter();
+    let address = qp.addr() as u64;
+    // Before the call: behind it address and number may be another queue pair's.
+    let record = nesting
+        .is_outermost()
+        .then(|| PAIRS.remove(address))
+        .flatten();
+    let number = record.and_then(|record| {
+        // SAFETY: it was traced, so it is valid.
+        let key = at(record).context()?.key(unsafe { (*qp).qp_num });
+        NUMBERS.remove(key).and(Some(key))
+    });
+    // SAFETY: the caller's argument.
+    let result = unsafe { real(qp) };
+    let Some(record) = record else {
+        return result;
+    };
+    if result != 0 {
+        PAIRS.insert(address, record);
+        if let Some(key) = number {
+            NUMBERS.insert(key, record);
+        }
+        return result;
+    }
+    let pair = at(record);
+    if pair.shared.load(Ordering::Relaxed).is_null()
+        && let Some(ring) = pair.receives()
+    {
+        ring.give_back();
+    }
+    pair.receives.set(None);
+    FREE.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(pair);
+    result
+}

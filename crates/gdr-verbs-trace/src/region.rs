@@ -1,0 +1,301 @@
+//! Registrations, and the kinds of memory by their keys.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use gdr_trace::MemoryKind;
+use gdr_verbs_sys::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_mr_init_attr_mask, ibv_pd};
+
+use crate::context::Context;
+use crate::gpu_memory::gpu_of;
+use crate::key_map::KeyMap;
+use crate::library::{self, Missing};
+use crate::nesting::{Nesting, errno, keep_errno, quietly};
+use crate::recorder::Registration;
+
+/// The kind and the row of each region: by the number of its context and its local key.
+static REGIONS: KeyMap = KeyMap::new();
+
+/// What the map has of a region.
+#[derive(Clone, Copy)]
+struct Known {
+    kind: MemoryKind,
+    row: u32,
+}
+
+impl Known {
+    fn pack(self) -> u64 {
+        u64::from(self.row) << 8 | self.kind.number() as u64
+    }
+
+    fn unpack(value: u64) -> Option<Self> {
+        Some(Self {
+            kind: MemoryKind::from_number((value & 0xff) as usize)?,
+            row: (value >> 8) as u32,
+        })
+    }
+}
+
+/// The memory that a local key names.
+#[inline]
+pub(crate) fn kind_of(context: &Context, lkey: u32) -> MemoryKind {
+    let known = REGIONS.get(context.key(lkey)).and_then(Known::unpack);
+    known.map_or(MemoryKind::Unknown, |known| known.kind)
+}
+
+/// The memory of a registration.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// The address in this process, also that which a program passes for a dma-buf.
+    address: u64,
+    len: usize,
+    by: Method,
+}
+
+/// How a registration names its memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Address,
+    DmaBuf,
+}
+
+impl Wanted {
+    fn by_address(address: *mut c_void, len: usize) -> Self {
+        Self {
+            address: address.addr() as u64,
+            len,
+            by: Method::Address,
+        }
+    }
+
+    /// `None` for a descriptor that is not valid: the program asks whether there is support.
+    pub(crate) fn by_dma_buf(fd: c_int, iova: u64, len: usize) -> Option<Self> {
+        (fd >= 0).then_some(Self {
+            address: iova,
+            len,
+            by: Method::DmaBuf,
+        })
+    }
+
+    /// # Safety
+    /// `attr` is null or valid.
+    unsafe fn by_attributes(attr: *const ibv_mr_init_attr) -> Option<Self> {
+        // SAFETY: the contract of this function.
+        let Some(given) = (unsafe { attr.as_ref() }) else {
+            return Some(Self::by_address(std::ptr::null_mut(), 0));
+        };
+        let has_fd = given.comp_mask & u64::from(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD.0) != 0;
+        match has_fd {
+            true => Self::by_dma_buf(given.fd, given.iova, given.length),
+            false => Some(Self::by_address(given.addr, given.length)),
+        }
+    }
+
+    fn registration(&self, context: &Context, errno: i32) -> Registration {
+        let gpu = gpu_of(context.recorder, self.address);
+        let memory = match (self.by, gpu) {
+            (Method::DmaBuf, _) => MemoryKind::DmaBuf,
+            (Method::Address, Some(_)) => MemoryKind::GpuByAddress,
+            (Method::Address, None) => MemoryKind::Host,
+        };
+        Registration {
+            nic: context.nic,
+            memory,
+            gpu,
+            errno,
+        }
+    }
+
+    /// Its bytes; 0 for the whole address space, as of implicit on-demand paging.
+    fn bytes(&self) -> u64 {
+        if self.len == usize::MAX {
+            0
+        } else {
+            self.len as u64
+        }
+    }
+}
+
+/// Registers in the library behind, and counts what is wanted.
+///
+/// # Safety
+/// `pd` is valid; `call` returns null or a new region of it.
+pub(crate) unsafe fn register(
+    pd: *mut ibv_pd,
+    wanted: Option<Wanted>,
+    call: impl FnOnce() -> *mut ibv_mr,
+) -> *mut ibv_mr {
+    let Some(wanted) = wanted else {
+        return call();
+    };
+    let nesting = Nesting::enter();
+    let mr = call();
+    if !nesting.is_outermost() || pd.is_null() {
+        return mr;
+    }
+    let errno = if mr.is_null() { errno().0 } else { 0 };
+    quietly(|| {
+        keep_errno(|| {
+            // SAFETY: the caller's domain.
+            let context = Context::of(unsafe { (*pd).context })?;
+            // SAFETY: null or a new region.
+            let lkey = unsafe { mr.as_ref() }.map(|mr| mr.lkey);
+            add(context, &wanted, lkey, errno);
+            Some(())
+        })
+    });
+    mr
+}
+
+/// Counts a registration, with the key of one that succeeded.
+fn add(context: &Context, wanted: &Wanted, lkey: Option<u32>, errno: i32) {
+    let registration = wanted.registration(context, errno);
+    let row = context.recorder.add_region(registration, wanted.bytes());
+    if let Some(lkey) = lkey {
+        let kind = registration.memory;
+        REGIONS.insert(context.key(lkey), Known { kind, row }.pack());
+    }
+}
+
+/// Defines functions that register by the library behind, and count it:
+/// `name = function behind(domain, arguments) of what is wanted`.
+macro_rules! registering {
+    ($(
+        $(#[$about:meta])*
+        $own:ident = $real:ident($pd:ident $(, $argument:ident: $type:ty)*) of $wanted:expr;
+    )*) => {$(
+        $(#[$about])*
+        ///
+        /// # Safety
+        #[doc = concat!("That of `", stringify!($real), "`.")]
+        pub(crate) unsafe extern "C" fn $own<const L: usize>(
+            $pd: *mut gdr_verbs_sys::ibv_pd,
+            $($argument: $type),*
+        ) -> *mut gdr_verbs_sys::ibv_mr {
+            let Some(real) = $crate::library::$real(L) else {
+                return $crate::library::Missing::missing();
+            };
+            // SAFETY: the caller's arguments.
+            unsafe { $crate::region::register($pd, $wanted, || real($pd $(, $argument)*)) }
+        }
+    )*};
+}
+pub(crate) use registering;
+
+registering! {
+    /// Registers memory by its address.
+    reg_mr = ibv_reg_mr(pd, address: *mut c_void, len: usize, access: c_int)
+        of Some(Wanted::by_address(address, len));
+
+    /// Registers memory by its address, with an address for requests.
+    reg_mr_iova = ibv_reg_mr_iova(
+        pd, address: *mut c_void, len: usize, iova: u64, access: c_int
+    ) of Some(Wanted::by_address(address, len));
+
+    /// As [`reg_mr_iova`], with all flags.
+    reg_mr_iova2 = ibv_reg_mr_iova2(
+        pd, address: *mut c_void, len: usize, iova: u64, access: c_uint
+    ) of Some(Wanted::by_address(address, len));
+
+    /// Registers memory by a descriptor.
+    reg_dmabuf_mr = ibv_reg_dmabuf_mr(
+        pd, offset: u64, len: usize, iova: u64, fd: c_int, access: c_int
+    ) of Wanted::by_dma_buf(fd, iova, len);
+
+    /// Registers memory as attributes say.
+    reg_mr_ex = ibv_reg_mr_ex(pd, attr: *mut ibv_mr_init_attr) of Wanted::by_attributes(attr);
+}
+
+/// Removes a region from the map; returns its key and what the map had.
+///
+/// # Safety
+/// `mr` is null or valid.
+unsafe fn forget(mr: *mut ibv_mr) -> Option<(&'static Context, u64, Known)> {
+    // SAFETY: the contract of this function.
+    let region = unsafe { mr.as_ref() }?;
+    let context = Context::of(region.context)?;
+    let key = context.key(region.lkey);
+    let known = Known::unpack(REGIONS.remove(key)?)?;
+    Some((context, key, known))
+}
+
+/// # Safety
+/// That of `ibv_dereg_mr`.
+pub(crate) unsafe extern "C" fn dereg_mr<const L: usize>(mr: *mut ibv_mr) -> c_int {
+    let Some(real) = library::ibv_dereg_mr(L) else {
+        return Missing::missing();
+    };
+    let nesting = Nesting::enter();
+    // Before the call: behind it the key may be another region's.
+    let before = nesting
+        .is_outermost()
+        // SAFETY: the caller's region.
+        .then(|| quietly(|| unsafe { forget(mr) }).flatten())
+        .flatten();
+    // SAFETY: the caller's argument.
+    let result = unsafe { real(mr) };
+    if let Some((context, key, known)) = before {
+        match result {
+            0 => context.recorder.remove_region(known.row),
+            _ => REGIONS.insert(key, known.pack()),
+        }
+    }
+    result
+}
+
+/// `IBV_REREG_MR_CHANGE_TRANSLATION` of the header's enumeration.
+const CHANGE_TRANSLATION: c_int = 1;
+
+/// A region that gets other memory counts as a registration; one that gets other rights does not.
+///
+/// # Safety
+/// That of `ibv_rereg_mr`.
+pub(crate) unsafe extern "C" fn rereg_mr<const L: usize>(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> c_int {
+    let Some(real) = library::ibv_rereg_mr(L) else {
+        return Missing::missing();
+    };
+    let nesting = Nesting::enter();
+    let before = nesting
+        .is_outermost()
+        // SAFETY: the caller's region.
+        .then(|| quietly(|| unsafe { forget(mr) }).flatten())
+        .flatten();
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real(mr, flags, pd, address, len, access) };
+    let Some((context, key, known)) = before else {
+        return result;
+    };
+    quietly(|| {
+        keep_errno(|| {
+            // SAFETY: the region is valid, and has its new key.
+            let new_key = context.key(unsafe { (*mr).lkey });
+            if result != 0 {
+                REGIONS.insert(key, known.pack());
+            } else if flags & CHANGE_TRANSLATION == 0 {
+                REGIONS.insert(new_key, known.pack());
+            } else {
+                context.recorder.remove_region(known.row);
+                let wanted = Wanted::by_address(address, len);
+                // SAFETY: as above.
+                add(context, &wanted, Some(unsafe { (*mr).lkey }), 0);
+            }
+        });
+    });
+    result
+}
+
+/// The context of a domain, if it is traced.
+///
+/// # Safety
+/// `pd` is null or valid.
+pub(crate) unsafe fn context_of(pd: *mut ibv_pd) -> Option<&'static Context> {
+    // SAFETY: the contract of this function.
+    let context: *mut ibv_context = unsafe { pd.as_ref() }?.context;
+    Context::of(context)
+}

@@ -1,0 +1,250 @@
+//! Forked children, and peers that end in the middle. In a test binary of its own, as a fork concerns
+//! the whole process.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "library/built.rs"]
+mod built;
+#[allow(dead_code, reason = "the other test binary uses the rest")]
+#[path = "library/side.rs"]
+mod side;
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::FromRawFd;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gdr_verbs_sys::*;
+use side::*;
+
+/// A forked child.
+struct Child(libc::pid_t);
+
+impl Child {
+    /// Runs `work` in a child, which then ends by `_exit`: with 0 unless it panics or hangs.
+    fn fork(work: impl FnOnce()) -> Self {
+        // It is built and loaded here. A child cannot wait for another thread of its parent that does so.
+        library();
+        // SAFETY: the child calls the library, which is what is tested, and the C library's allocator,
+        // which may be used after a fork.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: ends a child that hangs.
+                unsafe { libc::alarm(60) };
+                let outcome = panic::catch_unwind(AssertUnwindSafe(work));
+                // SAFETY: ends the child without the parent's destructors.
+                unsafe { libc::_exit(c_int::from(outcome.is_err())) }
+            }
+            pid => {
+                assert!(pid > 0);
+                Self(pid)
+            }
+        }
+    }
+
+    fn kill(&self) {
+        // SAFETY: a child of this process that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
+    }
+
+    /// Waits for its end; returns its status as `waitpid` has it.
+    fn wait(self) -> c_int {
+        let mut status = 0;
+        // SAFETY: a child of this process.
+        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
+        status
+    }
+}
+
+/// Both ends of a pipe.
+fn pipe() -> (File, File) {
+    let mut fds = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(fds.as_mut_ptr()) }, 0);
+    // SAFETY: two new descriptors, which each file owns.
+    fds.map(|fd| unsafe { File::from_raw_fd(fd) }).into()
+}
+
+fn errno_of<T>(result: Result<T, VerbError>) -> Option<Errno> {
+    result.err().map(|error| error.errno())
+}
+
+/// A WRITE of eight bytes from one side to the other.
+fn write(a: &Side, b: &Side) {
+    let (mut near, mut far) = (vec![7], vec![0]);
+    let (source, target) = (a.register(&mut near), b.register(&mut far));
+    let wr = request(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, target, 0);
+    a.send(wr, &mut [segment(source, 0, 8)]).unwrap();
+    assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
+    deregister(source);
+    deregister(target);
+    assert_eq!(far, [7]);
+}
+
+#[test]
+fn a_forked_child_neither_uses_nor_destroys_the_objects_of_its_parent() {
+    let (a, b) = sides();
+    let mut words = vec![0; 8];
+    let region = a.register(&mut words);
+    let child = Child::fork(|| {
+        let einval = Some(Errno::EINVAL);
+        let mut list = [segment(region, 0, 8)];
+        let wr = request(1, ibv_wr_opcode::IBV_WR_SEND, region, 0);
+        assert_eq!(a.send(wr, &mut list).err(), einval);
+        assert_eq!(a.receive(1, &mut list).err(), einval);
+        assert_eq!(errno_of(a.to_error()), einval);
+        let mut room = [std::mem::MaybeUninit::uninit(); 1];
+        let verbs = library();
+        // SAFETY: handles, which the library checks.
+        unsafe {
+            assert!(ibv_poll_cq(a.queue, &mut room).is_err());
+            assert_eq!(errno_of(verbs.ibv_destroy_qp(a.pair)), einval);
+            assert_eq!(errno_of(verbs.ibv_destroy_cq(a.queue)), einval);
+            assert_eq!(errno_of(verbs.ibv_dereg_mr(region.as_ptr())), einval);
+            assert_eq!(errno_of(verbs.ibv_dealloc_pd(a.domain)), einval);
+            assert_eq!(errno_of(verbs.ibv_alloc_pd(a.context)), einval);
+            assert_eq!(errno_of(verbs.ibv_close_device(a.context)), einval);
+        }
+    });
+    assert_eq!(child.wait(), 0);
+    write(&a, &b);
+    deregister(region);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn a_forked_child_opens_the_device_for_itself() {
+    let (a, b) = sides();
+    // SAFETY: no other thread of this process is in the library.
+    assert_eq!(unsafe { library().ibv_fork_init() }, Ok(()));
+    let child = Child::fork(|| {
+        let (c, d) = sides();
+        write(&c, &d);
+        c.close();
+        d.close();
+    });
+    write(&a, &b);
+    assert_eq!(child.wait(), 0);
+    write(&a, &b);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn a_fork_while_threads_are_in_the_library_leaves_no_lock_in_the_child() {
+    let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+    let (context, ended) = (side.context.addr(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let context = std::ptr::with_exposed_provenance_mut(context);
+                while !ended.load(Ordering::Relaxed) {
+                    // SAFETY: the context is open until the threads have ended.
+                    unsafe {
+                        let domain = library().ibv_alloc_pd(context).unwrap();
+                        library().ibv_dealloc_pd(domain.as_ptr()).unwrap();
+                    }
+                }
+            });
+        }
+        let children: Vec<_> = (0..20)
+            .map(|_| {
+                Child::fork(|| {
+                    let devices = library().devices().unwrap();
+                    // SAFETY: the device is in a list that is not freed; a context of its own, closed
+                    // once, and a handle of the parent, which the library checks.
+                    unsafe {
+                        let own = library().ibv_open_device(devices.as_slice()[0]).unwrap();
+                        let channel = library().ibv_create_comp_channel(own.as_ptr()).unwrap();
+                        library()
+                            .ibv_destroy_comp_channel(channel.as_ptr())
+                            .unwrap();
+                        assert!(library().ibv_dealloc_pd(side.domain).is_err());
+                        library().ibv_close_device(own.as_ptr()).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let statuses: Vec<_> = children.into_iter().map(Child::wait).collect();
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(statuses, [0; 20]);
+    });
+    side.close();
+}
+
+/// Connects a side with one of a child, which then waits for a byte and runs `end`. Returns what fails
+/// on this side when the child has ended.
+fn peer_that(end: fn() -> !, finish: impl FnOnce(Child, File) -> c_int) -> c_int {
+    let (mut numbers, mut of_child) = pipe();
+    let (mut of_parent, mut to_child) = pipe();
+    let child = Child::fork(|| {
+        let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+        of_child.write_all(&side.number().to_ne_bytes()).unwrap();
+        let mut peer = [0; 4];
+        of_parent.read_exact(&mut peer).unwrap();
+        side.to_init().unwrap();
+        side.to_rtr(u32::from_ne_bytes(peer)).unwrap();
+        side.to_rts().unwrap();
+        of_child.write_all(&[1]).unwrap();
+        of_parent.read_exact(&mut [0]).unwrap();
+        end();
+    });
+    let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+    to_child.write_all(&side.number().to_ne_bytes()).unwrap();
+    let mut peer = [0; 4];
+    numbers.read_exact(&mut peer).unwrap();
+    side.to_init().unwrap();
+    side.to_rtr(u32::from_ne_bytes(peer)).unwrap();
+    side.to_rts().unwrap();
+    numbers.read_exact(&mut [0]).unwrap();
+    side.receive(3, &mut []).unwrap();
+    let status = finish(child, to_child);
+    for id in [1, 2] {
+        let mut wr = ibv_send_wr {
+            wr_id: id,
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            send_flags: ibv_send_flags::IBV_SEND_SIGNALED.0,
+            ..Default::default()
+        };
+        wr.wr.rdma.rkey = 1;
+        side.send(wr, &mut []).unwrap();
+    }
+    let failed = side.completion();
+    let timed_out = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+    assert_eq!((failed.wr_id, failed.status), (1, timed_out));
+    let mut flushed = [side.completion(), side.completion()].map(|wc| (wc.wr_id, wc.status));
+    flushed.sort_by_key(|(id, _)| *id);
+    let flush = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+    assert_eq!(flushed, [(2, flush), (3, flush)]);
+    assert_eq!(side.state(), ibv_qp_state::IBV_QPS_ERR);
+    side.close();
+    status
+}
+
+#[test]
+fn requests_to_a_peer_that_was_killed_fail_after_their_retries() {
+    let status = peer_that(
+        || unreachable!("it is killed before"),
+        |child, _kept| {
+            child.kill();
+            child.wait()
+        },
+    );
+    assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
+}
+
+#[test]
+fn a_program_may_exit_with_open_objects_and_its_peer_gets_errors() {
+    let status = peer_that(
+        // SAFETY: ends the child as a return from `main` does.
+        || unsafe { libc::exit(0) },
+        |child, mut to_child| {
+            to_child.write_all(&[1]).unwrap();
+            child.wait()
+        },
+    );
+    assert_eq!(status, 0);
+}

@@ -1,0 +1,138 @@
+//! Network interfaces of a namespace of this process alone.
+
+use std::ffi::{CStr, c_ulong};
+use std::io;
+use std::mem;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Moves the calling thread to a network namespace of its own; without privileges also to a user
+/// namespace of its own, in which it has them. Only calls that a child may make after a fork.
+pub(crate) fn enter() -> io::Result<()> {
+    // SAFETY: no pointers.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    match unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result),
+    }
+}
+
+fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the descriptor is new.
+    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn change(name: &CStr, request: c_ulong, set: impl FnOnce(&mut libc::ifreq)) -> io::Result<()> {
+    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    // SAFETY: a C struct of integers, for which zeros are a value.
+    let mut wanted: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in wanted.ifr_name.iter_mut().zip(name.to_bytes()) {
+        *to = *from as libc::c_char;
+    }
+    set(&mut wanted);
+    // SAFETY: the request reads the structure.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut wanted) }).map(drop)
+}
+
+/// Sets the address of an interface.
+pub(crate) fn set_address(name: &CStr, address: Ipv4Addr) -> io::Result<()> {
+    // SAFETY: as in `change`.
+    let mut wanted: libc::sockaddr_in = unsafe { mem::zeroed() };
+    wanted.sin_family = libc::AF_INET as libc::sa_family_t;
+    wanted.sin_addr.s_addr = u32::from_ne_bytes(address.octets());
+    change(name, libc::SIOCSIFADDR as c_ulong, |request| {
+        // SAFETY: both are plain C structs of 16 bytes that begin with the family.
+        request.ifr_ifru.ifru_addr =
+            unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(wanted) };
+    })
+}
+
+/// Sets an interface up.
+pub(crate) fn set_up(name: &CStr) -> io::Result<()> {
+    change(name, libc::SIOCSIFFLAGS as c_ulong, |request| {
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    })
+}
+
+/// A message of rtnetlink(7): attributes of attributes.
+struct Message(Vec<u8>);
+
+impl Message {
+    /// Adds an attribute, whose value is what `add` adds.
+    fn attribute(&mut self, kind: u16, add: impl FnOnce(&mut Self)) {
+        let start = self.0.len();
+        self.0.extend([0, 0]);
+        self.0.extend(kind.to_ne_bytes());
+        add(self);
+        let len = (self.0.len() - start) as u16;
+        self.0[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn name(&mut self, name: &CStr) {
+        self.attribute(libc::IFLA_IFNAME, |it| {
+            it.0.extend(name.to_bytes_with_nul())
+        });
+    }
+
+    /// `struct ifinfomsg` without an index.
+    fn interface(&mut self) {
+        self.0.extend([0; 16]);
+    }
+}
+
+/// Makes two interfaces that are connected to each other (veth(4)).
+pub(crate) fn add_veth_pair(one: &CStr, other: &CStr) -> io::Result<()> {
+    /// `VETH_INFO_PEER` of linux/veth.h.
+    const PEER: u16 = 1;
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_CREATE | libc::NLM_F_EXCL | libc::NLM_F_ACK;
+    let mut message = Message(Vec::new());
+    message.0.extend(0_u32.to_ne_bytes());
+    message.0.extend(libc::RTM_NEWLINK.to_ne_bytes());
+    message.0.extend((flags as u16).to_ne_bytes());
+    message.0.extend([0; 8]);
+    message.interface();
+    message.name(one);
+    message.attribute(libc::IFLA_LINKINFO, |it| {
+        it.attribute(libc::IFLA_INFO_KIND, |it| it.0.extend(b"veth"));
+        it.attribute(libc::IFLA_INFO_DATA, |it| {
+            it.attribute(PEER, |it| {
+                it.interface();
+                it.name(other);
+            });
+        });
+    });
+    let len = message.0.len() as u32;
+    message.0[..4].copy_from_slice(&len.to_ne_bytes());
+    let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+    let (fd, bytes) = (socket.as_raw_fd(), message.0.as_ptr().cast());
+    // SAFETY: the message, for the call.
+    let sent = unsafe { libc::send(fd, bytes, message.0.len(), 0) };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut answer = [0_u8; 1024];
+    // SAFETY: room for the answer, for the call. The kernel has answered already.
+    let received = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
+    if received < 20 {
+        return Err(io::Error::last_os_error());
+    }
+    // `struct nlmsgerr` behind the header: a negative error number, or 0.
+    let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
+    match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}

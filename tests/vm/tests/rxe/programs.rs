@@ -1,0 +1,271 @@
+//! Debian's programs of libibverbs, unmodified: on one host in the environment of `gdr run`, on the
+//! other with rxe.
+
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use gdr_vm_tests::near::{self, in_near};
+use gdr_vm_tests::rxe_endpoint;
+
+/// After so many seconds a program did not end. Each takes about one under TCG.
+const LIMIT: u64 = 20;
+
+/// The host that a program runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Host {
+    /// With the soft provider.
+    Soft,
+    Rxe,
+}
+
+impl Host {
+    fn address(self) -> IpAddr {
+        match self {
+            Self::Soft => near::V4,
+            Self::Rxe => rxe_endpoint::V4,
+        }
+    }
+
+    /// Calls `work` in the network of this host.
+    fn enter<T: Send>(self, work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+        match self {
+            Self::Soft => in_near(work),
+            Self::Rxe => work(),
+        }
+    }
+
+    /// The program of a command line, with the options for this host's device. It is ended after
+    /// [`LIMIT`].
+    fn program(self, line: &str, port: u16) -> anyhow::Result<Command> {
+        // Of completion events rxe loses some (docs/vm.md): its end polls.
+        let mut words = line
+            .split(' ')
+            .filter(|word| *word != "-e" || self == Self::Soft);
+        let program = words.next().unwrap_or_default();
+        let mut command = Command::new("/usr/bin/busybox");
+        command.args(["timeout", &LIMIT.to_string(), "/usr/bin/busybox", "env"]);
+        let (device, gid_index) = match self {
+            Self::Soft => {
+                // For the program only, not for busybox.
+                command.args(environment()?);
+                ("gdr0", 0)
+            }
+            Self::Rxe => ("rxe0", rxe_gid_index()?),
+        };
+        command.arg(format!("/usr/bin/{program}")).args(words);
+        // Programs see kernel devices beside those of gdr.
+        command.args(["-d", device]);
+        let gid_index = gid_index.to_string();
+        if program.starts_with("ibv") {
+            command.args(["-g", &gid_index]);
+        } else {
+            // A local ACK timeout of two seconds. Under TCG the packets that perftest has
+            // outstanding take longer than its 67 ms, and both ends would repeat all of them.
+            command.args(["-x", &gid_index, "-u", "19"]);
+        }
+        command.args(["-p", &port.to_string()]);
+        Ok(command)
+    }
+
+    /// Whether a socket of this host listens at a TCP port. Connecting would take the place of the
+    /// client.
+    fn listens(self, port: u16) -> anyhow::Result<bool> {
+        let tables = self.enter(|| {
+            // Those of the network of this thread.
+            let tables = ["tcp", "tcp6"].map(|name| format!("/proc/thread-self/net/{name}"));
+            Ok(tables.map(|path| fs::read_to_string(path).unwrap_or_default()))
+        })?;
+        // The local address, the remote one, and the state LISTEN.
+        let (local, state) = (format!(":{port:04X} "), ":0000 0A ");
+        let mut lines = tables.iter().flat_map(|table| table.lines());
+        Ok(lines.any(|line| line.contains(&local) && line.contains(state)))
+    }
+}
+
+/// The environment that `gdr run` gives to programs, as words `NAME=value`. Its start takes half a
+/// second under TCG, so it is asked once.
+fn environment() -> anyhow::Result<&'static [String]> {
+    static WORDS: OnceLock<Vec<String>> = OnceLock::new();
+    if let Some(words) = WORDS.get() {
+        return Ok(words);
+    }
+    let output = in_near(|| {
+        let mut command = Command::new("/gdr/gdr");
+        let nic = near::V4.to_string();
+        command.args(["run", "--nic", &nic, "--print-env"]);
+        command.env("GDR_VERBS_LIBRARY", "/gdr");
+        Ok(command.stderr(Stdio::inherit()).output()?)
+    })?;
+    // `export NAME='value'`
+    let text = String::from_utf8_lossy(&output.stdout).replace('\'', "");
+    let words: Vec<_> = text
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("export ")?.to_owned()))
+        .collect();
+    let preloads = words.iter().any(|word| word.starts_with("LD_PRELOAD="));
+    if !output.status.success() || !preloads {
+        bail!("gdr run --print-env: {}: {text}", output.status);
+    }
+    Ok(WORDS.get_or_init(|| words))
+}
+
+/// The index of the GID that is rxe's IPv4 address.
+fn rxe_gid_index() -> anyhow::Result<u32> {
+    const GIDS: &str = "/sys/class/infiniband/rxe0/ports/1/gids";
+    let IpAddr::V4(wanted) = rxe_endpoint::V4 else {
+        bail!("an address of IPv4 is expected");
+    };
+    (0..8)
+        .find(|index| {
+            let text = fs::read_to_string(format!("{GIDS}/{index}")).unwrap_or_default();
+            text.trim().parse() == Ok::<Ipv6Addr, _>(wanted.to_ipv6_mapped())
+        })
+        .with_context(|| format!("{GIDS}: no GID of {wanted}"))
+}
+
+/// A program that has started. It is killed when this is dropped.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(host: Host, mut command: Command) -> anyhow::Result<Self> {
+        host.enter(|| {
+            let child = command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .with_context(|| format!("{command:?}"))?;
+            Ok(Self(Some(child)))
+        })
+    }
+
+    /// Waits for its end, which comes by the limit. Fails unless it succeeds.
+    fn end(mut self, role: &str) -> anyhow::Result<()> {
+        let child = self.0.take().context("it has ended")?;
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            let printed = [output.stdout, output.stderr].concat();
+            let printed = String::from_utf8_lossy(&printed).into_owned();
+            bail!("the {role} failed ({}):\n{printed}", output.status);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // An error means that it has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Runs a command line with the client on one host, and the server on the other.
+fn run(line: &str, client: Host, server: Host) -> anyhow::Result<()> {
+    /// Each run has a port of its own: those before it are closing.
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let port = NEXT.fetch_add(1, Ordering::Relaxed);
+    let serving = Running::start(server, server.program(line, port)?)?;
+    let deadline = Instant::now() + Duration::from_secs(LIMIT);
+    while !server.listens(port)? {
+        if Instant::now() > deadline {
+            serving.end("server")?;
+            bail!("the server did not listen");
+        }
+    }
+    let mut command = client.program(line, port)?;
+    command.arg(server.address().to_string());
+    let asked = Running::start(client, command)?.end("client");
+    let served = serving.end("server");
+    asked.and(served)
+}
+
+/// Runs command lines in both roles.
+fn run_all(lines: &[&str]) {
+    let mut failed = Vec::new();
+    for line in lines {
+        for (client, server) in [(Host::Soft, Host::Rxe), (Host::Rxe, Host::Soft)] {
+            let start = Instant::now();
+            let ended = run(line, client, server);
+            let seconds = start.elapsed().as_secs_f32();
+            println!("{line}: client {client:?}, {seconds:.1} s");
+            if let Err(error) = ended {
+                failed.push(format!("{line}, client {client:?}: {error:#}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn ping_pongs_pass_in_both_roles() {
+    run_all(&[
+        // Messages of few packets: the timeout of these programs is fixed.
+        "ibv_rc_pingpong -n 20 -c -m 1024 -s 1024",
+        "ibv_rc_pingpong -n 20 -c -m 4096",
+        "ibv_rc_pingpong -n 20 -c -m 4096 -e",
+        "ibv_srq_pingpong -n 20 -q 4 -m 4096",
+        "ibv_uc_pingpong -n 20 -c",
+        "ibv_ud_pingpong -n 20 -s 1024",
+        "ibv_ud_pingpong -n 20 -s 1024 -e",
+    ]);
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn writes_pass_in_both_roles() {
+    run_all(&[
+        "ib_write_bw -F -n 20",
+        "ib_write_bw -F -n 20 -b -s 100000",
+        "ib_write_bw -F -n 20 -q 4 -m 1024",
+        "ib_write_bw -F -n 20 -c UC -s 4096",
+        "ib_write_lat -F -n 20 -s 4096",
+        "ib_write_lat -F -n 20 -I 64 -s 64",
+    ]);
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn reads_pass_in_both_roles() {
+    run_all(&[
+        "ib_read_bw -F -n 20",
+        "ib_read_bw -F -n 20 -b -q 2",
+        "ib_read_bw -F -n 20 -e -m 1024",
+        "ib_read_lat -F -n 20 -s 4096",
+    ]);
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn sends_pass_in_both_roles() {
+    run_all(&[
+        "ib_send_bw -F -n 20",
+        "ib_send_bw -F -n 20 -b -q 2",
+        "ib_send_bw -F -n 20 --use-srq -q 2",
+        "ib_send_bw -F -n 20 -c UD -s 1024",
+        "ib_send_bw -F -n 20 -c UC -s 4096",
+        "ib_send_lat -F -n 20 -s 4096",
+        "ib_send_lat -F -n 20 -e -I 64 -s 64",
+        "ib_send_lat -F -n 20 --use-srq",
+        "ib_send_lat -F -n 20 -c UD -s 64",
+    ]);
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn atomics_pass_in_both_roles() {
+    run_all(&[
+        "ib_atomic_bw -F -n 20",
+        "ib_atomic_bw -F -n 20 -A CMP_AND_SWAP -q 2",
+        "ib_atomic_bw -F -n 20 -b",
+        "ib_atomic_lat -F -n 20 -e",
+    ]);
+}

@@ -1,0 +1,132 @@
+//! A program that runs with a deadline, and a server with its client.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// How often it is looked whether a server listens, which nothing announces.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Runs a server, and its client once the server listens at a TCP port, with a file for the output
+/// of each; returns what failed.
+pub(crate) fn serve(
+    port: u16,
+    [server, client]: [Command; 2],
+    [server_output, client_output]: [PathBuf; 2],
+    deadline: Instant,
+) -> anyhow::Result<Option<String>> {
+    let mut server = Running::start(server, server_output)?;
+    while !is_listening(port)? {
+        if server.has_ended(Instant::now() + LISTEN_INTERVAL)? || Instant::now() > deadline {
+            return Ok(Some("the server did not listen".to_owned()));
+        }
+    }
+    let mut client = Running::start(client, client_output)?;
+    if let Some(failure) = client.failure(deadline)? {
+        return Ok(Some(format!("the client {failure}")));
+    }
+    let failure = server.failure(deadline)?;
+    Ok(failure.map(|failure| format!("the server {failure}")))
+}
+
+/// A program, which is killed when this is dropped.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(mut command: Command, output: PathBuf) -> anyhow::Result<Self> {
+        let file = File::create(&output).with_context(|| output.display().to_string())?;
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(file.try_clone()?)
+            .stdout(file)
+            .spawn()
+            .context("gdr cannot be started")?;
+        Ok(Self(child))
+    }
+
+    /// Waits until it ended; `false` if it runs at the deadline.
+    fn has_ended(&mut self, deadline: Instant) -> anyhow::Result<bool> {
+        let id = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        let process = pidfd_open(id.context("no process id")?, PidfdFlags::empty())?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::try_from(left)?))?;
+        Ok(self.0.try_wait()?.is_some())
+    }
+
+    /// Waits until it ended; returns what is wrong with that.
+    pub(crate) fn failure(&mut self, deadline: Instant) -> anyhow::Result<Option<String>> {
+        if !self.has_ended(deadline)? {
+            return Ok(Some("did not end".to_owned()));
+        }
+        let status = self.0.wait()?;
+        Ok((!status.success()).then(|| format!("failed ({status})")))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A TCP port that no socket has at an address. Another process may take it meanwhile.
+pub(crate) fn free_port(address: IpAddr) -> anyhow::Result<u16> {
+    Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
+}
+
+/// Whether a socket listens at a TCP port. Connecting would take the place of the client.
+fn is_listening(port: u16) -> anyhow::Result<bool> {
+    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        // Without IPv6 there is no second file.
+        let table = fs::read_to_string(file).unwrap_or_default();
+        if lists_listener(&table, port) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Reads the kernel's table of TCP sockets: number, local address, remote address, state.
+fn lists_listener(table: &str, port: u16) -> bool {
+    /// `TCP_LISTEN` of include/net/tcp_states.h.
+    const LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some(LISTEN)
+    })
+}
+
+/// Prints the last lines of a program's output.
+pub(crate) fn print_end(end: &str, file: &Path) {
+    let text = fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(8)..] {
+        println!("    {end}: {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listening_socket_is_found_in_the_kernels_table() {
+        let table = "  sl  local_address rem_address   st tx_queue\n\
+             0: 0100007F:4855 00000000:0000 0A 00000000\n\
+             1: 0100007F:1234 0100007F:4856 01 00000000\n";
+        assert!(lists_listener(table, 0x4855));
+        assert!(!lists_listener(table, 0x1234));
+        assert!(!lists_listener(table, 0x4856));
+    }
+}

@@ -1,0 +1,118 @@
+//! What `gdr trace` reports of programs, against the counters of gdr's own engine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Deserialize;
+
+/// The endings of the files: reports, and counters of engines.
+pub(super) const REPORT: &str = "json";
+const COUNTERS: &str = "counters";
+
+/// A report, as far as it is compared.
+#[derive(Deserialize)]
+struct Report {
+    processes: Vec<Process>,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    pid: u32,
+    queue_pairs: Vec<QueuePair>,
+}
+
+#[derive(Deserialize)]
+struct QueuePair {
+    traffic: Vec<Cell>,
+}
+
+#[derive(Deserialize)]
+struct Cell {
+    operation: String,
+    bytes: u64,
+}
+
+/// The bytes of a process by operation.
+type Bytes = BTreeMap<String, u64>;
+
+/// Compares the reports in a folder with the counters beside them; returns what differs. All programs
+/// together moved some bytes.
+pub(super) fn difference(folder: &Path) -> anyhow::Result<Option<String>> {
+    let (mut traced, mut counted) = (BTreeMap::new(), BTreeMap::new());
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let extension = path.extension().unwrap_or_default();
+        if extension == REPORT {
+            let report: Report = serde_json::from_str(&text)
+                .with_context(|| format!("{}: {text}", path.display()))?;
+            for process in report.processes {
+                traced.insert(process.pid, of_process(&process));
+            }
+        } else if extension == COUNTERS {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let pid = name.split('-').next().and_then(|pid| pid.parse().ok());
+            counted.insert(pid.context(name.into_owned())?, of_engine(&text)?);
+        }
+    }
+    Ok(compare(&traced, &counted))
+}
+
+fn compare(traced: &BTreeMap<u32, Bytes>, counted: &BTreeMap<u32, Bytes>) -> Option<String> {
+    if traced != counted {
+        return Some(format!(
+            "gdr trace reported {traced:?}, and the engine counted {counted:?}"
+        ));
+    }
+    let is_moved = traced.values().any(|bytes| !bytes.is_empty());
+    (!is_moved).then(|| "nothing was moved".to_owned())
+}
+
+fn of_process(process: &Process) -> Bytes {
+    let mut sums = Bytes::new();
+    for cell in process.queue_pairs.iter().flat_map(|pair| &pair.traffic) {
+        *sums.entry(cell.operation.clone()).or_default() += cell.bytes;
+    }
+    sums.retain(|_, bytes| *bytes > 0);
+    sums
+}
+
+/// Lines of a name and a number.
+fn of_engine(text: &str) -> anyhow::Result<Bytes> {
+    let mut sums = Bytes::new();
+    for line in text.lines() {
+        let (name, bytes) = line.split_once(' ').context("a line without a number")?;
+        sums.insert(name.to_owned(), bytes.parse().context(line.to_owned())?);
+    }
+    sums.retain(|_, bytes| *bytes > 0);
+    Ok(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_of_one_byte_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = |bytes: u64| {
+            let cells = format!(
+                r#"[{{"operation":"send","bytes":1}},{{"operation":"send","bytes":{bytes}}}]"#
+            );
+            let pairs = format!(r#"[{{"traffic":{cells}}}]"#);
+            let text = format!(r#"{{"processes":[{{"pid":7,"queue_pairs":{pairs}}}]}}"#);
+            fs::write(folder.path().join("6.json"), text).unwrap();
+            difference(folder.path()).unwrap()
+        };
+        fs::write(folder.path().join("7-gdr0.counters"), "send 10\nread 0\n").unwrap();
+        assert_eq!(report(9), None);
+        assert!(report(10).unwrap().contains("the engine counted"));
+        // A process without counters, and a run that moved nothing.
+        fs::remove_file(folder.path().join("7-gdr0.counters")).unwrap();
+        assert!(report(9).is_some());
+        fs::remove_file(folder.path().join("6.json")).unwrap();
+        assert!(difference(folder.path()).unwrap().is_some());
+    }
+}
