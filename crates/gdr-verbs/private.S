@@ -189,11 +189,12 @@ gdr_disassociate_\node:
 gdr_disassociate:
 	.byte 0
 
-/* The initializer of the library (DT_INIT). */
+/* The first initializer of the library: those of Rust's standard library have 99. */
+	.section .init_array.00001, "aw", %init_array
+	.balign 8
+	.quad gdr_verbs_load
 	.text
 	.balign 16
-	.globl gdr_verbs_load
-	.hidden gdr_verbs_load
 	.type gdr_verbs_load, %function
 gdr_verbs_load:
 #if defined(__x86_64__)

@@ -31,7 +31,11 @@ fn main() {
 /// the standard library on the command line, where nothing refers to it yet. Its symbols stay
 /// local, as all but `gdr_*` do. Where there is no such archive (no GCC), `libgcc_s` remains.
 fn link_the_unwinder_statically() {
-    let Some(archive) = find_libgcc_eh() else {
+    let linker = linker();
+    if has_unwinder(&linker) {
+        return;
+    }
+    let Some(archive) = find_libgcc_eh(&linker) else {
         println!("cargo::warning=no libgcc_eh.a found: libgdrapi.so will need libgcc_s.so.1");
         return;
     };
@@ -44,17 +48,29 @@ fn link_the_unwinder_statically() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,--pop-state");
 }
 
-fn find_libgcc_eh() -> Option<PathBuf> {
-    let target = std::env::var("TARGET").ok()?;
-    let host = std::env::var("HOST").ok()?;
-    let compiler = std::env::var("CC").ok().unwrap_or_else(|| {
-        if target == host {
-            "cc".to_owned()
-        } else {
+/// What links the library: the linker that cargo is configured with, else a C compiler.
+fn linker() -> String {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(named) = variable("RUSTC_LINKER").or_else(|| variable("CC")) {
+        return named;
+    }
+    match (variable("TARGET"), variable("HOST")) {
+        (Some(target), host) if Some(&target) != host.as_ref() => {
             format!("{}gcc", cross_prefix(&target))
         }
-    });
-    let output = Command::new(compiler)
+        _ => "cc".to_owned(),
+    }
+}
+
+/// Whether the linker is Zig's, which links a static unwinder of its own. It would name this machine's
+/// `libgcc_eh.a`, too, which may need a newer glibc than the library is linked for.
+fn has_unwinder(linker: &str) -> bool {
+    let name = Path::new(linker).file_name().unwrap_or_default();
+    name.to_string_lossy().starts_with("zig")
+}
+
+fn find_libgcc_eh(linker: &str) -> Option<PathBuf> {
+    let output = Command::new(linker)
         .arg("-print-file-name=libgcc_eh.a")
         .output()
         .ok()?;

@@ -10,9 +10,10 @@ use anyhow::Context;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// The library's file, and the links to it that the loader and the linker look for.
-const LIBRARY: &str = "libgdrapi.so.2.6";
-const LIBRARY_LINKS: [&str; 2] = ["libgdrapi.so.2", "libgdrapi.so"];
-const HEADERS: [&str; 2] = ["gdrapi.h", "gdrconfig.h"];
+pub(crate) const LIBRARY: &str = "libgdrapi.so.2.6";
+pub(crate) const SONAME: &str = "libgdrapi.so.2";
+pub(crate) const UNVERSIONED: &str = "libgdrapi.so";
+pub(crate) const HEADERS: [&str; 2] = ["gdrapi.h", "gdrconfig.h"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -89,7 +90,7 @@ fn build() -> anyhow::Result<PathBuf> {
 pub(crate) fn install_library(library: &Path, folder: &Path) -> anyhow::Result<()> {
     make_folder(folder)?;
     copy_program(library, &folder.join(LIBRARY))?;
-    for link in LIBRARY_LINKS {
+    for link in [SONAME, UNVERSIONED] {
         replace_link(LIBRARY, &folder.join(link))?;
     }
     Ok(())
@@ -132,7 +133,7 @@ pub(crate) fn make_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Returns the text of gdrapi.pc.
-fn pkg_config(prefix: &Path, lib: &Path, include: &Path) -> anyhow::Result<String> {
+pub(crate) fn pkg_config(prefix: &Path, lib: &Path, include: &Path) -> anyhow::Result<String> {
     let template = root().join("crates/gdrapi/gdrapi.pc.in");
     let template = fs::read_to_string(&template)
         .with_context(|| format!("{} cannot be read", template.display()))?;

@@ -5,6 +5,7 @@
 
 mod api;
 mod bindings;
+mod dependencies;
 mod documentation;
 mod examples;
 mod fuzz;
@@ -17,10 +18,16 @@ mod instructions;
 mod models;
 mod msrv;
 mod mutants;
+mod package;
 mod packages;
+mod picture;
+mod release;
 mod results;
 mod running;
+mod sbom;
 mod test;
+mod third_party;
+mod tools;
 mod verbs_bench;
 mod verbs_library;
 mod verbs_programs;
@@ -72,6 +79,12 @@ enum Task {
     InstallGdrapi(install::Options),
     /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH, and the library of gdr trace.
     VerbsLibrary(verbs_library::Options),
+    /// Make the archive, the Debian packages and the RPM packages.
+    Package(package::Options),
+    /// Draw the terminal of README.md.
+    Picture(picture::Options),
+    /// Make everything that a release publishes, in one folder, and publish nothing.
+    Release(release::Options),
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -100,6 +113,9 @@ fn main() -> ExitCode {
         Task::Install(options) => install_command::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
         Task::VerbsLibrary(options) => verbs_library::run(&options),
+        Task::Package(options) => package::run(&options),
+        Task::Picture(options) => picture::run(&options),
+        Task::Release(options) => release::run(&options),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

@@ -85,6 +85,15 @@ pub(crate) struct Apt {
 impl Apt {
     /// Fetches the lists of the machine's sources into a folder.
     pub(crate) fn fetch_lists(folder: &Path) -> anyhow::Result<Self> {
+        Self::fetch(folder, &[])
+    }
+
+    /// As [`Self::fetch_lists`], for an architecture of Debian that may not be this machine's.
+    pub(crate) fn fetch_lists_for(folder: &Path, architecture: &str) -> anyhow::Result<Self> {
+        Self::fetch(folder, &[format!("APT::Architecture={architecture}")])
+    }
+
+    fn fetch(folder: &Path, others: &[String]) -> anyhow::Result<Self> {
         let lists = folder.join("lists");
         let cache = folder.join("cache");
         for made in [lists.join("partial"), cache.join("archives/partial")] {
@@ -98,7 +107,9 @@ impl Apt {
         ];
         let apt = Self {
             options: options
-                .into_iter()
+                .iter()
+                .chain(others)
+                .cloned()
                 .flat_map(|option| ["-o".to_owned(), option])
                 .collect(),
         };

@@ -14,8 +14,8 @@ use crate::gpu_steps::STEPS;
 use crate::results::{Outcome, Results, test_line};
 use crate::workspace::{BUILT, built, cargo, has_subcommand, is_built, root, set_built, target};
 use crate::{
-    api, documentation, examples, fuzz, gpu_bundle, house, models, msrv, mutants, verbs_programs,
-    vm,
+    api, documentation, examples, fuzz, gpu_bundle, house, models, msrv, mutants, picture,
+    verbs_programs, vm,
 };
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -50,6 +50,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     results.check("examples", examples::all);
     results.check("documentation", documentation::rustdoc);
     results.check("links in the documentation", documentation::links);
+    results.check("picture of a terminal", picture::check);
     results.check("models of the hazard pointers", models::loom);
     results.check("tests under Miri", models::miri);
     results.check("oldest supported Rust", msrv::check);

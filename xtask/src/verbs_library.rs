@@ -15,6 +15,7 @@ use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::install::{copy_program, make_folder, replace_link};
+use crate::tools::Tools;
 use crate::workspace::{self, root, succeed, target};
 
 /// The library that counts for `gdr trace`, and the file that cargo builds.
@@ -27,11 +28,18 @@ const PRELOAD: &str = "libgdr-verbs.so";
 const SHADOW: &str = "shadow";
 const LIBRARY: &str = "libibverbs.so.1";
 const LINK: &str = "libibverbs.so";
-/// Functions in assembly: those of several versions, and the private ones of libibverbs, with the
-/// initializer that fills their table.
+/// Functions in assembly: those of several versions, and the private ones of libibverbs.
 const VERSIONS: &str = "versions.S";
 const PRIVATE: &str = "private.S";
-const INITIALIZER: &str = "gdr_verbs_load";
+
+/// What links the libraries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Linker<'a> {
+    /// The C compiler of this machine, for this machine.
+    Host,
+    /// Zig, for a target in its words, without symbols.
+    Zig { tools: &'a Tools, target: &'a str },
+}
 
 /// The functions of libibverbs, with their versions.
 const VERSION_SCRIPT: &str = "libibverbs.map";
@@ -57,37 +65,37 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the crates and links them in `out`; returns the library for `LD_PRELOAD`, the one that takes
-/// libibverbs' place, and the one that counts.
+/// Builds the crates for this machine and links them in `out`; returns the library for `LD_PRELOAD`,
+/// the one that takes libibverbs' place, and the one that counts.
 pub(crate) fn build(profile: &str, out: &Path) -> anyhow::Result<[PathBuf; 3]> {
     let built = workspace::build(profile, &["gdr-verbs", "gdr-verbs-trace"])?;
+    link_all(&built, out, Linker::Host, ARCH)
+}
+
+/// As [`build`], of crates that are built for an architecture.
+pub(crate) fn link_all(
+    built: &Path,
+    out: &Path,
+    linker: Linker<'_>,
+    architecture: &str,
+) -> anyhow::Result<[PathBuf; 3]> {
     make_folder(out)?;
     // Tests run this in several processes at once.
     let lock = File::create(out.join("lock")).context("the lock of the folder")?;
     flock(&lock, FlockOperation::LockExclusive)?;
     let archive = built.join("libgdr_verbs.a");
     let preload = out.join(PRELOAD);
-    let replaced = format!("libc.{ARCH}.map");
-    link(
-        &archive,
-        PRELOAD,
-        &[VERSION_SCRIPT, &replaced],
-        &[VERSIONS],
-        &preload,
-    )?;
+    let replaced = format!("libc.{architecture}.map");
+    let scripts = [VERSION_SCRIPT, &replaced];
+    linker.link(&archive, PRELOAD, &scripts, &[VERSIONS], &preload)?;
     let shadow = out.join(SHADOW);
     let library = shadow.join(LIBRARY);
-    link(
-        &archive,
-        LIBRARY,
-        &[VERSION_SCRIPT],
-        &[VERSIONS, PRIVATE],
-        &library,
-    )?;
+    let sources = [VERSIONS, PRIVATE];
+    linker.link(&archive, LIBRARY, &[VERSION_SCRIPT], &sources, &library)?;
     replace_link(LIBRARY, &shadow.join(LINK))?;
     // Its functions have no versions, so it needs no linking of its own.
     let trace = out.join(TRACE);
-    copy_program(&built.join(TRACE_BUILT), &trace)?;
+    linker.finish(&built.join(TRACE_BUILT), &trace)?;
     Ok([preload, library, trace])
 }
 
@@ -110,41 +118,79 @@ pub(crate) fn install(
     Ok(installed)
 }
 
-/// Links a library that exports the functions of version scripts, with sources for the C compiler.
-fn link(
-    archive: &Path,
-    name: &str,
-    scripts: &[&str],
-    sources: &[&str],
-    library: &Path,
-) -> anyhow::Result<()> {
-    let folder = root().join("crates/gdr-verbs");
-    let linked = library.with_extension("linked");
-    make_folder(library.parent().unwrap_or(library))?;
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"]);
-    compiler.args(["-Wl,--gc-sections", "-Wl,--no-undefined-version"]);
-    // Both libraries may be in one process. Each has tables of its own, so it must not call the other.
-    compiler.arg("-Wl,-Bsymbolic");
-    compiler.arg(format!("-Wl,-soname,{name}"));
-    for script in scripts.iter().map(|script| folder.join(script)) {
-        let text = fs::read_to_string(&script)
-            .with_context(|| format!("{} cannot be read", script.display()))?;
-        compiler.arg(format!("-Wl,--version-script={}", script.display()));
+impl Linker<'_> {
+    /// Links a library that exports the functions of version scripts, with sources for the C compiler.
+    fn link(
+        self,
+        archive: &Path,
+        name: &str,
+        scripts: &[&str],
+        sources: &[&str],
+        library: &Path,
+    ) -> anyhow::Result<()> {
+        let folder = root().join("crates/gdr-verbs");
+        let linked = library.with_extension("linked");
+        make_folder(library.parent().unwrap_or(library))?;
+        let mut compiler = self.compiler();
+        compiler.args(["-shared", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"]);
+        compiler.args(["-Wl,--gc-sections", "-Wl,--no-undefined-version"]);
+        // Both libraries may be in one process. Each has tables of its own, so it must not call the
+        // other.
+        compiler.arg("-Wl,-Bsymbolic");
+        compiler.arg(format!("-Wl,-soname,{name}"));
+        // Not every linker takes several scripts.
+        let mut script = String::new();
+        for part in scripts.iter().map(|part| folder.join(part)) {
+            script += &fs::read_to_string(&part)
+                .with_context(|| format!("{} cannot be read", part.display()))?;
+        }
+        let versions = library.with_extension("map");
+        fs::write(&versions, &script).with_context(|| versions.display().to_string())?;
+        compiler.arg(format!("-Wl,--version-script={}", versions.display()));
         // Only the objects that define these, and what they need, are taken from the archive.
-        compiler.args(exported(&text).map(|name| format!("-Wl,-u,{name}")));
+        compiler.args(exported(&script).map(|name| format!("-Wl,-u,{name}")));
+        compiler.args(sources.iter().map(|source| folder.join(source)));
+        compiler.arg(archive).args(["-lpthread", "-ldl", "-lm"]);
+        compiler.args(self.unwinder()).arg("-o").arg(&linked);
+        succeed(compiler)?;
+        self.finish(&linked, library)?;
+        for made in [linked, versions] {
+            fs::remove_file(&made).with_context(|| format!("{} stays", made.display()))?;
+        }
+        Ok(())
     }
-    if sources.contains(&PRIVATE) {
-        compiler.arg(format!("-Wl,-init,{INITIALIZER}"));
+
+    fn compiler(self) -> Command {
+        match self {
+            Self::Host => Command::new("cc"),
+            Self::Zig { tools, target } => {
+                let mut command = tools.compiler();
+                command.args(["-target", target, "-Wl,--strip-all"]);
+                command
+            }
+        }
     }
-    compiler.args(sources.iter().map(|source| folder.join(source)));
-    compiler
-        .arg(archive)
-        .args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc", "-o"])
-        .arg(&linked);
-    succeed(compiler)?;
-    copy_program(&linked, library)?;
-    fs::remove_file(&linked).with_context(|| format!("{} stays", linked.display()))
+
+    /// The library that unwinds stacks; Zig's is static.
+    fn unwinder(self) -> [&'static str; 2] {
+        match self {
+            Self::Host => ["-lgcc_s", "-lc"],
+            Self::Zig { .. } => ["-lunwind", "-lc"],
+        }
+    }
+
+    /// Copies what is linked to its place, without debug information.
+    fn finish(self, linked: &Path, library: &Path) -> anyhow::Result<()> {
+        match self {
+            Self::Host => copy_program(linked, library),
+            // It has none. The `strip` of this machine may not know the architecture.
+            Self::Zig { .. } => {
+                fs::copy(linked, library)
+                    .with_context(|| format!("{} cannot be written", library.display()))?;
+                Ok(())
+            }
+        }
+    }
 }
 
 /// The functions that a version script exports.

@@ -1,0 +1,375 @@
+//! `cargo xtask package --check`: the packages are installed, used and removed in roots of
+//! distributions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+use super::architecture::Architecture;
+use super::root::Root;
+use super::{Kind, Package};
+use crate::packages::{Apt, cache, once};
+use crate::results::{Outcome, Results, Unavailable};
+use crate::tools::is_installed;
+use crate::workspace::{root, target};
+
+/// Tools that the roots have where manual pages, completions and a compiler are used.
+const TOOLS: [&str; 6] = [
+    "bash-completion",
+    "gcc",
+    "libc6-dev",
+    "man-db",
+    "pkg-config",
+    "zsh",
+];
+
+/// What `gdr loopback` prints where there is no GPU.
+const SIMULATED: &str = "SIMULATED";
+
+/// Checks what can be checked here, and names the rest.
+pub(super) fn run(packages: &[Package]) -> anyhow::Result<ExitCode> {
+    let mut results = Results::default();
+    let of = |kind, architecture| -> Vec<&Path> {
+        let those = packages.iter().filter(move |package: &&Package| {
+            package.kind == kind && package.architecture == architecture
+        });
+        those.map(|package| &*package.file).collect()
+    };
+    let mut check = |name: &str, files: Vec<&Path>, check: fn(&[&Path]) -> anyhow::Result<()>| {
+        if !files.is_empty() {
+            results.check(name, || outcome(check(&files)));
+        }
+    };
+    if let Some(host) = Architecture::of_this_machine() {
+        let debs = of(Kind::Deb, host);
+        check(
+            "Debian packages in a bare Debian 12",
+            debs.clone(),
+            bare_debian,
+        );
+        check(
+            "Debian packages with a compiler and manual pages",
+            debs.clone(),
+            used_debian,
+        );
+        check(
+            "libgdrapi2 in place of NVIDIA's libgdrapi",
+            debs,
+            replaced_library,
+        );
+        check(
+            "the archive on Debian 11, which has glibc 2.31",
+            of(Kind::Tar, host),
+            archive,
+        );
+        check(
+            "RPM packages, installed and removed",
+            of(Kind::Rpm, host),
+            rpms,
+        );
+    }
+    for architecture in Architecture::ALL {
+        let name = |what: &str| format!("{what}, {}", architecture.name());
+        check(&name("lintian"), of(Kind::Deb, architecture), lintian);
+        check(&name("rpmlint"), of(Kind::Rpm, architecture), rpmlint);
+    }
+    check(
+        "the archive on aarch64, emulated",
+        of(Kind::Tar, Architecture::Arm),
+        emulated,
+    );
+    Ok(results.close())
+}
+
+/// Passed, failed, or skipped because the machine lacks something.
+fn outcome(result: anyhow::Result<()>) -> anyhow::Result<Outcome> {
+    match result {
+        Ok(()) => Ok(Outcome::Passed),
+        Err(error) => match error.downcast::<Unavailable>() {
+            Ok(reason) => Ok(Outcome::Skipped {
+                reason: reason.to_string(),
+            }),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// The packages need nothing that is not in a minimal Debian, and their removal leaves nothing.
+fn bare_debian(debs: &[&Path]) -> anyhow::Result<()> {
+    let root = Root::debian("bookworm", &[])?;
+    let before = root.files()?;
+    root.add(debs)?;
+    root.run("dpkg --install /tmp/*.deb")?;
+    let printed = root.run("gdr loopback; gdr doctor || test $? -le 3; gdr run --print-env")?;
+    contains(
+        &printed,
+        &[SIMULATED, "PASS", "does not apply", "libgdr-verbs.so"],
+    )?;
+    root.run("dpkg --purge gdr libgdrapi-dev libgdrapi2")?;
+    same_files(&before, &root.files()?)
+}
+
+/// What users of a workstation have: manual pages, completions, and a C program by pkg-config.
+fn used_debian(debs: &[&Path]) -> anyhow::Result<()> {
+    let root = Root::debian("bookworm", &TOOLS)?;
+    root.add(debs)?;
+    root.run("dpkg --install /tmp/*.deb")?;
+    contains(
+        &root.run("man gdr-doctor; man gdrcopy_copybw")?,
+        &["EXIT STATUS", "gdrcopy_copybw"],
+    )?;
+    let completed = root.run(
+        "cat > /tmp/complete <<'END'\n\
+         . /usr/share/bash-completion/bash_completion\n\
+         for line in 'gdr doctor --only acs.' 'gdr --backend s' 'gdrcopy_copybw --back'; do\n\
+             COMP_WORDS=($line) COMP_LINE=$line COMP_POINT=${#line}\n\
+             COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMPREPLY=()\n\
+             _completion_loader ${COMP_WORDS[0]} || true\n\
+             _${COMP_WORDS[0]} ${COMP_WORDS[0]} \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"\n\
+             echo \"${COMPREPLY[@]}\"\n\
+         done\n\
+         END\n\
+         bash /tmp/complete\n\
+         zsh -c 'autoload -U compinit && compinit -u && autoload +X _gdr && whence -w _gdr'",
+    )?;
+    contains(&completed, &["acs.path", "--backend", "_gdr: function"])?;
+    let compiled = root.run(
+        "cd /tmp; cc -Wall -Werror -o program \
+         /usr/share/doc/libgdrapi-dev/examples/write_and_read.c \
+         $(pkg-config --cflags --libs gdrapi) -ldl\n\
+         GDR_BACKEND=sim ./program",
+    )?;
+    contains(&compiled, &["read back"])
+}
+
+/// A package with the names and the file of NVIDIA's gives way, and a package that depends on it stays.
+fn replaced_library(debs: &[&Path]) -> anyhow::Result<()> {
+    let root = Root::debian("bookworm", &[])?;
+    root.add(debs)?;
+    root.run(
+        "lib=usr/lib/$(uname -m)-linux-gnu\n\
+         make() { mkdir -p /tmp/$1/DEBIAN /tmp/$1/$lib\n\
+         printf 'Package: %s\\nVersion: 2.5-1\\nArchitecture: all\\nMaintainer: n <n@n.n>\\n%s\\n\
+         Description: a stand-in\\n' $1 \"$2\" > /tmp/$1/DEBIAN/control; }\n\
+         make libgdrapi 'Section: libs'\n\
+         make program 'Depends: libgdrapi (>= 2.0)'\n\
+         touch /tmp/libgdrapi/$lib/libgdrapi.so.2\n\
+         for name in libgdrapi program; do dpkg-deb --build /tmp/$name /tmp/$name.stand-in; done\n\
+         dpkg --install /tmp/*.stand-in\n\
+         dpkg --install /tmp/libgdrapi2_*.deb\n\
+         test -s /$lib/libgdrapi.so.2\n\
+         ! dpkg --status libgdrapi | grep -q 'ok installed'\n\
+         dpkg --audit | (! grep .)\n\
+         dpkg --status program | grep 'ok installed'",
+    )?;
+    Ok(())
+}
+
+/// The archive starts where it is unpacked, is installed and removed, with the oldest glibc at hand.
+fn archive(archives: &[&Path]) -> anyhow::Result<()> {
+    let root = Root::debian("bullseye", &[])?;
+    let before = root.files()?;
+    root.add(archives)?;
+    let printed = root.run(
+        "cd /tmp; tar xzf gdr-*.tar.gz; cd gdr-*-linux\n\
+         bin/gdr loopback; bin/gdrcopy_copylat --help; bin/gdr run --print-env\n\
+         ./install.sh; gdr version\n\
+         grep ExecStart=/usr/local/ /usr/local/lib/systemd/system/gdr-doctor.service\n\
+         ./install.sh > /dev/null\n\
+         mkdir -p /var/lib/prometheus/node-exporter\n\
+         /usr/local/libexec/gdr/gdr-textfile; cat /var/lib/prometheus/node-exporter/gdr.prom\n\
+         rm -r /var/lib/prometheus\n\
+         ./install.sh --uninstall",
+    )?;
+    contains(
+        &printed,
+        &[
+            SIMULATED,
+            "PASS",
+            "gdr_doctor_timestamp_seconds",
+            "is removed",
+        ],
+    )?;
+    same_files(&before, &root.files()?)
+}
+
+/// RPM packages are installed by rpm in a root without its database, so without their dependencies.
+fn rpms(rpms: &[&Path]) -> anyhow::Result<()> {
+    need("rpm", "apt-get install rpm")?;
+    let root = Root::debian("bullseye", &[])?;
+    // Folders of the package `filesystem` of RPM's distributions.
+    root.run(
+        "cd /usr; mkdir -p lib64/pkgconfig share/fish/vendor_completions.d share/licenses \
+         share/zsh/site-functions",
+    )?;
+    let before = root.files()?;
+    let rpm = |arguments: &[&str]| -> anyhow::Result<String> {
+        let mut command = Command::new("rpm");
+        command
+            .arg("--root")
+            .arg(root.folder())
+            .args(["--dbpath", "/var/lib/rpm"]);
+        command.args(arguments);
+        printed(command)
+    };
+    let files: Vec<_> = rpms.iter().map(|file| file.to_string_lossy()).collect();
+    let mut install = vec!["--install", "--nodeps"];
+    install.extend(files.iter().map(|file| &**file));
+    rpm(&install)?;
+    contains(
+        &root.run("gdr loopback; gdr run --print-env")?,
+        &[SIMULATED, "/usr/lib64/gdr"],
+    )?;
+    rpm(&["--erase", "gdr", "libgdrapi-devel", "libgdrapi2"])?;
+    same_files(&before, &root.files()?)?;
+    for (file, path) in files.iter().zip(rpms) {
+        let listed = printed(query(path, "--list"))?;
+        ensure!(
+            listed.lines().all(|line| line.starts_with("/usr/")),
+            "{file}: {listed}"
+        );
+        let needed = printed(query(path, "--requires"))?;
+        let foreign = needed.lines().find(|line| !is_of_the_system(line));
+        ensure!(foreign.is_none(), "{file} needs {foreign:?}");
+    }
+    Ok(())
+}
+
+/// Whether every distribution with RPM has this: glibc, a shell, a feature of rpm, or it is of gdr.
+fn is_of_the_system(requirement: &str) -> bool {
+    let known = [
+        "libc.so.6(",
+        "libm.so.6(",
+        "libdl.so.2(",
+        "libpthread.so.0(",
+        "ld-linux-",
+    ];
+    let others = [
+        "rpmlib(",
+        "/bin/sh",
+        "/sbin/ldconfig",
+        "/usr/bin/pkg-config",
+        "libgdrapi",
+        "rtld(",
+    ];
+    known
+        .iter()
+        .chain(&others)
+        .any(|name| requirement.starts_with(name))
+}
+
+fn query(file: &Path, what: &str) -> Command {
+    let mut command = Command::new("rpm");
+    command.args(["--query", "--package", what]).arg(file);
+    command
+}
+
+fn lintian(debs: &[&Path]) -> anyhow::Result<()> {
+    need("lintian", "apt-get install lintian")?;
+    let mut command = Command::new("lintian");
+    command
+        .args(["--fail-on", "error,warning", "--allow-root"])
+        .args(debs);
+    print!("{}", printed(command)?);
+    Ok(())
+}
+
+fn rpmlint(rpms: &[&Path]) -> anyhow::Result<()> {
+    need("rpmlint", "apt-get install rpmlint")?;
+    let mut command = Command::new("rpmlint");
+    command
+        .arg("--config")
+        .arg(root().join("packaging/rpm/rpmlint.toml"))
+        .args(rpms);
+    print!("{}", printed(command)?);
+    Ok(())
+}
+
+/// The programs for aarch64 run by QEMU's emulation of user programs, with Debian's libraries.
+fn emulated(archives: &[&Path]) -> anyhow::Result<()> {
+    need("qemu-aarch64-static", "apt-get install qemu-user-static")?;
+    let libraries = once(&cache().join("roots/arm64"), "libc6:arm64", |folder| {
+        let apt = Apt::fetch_lists_for(&folder.join("apt"), "arm64")?;
+        apt.unpack(&["libc6:arm64".to_owned()], folder)?;
+        Ok(fs::remove_dir_all(folder.join("apt"))?)
+    })?;
+    let folder = target().join("packaging/emulated");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let [archive] = archives else {
+        bail!("not one archive")
+    };
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf")
+        .arg(archive)
+        .arg("--strip-components=1")
+        .arg("-C")
+        .arg(&folder);
+    printed(tar)?;
+    let gdr = |arguments: &[&str]| {
+        let mut command = Command::new("qemu-aarch64-static");
+        command
+            .arg("-L")
+            .arg(&libraries)
+            .arg(folder.join("bin/gdr"))
+            .args(arguments);
+        printed(command)
+    };
+    contains(&gdr(&["loopback"])?, &[SIMULATED, "PASS"])?;
+    contains(
+        &gdr(&["doctor", "--example", "--fail-on", "never"])?,
+        &["acs.path"],
+    )?;
+    contains(&gdr(&["sanity", "--simulate", "--list"])?, &["basic"])
+}
+
+fn need(program: &str, remedy: &str) -> anyhow::Result<()> {
+    if is_installed(program) {
+        return Ok(());
+    }
+    Err(Unavailable::new(format!("{program} is not installed: {remedy}")).into())
+}
+
+/// Runs a program; returns what it prints.
+fn printed(mut command: Command) -> anyhow::Result<String> {
+    let name = PathBuf::from(command.get_program());
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("{} cannot be started", name.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{text}{errors}{} failed ({})",
+            name.display(),
+            output.status
+        );
+    }
+    Ok(text)
+}
+
+fn contains(text: &str, expected: &[&str]) -> anyhow::Result<()> {
+    for part in expected {
+        ensure!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    Ok(())
+}
+
+fn same_files(before: &str, after: &str) -> anyhow::Result<()> {
+    let left = after
+        .lines()
+        .filter(|line| !before.lines().any(|old| old == *line));
+    let left: Vec<_> = left.collect();
+    ensure!(left.is_empty(), "the removal leaves {left:?}");
+    let lost = before
+        .lines()
+        .filter(|line| !after.lines().any(|new| new == *line));
+    let lost: Vec<_> = lost.collect();
+    ensure!(lost.is_empty(), "the removal takes {lost:?}");
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! The programs and libraries of packages: cross-compiled, linked for an old glibc, without symbols.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use super::architecture::Architecture;
+use super::elf::{self, Glibc};
+use super::targets;
+use crate::dependencies::Dependencies;
+use crate::install::make_folder;
+use crate::third_party;
+use crate::tools::Tools;
+use crate::verbs_library::{self, Linker};
+use crate::workspace::{root, succeed, target};
+
+/// That of Red Hat Enterprise Linux 8 and of Debian 10. Ubuntu 20.04 has 2.31.
+pub(crate) const OLDEST_GLIBC: Glibc = Glibc(2, 28);
+
+/// How large the command may be.
+const MOST_BYTES: u64 = 12_000_000;
+
+/// Crates that are compiled for size: most of the command, and nothing that copies or sends.
+const SMALL: [&str; 6] = [
+    "clap_builder",
+    "clap_complete",
+    "clap_mangen",
+    "gdr-cli",
+    "gdr-doctor",
+    "gdr-node",
+];
+
+/// The crates whose programs and libraries are packaged.
+pub(crate) const PACKAGES: [&str; 4] = ["gdr-cli", "gdrapi", "gdr-verbs", "gdr-verbs-trace"];
+
+/// What is packaged for one architecture.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    pub(crate) gdr: PathBuf,
+    pub(crate) gdrapi: PathBuf,
+    /// As `verbs_library::link_all` returns them.
+    pub(crate) verbs: [PathBuf; 3],
+    /// The manual pages, sorted. They are the same for each architecture.
+    pub(crate) pages: Vec<PathBuf>,
+    /// The licences of the crates in them, of all architectures.
+    pub(crate) third_party: String,
+}
+
+/// Builds for the architectures; `host` runs here and writes the manual pages. The results are in the
+/// order of `architectures`.
+pub(crate) fn build(
+    tools: &Tools,
+    architectures: &[Architecture],
+    host: Architecture,
+    time: u64,
+) -> anyhow::Result<Vec<Programs>> {
+    let mut folders = Vec::new();
+    for &architecture in architectures {
+        folders.push((architecture, compile(tools, architecture, time)?));
+    }
+    let of_host = match folders
+        .iter()
+        .find(|(architecture, _)| *architecture == host)
+    {
+        Some((_, folder)) => folder.clone(),
+        None => compile(tools, host, time)?,
+    };
+    let pages = pages(&of_host.join("gdr"))?;
+    let third_party = third_party::licences(&Dependencies::of(&PACKAGES, &targets())?)?;
+    let mut built = Vec::new();
+    for (architecture, folder) in folders {
+        let target = format!("{}.{OLDEST_GLIBC}", architecture.multiarch());
+        let linker = Linker::Zig {
+            tools,
+            target: &target,
+        };
+        let out = folder.join("verbs");
+        let verbs = verbs_library::link_all(&folder, &out, linker, architecture.name())?;
+        let programs = Programs {
+            gdr: folder.join("gdr"),
+            gdrapi: folder.join("libgdrapi.so"),
+            verbs,
+            pages: pages.clone(),
+            third_party: third_party.clone(),
+        };
+        programs.check()?;
+        built.push(programs);
+    }
+    Ok(built)
+}
+
+/// Compiles for an architecture, and returns the folder of what is built.
+fn compile(tools: &Tools, architecture: Architecture, time: u64) -> anyhow::Result<PathBuf> {
+    let rust = architecture.target();
+    let folder = target().join("packaging");
+    let mut command = tools.cargo_zigbuild();
+    command
+        .current_dir(root())
+        .args(["--release", "--locked", "--target"])
+        .arg(format!("{rust}.{OLDEST_GLIBC}"))
+        .arg("--target-dir")
+        .arg(&folder);
+    for package in PACKAGES {
+        command.args(["--package", package]);
+    }
+    for package in SMALL {
+        let setting = format!("profile.release.package.{package}.opt-level=\"s\"");
+        command.args(["--config", &setting]);
+    }
+    command
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .env("RUSTFLAGS", remapped())
+        .env("SOURCE_DATE_EPOCH", time.to_string());
+    succeed(command)?;
+    Ok(folder.join(rust).join("release"))
+}
+
+/// Flags of the compiler that keep folders of this machine out of panic messages.
+fn remapped() -> String {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let folders = [(cargo, "/cargo"), (Some(root().to_owned()), "/gdr")];
+    let flags = folders.into_iter().filter_map(|(folder, name)| {
+        let folder = folder?;
+        Some(format!("--remap-path-prefix={}={name}", folder.display()))
+    });
+    flags.collect::<Vec<_>>().join(" ")
+}
+
+/// Writes the manual pages with a program that runs here.
+fn pages(gdr: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let folder = target().join("packaging/man");
+    if folder.exists() {
+        // Pages of commands that no longer exist.
+        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    make_folder(&folder)?;
+    let mut command = Command::new(gdr);
+    command.arg("man").arg(&folder);
+    succeed(command)?;
+    let entries = fs::read_dir(&folder)?;
+    let pages = entries.map(|entry| Ok(entry?.path()));
+    let mut pages = pages.collect::<anyhow::Result<Vec<_>>>()?;
+    pages.sort();
+    Ok(pages)
+}
+
+impl Programs {
+    /// Checks that each starts with the oldest glibc and nothing else, and the size of the command.
+    fn check(&self) -> anyhow::Result<()> {
+        for file in [&self.gdr, &self.gdrapi].into_iter().chain(&self.verbs) {
+            elf::check(file, OLDEST_GLIBC)?;
+        }
+        let bytes = fs::metadata(&self.gdr)?.len();
+        if bytes > MOST_BYTES {
+            bail!(
+                "{} has {bytes} bytes, more than {MOST_BYTES}",
+                self.gdr.display()
+            );
+        }
+        Ok(())
+    }
+}

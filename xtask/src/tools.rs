@@ -1,0 +1,141 @@
+//! The tools that packages are made with, and how to get those that are missing.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::bail;
+
+use crate::workspace::target;
+
+/// The compiler driver that links for an old glibc, and the subcommand of cargo that uses it, by
+/// their packages in Python's index. These versions make the same bytes everywhere.
+const PYTHON_PACKAGES: [&str; 2] = ["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];
+
+/// The tools, in a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Tools {
+    folder: PathBuf,
+}
+
+/// A program of the machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Program {
+    /// It builds .deb files.
+    DpkgDeb,
+    /// It builds .rpm files.
+    Rpmbuild,
+}
+
+impl Program {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::DpkgDeb => "dpkg-deb",
+            Self::Rpmbuild => "rpmbuild",
+        }
+    }
+
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::DpkgDeb => "apt-get install dpkg, or dnf install dpkg",
+            Self::Rpmbuild => "apt-get install rpm, or dnf install rpm-build",
+        }
+    }
+}
+
+impl Tools {
+    /// Finds the tools for these targets of Rust, and programs.
+    ///
+    /// # Errors
+    ///
+    /// Names every tool that is missing, and the command that gets it.
+    pub(crate) fn find(targets: &[String], programs: &[Program]) -> anyhow::Result<Self> {
+        let tools = Self {
+            folder: target().join("tools"),
+        };
+        let mut missing = String::new();
+        let mut need = |name: &str, remedy: &str| {
+            // Writing to a string never fails.
+            let _ = write!(missing, "\n  {name}: {remedy}");
+        };
+        if !tools.zig().is_file() || !tools.zigbuild().is_file() {
+            let remedy = format!(
+                "python3 -m pip install --target {} {}",
+                tools.folder.display(),
+                PYTHON_PACKAGES.join(" ")
+            );
+            need("cargo-zigbuild and zig", &remedy);
+        }
+        for rust in targets {
+            if !has_standard_library(rust) {
+                need(
+                    &format!("Rust for {rust}"),
+                    &format!("rustup target add {rust}"),
+                );
+            }
+        }
+        for program in programs {
+            if !is_installed(program.name()) {
+                need(program.name(), program.remedy());
+            }
+        }
+        if !missing.is_empty() {
+            bail!("packages cannot be made without{missing}");
+        }
+        Ok(tools)
+    }
+
+    /// Zig, whose C compiler and linker have the symbols of every glibc.
+    pub(crate) fn zig(&self) -> PathBuf {
+        self.folder.join("ziglang/zig")
+    }
+
+    fn zigbuild(&self) -> PathBuf {
+        self.folder.join("bin/cargo-zigbuild")
+    }
+
+    /// `cargo zigbuild`, without its arguments.
+    pub(crate) fn cargo_zigbuild(&self) -> Command {
+        let mut command = self.with_caches(&self.zigbuild());
+        command
+            .arg("zigbuild")
+            .env("CARGO_ZIGBUILD_ZIG_PATH", self.zig());
+        command
+    }
+
+    /// Zig's C compiler, which is its linker, too.
+    pub(crate) fn compiler(&self) -> Command {
+        let mut command = self.with_caches(&self.zig());
+        command.arg("cc");
+        command
+    }
+
+    /// What zig compiles of its own (libunwind, the start-up files) is kept beside it.
+    fn with_caches(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let cache = self.folder.join("zig-cache");
+        command
+            .env("ZIG_GLOBAL_CACHE_DIR", &cache)
+            .env("ZIG_LOCAL_CACHE_DIR", &cache);
+        command
+    }
+}
+
+/// Whether a program is in the search path.
+pub(crate) fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    })
+}
+
+/// Whether the toolchain has Rust's standard library for a target.
+fn has_standard_library(rust: &str) -> bool {
+    let output = Command::new("rustc")
+        .args(["--print", "target-libdir", "--target", rust])
+        .stderr(Stdio::null())
+        .output();
+    output.is_ok_and(|output| {
+        let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success() && Path::new(&folder).is_dir()
+    })
+}
