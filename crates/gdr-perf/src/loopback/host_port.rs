@@ -151,6 +151,19 @@ fn resolve(host: &str, limit: Duration) -> Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
+/// Whether a name or an address stands for this host: it is the host's name, with or without its domain,
+/// or one of its addresses. A name that cannot be resolved within `limit` does not.
+pub fn is_this_host(name: &str, limit: Duration) -> bool {
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let is_address = name.parse::<IpAddr>().is_ok();
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    // An address has dots, too.
+    if !is_address && !name.is_empty() && short(name) == short(own.trim()) {
+        return true;
+    }
+    matches!(own_address(name, limit), Ok(Some(_)))
+}
+
 /// The address of this host that a name stands for: that of an interface or of a host name.
 ///
 /// # Errors
@@ -252,5 +265,16 @@ mod tests {
                 .is_loopback()
         );
         assert_eq!(own_address("mlx5_77", SOON).unwrap(), None);
+    }
+
+    #[test]
+    fn this_host_is_known_by_its_name_and_its_addresses() {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        for name in [own.trim(), "127.0.0.3", "::1", "localhost"] {
+            assert!(is_this_host(name, SOON), "{name}");
+        }
+        for name in ["", "192.0.2.7", "nowhere.invalid"] {
+            assert!(!is_this_host(name, SOON), "{name}");
+        }
     }
 }
