@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use rustix::fs::{FlockOperation, flock};
 
 use self::guest::Guest;
 use self::programs::{Benchmark, Program};
@@ -78,9 +77,7 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
     };
     // One guest at a time uses this folder; another process waits here.
     let folder = guest::run_folder();
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let lock = File::create(folder.join("lock"))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    let _lock = packages::locked(&folder)?;
     let limit = Duration::from_secs(options.timeout);
     let started = prepare().and_then(|(qemu, guest)| {
         let (machine, accelerator) = start(&qemu, &guest, &program, options)?;
@@ -133,9 +130,7 @@ fn prepare() -> anyhow::Result<(Qemu, Guest)> {
         return Err(Unavailable::new("the guest needs an x86-64 host").into());
     }
     let cache = packages::cache();
-    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-    let lock = File::create(cache.join("lock"))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    let _lock = packages::locked(&cache)?;
     Ok((guest::qemu(&cache)?, guest::guest(&cache)?))
 }
 
