@@ -67,7 +67,7 @@ pub(super) enum Immediates {
 enum Marks {
     /// The peer watches its memory, or compares it.
     Read,
-    /// A completion tells the peer all that it needs.
+    /// The completion of the receive shows the peer all that it needs.
     Unread,
 }
 
