@@ -101,7 +101,18 @@ pub(crate) fn record(results: &mut Results, options: &Options) {
         let gdr = workspace::build("dev", &["gdr-cli"]).map(|folder| folder.join("gdr"));
         for case in options.cases() {
             let outcome = match &gdr {
-                Ok(gdr) => outcome(case, gdr),
+                Ok(gdr) => match outcome(case, gdr) {
+                    // Its processes share the CPUs with whatever else runs.
+                    Outcome::Failed => {
+                        println!("once more: {}", case.name());
+                        let again = outcome(case, gdr);
+                        if again == Outcome::Passed {
+                            results.passed_again(case.name());
+                        }
+                        again
+                    }
+                    outcome => outcome,
+                },
                 Err(error) => {
                     println!("{}: {error:#}", case.name());
                     Outcome::Failed
