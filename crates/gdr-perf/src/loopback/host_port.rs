@@ -154,11 +154,13 @@ fn resolve(host: &str, limit: Duration) -> Result<Vec<IpAddr>> {
 /// Whether a name or an address stands for this host: it is the host's name, with or without its domain,
 /// or one of its addresses. A name that cannot be resolved within `limit` does not.
 pub fn is_this_host(name: &str, limit: Duration) -> bool {
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        let own = Device::list_soft().unwrap_or_default();
+        return ip.is_loopback() || own.iter().any(|soft| soft.address == ip);
+    }
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let is_address = name.parse::<IpAddr>().is_ok();
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    // An address has dots, too.
-    if !is_address && !name.is_empty() && short(name) == short(own.trim()) {
+    if !name.is_empty() && short(name) == short(own.trim()) {
         return true;
     }
     matches!(own_address(name, limit), Ok(Some(_)))
@@ -273,7 +275,7 @@ mod tests {
         for name in [own.trim(), "127.0.0.3", "::1", "localhost"] {
             assert!(is_this_host(name, SOON), "{name}");
         }
-        for name in ["", "192.0.2.7", "nowhere.invalid"] {
+        for name in ["", "198.51.100.7", "nowhere.invalid"] {
             assert!(!is_this_host(name, SOON), "{name}");
         }
     }
