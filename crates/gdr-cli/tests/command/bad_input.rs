@@ -140,7 +140,10 @@ fn a_host_file_that_cannot_be_used_is_named() {
         (file("empty", "# nothing\n"), "names no host"),
         (file("word", "a b c\n"), "line 1, `a b c`, is no host"),
         (file("slots", "a slots=x\n"), "line 1 has `x` ranks"),
-        (file("others", "198.51.100.1\n198.51.100.2\n"), "add this host"),
+        (
+            file("others", "198.51.100.1\n198.51.100.2\n"),
+            "add this host",
+        ),
         (file("twice", "127.0.0.1\n127.0.0.2\n"), "both this host"),
         (many.clone(), "4 ranks run here: give each --local-rank"),
         (format!("{many} --local-rank 4"), "from 0 to 3"),
