@@ -116,10 +116,28 @@ perf() {
     return $status
 }
 
+# mesh OPTIONS: a rank for each GPU, at least four, which then share GPUs.
+mesh() {
+    local gpus ranks rank others=() status
+    gpus=$(nvidia-smi -L | wc -l)
+    ranks=$((gpus > 4 ? gpus : 4))
+    for ((rank = 1; rank < ranks; rank++)); do
+        "$GDR" mesh --rank "$rank" --ranks "$ranks" --local-rank $((rank % gpus)) --require-gpu "$@" \
+            >"$OUT/mesh.$rank.log" 2>&1 &
+        others+=($!)
+    done
+    "$GDR" mesh --rank 0 --ranks "$ranks" --local-rank 0 --require-gpu --svg "$OUT/mesh.svg" "$@"
+    status=$?
+    for rank in "${others[@]}"; do
+        wait "$rank" || status=$?
+    done
+    return $status
+}
+
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
-export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf two_gpus
+export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf mesh two_gpus
 
 # The machine. Commands and files that do not exist here are left out.
 {

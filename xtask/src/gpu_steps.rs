@@ -33,7 +33,7 @@ impl Prints {
 }
 
 /// All steps in the order of the run: prerequisites first, long measurements last.
-pub(crate) const STEPS: [Step; 33] = [
+pub(crate) const STEPS: [Step; 34] = [
     Step {
         name: "gdr info",
         file: "info",
@@ -167,6 +167,14 @@ pub(crate) const STEPS: [Step; 33] = [
         prints: Prints::Text,
         limit_s: 200,
         command: r#""$GDR" compare --require-gpu --kiro -i 5"#,
+    },
+    Step {
+        name: "gdr mesh",
+        file: "mesh",
+        prints: Prints::Text,
+        limit_s: 120,
+        // The ranks share CPUs, so no rate is judged; bytes are compared.
+        command: "mesh --provider soft --least 0",
     },
     Step {
         name: "two GPUs: NCCL through gdr's device",
