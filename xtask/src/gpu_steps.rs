@@ -33,7 +33,7 @@ impl Prints {
 }
 
 /// All steps in the order of the run: prerequisites first, long measurements last.
-pub(crate) const STEPS: [Step; 33] = [
+pub(crate) const STEPS: [Step; 34] = [
     Step {
         name: "gdr info",
         file: "info",
@@ -153,6 +153,13 @@ pub(crate) const STEPS: [Step; 33] = [
         prints: Prints::Text,
         limit_s: 120,
         command: r#"perf 0 write-bw -a -n 300 --verify"#,
+    },
+    Step {
+        name: "objects in GPU memory, and gdr loopback beside",
+        file: "objects",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#""$HERE/bin/measure" 1024 && "$GDR" loopback --require-gpu --size 1G --json"#,
     },
     Step {
         name: "gdr compare",
