@@ -5,6 +5,7 @@
 
 mod api;
 mod bindings;
+mod cargo_tests;
 mod documentation;
 mod examples;
 mod fuzz;
