@@ -155,6 +155,13 @@ pub(crate) const STEPS: [Step; 34] = [
         command: r#"perf 0 write-bw -a -n 300 --verify"#,
     },
     Step {
+        name: "objects in GPU memory, and gdr loopback beside",
+        file: "objects",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#""$HERE/bin/measure" 1024 && "$GDR" loopback --require-gpu --size 1G --json"#,
+    },
+    Step {
         name: "gdr compare",
         file: "compare",
         prints: Prints::Json,
