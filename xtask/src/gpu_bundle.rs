@@ -79,7 +79,7 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
 
 /// Returns the calls of `step` in `run.sh`.
 fn steps() -> String {
-    let lines = STEPS.map(|step| {
+    let lines = STEPS.iter().map(|step| {
         let (name, command) = (quoted(step.name), quoted(step.command));
         let extension = step.prints.extension();
         format!(
@@ -87,7 +87,7 @@ fn steps() -> String {
             step.file, step.limit_s
         )
     });
-    lines.join("\n")
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Quotes a text as one word of the shell.
