@@ -33,7 +33,7 @@ impl Prints {
 }
 
 /// All steps in the order of the run: prerequisites first, long measurements last.
-pub(crate) const STEPS: [Step; 33] = [
+pub(crate) const STEPS: [Step; 37] = [
     Step {
         name: "gdr info",
         file: "info",
@@ -237,6 +237,34 @@ pub(crate) const STEPS: [Step; 33] = [
         prints: Prints::Json,
         limit_s: 600,
         command: r#"a_warning_is_fine "$GDR" copylat --require-gpu --against cuda --json"#,
+    },
+    Step {
+        name: "gdr tune",
+        file: "tune",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" tune --require-gpu -s 256M --json"#,
+    },
+    Step {
+        name: "gdr plan",
+        file: "plan",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" plan --require-gpu"#,
+    },
+    Step {
+        name: "gdr copylat --sweep, by the profile",
+        file: "copysweep",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --require-gpu -s 256M --svg "$OUT/copysweep.svg" --json"#,
+    },
+    Step {
+        name: "gdr copybw --sweep, by the built-in costs",
+        file: "copysweep-built-in",
+        prints: Prints::Text,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/no-state" "$GDR" copybw --sweep --require-gpu -s 64M --svg "$OUT/copysweep-built-in.svg""#,
     },
     Step {
         name: "gdr apiperf",
