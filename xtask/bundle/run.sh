@@ -3,12 +3,14 @@
 # NVIDIA driver; steps whose program is missing are skipped and listed.
 #
 #   OUT=results ./run.sh     every step's output and summary.tsv go to $OUT (./results)
+#   ./run.sh 'NCCL|perf'     only the steps whose names this extended expression finds
 #
 # Exit status: 0 when no step failed.
 set -uo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 GDR=$HERE/bin/gdr
+STEPS=${1:-}
 OUT=${OUT:-results}
 mkdir -p "$OUT" || exit 2
 OUT=$(cd "$OUT" && pwd)
@@ -134,6 +136,7 @@ passed=0 failed=0 skipped=0
 # step NAME FILE EXTENSION LIMIT_S COMMAND
 step() {
     local name=$1 log=$OUT/$2.log output=$OUT/$2.$3 limit=$4 command=$5
+    [[ $name =~ $STEPS ]] || return 0
     printf '== %s\n' "$name"
     local start=$SECONDS status outcome reason=
     timeout --kill-after=10 "$limit" bash -c "$command" >"$output" 2>"$log" </dev/null
