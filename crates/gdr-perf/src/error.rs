@@ -26,6 +26,9 @@ pub enum Error {
     /// The memory could not be pinned, mapped or copied.
     #[error(transparent)]
     Copy(#[from] gdr_copy::Error),
+    /// The user's profile of copies cannot be used.
+    #[error(transparent)]
+    Profile(#[from] gdr_copy::ProfileError),
     /// No backend maps GPU memory here.
     #[error("{0}; staged transfers need no mapping")]
     NoMappings(String),
