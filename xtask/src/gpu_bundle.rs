@@ -13,9 +13,10 @@ use crate::verbs_library;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 3] = [
+const EXAMPLES: [(&str, &str); 4] = [
     ("gdrapi", "overhead"),
     ("gdr-rdma", "resident_kernel"),
+    ("gdr-rdma", "shards"),
     ("gdr-verbs", "raw_packets"),
 ];
 
