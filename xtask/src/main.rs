@@ -25,6 +25,7 @@ mod verbs_bench;
 mod verbs_library;
 mod verbs_programs;
 mod vm;
+mod wheel;
 mod workspace;
 
 use std::path::PathBuf;
@@ -72,6 +73,8 @@ enum Task {
     InstallGdrapi(install::Options),
     /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH, and the library of gdr trace.
     VerbsLibrary(verbs_library::Options),
+    /// Make the Python wheel with the command and the libraries, and test it.
+    Wheel(wheel::Options),
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Task::Install(options) => install_command::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
         Task::VerbsLibrary(options) => verbs_library::run(&options),
+        Task::Wheel(options) => wheel::run(&options),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

@@ -15,7 +15,7 @@ use crate::results::{Outcome, Results, test_line};
 use crate::workspace::{BUILT, built, cargo, has_subcommand, is_built, root, set_built, target};
 use crate::{
     api, documentation, examples, fuzz, gpu_bundle, house, models, msrv, mutants, verbs_programs,
-    vm,
+    vm, wheel,
 };
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -58,6 +58,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     results.check("lists of mutations", mutants::check);
     results.check("public API", api::check);
     results.check("licences of dependencies", licences);
+    results.check("Python package", wheel::check);
     verbs_programs::record(&mut results, &verbs_programs::Options::all());
     vm::record(&mut results, &vm::Options::all());
     results.section("GPU", gpu)?;
