@@ -7,6 +7,7 @@ mod api;
 mod bindings;
 mod documentation;
 mod examples;
+mod fleet_files;
 mod fuzz;
 mod gpu_bundle;
 mod gpu_steps;
@@ -18,6 +19,7 @@ mod models;
 mod msrv;
 mod mutants;
 mod packages;
+mod python_environment;
 mod results;
 mod running;
 mod test;
@@ -75,6 +77,8 @@ enum Task {
     VerbsLibrary(verbs_library::Options),
     /// Make the Python wheel with the command and the libraries, and test it.
     Wheel(wheel::Options),
+    /// Check the files for fleets in contrib by their linters.
+    FleetFiles,
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
         Task::InstallGdrapi(options) => install::run(&options),
         Task::VerbsLibrary(options) => verbs_library::run(&options),
         Task::Wheel(options) => wheel::run(&options),
+        Task::FleetFiles => fleet_files::run(),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

@@ -14,8 +14,8 @@ use crate::gpu_steps::STEPS;
 use crate::results::{Outcome, Results, test_line};
 use crate::workspace::{BUILT, built, cargo, has_subcommand, is_built, root, set_built, target};
 use crate::{
-    api, documentation, examples, fuzz, gpu_bundle, house, models, msrv, mutants, verbs_programs,
-    vm, wheel,
+    api, documentation, examples, fleet_files, fuzz, gpu_bundle, house, models, msrv, mutants,
+    verbs_programs, vm, wheel,
 };
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -59,6 +59,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     results.check("public API", api::check);
     results.check("licences of dependencies", licences);
     results.check("Python package", wheel::check);
+    fleet_files::record(&mut results);
     verbs_programs::record(&mut results, &verbs_programs::Options::all());
     vm::record(&mut results, &vm::Options::all());
     results.section("GPU", gpu)?;

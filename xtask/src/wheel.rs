@@ -5,13 +5,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
 use crate::install::{copy_program, make_folder};
-use crate::packages::once;
-use crate::results::{Outcome, Results, Unavailable};
+use crate::python_environment::Environment;
+use crate::results::{Outcome, Results};
 use crate::verbs_library;
 use crate::workspace::{self, root, succeed, target};
 
@@ -19,8 +19,6 @@ use crate::workspace::{self, root, succeed, target};
 const TOOLS: [&str; 2] = ["maturin==1.16.0", "pytest==9.2.0"];
 /// The most bytes of a wheel.
 const MOST_BYTES: u64 = 10_000_000;
-/// The oldest Python that the package supports.
-const OLDEST: &str = "3.11";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -56,13 +54,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 pub(crate) fn check() -> anyhow::Result<Outcome> {
     let tools = match tools() {
         Ok(tools) => tools,
-        Err(error) => match error.downcast::<Unavailable>() {
-            Ok(reason) => {
-                let reason = reason.to_string();
-                return Ok(Outcome::Skipped { reason });
-            }
-            Err(error) => return Err(error),
-        },
+        Err(error) => return Outcome::of_error(error),
     };
     let package = stage("dev", "check")?;
     let built = workspace::build("dev", &["gdr-python"])?;
@@ -81,7 +73,7 @@ pub(crate) fn build(profile: &str, out: &Path) -> anyhow::Result<PathBuf> {
     for old in wheels(out)? {
         fs::remove_file(&old).with_context(|| old.display().to_string())?;
     }
-    let mut maturin = python(&tools);
+    let mut maturin = tools.python();
     maturin
         .args(["-m", "maturin", "build", "--quiet", "--locked"])
         .args(["--profile", profile, "--interpreter", "python3", "--out"])
@@ -104,27 +96,23 @@ pub(crate) fn build(profile: &str, out: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Installs the wheel in a new virtual environment, without any other package, and runs its tests.
-fn test_wheel(tools: &Path, wheel: &Path) -> anyhow::Result<()> {
-    let environment = folder().join("venv");
-    if environment.exists() {
-        fs::remove_dir_all(&environment).with_context(|| environment.display().to_string())?;
-    }
-    make_environment(&environment)?;
-    let mut pip = python(&environment);
+fn test_wheel(tools: &Environment, wheel: &Path) -> anyhow::Result<()> {
+    let environment = Environment::make(&folder().join("venv"))?;
+    let mut pip = environment.python();
     pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]);
     pip.arg(wheel);
     succeed(pip)?;
     let mut tests = pytest(&environment);
     // pytest alone comes from outside of the environment.
     tests
-        .env("PYTHONPATH", site_packages(tools)?)
+        .env("PYTHONPATH", tools.packages()?)
         .env("GDR_WHEEL", wheel);
     succeed(tests)
 }
 
 /// The tests of the package, on the simulated GPU.
-fn pytest(environment: &Path) -> Command {
-    let mut command = python(environment);
+fn pytest(environment: &Environment) -> Command {
+    let mut command = environment.python();
     command
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(root().join("crates/gdr-python/tests"))
@@ -167,76 +155,23 @@ fn stage(profile: &str, name: &str) -> anyhow::Result<PathBuf> {
         &built.join("libgdrapi.so"),
         &python.join("lib/libgdrapi.so.2"),
     )?;
-    verbs_library::install(&libraries, &python.join("lib/gdr"))?;
+    let installed = verbs_library::install(&libraries, &python.join("lib/gdr"))?;
+    strip(&python.join("bin/gdr"));
+    strip(&python.join("lib/libgdrapi.so.2"));
+    installed.iter().for_each(|library| strip(library));
     Ok(package)
 }
 
-/// The virtual environment with [`TOOLS`], fetched once.
-fn tools() -> anyhow::Result<PathBuf> {
-    let version = Command::new("python3")
-        .args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
-        .output();
-    let version = version
-        .map_err(|error| Unavailable::new(format!("python3 cannot be started ({error})")))?;
-    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-    if !is_new_enough(&version) {
-        let reason = format!("python3 is {version}: the package is for {OLDEST} and later");
-        return Err(Unavailable::new(reason).into());
-    }
-    let recipe = format!("{version} {TOOLS:?}");
-    once(&folder().join("tools"), &recipe, |partial| {
-        make_environment(partial)?;
-        let mut pip = python(partial);
-        pip.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]);
-        let installed = pip.args(TOOLS).status()?;
-        if !installed.success() {
-            let reason = format!("pip cannot install {} (no network?)", TOOLS.join(" and "));
-            return Err(Unavailable::new(reason).into());
-        }
-        Ok(())
-    })
+/// Removes the symbols that nothing needs at run time. Without strip the wheel is larger.
+fn strip(file: &Path) {
+    let _larger = Command::new("strip")
+        .arg("--strip-unneeded")
+        .arg(file)
+        .status();
 }
 
-/// Whether a version of Python is [`OLDEST`] or later.
-fn is_new_enough(version: &str) -> bool {
-    let parts = |text: &str| {
-        let (major, minor) = text.split_once('.')?;
-        Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
-    };
-    parts(version) >= parts(OLDEST)
-}
-
-/// Makes a virtual environment with pip alone.
-fn make_environment(folder: &Path) -> anyhow::Result<()> {
-    let made = Command::new("python3")
-        .args(["-m", "venv"])
-        .arg(folder)
-        .stdout(Stdio::null())
-        .status()?;
-    if !made.success() {
-        let reason = "python3 makes no virtual environment: install python3-venv";
-        return Err(Unavailable::new(reason).into());
-    }
-    Ok(())
-}
-
-fn site_packages(environment: &Path) -> anyhow::Result<String> {
-    let program = "import sysconfig; print(sysconfig.get_path('purelib'))";
-    let output = python(environment).args(["-c", program]).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// The Python of a virtual environment, in the root.
-fn python(environment: &Path) -> Command {
-    let mut command = Command::new(environment.join("bin/python"));
-    command.current_dir(root());
-    command
+fn tools() -> anyhow::Result<Environment> {
+    Environment::with("wheel", &TOOLS)
 }
 
 fn wheels(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -252,19 +187,4 @@ fn wheels(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 fn folder() -> PathBuf {
     target().join("wheel")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_python_that_is_too_old_or_unknown_is_refused() {
-        for accepted in ["3.11", "3.12", "4.0"] {
-            assert!(is_new_enough(accepted), "{accepted}");
-        }
-        for refused in ["3.9", "3.10", "2.7", "", "three"] {
-            assert!(!is_new_enough(refused), "{refused}");
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod documents;
 mod env;
+mod fleet_files;
 mod gdrcopy;
 mod loopback;
 mod mesh;
