@@ -3,12 +3,14 @@
 # NVIDIA driver; steps whose program is missing are skipped and listed.
 #
 #   OUT=results ./run.sh     every step's output and summary.tsv go to $OUT (./results)
+#   ./run.sh 'NCCL|perf'     only the steps whose names this extended expression finds
 #
 # Exit status: 0 when no step failed.
 set -uo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 GDR=$HERE/bin/gdr
+STEPS=${1:-}
 OUT=${OUT:-results}
 mkdir -p "$OUT" || exit 2
 OUT=$(cd "$OUT" && pwd)
@@ -124,10 +126,28 @@ wheel() {
     PYTHONPATH=$packages python3 "$@"
 }
 
+# mesh OPTIONS: a rank for each GPU, at least four, which then share GPUs.
+mesh() {
+    local gpus ranks rank others=() status
+    gpus=$(nvidia-smi -L | wc -l)
+    ranks=$((gpus > 4 ? gpus : 4))
+    for ((rank = 1; rank < ranks; rank++)); do
+        "$GDR" mesh --rank "$rank" --ranks "$ranks" --local-rank $((rank % gpus)) --require-gpu "$@" \
+            >"$OUT/mesh.$rank.log" 2>&1 &
+        others+=($!)
+    done
+    "$GDR" mesh --rank 0 --ranks "$ranks" --local-rank 0 --require-gpu --svg "$OUT/mesh.svg" "$@"
+    status=$?
+    for rank in "${others[@]}"; do
+        wait "$rank" || status=$?
+    done
+    return $status
+}
+
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
-export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf wheel two_gpus
+export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf mesh wheel two_gpus
 
 # The machine. Commands and files that do not exist here are left out.
 {
@@ -144,6 +164,7 @@ passed=0 failed=0 skipped=0
 # step NAME FILE EXTENSION LIMIT_S COMMAND
 step() {
     local name=$1 log=$OUT/$2.log output=$OUT/$2.$3 limit=$4 command=$5
+    [[ $name =~ $STEPS ]] || return 0
     printf '== %s\n' "$name"
     local start=$SECONDS status outcome reason=
     timeout --kill-after=10 "$limit" bash -c "$command" >"$output" 2>"$log" </dev/null

@@ -15,8 +15,9 @@ use crate::wheel;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 3] = [
+const EXAMPLES: [(&str, &str); 4] = [
     ("gdrapi", "overhead"),
+    ("gdr-object", "measure"),
     ("gdr-rdma", "resident_kernel"),
     ("gdr-verbs", "raw_packets"),
 ];
@@ -90,7 +91,7 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
 
 /// Returns the calls of `step` in `run.sh`.
 fn steps() -> String {
-    let lines = STEPS.map(|step| {
+    let lines = STEPS.iter().map(|step| {
         let (name, command) = (quoted(step.name), quoted(step.command));
         let extension = step.prints.extension();
         format!(
@@ -98,7 +99,7 @@ fn steps() -> String {
             step.file, step.limit_s
         )
     });
-    lines.join("\n")
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Quotes a text as one word of the shell.

@@ -33,7 +33,7 @@ impl Prints {
 }
 
 /// All steps in the order of the run: prerequisites first, long measurements last.
-pub(crate) const STEPS: [Step; 36] = [
+pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "gdr info",
         file: "info",
@@ -155,6 +155,13 @@ pub(crate) const STEPS: [Step; 36] = [
         command: r#"perf 0 write-bw -a -n 300 --verify"#,
     },
     Step {
+        name: "objects in GPU memory, and gdr loopback beside",
+        file: "objects",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#""$HERE/bin/measure" 1024 && "$GDR" loopback --require-gpu --size 1G --json"#,
+    },
+    Step {
         name: "gdr compare",
         file: "compare",
         prints: Prints::Json,
@@ -167,6 +174,14 @@ pub(crate) const STEPS: [Step; 36] = [
         prints: Prints::Text,
         limit_s: 200,
         command: r#""$GDR" compare --require-gpu --kiro -i 5"#,
+    },
+    Step {
+        name: "gdr mesh",
+        file: "mesh",
+        prints: Prints::Text,
+        limit_s: 120,
+        // The ranks share CPUs, so no rate is judged; bytes are compared.
+        command: "mesh --provider soft --least 0",
     },
     Step {
         name: "two GPUs: NCCL through gdr's device",
@@ -237,6 +252,34 @@ pub(crate) const STEPS: [Step; 36] = [
         prints: Prints::Json,
         limit_s: 600,
         command: r#"a_warning_is_fine "$GDR" copylat --require-gpu --against cuda --json"#,
+    },
+    Step {
+        name: "gdr tune",
+        file: "tune",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" tune --require-gpu -s 256M --json"#,
+    },
+    Step {
+        name: "gdr plan",
+        file: "plan",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" plan --require-gpu"#,
+    },
+    Step {
+        name: "gdr copylat --sweep, by the profile",
+        file: "copysweep",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --require-gpu -s 256M --svg "$OUT/copysweep.svg" --json"#,
+    },
+    Step {
+        name: "gdr copybw --sweep, by the built-in costs",
+        file: "copysweep-built-in",
+        prints: Prints::Text,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/no-state" "$GDR" copybw --sweep --require-gpu -s 64M --svg "$OUT/copysweep-built-in.svg""#,
     },
     Step {
         name: "gdr apiperf",

@@ -5,6 +5,7 @@
 
 mod api;
 mod bindings;
+mod cargo_tests;
 mod documentation;
 mod examples;
 mod fleet_files;
@@ -15,6 +16,7 @@ mod house;
 mod install;
 mod install_command;
 mod instructions;
+mod mesh;
 mod models;
 mod msrv;
 mod mutants;
@@ -53,6 +55,8 @@ enum Task {
     Vm(vm::Options),
     /// Run Debian's verbs programs with gdr's verbs library.
     VerbsPrograms(verbs_programs::Options),
+    /// Run `gdr mesh` with 64 ranks, by real launchers, and with a throttled and a dead rank.
+    Mesh(mesh::Options),
     /// Measure Debian's perftest with gdr's verbs library beside `gdr perf`.
     VerbsBench(verbs_bench::Options),
     /// Run the models of the hazard pointers under every interleaving of their threads.
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
         Task::VerbsPrograms(options) => verbs_programs::run(&options),
+        Task::Mesh(options) => mesh::run(&options),
         Task::VerbsBench(options) => verbs_bench::run(&options),
         Task::Loom => models::run_loom(),
         Task::Miri => models::run_miri(),

@@ -15,6 +15,8 @@ const LISTED: usize = 12;
 pub(crate) struct Results {
     passed: usize,
     failed: Vec<String>,
+    /// Tests that failed and passed when they ran again. They are among those that passed.
+    passed_again: Vec<String>,
     skipped: Vec<Skip>,
     sections: Vec<Timed>,
     programs: Vec<Timed>,
@@ -59,6 +61,11 @@ impl Results {
         }
     }
 
+    /// Notes that a test, recorded as passed, did so at the second try only.
+    pub(crate) fn passed_again(&mut self, name: &str) {
+        self.passed_again.push(name.to_owned());
+    }
+
     /// Runs one check under a heading.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> anyhow::Result<Outcome>) {
         self.section(name, |results| {
@@ -101,6 +108,9 @@ impl Results {
         for Skip { name, reason } in &self.skipped {
             println!("SKIPPED ({reason}): {name}");
         }
+        for name in &self.passed_again {
+            println!("PASSED AT THE SECOND TRY: {name}");
+        }
         for name in &self.failed {
             println!("FAILED: {name}");
         }
@@ -114,7 +124,14 @@ impl Results {
 
     pub(crate) fn totals(&self) -> String {
         let (failed, skipped) = (self.failed.len(), self.skipped.len());
-        format!("{} passed, {failed} failed, {skipped} skipped", self.passed)
+        let again = match self.passed_again.len() {
+            0 => String::new(),
+            tests => format!(" ({tests} of them at the second try)"),
+        };
+        format!(
+            "{} passed{again}, {failed} failed, {skipped} skipped",
+            self.passed
+        )
     }
 }
 

@@ -116,7 +116,9 @@ fn scenario() {
     let mut tun = match tun() {
         Ok(tun) => tun,
         Err(error) => {
-            eprintln!("SKIPPED: no tun interface in a namespace of its own: {error}");
+            skip::skip(format_args!(
+                "no tun interface in a namespace of its own: {error}"
+            ));
             return;
         }
     };

@@ -62,7 +62,10 @@ fn an_installed_library_lists_its_devices() {
     let verbs = match Verbs::library() {
         Ok(verbs) => verbs,
         Err(LoadError::Library { library, reason }) => {
-            eprintln!("SKIPPED: {} is not installed: {reason}", library.display());
+            skip::skip(format_args!(
+                "{} is not installed: {reason}",
+                library.display()
+            ));
             return;
         }
         Err(error) => panic!("{error}"),

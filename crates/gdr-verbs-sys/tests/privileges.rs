@@ -50,7 +50,7 @@ fn run(program: &Path, library: &Path) -> String {
 fn a_program_with_raised_privileges_ignores_the_library_of_the_environment() {
     // SAFETY: it only reads a number.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED: only root can create a program with raised privileges");
+        skip::skip("only root can create a program with raised privileges");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -79,13 +79,15 @@ fn a_program_with_raised_privileges_ignores_the_library_of_the_environment() {
     if made.is_ok_and(|output| output.status.success()) {
         programs.push(capable);
     } else {
-        eprintln!("SKIPPED in part: setcap does not work here");
+        skip::skip("setcap does not work here");
     }
     for program in programs {
         let raised = run(&program, &library);
         if raised.contains("raised=false") {
             let program = program.display();
-            eprintln!("SKIPPED in part: {program} raises nothing here (nosuid, or a sandbox)");
+            skip::skip(format_args!(
+                "{program} raises nothing here (nosuid, or a sandbox)"
+            ));
             continue;
         }
         assert!(raised.contains("file=libibverbs.so.1"), "{raised}");

@@ -27,7 +27,7 @@ fn the_second_header_names_the_cpu_as_programs_of_gdrcopy_expect() {
 #[test]
 fn the_header_is_cpp11_too() {
     let Some(cxx) = compiler("CXX", "c++") else {
-        eprintln!("SKIPPED c++: no C++ compiler");
+        skip::skip("c++: no C++ compiler");
         return;
     };
     let folder = installed();
@@ -44,7 +44,7 @@ fn right_calls_succeed_and_the_bytes_arrive() {
 #[test]
 fn right_calls_succeed_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("SKIPPED Valgrind: it is not installed");
+        skip::skip("Valgrind: it is not installed");
         return;
     }
     let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
@@ -181,7 +181,7 @@ fn opening_without_a_gpu_fails_and_the_log_has_every_reason() {
     assert!(text.contains("GDR_SIM_BYTES is not a size"), "{text}");
 
     if std::path::Path::new("/dev/nvidiactl").exists() {
-        eprintln!("SKIPPED the rest: this machine has a GPU");
+        skip::skip("the rest: this machine has a GPU");
         return;
     }
     let (code, text) = log(&[on, ("GDR_BACKEND", "")]);

@@ -126,7 +126,7 @@ fn a_statically_linked_program_is_refused() {
         .args([&program, &source])
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: no static C library");
+        skip::skip("no static C library");
         return;
     }
     let output = ended(run(&[program.to_str().unwrap()]));
@@ -141,7 +141,7 @@ fn a_statically_linked_program_is_refused() {
 #[test]
 fn a_program_that_will_connect_by_rdma_cm_runs_after_a_warning() {
     if Path::new("/dev/infiniband/rdma_cm").exists() {
-        eprintln!("SKIPPED: the kernel has rdma_cm");
+        skip::skip("the kernel has rdma_cm");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ fn a_setuid_program_is_refused() {
     let program = folder.path().join("program");
     fs::copy("/bin/true", &program).unwrap();
     if std::os::unix::fs::chown(&program, Some(65534), None).is_err() {
-        eprintln!("SKIPPED: only root makes a program of another user");
+        skip::skip("only root makes a program of another user");
         return;
     }
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();

@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn a_journal_or_folder_of_another_user_is_refused() {
         if geteuid() != Uid::ROOT {
-            eprintln!("SKIPPED: only root can give a file to another user");
+            skip::skip("only root can give a file to another user");
             return;
         }
         let (_dir, path) = begun();

@@ -1,8 +1,8 @@
 //! Messages back and forth, for the latency of WRITEs and SENDs.
 //!
-//! Each message ends with the number of its round, modulo 255, so that two rounds in a row differ.
-//! In host memory a WRITE is seen by that byte, as in `ib_write_lat`. The CPU does not watch GPU
-//! memory: there the WRITE has an immediate, and its receive completes.
+//! Where the receiver looks at it, each message ends with the number of its round, modulo 255, so that
+//! two rounds in a row differ. In host memory a WRITE is seen by that byte, as in `ib_write_lat`. The
+//! CPU does not watch GPU memory: there the WRITE has an immediate, and its receive completes.
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub(super) struct RoundTrips<'a> {
     arrival: Arrival,
     /// Whether the peer needs an immediate.
     immediate: Immediates,
+    /// Whether the peer reads the last byte of a message.
+    marks: Marks,
     /// The bytes to send, if they are sent inline.
     inline: Vec<u8>,
     /// One of so many requests has a completion.
@@ -58,6 +60,15 @@ pub(super) enum Immediates {
     No,
     /// The peer waits for a receive.
     Yes,
+}
+
+/// Whether anything reads the number of the round in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marks {
+    /// The peer watches its memory, or compares it.
+    Read,
+    /// The completion of the receive shows the peer all that it needs.
+    Unread,
 }
 
 /// The last byte of a message, which differs from that of the round before.
@@ -80,6 +91,11 @@ impl<'a> RoundTrips<'a> {
             (Operation::Write, Some(_)) => Arrival::LastByte,
             _ => Arrival::Receive,
         };
+        let is_watched = plan.verb.operation() == Operation::Write && immediate == Immediates::No;
+        let marks = match is_watched || plan.verify == Verification::On {
+            true => Marks::Read,
+            false => Marks::Unread,
+        };
         let mut trips = Self {
             plan,
             role,
@@ -90,6 +106,7 @@ impl<'a> RoundTrips<'a> {
             remote,
             arrival,
             immediate,
+            marks,
             inline: Vec::new(),
             every: u64::from(plan.tx_depth / 2).clamp(1, MOST_UNSIGNALLED),
             sent: 0,
@@ -148,7 +165,10 @@ impl<'a> RoundTrips<'a> {
                 request.inline(&self.inline)
             }
             None => {
-                self.memory.outgoing.write(self.size - 1, &[mark])?;
+                // A copy into GPU memory takes longer than the round trip.
+                if self.marks == Marks::Read {
+                    self.memory.outgoing.write(self.size - 1, &[mark])?;
+                }
                 request.segment(self.memory.outgoing.segment(0, self.size)?)
             }
         };

@@ -69,7 +69,7 @@ impl Target {
         let device = match Device::soft_with(SoftOptions::new(here).port(0)) {
             Ok(device) => device,
             Err(Error::AddressNotLocal { .. }) => {
-                eprintln!("SKIPPED: this machine has no {here}");
+                skip::skip(format_args!("this machine has no {here}"));
                 return None;
             }
             Err(error) => panic!("{error}"),

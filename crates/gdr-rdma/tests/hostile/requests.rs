@@ -357,7 +357,7 @@ fn packets_with_another_version_partition_or_queue_pair_are_dropped() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_truncation_is_detected() {
+fn every_flipped_bit_is_detected() {
     everywhere(|target| {
         let connection = target.connect();
         let from = target.attacker.local_addr().unwrap();
@@ -376,12 +376,6 @@ fn every_flipped_bit_and_every_truncation_is_detected() {
             target.attacker.send_to(&broken, target.address()).unwrap();
             sent += 1;
         }
-        for len in 0..good.len() {
-            target
-                .attacker
-                .send_to(&good[..len], target.address())
-                .unwrap();
-        }
         assert_eq!(target.answers(), []);
         target.assert_untouched(&"flipped bits");
         let after = target.device.counters();
@@ -392,6 +386,29 @@ fn every_flipped_bit_and_every_truncation_is_detected() {
         assert!(noticed >= sent, "{noticed} of {sent}: {after:?}");
         target.attacker.send_to(&good, target.address()).unwrap();
         assert_eq!(target.answers(), [said(FIRST_PSN, ACK)]);
+    });
+}
+
+#[test]
+fn every_truncation_places_nothing() {
+    everywhere(|target| {
+        let connection = target.connect();
+        let from = target.attacker.local_addr().unwrap();
+        let good = target
+            .write(&connection, FIRST_PSN, 0, 37)
+            .sealed(from, target.address());
+        for len in 0..good.len() {
+            target
+                .attacker
+                .send_to(&good[..len], target.address())
+                .unwrap();
+        }
+        // Over IPv4 the end of one truncated packet in 65536 is a possible ICRC of what is in front
+        // of it. Its length is wrong then.
+        for answer in target.answers() {
+            assert_eq!(answer, said(FIRST_PSN, NAK_INVALID));
+        }
+        target.assert_untouched(&"truncations");
     });
 }
 

@@ -21,7 +21,7 @@ fn may_have_raw_sockets() -> bool {
     match socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::UDP)) {
         Ok(_) => true,
         Err(error) => {
-            eprintln!("SKIPPED: no raw socket (CAP_NET_RAW): {error}");
+            skip::skip(format_args!("no raw socket (CAP_NET_RAW): {error}"));
             false
         }
     }

@@ -38,7 +38,7 @@ pub(crate) fn device_with(options: SoftOptions, address: IpAddr) -> Option<Devic
     match Device::soft_with(options) {
         Ok(device) => Some(device),
         Err(Error::AddressNotLocal { .. }) => {
-            eprintln!("SKIPPED: this machine has no {address}");
+            skip::skip(format_args!("this machine has no {address}"));
             None
         }
         Err(error) => panic!("{error}"),

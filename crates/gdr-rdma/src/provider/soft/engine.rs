@@ -776,7 +776,7 @@ mod tests {
     fn an_empty_datagram_enables_the_raw_socket_only_if_a_peer_sent_it() {
         let (mut engine, _) = engine();
         if engine.socket.raw().is_none() {
-            eprintln!("SKIPPED: no raw socket (CAP_NET_RAW)");
+            skip::skip("no raw socket (CAP_NET_RAW)");
             return;
         }
         let many: Vec<_> = (1..=17).map(|n| IpAddr::from([127, 0, 9, n])).collect();
