@@ -113,6 +113,13 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"nccl_direct trace-nccl $((1 << 20)) 0 0 "$GDR" trace --require direct=50% -o "$OUT/trace-nccl.%p.txt" -- "$GDR" run --nic 127.0.0.1 -- && cat "$OUT"/trace-nccl.*.txt"#,
     },
     Step {
+        name: "WRITEs over 1 to 8 shards",
+        file: "shards",
+        prints: Prints::Json,
+        limit_s: 180,
+        command: r#""$HERE/bin/shards""#,
+    },
+    Step {
         name: "gdr perf write-bw",
         file: "perf-write-bw",
         prints: Prints::Json,
@@ -301,6 +308,27 @@ pub(crate) const STEPS: &[Step] = &[
         prints: Prints::Text,
         limit_s: 120,
         command: r#"GDR_BACKEND=rm "$HERE/bin/overhead" "$HERE/lib/libgdrapi.so.2""#,
+    },
+    Step {
+        name: "the Python package beside PyTorch",
+        file: "wheel",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"wheel "$HERE/wheel.py""#,
+    },
+    Step {
+        name: "the Python package with PyTorch's expandable segments",
+        file: "wheel-expandable",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True wheel "$HERE/wheel.py""#,
+    },
+    Step {
+        name: "gdr doctor from the Python package",
+        file: "wheel-doctor",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#"wheel -c 'import gdr; print({key: gdr.doctor()[key] for key in ("schema", "counts")})'"#,
     },
     Step {
         name: "gdr sanity under compute-sanitizer",

@@ -9,6 +9,7 @@ mod cargo_tests;
 mod dependencies;
 mod documentation;
 mod examples;
+mod fleet_files;
 mod fuzz;
 mod gpu_bundle;
 mod gpu_steps;
@@ -23,6 +24,7 @@ mod mutants;
 mod package;
 mod packages;
 mod picture;
+mod python_environment;
 mod release;
 mod results;
 mod running;
@@ -34,6 +36,7 @@ mod verbs_bench;
 mod verbs_library;
 mod verbs_programs;
 mod vm;
+mod wheel;
 mod workspace;
 
 use std::path::PathBuf;
@@ -89,6 +92,10 @@ enum Task {
     Picture(picture::Options),
     /// Make everything that a release publishes, in one folder, and publish nothing.
     Release(release::Options),
+    /// Make the Python wheel with the command and the libraries, and test it.
+    Wheel(wheel::Options),
+    /// Check the files for fleets in contrib by their linters.
+    FleetFiles,
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -121,6 +128,8 @@ fn main() -> ExitCode {
         Task::Package(options) => package::run(&options),
         Task::Picture(options) => picture::run(&options),
         Task::Release(options) => release::run(&options),
+        Task::Wheel(options) => wheel::run(&options),
+        Task::FleetFiles => fleet_files::run(),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

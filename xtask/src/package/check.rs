@@ -39,7 +39,10 @@ pub(super) fn run(packages: &[Package]) -> anyhow::Result<ExitCode> {
     };
     let mut check = |name: &str, files: Vec<&Path>, check: fn(&[&Path]) -> anyhow::Result<()>| {
         if !files.is_empty() {
-            results.check(name, || outcome(check(&files)));
+            results.check(name, || match check(&files) {
+                Ok(()) => Ok(Outcome::Passed),
+                Err(error) => Outcome::of_error(error),
+            });
         }
     };
     if let Some(host) = Architecture::of_this_machine() {
@@ -81,19 +84,6 @@ pub(super) fn run(packages: &[Package]) -> anyhow::Result<ExitCode> {
         emulated,
     );
     Ok(results.close())
-}
-
-/// Passed, failed, or skipped because the machine lacks something.
-fn outcome(result: anyhow::Result<()>) -> anyhow::Result<Outcome> {
-    match result {
-        Ok(()) => Ok(Outcome::Passed),
-        Err(error) => match error.downcast::<Unavailable>() {
-            Ok(reason) => Ok(Outcome::Skipped {
-                reason: reason.to_string(),
-            }),
-            Err(error) => Err(error),
-        },
-    }
 }
 
 /// The packages need nothing that is not in a minimal Debian, and their removal leaves nothing.
