@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::architecture::Architecture;
 use super::root::Root;
-use super::{Kind, Package};
+use super::{Kind, Package, VERSION};
 use crate::packages::{Apt, cache, once};
 use crate::results::{Outcome, Results, Unavailable};
 use crate::tools::is_installed;
@@ -140,7 +140,7 @@ fn replaced_library(debs: &[&Path]) -> anyhow::Result<()> {
     root.add(debs)?;
     root.run(
         "lib=usr/lib/$(uname -m)-linux-gnu\n\
-         make() { mkdir -p /tmp/$1/DEBIAN /tmp/$1/$lib\n\
+         make() { mkdir -p /tmp/$1/DEBIAN /tmp/$1/$lib; touch /tmp/$1/$lib/$1\n\
          printf 'Package: %s\\nVersion: 2.5-1\\nArchitecture: all\\nMaintainer: n <n@n.n>\\n%s\\n\
          Description: a stand-in\\n' $1 \"$2\" > /tmp/$1/DEBIAN/control; }\n\
          make libgdrapi 'Section: libs'\n\
@@ -309,12 +309,14 @@ fn emulated(archives: &[&Path]) -> anyhow::Result<()> {
             .args(arguments);
         printed(command)
     };
-    contains(&gdr(&["loopback"])?, &[SIMULATED, "PASS"])?;
+    // The emulator has no IP_MTU, which `gdr loopback` reads, and its children inherit mappings that
+    // the kernel's would not, which `gdr sanity` reports.
+    contains(&gdr(&["version"])?, &[VERSION])?;
+    contains(&gdr(&["doctor", "list"])?, &["acs.path"])?;
     contains(
-        &gdr(&["doctor", "--example", "--fail-on", "never"])?,
-        &["acs.path"],
-    )?;
-    contains(&gdr(&["sanity", "--simulate", "--list"])?, &["basic"])
+        &gdr(&["copylat", "--simulate", "-s", "4096", "-w", "1", "-r", "1"])?,
+        &[SIMULATED, "gdr_copy_from_mapping"],
+    )
 }
 
 fn need(program: &str, remedy: &str) -> anyhow::Result<()> {
