@@ -8,6 +8,7 @@ mod bindings;
 mod cargo_tests;
 mod documentation;
 mod examples;
+mod fleet_files;
 mod fuzz;
 mod gpu_bundle;
 mod gpu_steps;
@@ -15,10 +16,12 @@ mod house;
 mod install;
 mod install_command;
 mod instructions;
+mod mesh;
 mod models;
 mod msrv;
 mod mutants;
 mod packages;
+mod python_environment;
 mod results;
 mod running;
 mod test;
@@ -26,6 +29,7 @@ mod verbs_bench;
 mod verbs_library;
 mod verbs_programs;
 mod vm;
+mod wheel;
 mod workspace;
 
 use std::path::PathBuf;
@@ -51,6 +55,8 @@ enum Task {
     Vm(vm::Options),
     /// Run Debian's verbs programs with gdr's verbs library.
     VerbsPrograms(verbs_programs::Options),
+    /// Run `gdr mesh` with 64 ranks, by real launchers, and with a throttled and a dead rank.
+    Mesh(mesh::Options),
     /// Measure Debian's perftest with gdr's verbs library beside `gdr perf`.
     VerbsBench(verbs_bench::Options),
     /// Run the models of the hazard pointers under every interleaving of their threads.
@@ -73,6 +79,10 @@ enum Task {
     InstallGdrapi(install::Options),
     /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH, and the library of gdr trace.
     VerbsLibrary(verbs_library::Options),
+    /// Make the Python wheel with the command and the libraries, and test it.
+    Wheel(wheel::Options),
+    /// Check the files for fleets in contrib by their linters.
+    FleetFiles,
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -90,6 +100,7 @@ fn main() -> ExitCode {
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
         Task::VerbsPrograms(options) => verbs_programs::run(&options),
+        Task::Mesh(options) => mesh::run(&options),
         Task::VerbsBench(options) => verbs_bench::run(&options),
         Task::Loom => models::run_loom(),
         Task::Miri => models::run_miri(),
@@ -101,6 +112,8 @@ fn main() -> ExitCode {
         Task::Install(options) => install_command::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
         Task::VerbsLibrary(options) => verbs_library::run(&options),
+        Task::Wheel(options) => wheel::run(&options),
+        Task::FleetFiles => fleet_files::run(),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

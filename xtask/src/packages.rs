@@ -4,11 +4,12 @@
 //! apt works on lists of its own in the cache folder, made from the machine's sources. The machine's
 //! own lists may be missing, as in container images, or too old to name the installed versions.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::results::Unavailable;
 use crate::workspace::target;
@@ -51,6 +52,14 @@ pub(crate) fn cache() -> PathBuf {
         Some(home) => Path::new(&home).join(".cache/gdr-vm"),
         None => target().join("vm-cache"),
     }
+}
+
+/// Makes a folder, and waits until no other process has it locked. The lock lasts as long as the file.
+pub(crate) fn locked(folder: &Path) -> anyhow::Result<File> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let lock = File::create(folder.join("lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
 }
 
 /// Fills `folder` by `make` unless it was filled by the same recipe. It appears by a rename, so it

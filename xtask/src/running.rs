@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -39,19 +39,53 @@ pub(crate) fn serve(
 pub(crate) struct Running(Child);
 
 impl Running {
-    pub(crate) fn start(mut command: Command, output: PathBuf) -> anyhow::Result<Self> {
+    /// Starts a program with one file for all that it prints.
+    pub(crate) fn start(command: Command, output: PathBuf) -> anyhow::Result<Self> {
         let file = File::create(&output).with_context(|| output.display().to_string())?;
+        Self::start_with(command, file.try_clone()?, file)
+    }
+
+    /// Starts a program with a file or a pipe for its output, and one for its messages.
+    pub(crate) fn start_with(
+        mut command: Command,
+        output: impl Into<Stdio>,
+        messages: impl Into<Stdio>,
+    ) -> anyhow::Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
         let child = command
             .stdin(Stdio::null())
-            .stderr(file.try_clone()?)
-            .stdout(file)
+            .stdout(output)
+            .stderr(messages)
             .spawn()
-            .context("gdr cannot be started")?;
+            .with_context(|| format!("{name} cannot be started"))?;
         Ok(Self(child))
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The pipe of its output, if it has one that was not taken.
+    pub(crate) fn take_output(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.0.kill().context("a process cannot be killed")
+    }
+
+    /// Waits until it ended; `None` if it runs at the deadline.
+    pub(crate) fn status(&mut self, deadline: Instant) -> anyhow::Result<Option<ExitStatus>> {
+        if !self.has_ended(deadline)? {
+            return Ok(None);
+        }
+        Ok(Some(self.0.wait()?))
+    }
+
     /// Waits until it ended; `false` if it runs at the deadline.
-    fn has_ended(&mut self, deadline: Instant) -> anyhow::Result<bool> {
+    pub(crate) fn has_ended(&mut self, deadline: Instant) -> anyhow::Result<bool> {
         let id = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
         let process = pidfd_open(id.context("no process id")?, PidfdFlags::empty())?;
         let left = deadline.saturating_duration_since(Instant::now());
@@ -62,11 +96,10 @@ impl Running {
 
     /// Waits until it ended; returns what is wrong with that.
     pub(crate) fn failure(&mut self, deadline: Instant) -> anyhow::Result<Option<String>> {
-        if !self.has_ended(deadline)? {
-            return Ok(Some("did not end".to_owned()));
-        }
-        let status = self.0.wait()?;
-        Ok((!status.success()).then(|| format!("failed ({status})")))
+        Ok(match self.status(deadline)? {
+            None => Some("did not end".to_owned()),
+            Some(status) => (!status.success()).then(|| format!("failed ({status})")),
+        })
     }
 }
 

@@ -16,9 +16,8 @@ use std::str::Split;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::fs::{FlockOperation, flock};
 
-use crate::packages::{Apt, cache, once};
+use crate::packages::{Apt, cache, locked, once};
 use crate::results::{Outcome, Results, Unavailable};
 use crate::running::{Running, free_port, print_end, serve};
 use crate::verbs_library;
@@ -263,9 +262,7 @@ impl Setup {
     /// Fetches the programs, and builds the library and the command in a profile of cargo.
     pub(crate) fn prepare(profile: Profile, address: IpAddr) -> anyhow::Result<Self> {
         let cache = cache();
-        fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-        let lock = File::create(cache.join("lock"))?;
-        flock(&lock, FlockOperation::LockExclusive)?;
+        let _lock = locked(&cache)?;
         let folder = cache.join("programs");
         let root = once(&folder, &format!("{PACKAGES:?}"), |root| {
             let apt = Apt::fetch_lists(&cache.join("apt"))?;

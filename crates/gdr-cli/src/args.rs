@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Mesh(commands::mesh::Options),
     Copybw(commands::copybw::Options),
     Copylat(commands::copylat::Options),
+    Plan(commands::plan::Options),
+    Tune(commands::tune::Options),
     Apiperf(commands::apiperf::Options),
     Pplat(commands::pplat::Options),
     Info(commands::info::Options),

@@ -69,7 +69,7 @@ pub(crate) enum Scale {
 
 /// A curve.
 pub(crate) struct Curve {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) color: &'static str,
     /// A value as text, with its unit.
     pub(crate) show: fn(f64) -> String,
@@ -383,7 +383,12 @@ impl<'a> Plot<'a> {
     /// Writes the names of the curves into the upper left corner, which values that grow with the size
     /// leave free.
     fn draw_legend(&self, text: &mut String) {
-        let longest = self.panel.curves.iter().map(|curve| curve.name.len()).max();
+        let longest = self
+            .panel
+            .curves
+            .iter()
+            .map(|curve| curve.name.chars().count())
+            .max();
         let width = 46.0 + 7.5 * longest.unwrap_or_default() as f64;
         let (x, y) = (LEFT + 12.0, self.top + 10.0);
         put(
@@ -481,7 +486,7 @@ mod tests {
                 scale,
                 baseline: Some(1.0),
                 curves: vec![Curve {
-                    name: "median",
+                    name: "median".to_owned(),
                     color: BLUE,
                     show: |value| format!("{} us", figure(value)),
                     points,

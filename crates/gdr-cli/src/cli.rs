@@ -21,7 +21,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Measure",
         &[
-            "perf", "compare", "mesh", "copybw", "copylat", "apiperf", "pplat",
+            "perf", "compare", "mesh", "copybw", "copylat", "apiperf", "pplat", "plan", "tune",
         ],
     ),
     ("Share memory", &["serve", "ls", "get", "put", "watch"]),

@@ -107,7 +107,16 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             ),
             (Exit::Usage, USAGE),
         ],
-        "copybw" | "copylat" | "apiperf" | "pplat" => MEASUREMENT,
+        "copybw" | "copylat" | "apiperf" | "pplat" | "tune" => MEASUREMENT,
+        "plan" => &[
+            (Exit::Fine, "the choice is printed"),
+            (Exit::Failure, "the GPU or its profile cannot be used"),
+            (
+                Exit::Undecided,
+                "there is no GPU, or standard output was closed",
+            ),
+            (Exit::Usage, USAGE),
+        ],
         "info" => &[
             (Exit::Fine, "every kind of GPU memory can be mapped"),
             (Exit::Warning, "some kind cannot be mapped"),

@@ -7,8 +7,8 @@ use anyhow::Context;
 use crate::args::{Args, Command};
 use crate::commands::{
     apiperf, collect, compare, copybw, copylat, devices, diff, doctor, env, explain, fix, fleet,
-    generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, pplat, put, run_program,
-    sanity, serve, topo, trace, version, watch,
+    generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, plan, pplat, put,
+    run_program, sanity, serve, topo, trace, tune, version, watch,
 };
 use crate::exit::Exit;
 use crate::multicall::Tool;
@@ -26,6 +26,8 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Mesh(options) => mesh::run(global, options, output),
         Command::Copybw(options) => copybw::run(global, options, output),
         Command::Copylat(options) => copylat::run(global, options, output),
+        Command::Plan(options) => plan::run(global, options, output),
+        Command::Tune(options) => tune::run(global, options, output),
         Command::Apiperf(options) => apiperf::run(global, options, output),
         Command::Pplat(options) => pplat::run(global, options, output),
         Command::Doctor(options) => doctor::run(global, options, output),

@@ -8,6 +8,7 @@ use crate::backend::rm::status::RmStatus;
 use crate::backend_kind::{BackendKind, ParseBackendError, Rejected, list};
 use crate::cpu::Caching;
 use crate::fork::ProcessId;
+use crate::plan::CopyPath;
 use crate::report::Route;
 
 /// This crate's results.
@@ -134,6 +135,31 @@ pub enum Error {
     /// The access ends after the mapping.
     #[error("bytes {offset}..{} lie outside the mapping of {mapped} bytes", .offset.saturating_add(*.len))]
     OutOfRange { offset: u64, len: u64, mapped: u64 },
+    /// A copy failed after some of its bytes.
+    #[error(
+        "{copied} of {len} bytes were copied: {source}; the others are old, new or mixed, so copy \
+         them again or give up the buffer"
+    )]
+    Incomplete {
+        copied: u64,
+        len: u64,
+        source: Box<Error>,
+    },
+    /// The memory was freed by its allocator, and its address may have a new owner.
+    #[error(
+        "the memory at {ptr} was freed since it was mapped: the copy engine would reach its \
+         successor; keep the allocation while it is copied"
+    )]
+    Freed { ptr: DevicePtr },
+    /// The mapping is not a part of the buffer.
+    #[error("the mapping is of memory at {mapped}, which is not in the buffer at {allocated}")]
+    MappedElsewhere {
+        mapped: DevicePtr,
+        allocated: DevicePtr,
+    },
+    /// A path of copies that the limits do not allow.
+    #[error("the path {path} is not among those that the planner may use; allow it in its limits")]
+    PathForbidden { path: CopyPath },
     /// The address of a flag is not a multiple of its size.
     #[error(
         "a flag of {size} bytes cannot be at offset {offset}: {address:#x} is not a multiple of {size}"

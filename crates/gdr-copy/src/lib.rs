@@ -47,31 +47,46 @@
 //! [`Context::pin_buffer`].
 //!
 //! The order of loads and stores is documented at [`cpu`].
+//!
+//! # Long copies
+//!
+//! Loads and stores are the fastest path for short copies only. A [`Copier`] takes the fastest one for
+//! each: the calling thread, several threads, or the GPU's copy engine, as [`plan`] chooses.
 
 mod backend;
 mod backend_kind;
 mod bar_mapping;
 mod context;
+mod copier;
 pub mod cpu;
 mod error;
 mod flag;
 mod fork;
+mod machine;
 mod mapping;
 mod options;
 mod pin_state;
 mod pinned;
+pub mod plan;
+mod profile_store;
 mod report;
 
 pub use backend::rm::status::RmStatus;
 pub use backend_kind::{BackendChoice, BackendKind, ParseBackendError, Rejected};
 pub use context::{Context, ContextBuilder};
+pub use copier::cpu_pool::block_signals;
+pub use copier::{Copier, Transfer};
 pub use cpu::Caching;
 pub use error::{Error, Result};
 pub use flag::{Flag, FlagWord};
 pub use fork::{PerProcess, ProcessId};
+pub use machine::{default_threads, driver_version, profile_key};
 pub use mapping::{Mapping, Slice};
 pub use options::{Bus, MapOptions, PinGranularity, PinOptions};
 pub use pinned::Pinned;
+pub use profile_store::{
+    CalibrationSource, ProfileError, ProfileStore, built_in_calibration, calibration_for,
+};
 pub use report::{Attributes, Bar1, ModuleVersion, PinInfo, Route, RouteReport};
 
 #[cfg(doctest)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gdr_cuda::DevicePtr;
 
+use crate::backend_kind::BackendKind;
 use crate::bar_mapping::BarMapping;
 use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
@@ -139,6 +140,11 @@ impl Mapping {
         self.state.ptr
     }
 
+    /// The backend that mapped it.
+    pub fn backend(&self) -> BackendKind {
+        self.state.backend.kind()
+    }
+
     /// How the CPU caches this mapping.
     pub fn caching(&self) -> Caching {
         self.view.caching
@@ -172,6 +178,11 @@ impl Mapping {
     /// volatile accesses or the routines of [`cpu`], never by a reference.
     pub fn as_ptr(&self) -> *mut u8 {
         self.view.base
+    }
+
+    /// The CPU address of `len` bytes at `offset`.
+    pub(crate) fn window_at(&self, offset: u64, len: usize) -> Result<*mut u8> {
+        self.view.at(offset, len)
     }
 
     /// All that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`], and the
@@ -339,7 +350,6 @@ impl Slice<'_> {
 mod tests {
     use super::*;
     use crate::backend::fake::FakeBackend;
-    use crate::backend_kind::BackendKind;
     use crate::cpu::FOR_UNCACHED_ONLY;
     use crate::cpu::trace::{LOAD, STORE, barrier, steps_of};
 

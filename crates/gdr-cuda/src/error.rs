@@ -36,6 +36,8 @@ impl CuResult {
     pub const NOT_READY: Self = Self(600);
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`.
     pub const ILLEGAL_ADDRESS: Self = Self(700);
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+    pub const CONTEXT_IS_DESTROYED: Self = Self(709);
     /// `CUDA_ERROR_MISALIGNED_ADDRESS`.
     pub const MISALIGNED_ADDRESS: Self = Self(716);
     /// `CUDA_ERROR_LAUNCH_FAILED`.

@@ -96,6 +96,14 @@ impl HostBuffer {
         Ok(())
     }
 
+    /// The CPU address of `len` bytes at `offset`, valid while this value exists.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn part(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        self.at(offset, len)
+    }
+
     fn flag(&self, offset: usize) -> Result<*mut u8> {
         let flag = self.at(offset, 4)?;
         if flag.cast::<u32>().is_aligned() {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::mapped_buffer::{CopyDirection, MappedBuffer};
+use crate::mapped_buffer::{CopyDirection, MappedBuffer, direction_name};
 use crate::stats::Summary;
 use crate::timer::Batches;
 
@@ -26,7 +26,7 @@ pub struct Comparison {
     /// Bytes a copy.
     pub size: u64,
     /// Where the bytes go.
-    #[serde(rename = "way")]
+    #[serde(rename = "way", serialize_with = "direction_name")]
     pub direction: CopyDirection,
     /// Through the mapping.
     pub mapping: Summary,

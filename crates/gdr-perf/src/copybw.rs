@@ -8,7 +8,7 @@ use crate::baseline::{self, Baseline, Comparison};
 use crate::bench_target::BenchTarget;
 use crate::error::{Result, proceed};
 use crate::mapped_buffer::{
-    BufferOptions, CopyDirection, MappedBuffer, Release, Setup, check_sizes,
+    BufferOptions, CopyDirection, MappedBuffer, Release, Setup, check_sizes, direction_name,
 };
 use crate::report::{Schema, Subject};
 use crate::stats::Summary;
@@ -79,7 +79,7 @@ pub struct Rate {
     /// Bytes a copy.
     pub size: u64,
     /// Where the bytes go.
-    #[serde(rename = "way")]
+    #[serde(rename = "way", serialize_with = "direction_name")]
     pub direction: CopyDirection,
     /// The mean over all copies, in MiB/s.
     pub mib_per_s: f64,

@@ -26,6 +26,9 @@ pub enum Error {
     /// The memory could not be pinned, mapped or copied.
     #[error(transparent)]
     Copy(#[from] gdr_copy::Error),
+    /// The user's profile of copies cannot be used.
+    #[error(transparent)]
+    Profile(#[from] gdr_copy::ProfileError),
     /// No backend maps GPU memory here.
     #[error("{0}; staged transfers need no mapping")]
     NoMappings(String),
@@ -316,7 +319,7 @@ pub enum SettingsError {
     #[error("0.0.0.0 and :: do not say which address RDMA uses: name the device")]
     UnspecifiedAddress,
     /// A part of the expected rate that is not between 0 and 1.
-    #[error("a part of {0} of the expected rate: give more than 0, and 1 (100%) at most")]
+    #[error("a part of {0} of the expected rate: give 0, which judges no rate, to 1 (100%)")]
     LeastPart(String),
     /// A mesh of one rank, or of too many.
     #[error("{0} ranks are no mesh: give 2 to 4096")]

@@ -7,6 +7,7 @@
 //! - [`mesh`]: the transfers between every two of many processes, and which of them are slow.
 //! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: the measurements of GDRCopy's tools
 //!   of the same names, as functions that return reports.
+//! - [`copysweep`]: every path of copies side by side, and what a planner chooses of them.
 //! - [`baseline`]: the same copies by `cuMemcpy`, as a baseline.
 //! - [`stats`], [`sizes`], [`timer`], [`report`], [`mapped_buffer`]: the parts they share.
 //!
@@ -43,6 +44,7 @@ mod bench_target;
 mod conversation;
 pub mod copybw;
 pub mod copylat;
+pub mod copysweep;
 mod error;
 pub mod loopback;
 pub mod mapped_buffer;

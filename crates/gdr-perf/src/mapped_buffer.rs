@@ -1,10 +1,9 @@
 //! The mapped buffer that a measurement uses.
 
-use std::fmt;
-
+pub use gdr_copy::plan::CopyDirection;
 use gdr_copy::{Caching, MapOptions, Mapping, Pinned};
 use gdr_cuda::{DeviceBuffer, MemoryKind, pattern_word};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::bench_target::BenchTarget;
 use crate::error::{Result, SettingsError, compare};
@@ -45,23 +44,12 @@ pub(crate) struct MappedBuffer {
     pub(crate) sink: PageLocked,
 }
 
-/// The direction of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CopyDirection {
-    /// From the CPU to the GPU.
-    ToGpu,
-    /// From the GPU to the CPU.
-    FromGpu,
-}
-
-impl fmt::Display for CopyDirection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::ToGpu => "to GPU",
-            Self::FromGpu => "from GPU",
-        })
-    }
+/// Serializes a direction by its name.
+pub(crate) fn direction_name<S: Serializer>(
+    direction: &CopyDirection,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(direction.name())
 }
 
 /// The buffer of a measurement, as GDRCopy's tools describe it.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use gdr_copy::Pinned;
+pub use gdr_copy::driver_version;
 use gdr_cuda::DriverKind;
 use serde::{Deserialize, Serialize};
 
@@ -99,39 +100,5 @@ impl Subject {
             // A simulated GPU does not use the driver, even if one is loaded.
             driver: if simulated { None } else { driver_version() },
         }
-    }
-}
-
-/// The version of the NVIDIA kernel driver that is loaded, e.g. `580.142`.
-pub fn driver_version() -> Option<String> {
-    let text = fs::read_to_string("/sys/module/nvidia/version").ok();
-    let version = text
-        .map(|text| text.trim().to_owned())
-        .filter(|text| !text.is_empty());
-    version.or_else(|| {
-        version_in(&fs::read_to_string("/proc/driver/nvidia/version").ok()?).map(str::to_owned)
-    })
-}
-
-/// The version in the text of `/proc/driver/nvidia/version`: the first word of its first line
-/// that looks like one.
-fn version_in(text: &str) -> Option<&str> {
-    let numbers =
-        |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
-    text.lines().next()?.split_whitespace().find(numbers)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_driver_names_its_version_in_either_flavor() {
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.142  Release \
-                    Build  (dvs-builder@U22)\nGCC version:  gcc version 12.2.0\n";
-        assert_eq!(version_in(open), Some("580.142"));
-        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n";
-        assert_eq!(version_in(closed), Some("535.104.05"));
-        assert_eq!(version_in("nothing of the kind\nGCC 12.2.0"), None);
     }
 }

@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod fixture;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use gdr_copy::{BackendKind, Context};
-use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+use fixture::{target, target_that_maps_other_memory};
 use gdr_perf::loopback::pipeline::{self, PipelineEvent, PipelineReport, PipelineSettings};
 use gdr_perf::loopback::{self, Timeouts};
 use gdr_perf::transfer::Role;
@@ -28,27 +28,6 @@ const TIMEOUTS: Timeouts = Timeouts {
     peer: LIMIT,
     step: LIMIT,
 };
-
-fn target() -> BenchTarget {
-    let driver = SimDriver::new(1);
-    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let builder = Context::builder().simulated(driver);
-    let context = builder.backend(BackendKind::Sim).open().unwrap();
-    BenchTarget::new(gpu, Arc::new(context))
-}
-
-/// A target whose every mapping is of an allocation of its own.
-fn target_that_maps_other_memory() -> BenchTarget {
-    let target = target();
-    let gpu = target.gpu().clone();
-    let decoys = std::sync::Mutex::new(Vec::new());
-    target.with_pin(move |context, _, len| {
-        let decoy = gpu.allocate(MemoryKind::Plain, len).unwrap();
-        let pinned = context.pin(decoy.ptr(), decoy.len());
-        decoys.lock().unwrap().push(decoy);
-        pinned
-    })
-}
 
 fn settings() -> PipelineSettings {
     PipelineSettings {

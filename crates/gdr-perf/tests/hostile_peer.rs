@@ -2,18 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod fixture;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use gdr_copy::{BackendKind, Context};
-use gdr_cuda::{Gpu, Ordinal, SimDriver};
+use fixture::target;
+use gdr_perf::Error;
 use gdr_perf::loopback::pipeline::{self, PipelineSettings};
 use gdr_perf::loopback::{self, Timeouts};
 use gdr_perf::transfer::{self, Amount, Plan, Thresholds, TransferMemory, Verb, Verification};
-use gdr_perf::{BenchTarget, Error};
 use gdr_rdma::{
     Deadline, Device, Endpoint, Listener, Mtu, PeerInfo, QueuePairOptions, RemoteMemory, Rkey,
     Security, Session,
@@ -316,14 +317,6 @@ fn serve_frames(listener: &Listener) -> Result<pipeline::PipelineReport, Error> 
     pipeline::serve(device(SERVER), listener, SECURITY, TIMEOUTS, &mut |_| {
         ControlFlow::Continue(())
     })
-}
-
-fn target() -> BenchTarget {
-    let driver = SimDriver::new(1);
-    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let builder = Context::builder().simulated(driver);
-    let context = builder.backend(BackendKind::Sim).open().unwrap();
-    BenchTarget::new(gpu, Arc::new(context))
 }
 
 #[test]

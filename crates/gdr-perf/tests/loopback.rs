@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod fixture;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use gdr_copy::{BackendKind, Context};
-use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+use fixture::{target, target_that_maps_other_memory};
+use gdr_copy::BackendKind;
+use gdr_cuda::MemoryKind;
 use gdr_perf::loopback::pipeline::{self, PipelineEvent, PipelineReport, PipelineSettings};
 use gdr_perf::loopback::{
     self, CauseKind, Destination, Event, Operation, Outcome, PathKind, Report, Settings,
@@ -17,30 +19,6 @@ use gdr_perf::loopback::{
 };
 use gdr_perf::{BenchTarget, Error};
 use gdr_rdma::{Device, Listener, Security, SharedKey};
-
-fn target() -> BenchTarget {
-    let driver = SimDriver::new(1);
-    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let context = Context::builder()
-        .simulated(driver)
-        .backend(BackendKind::Sim)
-        .open()
-        .unwrap();
-    BenchTarget::new(gpu, Arc::new(context))
-}
-
-/// A target whose every mapping is of an allocation of its own.
-fn target_that_maps_other_memory() -> BenchTarget {
-    let target = target();
-    let gpu = target.gpu().clone();
-    let decoys = std::sync::Mutex::new(Vec::new());
-    target.with_pin(move |context, _, len| {
-        let decoy = gpu.allocate(MemoryKind::Plain, len).unwrap();
-        let pinned = context.pin(decoy.ptr(), decoy.len());
-        decoys.lock().unwrap().push(decoy);
-        pinned
-    })
-}
 
 fn settings(size: u64, iterations: u32) -> Settings {
     Settings {

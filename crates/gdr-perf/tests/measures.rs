@@ -2,29 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod fixture;
+
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_copy::{BackendKind, Context};
-use gdr_cuda::{Direction, Gpu, MemoryKind, Ordinal, SimDriver};
+use fixture::target;
+use gdr_cuda::{Direction, MemoryKind};
 use gdr_perf::baseline::Baseline;
 use gdr_perf::copylat::{Cache, Series};
 use gdr_perf::mapped_buffer::{BufferOptions, CopyDirection};
 use gdr_perf::stats::Summary;
-use gdr_perf::{BenchTarget, Error, MemoryLocation, apiperf, copybw, copylat, pplat};
+use gdr_perf::{Error, MemoryLocation, apiperf, copybw, copylat, pplat};
 use serde_json::Value;
-
-fn target() -> BenchTarget {
-    let driver = SimDriver::new(1);
-    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let context = Context::builder()
-        .simulated(driver)
-        .backend(BackendKind::Sim)
-        .open()
-        .unwrap();
-    BenchTarget::new(gpu, Arc::new(context))
-}
 
 const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
 const STOP: ControlFlow<()> = ControlFlow::Break(());

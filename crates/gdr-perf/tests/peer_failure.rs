@@ -3,20 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod fixture;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gdr_copy::{BackendKind, Context};
-use gdr_cuda::{Gpu, Ordinal, SimDriver};
+use fixture::target;
+use gdr_perf::Error;
 use gdr_perf::loopback::{
     self, CauseKind, Destination, Ended, Event, Report, Settings, Timeouts, Verdict,
 };
-use gdr_perf::{BenchTarget, Error};
 use gdr_rdma::{Deadline, HandshakeError, Listener, Mtu, PeerInfo, Security, Session};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -30,14 +31,6 @@ const VERSION: u32 = 2;
 /// Bytes of a greeting, and of a frame's header.
 const GREETING: usize = 44;
 const HEADER: usize = 8;
-
-fn target() -> BenchTarget {
-    let driver = SimDriver::new(1);
-    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let builder = Context::builder().simulated(driver);
-    let context = builder.backend(BackendKind::Sim).open().unwrap();
-    BenchTarget::new(gpu, Arc::new(context))
-}
 
 fn go_on(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())

@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod fixture;
 
-use gdr_copy::{BackendKind, Context};
-use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fixture::target_of;
+use gdr_cuda::MemoryKind;
 use gdr_perf::sanity::{self, Check, CheckResult, Report};
 use gdr_perf::{BenchTarget, Error};
 
@@ -15,17 +17,6 @@ use gdr_perf::{BenchTarget, Error};
 fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn target() -> BenchTarget {
-    let driver = SimDriver::new(2);
-    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let context = Context::builder()
-        .simulated(driver)
-        .backend(BackendKind::Sim)
-        .open()
-        .unwrap();
-    BenchTarget::new(gpu, Arc::new(context))
 }
 
 fn run(target: &BenchTarget, checks: &[Check]) -> Report {
@@ -39,7 +30,7 @@ fn every_check_passes_on_the_simulated_gpu_or_says_why_it_cannot() {
         .into_iter()
         .filter(|c| !c.is_extended())
         .collect();
-    let report = run(&target(), &checks);
+    let report = run(&target_of(2), &checks);
     for check in &report.checks {
         match &check.verdict {
             CheckResult::Passed => {}
@@ -69,7 +60,7 @@ fn data_checks() -> Vec<Check> {
 #[test]
 fn a_backend_that_maps_another_allocation_fails_every_check_of_data() {
     let _alone = alone();
-    let target = target();
+    let target = target_of(2);
     let decoy = target.gpu().allocate(MemoryKind::Plain, 80 << 20).unwrap();
     let decoy_ptr = decoy.ptr();
     let target = target.with_pin(move |context, _, len| context.pin(decoy_ptr, len));
@@ -87,7 +78,7 @@ fn a_backend_that_maps_another_allocation_fails_every_check_of_data() {
 fn a_mapping_that_starts_four_bytes_late_is_caught() {
     let _alone = alone();
     // The last bytes cannot be had four bytes later; the checks ask for them without success, too.
-    let late = target().with_pin(|context, ptr, len| {
+    let late = target_of(2).with_pin(|context, ptr, len| {
         let late = ptr.checked_add(4).unwrap();
         context.pin(late, len - 4)
     });
@@ -103,7 +94,7 @@ fn a_mapping_that_starts_four_bytes_late_is_caught() {
 #[test]
 fn a_mapping_of_a_page_too_far_is_caught() {
     let _alone = alone();
-    let target = target();
+    let target = target_of(2);
     let far = target.with_pin(|context, ptr, len| {
         let page = 64 << 10;
         let far = ptr.checked_add(page).unwrap();
@@ -126,7 +117,7 @@ fn a_mapping_of_a_page_too_far_is_caught() {
 #[test]
 fn descriptors_left_open_are_counted() {
     let _alone = alone();
-    let leaky = target().with_pin(|context, ptr, len| {
+    let leaky = target_of(2).with_pin(|context, ptr, len| {
         let pinned = context.pin(ptr, len)?;
         std::mem::forget(context.pin(ptr, len)?);
         Ok(pinned)
@@ -148,7 +139,7 @@ fn descriptors_left_open_are_counted() {
 fn memory_that_stays_held_is_counted() {
     let _alone = alone();
     // Two pins of one buffer are accepted where one was asked for, and one of them stays.
-    let leaky = target().with_pin(|context, ptr, len| {
+    let leaky = target_of(2).with_pin(|context, ptr, len| {
         let pinned = context.pin(ptr, len)?;
         std::mem::forget(pinned.map()?);
         context.pin(ptr, len)
@@ -163,7 +154,7 @@ fn memory_that_stays_held_is_counted() {
 #[test]
 fn a_panic_in_a_check_is_a_failure_with_its_words() {
     let _alone = alone();
-    let broken = target().with_pin(|_, _, _| panic!("no such thing"));
+    let broken = target_of(2).with_pin(|_, _, _| panic!("no such thing"));
     let report = run(&broken, &sanity::named(&["basic_cumemalloc"]).unwrap());
     assert_eq!(
         report.checks[0].verdict,
@@ -176,7 +167,7 @@ fn a_run_ends_when_its_observer_asks() {
     let _alone = alone();
     let checks = sanity::named(&["refusal_zero_length", "refusal_backend_name"]).unwrap();
     let mut seen = 0;
-    let stopped = sanity::run(&target(), &checks, &mut |_| {
+    let stopped = sanity::run(&target_of(2), &checks, &mut |_| {
         seen += 1;
         ControlFlow::Break(())
     });

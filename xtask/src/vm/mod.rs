@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use rustix::fs::{FlockOperation, flock};
 
 use self::guest::Guest;
 use self::programs::{Benchmark, Program};
@@ -79,9 +78,7 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
     };
     // One guest at a time uses this folder; another process waits here.
     let folder = guest::run_folder();
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let lock = File::create(folder.join("lock"))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    let _lock = packages::locked(&folder)?;
     let first = in_a_guest(&program, options, &options.filters)?;
     let mut tests = match first {
         Ok(tests) => tests,
@@ -192,9 +189,7 @@ fn prepare() -> anyhow::Result<(Qemu, Guest)> {
         return Err(Unavailable::new("the guest needs an x86-64 host").into());
     }
     let cache = packages::cache();
-    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-    let lock = File::create(cache.join("lock"))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    let _lock = packages::locked(&cache)?;
     Ok((guest::qemu(&cache)?, guest::guest(&cache)?))
 }
 

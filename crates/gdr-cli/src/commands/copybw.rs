@@ -3,8 +3,9 @@
 use anyhow::Result;
 use gdr_perf::copybw::{self, Event, Rate, Report, Settings};
 use gdr_perf::mapped_buffer::CopyDirection;
-use gdr_perf::sizes::below_power_of_two;
+use gdr_perf::sizes::{below_power_of_two, powers_of_two};
 
+use super::copysweep::{self, Quantity, Sweep, SweepOptions};
 use super::gdrcopy_common::{MemoryOptions, Rival, Text, introduce, show_comparison, show_mapping};
 use super::measurement::Measurement;
 use crate::exit::{EXIT_STATUS, Exit};
@@ -22,7 +23,8 @@ Examples:
   gdr copybw                          128 KiB copies in both directions
   gdr copybw -l -s 16M                sizes from 1 byte to 8 MiB
   gdr copybw -l --against cuda        the same by cuMemcpy, and the ratio
-  gdr copybw -a cuMemCreate --json    on VMM memory, for a program";
+  gdr copybw -a cuMemCreate --json    on VMM memory, for a program
+  gdr copybw --sweep -s 16M           every path side by side, and what the planner chooses";
 
 /// Measure the bandwidth of copies through a mapping (gdrcopy_copybw)
 #[derive(Debug, clap::Args)]
@@ -41,8 +43,8 @@ pub(crate) struct Options {
     offset: u64,
 
     /// Measure every power of two from 1 byte to below the bound
-    #[arg(short = 'l', long)]
-    sweep: bool,
+    #[arg(short = 'l', conflicts_with = "sweep")]
+    below_bound: bool,
 
     /// Copies to the GPU of each size
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "10000")]
@@ -60,6 +62,9 @@ pub(crate) struct Options {
     against: Option<Rival>,
 
     #[command(flatten)]
+    every_path: SweepOptions,
+
+    #[command(flatten)]
     figures: FigureOptions,
 
     #[command(flatten)]
@@ -68,7 +73,7 @@ pub(crate) struct Options {
 
 impl Options {
     fn settings(&self) -> Settings {
-        let sizes = if self.sweep {
+        let sizes = if self.below_bound {
             // The bound is no more than the buffer, as in GDRCopy's tool.
             below_power_of_two(self.copy.unwrap_or(self.buffer).min(self.buffer))
         } else {
@@ -87,6 +92,18 @@ impl Options {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    if options.every_path.is_given() {
+        let sweep = Sweep {
+            options: &options.every_path,
+            memory: options.memory.memory(),
+            sizes: powers_of_two(1, options.buffer),
+            offset: options.offset,
+            quantity: Quantity::Rate,
+            figures: options.figures,
+            gpu: &options.gpu,
+        };
+        return copysweep::run(global, sweep, output);
+    }
     let settings = options.settings();
     let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
     let lines = Text::of(global, options.figures);

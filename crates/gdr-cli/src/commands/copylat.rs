@@ -6,6 +6,7 @@ use gdr_perf::mapped_buffer::{GPU_PAGE, Setup};
 use gdr_perf::sizes::powers_of_two;
 use gdr_perf::timer::Batches;
 
+use super::copysweep::{self, Quantity, Sweep, SweepOptions};
 use super::gdrcopy_common::{MemoryOptions, Rival, Text, introduce, show_comparison, show_mapping};
 use super::measurement::Measurement;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
@@ -24,7 +25,8 @@ Examples:
   gdr copylat                         sizes from 1 byte to 16 MiB, both directions
   gdr copylat -s 64K -c               small sizes, and cuMemcpy's own tables
   gdr copylat -s 1M --against cuda    with the ratio to cuMemcpy
-  gdr copylat --json                  for a program";
+  gdr copylat --json                  for a program
+  gdr copylat --sweep --svg paths.svg every path side by side, and what the planner chooses";
 
 /// Measure the latency of copies through a mapping (gdrcopy_copylat)
 ///
@@ -60,6 +62,9 @@ pub(crate) struct Options {
     against: Option<Rival>,
 
     #[command(flatten)]
+    every_path: SweepOptions,
+
+    #[command(flatten)]
     figures: FigureOptions,
 
     #[command(flatten)]
@@ -93,6 +98,18 @@ impl Options {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    if options.every_path.is_given() {
+        let sweep = Sweep {
+            options: &options.every_path,
+            memory: options.memory.memory(),
+            sizes: powers_of_two(1, options.buffer),
+            offset: 0,
+            quantity: Quantity::Time,
+            figures: options.figures,
+            gpu: &options.gpu,
+        };
+        return copysweep::run(global, sweep, output);
+    }
     let settings = options.settings()?;
     for (name, asked) in [
         ("num_write_iters", options.writes),

@@ -1,6 +1,9 @@
 //! `gdr mesh`: every two ranks of a launcher write into each other's memory.
 
+mod causes;
 mod heat_map;
+mod outliers;
+mod place;
 mod table;
 
 use std::fs;
@@ -13,12 +16,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use gdr_perf::loopback::{Destination, DeviceName, DevicePair, HostPort, TransferPreference};
 use gdr_perf::mesh::{
-    self, Launch, Member, MeshEvent, MeshReport, MeshSettings, PROTOCOL_VERSION, RankSetup,
+    self, Member, MeshEvent, MeshReport, MeshSettings, PROTOCOL_VERSION, RankSetup,
 };
 use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Device, Listener, Security};
 
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::exit::{EXIT_STATUS, Exit};
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuOptions};
 use crate::gpu_context::{GpuContext, WithoutGpu};
@@ -31,12 +34,15 @@ use crate::rdma_peer::{
 };
 use crate::units::{count, size};
 
+use self::place::Place;
+
 const EXAMPLES: &str = "\
 Examples:
   srun --ntasks-per-node 8 gdr mesh --key-file key       every GPU of an allocation
   mpirun -n 8 gdr mesh                                   8 ranks on this machine
   torchrun --no-python --nproc-per-node 8 gdr mesh       the same
   gdr mesh --rank 0 --ranks 2 --meet node1 --key-file key     without a launcher, on each node
+  gdr mesh --host-file hosts --key-file key              the same, as pdsh or kubectl exec starts it
   srun gdr mesh --quick --json --key-file key            in a prolog: the exit status says it";
 
 /// Measure between every two ranks, with GPU memory, and name the slow and the dead ones
@@ -60,6 +66,16 @@ pub(crate) struct Options {
     /// Number of ranks [default: the launcher's]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
+
+    /// Number of this rank among those of this host, from 0, which chooses its GPU [default: the
+    /// launcher's]
+    #[arg(long, value_name = "N")]
+    local_rank: Option<usize>,
+
+    /// Hosts in the order of the ranks, one in a line, with `slots=N` for N ranks, instead of a
+    /// launcher
+    #[arg(long, value_name = "FILE", conflicts_with = "ranks")]
+    host_file: Option<PathBuf>,
 
     /// Where the ranks meet: the host of rank 0 [default: the launcher's, or this machine]
     #[arg(long, value_name = "HOST[:PORT]")]
@@ -98,8 +114,13 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
 
-    /// Percent of the expected rate that a direction needs
-    #[arg(long, value_name = "PERCENT", value_parser = count, default_value = "70")]
+    /// Percent of the expected rate that a direction needs; 0 judges no rate
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = percent,
+        default_value = "70"
+    )]
     least: u32,
 
     /// Seconds for the ranks to meet
@@ -164,55 +185,6 @@ impl Options {
     }
 }
 
-/// The place of this process among the ranks.
-struct Place {
-    rank: usize,
-    ranks: usize,
-    local_rank: Option<usize>,
-    meet: HostPort,
-}
-
-impl Place {
-    /// The options come first, then the launcher's environment.
-    fn of(options: &Options) -> Result<Self> {
-        let launch = match options.rank {
-            Some(_) => None,
-            None => Launch::of(|name| std::env::var(name).ok())
-                .map_err(|error| UsageError(error.to_string()))?,
-        };
-        let of_launch = |value: fn(&Launch) -> Option<usize>| launch.as_ref().and_then(value);
-        let missing = |what: &str| {
-            UsageError(format!(
-                "the {what} is not known: start this with srun, mpirun or torchrun, or give --rank, \
-                 --ranks and --meet"
-            ))
-        };
-        let rank = options.rank.or(of_launch(|launch| Some(launch.rank)));
-        let rank = rank.ok_or_else(|| missing("rank"))?;
-        let ranks = options.ranks.or(of_launch(|launch| launch.ranks));
-        let ranks = ranks.ok_or_else(|| missing("number of ranks"))?;
-        if rank >= ranks {
-            let what =
-                format!("--rank {rank} of --ranks {ranks}: ranks are from 0 to the number less 1");
-            return Err(UsageError(what).into());
-        }
-        let launched = launch.as_ref().and_then(|launch| {
-            let host: HostPort = launch.first_host.as_ref()?.parse().ok()?;
-            // The launcher's own port is in use.
-            Some(host)
-        });
-        let by_hand = options.rank.is_some();
-        let local = || "127.0.0.1".parse().ok().filter(|_| by_hand);
-        let meet = options.meet.clone().or(launched).or_else(local);
-        Ok(Self {
-            rank,
-            ranks,
-            local_rank: of_launch(|launch| launch.local_rank),
-            meet: meet.ok_or_else(|| missing("host of rank 0"))?,
-        })
-    }
-}
-
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let place = Place::of(options)?;
     if !matches!(options.provider, Provider::Soft) {
@@ -247,6 +219,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         memory: options.memory.into(),
         transfer: TransferPreference::Auto,
     };
+    let doctor = || causes::of_this_rank(gpu.as_ref(), &device);
     let setup = RankSetup {
         device: &device,
         memory: match &gpu {
@@ -255,6 +228,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         },
         listener: &partners,
         security: &addresses.security,
+        doctor: &doctor,
     };
     let member = member(&place, &device, gpu.as_ref(), &partners)?;
     let join = || mesh::join(setup, coordinator, &member, &settings);
@@ -276,7 +250,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if global.json {
         output.json(&report)?;
     } else if options.csv {
-        output.line(mesh::csv(&report.cells).trim_end())?;
+        output.line(report.csv().trim_end())?;
     } else {
         if let Some(reason) = gpu.as_ref().and_then(|gpu| gpu.simulated.as_ref()) {
             output.simulated(reason)?;
@@ -291,6 +265,13 @@ fn status(passed: bool) -> Exit {
         true => Exit::Fine,
         false => Exit::Failure,
     }
+}
+
+/// A part of 100.
+fn percent(text: &str) -> Result<u32, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse();
+    let percent = percent.ok().filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| format!("`{text}`: give a number of percent from 0 to 100"))
 }
 
 /// What this rank says about itself.
@@ -326,8 +307,18 @@ fn coordinate(
     let progress = Progress::on_stderr();
     mesh::coordinate(listener, security, place.ranks, settings, &mut |event| {
         match event {
-            MeshEvent::Joined(_, joined, of) => progress.at(joined, of, "meeting"),
-            MeshEvent::Round(done, of) => progress.at(done, of, "measuring"),
+            MeshEvent::Joined(member, joined, of) => {
+                tracing::info!(
+                    "rank {} on {} joined, {joined} of {of}",
+                    member.rank,
+                    member.host
+                );
+                progress.at(joined, of, "meeting");
+            }
+            MeshEvent::Round(done, of) => {
+                tracing::info!("half round {done} of {of} is measured");
+                progress.at(done, of, "measuring");
+            }
             _ => {}
         }
         ControlFlow::Continue(())

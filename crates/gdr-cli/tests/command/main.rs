@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod bad_input;
 mod collect;
 mod compare;
+mod copies;
 mod devices;
 mod doctor;
 mod documents;
 mod env;
+mod fleet_files;
 mod gdrcopy;
 mod loopback;
 mod mesh;
@@ -26,6 +29,7 @@ mod verbs;
 mod verdicts;
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -53,6 +57,8 @@ fn clean(mut command: Command) -> Command {
     }
     // Whatever devices this machine has.
     command.env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1");
+    // Whatever its user has measured.
+    command.env("XDG_STATE_HOME", "/nonexistent");
     command
 }
 
@@ -119,8 +125,8 @@ fn running_text_fits_100_columns() {
 #[test]
 fn every_help_has_examples_and_the_exit_status() {
     for subcommand in [
-        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "info", "run", "serve",
-        "ls", "get", "put", "watch",
+        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "plan", "tune", "info",
+        "run", "serve", "ls", "get", "put", "watch",
     ] {
         for help in ["-h", "--help"] {
             let output = gdr([subcommand, help]);
@@ -266,6 +272,8 @@ fn every_report_names_its_schema_and_says_that_it_was_simulated() {
         ("sanity -t basic_cumemalloc", "gdr.sanity"),
         ("copybw -s 64K -w 10 -r 10", "gdr.copybw"),
         ("copylat -s 64K -w 10 -r 10", "gdr.copylat"),
+        ("copybw --sweep -s 4 --threads 2", "gdr.copysweep"),
+        ("plan", "gdr.plan"),
         ("apiperf -s 64K -n 5", "gdr.apiperf"),
         ("pplat -t 20", "gdr.pplat"),
         ("info", "gdr.info"),

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::io::Read;
+use std::net::TcpListener;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
+use snapshot::assert_snapshot;
 
+use super::shape::Shape;
 use super::{clean, code, simulated, stderr};
 
 /// A rank in the background.
@@ -77,8 +80,14 @@ fn launched(launcher: &str, rank: usize, ranks: usize) -> Vec<(&'static str, Str
     }
 }
 
-/// Brief transfers that a busy machine does not judge.
-const BRIEF: &str = "--size 4K --duration 10 --least 1";
+/// Brief transfers whose rates are not judged, on a machine that may be busy.
+const BRIEF: &str = "--size 4K --duration 10 --least 0 --wait 120 --timeout 60";
+
+/// A TCP port that no socket has, for the meeting and, as UDP port, for the devices.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
 
 fn report(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
@@ -86,7 +95,8 @@ fn report(text: &str) -> Value {
 
 #[test]
 fn ranks_of_every_launcher_measure_each_direction_once() {
-    for (launcher, port) in [("slurm", 14871), ("openmpi", 14872), ("torchrun", 14873)] {
+    for launcher in ["slurm", "openmpi", "torchrun"] {
+        let port = free_port();
         let meet = match launcher {
             "slurm" => format!("--meet 127.0.0.1:{port}"),
             _ => format!("--meet localhost:{port}"),
@@ -128,9 +138,12 @@ fn ranks_of_every_launcher_measure_each_direction_once() {
 #[test]
 fn a_rank_that_is_killed_and_one_that_never_comes_are_named_and_the_others_end() {
     // Long enough that the killed rank is in the middle of it.
-    let line = "--size 4K --duration 300 --least 1 --wait 8 --timeout 2 --meet 127.0.0.1:14874 \
-                --udp-port 14874";
-    let start = |rank| Rank::start(line, &launched("torchrun", rank, 5));
+    let port = free_port();
+    let line = format!(
+        "--size 4K --duration 300 --least 0 --wait 30 --timeout 10 --meet 127.0.0.1:{port} --udp-port \
+         {port}"
+    );
+    let start = |rank| Rank::start(&line, &launched("torchrun", rank, 5));
     // Rank 4 does not come, so the rounds begin when the time to meet is over.
     let mut ranks: Vec<_> = (0..4).map(start).collect();
     let mut victim = ranks.remove(2);
@@ -168,8 +181,9 @@ fn a_rank_that_is_killed_and_one_that_never_comes_are_named_and_the_others_end()
 fn csv_the_table_and_the_picture_have_the_same_directions() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("mesh.svg");
+    let port = free_port();
     let line = format!(
-        "mesh --simulate --provider soft {BRIEF} --meet 127.0.0.1:14875 --udp-port 14875 --ranks 2"
+        "mesh --simulate --provider soft {BRIEF} --meet 127.0.0.1:{port} --udp-port {port} --ranks 2"
     );
     let other = Rank::start(
         &line.replace("mesh --simulate --provider soft", "--rank 1"),
@@ -212,13 +226,48 @@ fn what_is_missing_or_contradicts_is_named() {
             stderr(&output)
         );
     }
-    let alone = simulated(
-        "mesh --rank 0 --ranks 2 --wait 1 --meet 127.0.0.1:14876 --provider soft --udp-port 14876",
-    );
+    let port = free_port();
+    let alone = simulated(&format!(
+        "mesh --rank 0 --ranks 2 --wait 1 --meet 127.0.0.1:{port} --provider soft --udp-port {port}"
+    ));
     assert_eq!(code(&alone), 2, "{}", stderr(&alone));
     assert!(
         stderr(&alone).contains("fewer than 2 of 2 ranks"),
         "{}",
         stderr(&alone)
     );
+}
+
+#[test]
+fn a_host_file_gives_rank_and_place_and_the_document_keeps_its_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    fs::write(&hosts, "localhost slots=3 # this machine\n").unwrap();
+    let port = free_port();
+    let line = format!(
+        "--size 4K --duration 10 --least 0 --wait 120 --timeout 60 --meet localhost:{port} --udp-port \
+         {port} --host-file {}",
+        hosts.display()
+    );
+    let start = |local| Rank::start(&format!("{line} --local-rank {local}"), &[]);
+    let mut ends: Vec<_> = [2, 0, 1].map(start).into_iter().map(Rank::end).collect();
+    for (status, _, errors) in &ends {
+        assert_eq!(*status, Some(0), "{errors}");
+    }
+    let report = report(&ends.swap_remove(1).1);
+    let ranks: Vec<_> = report["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|member| member["rank"].as_u64().unwrap())
+        .collect();
+    assert_eq!(ranks, [0, 1, 2]);
+    let free = [
+        "gdr",
+        "time",
+        "members[].host",
+        "members[].device",
+        "members[].gpu",
+    ];
+    assert_snapshot!("json/gdr.mesh.txt", &Shape::of(&report).lines(&free));
 }

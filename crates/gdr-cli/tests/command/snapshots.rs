@@ -147,6 +147,9 @@ fn documents_of_the_simulated_gpu_keep_their_shape() {
         "sanity --simulate -t attributes_sanity -t basic_v2_forcepci_cumemalloc",
         "copybw --simulate -s 4K -w 10 -r 10",
         "copylat --simulate -s 64K -w 10 -r 10",
+        "copylat --simulate --sweep -s 4 --threads 2",
+        "plan --simulate 4K --threads 2",
+        "tune --simulate -s 4 --threads 2 --dry-run",
         "apiperf --simulate -s 64K -n 5",
         "pplat --simulate -t 10",
         "loopback --simulate --port 14861 --size 4K --iterations 1",
@@ -157,7 +160,16 @@ fn documents_of_the_simulated_gpu_keep_their_shape() {
         "compare --simulate --port 14898 --smallest 16 --size 16 --iterations 5",
     ];
     // What this CPU can do, and from where this was built.
-    let free = ["commit", "copy_routine", "copy_routines[]"];
+    let free = [
+        "commit",
+        "copy_routine",
+        "copy_routines[]",
+        "cpu",
+        "measured.cpu",
+        "routine",
+        "measured.routine",
+        "choices[].best",
+    ];
     assert_schemas(lines.map(|line| {
         let output = gdr(line.split(' ').chain(["--json"]));
         section(line, &output, &free)

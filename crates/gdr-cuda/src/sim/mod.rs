@@ -55,6 +55,8 @@ pub struct SimDriver {
     kernels: Arc<Kernels>,
     remote_writes: RemoteWrites,
     flushes: AtomicU64,
+    /// How many copies can still be queued.
+    copies_left: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -110,6 +112,7 @@ impl SimDriver {
             kernels: Arc::default(),
             remote_writes,
             flushes: AtomicU64::new(0),
+            copies_left: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -120,6 +123,12 @@ impl SimDriver {
     /// every GPU of this driver; work on a [`Stream`](crate::Stream) does not.
     pub fn blocking_kernel(&self) -> SimBlockingKernel {
         Kernels::start(&self.kernels)
+    }
+
+    /// Lets `count` more copies be queued on streams. Later ones fail as if the context had been
+    /// destroyed: with `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+    pub fn destroy_context_after(&self, count: u64) {
+        self.copies_left.store(count, Ordering::Relaxed);
     }
 
     /// The number of flushes of writes by other devices.
@@ -167,6 +176,16 @@ impl SimDriver {
         len: usize,
         copy: impl FnOnce(View) -> Kernel,
     ) -> Result<()> {
+        let one_less = |left: u64| left.checked_sub(1);
+        let order = Ordering::Relaxed;
+        if self
+            .copies_left
+            .fetch_update(order, order, one_less)
+            .is_err()
+        {
+            let result = CuResult::CONTEXT_IS_DESTROYED;
+            return Err(Error::Call { call, result });
+        }
         let mut state = self.lock();
         let view = state.view(device_side, len as u64).ok_or(Error::Call {
             call,
@@ -451,6 +470,24 @@ impl Driver for SimDriver {
         let mut state = self.lock();
         let worker = state.worker(call, stream)?;
         worker.submit(call, Kernel::Call(host_call))
+    }
+
+    /// On the default stream, the handle 0, the word is written before the call returns.
+    unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()> {
+        let call = "cuStreamWriteValue32";
+        if stream.handle == 0 {
+            self.kernels.wait();
+        }
+        let mut state = self.lock();
+        let dst = state.view(dst, 4).filter(|dst| dst.is_aligned(4));
+        let result = CuResult::INVALID_VALUE;
+        let dst = dst.ok_or(Error::Call { call, result })?;
+        let kernel = Kernel::WriteWord { dst, value };
+        if stream.handle == 0 {
+            kernel.run();
+            return Ok(());
+        }
+        state.worker(call, stream)?.submit(call, kernel)
     }
 
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {

@@ -151,6 +151,21 @@ fn resolve(host: &str, limit: Duration) -> Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
+/// Whether a name or an address stands for this host: it is the host's name, with or without its domain,
+/// or one of its addresses. A name that cannot be resolved within `limit` does not.
+pub fn is_this_host(name: &str, limit: Duration) -> bool {
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        let own = Device::list_soft().unwrap_or_default();
+        return ip.is_loopback() || own.iter().any(|soft| soft.address == ip);
+    }
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    if !name.is_empty() && short(name) == short(own.trim()) {
+        return true;
+    }
+    matches!(own_address(name, limit), Ok(Some(_)))
+}
+
 /// The address of this host that a name stands for: that of an interface or of a host name.
 ///
 /// # Errors
@@ -252,5 +267,16 @@ mod tests {
                 .is_loopback()
         );
         assert_eq!(own_address("mlx5_77", SOON).unwrap(), None);
+    }
+
+    #[test]
+    fn this_host_is_known_by_its_name_and_its_addresses() {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        for name in [own.trim(), "127.0.0.3", "::1", "localhost"] {
+            assert!(is_this_host(name, SOON), "{name}");
+        }
+        for name in ["", "198.51.100.7", "nowhere.invalid"] {
+            assert!(!is_this_host(name, SOON), "{name}");
+        }
     }
 }

@@ -44,7 +44,7 @@ pub use device_select::{
     Chosen, DeviceName, DevicePair, InvalidDeviceName, NicDistance, ProviderPreference,
 };
 pub use event::{Event, Step};
-pub use host_port::{HostPort, InvalidHostPort, SETUP_PORT};
+pub use host_port::{HostPort, InvalidHostPort, SETUP_PORT, is_this_host};
 pub use in_process::run;
 pub use report::{
     Cause, CauseKind, Checks, Difference, End, Ended, Iteration, Memory, Outcome, PacketCounts,

@@ -1,14 +1,15 @@
 //! Rank 0: it lets the ranks meet, starts the rounds, and collects the results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{Deadline, Listener, Security, Session};
-use serde::Serialize;
 
-use super::matrix::{Cell, CellOutcome, Expected, Link, Outlier, expected, outliers};
-use super::protocol::{Member, Message, VERSION};
+use super::matrix::{Cell, CellOutcome, Link, expected};
+use super::outlier::{DoctorAnswer, Outlier, outliers};
+use super::protocol::{DOCTOR_LIMIT, Member, Message, VERSION};
+use super::report::MeshReport;
 use super::schedule::{Pair, rounds};
 use super::settings::MeshSettings;
 use crate::error::{Error, PeerError, Result, SettingsError, proceed};
@@ -30,34 +31,6 @@ pub enum MeshEvent<'a> {
     Joined(&'a Member, usize, usize),
     /// A round of directions was measured; how many were, and of how many.
     Round(usize, usize),
-}
-
-/// The result of a mesh.
-#[derive(Clone, Debug, Serialize)]
-pub struct MeshReport {
-    /// `gdr.mesh`.
-    #[serde(flatten)]
-    pub schema: Schema,
-    /// Whether a GPU was simulated; the figures then describe no hardware.
-    pub simulated: bool,
-    /// The number of ranks.
-    pub ranks: usize,
-    /// Those that joined.
-    pub members: Vec<Member>,
-    /// Those that did not.
-    pub absent: Vec<usize>,
-    /// Bytes of a message.
-    pub size: u64,
-    /// Each direction between two ranks.
-    pub cells: Vec<Cell>,
-    /// What is expected of each kind of link.
-    pub expected: Vec<Expected>,
-    /// The part of the expected rate that is needed to pass.
-    pub least: f64,
-    /// What is slower, or failed.
-    pub outliers: Vec<Outlier>,
-    /// Whether every rank joined and there is no outlier.
-    pub passed: bool,
 }
 
 /// A rank that has joined.
@@ -113,7 +86,9 @@ pub fn coordinate(
     let absent: Vec<usize> = (0..ranks)
         .filter(|rank| !present.contains_key(rank))
         .collect();
-    let outliers = outliers(&cells, settings.least);
+    let expected = expected(&cells);
+    let mut outliers = outliers(&cells, &expected, settings.least);
+    ask_doctors(&mut present, &mut outliers);
     let passed = outliers.is_empty() && absent.is_empty();
     for rank in present.values_mut().filter(|rank| rank.lost.is_none()) {
         // A rank that has ended meanwhile needs no farewell.
@@ -131,7 +106,7 @@ pub fn coordinate(
         members,
         absent,
         size: settings.size,
-        expected: expected(&cells),
+        expected,
         cells,
         least: settings.least,
         outliers,
@@ -261,6 +236,49 @@ fn start(
     let address = address.ok_or_else(|| format!("rank {to} has not joined"))?;
     order(present, to, &Message::Serve { from }, deadline)?;
     order(present, from, &Message::Write { to, address }, deadline)
+}
+
+/// Asks each rank where the cause of an outlier may be for what the doctor finds on its host.
+fn ask_doctors(present: &mut BTreeMap<usize, Present>, outliers: &mut [Outlier]) {
+    let deadline = Deadline::after(DOCTOR_LIMIT);
+    let suspects: BTreeSet<usize> = outliers
+        .iter()
+        .flat_map(|outlier| outlier.subject.ranks())
+        .collect();
+    // All of them look at the same time. One that is lost, or is lost now, has no answer.
+    let asked: Vec<usize> = suspects
+        .into_iter()
+        .filter(|rank| {
+            let is_here = present.get(rank).is_some_and(|it| it.lost.is_none());
+            is_here && order(present, *rank, &Message::Diagnose, deadline).is_ok()
+        })
+        .collect();
+    for rank in asked {
+        let Some(there) = present.get_mut(&rank) else {
+            continue;
+        };
+        let findings = match receive(&mut there.session, deadline) {
+            Ok(Message::Findings { findings }) => findings,
+            Ok(other) => {
+                there.lose(rank, &PeerError::OutOfTurn(other.name()).into());
+                continue;
+            }
+            Err(error) => {
+                there.lose(rank, &error);
+                continue;
+            }
+        };
+        let answer = DoctorAnswer {
+            rank,
+            host: there.member.host.clone(),
+            findings,
+        };
+        for outlier in &mut *outliers {
+            if outlier.subject.ranks().contains(&rank) {
+                outlier.doctor.push(answer.clone());
+            }
+        }
+    }
 }
 
 fn order(

@@ -1,4 +1,4 @@
-//! The measured pairs, and which of them are slower than pairs of their kind.
+//! The measured directions, and what is expected of each kind.
 
 use serde::Serialize;
 
@@ -10,6 +10,16 @@ pub enum Link {
     SameHost,
     /// They are on two hosts.
     BetweenHosts,
+}
+
+impl Link {
+    /// Its name in documents and CSV.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SameHost => "same_host",
+            Self::BetweenHosts => "between_hosts",
+        }
+    }
 }
 
 /// One direction between two ranks.
@@ -43,6 +53,14 @@ pub enum CellOutcome {
 }
 
 impl Cell {
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        match &self.outcome {
+            CellOutcome::Measured { .. } => None,
+            CellOutcome::Failed { reason } => Some(reason),
+        }
+    }
+
     /// Bytes a nanosecond, if it was measured.
     pub fn gb_per_s(&self) -> Option<f64> {
         match self.outcome {
@@ -50,36 +68,6 @@ impl Cell {
             CellOutcome::Failed { .. } => None,
         }
     }
-}
-
-/// A rank or a direction that is slower than others of its kind, or failed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "outlier")]
-pub enum Outlier {
-    /// Most directions of this rank.
-    Rank {
-        /// The rank.
-        rank: usize,
-        /// Of its directions, those that are slow or failed.
-        affected: usize,
-        /// All of its directions.
-        of: usize,
-        /// Of those that were measured, the median of their rates divided by the expected ones.
-        of_expected: Option<f64>,
-        /// The first reason, if any failed.
-        reason: Option<String>,
-    },
-    /// One direction between two ranks that are not outliers themselves.
-    Direction {
-        /// The rank that wrote.
-        from: usize,
-        /// The rank whose memory was written.
-        to: usize,
-        /// Its rate divided by the expected one.
-        of_expected: Option<f64>,
-        /// Why it failed, if it did.
-        reason: Option<String>,
-    },
 }
 
 /// The median rate of the directions of one kind.
@@ -109,100 +97,29 @@ pub fn expected(cells: &[Cell]) -> Vec<Expected> {
         .collect()
 }
 
-/// The directions that have less than the part `least` of what is expected of their kind, or failed;
-/// those of a rank with mostly such directions are one outlier, the rank.
-pub fn outliers(cells: &[Cell], least: f64) -> Vec<Outlier> {
-    let expected = expected(cells);
-    let part = |cell: &Cell| {
-        let of_kind = expected
-            .iter()
-            .find(|expected| expected.link == cell.link)?;
-        Some(cell.gb_per_s()? / of_kind.median_gb_per_s)
-    };
-    let is_affected = |cell: &Cell| part(cell).is_none_or(|part| part < least);
-    let ranks = cells
+/// The rate of a direction divided by the expected one of its kind; `None` if it was not measured.
+pub(super) fn part_of_expected(cell: &Cell, expected: &[Expected]) -> Option<f64> {
+    let of_kind = expected
         .iter()
-        .map(|cell| cell.from.max(cell.to) + 1)
-        .max()
-        .unwrap_or(0);
-    let mut left: Vec<&Cell> = cells.iter().filter(|cell| is_affected(cell)).collect();
-    let mut found = Vec::new();
-    // The rank with the most affected directions first: those do not count against its partners.
-    loop {
-        let of = |rank: usize| move |cell: &&&Cell| cell.from == rank || cell.to == rank;
-        let counted = (0..ranks).map(|rank| (left.iter().filter(of(rank)).count(), rank));
-        let Some((affected, rank)) =
-            counted.max_by_key(|(count, rank)| (*count, usize::MAX - rank))
-        else {
-            break;
-        };
-        let own: Vec<&Cell> = cells
-            .iter()
-            .filter(|cell| cell.from == rank || cell.to == rank)
-            .collect();
-        // With two ranks, neither is known to be the cause.
-        if ranks < 3 || 2 * affected <= own.len() {
-            break;
-        }
-        let mut parts: Vec<f64> = own.iter().filter_map(|cell| part(cell)).collect();
-        found.push(Outlier::Rank {
-            rank,
-            affected,
-            of: own.len(),
-            of_expected: median(&mut parts),
-            reason: own.iter().find_map(|cell| reason(cell)),
-        });
-        left.retain(|cell| cell.from != rank && cell.to != rank);
-    }
-    found.extend(left.into_iter().map(|cell| Outlier::Direction {
-        from: cell.from,
-        to: cell.to,
-        of_expected: part(cell),
-        reason: reason(cell),
-    }));
-    found
+        .find(|expected| expected.link == cell.link)?;
+    Some(cell.gb_per_s()? / of_kind.median_gb_per_s)
 }
 
-fn reason(cell: &Cell) -> Option<String> {
-    match &cell.outcome {
-        CellOutcome::Failed { reason } => Some(reason.clone()),
-        CellOutcome::Measured { .. } => None,
-    }
-}
-
-fn median(values: &mut [f64]) -> Option<f64> {
+/// The upper one of the two values in the middle of an even number.
+pub(super) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// The cells as CSV with a header line.
-pub fn csv(cells: &[Cell]) -> String {
-    let mut text = String::from("from,to,link,gb_per_s,gbit_per_s,failed\n");
-    for cell in cells {
-        let link = match cell.link {
-            Link::SameHost => "same_host",
-            Link::BetweenHosts => "between_hosts",
-        };
-        let (rate, bits) = match cell.gb_per_s() {
-            Some(rate) => (rate.to_string(), (rate * 8.0).to_string()),
-            None => (String::new(), String::new()),
-        };
-        let failed = reason(cell).unwrap_or_default().replace(['"', '\n'], " ");
-        text += &format!(
-            "{},{},{link},{rate},{bits},\"{failed}\"\n",
-            cell.from, cell.to
-        );
-    }
-    text
-}
-
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
+pub(super) mod tests {
     use super::*;
 
-    fn cells(ranks: usize, rate: impl Fn(usize, usize) -> Option<f64>) -> Vec<Cell> {
+    /// The cells of ranks of which four are on each host; those without a rate failed.
+    pub(in super::super) fn cells(
+        ranks: usize,
+        rate: impl Fn(usize, usize) -> Option<f64>,
+    ) -> Vec<Cell> {
         let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
         pairs
             .filter(|(from, to)| from != to)
@@ -223,122 +140,31 @@ mod tests {
             .collect()
     }
 
-    fn usual(from: usize, to: usize) -> f64 {
+    /// The rate of a healthy direction.
+    pub(in super::super) fn usual(from: usize, to: usize) -> f64 {
         if from / 4 == to / 4 { 40.0 } else { 10.0 }
     }
 
     #[test]
     fn the_expectation_is_that_of_the_kind_of_link() {
         let cells = cells(8, |from, to| Some(usual(from, to)));
-        let rates: Vec<_> = expected(&cells).iter().map(|e| e.median_gb_per_s).collect();
+        let expected = expected(&cells);
+        let rates: Vec<_> = expected.iter().map(|e| e.median_gb_per_s).collect();
         assert_eq!(rates, [40.0, 10.0]);
-        assert_eq!(outliers(&cells, 0.7), []);
+        let parts = cells.iter().map(|cell| part_of_expected(cell, &expected));
+        assert!(parts.into_iter().all(|part| part == Some(1.0)));
     }
 
     #[test]
-    fn a_slow_rank_is_one_outlier_and_its_partners_are_none() {
-        let cells = cells(8, |from, to| {
-            let slow = from == 5 || to == 5;
-            Some(usual(from, to) * if slow { 0.3 } else { 1.0 })
-        });
-        let found = outliers(&cells, 0.7);
-        let [
-            Outlier::Rank {
-                rank: 5,
-                affected: 14,
-                of: 14,
-                of_expected: Some(part),
-                reason: None,
-            },
-        ] = found[..]
-        else {
-            panic!("{found:?}");
-        };
-        assert!((0.25..0.35).contains(&part), "{part}");
-    }
-
-    #[test]
-    fn two_dead_ranks_are_two_outliers_with_the_reason() {
-        let is_dead = |rank| rank == 0 || rank == 6;
-        let cells = cells(8, |from, to| {
-            (!is_dead(from) && !is_dead(to)).then(|| usual(from, to))
-        });
-        let found = outliers(&cells, 0.7);
-        let ranks: Vec<_> = found
-            .iter()
-            .map(|outlier| match outlier {
-                Outlier::Rank {
-                    rank,
-                    reason: Some(_),
-                    of_expected: None,
-                    ..
-                } => *rank,
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(ranks, [0, 6]);
-    }
-
-    #[test]
-    fn a_slow_direction_is_named_by_its_two_ranks() {
-        let cells = cells(8, |from, to| {
-            Some(usual(from, to) * if (from, to) == (2, 7) { 0.5 } else { 1.0 })
-        });
-        let found = outliers(&cells, 0.7);
-        assert!(
-            matches!(
-                found[..],
-                [Outlier::Direction {
-                    from: 2,
-                    to: 7,
-                    reason: None,
-                    ..
-                }]
-            ),
-            "{found:?}"
+    fn a_kind_of_which_nothing_was_measured_has_no_expectation() {
+        let cells = cells(8, |from, to| (from / 4 == to / 4).then_some(40.0));
+        let expected = expected(&cells);
+        assert_eq!(expected.len(), 1);
+        assert_eq!(
+            (expected[0].link, expected[0].measured),
+            (Link::SameHost, 24)
         );
-    }
-
-    #[test]
-    fn of_two_ranks_neither_is_blamed() {
-        let cells = cells(2, |_, _| None);
-        let found = outliers(&cells, 0.7);
-        assert!(
-            found.iter().all(|o| matches!(o, Outlier::Direction { .. })),
-            "{found:?}"
-        );
-        assert_eq!(found.len(), 2);
-    }
-
-    #[test]
-    fn csv_has_a_line_for_each_direction() {
-        let text = csv(&cells(3, |from, to| (from != 2).then(|| usual(from, to))));
-        assert_eq!(text.lines().count(), 7);
-        assert!(text.contains("0,1,same_host,40,320,\"\"\n"), "{text}");
-        assert!(text.contains("2,0,same_host,,,\"0 is gone\"\n"), "{text}");
-    }
-
-    proptest! {
-        #[test]
-        fn every_affected_direction_is_covered_by_an_outlier(
-            ranks in 2_usize..12,
-            rates in prop::collection::vec(prop::option::of(0.1..50.0_f64), 144),
-        ) {
-            let cells = cells(ranks, |from, to| rates[from * 12 + to]);
-            let found = outliers(&cells, 0.7);
-            let expected = expected(&cells);
-            for cell in &cells {
-                let median = expected.iter().find(|e| e.link == cell.link);
-                let affected = match (cell.gb_per_s(), median) {
-                    (Some(rate), Some(expected)) => rate / expected.median_gb_per_s < 0.7,
-                    _ => true,
-                };
-                let covered = found.iter().any(|outlier| match outlier {
-                    Outlier::Rank { rank, .. } => [cell.from, cell.to].contains(rank),
-                    Outlier::Direction { from, to, .. } => (*from, *to) == (cell.from, cell.to),
-                });
-                prop_assert!(!affected || covered, "{cell:?} {found:?}");
-            }
-        }
+        let between = cells.iter().find(|cell| cell.link == Link::BetweenHosts);
+        assert_eq!(part_of_expected(between.unwrap(), &expected), None);
     }
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use gdr_rdma::{Deadline, Device, Listener, Security, Session};
 
-use super::protocol::{Member, Message};
+use super::outlier::DoctorFinding;
+use super::protocol::{DOCTOR_LIMIT, Member, Message};
 use super::settings::MeshSettings;
 use crate::error::{PeerError, Result};
 use crate::loopback::Timeouts;
@@ -17,8 +18,11 @@ use crate::transfer::{Thresholds, TransferEndpoint, TransferMemory};
 /// The time between two attempts to reach a coordinator that does not listen yet.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// The most findings of a doctor that are reported.
+const MOST_FINDINGS: usize = 3;
+
 /// What a rank measures with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct RankSetup<'a> {
     /// Its RDMA device.
     pub device: &'a Device,
@@ -28,6 +32,8 @@ pub struct RankSetup<'a> {
     pub listener: &'a Listener,
     /// Which partners and coordinators are accepted.
     pub security: &'a Security,
+    /// What may slow this rank down, the worst first. It is called if the rank is an outlier, and has 90 s.
+    pub doctor: &'a (dyn Fn() -> Vec<DoctorFinding> + Sync),
 }
 
 /// Joins the coordinator, and measures until it ends the rounds; returns whether everything is as
@@ -51,8 +57,9 @@ pub fn join(
         &Message::Join(member.clone()),
         Deadline::after(limit),
     )?;
-    // The others may take their whole time to meet, and a rank has a break of two directions at most.
-    let limit_of_message = settings.meet_within + limit * 4;
+    // The others may take their whole time to meet, a rank has a break of two directions at most, and
+    // before the end the doctors of others may look.
+    let limit_of_message = settings.meet_within + limit * 4 + DOCTOR_LIMIT;
     // Its memory is registered for all directions.
     let mut endpoint = TransferEndpoint::new(setup.device, setup.memory);
     loop {
@@ -61,6 +68,13 @@ pub fn join(
                 write(&mut endpoint, address, setup.security, settings)
             }
             Message::Serve { .. } => serve(&mut endpoint, setup, settings),
+            Message::Diagnose => {
+                let mut findings = (setup.doctor)();
+                findings.truncate(MOST_FINDINGS);
+                let answer = Message::Findings { findings };
+                send(&mut session, &answer, Deadline::after(limit))?;
+                continue;
+            }
             Message::End { passed } => return Ok(passed),
             other => return Err(PeerError::OutOfTurn(other.name()).into()),
         };

@@ -1,11 +1,16 @@
 //! The messages between the coordinator, which is rank 0, and the ranks.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::outlier::DoctorFinding;
+
 /// The version of the protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// How long the doctor may take. A driver that does not answer takes it the longest.
+pub(super) const DOCTOR_LIMIT: Duration = Duration::from_secs(90);
 
 /// What a rank says about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +61,13 @@ pub(super) enum Message {
         /// Why.
         reason: String,
     },
+    /// Look for causes on the host, and report the findings.
+    Diagnose,
+    /// What the doctor found.
+    Findings {
+        /// The worst first.
+        findings: Vec<DoctorFinding>,
+    },
     /// All rounds are over.
     End {
         /// Whether everything is as expected.
@@ -71,6 +83,8 @@ impl Message {
             Self::Serve { .. } => "serve",
             Self::Done { .. } => "done",
             Self::Failed { .. } => "failed",
+            Self::Diagnose => "diagnose",
+            Self::Findings { .. } => "findings",
             Self::End { .. } => "end",
         }
     }

@@ -18,7 +18,8 @@ pub struct MeshSettings {
     pub size: u64,
     /// How long each direction is measured.
     pub duration: Duration,
-    /// The part of the expected rate that a direction needs in order to pass, from 0 to 1.
+    /// The part of the expected rate that a direction needs in order to pass, from 0 to 1; with 0 no rate
+    /// is judged.
     pub least: f64,
     /// How long ranks may take to meet.
     pub meet_within: Duration,
@@ -65,7 +66,7 @@ impl MeshSettings {
 
     pub(super) fn check(&self) -> Result<()> {
         self.plan().check().map_err(SettingsError::Plan)?;
-        if !(self.least > 0.0 && self.least <= 1.0) {
+        if !(0.0..=1.0).contains(&self.least) {
             return Err(SettingsError::LeastPart(self.least.to_string()).into());
         }
         Ok(())

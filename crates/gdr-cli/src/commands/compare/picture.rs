@@ -10,8 +10,8 @@ use crate::units::figure;
 /// The picture of a report: the medians of both modes, their ratio, and the size at which the faster
 /// mode changes.
 pub(super) fn svg(report: &PipelineReport) -> String {
-    let times = |name, color, of: fn(&PipelineRow) -> Option<FrameFigures>| Curve {
-        name,
+    let times = |name: &str, color, of: fn(&PipelineRow) -> Option<FrameFigures>| Curve {
+        name: name.to_owned(),
         color,
         show: |value| format!("{} us", figure(value)),
         points: report
@@ -39,7 +39,7 @@ pub(super) fn svg(report: &PipelineReport) -> String {
             // Above it the direct mode is faster.
             baseline: Some(1.0),
             curves: vec![Curve {
-                name: "staged / direct",
+                name: "staged / direct".to_owned(),
                 color: GREEN,
                 show: |value| format!("{value:.2}x"),
                 points: ratios

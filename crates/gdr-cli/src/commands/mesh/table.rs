@@ -1,13 +1,14 @@
 //! The matrix of `gdr mesh` as text.
 
 use gdr_perf::Result;
-use gdr_perf::mesh::{Cell, CellOutcome, Link, MeshReport, Outlier};
+use gdr_perf::mesh::{Cell, CellOutcome, Link, MeshReport};
 
+use super::outliers;
 use crate::output::Output;
 use crate::units::figure;
 
 /// More columns than this do not fit in 100 characters.
-const MOST_COLUMNS: usize = 12;
+const MOST_COLUMNS: usize = 10;
 
 /// Writes the ranks, the matrix and the outliers.
 pub(super) fn write(report: &MeshReport, output: &mut Output) -> Result<()> {
@@ -19,7 +20,10 @@ pub(super) fn write(report: &MeshReport, output: &mut Output) -> Result<()> {
         ))?;
     }
     if report.ranks <= MOST_COLUMNS {
-        matrix(report, output)?;
+        output.line("\nGB/s from the rank of the line to that of the column")?;
+        matrix(report)
+            .iter()
+            .try_for_each(|line| output.line(line))?;
     }
     output.line("")?;
     for expected in &report.expected {
@@ -49,8 +53,14 @@ pub(super) fn write(report: &MeshReport, output: &mut Output) -> Result<()> {
         );
         output.paragraph("absent    ", indent, &text)?;
     }
-    for outlier in &report.outliers {
-        output.paragraph("outlier   ", indent, &sentence(outlier))?;
+    for outlier in report.outliers.iter().take(outliers::MOST_LISTED) {
+        output.paragraph("outlier   ", indent, &outliers::sentence(report, outlier))?;
+        for cause in outliers::causes(outlier) {
+            output.paragraph("  cause   ", indent, &cause)?;
+        }
+    }
+    if let Some(more) = outliers::not_listed(report) {
+        output.line(format_args!("{indent}{more}"))?;
     }
     let directions = report.ranks * (report.ranks - 1);
     output.line(match report.passed {
@@ -66,68 +76,236 @@ pub(super) fn write(report: &MeshReport, output: &mut Output) -> Result<()> {
     })
 }
 
-fn matrix(report: &MeshReport, output: &mut Output) -> Result<()> {
-    output.line("\nGB/s from the rank of the line to that of the column")?;
+/// The matrix in lines, of which the first has the ranks that were written to.
+fn matrix(report: &MeshReport) -> Vec<String> {
     let line = |head: String, cells: Vec<String>| {
-        let cells: String = cells.iter().map(|cell| format!(" {cell:>6}")).collect();
+        let cells: String = cells.iter().map(|cell| format!(" {cell:>8}")).collect();
         format!("{head:<9}{cells}").trim_end().to_owned()
     };
     let ranks = || 0..report.ranks;
-    output.line(line(
-        String::new(),
-        ranks().map(|rank| rank.to_string()).collect(),
-    ))?;
-    for from in ranks() {
+    let heads = ranks().map(|rank| rank.to_string()).collect();
+    let rows = ranks().map(|from| {
         let cells = ranks().map(|to| {
             if from == to {
                 return "-".to_owned();
             }
             let is_here = |cell: &&Cell| (cell.from, cell.to) == (from, to);
             match report.cells.iter().find(is_here).map(|cell| &cell.outcome) {
-                Some(CellOutcome::Measured { gb_per_s }) => format!("{gb_per_s:.2}"),
+                Some(CellOutcome::Measured { gb_per_s }) => figure(*gb_per_s),
                 Some(CellOutcome::Failed { .. }) => "failed".to_owned(),
                 None => "?".to_owned(),
             }
         });
-        output.line(line(format!("rank {from}"), cells.collect()))?;
-    }
-    Ok(())
+        line(format!("rank {from}"), cells.collect())
+    });
+    std::iter::once(line(String::new(), heads))
+        .chain(rows)
+        .collect()
 }
 
-fn name(link: Link) -> &'static str {
+/// A kind of link in words.
+pub(super) fn name(link: Link) -> &'static str {
     match link {
         Link::SameHost => "on one host",
         Link::BetweenHosts => "between hosts",
     }
 }
 
-fn sentence(outlier: &Outlier) -> String {
-    let (subject, of_expected, reason) = match outlier {
-        Outlier::Rank {
+#[cfg(test)]
+mod tests {
+    use gdr_perf::mesh::{self, DoctorAnswer, DoctorFinding, Member, PROTOCOL_VERSION};
+    use gdr_perf::report::Schema;
+    use serde_json::Value;
+
+    use super::super::{heat_map, outliers};
+    use super::*;
+
+    const RANKS: usize = 6;
+
+    fn host(rank: usize) -> String {
+        if rank < 3 { "a" } else { "<b>" }.to_owned()
+    }
+
+    /// Six ranks on two hosts: rank 1 sends slowly, rank 4 has ended, and from rank 3 to rank 2 it is slow.
+    fn report() -> MeshReport {
+        let directions = (0..RANKS).flat_map(|from| (0..RANKS).map(move |to| (from, to)));
+        let cell = |(from, to): (usize, usize)| {
+            let link = match from / 3 == to / 3 {
+                true => Link::SameHost,
+                false => Link::BetweenHosts,
+            };
+            let healthy = match link {
+                Link::SameHost => 40.123 + from as f64 / 7.0 + to as f64 / 11.0,
+                Link::BetweenHosts => 11.0 + from as f64 / 13.0 + to as f64 / 17.0,
+            };
+            let outcome = match (from, to) {
+                (4, _) | (_, 4) => CellOutcome::Failed {
+                    reason: "rank 4 on <b> has ended".into(),
+                },
+                (1, _) | (3, 2) => CellOutcome::Measured {
+                    gb_per_s: healthy / 90.0,
+                },
+                _ => CellOutcome::Measured { gb_per_s: healthy },
+            };
+            Cell {
+                from,
+                to,
+                link,
+                outcome,
+            }
+        };
+        let cells: Vec<Cell> = directions
+            .filter(|(from, to)| from != to)
+            .map(cell)
+            .collect();
+        let expected = mesh::expected(&cells);
+        let mut outliers = mesh::outliers(&cells, &expected, 0.7);
+        for outlier in &mut outliers {
+            for rank in outlier.subject.ranks() {
+                let finding = DoctorFinding {
+                    check: "link.width".into(),
+                    summary: format!("mlx5_{rank}: the link has 4 of 16 lanes"),
+                    fix: Some("reseat the adapter".into()),
+                };
+                outlier.doctor.push(DoctorAnswer {
+                    rank,
+                    host: host(rank),
+                    findings: (rank < 3).then_some(finding).into_iter().collect(),
+                });
+            }
+        }
+        let member = |rank: usize| Member {
+            version: PROTOCOL_VERSION,
             rank,
-            affected,
-            of,
-            of_expected,
-            reason,
-        } => (
-            format!("rank {rank}: {affected} of its {of} directions"),
-            of_expected,
-            reason,
-        ),
-        Outlier::Direction {
-            from,
-            to,
-            of_expected,
-            reason,
-        } => (format!("rank {from} to rank {to}"), of_expected, reason),
-    };
-    let what = match (of_expected, reason) {
-        (_, Some(reason)) => format!("failed: {reason}"),
-        (Some(part), None) => format!(
-            "at {:.0} % of the expected rate. `gdr doctor` on its host names likely causes",
-            part * 100.0
-        ),
-        (None, None) => "not measured".to_owned(),
-    };
-    format!("{subject} {what}")
+            ranks: RANKS,
+            host: host(rank),
+            device: "mlx5_0".into(),
+            gpu: None,
+            simulated: false,
+            listens: "127.0.0.1:1".parse().unwrap(),
+        };
+        MeshReport {
+            schema: Schema::first("gdr.mesh"),
+            simulated: false,
+            ranks: RANKS,
+            members: (0..RANKS).map(member).collect(),
+            absent: Vec::new(),
+            size: 4096,
+            cells,
+            expected,
+            least: 0.7,
+            outliers,
+            passed: false,
+        }
+    }
+
+    #[test]
+    fn text_csv_json_and_picture_have_the_same_numbers() {
+        let report = report();
+        let json = serde_json::to_value(&report).unwrap();
+        let csv = report.csv();
+        let text: Vec<Vec<String>> = matrix(&report)
+            .iter()
+            .map(|line| {
+                assert!(line.chars().count() <= 100, "{line}");
+                line.split_whitespace().map(str::to_owned).collect()
+            })
+            .collect();
+        let picture = heat_map::svg(&report);
+        let cells = json["cells"].as_array().unwrap();
+        assert_eq!((cells.len(), csv.lines().count()), (30, 31));
+        for (cell, line) in cells.iter().zip(csv.lines().skip(1)) {
+            let fields: Vec<_> = line.split(',').collect();
+            let (from, to) = (&cell["from"], &cell["to"]);
+            assert_eq!([fields[0], fields[1]], [from.to_string(), to.to_string()]);
+            assert_eq!(fields[2], cell["link"]);
+            // The line begins with `rank` and the number.
+            let shown =
+                &text[from.as_u64().unwrap() as usize + 1][to.as_u64().unwrap() as usize + 2];
+            let title = format!("<title>rank {from} to rank {to}: ");
+            let Some(rate) = cell["gb_per_s"].as_f64() else {
+                assert_eq!((fields[3], shown.as_str()), ("", "failed"));
+                assert!(picture.contains(&(title + "failed: ")), "{picture}");
+                continue;
+            };
+            let numbers = [3, 4].map(|at| fields[at].parse::<f64>().unwrap());
+            assert_eq!(numbers, [rate, rate * 8.0]);
+            assert_eq!(*shown, figure(rate));
+            let part: f64 = fields[5].parse().unwrap();
+            let percent = figure(part * 100.0);
+            let title = format!(
+                "{title}{} GB/s, {percent} % of what is expected",
+                figure(rate)
+            );
+            assert!(picture.contains(&title), "{title}: {picture}");
+        }
+        for expected in &report.expected {
+            let rate = figure(expected.median_gb_per_s);
+            let line = format!("expected {}: {rate} GB/s", name(expected.link));
+            assert!(picture.contains(&line), "{line}: {picture}");
+        }
+    }
+
+    #[test]
+    fn an_outlier_and_its_likely_cause_are_named_in_every_format() {
+        let report = report();
+        let json: Value = serde_json::to_value(&report).unwrap();
+        let named: Vec<_> = json["outliers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| (it["outlier"].as_str(), it["side"].as_str()))
+            .collect();
+        let rank = Some("rank");
+        assert_eq!(
+            named,
+            [
+                (rank, Some("both")),
+                (rank, Some("outgoing")),
+                (Some("direction"), None)
+            ]
+        );
+        let sentences: Vec<_> = report
+            .outliers
+            .iter()
+            .map(|it| outliers::sentence(&report, it))
+            .collect();
+        assert_eq!(
+            sentences,
+            [
+                "rank 4 on <b>: 10 of the 10 directions from and to it failed: rank 4 on <b> has ended",
+                // That the direction to rank 4 failed is explained already.
+                "rank 1 on a: 5 of the 5 directions from it at 1 % of the expected rate",
+                "rank 3 on <b> to rank 2 on a at 1 % of the expected rate",
+            ]
+        );
+        let [dead, sender, direction] = [0, 1, 2].map(|at| outliers::causes(&report.outliers[at]));
+        assert!(dead[0].starts_with("the doctor finds nothing wrong for rank 4 on <b>"));
+        let likely = "likely on rank 1 on a: mlx5_1: the link has 4 of 16 lanes (link.width); \
+                      reseat the adapter";
+        assert_eq!(sender, [likely]);
+        assert_eq!(direction.len(), 2);
+        let picture = heat_map::svg(&report);
+        // The numbers of both ranks, at a line and at a column.
+        assert_eq!(picture.matches("fill=\"#d1242f\"").count(), 4);
+        assert!(
+            picture.contains("; outlier: rank 1 outgoing</title>"),
+            "{picture}"
+        );
+        assert!(picture.contains("the link has 4 of 16 lanes"), "{picture}");
+        // What a peer sent is no markup.
+        assert!(
+            picture.contains("&lt;b&gt;") && !picture.contains("<b>"),
+            "{picture}"
+        );
+        let csv = report.csv();
+        assert!(
+            csv.contains(",\"rank 1 outgoing\",\"\",\"rank 1: link.width: mlx5_1: "),
+            "{csv}"
+        );
+        assert!(
+            csv.contains("3,2,between_hosts,") && csv.contains("\"rank 3 to rank 2\""),
+            "{csv}"
+        );
+    }
 }

@@ -8,8 +8,8 @@ use crate::units::figure;
 
 /// The picture of a report: the rate, or the median and the 99th percentile of the latency.
 pub(super) fn svg(report: &TransferReport) -> String {
-    let curve = |name, color, show, value: fn(&TransferRow) -> f64| Curve {
-        name,
+    let curve = |name: &str, color, show, value: fn(&TransferRow) -> f64| Curve {
+        name: name.to_owned(),
         color,
         show,
         points: report

@@ -1,0 +1,80 @@
+//! The outliers of `gdr mesh` in words.
+
+use gdr_perf::mesh::{DoctorFinding, MeshReport, Outlier, OutlierSubject, RankSide};
+
+/// The most outliers that text and picture list.
+pub(super) const MOST_LISTED: usize = 16;
+
+/// What is slow, or failed, and how much.
+pub(super) fn sentence(report: &MeshReport, outlier: &Outlier) -> String {
+    let named = |rank: usize| match report.host(rank) {
+        Some(host) => format!("rank {rank} on {host}"),
+        None => format!("rank {rank}"),
+    };
+    let subject = match outlier.subject {
+        OutlierSubject::Rank {
+            rank,
+            side,
+            affected,
+            of,
+        } => {
+            let directions = match side {
+                RankSide::Outgoing => "directions from it",
+                RankSide::Incoming => "directions to it",
+                RankSide::Both => "directions from and to it",
+            };
+            format!("{}: {affected} of the {of} {directions}", named(rank))
+        }
+        OutlierSubject::Direction { from, to } => format!("{} to {}", named(from), named(to)),
+    };
+    match (outlier.of_expected, &outlier.reason) {
+        (_, Some(reason)) => format!("{subject} failed: {reason}"),
+        (Some(part), None) => {
+            format!("{subject} at {} % of the expected rate", percent(part))
+        }
+        (None, None) => format!("{subject} not measured"),
+    }
+}
+
+/// A part in percent, of which 0 is none.
+fn percent(part: f64) -> String {
+    match part * 100.0 {
+        percent if percent < 1.0 => crate::units::figure(percent),
+        percent => format!("{percent:.0}"),
+    }
+}
+
+/// What the doctor says about it, a sentence for each finding or host.
+pub(super) fn causes(outlier: &Outlier) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for answer in &outlier.doctor {
+        let place = format!("rank {} on {}", answer.rank, answer.host);
+        if answer.findings.is_empty() {
+            sentences.push(format!(
+                "the doctor finds nothing wrong for {place}: look at its cables, its switch port and \
+                 what else runs there"
+            ));
+        }
+        let likely = answer.findings.iter();
+        sentences.extend(likely.map(|finding| format!("likely on {place}: {}", found(finding))));
+    }
+    sentences
+}
+
+fn found(finding: &DoctorFinding) -> String {
+    let DoctorFinding {
+        check,
+        summary,
+        fix,
+    } = finding;
+    match fix {
+        Some(fix) => format!("{summary} ({check}); {fix}"),
+        None => format!("{summary} ({check})"),
+    }
+}
+
+/// How many outliers are not listed, if any.
+pub(super) fn not_listed(report: &MeshReport) -> Option<String> {
+    let more = report.outliers.len().saturating_sub(MOST_LISTED);
+    (more > 0).then(|| format!("and {more} more outliers, which --json lists"))
+}

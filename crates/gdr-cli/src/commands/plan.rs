@@ -1,0 +1,198 @@
+//! `gdr plan`: which path copies take, and why.
+
+use std::num::NonZeroU16;
+
+use anyhow::Result;
+use gdr_copy::plan::{CopyEngineUse, CopyPath, Estimate, HostMemory, PathLimits, Planner};
+use gdr_copy::{calibration_for, default_threads, profile_key};
+use gdr_cuda::MemoryKind;
+use gdr_perf::mapped_buffer::{CopyDirection, GPU_PAGE};
+use gdr_perf::report::{Schema, Subject};
+use serde::Serialize;
+
+use super::tune::{StepRow, show_steps, step_rows};
+use super::{describe, say_simulated};
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::output::Output;
+use crate::units::{binary, figure, size};
+
+/// The sizes that are explained where none is given.
+const SIZES: [u64; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr plan                            which path copies of each size take
+  gdr plan 256K 3M                    what copies of these sizes cost on every path
+  gdr plan --threads 1 --no-engine    where only the calling thread may copy
+  gdr plan --json                     for a program";
+
+/// Explain which path a copy between host and GPU takes
+///
+/// The choice is by the profile that `gdr tune` measured on this machine, else by built-in costs.
+/// Nothing is measured or copied.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// Bytes of copies [default: 64, 4K, 64K, 1M and 16M]
+    #[arg(value_name = "SIZE", value_parser = size)]
+    sizes: Vec<u64>,
+
+    /// The most threads of a copy [default: one for each CPU next to the GPU, up to 4]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroU16>,
+
+    /// Do not use the copy engine
+    #[arg(long)]
+    no_engine: bool,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
+}
+
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    schema: Schema,
+    #[serde(flatten)]
+    subject: Subject,
+    cpu: String,
+    costs: String,
+    max_threads: NonZeroU16,
+    steps: Vec<StepRow>,
+    estimates: Vec<EstimateRow>,
+}
+
+#[derive(Serialize)]
+struct EstimateRow {
+    way: &'static str,
+    host: String,
+    size: u64,
+    path: String,
+    ns: f64,
+    allowed: bool,
+    chosen: bool,
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let context = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
+    let (target, gpu) = (&context.target, context.target.gpu());
+    // The kind of mapping decides on the profile.
+    let buffer = gpu.allocate(MemoryKind::Plain, GPU_PAGE)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
+    let mapping = pinned.map()?;
+    let (calibration, costs) = calibration_for(gpu, &mapping)?;
+    let threads = options.threads;
+    let limits = PathLimits {
+        max_threads: threads.unwrap_or_else(|| default_threads(gpu)),
+        copy_engine: match options.no_engine {
+            true => CopyEngineUse::Forbidden,
+            false => CopyEngineUse::Allowed,
+        },
+    };
+    let planner = Planner::new(&calibration, limits);
+    let sizes = match options.sizes.is_empty() {
+        true => SIZES.to_vec(),
+        false => options.sizes.clone(),
+    };
+    let document = Document {
+        schema: Schema::first("gdr.plan"),
+        subject: Subject::new(target, Some(&pinned)),
+        cpu: profile_key(gpu, &mapping).cpu,
+        costs: costs.to_string(),
+        max_threads: limits.max_threads,
+        steps: step_rows(&planner),
+        estimates: estimates(&planner, &sizes),
+    };
+    if global.json {
+        output.json(&document)?;
+        return Ok(Exit::Fine);
+    }
+    say_simulated(&context, output)?;
+    output.line(describe(&document.subject))?;
+    output.paragraph(
+        "",
+        "  ",
+        &format!("{}, by {}", document.cpu, document.costs),
+    )?;
+    show_steps(&planner, output)?;
+    show(&planner, &sizes, output)?;
+    Ok(Exit::Fine)
+}
+
+fn estimates(planner: &Planner, sizes: &[u64]) -> Vec<EstimateRow> {
+    let mut rows = Vec::new();
+    for direction in CopyDirection::ALL {
+        for host in HostMemory::ALL {
+            for &size in sizes {
+                let chosen = planner.path(direction, host, size);
+                let estimates = planner.estimates(direction, host, size);
+                rows.extend(estimates.map(|of| EstimateRow {
+                    way: direction.name(),
+                    host: host.to_string(),
+                    size,
+                    path: of.path.to_string(),
+                    ns: of.ns,
+                    allowed: of.is_allowed,
+                    chosen: of.path == chosen,
+                }));
+            }
+        }
+    }
+    rows
+}
+
+/// A table of the costs in microseconds, a column for each path.
+fn show(planner: &Planner, sizes: &[u64], output: &mut Output) -> gdr_perf::Result<()> {
+    let mut paths: Vec<CopyPath> = Vec::new();
+    for direction in CopyDirection::ALL {
+        for host in HostMemory::ALL {
+            paths.extend(planner.estimates(direction, host, 1).map(|of| of.path));
+        }
+    }
+    paths.sort_unstable();
+    paths.dedup();
+    let heads: String = paths.iter().map(|path| format!(" {path:>11}")).collect();
+    output.line(format_args!(
+        "\nestimates in us; * the choice, - not allowed\n{:>9} {:<8} {:<11}{heads}",
+        "size", "way", "host memory"
+    ))?;
+    for &size in sizes {
+        for direction in CopyDirection::ALL {
+            for host in HostMemory::ALL {
+                let chosen = planner.path(direction, host, size);
+                let estimates: Vec<_> = planner.estimates(direction, host, size).collect();
+                let cells: String = paths
+                    .iter()
+                    .map(|path| {
+                        let estimate = estimates.iter().find(|of| of.path == *path);
+                        format!(" {:>11}", shown(estimate, chosen))
+                    })
+                    .collect();
+                let (direction, host) = (direction.to_string(), host.to_string());
+                let line = format!("{:>9} {direction:<8} {host:<11}{cells}", binary(size));
+                output.line(line.trim_end())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn shown(estimate: Option<&Estimate>, chosen: CopyPath) -> String {
+    let Some(Estimate {
+        path,
+        ns,
+        is_allowed,
+    }) = estimate
+    else {
+        return String::new();
+    };
+    let mark = match (*path == chosen, is_allowed) {
+        (true, _) => "*",
+        (false, true) => "",
+        (false, false) => "-",
+    };
+    format!("{mark}{}", figure(ns / 1000.0))
+}

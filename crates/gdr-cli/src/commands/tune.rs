@@ -1,0 +1,158 @@
+//! `gdr tune`: measures what copies cost on this machine.
+
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use gdr_copy::plan::{Calibration, HostMemory, PathLimits, Planner};
+use gdr_copy::{ProfileStore, default_threads};
+use gdr_perf::copysweep::{Costs, Extent, Report, Settings};
+use gdr_perf::mapped_buffer::{BufferOptions, CopyDirection};
+use gdr_perf::report::Schema;
+use gdr_perf::sizes::powers_of_two;
+use serde::Serialize;
+
+use super::copysweep::{TIME, measure};
+use super::{describe, say_simulated};
+use crate::exit::{EXIT_STATUS, Exit};
+use crate::global::Global;
+use crate::gpu::GpuOptions;
+use crate::gpu_context::{GpuContext, WithoutGpu};
+use crate::output::Output;
+use crate::units::{binary, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr tune                            measure, and write the profile of this machine
+  gdr tune -s 256M --threads 8        larger copies, and more threads
+  gdr tune --dry-run                  measure, and write nothing";
+
+/// Measure what copies cost on this machine, for the choice of their paths
+///
+/// Measures CPU copies by one thread and by several, and the GPU's copy engine, in both directions,
+/// from and to pageable and page-locked memory. The profile is a file of the user for this GPU,
+/// driver, CPU and kind of mapping: $XDG_STATE_HOME/gdr/copy, or ~/.local/state/gdr/copy. Without one,
+/// built-in costs are used. Nothing but this command measures them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// The largest copy
+    #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "64M")]
+    largest: u64,
+
+    /// The most threads of a copy [default: one for each CPU next to the GPU, up to 4]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroU16>,
+
+    /// Write no profile
+    #[arg(long)]
+    dry_run: bool,
+
+    #[command(flatten)]
+    gpu: GpuOptions,
+}
+
+/// The path of copies from a size on.
+#[derive(Serialize)]
+pub(super) struct StepRow {
+    way: &'static str,
+    host: String,
+    from: u64,
+    path: String,
+}
+
+/// The steps of a planner, of every direction and kind of memory.
+pub(super) fn step_rows(planner: &Planner) -> Vec<StepRow> {
+    let mut rows = Vec::new();
+    for direction in CopyDirection::ALL {
+        for host in HostMemory::ALL {
+            let steps = planner.steps(direction, host).iter();
+            rows.extend(steps.map(|step| StepRow {
+                way: direction.name(),
+                host: host.to_string(),
+                from: step.from,
+                path: step.path.to_string(),
+            }));
+        }
+    }
+    rows
+}
+
+/// Writes the steps of a planner, a line for each direction and kind of memory.
+pub(super) fn show_steps(planner: &Planner, output: &mut Output) -> gdr_perf::Result<()> {
+    for direction in CopyDirection::ALL {
+        for host in HostMemory::ALL {
+            let steps = planner.steps(direction, host).iter();
+            let steps: Vec<_> = steps
+                .map(|step| match step.from {
+                    0 => step.path.to_string(),
+                    from => format!("{} from {} on", step.path, binary(from)),
+                })
+                .collect();
+            let (direction, host) = (direction.to_string(), host.to_string());
+            output.line(format_args!(
+                "{direction:<8} {host:<11}  {}",
+                steps.join(", ")
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    schema: Schema,
+    /// Where the profile was written; absent with `--dry-run`.
+    profile: Option<PathBuf>,
+    steps: Vec<StepRow>,
+    measured: &'a Report,
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
+    let threads = options.threads;
+    let max_threads = threads.unwrap_or_else(|| default_threads(gpu.target.gpu()));
+    let settings = Settings {
+        memory: BufferOptions::default(),
+        sizes: powers_of_two(1, options.largest),
+        offset: 0,
+        max_threads,
+        extent: Extent::Paths,
+        costs: Costs::BuiltIn,
+        time: TIME,
+    };
+    if !global.json {
+        say_simulated(&gpu, output)?;
+    }
+    // Before the measurement: a run of half a minute should not end without a place for its result.
+    let store = match options.dry_run {
+        true => None,
+        false => Some(ProfileStore::of_user()?),
+    };
+    let report = measure(global, &gpu, &settings)?;
+    let profile = report.profile();
+    let path = store.map(|store| store.save(&profile)).transpose()?;
+    let planner = planner(&profile.calibration, max_threads);
+    if global.json {
+        output.json(&Document {
+            schema: Schema::first("gdr.tune"),
+            profile: path,
+            steps: step_rows(&planner),
+            measured: &report,
+        })?;
+        return Ok(Exit::Fine);
+    }
+    output.line(describe(&report.subject))?;
+    show_steps(&planner, output)?;
+    match path {
+        Some(path) => output.line(format_args!("profile: {}", path.display()))?,
+        None => output.line("no profile was written")?,
+    }
+    Ok(Exit::Fine)
+}
+
+/// A planner that may use every path.
+fn planner(calibration: &Calibration, max_threads: NonZeroU16) -> Planner {
+    Planner::new(calibration, PathLimits::all(max_threads))
+}

@@ -1,0 +1,513 @@
+//! Copies on the path that a [`Planner`] chooses for each.
+
+mod copy_engine;
+pub(crate) mod cpu_pool;
+mod staging_memory;
+mod transfer;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gdr_cuda::{DeviceBuffer, HostBuffer};
+
+use self::copy_engine::{CopyEngine, Failed};
+use self::cpu_pool::CpuPool;
+use crate::cpu::{self, Caching, Routine};
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+use crate::plan::{
+    CopyDirection, CopyEngineUse, CopyPath, CopyPlan, CopyRequest, HostMemory, Planner,
+};
+
+pub use self::transfer::Transfer;
+
+/// How long a copy by the copy engine may take where the caller sets no limit.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Copies to and from mapped GPU memory, each on the fastest path of those that are allowed.
+///
+/// # Order
+/// A call returns when its bytes have arrived: as after [`Mapping::write_at`] a kernel launched
+/// afterwards sees what a write stored, and a read returns values no older than the call, those of
+/// earlier writes of this thread included, whichever paths they took. Calls of several threads at
+/// once are in no order. Unlike [`Mapping::write_at`], a write of more than 8 bytes promises no order
+/// of its bytes.
+///
+/// # The copy engine
+/// Its copies wait neither for kernels of the program nor for its streams, and do not affect its
+/// current context or its stream captures. Before each, the allocation is compared with that at the
+/// time of [`Copier::new`]: memory that was freed in between, and perhaps allocated again by another
+/// owner, is [`Error::Freed`] and not accessed.
+///
+/// ```
+/// use std::num::NonZeroU16;
+/// use std::sync::Arc;
+///
+/// use gdr_copy::plan::{Calibration, Machine, PathLimits, Planner};
+/// use gdr_copy::{Context, Copier};
+/// use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let gpu = Gpu::open(SimDriver::new(1), Ordinal(0))?;
+/// let buffer = Arc::new(gpu.allocate(MemoryKind::Plain, 1 << 20)?);
+/// let mapping = Context::open_for(&gpu)?.pin_buffer(&buffer)?.map()?;
+///
+/// let calibration = Calibration::built_in(Machine::Pcie);
+/// let planner = Planner::new(&calibration, PathLimits::all(NonZeroU16::MIN));
+/// let copier = Copier::new(mapping, buffer, planner)?;
+/// copier.write_at(0, &[7; 1 << 20])?;
+/// let mut bytes = vec![0; 1 << 20];
+/// copier.read_at(0, &mut bytes)?;
+/// assert!(bytes.iter().all(|&byte| byte == 7));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Copier {
+    mapping: Arc<Mapping>,
+    planner: Planner,
+    /// `None` where the limits forbid it.
+    engine: Option<Arc<CopyEngine>>,
+    /// The offset of the mapping in the buffer.
+    start: u64,
+    pool: CpuPool,
+    limit: Duration,
+}
+
+/// A copy by CPU. Its pieces are disjoint, so several threads may copy them.
+#[derive(Clone, Copy)]
+struct CpuCopy {
+    window: *mut u8,
+    host: *mut u8,
+    routine: &'static Routine,
+    caching: Caching,
+    direction: CopyDirection,
+}
+
+// SAFETY: the pointers are to memory that any thread may access while the copy lasts; each thread
+// accesses other bytes of it.
+unsafe impl Sync for CpuCopy {}
+
+impl CpuCopy {
+    /// Copies a piece.
+    ///
+    /// # Safety
+    /// The window and the host memory have the bytes of `piece`, the host memory is writable for a
+    /// copy from the GPU, and no other thread accesses these bytes of it.
+    unsafe fn copy_piece(&self, piece: Range<u64>) {
+        let (at, len) = (piece.start as usize, (piece.end - piece.start) as usize);
+        let (routine, caching) = (self.routine, self.caching);
+        // SAFETY: the caller's promise. No Rust memory is in a mapping, so the two do not overlap.
+        unsafe {
+            let (window, host) = (self.window.add(at), self.host.add(at));
+            match self.direction {
+                CopyDirection::ToGpu => cpu::copy_to(routine, caching, window, host, len),
+                CopyDirection::FromGpu => cpu::copy_from(routine, caching, host, window, len),
+            }
+        }
+    }
+}
+
+impl Copier {
+    /// Copies to and from `mapping`, which is a part of `buffer`.
+    ///
+    /// # Errors
+    /// [`Error::MappedElsewhere`] if it is not; [`Error::Gpu`].
+    pub fn new(
+        mapping: impl Into<Arc<Mapping>>,
+        buffer: impl Into<Arc<DeviceBuffer>>,
+        planner: Planner,
+    ) -> Result<Self> {
+        let (mapping, buffer) = (mapping.into(), buffer.into());
+        let (mapped, allocated) = (mapping.device_ptr(), buffer.ptr());
+        let start = mapped
+            .offset_from(allocated)
+            .filter(|start| {
+                let end = start.checked_add(mapping.len());
+                end.is_some_and(|end| end <= buffer.len())
+            })
+            .ok_or(Error::MappedElsewhere { mapped, allocated })?;
+        let pool = CpuPool::new(buffer.gpu().info().bdf);
+        let engine = match planner.limits().copy_engine {
+            CopyEngineUse::Allowed => Some(Arc::new(CopyEngine::new(buffer)?)),
+            CopyEngineUse::Forbidden => None,
+        };
+        Ok(Self {
+            mapping,
+            planner,
+            engine,
+            start,
+            pool,
+            limit: LIMIT,
+        })
+    }
+
+    /// The most time that a copy by the copy engine may take; 20 s by default.
+    pub fn with_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The mapping.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// What chooses the paths.
+    pub fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// The plan of a copy of `len` bytes at `offset`.
+    pub fn plan(
+        &self,
+        direction: CopyDirection,
+        host: HostMemory,
+        offset: u64,
+        len: u64,
+    ) -> CopyPlan {
+        self.planner
+            .plan(&self.request(direction, host, offset, len))
+    }
+
+    fn request(
+        &self,
+        direction: CopyDirection,
+        host: HostMemory,
+        offset: u64,
+        len: u64,
+    ) -> CopyRequest {
+        CopyRequest {
+            direction,
+            host,
+            address: self.mapping.device_ptr().get().wrapping_add(offset),
+            len,
+        }
+    }
+
+    /// A plan on a path that the caller chose.
+    fn plan_on(
+        &self,
+        path: CopyPath,
+        direction: CopyDirection,
+        host: HostMemory,
+        offset: u64,
+        len: u64,
+    ) -> Result<CopyPlan> {
+        if !self.planner.limits().allow(path) {
+            return Err(Error::PathForbidden { path });
+        }
+        let request = self.request(direction, host, offset, len);
+        Ok(CopyPlan::on(path, request))
+    }
+
+    /// Copies `bytes` into GPU memory at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Freed`], [`Error::ForkedChild`], with nothing written;
+    /// [`Error::Incomplete`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (direction, host) = (CopyDirection::ToGpu, HostMemory::Pageable);
+        self.write(
+            &self.plan(direction, host, offset, bytes.len() as u64),
+            offset,
+            bytes,
+        )
+    }
+
+    /// As [`Copier::write_at`], on this path.
+    ///
+    /// # Errors
+    /// As there; [`Error::PathForbidden`].
+    pub fn write_at_by(&self, path: CopyPath, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (direction, host) = (CopyDirection::ToGpu, HostMemory::Pageable);
+        let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
+        self.write(&plan, offset, bytes)
+    }
+
+    fn write(&self, plan: &CopyPlan, offset: u64, bytes: &[u8]) -> Result<()> {
+        let window = self.mapping.window_at(offset, bytes.len())?;
+        match (plan.path(), &self.engine) {
+            (CopyPath::CopyEngine, Some(engine)) => {
+                // Stores so far leave the CPU before the call that starts the copy, and PCIe keeps
+                // them before it.
+                self.mapping.flush();
+                engine
+                    .write(plan, self.start + offset, bytes, self.limit)
+                    .map_err(|failed| incomplete(failed, bytes.len() as u64))
+            }
+            _ => {
+                // SAFETY: the window has the bytes, which a copy to the GPU only reads.
+                unsafe { self.copy_by_cpu(plan, window, bytes.as_ptr().cast_mut()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies GPU memory at `offset` into `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Freed`], [`Error::ForkedChild`], with nothing read;
+    /// [`Error::Incomplete`].
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let (direction, host) = (CopyDirection::FromGpu, HostMemory::Pageable);
+        self.read(
+            &self.plan(direction, host, offset, bytes.len() as u64),
+            offset,
+            bytes,
+        )
+    }
+
+    /// As [`Copier::read_at`], on this path.
+    ///
+    /// # Errors
+    /// As there; [`Error::PathForbidden`].
+    pub fn read_at_by(&self, path: CopyPath, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let (direction, host) = (CopyDirection::FromGpu, HostMemory::Pageable);
+        let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
+        self.read(&plan, offset, bytes)
+    }
+
+    fn read(&self, plan: &CopyPlan, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let window = self.mapping.window_at(offset, bytes.len())?;
+        match (plan.path(), &self.engine) {
+            (CopyPath::CopyEngine, Some(engine)) => {
+                self.mapping.flush();
+                let len = bytes.len() as u64;
+                engine
+                    .read(plan, self.start + offset, bytes, self.limit)
+                    .map_err(|failed| incomplete(failed, len))
+            }
+            _ => {
+                // SAFETY: the window has the bytes, and `bytes` is writable.
+                unsafe { self.copy_by_cpu(plan, window, bytes.as_mut_ptr()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies by the threads of `plan`.
+    ///
+    /// # Safety
+    /// `window` is a part of this mapping, and `host` memory with the plan's length, writable for a
+    /// copy from the GPU.
+    unsafe fn copy_by_cpu(&self, plan: &CopyPlan, window: *mut u8, host: *mut u8) {
+        let copy = CpuCopy {
+            window,
+            host,
+            routine: self.mapping.routine(),
+            caching: self.mapping.caching(),
+            direction: plan.request().direction,
+        };
+        match plan.path() {
+            CopyPath::Cpu { threads } if threads.get() > 1 => {
+                let pieces: Vec<_> = plan.pieces().collect();
+                let copy = &copy;
+                self.pool.run(threads, pieces.len(), &|at| {
+                    // SAFETY: the caller's promise; pieces do not overlap, and each is copied once.
+                    unsafe { copy.copy_piece(pieces[at].clone()) }
+                });
+            }
+            // SAFETY: the caller's promise.
+            _ => unsafe { copy.copy_piece(0..plan.request().len) },
+        }
+    }
+
+    /// Copies `len` bytes of page-locked memory at `host_offset` to `offset`, as
+    /// [`Copier::write_at`] does.
+    ///
+    /// # Errors
+    /// As [`Copier::write_at`]; [`Error::Gpu`] for a range outside of `host`.
+    pub fn write_from(
+        &self,
+        offset: u64,
+        host: &Arc<HostBuffer>,
+        host_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        let mut transfer = self.start_write(offset, host, host_offset, len)?;
+        transfer.wait(self.limit)
+    }
+
+    /// Copies `len` bytes at `offset` to page-locked memory at `host_offset`, as [`Copier::read_at`]
+    /// does.
+    ///
+    /// # Errors
+    /// As [`Copier::read_at`]; [`Error::Gpu`] for a range outside of `host`.
+    pub fn read_into(
+        &self,
+        offset: u64,
+        host: &Arc<HostBuffer>,
+        host_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        let mut transfer = self.start_read(offset, host, host_offset, len)?;
+        transfer.wait(self.limit)
+    }
+
+    /// Starts a copy of `len` bytes of page-locked memory at `host_offset` to `offset`. Where the CPU
+    /// copies them, the transfer is complete on return.
+    ///
+    /// # Errors
+    /// As [`Copier::write_from`].
+    pub fn start_write(
+        &self,
+        offset: u64,
+        host: &Arc<HostBuffer>,
+        host_offset: usize,
+        len: usize,
+    ) -> Result<Transfer> {
+        let (direction, kind) = (CopyDirection::ToGpu, HostMemory::PageLocked);
+        let plan = self.plan(direction, kind, offset, len as u64);
+        self.start(&plan, offset, host, host_offset, len)
+    }
+
+    /// Starts a copy of `len` bytes at `offset` to page-locked memory at `host_offset`. Where the CPU
+    /// copies them, the transfer is complete on return.
+    ///
+    /// # Errors
+    /// As [`Copier::read_into`].
+    pub fn start_read(
+        &self,
+        offset: u64,
+        host: &Arc<HostBuffer>,
+        host_offset: usize,
+        len: usize,
+    ) -> Result<Transfer> {
+        let (direction, kind) = (CopyDirection::FromGpu, HostMemory::PageLocked);
+        let plan = self.plan(direction, kind, offset, len as u64);
+        self.start(&plan, offset, host, host_offset, len)
+    }
+
+    /// As [`Copier::start_write`] or [`Copier::start_read`], on this path.
+    ///
+    /// # Errors
+    /// As there; [`Error::PathForbidden`].
+    pub fn start_by(
+        &self,
+        path: CopyPath,
+        direction: CopyDirection,
+        offset: u64,
+        host: &Arc<HostBuffer>,
+        host_offset: usize,
+        len: usize,
+    ) -> Result<Transfer> {
+        let kind = HostMemory::PageLocked;
+        let plan = self.plan_on(path, direction, kind, offset, len as u64)?;
+        self.start(&plan, offset, host, host_offset, len)
+    }
+
+    fn start(
+        &self,
+        plan: &CopyPlan,
+        offset: u64,
+        host: &Arc<HostBuffer>,
+        host_offset: usize,
+        len: usize,
+    ) -> Result<Transfer> {
+        let window = self.mapping.window_at(offset, len)?;
+        let memory = host.part(host_offset, len)?;
+        let direction = plan.request().direction;
+        match (plan.path(), &self.engine) {
+            (CopyPath::CopyEngine, Some(engine)) if len > 0 => {
+                self.mapping.flush();
+                let at = self.start + offset;
+                let stream = match direction {
+                    CopyDirection::ToGpu => engine.start_write(at, host, host_offset, len),
+                    CopyDirection::FromGpu => engine.start_read(at, host, host_offset, len),
+                };
+                Ok(Transfer::running(Arc::clone(engine), stream?, len as u64))
+            }
+            _ => {
+                // SAFETY: both have `len` bytes; no references to page-locked memory exist.
+                unsafe { self.copy_by_cpu(plan, window, memory) };
+                Ok(Transfer::complete(len as u64))
+            }
+        }
+    }
+
+    /// Copies many pieces into GPU memory, in no order, with one fence for all short ones.
+    ///
+    /// # Errors
+    /// As [`Copier::write_at`]. A piece outside of the mapping is found before anything is written;
+    /// [`Error::Incomplete`] counts the bytes of all pieces.
+    pub fn write_batch(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        let lens = pieces.iter().map(|(offset, bytes)| (*offset, bytes.len()));
+        let len = self.check_batch(lens)?;
+        let mut done = 0;
+        for (offset, bytes) in pieces {
+            let plan = self.batch_plan(CopyDirection::ToGpu, *offset, bytes.len());
+            let written = match plan.path() {
+                CopyPath::ONE_THREAD => self.mapping.write_at_unfenced(*offset, bytes),
+                _ => self.write(&plan, *offset, bytes),
+            };
+            written.map_err(|error| of_batch(error, done, len))?;
+            done += bytes.len() as u64;
+        }
+        self.mapping.flush();
+        Ok(())
+    }
+
+    /// Copies many pieces of GPU memory, in no order, with one fence for all short ones: their loads
+    /// overlap.
+    ///
+    /// # Errors
+    /// As [`Copier::read_at`]. A piece outside of the mapping is found before anything is read;
+    /// [`Error::Incomplete`] counts the bytes of all pieces.
+    pub fn read_batch(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<()> {
+        let lens = pieces.iter().map(|(offset, bytes)| (*offset, bytes.len()));
+        let len = self.check_batch(lens)?;
+        let mut done = 0;
+        self.mapping.begin_reads();
+        for (offset, bytes) in pieces {
+            let plan = self.batch_plan(CopyDirection::FromGpu, *offset, bytes.len());
+            let read = match plan.path() {
+                CopyPath::ONE_THREAD => self.mapping.read_at_unfenced(*offset, bytes),
+                _ => self.read(&plan, *offset, bytes),
+            };
+            read.map_err(|error| of_batch(error, done, len))?;
+            done += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn batch_plan(&self, direction: CopyDirection, offset: u64, len: usize) -> CopyPlan {
+        self.plan(direction, HostMemory::Pageable, offset, len as u64)
+    }
+
+    /// Checks the pieces of a batch, and returns the number of their bytes.
+    fn check_batch(&self, pieces: impl Iterator<Item = (u64, usize)>) -> Result<u64> {
+        let mut sum = 0;
+        for (offset, len) in pieces {
+            self.mapping.window_at(offset, len)?;
+            sum += len as u64;
+        }
+        Ok(sum)
+    }
+}
+
+/// The error of a copy of `len` bytes that failed.
+fn incomplete(failed: Failed, len: u64) -> Error {
+    match failed.source {
+        freed @ Error::Freed { .. } if failed.copied == 0 => freed,
+        source => Error::Incomplete {
+            copied: failed.copied,
+            len,
+            source: Box::new(source),
+        },
+    }
+}
+
+/// The error of a batch of `len` bytes, of which the pieces before have `done`.
+fn of_batch(error: Error, done: u64, len: u64) -> Error {
+    let (copied, source) = match error {
+        Error::Incomplete { copied, source, .. } => (done + copied, source),
+        other => (done, Box::new(other)),
+    };
+    Error::Incomplete {
+        copied,
+        len,
+        source,
+    }
+}

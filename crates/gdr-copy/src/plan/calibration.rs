@@ -1,0 +1,77 @@
+//! The costs of all paths of a machine.
+
+use std::collections::BTreeMap;
+
+use super::curve::CostCurve;
+use super::path::{CopyDirection, CopyPath, HostMemory};
+
+/// Copies of one kind by one path: what a cost curve is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Series {
+    /// Where the bytes go.
+    pub direction: CopyDirection,
+    /// The host memory.
+    pub host: HostMemory,
+    /// The path.
+    pub path: CopyPath,
+}
+
+/// What copies cost on a machine, by series.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Calibration {
+    curves: BTreeMap<Series, CostCurve>,
+    queued_copy_ns: Option<f64>,
+}
+
+impl Calibration {
+    /// No path is calibrated: a planner chooses CPU copies by the calling thread.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the costs of a series.
+    pub fn set(&mut self, series: Series, curve: CostCurve) {
+        self.curves.insert(series, curve);
+    }
+
+    /// The costs of a series.
+    pub fn curve(&self, series: &Series) -> Option<&CostCurve> {
+        self.curves.get(series)
+    }
+
+    /// All series with their costs.
+    pub fn curves(&self) -> impl Iterator<Item = (&Series, &CostCurve)> {
+        self.curves.iter()
+    }
+
+    /// Sets the cost of a short copy by the copy engine that is one of several in its queue,
+    /// nanoseconds. Anything but a positive number is ignored.
+    pub fn set_queued_copy(&mut self, ns: f64) {
+        self.queued_copy_ns = (ns.is_finite() && ns > 0.0).then_some(ns);
+    }
+
+    /// The cost of a short copy by the copy engine that is one of several in its queue: less than that
+    /// of a single one, because the waits overlap. Nanoseconds; `None` where it is not known.
+    pub fn queued_copy_ns(&self) -> Option<f64> {
+        self.queued_copy_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cost_of_a_queued_copy_is_a_positive_number_or_unknown() {
+        let mut calibration = Calibration::new();
+        for (ns, kept) in [
+            (5.0, Some(5.0)),
+            (0.0, None),
+            (f64::NAN, None),
+            (-1.0, None),
+        ] {
+            calibration.set_queued_copy(ns);
+            assert_eq!(calibration.queued_copy_ns(), kept);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Which path a copy takes: CPU stores and loads through the mapping, by one thread or several, or
+//! the GPU's copy engine.
+//!
+//! A [`Calibration`] holds what a copy of each size costs on each path, as [`CostCurve`]s. A
+//! [`Planner`] is made once from it and from what the program allows ([`PathLimits`]); it returns a
+//! [`CopyPlan`] for each copy in some nanoseconds.
+//!
+//! ```
+//! use std::num::NonZeroU16;
+//!
+//! use gdr_copy::plan::{
+//!     Calibration, CopyDirection, CopyPath, CopyRequest, HostMemory, Machine, PathLimits, Planner,
+//! };
+//!
+//! let calibration = Calibration::built_in(Machine::Pcie);
+//! let planner = Planner::new(&calibration, PathLimits::all(NonZeroU16::MIN));
+//! let request = CopyRequest {
+//!     direction: CopyDirection::FromGpu,
+//!     host: HostMemory::PageLocked,
+//!     address: 0,
+//!     len: 64,
+//! };
+//! assert_eq!(planner.plan(&request).path(), CopyPath::ONE_THREAD);
+//! let megabyte = CopyRequest { len: 1 << 20, ..request };
+//! assert_eq!(planner.plan(&megabyte).path(), CopyPath::CopyEngine);
+//! ```
+//!
+//! Everything here is pure: no measurement, no file, no clock. [`Profile`] is the text form of a
+//! calibration with the machine that it was measured on.
+
+mod built_in;
+mod calibration;
+mod curve;
+mod path;
+mod planner;
+mod profile;
+
+pub use built_in::Machine;
+pub use calibration::{Calibration, Series};
+pub use curve::{CostCurve, CostPoint, InvalidCurve};
+pub use path::{CopyDirection, CopyPath, HostMemory, ParsePathError};
+pub use planner::{
+    CopyEngineUse, CopyPlan, CopyRequest, Estimate, PathLimits, Pieces, Planner, Step,
+};
+pub use profile::{ParseProfileError, Profile, ProfileKey};

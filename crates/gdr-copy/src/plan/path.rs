@@ -1,0 +1,178 @@
+//! The paths of a copy, and what distinguishes copies.
+
+use std::fmt;
+use std::num::NonZeroU16;
+use std::str::FromStr;
+
+/// The direction of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CopyDirection {
+    /// From the CPU to the GPU.
+    ToGpu,
+    /// From the GPU to the CPU.
+    FromGpu,
+}
+
+impl CopyDirection {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::ToGpu, Self::FromGpu];
+
+    /// Its name in reports and profiles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ToGpu => "to-gpu",
+            Self::FromGpu => "from-gpu",
+        }
+    }
+}
+
+impl fmt::Display for CopyDirection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::ToGpu => "to GPU",
+            Self::FromGpu => "from GPU",
+        })
+    }
+}
+
+/// The host memory of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HostMemory {
+    /// Ordinary memory: the copy engine reaches it through a page-locked ring only.
+    Pageable,
+    /// Memory that the GPU's driver page-locked (`cuMemHostAlloc`, `cudaHostRegister`).
+    PageLocked,
+}
+
+impl HostMemory {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Pageable, Self::PageLocked];
+
+    /// Its name in reports and profiles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pageable => "pageable",
+            Self::PageLocked => "page-locked",
+        }
+    }
+}
+
+impl fmt::Display for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How bytes are moved. Ordered by the fixed cost: a later path has a higher one, and is chosen for
+/// longer copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CopyPath {
+    /// Stores or loads through the mapping, by this many threads, the caller's included.
+    Cpu {
+        /// The number of threads.
+        threads: NonZeroU16,
+    },
+    /// The GPU's copy engine, on a stream of this library.
+    CopyEngine,
+}
+
+impl CopyPath {
+    /// Stores or loads by the calling thread.
+    pub const ONE_THREAD: Self = Self::Cpu {
+        threads: NonZeroU16::MIN,
+    };
+
+    /// Stores or loads by `threads` threads.
+    pub const fn cpu(threads: NonZeroU16) -> Self {
+        Self::Cpu { threads }
+    }
+}
+
+impl fmt::Display for CopyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            &Self::ONE_THREAD => f.pad("cpu"),
+            Self::Cpu { threads } => f.pad(&format!("cpu-{threads}")),
+            Self::CopyEngine => f.pad("copy-engine"),
+        }
+    }
+}
+
+/// A text that names no direction, memory or path of copies.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {expected}")]
+pub struct ParsePathError {
+    text: String,
+    expected: &'static str,
+}
+
+impl ParsePathError {
+    fn new(text: &str, expected: &'static str) -> Self {
+        Self {
+            text: text.to_owned(),
+            expected,
+        }
+    }
+}
+
+impl FromStr for CopyDirection {
+    type Err = ParsePathError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePathError> {
+        let found = Self::ALL.into_iter().find(|known| known.name() == text);
+        found.ok_or_else(|| ParsePathError::new(text, "to-gpu or from-gpu"))
+    }
+}
+
+impl FromStr for HostMemory {
+    type Err = ParsePathError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePathError> {
+        let found = Self::ALL.into_iter().find(|known| known.name() == text);
+        found.ok_or_else(|| ParsePathError::new(text, "pageable or page-locked"))
+    }
+}
+
+impl FromStr for CopyPath {
+    type Err = ParsePathError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePathError> {
+        match text {
+            "cpu" => return Ok(Self::ONE_THREAD),
+            "copy-engine" => return Ok(Self::CopyEngine),
+            _ => {}
+        }
+        let threads = text.strip_prefix("cpu-").and_then(|n| n.parse().ok());
+        threads
+            .map(Self::cpu)
+            .ok_or_else(|| ParsePathError::new(text, "cpu, cpu-THREADS or copy-engine"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_parsed_as_what_it_names() {
+        for direction in CopyDirection::ALL {
+            assert_eq!(direction.name().parse(), Ok(direction));
+        }
+        for host in HostMemory::ALL {
+            assert_eq!(host.name().parse(), Ok(host));
+        }
+        let four = NonZeroU16::new(4).unwrap();
+        for (path, name) in [
+            (CopyPath::ONE_THREAD, "cpu"),
+            (CopyPath::cpu(four), "cpu-4"),
+            (CopyPath::CopyEngine, "copy-engine"),
+        ] {
+            assert_eq!(path.to_string(), name);
+            assert_eq!(name.parse(), Ok(path));
+        }
+        for text in ["", "cpu-", "cpu-0", "cpu-70000", "gpu"] {
+            let error = text.parse::<CopyPath>().unwrap_err().to_string();
+            assert!(error.contains("copy-engine"), "{error}");
+        }
+    }
+}
