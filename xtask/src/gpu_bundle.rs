@@ -15,10 +15,11 @@ use crate::wheel;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 4] = [
+const EXAMPLES: [(&str, &str); 5] = [
     ("gdrapi", "overhead"),
     ("gdr-object", "measure"),
     ("gdr-rdma", "resident_kernel"),
+    ("gdr-rdma", "shards"),
     ("gdr-verbs", "raw_packets"),
 ];
 

@@ -113,6 +113,13 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"nccl_direct trace-nccl $((1 << 20)) 0 0 "$GDR" trace --require direct=50% -o "$OUT/trace-nccl.%p.txt" -- "$GDR" run --nic 127.0.0.1 -- && cat "$OUT"/trace-nccl.*.txt"#,
     },
     Step {
+        name: "WRITEs over 1 to 8 shards",
+        file: "shards",
+        prints: Prints::Json,
+        limit_s: 180,
+        command: r#""$HERE/bin/shards""#,
+    },
+    Step {
         name: "gdr perf write-bw",
         file: "perf-write-bw",
         prints: Prints::Json,
