@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 
 use crate::python_environment::Environment;
-use crate::results::{Outcome, Results, Unavailable};
+use crate::results::{Outcome, Results, Unavailable, is_missing};
 use crate::workspace::root;
 
 /// The linters of PyPI: the second has the schemas of Kubernetes with it.
@@ -95,10 +95,4 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         paths.push(entry?.path());
     }
     Ok(paths)
-}
-
-/// Whether a program could not be started because there is none of its name.
-fn is_missing(error: &anyhow::Error) -> bool {
-    let source = error.downcast_ref::<std::io::Error>();
-    source.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }

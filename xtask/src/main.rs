@@ -52,6 +52,8 @@ enum Task {
     Test,
     /// Build the documentation and check every link in it.
     Docs,
+    /// Check the pages of the guide, and build it as a book where mdBook is installed.
+    Guide,
     /// Run the examples that need no hardware and check the last line of each.
     Examples,
     /// Check names, words, import circles and file lengths of the source.
@@ -108,6 +110,7 @@ fn main() -> ExitCode {
     let result = match Task::parse() {
         Task::Test => test::run(),
         Task::Docs => documentation::run(),
+        Task::Guide => documentation::guide(),
         Task::Examples => examples::run(),
         Task::House(options) => house::run(&options),
         Task::Bindings(source) => bindings::run(&source),

@@ -185,6 +185,12 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
+/// Whether a program could not be started because there is none of its name.
+pub(crate) fn is_missing(error: &anyhow::Error) -> bool {
+    let source = error.downcast_ref::<std::io::Error>();
+    source.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 fn heading(name: &str) {
     println!("\n== {name}");
 }

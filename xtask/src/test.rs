@@ -44,6 +44,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     results.check("documentation", documentation::rustdoc);
     results.check("links in the documentation", documentation::links);
     results.check("picture of a terminal", picture::check);
+    results.check("pages of the guide", documentation::pages);
     results.check("models of the hazard pointers", models::loom);
     results.check("tests under Miri", models::miri);
     results.check("oldest supported Rust", msrv::check);

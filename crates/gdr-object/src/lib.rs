@@ -115,3 +115,8 @@ pub use remote_object::RemoteObject;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// The examples of the guide are tests of this crate, which depends on all that they use.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/interfaces.md")]
+struct Guide;

@@ -12,6 +12,7 @@ mod documents;
 mod env;
 mod fleet_files;
 mod gdrcopy;
+mod guide;
 mod loopback;
 mod mesh;
 mod objects;
