@@ -164,7 +164,7 @@ fn gpu_buffer(
         .and_then(|pinned| pinned.map());
     match mapping {
         Ok(mapping) => {
-            let threshold = CopyEngineThreshold::Measured;
+            let threshold = CopyEngineThreshold::Planned;
             let buffer = Buffer::direct_with_copies(mapping, Arc::clone(memory), threshold)?;
             let why = "the GPU memory is mapped into the owner's process".to_owned();
             Ok((buffer, why))
