@@ -18,7 +18,7 @@ struct Example {
 /// The GPU is simulated for all of them, so that the outcome is the same on every machine. The
 /// examples that need a GPU are steps of the GPU bundle; the C program is compiled and run by the
 /// tests of `install-gdrapi`.
-const EXAMPLES: [Example; 10] = [
+const EXAMPLES: [Example; 11] = [
     Example {
         package: "gdr-cuda",
         name: "copy_and_print",
@@ -53,6 +53,11 @@ const EXAMPLES: [Example; 10] = [
         package: "gdr-object",
         name: "scalar",
         last_line: "the watcher saw the number 1000",
+    },
+    Example {
+        package: "gdr-object",
+        name: "soak",
+        last_line: "20 kills of 8 peers with 40 objects: ",
     },
     Example {
         package: "gdr-perf",

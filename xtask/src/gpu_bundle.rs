@@ -9,18 +9,25 @@ use anyhow::bail;
 
 use crate::gpu_steps::STEPS;
 use crate::install::{copy_program, install_headers, install_library};
+use crate::results::Unavailable;
 use crate::verbs_library;
+use crate::wheel;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 3] = [
+const EXAMPLES: [(&str, &str); 5] = [
     ("gdrapi", "overhead"),
+    ("gdr-object", "measure"),
     ("gdr-rdma", "resident_kernel"),
+    ("gdr-rdma", "shards"),
     ("gdr-verbs", "raw_packets"),
 ];
 
 /// A rank of NCCL's allreduces.
 const NCCL: &str = include_str!("../bundle/nccl.py");
+
+/// The Python package beside PyTorch.
+const WHEEL: &str = include_str!("../bundle/wheel.py");
 
 /// The template of `run.sh`.
 const SCRIPT: &str = include_str!("../bundle/run.sh");
@@ -58,6 +65,13 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     let libraries = verbs_library::build("release", &target().join("verbs"))?;
     verbs_library::install(&libraries, &out.join("verbs"))?;
     fs::write(out.join("nccl.py"), NCCL)?;
+    fs::write(out.join("wheel.py"), WHEEL)?;
+    match wheel::build("release", &out.join("wheel")) {
+        Ok(_) => {}
+        // Its steps are skipped then.
+        Err(error) if error.is::<Unavailable>() => println!("no Python wheel: {error}"),
+        Err(error) => return Err(error),
+    }
     for (package, example) in EXAMPLES {
         succeed(cargo(&[
             "build",
@@ -78,7 +92,7 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
 
 /// Returns the calls of `step` in `run.sh`.
 fn steps() -> String {
-    let lines = STEPS.map(|step| {
+    let lines = STEPS.iter().map(|step| {
         let (name, command) = (quoted(step.name), quoted(step.command));
         let extension = step.prints.extension();
         format!(
@@ -86,7 +100,7 @@ fn steps() -> String {
             step.file, step.limit_s
         )
     });
-    lines.join("\n")
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Quotes a text as one word of the shell.

@@ -33,7 +33,7 @@ impl Prints {
 }
 
 /// All steps in the order of the run: prerequisites first, long measurements last.
-pub(crate) const STEPS: [Step; 37] = [
+pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "gdr info",
         file: "info",
@@ -113,6 +113,13 @@ pub(crate) const STEPS: [Step; 37] = [
         command: r#"nccl_direct trace-nccl $((1 << 20)) 0 0 "$GDR" trace --require direct=50% -o "$OUT/trace-nccl.%p.txt" -- "$GDR" run --nic 127.0.0.1 -- && cat "$OUT"/trace-nccl.*.txt"#,
     },
     Step {
+        name: "WRITEs over 1 to 8 shards",
+        file: "shards",
+        prints: Prints::Json,
+        limit_s: 180,
+        command: r#""$HERE/bin/shards""#,
+    },
+    Step {
         name: "gdr perf write-bw",
         file: "perf-write-bw",
         prints: Prints::Json,
@@ -155,6 +162,13 @@ pub(crate) const STEPS: [Step; 37] = [
         command: r#"perf 0 write-bw -a -n 300 --verify"#,
     },
     Step {
+        name: "objects in GPU memory, and gdr loopback beside",
+        file: "objects",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#""$HERE/bin/measure" 1024 && "$GDR" loopback --require-gpu --size 1G --json"#,
+    },
+    Step {
         name: "gdr compare",
         file: "compare",
         prints: Prints::Json,
@@ -167,6 +181,14 @@ pub(crate) const STEPS: [Step; 37] = [
         prints: Prints::Text,
         limit_s: 200,
         command: r#""$GDR" compare --require-gpu --kiro -i 5"#,
+    },
+    Step {
+        name: "gdr mesh",
+        file: "mesh",
+        prints: Prints::Text,
+        limit_s: 120,
+        // The ranks share CPUs, so no rate is judged; bytes are compared.
+        command: "mesh --provider soft --least 0",
     },
     Step {
         name: "two GPUs: NCCL through gdr's device",
@@ -293,6 +315,27 @@ pub(crate) const STEPS: [Step; 37] = [
         prints: Prints::Text,
         limit_s: 120,
         command: r#"GDR_BACKEND=rm "$HERE/bin/overhead" "$HERE/lib/libgdrapi.so.2""#,
+    },
+    Step {
+        name: "the Python package beside PyTorch",
+        file: "wheel",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"wheel "$HERE/wheel.py""#,
+    },
+    Step {
+        name: "the Python package with PyTorch's expandable segments",
+        file: "wheel-expandable",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True wheel "$HERE/wheel.py""#,
+    },
+    Step {
+        name: "gdr doctor from the Python package",
+        file: "wheel-doctor",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#"wheel -c 'import gdr; print({key: gdr.doctor()[key] for key in ("schema", "counts")})'"#,
     },
     Step {
         name: "gdr sanity under compute-sanitizer",

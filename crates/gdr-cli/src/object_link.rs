@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use gdr_object::{Deadline, Element, Link, LinkOptions, ObjectInfo, ObjectName, Shape};
+use gdr_object::{
+    Deadline, Element, Epoch, Error, Link, LinkOptions, ObjectInfo, ObjectName, RemoteObject, Shape,
+};
 use gdr_perf::loopback::{Chosen, DeviceName, DevicePair, HostPort, NicDistance};
 
 use crate::object_spec::parse_shape;
@@ -83,6 +86,40 @@ impl LinkArguments {
     pub(crate) fn deadline(&self, bytes: u64) -> Deadline {
         let seconds = u64::from(self.timeout).saturating_add(bytes >> 26);
         Deadline::after(Duration::from_secs(seconds))
+    }
+}
+
+/// Waits for epochs of an object, until a signal comes.
+pub(crate) struct EpochWait<'a> {
+    pub(crate) object: &'a RemoteObject,
+    pub(crate) link: &'a LinkArguments,
+    /// Seconds without an epoch after which a wait fails.
+    pub(crate) idle: Option<u32>,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl EpochWait<'_> {
+    /// The newest epoch, once it is newer than `last`; `None` after a signal.
+    pub(crate) fn newer(&self, last: Option<Epoch>) -> Result<Option<Epoch>> {
+        /// How long a wait is until it is seen that a signal came.
+        const LOOK: Duration = Duration::from_millis(200);
+        let idle = self.idle;
+        let idle = idle.map(|it| Deadline::after(Duration::from_secs(it.into())));
+        let mut answer = self.link.deadline(0);
+        while !self.stop.load(Ordering::Relaxed) {
+            match self.object.wait_newer(last, Deadline::after(LOOK)) {
+                Err(error @ Error::NothingNewer { .. }) => {
+                    if idle.is_some_and(Deadline::has_passed) {
+                        return Err(error.into());
+                    }
+                    answer = self.link.deadline(0);
+                }
+                // The owner has the whole time of a step to answer, not only that of one wait.
+                Err(Error::Stalled { .. } | Error::NoAnswer { .. }) if !answer.has_passed() => {}
+                found => return Ok(Some(found?)),
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -127,6 +127,9 @@ pub(crate) struct Transferred {
     bytes: u64,
     seconds: f64,
     gb_per_s: f64,
+    /// Epochs between the one before and this one, if the object is followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missed: Option<u64>,
     simulated: bool,
 }
 
@@ -146,15 +149,26 @@ impl Transferred {
             bytes: info.bytes,
             seconds: time.as_secs_f64(),
             gb_per_s: rate(info.bytes, time),
+            missed: None,
             simulated: object.simulated,
             object,
         }
     }
 
+    /// The same, of an object that is followed: so many epochs before it were not moved.
+    pub(crate) fn missed(mut self, missed: u64) -> Self {
+        self.missed = Some(missed);
+        self
+    }
+
     /// It in a sentence, after what was done.
     pub(crate) fn sentence(&self, done: &str) -> String {
+        let missed = match self.missed {
+            None | Some(0) => String::new(),
+            Some(missed) => format!("; {missed} before it were missed"),
+        };
         format!(
-            "{done} epoch {} of {}: {} bytes in {} ms ({} GB/s), {}, {}",
+            "{done} epoch {} of {}: {} bytes in {} ms ({} GB/s), {}, {}{missed}",
             self.epoch,
             self.object.name,
             self.bytes,

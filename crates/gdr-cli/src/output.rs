@@ -126,6 +126,12 @@ impl Output {
         self.keep(written)
     }
 
+    /// Passes on what [`Output::content`] wrote, for a reader that waits for it.
+    pub(crate) fn flush_content(&mut self) -> Result<()> {
+        let flushed = progress::suspend(|| io::stdout().flush());
+        self.keep(flushed)
+    }
+
     fn keep(&mut self, written: io::Result<()>) -> Result<()> {
         written.map_err(|error| {
             self.error.get_or_insert(error);

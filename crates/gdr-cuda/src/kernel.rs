@@ -42,6 +42,15 @@ pub enum Launch {
         /// 32-bit words to read and to write.
         words: u64,
     },
+    /// Writes the [`Sum64`](crate::Sum64) of the `len` bytes at `src` to `sum`.
+    Sum64 {
+        /// 8-byte aligned.
+        src: DevicePtr,
+        /// Bytes to read.
+        len: u64,
+        /// 8-byte aligned, 8 bytes; written whole.
+        sum: DevicePtr,
+    },
     /// The GPU's half of a round trip, `iterations` times: spin until the 32-bit word at `ping` is
     /// the round's number (1, 2, ...); then read all payload words, or write the round's number to
     /// them, by `direction`; then store the round's number at `pong`. The kernel ends without storing

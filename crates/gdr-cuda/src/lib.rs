@@ -54,6 +54,7 @@ mod pointer;
 mod rdma_write_ordering;
 mod sim;
 mod stream;
+mod sum64;
 pub mod volatile;
 
 pub use buffer::DeviceBuffer;
@@ -76,6 +77,7 @@ pub use pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, Pointe
 pub use rdma_write_ordering::{RemoteWrites, WritesOrdering};
 pub use sim::{SimBlockingKernel, SimDriver, SimShare};
 pub use stream::{Stream, StreamId};
+pub use sum64::Sum64;
 
 #[cfg(doctest)]
 mod compile_fail;

@@ -20,7 +20,6 @@ const SPINS: u32 = 1000;
 
 /// Memory that queued work may still use.
 #[derive(Debug)]
-#[expect(dead_code, reason = "kept only to be dropped later")]
 enum InUse {
     Device(Arc<Allocation>),
     Host(Arc<HostBuffer>),
@@ -173,6 +172,41 @@ impl Stream {
         })
     }
 
+    /// Queues a kernel that writes the [`Sum64`](crate::Sum64) of `len` bytes at `offset` of `from` to
+    /// `to_offset` of `to`, 8 bytes in little-endian order, and returns; [`Stream::wait`] for it. Both
+    /// places are multiples of 8 in their memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::ForeignBuffer`],
+    /// [`Error::Overlap`], the driver's; nothing is written then.
+    pub fn queue_sum64(
+        &self,
+        from: &DeviceBuffer,
+        offset: u64,
+        len: u64,
+        to: &DeviceBuffer,
+        to_offset: u64,
+    ) -> Result<()> {
+        const WORD: u64 = 8;
+        let (src, sum) = (
+            from.range(offset, len)?.start,
+            to.range(to_offset, WORD)?.start,
+        );
+        for (offset, at) in [(offset, src), (to_offset, sum)] {
+            if !at.get().is_multiple_of(WORD) {
+                let alignment = WORD;
+                return Err(Error::Misaligned { offset, alignment });
+            }
+        }
+        if overlap(src, len, sum, WORD) {
+            return Err(Error::Overlap { ptr: src, len });
+        }
+        self.queue(&[from, to], |driver| {
+            // SAFETY: both ranges were checked and do not overlap, and `queue` keeps both allocated.
+            unsafe { driver.launch(self.raw, &Launch::Sum64 { src, len, sum }) }
+        })
+    }
+
     /// Queues a copy of `len` bytes from page-locked host memory to `to_offset` of `to`, and
     /// returns; [`Stream::wait`] for it. Until then, changes of the source may or may not be copied.
     /// Both sides stay allocated until the stream is found idle.
@@ -239,9 +273,7 @@ impl Stream {
     ) -> Result<()> {
         let src = from.range(from_offset, len)?.start;
         let dst = to.range(to_offset, len)?.start;
-        let overlap =
-            src < dst.checked_add(len).unwrap_or(dst) && dst < src.checked_add(len).unwrap_or(src);
-        if overlap {
+        if overlap(src, len, dst, len) {
             return Err(Error::Overlap { ptr: src, len });
         }
         if len == 0 {
@@ -328,8 +360,21 @@ impl Stream {
         // Locked while submitting: another thread that finds the stream idle cannot release these
         // buffers between their entry here and their use.
         let mut in_use = self.in_use();
-        in_use.extend(buffers.iter().map(|b| InUse::Device(b.allocation())));
-        in_use.extend(host.map(|host| InUse::Host(Arc::clone(host))));
+        // Once each: a program may queue work on the same memory for ever and never wait.
+        for buffer in buffers {
+            let allocation = buffer.allocation();
+            let is_known =
+                |it: &InUse| matches!(it, InUse::Device(it) if Arc::ptr_eq(it, &allocation));
+            if !in_use.iter().any(is_known) {
+                in_use.push(InUse::Device(allocation));
+            }
+        }
+        if let Some(host) = host {
+            let is_known = |it: &InUse| matches!(it, InUse::Host(it) if Arc::ptr_eq(it, host));
+            if !in_use.iter().any(is_known) {
+                in_use.push(InUse::Host(Arc::clone(host)));
+            }
+        }
         submit(&**self.gpu.driver())
     }
 
@@ -390,6 +435,12 @@ impl Drop for Stream {
     }
 }
 
+/// Whether two ranges have a byte in common.
+fn overlap(one: DevicePtr, one_len: u64, other: DevicePtr, other_len: u64) -> bool {
+    one < other.checked_add(other_len).unwrap_or(other)
+        && other < one.checked_add(one_len).unwrap_or(one)
+}
+
 /// The address of `words` words at `offset`.
 fn word_range(buffer: &DeviceBuffer, offset: u64, words: u64) -> Result<DevicePtr> {
     if !offset.is_multiple_of(4) {
@@ -400,4 +451,26 @@ fn word_range(buffer: &DeviceBuffer, offset: u64, words: u64) -> Result<DevicePt
     }
     // A length that overflows ends after every buffer.
     Ok(buffer.range(offset, words.saturating_mul(4))?.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Ordinal;
+    use crate::sim::SimDriver;
+
+    #[test]
+    fn work_that_is_queued_for_ever_on_the_same_memory_keeps_it_once() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let stream = gpu.stream().unwrap();
+        let device = [(); 2].map(|()| gpu.allocate(MemoryKind::Plain, 64).unwrap());
+        let host = Arc::new(gpu.allocate_host(64).unwrap());
+        for _ in 0..10 {
+            stream.queue_copy(&device[0], 0, &device[1], 0, 64).unwrap();
+            stream.queue_read(&device[1], 0, &host, 0, 64).unwrap();
+        }
+        assert_eq!(stream.in_use().len(), 3);
+        stream.wait(Duration::from_secs(60)).unwrap();
+        assert_eq!(stream.in_use().len(), 0);
+    }
 }

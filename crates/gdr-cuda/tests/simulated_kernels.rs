@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gdr_cuda::{
     CuResult, DeviceBuffer, DevicePtr, Direction, Error, Gpu, HostBuffer, Launch, MemoryKind,
-    Ordinal, SimDriver, Stream, VerifyReport, pattern_word,
+    Ordinal, SimDriver, Stream, Sum64, VerifyReport, pattern_word,
 };
 
 /// The tests end in a small part of this time, unless they hang.
@@ -104,6 +104,41 @@ fn a_pattern_of_no_words_always_matches() {
     stream.fill_pattern(&buffer, 4, 0, 1, LIMIT).unwrap();
     let report = stream.verify_pattern(&buffer, 4, 0, 1, LIMIT).unwrap();
     assert_eq!((report.mismatches, report.first), (0, u64::MAX));
+}
+
+#[test]
+fn a_kernel_and_the_cpu_compute_the_same_checksum() {
+    let gpu = gpu();
+    let stream = gpu.stream().unwrap();
+    let buffer = gpu.allocate(MemoryKind::Plain, 20_000).unwrap();
+    let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at * at) as u8).collect();
+    buffer.write(0, &bytes).unwrap();
+    let sum = gpu.allocate(MemoryKind::Plain, 16).unwrap();
+    for (offset, len) in [
+        (0, 20_000),
+        (8, 4096),
+        (16, 4097),
+        (24, 7),
+        (32, 8),
+        (40, 0),
+    ] {
+        stream.queue_sum64(&buffer, offset, len, &sum, 8).unwrap();
+        stream.wait(LIMIT).unwrap();
+        let mut word = [0; 8];
+        sum.read(8, &mut word).unwrap();
+        let expected = Sum64::of(&bytes[offset as usize..][..len as usize]);
+        assert_eq!(u64::from_le_bytes(word), expected.get(), "{offset} {len}");
+    }
+    for (offset, len, to) in [(4, 8, 0), (0, 8, 4)] {
+        let refused = stream.queue_sum64(&buffer, offset, len, &sum, to);
+        assert!(matches!(refused, Err(Error::Misaligned { .. })));
+    }
+    for (offset, len, to) in [(8, 20_000, 0), (0, 8, 16)] {
+        let refused = stream.queue_sum64(&buffer, offset, len, &sum, to);
+        assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+    }
+    let refused = stream.queue_sum64(&buffer, 0, 24, &buffer, 16);
+    assert!(matches!(refused, Err(Error::Overlap { .. })));
 }
 
 #[test]

@@ -1,99 +1,135 @@
-//! The checksum of a publication.
-//!
-//! It is the sum, modulo 2^64, of a mixed value for each word of 8 bytes, which depends on the word and
-//! on its index, and of the length. So the parts of a publication can be summed in any order, and a
-//! change, a move or a loss of bytes changes the sum. It detects errors, not forgery.
+//! The checksum of a publication, computed where its bytes are: by a kernel of the GPU that has them,
+//! else by the CPU. Both compute [`Sum64`].
 
-use gdr_rdma::Buffer;
+use std::sync::{Arc, Mutex};
+
+use gdr_cuda::{DeviceBuffer, Gpu, HostBuffer, MemoryKind, Stream, Sum64};
+use gdr_rdma::{Buffer, Deadline};
 
 use crate::error::Result;
+use crate::lock::lock;
 
-/// Bytes that are read at a time, a multiple of 8.
+/// Bytes that the CPU reads at a time, a multiple of 8.
 const PIECE: usize = 256 << 10;
-/// 2^64 divided by the golden ratio, odd: the step of SplitMix64 (Steele, Lea and Flood, 2014).
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Bytes of a checksum in memory.
+const SUM: usize = 8;
 
-/// The checksum of `len` bytes at `offset`.
-pub(crate) fn of(buffer: &Buffer, offset: u64, len: u64) -> Result<u64> {
+/// Computes checksums of one buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Summer {
+    /// Made for the first checksum, if the buffer is in GPU memory.
+    kernel: Mutex<Option<Kernel>>,
+}
+
+/// What a kernel needs to compute checksums.
+#[derive(Debug)]
+struct Kernel {
+    stream: Stream,
+    sum: DeviceBuffer,
+    copy: Arc<HostBuffer>,
+}
+
+impl Summer {
+    /// The checksum of `len` bytes at `offset`. Only a kernel takes notice of the deadline: it may wait
+    /// for other work of its GPU.
+    pub(crate) fn sum(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        len: u64,
+        deadline: Deadline,
+    ) -> Result<u64> {
+        match buffer.device_memory() {
+            // Kernels take aligned words.
+            Some((memory, start)) if (memory.ptr().get() + start + offset).is_multiple_of(8) => {
+                self.by_kernel(memory, start + offset, len, deadline)
+            }
+            _ => by_cpu(buffer, offset, len),
+        }
+    }
+
+    fn by_kernel(
+        &self,
+        memory: &DeviceBuffer,
+        offset: u64,
+        len: u64,
+        deadline: Deadline,
+    ) -> Result<u64> {
+        let mut slot = lock(&self.kernel);
+        // It is not used again after an error: its sum may still be written.
+        let kernel = match slot.take() {
+            Some(kernel) => kernel,
+            None => Kernel::new(memory.gpu())?,
+        };
+        let sum = kernel.sum(memory, offset, len, deadline)?;
+        *slot = Some(kernel);
+        Ok(sum)
+    }
+}
+
+impl Kernel {
+    fn new(gpu: &Gpu) -> Result<Self> {
+        Ok(Self {
+            stream: gpu.stream()?,
+            sum: gpu.allocate(MemoryKind::Plain, SUM as u64)?,
+            copy: Arc::new(gpu.allocate_host(SUM)?),
+        })
+    }
+
+    fn sum(&self, memory: &DeviceBuffer, offset: u64, len: u64, deadline: Deadline) -> Result<u64> {
+        let Self { stream, sum, copy } = self;
+        stream.queue_sum64(memory, offset, len, sum, 0)?;
+        stream.queue_read(sum, 0, copy, 0, SUM)?;
+        stream.wait(deadline.remaining())?;
+        let mut bytes = [0; SUM];
+        copy.read(0, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+fn by_cpu(buffer: &Buffer, offset: u64, len: u64) -> Result<u64> {
     let mut bytes = vec![0; PIECE.min(usize::try_from(len).unwrap_or(PIECE))];
-    let (mut sum, mut at) = (mix(len), 0);
+    let (mut sum, mut at) = (Sum64::new(len), 0);
     while at < len {
         let left = usize::try_from(len - at).unwrap_or(PIECE);
         let piece = &mut bytes[..left.min(PIECE)];
         buffer.read_at(offset + at, piece)?;
-        sum = sum.wrapping_add(of_words(at / 8, piece));
+        sum.add(at, piece);
         at += piece.len() as u64;
     }
-    Ok(sum)
-}
-
-/// The sum of the words of `bytes`, the first of which has the index `first`. The last one is filled up
-/// with zeros.
-fn of_words(first: u64, bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    (first..).zip(words).fold(0, |sum: u64, (index, word)| {
-        let place = index.wrapping_add(1).wrapping_mul(STEP);
-        sum.wrapping_add(mix(word ^ mix(place)))
-    })
-}
-
-/// The finalizer of SplitMix64, a bijection.
-const fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
+    Ok(sum.get())
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use std::time::Duration;
+
+    use gdr_cuda::{Ordinal, SimDriver};
 
     use super::*;
 
-    fn sum(bytes: &[u8]) -> u64 {
-        let buffer = Buffer::host(bytes.len() + 3).unwrap();
-        buffer.write_at(3, bytes).unwrap();
-        of(&buffer, 3, bytes.len() as u64).unwrap()
-    }
-
     #[test]
-    fn the_sum_does_not_change_between_versions() {
-        assert_eq!(sum(b"gdr-object"), 0x83f9_f56d_e243_0355);
-    }
-
-    #[test]
-    fn long_content_is_summed_piece_by_piece() {
-        let mut bytes: Vec<u8> = (0..2 * PIECE + 5).map(|at| at as u8).collect();
-        let whole = sum(&bytes);
-        let parts = of_words(0, &bytes[..PIECE])
-            .wrapping_add(of_words(PIECE as u64 / 8, &bytes[PIECE..]))
-            .wrapping_add(mix(bytes.len() as u64));
-        assert_eq!(whole, parts);
-        bytes.swap(0, PIECE + 1);
-        assert_ne!(sum(&bytes), whole);
-    }
-
-    proptest! {
-        #[test]
-        fn a_change_a_move_or_a_loss_changes_the_sum(
-            mut bytes in prop::collection::vec(any::<u8>(), 16..100),
-            at in any::<prop::sample::Index>(),
-            bit in 0..8_u32,
-        ) {
-            let whole = sum(&bytes);
-            prop_assert_ne!(sum(&bytes[..bytes.len() - 1]), whole);
-            let at = at.index(bytes.len());
-            bytes[at] ^= 1 << bit;
-            prop_assert_ne!(sum(&bytes), whole);
-            bytes[at] ^= 1 << bit;
-            if bytes[..8] != bytes[8..16] {
-                bytes[..16].rotate_left(8);
-                prop_assert_ne!(sum(&bytes), whole);
+    fn content_has_the_same_checksum_in_host_and_in_gpu_memory() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let len = 2 * PIECE + 5;
+        let bytes: Vec<u8> = (0..len).map(|at| (at * at) as u8).collect();
+        let expected = Sum64::of(&bytes).get();
+        let device = gpu.allocate(MemoryKind::Plain, len as u64 + 16).unwrap();
+        let buffers = [
+            Buffer::host(len + 16).unwrap(),
+            Buffer::staged(device).unwrap(),
+        ];
+        let limit = Deadline::after(Duration::from_secs(60));
+        for buffer in &buffers {
+            let summer = Summer::default();
+            // A kernel takes the second one, and the CPU the first one.
+            for offset in [3, 8] {
+                buffer.write_at(offset, &bytes).unwrap();
+                let sum = summer.sum(buffer, offset, len as u64, limit).unwrap();
+                assert_eq!(sum, expected, "{buffer:?} at {offset}");
             }
+            let by_kernel = buffer.device_memory().is_some();
+            assert_eq!(lock(&summer.kernel).is_some(), by_kernel);
         }
     }
 }

@@ -21,6 +21,10 @@ pub(crate) const CELL: u64 = 64;
 /// Objects that a link may have open in each domain.
 pub(crate) const CELLS: u16 = 1024;
 
+/// Queue pairs of a link in one domain, over which large transfers are striped: a device works on
+/// several of them at a time, and each has a window of its own on the network.
+pub(crate) const LANES: usize = 4;
+
 /// A queue pair with its completion queue, which both directions use.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -31,6 +35,11 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(domain: &ProtectionDomain) -> Result<Self> {
         let queue = domain.device().completion_queue(2 * QUEUE as usize);
+        Self::with_queue(domain, queue)
+    }
+
+    /// One whose completion queue may be that of others, too.
+    pub(crate) fn with_queue(domain: &ProtectionDomain, queue: CompletionQueue) -> Result<Self> {
         let pair = domain.queue_pair(&QueuePairOptions::new(&queue))?;
         Ok(Self { pair, queue })
     }

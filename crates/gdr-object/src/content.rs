@@ -8,6 +8,7 @@ use gdr_rdma::{
     Access, Buffer, BufferKind, CopyEngineThreshold, MemoryRegion, ProtectionDomain, Provider,
 };
 
+use crate::checksum::Summer;
 use crate::epoch::Generation;
 use crate::error::{Error, Result};
 use crate::header::{Header, Slot};
@@ -29,7 +30,7 @@ enum Kind {
 
 /// How a device of the soft provider reaches GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
+pub(crate) enum Reach {
     /// Through a mapping if there is one, else through page-locked memory.
     Best,
     /// Through page-locked memory.
@@ -88,6 +89,8 @@ pub(crate) struct Content {
     /// Bytes from the start of one slot to the next.
     pub(crate) stride: u64,
     pub(crate) path: AccessPath,
+    /// Of the slots.
+    pub(crate) summer: Summer,
 }
 
 impl Content {
@@ -115,7 +118,7 @@ impl Content {
             }
             Kind::Gpu { gpu, reach } => {
                 let memory = Arc::new(gpu.allocate(MemoryKind::Plain, total)?);
-                let (buffer, why) = gpu_buffer(gpu, &memory, provider, *reach)?;
+                let (buffer, why) = gpu_buffer(&memory, provider, *reach)?;
                 (buffer, why, Some(memory))
             }
         };
@@ -131,6 +134,7 @@ impl Content {
             bytes,
             stride,
             path,
+            summer: Summer::default(),
         })
     }
 
@@ -146,8 +150,7 @@ impl Content {
 }
 
 /// GPU memory for a device, and how it is reached and why.
-fn gpu_buffer(
-    gpu: &Gpu,
+pub(crate) fn gpu_buffer(
     memory: &Arc<DeviceBuffer>,
     provider: Provider,
     reach: Reach,
@@ -159,14 +162,14 @@ fn gpu_buffer(
     if reach == Reach::Staged {
         return staged("requested".to_owned());
     }
-    let mapping = Context::open_for(gpu)
+    let mapping = Context::open_for(memory.gpu())
         .and_then(|context| context.pin_buffer(memory))
         .and_then(|pinned| pinned.map());
     match mapping {
         Ok(mapping) => {
             let threshold = CopyEngineThreshold::Planned;
             let buffer = Buffer::direct_with_copies(mapping, Arc::clone(memory), threshold)?;
-            let why = "the GPU memory is mapped into the owner's process".to_owned();
+            let why = "the GPU memory is mapped into this process".to_owned();
             Ok((buffer, why))
         }
         Err(error) => staged(format!("the GPU memory cannot be mapped: {error}")),

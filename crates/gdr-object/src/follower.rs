@@ -113,9 +113,8 @@ fn next_part(
     let part = Part::all(bytes, to);
     let mut next = after + 1;
     loop {
-        let (channel, watch) = state.channel(&binding.link, opened.domain, deadline)?;
         let seen = Epoch::new(next - 1);
-        let newest = binding.await_newer(channel, watch, opened, seen, deadline)?;
+        let newest = binding.await_newer(state, opened, seen, deadline)?;
         let Some(newest) = newest else {
             let name = binding.name.clone();
             return Err(Error::NothingNewer { name, seen: last }.into());
@@ -123,11 +122,12 @@ fn next_part(
         // The slot of the oldest epoch may be the one that is being overwritten.
         next = next.max((newest.get() + 1).saturating_sub(slots).max(1));
         let slot = Slot(((next - 1) % slots) as u16);
+        let (channel, watch) = state.channel_for(&binding.link, opened.domain, bytes, deadline)?;
         let line = binding.read_slot(channel, watch, opened, slot, part, deadline)?;
         if let Some(epoch) = Epoch::new(next)
             && line.state == SlotState::Whole(epoch)
         {
-            binding.check_sum(opened, part, epoch, &line)?;
+            binding.check_sum(opened, part, epoch, &line, deadline)?;
             channel.post(Step::Store {
                 word: next,
                 to: channel.cell(opened.cell, READ),

@@ -195,7 +195,7 @@ fn try_read(
             continue;
         }
         let part = Part::all(item.opened.info.bytes, item.get.1);
-        binding.check_sum(&item.opened, part, epoch, &line)?;
+        binding.check_sum(&item.opened, part, epoch, &line, deadline)?;
         found[item.at] = Some(epoch);
     }
     Ok(())

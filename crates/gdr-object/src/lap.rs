@@ -1,24 +1,18 @@
 //! Reading an object: the header, bytes of a slot, and the header again.
 
-use std::time::Duration;
-
 use gdr_rdma::{Deadline, RemoteMemory, Watch};
 
 use crate::binding::{Attempt, Binding};
-use crate::checksum;
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
-use crate::header::{ObjectLine, Slot, SlotLine, SlotState};
-use crate::link_channel::{Fault, LinkChannel, Order, Step, pieces};
+use crate::header::{LINE, ObjectLine, Slot, SlotLine, SlotState};
+use crate::link_channel::{Fault, LinkChannel, Order, STRIPED_FROM, Step, pieces};
 use crate::link_shared::{LinkState, LocalMemory};
 use crate::mode::{Checksum, Mode, Rights};
-use crate::peer_channel::WANTED;
 use crate::protocol::{Opened, Refused, Request, Response};
 
 /// How many times a get is overtaken before it asks for a lease.
 const LAPS: u32 = 4;
-/// How long a wait relies on being woken until it looks at the header itself.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What one reading of an object found.
 pub(crate) enum Lap {
@@ -63,7 +57,8 @@ impl Binding {
         self.attempt(deadline, |state, opened| {
             let part = part(opened)?;
             loop {
-                let (channel, watch) = state.channel(&self.link, opened.domain, deadline)?;
+                let (channel, watch) =
+                    state.channel_for(&self.link, opened.domain, part.len, deadline)?;
                 match self.lap(channel, watch, opened, part, deadline)? {
                     Lap::Whole(epoch) => return Ok(epoch),
                     Lap::Empty => {
@@ -89,41 +84,6 @@ impl Binding {
         })
     }
 
-    /// Waits as [`RemoteObject::wait_newer`]; `None` at the deadline.
-    pub(crate) fn await_newer(
-        &self,
-        channel: &mut LinkChannel,
-        watch: &Watch,
-        opened: &Opened,
-        seen: Option<Epoch>,
-        deadline: Deadline,
-    ) -> Result<Option<Epoch>, Attempt> {
-        let after = seen.map_or(0, Epoch::get);
-        loop {
-            let wanted = Step::Store {
-                word: after + 1,
-                to: channel.cell(opened.cell, WANTED),
-            };
-            let line = self.object_line(channel, watch, opened, [wanted], deadline)?;
-            if let Some((newest, _)) = line.newest
-                && newest.get() > after
-            {
-                return Ok(Some(newest));
-            }
-            let look_again = Deadline::after(LOOK_AGAIN.min(deadline.remaining()));
-            while !look_again.has_passed() {
-                channel.wait_for_wake_up(look_again, watch)?;
-                let woken = Epoch::new(channel.woken(opened.cell)?);
-                if let Some(newest) = woken.filter(|newest| newest.get() > after) {
-                    return Ok(Some(newest));
-                }
-            }
-            if deadline.has_passed() {
-                return Ok(None);
-            }
-        }
-    }
-
     /// Reads the newest epoch once.
     pub(crate) fn lap(
         &self,
@@ -140,7 +100,7 @@ impl Binding {
         let line = self.read_slot(channel, watch, opened, slot, part, deadline)?;
         match line.state {
             SlotState::Whole(whole) if whole == epoch => {
-                self.check_sum(opened, part, epoch, &line)?;
+                self.check_sum(opened, part, epoch, &line, deadline)?;
                 Ok(Lap::Whole(epoch))
             }
             _ if opened.info.mode == Mode::Live => Ok(Lap::Whole(epoch)),
@@ -176,7 +136,7 @@ impl Binding {
             Response::Refused(Refused::Busy(_)) => return Ok(None),
             other => return Err(self.refused(other, Rights::Read)),
         };
-        let (channel, watch) = state.channel(&self.link, opened.domain, deadline)?;
+        let (channel, watch) = state.channel_for(&self.link, opened.domain, part.len, deadline)?;
         let found = self.read_slot(channel, watch, opened, slot, part, deadline)?;
         match state.ask(&self.link, &Request::Release { object, epoch }, deadline)? {
             Response::Done => {}
@@ -185,7 +145,7 @@ impl Binding {
         if found.state != SlotState::Whole(epoch) {
             return Ok(None);
         }
-        self.check_sum(opened, part, epoch, &found)?;
+        self.check_sum(opened, part, epoch, &found, deadline)?;
         Ok(Some(epoch))
     }
 
@@ -197,6 +157,7 @@ impl Binding {
         part: Part<'_>,
         epoch: Epoch,
         line: &SlotLine,
+        deadline: Deadline,
     ) -> Result<()> {
         let info = &opened.info;
         let is_checked =
@@ -204,7 +165,7 @@ impl Binding {
         if !is_checked {
             return Ok(());
         }
-        let received = checksum::of(part.to.buffer(), part.at, part.len)?;
+        let received = part.to.checksum(part.at, part.len, deadline)?;
         if received == line.checksum {
             return Ok(());
         }
@@ -231,6 +192,10 @@ impl Binding {
             RemoteMemory::from(opened.header),
         );
         let start = opened.stride * u64::from(slot.0) + part.from;
+        let fault = |fault| Attempt::Fault {
+            fault,
+            of: part.len,
+        };
         let mut steps = Vec::new();
         for (at, len) in pieces(part.len) {
             steps.push(Step::Read {
@@ -239,16 +204,21 @@ impl Binding {
                 order: Order::Any,
             });
         }
+        let mut arrived = 0;
+        if part.len >= STRIPED_FROM {
+            // A fence orders the READs of one queue pair only: those of all have ended before the
+            // line's is posted.
+            let moved = channel.run_striped(steps.drain(..), deadline, watch);
+            moved.map_err(fault)?;
+            arrived = part.len;
+        }
         steps.push(Step::Read {
             from: header.at(slot.line()),
             to: channel.line(0)?,
             order: Order::AfterReads,
         });
         let moved = channel.run(steps, deadline, watch);
-        moved.map_err(|fault| Attempt::Fault {
-            fault,
-            of: part.len,
-        })?;
+        moved.map_err(|it| fault(it.after(arrived)))?;
         let line = SlotLine::parse(&channel.line_bytes(0)?)
             .map_err(|error| self.link.unexpected(&error.to_string()))?;
         if line.generation != self.generation() {
@@ -272,7 +242,9 @@ impl Binding {
             to: channel.line(0)?,
             order: Order::AfterReads,
         };
-        channel.run(before.into_iter().chain([read]), deadline, watch)?;
+        let steps = before.into_iter().chain([read]);
+        let moved = channel.run(steps, deadline, watch);
+        moved.map_err(|fault| Attempt::Fault { fault, of: LINE })?;
         let line = ObjectLine::parse(&channel.line_bytes(0)?)
             .map_err(|error| self.link.unexpected(&error.to_string()))?;
         let is_of_it = line.generation == self.generation()

@@ -90,6 +90,9 @@ mod shared_object;
 #[cfg(test)]
 mod slot_model;
 mod slots;
+mod wait;
+#[cfg(test)]
+mod wire_model;
 
 pub use content::Place;
 pub use element::{Element, InvalidElement, Shape};

@@ -4,8 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use gdr_cuda::DeviceBuffer;
 use gdr_rdma::{Buffer, Deadline, Device, Security, SoftOptions};
 
+use crate::content::{Reach, gpu_buffer};
 use crate::epoch::{Epoch, Generation};
 use crate::error::{Error, Result};
 use crate::get_many::get_many;
@@ -157,6 +159,18 @@ impl Link {
     /// [`Error::Rdma`].
     pub fn memory(&self, buffer: &Buffer) -> Result<LocalMemory> {
         self.0.memory(buffer)
+    }
+
+    /// Registers GPU memory, which the link's device reaches as an owner's does
+    /// ([`Place::gpu`](crate::Place::gpu)).
+    ///
+    /// # Errors
+    /// [`Error::Rdma`], [`Error::Cuda`].
+    pub fn gpu_memory(&self, memory: impl Into<Arc<DeviceBuffer>>) -> Result<LocalMemory> {
+        let provider = self.device().provider();
+        let (buffer, why) = gpu_buffer(&memory.into(), provider, Reach::Best)?;
+        tracing::debug!(kind = %buffer.kind(), why, "local GPU memory");
+        self.memory(&buffer)
     }
 
     /// Allocates and registers host memory.

@@ -8,7 +8,7 @@ use gdr_rdma::{
     RecvRequest, Remote, RemoteMemory, Segment, SendRequest, Session, Watch, WcStatus, WrId,
 };
 
-use crate::connection::{CELL, CELLS, Connection};
+use crate::connection::{CELL, CELLS, Connection, LANES, QUEUE};
 use crate::error::Result;
 use crate::header::LINE;
 
@@ -24,12 +24,18 @@ pub(crate) const LINES: u64 = 1024;
 const LOOK: Duration = Duration::from_millis(20);
 /// The identifiers of receives, which those of sends do not reach.
 const RECEIVE: WrId = WrId(u64::MAX);
+/// Bits of a send's number in its identifier; those above are its lane.
+const NUMBER_BITS: u32 = 48;
+/// Bytes from which on a transfer is striped over several queue pairs.
+pub(crate) const STRIPED_FROM: u64 = 16 * PIECE;
 
 /// One end of a queue pair, with the memory that the owner writes wake-ups to.
 #[derive(Debug)]
 pub(crate) struct LinkChannel {
-    // Field order is drop order: once the queue pair is gone, nothing is written to memory any more.
-    connection: Connection,
+    // Field order is drop order: once the queue pairs are gone, nothing is written to memory any more.
+    /// Queue pairs with one completion queue. The first one has the wake-ups; the others are for large
+    /// transfers.
+    lanes: Vec<Connection>,
     /// For wake-ups: the newest epoch of each open object.
     mailbox: MemoryRegion,
     /// For header lines.
@@ -106,6 +112,18 @@ pub(crate) enum Fault {
     Device(RdmaError),
 }
 
+impl Fault {
+    /// The same, if so many bytes were moved earlier.
+    pub(crate) fn after(self, earlier: u64) -> Self {
+        match self {
+            Self::Deadline { done } => Self::Deadline {
+                done: earlier + done,
+            },
+            other => other,
+        }
+    }
+}
+
 impl From<RdmaError> for Fault {
     fn from(error: RdmaError) -> Self {
         Self::Device(error)
@@ -125,18 +143,39 @@ impl LinkChannel {
         let mailbox = domain.register(&cells, access)?;
         let lines = Buffer::host((LINE * LINES) as usize)?;
         let lines = domain.register(&lines, Access::LOCAL_WRITE)?;
-        let connection = Connection::new(domain)?;
+        let completions = LANES * 2 * QUEUE as usize;
+        let queue = domain.device().completion_queue(completions);
+        let connection = Connection::with_queue(domain, queue)?;
         for _ in 0..RECEIVES {
             connection.pair.post_recv(RecvRequest::new(RECEIVE))?;
         }
         let cells = connection.connect(session, mtu, mailbox.remote(), deadline)?;
         Ok(Self {
-            connection,
+            lanes: vec![connection],
             mailbox,
             lines,
             cells,
             next: 0,
         })
+    }
+
+    /// Whether it has fewer queue pairs than large transfers use.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.lanes.len() < LANES
+    }
+
+    /// Connects another queue pair to the owner, which has agreed to do so.
+    pub(crate) fn widen(
+        &mut self,
+        domain: &ProtectionDomain,
+        session: &mut Session,
+        mtu: Mtu,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let lane = Connection::with_queue(domain, self.lanes[0].queue.clone())?;
+        lane.connect(session, mtu, self.mailbox.remote(), deadline)?;
+        self.lanes.push(lane);
+        Ok(())
     }
 
     /// The place for the header line with this index.
@@ -170,31 +209,67 @@ impl LinkChannel {
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
+        self.execute(1, steps, deadline, owner)
+    }
+
+    /// Executes all steps, in any order, over all queue pairs.
+    pub(crate) fn run_striped(
+        &mut self,
+        steps: impl IntoIterator<Item = Step>,
+        deadline: Deadline,
+        owner: &Watch,
+    ) -> Result<(), Fault> {
+        self.execute(self.lanes.len(), steps, deadline, owner)
+    }
+
+    /// Executes all steps over the first `lanes` queue pairs.
+    fn execute(
+        &mut self,
+        lanes: usize,
+        steps: impl IntoIterator<Item = Step>,
+        deadline: Deadline,
+        owner: &Watch,
+    ) -> Result<(), Fault> {
         let mut steps = steps.into_iter().fuse();
         let first = self.next;
-        let mut outstanding: VecDeque<u64> = VecDeque::with_capacity(WINDOW);
+        // The bytes of each request, which complete in this order.
+        let mut outstanding = vec![VecDeque::with_capacity(WINDOW); lanes];
         let mut done = 0;
         loop {
-            let mut requests = Vec::new();
-            while outstanding.len() < WINDOW
+            let mut requests: Vec<Vec<SendRequest>> = vec![Vec::new(); lanes];
+            let least = |outstanding: &[VecDeque<u64>]| {
+                let lanes = outstanding.iter().enumerate();
+                let lengths = lanes.map(|(lane, it)| (it.len(), lane)).min();
+                lengths.filter(|(len, _)| *len < WINDOW)
+            };
+            while let Some((_, lane)) = least(&outstanding)
                 && let Some(step) = steps.next()
             {
-                outstanding.push_back(step.bytes());
-                requests.push(step.request(WrId(self.next)));
+                outstanding[lane].push_back(step.bytes());
+                let id = WrId((lane as u64) << NUMBER_BITS | self.next);
+                requests[lane].push(step.request(id));
                 self.next += 1;
             }
-            if !requests.is_empty() {
-                let posted = self.connection.pair.post_sends(requests);
-                posted.map_err(|refused| refused.error)?;
+            for (lane, requests) in self.lanes.iter().zip(requests) {
+                if !requests.is_empty() {
+                    let posted = lane.pair.post_sends(requests);
+                    posted.map_err(|refused| refused.error)?;
+                }
             }
-            if outstanding.is_empty() {
+            if outstanding.iter().all(VecDeque::is_empty) {
                 return Ok(());
             }
             let Some(completion) = self.wait(deadline, owner)? else {
                 return Err(Fault::Deadline { done });
             };
-            if completion.id.0 >= first && completion.id != RECEIVE {
-                done += outstanding.pop_front().unwrap_or(0);
+            let WrId(id) = completion.id;
+            let number = id & ((1 << NUMBER_BITS) - 1);
+            // Sends whose end was not waited for complete here, too.
+            if completion.id != RECEIVE
+                && number >= first
+                && let Some(lane) = outstanding.get_mut((id >> NUMBER_BITS) as usize)
+            {
+                done += lane.pop_front().unwrap_or(0);
             }
         }
     }
@@ -203,7 +278,7 @@ impl LinkChannel {
     pub(crate) fn post(&mut self, step: Step) -> Result<(), Fault> {
         let id = WrId(self.next);
         self.next += 1;
-        Ok(self.connection.pair.post_send(step.request(id))?)
+        Ok(self.lanes[0].pair.post_send(step.request(id))?)
     }
 
     /// Waits for a wake-up, or anything else that happens; returns at the deadline, too.
@@ -220,14 +295,14 @@ impl LinkChannel {
     fn wait(&mut self, deadline: Deadline, owner: &Watch) -> Result<Option<Completion>, Fault> {
         loop {
             let look = Deadline::after(LOOK.min(deadline.remaining()));
-            match self.connection.queue.wait(look) {
+            match self.lanes[0].queue.wait(look) {
                 Ok(completion) if completion.status != WcStatus::Success => {
                     return Err(Fault::Status(completion.status));
                 }
                 Ok(completion) => {
                     if completion.opcode.is_receive() {
                         let receive = RecvRequest::new(RECEIVE);
-                        self.connection.pair.post_recv(receive)?;
+                        self.lanes[0].pair.post_recv(receive)?;
                     }
                     return Ok(Some(completion));
                 }

@@ -1,6 +1,7 @@
 //! The connection of a link, which its objects share.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gdr_rdma::{
@@ -8,10 +9,11 @@ use gdr_rdma::{
     Mtu, PeerText, ProtectionDomain, Security, Session, Watch,
 };
 
+use crate::checksum::Summer;
 use crate::connection::path_mtu;
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
-use crate::link_channel::LinkChannel;
+use crate::link_channel::{LinkChannel, STRIPED_FROM};
 use crate::lock::{Turn, Turns};
 use crate::protocol::{self, Domain, Request, Response, VERSION};
 
@@ -22,6 +24,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub struct LocalMemory {
     region: MemoryRegion,
+    summer: Arc<Summer>,
 }
 
 impl LocalMemory {
@@ -38,6 +41,11 @@ impl LocalMemory {
 
     pub(crate) fn region(&self) -> &MemoryRegion {
         &self.region
+    }
+
+    /// The checksum of `len` bytes at `at`.
+    pub(crate) fn checksum(&self, at: u64, len: u64, deadline: Deadline) -> Result<u64> {
+        self.summer.sum(self.buffer(), at, len, deadline)
     }
 }
 
@@ -93,7 +101,8 @@ impl LinkShared {
     /// Registers memory.
     pub(crate) fn memory(&self, buffer: &Buffer) -> Result<LocalMemory> {
         let region = self.domain.register(buffer, Access::LOCAL_WRITE)?;
-        Ok(LocalMemory { region })
+        let summer = Arc::default();
+        Ok(LocalMemory { region, summer })
     }
 
     /// Allocates and registers host memory.
@@ -195,18 +204,50 @@ impl Control {
         deadline: Deadline,
     ) -> Result<LinkChannel> {
         let mtu = path_mtu(&link.device, &self.session)?.code();
-        match self.ask(link, &Request::Connect { domain, mtu }, deadline)? {
+        self.connect_pair(
+            link,
+            &Request::Connect { domain, mtu },
+            deadline,
+            |session, mtu| LinkChannel::connect(&link.domain, session, mtu, deadline),
+        )
+    }
+
+    /// Connects another queue pair of a channel.
+    fn widen(
+        &mut self,
+        link: &LinkShared,
+        domain: Domain,
+        channel: &mut LinkChannel,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let mtu = path_mtu(&link.device, &self.session)?.code();
+        self.connect_pair(
+            link,
+            &Request::Widen { domain, mtu },
+            deadline,
+            |session, mtu| channel.widen(&link.domain, session, mtu, deadline),
+        )
+    }
+
+    /// Asks the owner for a queue pair, and connects one to it.
+    fn connect_pair<R>(
+        &mut self,
+        link: &LinkShared,
+        request: &Request,
+        deadline: Deadline,
+        connect: impl FnOnce(&mut Session, Mtu) -> Result<R>,
+    ) -> Result<R> {
+        match self.ask(link, request, deadline)? {
             Response::Connecting { mtu } => {
                 let mtu = Mtu::from_code(mtu);
                 let mtu = mtu.ok_or_else(|| link.unexpected("an unknown path MTU"))?;
-                let connected =
-                    LinkChannel::connect(&link.domain, &mut self.session, mtu, deadline);
-                let channel = connected.map_err(|error| match error {
+                let connected = connect(&mut self.session, mtu);
+                let connected = connected.map_err(|error| match error {
                     Error::Rdma(error) => link.control_error(error, "connecting a queue pair"),
                     other => other,
                 })?;
                 match self.answer(link, deadline)? {
-                    Response::Done => Ok(channel),
+                    Response::Done => Ok(connected),
                     other => Err(link.unexpected_answer(&other)),
                 }
             }
@@ -282,7 +323,30 @@ impl LinkState {
         }
     }
 
-    /// Ends a queue pair: nothing is written to local memory any more when this returns.
+    /// As [`LinkState::channel`], with all queue pairs that a transfer of so many bytes uses.
+    pub(crate) fn channel_for(
+        &mut self,
+        link: &LinkShared,
+        domain: Domain,
+        bytes: u64,
+        deadline: Deadline,
+    ) -> Result<(&mut LinkChannel, &Watch)> {
+        self.channel(link, domain, deadline)?;
+        if let (Some(channel), Some(control)) =
+            (&mut self.channels[domain.index()], &mut self.control)
+            && bytes >= STRIPED_FROM
+        {
+            while channel.is_narrow() {
+                if let Err(error) = control.widen(link, domain, channel, deadline) {
+                    self.disconnect();
+                    return Err(error);
+                }
+            }
+        }
+        self.channel(link, domain, deadline)
+    }
+
+    /// Ends its queue pairs: nothing is written to local memory any more when this returns.
     pub(crate) fn drop_channel(&mut self, domain: Domain) {
         self.channels[domain.index()] = None;
     }

@@ -102,10 +102,10 @@ pub enum Checksum {
     /// No.
     #[default]
     None,
-    /// A sum of 64 bits, which the owner computes from the slot before it publishes that, and every get
-    /// of a whole publication from what it received. It detects errors of memory and network, not
-    /// forgery. It takes the owner's CPU a pass over the bytes, those of GPU memory are read back.
-    /// Gets of parts and of live objects are not checked.
+    /// A sum of 64 bits ([`Sum64`](gdr_cuda::Sum64)), which the owner computes from the slot before it
+    /// publishes that, and every get of a whole publication from what it received: of GPU memory by a
+    /// kernel on that GPU, of host memory by the CPU. It detects errors of memory and network, not
+    /// forgery. Gets of parts and of live objects are not checked.
     Sum64,
 }
 

@@ -15,7 +15,7 @@ use gdr_rdma::{
     SendRequest, Session, WcStatus, WrId,
 };
 
-use crate::connection::{CELL, CELLS, Connection};
+use crate::connection::{CELL, CELLS, Connection, LANES};
 use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::lock::lock;
@@ -30,6 +30,8 @@ pub(crate) const READ: u64 = 8;
 pub(crate) struct PeerChannel {
     // Field order is drop order: the queue pair goes before the mailbox that it reaches.
     connected: Mutex<Option<Connected>>,
+    /// For large transfers, beside that of `connected`.
+    lanes: Mutex<Vec<Connection>>,
     mailbox: MemoryRegion,
     domain: ProtectionDomain,
     peer: SocketAddr,
@@ -50,6 +52,7 @@ impl PeerChannel {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         Ok(Self {
             connected: Mutex::new(None),
+            lanes: Mutex::default(),
             mailbox: domain.register(&mailbox, access)?,
             domain: domain.clone(),
             peer,
@@ -68,8 +71,9 @@ impl PeerChannel {
         mtu: Mtu,
         deadline: Deadline,
     ) -> Result<()> {
-        // The earlier one failed, or the link gave it up.
+        // The earlier ones failed, or the link gave them up.
         lock(&self.connected).take();
+        lock(&self.lanes).clear();
         let connection = Connection::new(&self.domain)?;
         let cells = connection.connect(session, mtu, self.mailbox.remote(), deadline)?;
         *lock(&self.connected) = Some(Connected {
@@ -77,6 +81,19 @@ impl PeerChannel {
             cells,
             answered: vec![0; usize::from(CELLS)],
         });
+        Ok(())
+    }
+
+    /// Whether the link has as many queue pairs as it may.
+    pub(crate) fn is_wide(&self) -> bool {
+        lock(&self.lanes).len() + 1 >= LANES
+    }
+
+    /// Connects a queue pair of the link beside the first one.
+    pub(crate) fn widen(&self, session: &mut Session, mtu: Mtu, deadline: Deadline) -> Result<()> {
+        let lane = Connection::new(&self.domain)?;
+        lane.connect(session, mtu, self.mailbox.remote(), deadline)?;
+        lock(&self.lanes).push(lane);
         Ok(())
     }
 

@@ -90,6 +90,13 @@ pub(crate) enum Request {
         /// The code of the largest path MTU of the sender's route.
         mtu: u8,
     },
+    /// Another queue pair beside that of [`Request::Connect`], for large transfers.
+    Widen {
+        /// The domain at the owner.
+        domain: Domain,
+        /// As in [`Request::Connect`].
+        mtu: u8,
+    },
     /// Where an object is and what it is.
     Open {
         /// Its name.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use gdr_rdma::{Deadline, RemoteMemory};
 
 use crate::binding::{Attempt, Binding};
-use crate::checksum;
 use crate::epoch::{Epoch, Generation};
 use crate::error::{Error, Result};
 use crate::follower::Follower;
@@ -134,8 +133,7 @@ impl RemoteObject {
     /// [`Error::NothingNewer`] at the deadline; as [`RemoteObject::newest`].
     pub fn wait_newer(&self, seen: Option<Epoch>, deadline: Deadline) -> Result<Epoch> {
         self.0.attempt(deadline, |state, opened| {
-            let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
-            match self.0.await_newer(channel, watch, opened, seen, deadline)? {
+            match self.0.await_newer(state, opened, seen, deadline)? {
                 Some(epoch) => Ok(epoch),
                 None => Err(Error::NothingNewer {
                     name: self.0.name.clone(),
@@ -159,7 +157,7 @@ impl RemoteObject {
                 return Err(self.0.wrong_size(bytes, from).into());
             }
             // Before the slot is claimed, so that it is not held while a queue pair is connected.
-            state.channel(&self.0.link, opened.domain, deadline)?;
+            state.channel_for(&self.0.link, opened.domain, bytes, deadline)?;
             let milliseconds = deadline.remaining().as_millis() as u64 + 1;
             let begin = Request::BeginPut {
                 object,
@@ -177,7 +175,7 @@ impl RemoteObject {
                 });
             }
             let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
-            let moved = channel.run(steps, deadline, watch);
+            let moved = channel.run_striped(steps, deadline, watch);
             if let Err(fault) = moved {
                 // Best effort, in the time that is left: the owner's limit ends it anyway.
                 let _ = state.ask(&self.0.link, &Request::AbandonPut { object }, deadline);
@@ -185,7 +183,7 @@ impl RemoteObject {
             }
             let checksum = match opened.info.checksum {
                 Checksum::None => 0,
-                Checksum::Sum64 => checksum::of(from.buffer(), 0, bytes)?,
+                Checksum::Sum64 => from.checksum(0, bytes, deadline)?,
             };
             let end = Request::EndPut {
                 object,

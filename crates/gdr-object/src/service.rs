@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gdr_rdma::{Deadline, MemoryRegion, Session, Watch};
 
-use crate::connection::{CELLS, common_mtu};
+use crate::connection::{CELLS, LANES, common_mtu};
 use crate::epoch::Epoch;
 use crate::error::{BusyReason, Error, Result};
 use crate::home::{HomeShared, LOOK};
@@ -188,6 +188,7 @@ impl Service {
             Request::Ping => Ok(Response::Done),
             Request::List { after } => Ok(self.list(after.as_ref())),
             Request::Connect { domain, mtu } => self.connect(domain, mtu),
+            Request::Widen { domain, mtu } => self.widen(domain, mtu),
             Request::Open { name } => self.open(&name),
             Request::Lease {
                 object,
@@ -249,6 +250,17 @@ impl Service {
         };
         self.answer(&Response::Connecting { mtu: mtu.code() })?;
         channel.connect(&mut self.session, mtu, Deadline::after(MESSAGE))?;
+        Ok(Response::Done)
+    }
+
+    fn widen(&mut self, domain: Domain, mtu: u8) -> Result<Response, Failure> {
+        let most = LANES as u16;
+        let channel = self.channels[domain.index()].clone();
+        let channel = channel.filter(|it| !it.is_wide());
+        let channel = channel.ok_or(Refused::TooMany { most })?;
+        let mtu = common_mtu(&self.shared.device, &self.session, mtu)?;
+        self.answer(&Response::Connecting { mtu: mtu.code() })?;
+        channel.widen(&mut self.session, mtu, Deadline::after(MESSAGE))?;
         Ok(Response::Done)
     }
 

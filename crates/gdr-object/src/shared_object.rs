@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gdr_rdma::{Access, Deadline, MemoryRegion, ProtectionDomain};
 
-use crate::checksum;
 use crate::content::{Content, Place};
 use crate::element::{Element, Shape};
 use crate::epoch::{Epoch, Generation};
@@ -227,12 +226,17 @@ impl SharedObject {
 
     /// The checksum of a slot whose bytes are all visible; 0 if the object has none.
     pub(crate) fn checksum(&self, writing: &Writing) -> Result<u64> {
+        /// How long a kernel may wait for other work of its GPU.
+        const LIMIT: Duration = Duration::from_secs(60);
         let Writing { claim, content } = writing;
         match self.identity.checksum {
             Checksum::None => Ok(0),
-            Checksum::Sum64 => {
-                checksum::of(content.data(), content.offset(claim.slot), content.bytes)
-            }
+            Checksum::Sum64 => content.summer.sum(
+                content.data(),
+                content.offset(claim.slot),
+                content.bytes,
+                Deadline::after(LIMIT),
+            ),
         }
     }
 

@@ -14,20 +14,20 @@ use crate::mode::{Mode, WhenFull};
 use crate::slots::{Claim, Slots, Writer};
 
 /// Words of a slot.
-const WORDS: usize = 4;
+pub(crate) const WORDS: usize = 4;
 
 /// An object and its owner.
-struct Owner {
+pub(crate) struct Owner {
     slots: Slots,
-    header: Header,
-    words: Vec<[u64; WORDS]>,
+    pub(crate) header: Header,
+    pub(crate) words: Vec<[u64; WORDS]>,
     /// The slot that is being written, and how many of its words are.
     writing: Option<(Claim, usize)>,
     now: Instant,
 }
 
 impl Owner {
-    fn new(mode: Mode) -> Self {
+    pub(crate) fn new(mode: Mode) -> Self {
         Self {
             slots: Slots::new(mode, None),
             header: Header::new(mode.slots(), Generation(1), 0).unwrap(),
@@ -38,7 +38,7 @@ impl Owner {
     }
 
     /// The next step of publishing. `read` is what followers have read.
-    fn step(&mut self, read: Option<u64>, gives_up: bool) {
+    pub(crate) fn step(&mut self, read: Option<u64>, gives_up: bool) {
         let Some((claim, written)) = &mut self.writing else {
             if let Ok(claim) = self.slots.claim(Writer::Owner, read, self.now) {
                 let busy = SlotState::Busy(claim.epoch);
@@ -72,7 +72,7 @@ impl Owner {
         bytes
     }
 
-    fn newest(&self) -> Option<(Epoch, Slot)> {
+    pub(crate) fn newest(&self) -> Option<(Epoch, Slot)> {
         ObjectLine::parse(&self.line(0)).unwrap().newest
     }
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_object::{
-    Buffer, BusyReason, Element, Error, Location, Mode, ObjectOptions, Place, Shape, WhenFull,
+    Buffer, BusyReason, Checksum, Element, Error, Grantee, Location, Mode, ObjectOptions, Place,
+    Rights, Shape, WhenFull,
 };
 
 use fixture::{home, limit, name, row};
@@ -71,6 +72,38 @@ fn tensors_are_published_by_a_stream_and_read_into_gpu_memory() {
             seen = Some(epoch);
         }
     }
+}
+
+#[test]
+fn checksums_are_computed_by_kernels_of_both_sides_and_checked() {
+    let (gpu, home) = (gpu(), home());
+    let options = words()
+        .checksum(Checksum::Sum64)
+        .grant(Grantee::Everyone, Rights::ReadWrite);
+    let object = home.create(name("w"), options, &Place::gpu(&gpu)).unwrap();
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    let received = Arc::new(tensor(&gpu, LEN));
+    let memory = link.gpu_memory(Arc::clone(&received)).unwrap();
+    let (stream, source) = (gpu.stream().unwrap(), tensor(&gpu, LEN));
+    stream.fill_pattern(&source, 0, LEN / 4, 1, LIMIT).unwrap();
+    let published = object.publish_from(&source, &stream).unwrap();
+    assert_eq!(remote.wait_newer(None, limit()).unwrap(), published);
+    remote.get_into(&memory, limit()).unwrap();
+    let report = stream
+        .verify_pattern(&received, 0, LEN / 4, 1, LIMIT)
+        .unwrap();
+    assert_eq!(report.mismatches, 0);
+    // The reader puts from GPU memory, and the owner compares the checksum before it publishes.
+    stream
+        .fill_pattern(&received, 0, LEN / 4, 2, LIMIT)
+        .unwrap();
+    let put = remote.put_from(&memory, limit()).unwrap();
+    // A reader with host memory has its CPU compute the same.
+    let host = link.host_memory(LEN).unwrap();
+    assert_eq!(remote.get_into(&host, limit()).unwrap(), put);
+    let word = host.buffer().load_u32(400).unwrap();
+    assert_eq!(u32::from_le(word), gdr_cuda::pattern_word(2, 100));
 }
 
 #[test]

@@ -321,12 +321,13 @@ fn messages_that_break_the_protocol_end_their_link_and_nothing_else() {
         r#"{"begin-put":{"object":1,"milliseconds":0}}"#,
         r#"{"end-put":{"object":1,"epoch":1,"checksum":0}}"#,
         r#"{"open":{"name":"another"}}"#,
+        r#"{"widen":{"domain":"read-only","mtu":5}}"#,
     ] {
         let answers = send(&home, &[HELLO, refused]).unwrap();
         let answer = String::from_utf8_lossy(&answers[1]);
         assert!(answer.starts_with(r#"{"refused":"#), "{answer}");
     }
-    assert_eq!(home.stats().requests_refused, 5);
+    assert_eq!(home.stats().requests_refused, 6);
     // A put that is begun and left ends with its link, or at its limit.
     let begin = r#"{"begin-put":{"object":1,"milliseconds":60000}}"#;
     let open = r#"{"open":{"name":"w"}}"#;
@@ -343,6 +344,30 @@ fn messages_that_break_the_protocol_end_their_link_and_nothing_else() {
     };
     assert!(second > epoch);
     assert_eq!(remote.get(limit()).unwrap(), (second, vec![2; 4]));
+}
+
+#[test]
+fn a_put_whose_bytes_have_another_checksum_is_refused_and_not_published() {
+    let home = home();
+    let summed = row(4)
+        .checksum(Checksum::Sum64)
+        .grant(Grantee::Everyone, Rights::ReadWrite);
+    let object = home.create(name("w"), summed, &Place::host()).unwrap();
+    let first = object.publish(&[1; 4], limit()).unwrap();
+    let answers = send(
+        &home,
+        &[
+            r#"{"hello":{"version":1}}"#,
+            r#"{"open":{"name":"w"}}"#,
+            r#"{"begin-put":{"object":1,"milliseconds":60000}}"#,
+            r#"{"end-put":{"object":1,"epoch":2,"checksum":1}}"#,
+        ],
+    );
+    let answers = answers.unwrap();
+    assert_eq!(answers[3], br#"{"refused":"damaged"}"#);
+    assert_eq!(object.newest(), Some(first));
+    let second = object.publish(&[2; 4], limit()).unwrap();
+    assert_eq!(second.get(), 2);
 }
 
 #[test]

@@ -18,12 +18,12 @@ use crate::types::{
 
 /// An RDMA device. A clone is the same device.
 ///
-/// Everything made from a device holds it. It closes when the last of them is dropped: its thread
-/// ends and its sockets close before that drop returns.
+/// Everything made from a device holds it. It closes when the last of them is dropped: its threads
+/// end and its sockets close before that drop returns.
 ///
 /// Every method of this crate may be called from any thread, and two threads may post to and poll
-/// the same queues. Each device has one lock around its engine: threads that post at the same time
-/// wait for each other for the time of a few packets.
+/// the same queues. Each shard of a device has one lock around its engine: threads that post at the
+/// same time to its queue pairs wait for each other for the time of a few packets.
 ///
 /// A device and everything made from it stay with the process that opened it. In a forked child
 /// every operation fails at once with [`Error::ForkedChild`], or does nothing if it returns no

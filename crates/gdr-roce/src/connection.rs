@@ -27,8 +27,9 @@ pub enum LossRecovery {
     GoBackN,
     /// Between two ends of this crate: the responder keeps the SENDs, WRITEs and requests that come
     /// behind a gap, executes them in order when the gap is closed, and reports each missing packet by
-    /// a NAK with its PSN; the requester sends only those again. Packets have the format of the
-    /// specification. A missing response to a READ is recovered as specified.
+    /// a NAK with its PSN; the requester sends only those again. It places the responses to READs that
+    /// come behind a missing one, and requests only the missing ones again. Packets have the format of the
+    /// specification.
     Selective,
 }
 

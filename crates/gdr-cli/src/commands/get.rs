@@ -3,25 +3,29 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gdr_object::{Epoch, Error, LocalMemory, RemoteObject};
+use gdr_object::{Epoch, Error, LocalMemory, Mode, RemoteObject};
 use tempfile::NamedTempFile;
 
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
-use crate::object_link::{Expectation, LinkArguments, ObjectAddress};
+use crate::object_link::{EpochWait, Expectation, LinkArguments, ObjectAddress};
 use crate::object_report::Transferred;
 use crate::output::Output;
+use crate::units::count;
 
 const EXAMPLES: &str = "\
 Examples:
   gdr get 127.0.0.1/weights > weights.bin          the newest epoch
   gdr get node1/weights -o w.bin --key-file key    from another host; prints what was moved
   gdr get node1/weights --shape 1024x768 --element f32 --key-file key | ./consume
-  gdr get node1/weights --wait 60 -o w.bin --json  wait until something is published";
+  gdr get node1/weights --wait 60 -o w.bin --json  wait until something is published
+  gdr get node1/frames --follow | ./consume        every frame from now on
+  gdr get node1/weights --follow -o w.bin          keep the file up to date";
 
 /// Bytes that are written at a time.
 const CHUNK: u64 = 1 << 20;
@@ -30,6 +34,9 @@ const CHUNK: u64 = 1 << 20;
 ///
 /// The bytes are those of one epoch, whole, except of objects in live mode. They arrive before the
 /// first one is written: a transfer that fails writes nothing.
+///
+/// With --follow it goes on until Ctrl-C: with each epoch that is newer than the one before, and of a
+/// ring with every epoch that is published from now on. A ring that blocks waits for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -42,8 +49,20 @@ pub(crate) struct Options {
     output: Option<PathBuf>,
 
     /// If nothing has been published, wait for it up to so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = crate::units::count)]
+    #[arg(long, value_name = "SECONDS", value_parser = count, conflicts_with = "follow")]
     wait: Option<u32>,
+
+    /// Go on with each newer epoch, one after the other; a file is replaced by each
+    #[arg(long)]
+    follow: bool,
+
+    /// End after so many epochs
+    #[arg(long, value_name = "N", value_parser = count, requires = "follow")]
+    count: Option<u32>,
+
+    /// End if nothing is published for so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = count, requires = "follow")]
+    idle: Option<u32>,
 
     #[command(flatten)]
     expectation: Expectation,
@@ -62,28 +81,106 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             return usage("standard output is a terminal: redirect it, or give -o FILE");
         }
     }
-    interrupt::flag(FirstSignal::Terminates)?;
+    let signal = match options.follow {
+        true => FirstSignal::RequestsStop,
+        false => FirstSignal::Terminates,
+    };
+    let stop = interrupt::flag(signal)?;
+    if global.json && options.follow {
+        output.documents_in_lines();
+    }
     let link = options.link.connect(&options.object.owner)?;
     let object = link.open(options.object.name.clone(), options.link.deadline(0))?;
     options.expectation.check(&object.info())?;
-    let memory = link.host_memory(object.info().bytes)?;
-    let (epoch, time) = get(options, &object, &memory)?;
-    // It may have changed since it was opened.
-    let info = object.info();
-    options.expectation.check(&info)?;
-    let Some(path) = &options.output else {
-        write(&memory, info.bytes, |bytes| Ok(output.content(bytes)?))?;
-        return Ok(Exit::Fine);
+    let got = Got {
+        options,
+        object: &object,
+        memory: link.host_memory(object.info().bytes)?,
+        is_json: global.json,
     };
-    save(path, &memory, info.bytes)
-        .with_context(|| format!("{} cannot be written", path.display()))?;
-    let moved = Transferred::new("gdr.get", link.owner().to_string(), &info, epoch, time);
-    if global.json {
-        output.json(&moved)?;
-    } else {
-        output.paragraph("", "  ", &moved.sentence("got"))?;
+    match options.follow {
+        true => got.follow(&stop, output)?,
+        false => {
+            let (epoch, time) = get(options, &object, &got.memory)?;
+            got.deliver(epoch, time, None, output)?;
+        }
     }
     Ok(Exit::Fine)
+}
+
+/// An object that is got, and where its content goes.
+struct Got<'a> {
+    options: &'a Options,
+    object: &'a RemoteObject,
+    memory: LocalMemory,
+    is_json: bool,
+}
+
+impl Got<'_> {
+    /// Gets each epoch, up to a signal.
+    fn follow(&self, stop: &AtomicBool, output: &mut Output) -> Result<()> {
+        let (options, object) = (self.options, self.object);
+        let limit = || options.link.deadline(self.memory.len());
+        let wait = EpochWait {
+            object,
+            link: &options.link,
+            idle: options.idle,
+            stop,
+        };
+        // Of a ring every epoch, else the newest one.
+        let mut follower = match object.info().mode {
+            Mode::Ring { .. } => Some(object.follow(limit())?),
+            _ => None,
+        };
+        let mut last = follower.as_ref().and_then(|it| it.last());
+        let mut got = 0;
+        while wait.newer(last)?.is_some() {
+            let began = Instant::now();
+            let epoch = match &mut follower {
+                Some(follower) => follower.next_into(&self.memory, limit())?.epoch,
+                None => object.get_into(&self.memory, limit())?,
+            };
+            let before = last.map_or(epoch.get() - 1, Epoch::get);
+            let missed = epoch.get().saturating_sub(before + 1);
+            self.deliver(epoch, began.elapsed(), Some(missed), output)?;
+            last = Some(epoch);
+            got += 1;
+            if options.count.is_some_and(|most| got >= most) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what was got. `missed` are the epochs since the one before.
+    fn deliver(
+        &self,
+        epoch: Epoch,
+        time: Duration,
+        missed: Option<u64>,
+        output: &mut Output,
+    ) -> Result<()> {
+        // It may have changed since it was opened.
+        let info = self.object.info();
+        self.options.expectation.check(&info)?;
+        let Some(path) = &self.options.output else {
+            write(&self.memory, info.bytes, |bytes| Ok(output.content(bytes)?))?;
+            return Ok(output.flush_content()?);
+        };
+        save(path, &self.memory, info.bytes)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+        let owner = self.object.handle().owner().to_string();
+        let moved = Transferred::new("gdr.get", owner, &info, epoch, time);
+        let moved = match missed {
+            Some(missed) => moved.missed(missed),
+            None => moved,
+        };
+        match self.is_json {
+            true => output.json(&moved)?,
+            false => output.paragraph("", "  ", &moved.sentence("got"))?,
+        }
+        Ok(())
+    }
 }
 
 /// Gets the newest epoch; waits for the first one where that is asked for.

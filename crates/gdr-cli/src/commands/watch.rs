@@ -1,10 +1,9 @@
 //! `gdr watch`: the epochs of an object.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gdr_object::{Deadline, Epoch, Error, LocalMemory, RemoteObject};
+use gdr_object::{Epoch, LocalMemory, RemoteObject};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
@@ -12,7 +11,7 @@ use crate::exit::{EXIT_STATUS, Exit};
 use crate::figures::{Cell, Column, FigureOptions, Figures};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
-use crate::object_link::{Expectation, LinkArguments, ObjectAddress};
+use crate::object_link::{EpochWait, Expectation, LinkArguments, ObjectAddress};
 use crate::object_report::{ObjectRow, rate};
 use crate::output::Output;
 use crate::units::count;
@@ -23,9 +22,6 @@ Examples:
   gdr watch node1/weights --get --key-file key    get each epoch, too: its latency and bandwidth
   gdr watch node1/weights --count 1 --key-file key && ./reload     wait for the next epoch
   gdr watch node1/weights --json --key-file key | jq -c '[.epoch, .skipped]'";
-
-/// How long a wait is until it is seen that a signal came.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// Follow the epochs of an object: how often it is published, and how long a get takes
 ///
@@ -128,10 +124,16 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         memory,
         began: Instant::now(),
     };
+    let wait = EpochWait {
+        object: &object,
+        link: &options.link,
+        idle: options.idle,
+        stop: &stop,
+    };
     let mut last = object.newest(options.link.deadline(0))?;
     let mut view = View::new(global, options, &object, output)?;
     let (mut seen, mut skipped) = (0, 0);
-    while let Some(epoch) = watch.next(last, &stop)? {
+    while let Some(epoch) = wait.newer(last)? {
         let (one, epoch) = watch.look(epoch, last)?;
         last = Some(epoch);
         (seen, skipped) = (seen + 1, skipped + one.skipped);
@@ -154,27 +156,6 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// The next epoch; `None` after a signal.
-    fn next(&self, last: Option<Epoch>, stop: &AtomicBool) -> Result<Option<Epoch>> {
-        let idle = self.options.idle;
-        let idle = idle.map(|it| Deadline::after(Duration::from_secs(it.into())));
-        let mut answer = self.options.link.deadline(0);
-        while !stop.load(Ordering::Relaxed) {
-            match self.object.wait_newer(last, Deadline::after(LOOK)) {
-                Err(error @ Error::NothingNewer { .. }) => {
-                    if idle.is_some_and(Deadline::has_passed) {
-                        return Err(error.into());
-                    }
-                    answer = self.options.link.deadline(0);
-                }
-                // The owner has the whole time of a step to answer, not only that of one wait.
-                Err(Error::Stalled { .. } | Error::NoAnswer { .. }) if !answer.has_passed() => {}
-                found => return Ok(Some(found?)),
-            }
-        }
-        Ok(None)
-    }
-
     /// Gets the epoch, or a newer one, where that is asked for.
     fn look(&self, epoch: Epoch, last: Option<Epoch>) -> Result<(Seen, Epoch)> {
         let mut epoch = epoch;

@@ -283,6 +283,75 @@ fn what_comes_on_standard_input_is_published_epoch_by_epoch() {
 }
 
 #[test]
+fn each_newer_epoch_goes_to_standard_output_or_replaces_a_file() {
+    let files = Files::new();
+    let mut owner = Owner::start("--object name=frame,size=5 --publish-from -");
+    let mut stdin = owner.stdin();
+    stdin.write_all(b"first").unwrap();
+    // What is there already is the first one.
+    let got = owner.peer("get", "frame", &["--follow", "--count", "1"]);
+    assert_eq!((code(&got), &*got.stdout), (0, &b"first"[..]));
+    let path = files.write("frame", b"");
+    let target = format!("{}/frame", owner.address());
+    let words = [
+        "get",
+        &target,
+        "--follow",
+        "-o",
+        &path,
+        "--provider",
+        "soft",
+    ];
+    let mut follow = Background::start(&words);
+    assert_eq!(
+        (&follow.first["epoch"], &follow.first["missed"]),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    stdin.write_all(b"other").unwrap();
+    let second = follow.event();
+    assert_eq!(
+        (&second["epoch"], &second["missed"]),
+        (&2.into(), &0.into())
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"other");
+    follow.signal(Signal::INT);
+    let (status, _, errors) = follow.end();
+    assert_eq!(status, Some(0), "{errors}");
+    let idle = owner.peer("get", "frame", &["--follow", "--idle", "1"]);
+    assert_eq!((code(&idle), &*idle.stdout), (3, &b"other"[..]));
+}
+
+#[test]
+fn a_follower_of_a_ring_that_blocks_gets_every_frame() {
+    let object = "--object name=frame,size=5,mode=ring:2,when-full=block";
+    let mut owner = Owner::start(&format!("{object} --publish-from -"));
+    let mut stdin = owner.stdin();
+    let frames = std::thread::spawn(move || {
+        // Until the owner has ended.
+        for frame in 10_000.. {
+            if stdin.write_all(format!("{frame}").as_bytes()).is_err() {
+                break;
+            }
+        }
+    });
+    let got = owner.peer("get", "frame", &["--follow", "--count", "50"]);
+    assert_eq!(code(&got), 0, "{}", stderr(&got));
+    let numbers: Vec<u32> = got
+        .stdout
+        .chunks(5)
+        .map(|frame| std::str::from_utf8(frame).unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(numbers.len(), 50);
+    assert!(
+        numbers.windows(2).all(|it| it[1] == it[0] + 1),
+        "{numbers:?}"
+    );
+    drop(owner);
+    frames.join().unwrap();
+}
+
+#[test]
 fn content_that_ends_within_an_epoch_ends_the_owner_and_is_not_published() {
     let mut owner = Owner::start("--object name=frame,size=5 --publish-from -");
     owner.stdin().write_all(b"whole par").unwrap();

@@ -25,6 +25,8 @@ struct Functions {
     verify: Opaque,
     verify_end: Opaque,
     double: Opaque,
+    sum64_begin: Opaque,
+    sum64: Opaque,
     ping_pong: Opaque,
 }
 
@@ -112,6 +114,16 @@ impl Cuda {
                 let mut values = [parameter(&src), parameter(&dst), parameter(&words)];
                 // SAFETY: the parameters of `gdr_double`; the caller's promise about both addresses.
                 unsafe { self.run(functions.double, Grid::over(words), stream, &mut values) }
+            }
+            Launch::Sum64 { src, len, sum } => {
+                let mut begin = [parameter(&len), parameter(&sum)];
+                let mut add = [parameter(&src), parameter(&len), parameter(&sum)];
+                // SAFETY: the parameters of `gdr_sum64_begin` and `gdr_sum64`; the caller's promise
+                // about `src` and `sum`.
+                unsafe {
+                    self.run(functions.sum64_begin, Grid::SINGLE, stream, &mut begin)?;
+                    self.run(functions.sum64, Grid::over(len / 8), stream, &mut add)
+                }
             }
             Launch::PingPong {
                 ping,
@@ -203,6 +215,8 @@ impl Cuda {
             verify: find(c"gdr_verify")?,
             verify_end: find(c"gdr_verify_end")?,
             double: find(c"gdr_double")?,
+            sum64_begin: find(c"gdr_sum64_begin")?,
+            sum64: find(c"gdr_sum64")?,
             ping_pong: find(c"gdr_ping_pong")?,
         };
         modules.insert(device, functions);
@@ -231,6 +245,8 @@ mod tests {
             "verify",
             "verify_end",
             "double",
+            "sum64_begin",
+            "sum64",
             "ping_pong",
         ] {
             assert_eq!(

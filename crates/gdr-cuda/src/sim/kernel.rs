@@ -9,6 +9,7 @@ use crate::driver::HostCall;
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::{Direction, Launch, VerifyReport, pattern_word};
 use crate::pointer::DevicePtr;
+use crate::sum64::Sum64;
 
 /// Polls between two loads of the `stop` flag. The thread also yields there, so that the CPU's half of
 /// a round trip runs where there are fewer cores than spinning threads.
@@ -25,6 +26,8 @@ pub(super) enum Kernel {
     Download { src: View, dst: PageLocked },
     /// `cuMemcpyDtoDAsync`, between views of one length.
     Copy { src: View, dst: View },
+    /// `cuStreamWriteValue32`.
+    WriteWord { dst: View, value: u32 },
     /// `cuLaunchHostFunc`.
     Call(HostCall),
     /// [`Launch::Fill`].
@@ -33,6 +36,8 @@ pub(super) enum Kernel {
     Verify { src: View, seed: u32, report: View },
     /// [`Launch::Double`].
     Double { src: View, dst: View },
+    /// [`Launch::Sum64`].
+    Sum64 { src: View, sum: View },
     /// [`Launch::PingPong`].
     PingPong(PingPong),
 }
@@ -99,6 +104,10 @@ impl Kernel {
                 src: resolve(src, words, 4)?,
                 dst: resolve(dst, words, 4)?,
             },
+            Launch::Sum64 { src, len, sum } => Self::Sum64 {
+                src: resolve(src, len, 1)?,
+                sum: resolve(sum, 1, 8)?,
+            },
             Launch::PingPong {
                 ping,
                 pong,
@@ -141,6 +150,8 @@ impl Kernel {
             // SAFETY: as above.
             Self::Download { src, dst } => unsafe { src.read_to(dst.0) },
             Self::Copy { src, dst } => dst.copy_from(src),
+            // Release: a load that returns the value sees what earlier work wrote.
+            Self::WriteWord { dst, value } => dst.word(0).store(*value, Ordering::Release),
             Self::Call(_) => {}
             Self::Fill { dst, seed } => {
                 for i in 0..dst.words() {
@@ -165,6 +176,12 @@ impl Kernel {
                     let word = src.word(i).load(Ordering::Relaxed);
                     dst.word(i).store(word.wrapping_mul(2), Ordering::Relaxed);
                 }
+            }
+            Self::Sum64 { src, sum } => {
+                let mut total = Sum64::new(src.len() as u64);
+                src.visit(|offset, bytes| total.add(offset as u64, bytes));
+                sum.wide_word(0)
+                    .store(total.get().to_le(), Ordering::Relaxed);
             }
             Self::PingPong(ping_pong) => ping_pong.run(),
         }

@@ -139,6 +139,22 @@ impl View {
         }
     }
 
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Passes all of its bytes on, with the offset of each piece, a multiple of 8.
+    pub(super) fn visit(&self, mut see: impl FnMut(usize, &[u8])) {
+        let mut piece = [0; 4096];
+        for at in (0..self.len).step_by(piece.len()) {
+            let piece = &mut piece[..(self.len - at).min(4096)];
+            // SAFETY: at + piece.len() <= len, so inside the mapping.
+            unsafe { volatile::read(self.start().add(at), piece) };
+            see(at, piece);
+        }
+    }
+
     /// Copies all of `src`, a view as long as this one and of other memory.
     pub(super) fn copy_from(&self, src: &Self) {
         let mut piece = [0; 4096];

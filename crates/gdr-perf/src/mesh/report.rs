@@ -41,8 +41,14 @@ impl MeshReport {
         part_of_expected(cell, &self.expected)
     }
 
-    /// The outlier that a direction is a part of.
+    /// The outlier that a slow or failed direction is a part of. Others of the same rank are none.
     pub fn outlier_of(&self, cell: &Cell) -> Option<&Outlier> {
+        if self
+            .part_of_expected(cell)
+            .is_some_and(|part| part >= self.least)
+        {
+            return None;
+        }
         let includes = |outlier: &&Outlier| outlier.subject.includes(cell.from, cell.to);
         self.outliers.iter().find(includes)
     }
@@ -148,5 +154,24 @@ mod tests {
             assert!(text.contains(line), "{line}{text}");
         }
         assert_eq!(report.host(2), None);
+    }
+
+    #[test]
+    fn a_direction_that_is_as_expected_is_none_of_an_outlier() {
+        let cells = cells(8, |from, to| {
+            let slow = from == 5 && to != 0;
+            Some(usual(from, to) * if slow { 0.3 } else { 1.0 })
+        });
+        let report = report(cells);
+        let outlier_of = |from, to| {
+            let mut cells = report.cells.iter();
+            let cell = cells.find(|cell| (cell.from, cell.to) == (from, to));
+            report
+                .outlier_of(cell.unwrap())
+                .map(|it| it.subject.to_string())
+        };
+        assert_eq!(outlier_of(5, 1).as_deref(), Some("rank 5 outgoing"));
+        assert_eq!(outlier_of(5, 0), None);
+        assert_eq!(outlier_of(1, 5), None);
     }
 }

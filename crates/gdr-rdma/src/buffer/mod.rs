@@ -248,6 +248,16 @@ impl Buffer {
         }
     }
 
+    /// The allocation of GPU memory that it is part of, and its offset there; `None` for host memory,
+    /// and if only its mapping is known.
+    pub fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
+        match &**self.0 {
+            Memory::Host(_) => None,
+            Memory::Direct(memory) => memory.device_memory(),
+            Memory::Staged(memory) => Some((memory.device_buffer(), 0)),
+        }
+    }
+
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
@@ -383,16 +393,6 @@ impl Buffer {
         match &**self.0 {
             Memory::Host(memory) => memory.is_of_driver(),
             Memory::Direct(_) | Memory::Staged(_) => true,
-        }
-    }
-
-    /// The allocation of GPU memory that it is part of, and its offset there; `None` for host memory,
-    /// and if only its mapping is known.
-    pub(crate) fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
-        match &**self.0 {
-            Memory::Host(_) => None,
-            Memory::Direct(memory) => memory.device_memory(),
-            Memory::Staged(memory) => Some((memory.device_buffer(), 0)),
         }
     }
 

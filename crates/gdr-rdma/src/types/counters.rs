@@ -60,6 +60,47 @@ pub struct PayloadBytes {
     pub receive: u64,
 }
 
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            packets_sent,
+            packets_received,
+            malformed,
+            icrc_mismatches,
+            unknown_queue_pair,
+            strangers,
+            wrong_qkey,
+            no_receive,
+            frames_sent,
+            frames_received,
+            kernel_drops,
+            sequence_naks_sent,
+            sequence_naks_received,
+            sends_failed,
+            events_lost,
+            looks,
+            payload,
+        } = other;
+        self.packets_sent += packets_sent;
+        self.packets_received += packets_received;
+        self.malformed += malformed;
+        self.icrc_mismatches += icrc_mismatches;
+        self.unknown_queue_pair += unknown_queue_pair;
+        self.strangers += strangers;
+        self.wrong_qkey += wrong_qkey;
+        self.no_receive += no_receive;
+        self.frames_sent += frames_sent;
+        self.frames_received += frames_received;
+        self.kernel_drops += kernel_drops;
+        self.sequence_naks_sent += sequence_naks_sent;
+        self.sequence_naks_received += sequence_naks_received;
+        self.sends_failed += sends_failed;
+        self.events_lost += events_lost;
+        self.looks += looks;
+        self.payload += payload;
+    }
+}
+
 impl AddAssign for PayloadBytes {
     fn add_assign(&mut self, other: Self) {
         self.send += other.send;

@@ -26,6 +26,7 @@ pub use self::gid::{ChosenGid, GidEntry, GidType, NoGid, choose as choose_gid};
 pub use self::lid::Lid;
 pub use self::link_layer::LinkLayer;
 pub use self::peer_text::PeerText;
+pub(crate) use self::soft_options::Shards;
 pub use self::soft_options::{PortUse, SoftOptions};
 pub use self::verbs_options::VerbsOptions;
 

@@ -13,6 +13,7 @@ pub struct SoftOptions {
     pub(crate) port_use: PortUse,
     pub(crate) busy_poll: Duration,
     pub(crate) receive_buffer: usize,
+    pub(crate) shards: Option<usize>,
 }
 
 impl SoftOptions {
@@ -23,6 +24,7 @@ impl SoftOptions {
             port_use: PortUse::Exclusive,
             busy_poll: Duration::from_micros(50),
             receive_buffer: 8 << 20,
+            shards: None,
         }
     }
 
@@ -49,7 +51,23 @@ impl SoftOptions {
         self
     }
 
-    /// Sets how many bytes of received packets the kernel is asked to queue; 8 MiB by default.
+    /// Sets how many shards the device has, 1 to 8; a value outside is clamped. Each shard has a socket,
+    /// an engine and a thread of its own, and each queue pair belongs to one, so that the queue pairs
+    /// of a device use several processors. A shard without work sleeps.
+    ///
+    /// By default the environment variable `GDR_SHARDS` decides, else there is one for every two
+    /// processors of this process, and a single one with [`PortUse::Shared`], whose slots are few: there
+    /// each shard takes one.
+    ///
+    /// A thread that polls or waits for a completion queue drives the shard of its queue pairs itself if
+    /// all of them are of one shard. Otherwise the threads of the shards do.
+    pub const fn shards(mut self, shards: usize) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Sets how many bytes of received packets the kernel is asked to queue for each shard; 8 MiB by
+    /// default.
     /// [`Device::receive_buffer`](crate::Device::receive_buffer) returns what it granted.
     pub const fn receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer = bytes;
@@ -81,4 +99,30 @@ pub enum PortUse {
     /// A datagram whose queue pair belongs to another device is dropped and counted, and its sender
     /// retries. That happens if a network interface merges datagrams for several devices (GRO).
     Shared,
+}
+
+/// How many shards a device gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shards {
+    /// As many as the kernel permits, up to this number.
+    AtMost(usize),
+    /// This number.
+    Exactly(usize),
+}
+
+impl Shards {
+    /// The greatest number.
+    pub(crate) const fn most(self) -> usize {
+        match self {
+            Self::AtMost(most) | Self::Exactly(most) => most,
+        }
+    }
+
+    /// The smallest number.
+    pub(crate) const fn fewest(self) -> usize {
+        match self {
+            Self::AtMost(_) => 1,
+            Self::Exactly(number) => number,
+        }
+    }
 }

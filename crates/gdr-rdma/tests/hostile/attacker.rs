@@ -66,7 +66,8 @@ pub(crate) struct Connection {
 impl Target {
     /// `None`, loudly, where this machine lacks the address.
     pub(crate) fn new((here, there): (IpAddr, IpAddr)) -> Option<Self> {
-        let device = match Device::soft_with(SoftOptions::new(here).port(0)) {
+        // What a queue pair answers is awaited by an answer of another one of the same shard.
+        let device = match Device::soft_with(SoftOptions::new(here).port(0).shards(1)) {
             Ok(device) => device,
             Err(Error::AddressNotLocal { .. }) => {
                 skip::skip(format_args!("this machine has no {here}"));

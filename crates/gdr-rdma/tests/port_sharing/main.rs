@@ -29,7 +29,10 @@ fn address(n: u8) -> IpAddr {
 }
 
 fn shared(address: IpAddr) -> SoftOptions {
-    SoftOptions::new(address).port_use(PortUse::Shared)
+    // A device takes a slot for each shard.
+    SoftOptions::new(address)
+        .port_use(PortUse::Shared)
+        .shards(1)
 }
 
 fn hub(address: IpAddr) -> Device {

@@ -19,5 +19,6 @@ mod operations;
 mod ownership;
 mod posting;
 mod raw;
+mod shards;
 mod shared_receives;
 mod strangers;

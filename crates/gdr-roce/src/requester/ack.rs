@@ -1,10 +1,11 @@
 //! Processing of acknowledgements, NAKs, READ responses and atomic responses.
 
 use super::Requester;
+use super::send_wqe::SendWqe;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
 use crate::memory::Memory;
-use crate::psn::Psn;
+use crate::psn::{PSN_WINDOW, Psn};
 use crate::request::{Operation, SendFlags};
 use crate::timer::{RnrTimer, Time};
 use crate::wire::{NakCode, Packet, Syndrome};
@@ -41,6 +42,9 @@ impl Requester {
                 self.acknowledge(now, end, notifications)?;
                 // A READ or atomic before `end` blocks the acknowledgement: its response is lost.
                 if self.una == end {
+                    Ok(())
+                } else if self.recovery == LossRecovery::Selective {
+                    self.request_missing(now, end);
                     Ok(())
                 } else {
                     self.recover_before(psn, now, notifications)
@@ -90,29 +94,53 @@ impl Requester {
         notifications: &mut Notifications,
     ) -> Result<(), ConnectionFailed> {
         let before = self.una;
-        while self.una != end {
-            let Some(wqe) = self.send_queue.front() else {
-                break;
-            };
-            let Some(first) = wqe.first else {
-                break;
-            };
+        self.advance(end, notifications);
+        if self.una == before {
+            Ok(())
+        } else {
+            self.progress(now, before, notifications)
+        }
+    }
+
+    /// Completes requests as far as the requests before `end` were executed and responses are placed.
+    fn advance(&mut self, end: Psn, notifications: &mut Notifications) {
+        let end = match self.recovery {
+            LossRecovery::GoBackN => end,
+            LossRecovery::Selective => self.execute_before(end),
+        };
+        while let Some(wqe) = self.send_queue.front()
+            && let Some(first) = wqe.first
+        {
+            let wqe_end = first.wrapping_add(wqe.packets);
             if wqe.expects_response() {
+                if !self.arrivals.contains(self.una) {
+                    break;
+                }
+                self.una = self.una.wrapping_add(1);
+                if self.una == wqe_end {
+                    self.complete(notifications);
+                }
+                continue;
+            }
+            let executed = end.distance_from(self.una);
+            if executed == 0 || executed >= PSN_WINDOW {
                 break;
             }
-            let wqe_end = first.wrapping_add(wqe.packets);
-            if wqe_end.distance_from(self.una) > end.distance_from(self.una) {
+            if wqe_end.distance_from(self.una) > executed {
                 self.una = end;
                 break;
             }
             self.una = wqe_end;
             self.complete(notifications);
         }
-        if self.una == before {
-            Ok(())
-        } else {
-            self.progress(now, before, notifications)
+    }
+
+    /// Notes that the peer has executed all requests before `end`; returns up to where it has.
+    fn execute_before(&mut self, end: Psn) -> Psn {
+        if end.distance_from(self.una) > self.executed.distance_from(self.una) {
+            self.executed = end;
         }
+        self.executed
     }
 
     /// Places the payload of a READ response or an atomic response.
@@ -128,9 +156,15 @@ impl Requester {
         // A response acknowledges all requests before it.
         self.acknowledge(now, psn, notifications)?;
         if self.una != psn {
-            return self.recover_before(psn, now, notifications);
+            if self.recovery == LossRecovery::GoBackN {
+                return self.recover_before(psn, now, notifications);
+            }
+            self.request_missing(now, psn);
+            if self.arrivals.contains(psn) {
+                return Ok(());
+            }
         }
-        let Some(wqe) = self.send_queue.front_mut() else {
+        let Some((index, wqe)) = self.request_at(psn) else {
             return Ok(());
         };
         let original = packet.atomic_ack().map(|ack| ack.original.to_ne_bytes());
@@ -141,17 +175,11 @@ impl Requester {
         let (offset, expected, in_order) = match (wqe.operation, original) {
             (Operation::Read { .. }, None) => {
                 let mtu = connection.mtu.bytes() as u32;
-                let offset = wqe.responses * mtu;
-                let piece = self.outstanding_reads.front();
-                let last = piece.is_some_and(|piece| piece.last == psn);
-                // After a retransmission, responses to either of the two requests may arrive.
-                let first = if piece.is_some_and(|piece| piece.first == psn) {
-                    position.is_first()
-                } else {
-                    !position.is_first() || self.restarted_at == Some(psn)
-                };
-                let in_order = first && position.is_last() == last;
-                (offset, (wqe.len - offset).min(mtu), in_order)
+                let offset = index * mtu;
+                let expected = (wqe.len - offset).min(mtu);
+                let in_order = self.may_begin(psn).contains(&position.is_first())
+                    && self.may_end(psn).contains(&position.is_last());
+                (offset, expected, in_order)
             }
             (Operation::Atomic { .. }, Some(_)) => (0, wqe.len, true),
             (Operation::Read { .. }, Some(_)) | (Operation::Atomic { .. }, None) => (0, 0, false),
@@ -168,14 +196,21 @@ impl Requester {
         if wqe.payload.place(memory, offset, bytes).is_err() {
             return self.fail(WcStatus::LocalProtection, notifications);
         }
-        wqe.responses += 1;
-        let done = wqe.responses == wqe.packets;
+        self.arrivals.insert(psn);
         let before = self.una;
-        self.una = before.wrapping_add(1);
-        if done {
-            self.complete(notifications);
+        if before != psn {
+            return Ok(());
         }
+        self.advance(psn, notifications);
         self.progress(now, before, notifications)
+    }
+
+    /// The request that `psn` belongs to, and the packet's place in it.
+    fn request_at(&self, psn: Psn) -> Option<(u32, &SendWqe)> {
+        self.send_queue.iter().find_map(|wqe| {
+            let index = psn.distance_from(wqe.first?);
+            (index < wqe.packets).then_some((index, wqe))
+        })
     }
 
     /// Completes the first request of the send queue.
@@ -225,6 +260,12 @@ impl Requester {
             self.round_trip.sample(now, now.saturating_since(sent));
         }
         self.missing.acknowledge(before, moved);
+        self.arrivals.advance(self.una);
+        for mark in [&mut self.executed, &mut self.examined] {
+            if mark.distance_from(before) < moved {
+                *mark = self.una;
+            }
+        }
         self.congestion.acknowledge(now, moved, &self.round_trip);
         self.recovering = false;
         self.retries = 0;

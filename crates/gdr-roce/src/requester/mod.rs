@@ -11,6 +11,7 @@
 //! a connection fails as late as with a timer of that length.
 
 mod ack;
+mod arrivals;
 mod congestion;
 mod round_trip;
 mod selective;
@@ -20,6 +21,7 @@ mod unreliable;
 
 use std::collections::VecDeque;
 
+use arrivals::Arrivals;
 use congestion::Congestion;
 use round_trip::RoundTrip;
 use selective::Missing;
@@ -81,6 +83,12 @@ pub(crate) struct Requester {
     pub(crate) recovery: LossRecovery,
     /// With [`LossRecovery::Selective`], what is to be sent again.
     missing: Missing,
+    /// Likewise, the responses that are placed behind a missing one.
+    arrivals: Arrivals,
+    /// All requests before it were executed by the peer, or it is `una`.
+    executed: Psn,
+    /// All PSNs before it were looked at for missing responses, or it is `una`.
+    examined: Psn,
     /// No request is begun.
     draining: bool,
     pub(crate) statistics: Statistics,
@@ -101,6 +109,8 @@ struct Probe {
 struct ReadPiece {
     first: Psn,
     last: Psn,
+    /// A part of it was requested again: responses may begin and end with any of its packets.
+    repeated: bool,
 }
 
 impl Requester {
@@ -145,6 +155,9 @@ impl Requester {
             congestion: Congestion::new(window),
             recovery: LossRecovery::GoBackN,
             missing: Missing::default(),
+            arrivals: Arrivals::default(),
+            executed: Psn::default(),
+            examined: Psn::default(),
             draining: false,
             statistics: Statistics::default(),
         }
@@ -155,6 +168,9 @@ impl Requester {
         self.una = attributes.sq_psn;
         self.next = attributes.sq_psn;
         self.highest = attributes.sq_psn;
+        self.executed = attributes.sq_psn;
+        self.examined = attributes.sq_psn;
+        self.arrivals.advance(attributes.sq_psn);
     }
 
     /// Changes how often and when packets are sent again, and how many READs may be outstanding.
@@ -227,6 +243,7 @@ impl Requester {
         self.outstanding_reads.clear();
         self.reads_sent = 0;
         self.missing.clear();
+        self.arrivals.clear();
         self.retransmit_at = None;
         self.rnr_wait_until = None;
         self.paced_until = None;
@@ -358,6 +375,7 @@ impl Requester {
         self.since_ack_request = 0;
         self.recovering = true;
         self.missing.clear();
+        self.examined = self.una;
         self.probe = None;
         // An acknowledgement of a packet that was sent twice may be that of either.
         self.timed = None;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{ReadPiece, Requester};
 use crate::connection::{Connection, ConnectionFailed, Notifications, emit};
 use crate::memory::Memory;
-use crate::psn::Psn;
+use crate::psn::{PSN_WINDOW, Psn};
 use crate::timer::Time;
 
 /// The packets that the peer misses.
@@ -50,7 +50,13 @@ impl Requester {
         if psn.distance_from(self.una) >= self.next.distance_from(self.una) {
             return;
         }
-        let psn = self.first_of_request(psn);
+        if let Some(psn) = self.first_of_request(psn) {
+            self.resend_at(now, psn);
+        }
+    }
+
+    /// As [`Requester::resend`], of a packet that is not the rest of a READ.
+    fn resend_at(&mut self, now: Time, psn: Psn) {
         let smoothed = self.round_trip.smoothed().unwrap_or_default();
         let resent = self
             .missing
@@ -86,21 +92,76 @@ impl Requester {
     /// reports every other one that it misses.
     pub(super) fn resend_ends(&mut self, now: Time) {
         for psn in [self.una, self.next.wrapping_sub(1)] {
-            let psn = self.first_of_request(psn);
+            let Some(psn) = self.first_of_request(psn) else {
+                continue;
+            };
             self.missing.resent.retain(|(sent, _)| *sent != psn);
             self.queue_missing(psn);
         }
         self.retransmit_at = self.retransmit_time(now);
     }
 
-    /// The packet whose repetition answers `psn`: of a READ, its request, or the rest of it.
-    fn first_of_request(&self, psn: Psn) -> Psn {
-        let piece = self.piece_of(psn);
-        piece.map_or(psn, |piece| {
-            let begun =
-                self.una.distance_from(piece.first) <= piece.last.distance_from(piece.first);
-            if begun { self.una } else { piece.first }
-        })
+    /// Requests the responses again that are missing before `to`, because the peer has answered a
+    /// packet behind them.
+    pub(super) fn request_missing(&mut self, now: Time, to: Psn) {
+        let ahead = to.distance_from(self.una);
+        let examined = self.examined.distance_from(self.una);
+        if ahead > examined {
+            for at in 0..self.outstanding_reads.len() {
+                let Some(piece) = self.outstanding_reads.get(at).copied() else {
+                    break;
+                };
+                let begins = self.ahead_of_una(piece.first).max(examined);
+                let ends = (self.ahead_of_una(piece.last) + 1).min(ahead);
+                let missing = (begins..ends)
+                    .map(|ahead| self.una.wrapping_add(ahead))
+                    .find(|psn| !self.arrivals.contains(*psn));
+                if let Some(psn) = missing {
+                    self.resend_at(now, psn);
+                }
+            }
+            self.examined = to;
+        }
+        // Its repetition may be lost, too.
+        self.resend(now, self.una);
+    }
+
+    /// The distance of a PSN from `una`, or 0 if it is before it.
+    fn ahead_of_una(&self, psn: Psn) -> u32 {
+        let ahead = psn.distance_from(self.una);
+        if ahead < PSN_WINDOW { ahead } else { 0 }
+    }
+
+    /// The packet whose repetition answers `psn`: of a READ, its request, or that of the first response
+    /// that is missing. `None` if none is.
+    fn first_of_request(&self, psn: Psn) -> Option<Psn> {
+        let Some(piece) = self.piece_of(psn) else {
+            return Some(psn);
+        };
+        let begins = self.ahead_of_una(piece.first);
+        (begins..=self.ahead_of_una(piece.last))
+            .map(|ahead| self.una.wrapping_add(ahead))
+            .find(|psn| !self.arrivals.contains(*psn))
+    }
+
+    /// Whether the response at `psn` may be the first of a request, and whether it may be another.
+    pub(super) fn may_begin(&self, psn: Psn) -> &'static [bool] {
+        match self.piece_of(psn) {
+            Some(piece) if piece.first == psn => &[true],
+            // After a retransmission, responses to either of the two requests may arrive.
+            Some(piece) if piece.repeated => &[true, false],
+            _ if self.restarted_at == Some(psn) => &[true, false],
+            _ => &[false],
+        }
+    }
+
+    /// Whether the response at `psn` may be the last of a request, and whether it may be another.
+    pub(super) fn may_end(&self, psn: Psn) -> &'static [bool] {
+        match self.piece_of(psn) {
+            Some(piece) if piece.last == psn => &[true],
+            Some(piece) if piece.repeated => &[true, false],
+            _ => &[false],
+        }
     }
 
     /// The READ request packet or atomic that `psn` belongs to.
@@ -109,6 +170,26 @@ impl Requester {
             psn.distance_from(piece.first) <= piece.last.distance_from(piece.first)
         };
         self.outstanding_reads.iter().find(includes).copied()
+    }
+
+    /// Takes the next packet to be sent again. A response may have arrived since it was queued.
+    fn next_missing(&mut self) -> Option<Psn> {
+        loop {
+            let psn = self.missing.queue.pop_front()?;
+            if !self.arrivals.contains(psn) {
+                return Some(psn);
+            }
+        }
+    }
+
+    /// How many responses of a READ request are missing from `psn` on, up to one that is placed.
+    fn missing_in(&self, piece: &ReadPiece, psn: Psn) -> u32 {
+        let rest = 1..=piece.last.distance_from(psn);
+        let mut behind = rest.map(|packets| psn.wrapping_add(packets));
+        let placed = behind.find(|psn| self.arrivals.contains(*psn));
+        placed
+            .unwrap_or(piece.last.wrapping_add(1))
+            .distance_from(psn)
     }
 
     /// Writes the next packet that the peer misses to `out`.
@@ -120,10 +201,11 @@ impl Requester {
         out: &mut [u8],
         notifications: &mut Notifications,
     ) -> Result<Option<usize>, ConnectionFailed> {
-        let Some(psn) = self.missing.queue.pop_front() else {
+        let Some(psn) = self.next_missing() else {
             return Ok(None);
         };
         let piece = self.piece_of(psn);
+        let packets = piece.map_or(1, |piece| self.missing_in(&piece, psn));
         let found = self.send_queue.iter_mut().enumerate().find(|(_, wqe)| {
             let first = wqe.first.map(|first| psn.distance_from(first));
             first.is_some_and(|index| index < wqe.packets)
@@ -132,22 +214,11 @@ impl Requester {
             return Ok(None);
         };
         let index = wqe.first.map_or(0, |first| psn.distance_from(first));
-        let (headers, payload, packets) = match piece {
-            Some(piece) => {
-                let packets = piece.last.distance_from(psn) + 1;
-                if psn == self.una {
-                    self.restarted_at = Some(psn);
-                }
-                (
-                    wqe.read_request(connection, psn, index, packets),
-                    0,
-                    packets,
-                )
-            }
+        let (headers, payload) = match piece {
+            Some(_) => (wqe.read_request(connection, psn, index, packets), 0),
             None => {
                 let ack_request = true;
-                let (headers, payload) = wqe.request_packet(connection, psn, index, ack_request);
-                (headers, payload, 1)
+                wqe.request_packet(connection, psn, index, ack_request)
             }
         };
         let offset = index * connection.mtu.bytes() as u32;
@@ -157,6 +228,11 @@ impl Requester {
         };
         if self.timed.is_some_and(|(timed, _)| timed == psn) {
             self.timed = None;
+        }
+        if let Some(piece) = piece {
+            let same = |other: &&mut ReadPiece| other.first == piece.first;
+            let repeated = self.outstanding_reads.iter_mut().find(same);
+            repeated.into_iter().for_each(|piece| piece.repeated = true);
         }
         self.missing.resent.push_back((psn, now));
         self.congestion.sent(now, packets, &self.round_trip);

@@ -23,8 +23,6 @@ pub(super) struct SendWqe {
     pub(super) packets: u32,
     /// First PSN, from the first transmission on.
     pub(super) first: Option<Psn>,
-    /// Number of response packets of a READ or atomic that are placed.
-    pub(super) responses: u32,
     /// Set when the request cannot be sent; it fails when all requests before it are complete.
     pub(super) failed: Option<WcStatus>,
 }
@@ -55,7 +53,6 @@ impl SendWqe {
             len,
             packets: mtu.packets(len),
             first: None,
-            responses: 0,
             failed: None,
         })
     }

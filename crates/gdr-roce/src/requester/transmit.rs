@@ -94,7 +94,11 @@ impl Requester {
             }
             if repeated.is_none() {
                 let (first, last) = (self.next, self.next.wrapping_add(packets - 1));
-                self.outstanding_reads.push_back(ReadPiece { first, last });
+                self.outstanding_reads.push_back(ReadPiece {
+                    first,
+                    last,
+                    repeated: false,
+                });
             }
             self.reads_sent += 1;
             (

@@ -8,6 +8,7 @@ mod command;
 mod datagrams;
 mod failures;
 mod faults;
+mod objects;
 mod operations;
 mod programs;
 mod registration;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gdr_roce::Completion;
 
+use super::cq_entries::CqEntries;
 use super::device::SoftDevice;
-use crate::bounded_queue::{BoundedQueue, Loss};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::provider::CompletionQueueOps;
@@ -14,14 +14,14 @@ use crate::provider::CompletionQueueOps;
 #[derive(Debug)]
 pub(super) struct SoftCompletionQueue {
     device: Arc<SoftDevice>,
-    entries: Arc<BoundedQueue<Completion>>,
+    entries: Arc<CqEntries>,
 }
 
 impl SoftCompletionQueue {
     pub(super) fn new(device: Arc<SoftDevice>, capacity: usize) -> Self {
         Self {
             device,
-            entries: Arc::new(BoundedQueue::new(capacity, Loss::Fatal)),
+            entries: Arc::new(CqEntries::new(capacity, None)),
         }
     }
 
@@ -29,7 +29,7 @@ impl SoftCompletionQueue {
         &self.device
     }
 
-    pub(super) fn entries(&self) -> &Arc<BoundedQueue<Completion>> {
+    pub(super) fn entries(&self) -> &Arc<CqEntries> {
         &self.entries
     }
 
@@ -51,7 +51,7 @@ impl CompletionQueueOps for SoftCompletionQueue {
     fn poll(&self) -> Result<Option<Completion>> {
         self.device.check_process()?;
         let mut next = self.entries.pop();
-        if next.is_none() && self.device.progress() {
+        if next.is_none() && self.device.progress_for(&self.entries) {
             next = self.entries.pop();
         }
         if next.is_none() {
@@ -62,11 +62,7 @@ impl CompletionQueueOps for SoftCompletionQueue {
 
     fn wait(&self, deadline: Deadline) -> Result<Option<Completion>> {
         self.device.check_process()?;
-        let next = self.device.wait(
-            deadline,
-            || self.entries.pop(),
-            || self.entries.pop_wait(deadline),
-        );
+        let next = self.device.wait(&self.entries, deadline);
         if next.is_none() {
             self.check_overrun()?;
         }

@@ -1,29 +1,55 @@
 //! Devices of the soft provider.
 
+use std::env;
 use std::fmt;
 use std::mem;
-use std::ops::Deref;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use gdr_roce::wire::UDP_PORT;
+use gdr_roce::{Completion, Qpn};
 
-use super::shared_engine::SharedEngine;
-use crate::bounded_queue::Stored;
+use super::cpu_contention::CpuContention;
+use super::cq_entries::{CqEntries, Producers};
+use super::device_state::DeviceState;
+use super::qpn_range::MOST_SHARDS;
+use super::region_table::RegionTable;
+use super::shared_engine::{QpParts, Service, SharedEngine, pause};
+use super::socket::Socket;
+use super::srq_context::SrqContext;
+use crate::bounded_queue::{BoundedQueue, Stored};
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::types::{AsyncEvent, SoftOptions};
+use crate::types::{AsyncEvent, Counters, Integrity, PortUse, Shards, SoftOptions};
 
-/// The limit for the end of the progress thread. One poll of the engine takes well below a
+/// The limit for the end of the progress threads. One poll of an engine takes well below a
 /// millisecond; copies to a GPU that hangs take longer.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Names the number of shards of devices that are opened without one.
+const VARIABLE: &str = "GDR_SHARDS";
+/// How many processors there are for each shard by default: the program and the peers of the same host
+/// use the others.
+const CPUS_PER_SHARD: usize = 2;
 
-/// An engine and its progress thread, which ends when this is dropped.
+/// The shards of a device. Their threads end when this is dropped.
 pub(crate) struct SoftDevice {
-    engine: Arc<SharedEngine>,
+    state: Arc<DeviceState>,
+    /// At least one.
+    shards: Box<[Shard]>,
     name: String,
+    /// What the yields of threads showed that wait for several shards, and how many waits found nothing.
+    contention: CpuContention,
+    idle_waits: AtomicU64,
+}
+
+/// An engine and its progress thread.
+struct Shard {
+    engine: Arc<SharedEngine>,
     /// The thread, and a channel that disconnects when it ends.
     thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
 }
@@ -42,31 +68,209 @@ impl SoftDevice {
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(Error::AddressNotUnicast(ip));
         }
-        let (alive, ended) = channel();
-        let (engine, thread) = SharedEngine::start(options, on_event, alive)?;
-        let name = match engine.local() {
+        let (port_use, shards) = (options.port_use, shards(options));
+        let sockets =
+            Socket::bind_shards(options.address, port_use, shards, options.receive_buffer)?;
+        let state = DeviceState::new(sockets.len(), options.busy_poll, on_event)?;
+        let mut device = Self {
+            state: Arc::new(state),
+            shards: Box::default(),
+            name: String::new(),
+            contention: CpuContention::new(),
+            idle_waits: AtomicU64::new(0),
+        };
+        let mut shards = Vec::with_capacity(sockets.len());
+        for (shard, socket) in sockets.into_iter().enumerate() {
+            let (alive, ended) = channel();
+            let started = SharedEngine::start(&device.state, shard, socket, alive);
+            let started = started.map(|(engine, thread)| Shard {
+                engine,
+                thread: Mutex::new(Some((thread, ended))),
+            });
+            match started {
+                Ok(shard) => shards.push(shard),
+                Err(error) => {
+                    // The threads of the others end.
+                    device.shards = shards.into();
+                    return Err(error);
+                }
+            }
+        }
+        device.shards = shards.into();
+        device.name = match device.local() {
             local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
             local => format!("soft-{local}"),
         };
-        tracing::debug!(%name, receive_buffer = engine.receive_buffer(), "device opened");
-        Ok(Self {
-            engine,
-            name,
-            thread: Mutex::new(Some((thread, ended))),
-        })
+        tracing::debug!(
+            name = device.name,
+            shards = device.shards.len(),
+            receive_buffer = device.receive_buffer(),
+            "device opened"
+        );
+        Ok(device)
     }
 
     pub(super) fn device_name(&self) -> &str {
         &self.name
     }
+
+    /// The shards, of which there is at least one.
+    fn engines(&self) -> impl DoubleEndedIterator<Item = &SharedEngine> {
+        self.shards.iter().map(|shard| &*shard.engine)
+    }
+
+    /// The first shard. It has all queue pairs of a device with a single shard, and raw packets.
+    pub(super) fn first(&self) -> &SharedEngine {
+        &self.shards[0].engine
+    }
+
+    /// The shard of a queue pair.
+    pub(super) fn engine(&self, qpn: Qpn) -> &SharedEngine {
+        let owner = self.engines().find(|engine| engine.owns(qpn));
+        owner.unwrap_or_else(|| self.first())
+    }
+
+    /// Creates a queue pair in RESET, in the shard with the fewest of them.
+    pub(super) fn create_qp(&self, parts: QpParts) -> Result<Qpn> {
+        let shard = match parts.service {
+            // The packet socket of a device belongs to one engine.
+            Service::RawPackets => Some(self.first()),
+            _ => self.engines().min_by_key(|engine| engine.qp_count()),
+        };
+        shard.unwrap_or_else(|| self.first()).create_qp(parts)
+    }
+
+    pub(super) fn check_process(&self) -> Result<()> {
+        self.state.check_process()
+    }
+
+    pub(super) fn local(&self) -> SocketAddr {
+        self.first().local()
+    }
+
+    pub(super) fn integrity(&self) -> Integrity {
+        self.first().integrity()
+    }
+
+    /// How many bytes of received packets the kernel queues for a queue pair.
+    pub(super) fn receive_buffer(&self) -> usize {
+        self.first().receive_buffer()
+    }
+
+    pub(super) fn regions(&self) -> &Arc<RegionTable> {
+        &self.state.regions
+    }
+
+    pub(super) fn events(&self) -> &BoundedQueue<AsyncEvent> {
+        &self.state.events
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        if self.check_process().is_err() {
+            return Counters::default();
+        }
+        let mut counters = Counters {
+            events_lost: self.events().lost(),
+            ..Counters::default()
+        };
+        self.engines()
+            .for_each(|engine| counters += engine.counters());
+        counters
+    }
+
+    /// Arms the limit of a shared receive queue.
+    pub(super) fn arm_limit(&self, srq: &SrqContext, limit: u32) {
+        srq.roce().arm_limit(limit);
+        self.state.raise_limit(srq);
+    }
+
+    /// Makes the progress threads drive the engines: the program is about to wait elsewhere.
+    pub(super) fn leave_to_thread(&self) {
+        self.engines().for_each(SharedEngine::leave_to_thread);
+    }
+
+    /// One poll of every shard by a thread of the program; returns whether there was anything to do.
+    pub(super) fn progress(&self) -> bool {
+        match &*self.shards {
+            [only] => only.engine.progress(),
+            // Their own threads go on beside it.
+            shards if self.check_process().is_ok() => shards
+                .iter()
+                .fold(false, |worked, shard| worked | shard.engine.try_poll()),
+            _ => false,
+        }
+    }
+
+    /// The shard that a thread drives which polls or waits for a completion queue: the one of all its
+    /// queue pairs.
+    fn driven_by(&self, entries: &CqEntries) -> Option<&SharedEngine> {
+        match (&*self.shards, entries.producers()) {
+            ([only], _) => Some(&only.engine),
+            (_, Producers::None) => Some(self.first()),
+            (shards, Producers::Shard(shard)) => shards.get(shard).map(|shard| &*shard.engine),
+            (_, Producers::Several) => None,
+        }
+    }
+
+    /// One poll by a thread that found a completion queue empty; returns whether it may have entries now.
+    pub(super) fn progress_for(&self, entries: &CqEntries) -> bool {
+        match self.driven_by(entries) {
+            Some(engine) => engine.progress(),
+            None => {
+                self.pause();
+                !entries.is_empty()
+            }
+        }
+    }
+
+    /// Takes the next completion. While there is none it polls, and sleeps after a while without
+    /// packets.
+    pub(super) fn wait(&self, entries: &CqEntries, deadline: Deadline) -> Option<Completion> {
+        let polled = match self.driven_by(entries) {
+            Some(engine) => engine.poll_until(deadline, &|| entries.pop()),
+            None => self.watch(entries, deadline),
+        };
+        polled.or_else(|| {
+            self.leave_to_thread();
+            entries.pop_wait(deadline)
+        })
+    }
+
+    /// Takes the next completion that the progress threads add. Returns `None` after a while without.
+    fn watch(&self, entries: &CqEntries, deadline: Deadline) -> Option<Completion> {
+        self.leave_to_thread();
+        let start = Instant::now();
+        loop {
+            let next = entries.pop();
+            if next.is_some() || start.elapsed() >= self.state.busy_poll || deadline.has_passed() {
+                return next;
+            }
+            self.pause();
+        }
+    }
+
+    /// Passes the time while only the progress threads have something to do.
+    fn pause(&self) {
+        let waits = self.idle_waits.fetch_add(1, Ordering::Relaxed);
+        pause(waits, &self.contention);
+    }
 }
 
-impl Deref for SoftDevice {
-    type Target = SharedEngine;
-
-    fn deref(&self) -> &SharedEngine {
-        &self.engine
+/// How many shards a device gets.
+fn shards(options: &SoftOptions) -> Shards {
+    if let Some(number) = options.shards {
+        return Shards::Exactly(number.clamp(1, MOST_SHARDS));
     }
+    let named = env::var(VARIABLE).ok();
+    let named = named.and_then(|number| number.trim().parse::<usize>().ok());
+    Shards::AtMost(match (named, options.port_use) {
+        (Some(number), _) => number.clamp(1, MOST_SHARDS),
+        (None, PortUse::Shared) => 1,
+        (None, PortUse::Exclusive) => {
+            let cpus = thread::available_parallelism().map_or(1, usize::from);
+            (cpus / CPUS_PER_SHARD).clamp(1, MOST_SHARDS)
+        }
+    })
 }
 
 impl fmt::Debug for SoftDevice {
@@ -79,25 +283,32 @@ impl fmt::Debug for SoftDevice {
 
 impl Drop for SoftDevice {
     fn drop(&mut self) {
-        let Some((thread, ended)) = lock(&self.thread).take() else {
-            return;
-        };
-        if !self.engine.origin().is_current() {
-            // The thread belongs to the parent process, and so does the eventfd that wakes it.
-            return mem::forget((thread, ended));
+        let is_child = !self.state.origin.is_current();
+        if !is_child {
+            // All of them before the first is waited for.
+            self.engines().for_each(SharedEngine::stop);
         }
-        self.engine.stop();
-        match ended.recv_timeout(STOP_LIMIT) {
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                if thread.join().is_err() {
-                    tracing::error!(device = self.name, "the progress thread panicked");
-                }
+        for shard in &self.shards {
+            let Some((thread, ended)) = lock(&shard.thread).take() else {
+                continue;
+            };
+            if is_child {
+                // The threads belong to the parent process, and so do the eventfds that wake them.
+                mem::forget((thread, ended));
+                continue;
             }
-            Err(RecvTimeoutError::Timeout) => {
-                tracing::error!(
-                    device = self.name,
-                    "the progress thread does not stop; it ends with the process"
-                );
+            match ended.recv_timeout(STOP_LIMIT) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                    if thread.join().is_err() {
+                        tracing::error!(device = self.name, "the progress thread panicked");
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::error!(
+                        device = self.name,
+                        "the progress thread does not stop; it ends with the process"
+                    );
+                }
             }
         }
     }

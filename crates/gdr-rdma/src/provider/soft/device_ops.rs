@@ -9,7 +9,6 @@ use super::address;
 use super::completion_queue::SoftCompletionQueue;
 use super::device::SoftDevice;
 use super::protection_domain::SoftDomain;
-use super::shared_engine::SharedEngine;
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::provider::{CompletionQueueOps, DeviceOps, DomainOps};
@@ -29,7 +28,7 @@ impl DeviceOps for SoftDevice {
     }
 
     fn integrity(&self) -> Integrity {
-        SharedEngine::integrity(self)
+        SoftDevice::integrity(self)
     }
 
     fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
@@ -37,28 +36,28 @@ impl DeviceOps for SoftDevice {
     }
 
     fn receive_buffer(&self) -> usize {
-        SharedEngine::receive_buffer(self)
+        SoftDevice::receive_buffer(self)
     }
 
     fn counters(&self) -> Counters {
-        SharedEngine::counters(self)
+        SoftDevice::counters(self)
     }
 
     fn check_process(&self) -> Result<()> {
-        SharedEngine::check_process(self)
+        SoftDevice::check_process(self)
     }
 
     fn progress(&self) -> bool {
-        SharedEngine::progress(self)
+        SoftDevice::progress(self)
     }
 
     fn poll_event(&self) -> Option<AsyncEvent> {
         self.check_process().ok()?;
-        SharedEngine::events(self).pop()
+        SoftDevice::events(self).pop()
     }
 
     fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent> {
-        SharedEngine::events(self).pop_wait(deadline)
+        SoftDevice::events(self).pop_wait(deadline)
     }
 
     fn create_domain(self: Arc<Self>, id: DomainId) -> Arc<dyn DomainOps> {

@@ -1,25 +1,23 @@
 //! The engine: queue pairs, timers and the socket. One thread at a time uses it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::mem;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
+use super::device_state::DeviceState;
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::packets::{PacketPort, SentFrames};
+use super::peer_filter::PeerFilter;
 use super::qp_context::{Peer, QpContext};
 use super::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
 use super::region_table::Regions;
 use super::rx::Rx;
 use super::socket::Socket;
-use super::srq_context::SrqContext;
 use super::transport::Transport;
 use super::tx::{Batch, Sent};
 use super::wakeup::Wakeup;
-use crate::bounded_queue::{BoundedQueue, Pushed};
 use crate::error::{Error, Result};
 use crate::memory_region::Segment;
 use crate::os;
@@ -43,22 +41,18 @@ pub(super) struct Engine {
     pub(super) packets: PacketPort,
     /// The kernel has no room for the batch.
     blocked: bool,
-    epoch: Instant,
     qps: QpTable,
     next_qpn: u32,
-    /// The addresses of peers, and how many queue pairs are connected to each.
-    peers: HashMap<IpAddr, u32>,
-    /// The queue pairs that receive datagrams from any address.
-    open_to_all: BTreeSet<Qpn>,
+    peers: PeerFilter,
     timers: BTreeSet<(Time, u32)>,
     dirty: Dirty,
     /// Keys of regions behind whose reads a fence has run since the poll began.
     fenced: Vec<u32>,
-    events: Arc<BoundedQueue<AsyncEvent>>,
+    device: Arc<DeviceState>,
     /// Without what the queue pairs count.
     counters: Counters,
-    /// Why the socket was lost. The engine moves no more bytes then.
-    failed: Option<String>,
+    /// The device has failed, and every queue pair was changed to ERR.
+    flushed: bool,
     /// Segments of completed requests. The thread that polled the engine releases them once it is
     /// unlocked: they may be the last of a region, and of a whole GPU allocation.
     pub(super) completed: Vec<Segment>,
@@ -67,28 +61,22 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(
-        socket: Arc<Socket>,
-        events: Arc<BoundedQueue<AsyncEvent>>,
-        epoch: Instant,
-    ) -> Result<Self> {
+    pub(super) fn new(socket: Arc<Socket>, device: Arc<DeviceState>) -> Result<Self> {
         Ok(Self {
             batch: Batch::new(socket.local()),
             packets: PacketPort::default(),
             rx: Rx::new(&socket),
             socket,
             blocked: false,
-            epoch,
             qps: QpTable::default(),
             next_qpn: os::random_number()?,
-            peers: HashMap::new(),
-            open_to_all: BTreeSet::new(),
+            peers: PeerFilter::default(),
             timers: BTreeSet::new(),
             dirty: Dirty::default(),
             fenced: Vec::new(),
-            events,
+            device,
             counters: Counters::default(),
-            failed: None,
+            flushed: false,
             completed: Vec::new(),
             sleep: None,
         })
@@ -105,14 +93,14 @@ impl Engine {
     }
 
     pub(super) fn is_failed(&self) -> bool {
-        self.failed.is_some()
+        self.device.failure().is_some()
     }
 
     /// Returns an error if the engine has failed.
     pub(super) fn check_alive(&self) -> Result<()> {
-        match &self.failed {
+        match self.device.failure() {
             None => Ok(()),
-            Some(why) => Err(Error::DeviceFailed { why: why.clone() }),
+            Some(why) => Err(Error::DeviceFailed { why: why.into() }),
         }
     }
 
@@ -139,7 +127,7 @@ impl Engine {
     }
 
     pub(super) fn now(&self) -> Time {
-        Time::since_epoch(self.epoch.elapsed())
+        Time::since_epoch(self.device.epoch.elapsed())
     }
 
     /// Returns a number that no queue pair has. The caller uses it before it asks for another.
@@ -173,11 +161,9 @@ impl Engine {
             self.qps.expects_checksum(&self.socket);
         }
         if let Some(peer) = qp.peer {
-            self.remove_peer(peer.address.ip());
+            self.peers.remove_peer(&self.socket, peer.address.ip());
         }
-        if self.open_to_all.remove(&qpn) {
-            self.narrow_filter();
-        }
+        self.peers.close_to_all(&self.socket, qpn);
         // The receive that it has taken goes back to a shared queue.
         qp.roce.enter_reset();
         Some(qp)
@@ -201,7 +187,7 @@ impl Engine {
         attributes: &RtrAttributes,
     ) -> Result<()> {
         // First, so that the kernel drops none of the packets that are meant for the new state.
-        self.add_peer(peer.address.ip())?;
+        self.peers.add_peer(&self.socket, peer.address.ip())?;
         let connected = self.start(qpn, |qp| {
             let connected = qp.roce.connection()?.to_rtr(attributes);
             if connected.is_ok() {
@@ -210,30 +196,27 @@ impl Engine {
             Some(connected)
         });
         if connected.is_err() {
-            self.remove_peer(peer.address.ip());
+            self.peers.remove_peer(&self.socket, peer.address.ip());
         }
         connected
     }
 
     /// Sends the packets of a connection to another address, from which those of the peer then come.
     pub(super) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
-        self.add_peer(peer.address.ip())?;
+        self.peers.add_peer(&self.socket, peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());
         let left = qp.and_then(|qp| qp.peer.replace(peer)).unwrap_or(peer);
-        self.remove_peer(left.address.ip());
+        self.peers.remove_peer(&self.socket, left.address.ip());
         Ok(())
     }
 
     /// Lets a queue pair in INIT receive datagrams, from any address.
     pub(super) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
         // First, as in `connect`.
-        let is_new = self.open_to_all.insert(qpn);
-        let opened = self
-            .set_filter()
-            .and_then(|()| self.start(qpn, |qp| Some(qp.roce.datagrams()?.to_rtr())));
+        let is_new = self.peers.open_to_all(&self.socket, qpn)?;
+        let opened = self.start(qpn, |qp| Some(qp.roce.datagrams()?.to_rtr()));
         if opened.is_err() && is_new {
-            self.open_to_all.remove(&qpn);
-            self.narrow_filter();
+            self.peers.close_to_all(&self.socket, qpn);
         }
         opened
     }
@@ -248,45 +231,6 @@ impl Engine {
         started.ok_or_else(|| unknown_qp(State::ReadyToReceive))??;
         self.socket.enable_raw();
         Ok(())
-    }
-
-    /// Lets the kernel pass the packets of peers, and those for queue pairs that are open to all.
-    fn set_filter(&self) -> Result<()> {
-        let open = self.open_to_all.iter();
-        self.socket.accept_from(self.peers.keys(), open)
-    }
-
-    /// As [`Engine::set_filter`], where fewer packets are passed than before.
-    fn narrow_filter(&self) {
-        if let Err(error) = self.set_filter() {
-            // The engine drops those packets instead.
-            tracing::debug!(%error, "the kernel still passes packets for former queue pairs");
-        }
-    }
-
-    /// Lets the kernel pass packets from this address.
-    fn add_peer(&mut self, address: IpAddr) -> Result<()> {
-        let count = self.peers.entry(address).or_default();
-        *count += 1;
-        if *count > 1 {
-            return Ok(());
-        }
-        self.set_filter().inspect_err(|_| {
-            self.peers.remove(&address);
-        })
-    }
-
-    /// Reverses one [`Engine::add_peer`].
-    fn remove_peer(&mut self, address: IpAddr) {
-        let Some(count) = self.peers.get_mut(&address) else {
-            return;
-        };
-        *count -= 1;
-        if *count > 0 {
-            return;
-        }
-        self.peers.remove(&address);
-        self.narrow_filter();
     }
 
     /// Returns a queue pair, and schedules it for the next poll.
@@ -320,12 +264,12 @@ impl Engine {
     /// otherwise a stranger could keep threads awake.
     pub(super) fn poll(&mut self, regions: &Regions) -> bool {
         if self.is_failed() {
-            return false;
+            return !self.flushed && self.flush_all(regions);
         }
         let peers = &self.peers;
         let received = self
             .rx
-            .receive(&self.socket, |address| peers.contains_key(&address));
+            .receive(&self.socket, |address| peers.is_peer(address));
         let now = self.now();
         self.fenced.clear();
         let accepted = match received {
@@ -476,16 +420,16 @@ impl Engine {
 
     /// Delivers completions and events, and sets the timer.
     fn settle(&mut self, qp: &mut QpContext) {
-        let (events, qpn) = (&self.events, qp.roce.qpn());
+        let (device, qpn) = (&self.device, qp.roce.qpn());
         qp.complete(&mut self.completed, &mut |queue| {
             let capacity = queue.capacity();
-            raise(events, AsyncEvent::CompletionQueueOverrun { qpn, capacity });
+            device.raise(AsyncEvent::CompletionQueueOverrun { qpn, capacity });
         });
         while let Some(event) = qp.roce.poll_event() {
-            raise(events, AsyncEvent::QueuePair { qpn, event });
+            device.raise(AsyncEvent::QueuePair { qpn, event });
         }
         if let Some(srq) = &qp.srq {
-            raise_limit(events, srq);
+            device.raise_limit(srq);
         }
         let timer = qp.roce.next_deadline();
         if timer != qp.timer {
@@ -498,36 +442,34 @@ impl Engine {
         }
     }
 
-    /// The socket failed permanently: every queue pair goes to ERR, and none can be connected.
+    /// The socket failed permanently: every queue pair of the device goes to ERR, and none can be
+    /// connected.
     pub(super) fn fail(&mut self, error: &Error) {
         tracing::error!(%error, local = %self.socket.local(), "the engine cannot go on");
-        self.failed = Some(error.to_string());
-        raise(&self.events, AsyncEvent::DeviceFatal);
+        self.device.fail(error);
+        self.enter_error();
+    }
+
+    /// Changes every queue pair to ERR.
+    fn enter_error(&mut self) {
+        self.flushed = true;
         for qp in self.qps.qps.values_mut() {
             qp.roce.enter_error();
             schedule(&mut self.qps.ready, qp);
         }
     }
-}
 
-/// Raises the event of a shared receive queue that fell below its limit.
-pub(super) fn raise_limit(events: &BoundedQueue<AsyncEvent>, srq: &SrqContext) {
-    if srq.roce().poll_limit_reached() {
-        let srq = srq.number();
-        raise(events, AsyncEvent::SharedReceiveQueueLimit { srq });
-    }
-}
-
-/// Queues an event. If there is no room, the event is lost and counted.
-fn raise(events: &BoundedQueue<AsyncEvent>, event: AsyncEvent) {
-    if events.push(event) != Pushed::Stored {
-        tracing::debug!(?event, "too many events wait to be taken; this one is lost");
+    /// Flushes every queue pair, because another shard of the device failed.
+    fn flush_all(&mut self, regions: &Regions) -> bool {
+        self.enter_error();
+        self.transmit(regions);
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
     use std::time::Duration;
 
     use gdr_roce::wire::Opcode;
@@ -537,20 +479,20 @@ mod tests {
     };
 
     use super::*;
-    use crate::bounded_queue::Loss;
     use crate::buffer::Buffer;
+    use crate::provider::soft::cq_entries::{CqEntries, CqProducer};
     use crate::provider::soft::qp_context;
     use crate::provider::soft::region_table::Region;
     use crate::provider::soft::transport::Transport;
-    use crate::types::{DomainId, PortUse, SourcePort};
+    use crate::types::{DomainId, SourcePort};
     use crate::work_request::SendRequest;
 
     /// An engine without a thread, with a queue pair that is connected to itself.
     fn engine() -> (Engine, Qpn) {
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let socket = Arc::new(Socket::bind(here, PortUse::Exclusive, 1 << 20).unwrap());
-        let events = Arc::new(BoundedQueue::new(16, Loss::Tolerated));
-        let mut engine = Engine::new(Arc::clone(&socket), events, Instant::now()).unwrap();
+        let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
+        let device = Arc::new(DeviceState::new(1, Duration::ZERO, None).unwrap());
+        let mut engine = Engine::new(Arc::clone(&socket), device).unwrap();
         let qpn = engine.new_qpn().unwrap();
         let capabilities = Capabilities {
             max_send_wr: 64,
@@ -575,16 +517,17 @@ mod tests {
             max_rd_atomic: 1,
         })
         .unwrap();
-        let mailbox = || Arc::new(BoundedQueue::new(64, Loss::Fatal));
+        let queue = || CqProducer::new(Arc::new(CqEntries::new(64, None)), 0);
         let roce = Transport::Connection(roce);
-        let mut qp = QpContext::new(roce, DomainId::TEST, mailbox(), mailbox());
+        let mut qp = QpContext::new(roce, DomainId::TEST, queue(), queue());
         let address = socket.local();
         qp.peer = Some(Peer {
             address,
             source_port: SourcePort::OfAddress,
         });
         engine.insert(qp);
-        engine.add_peer(address.ip()).unwrap();
+        let added = engine.peers.add_peer(&socket, address.ip());
+        added.unwrap();
         (engine, qpn)
     }
 
@@ -622,7 +565,7 @@ mod tests {
         engine.sleep = Some(engine.wakeup());
         assert!(!engine.may_defer(qpn), "the thread sleeps");
         engine.sleep = None;
-        engine.failed = Some(String::new());
+        engine.device.fail(&Error::ForkedChild);
         assert!(!engine.may_defer(qpn), "the engine is dead");
     }
 

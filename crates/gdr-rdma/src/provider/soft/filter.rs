@@ -13,6 +13,7 @@ use libc::{
     BPF_MSH, BPF_RET, BPF_W, sock_filter, sock_fprog,
 };
 
+use super::qpn_range::QpnRange;
 use super::slot::{QPN_MASK, Slot};
 
 /// The number of bytes that a program keeps: 0 drops the packet, 8 keep the UDP header.
@@ -164,13 +165,13 @@ pub(super) fn udp(senders: &Senders, unchecked: Unchecked) -> Vec<sock_filter> {
 }
 
 /// Returns the program of a raw socket over IPv4, which keeps UDP datagrams to `port` without a
-/// checksum; if the port is shared, those to this slot. A read beyond the end of a packet drops it.
-pub(super) fn raw(senders: &Senders, port: u16, slot: Option<Slot>) -> Vec<sock_filter> {
+/// checksum for these queue pairs. A read beyond the end of a packet drops it.
+pub(super) fn raw(senders: &Senders, port: u16, range: QpnRange) -> Vec<sock_filter> {
     let header = UdpHeader::BehindIpv4;
     // The data of the program begins with the IP header, whose length goes to X.
     let mut program = vec![statement(BPF_LDX | BPF_B | BPF_MSH, 0)];
     program.extend(senders.program(header));
-    if let Some((mask, value)) = slot.map(Slot::mask_and_value) {
+    if let Some((mask, value)) = range.mask_and_value() {
         program.extend([
             header.load(BPF_W, UDP_HEADER + Slot::OFFSET),
             statement(BPF_ALU | BPF_AND | BPF_K, mask),

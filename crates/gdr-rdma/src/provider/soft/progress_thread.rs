@@ -264,7 +264,7 @@ mod tests {
             .register(&Buffer::host(8).unwrap(), gdr_roce::Access::all())
             .unwrap();
         // As a thread that lost its CPU, is in a signal handler, or is held by a debugger.
-        let _waiter = PollingWaiter::new(device.as_soft());
+        let _waiter = PollingWaiter::new(device.as_soft().first());
         for n in 0..3 {
             let write = SendRequest::write(WrId(n), target.remote().at(0)).inline(&[1; 8]);
             near.post_send(write).unwrap();
@@ -288,7 +288,7 @@ mod tests {
         let (mut idle, deadline) = (0, soon());
         while idle < 1000 {
             assert!(!deadline.has_passed(), "the thread never sleeps");
-            let sleep = device.as_soft().lock().sleep;
+            let sleep = device.as_soft().first().lock().sleep;
             let has_no_tick = sleep.is_some_and(|sleep| sleep.at.is_none());
             idle = if has_no_tick { idle + 1 } else { 0 };
             yield_now();
@@ -316,7 +316,7 @@ mod tests {
             let mut sleep = None;
             while sleep.is_none() && !deadline.has_passed() {
                 yield_now();
-                let engine = device.as_soft().lock();
+                let engine = device.as_soft().first().lock();
                 sleep = engine.sleep.filter(|_| engine.wakeup().at.is_none());
             }
             // If this test lost its CPU for long, the thread sleeps without a limit again.

@@ -10,6 +10,7 @@ use gdr_roce::{
     State, Time, TransportConfig, UdQueuePair, UdReceived, WcOpcode, WcStatus, WrId,
 };
 
+use super::cq_entries::{CqProducer, Producers};
 use super::rx::Datagram;
 use super::srq_context::SrqContext;
 use super::transport::{RawSegments, Transport};
@@ -61,8 +62,8 @@ pub(super) struct QpContext {
     /// Its entry in the engine's timers.
     pub(super) timer: Option<Time>,
     pub(super) payload: PayloadBytes,
-    send_completions: Arc<BoundedQueue<Completion>>,
-    recv_completions: Arc<BoundedQueue<Completion>>,
+    send_completions: CqProducer,
+    recv_completions: CqProducer,
     sends: OutstandingQueue<()>,
     receives: OutstandingQueue<()>,
     next_number: u64,
@@ -72,8 +73,8 @@ impl QpContext {
     pub(super) fn new(
         roce: Transport,
         domain: DomainId,
-        send_completions: Arc<BoundedQueue<Completion>>,
-        recv_completions: Arc<BoundedQueue<Completion>>,
+        send_completions: CqProducer,
+        recv_completions: CqProducer,
     ) -> Self {
         Self {
             roce,
@@ -100,11 +101,10 @@ impl QpContext {
         // Completions that the protocol has not delivered belong to the time before.
         let mut segments = Vec::new();
         self.complete(&mut segments, &mut |_| {});
-        let (send, recv) = (&self.send_completions, &self.recv_completions);
-        for queue in [send, recv] {
+        let (send, recv) = (self.send_completions, self.recv_completions);
+        for queue in [&send, &recv] {
             queue.retain(|completion| completion.qpn != self.roce.qpn());
         }
-        let (send, recv) = (Arc::clone(send), Arc::clone(recv));
         let mut fresh = Self::new(self.roce, self.domain, send, recv);
         fresh.srq = self.srq;
         fresh.is_ready = self.is_ready;
@@ -115,6 +115,12 @@ impl QpContext {
             .chain(self.receives.into_requests());
         segments.extend(requests.flat_map(|request| request.segments));
         (fresh, segments)
+    }
+
+    /// Whether no thread of the program drives its shard: its sends complete in a queue that belongs to
+    /// queue pairs of other shards as well.
+    pub(super) fn is_left_to_thread(&self) -> bool {
+        self.send_completions.producers() == Producers::Several
     }
 
     /// Posts a request whose segments the caller keeps registered. A queue pair of another service

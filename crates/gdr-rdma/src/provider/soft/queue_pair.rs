@@ -30,7 +30,7 @@ impl SoftQueuePair {
         init: &QueuePairInit<'_>,
     ) -> Result<Self> {
         let qpn = create(device, domain, init.queues, RELIABLE)?;
-        device.qp_to_init(qpn, init.access)?;
+        device.engine(qpn).qp_to_init(qpn, init.access)?;
         Ok(Self {
             device: Arc::clone(device),
             qpn,
@@ -75,7 +75,7 @@ impl QueuePairOps for SoftQueuePair {
 
     fn state(&self) -> State {
         match self.device.check_process() {
-            Ok(()) => self.device.qp_state(self.qpn),
+            Ok(()) => self.device.engine(self.qpn).qp_state(self.qpn),
             Err(_) => State::Error,
         }
     }
@@ -93,7 +93,9 @@ impl QueuePairOps for SoftQueuePair {
             address: peer.address,
             source_port: peer.source_port,
         };
-        self.device.qp_to_rtr(self.qpn, peer, &attributes)
+        self.device
+            .engine(self.qpn)
+            .qp_to_rtr(self.qpn, peer, &attributes)
     }
 
     fn to_rts(&self, psn: Psn, options: &ConnectionOptions) -> Result<()> {
@@ -108,26 +110,28 @@ impl QueuePairOps for SoftQueuePair {
             rnr_retry: options.rnr_retry,
             max_rd_atomic: options.max_rd_atomic,
         };
-        self.device.qp_to_rts(self.qpn, &attributes)
+        self.device
+            .engine(self.qpn)
+            .qp_to_rts(self.qpn, &attributes)
     }
 
     fn to_error(&self) {
         // In a forked child the queue pair belongs to the parent.
         if self.device.check_process().is_ok() {
-            self.device.qp_to_error(self.qpn);
+            self.device.engine(self.qpn).qp_to_error(self.qpn);
         }
     }
 
     fn post_sends(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
         match self.device.check_process() {
-            Ok(()) => self.device.post_sends(self.qpn, requests),
+            Ok(()) => self.device.engine(self.qpn).post_sends(self.qpn, requests),
             Err(error) => (0, Err(error)),
         }
     }
 
     fn post_recv(&self, request: RecvRequest) -> Result<()> {
         self.device.check_process()?;
-        self.device.post_recv(self.qpn, request)
+        self.device.engine(self.qpn).post_recv(self.qpn, request)
     }
 }
 
@@ -135,7 +139,7 @@ impl Drop for SoftQueuePair {
     fn drop(&mut self) {
         // In a forked child the queue pair belongs to the parent.
         if self.device.check_process().is_ok() {
-            self.device.destroy_qp(self.qpn);
+            self.device.engine(self.qpn).destroy_qp(self.qpn);
         }
     }
 }

@@ -28,7 +28,7 @@ use gdr_roce::wire::Ipv4Datagram;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::filter::{self, Senders, Unchecked};
-use super::slot::Slot;
+use super::qpn_range::QpnRange;
 use super::socket::is_nothing_received;
 use crate::provider::soft::process_fd::ProcessFd;
 
@@ -40,8 +40,8 @@ const UNUSED_ADDRESS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 0);
 pub(super) struct RawSocket {
     socket: ProcessFd,
     local: SocketAddrV4,
-    /// The slot whose packets it receives, if the port is shared.
-    slot: Option<Slot>,
+    /// The queue pairs whose packets it receives.
+    range: QpnRange,
     enabled: AtomicBool,
     /// It is never disabled again.
     permanent: AtomicBool,
@@ -56,7 +56,7 @@ impl RawSocket {
     /// Mostly EPERM, without CAP_NET_RAW.
     pub(super) fn open(
         local: SocketAddrV4,
-        slot: Option<Slot>,
+        range: QpnRange,
         receive_buffer: usize,
     ) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
@@ -69,7 +69,7 @@ impl RawSocket {
         rustix::net::bind(&socket, &SocketAddrV4::new(UNUSED_ADDRESS, 0))?;
         filter::attach(
             socket.as_fd(),
-            &filter::raw(&Senders::NONE, local.port(), slot),
+            &filter::raw(&Senders::NONE, local.port(), range),
         )?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
@@ -77,7 +77,7 @@ impl RawSocket {
         Ok(Self {
             socket,
             local,
-            slot,
+            range,
             enabled: AtomicBool::new(false),
             permanent: AtomicBool::new(false),
         })
@@ -93,7 +93,7 @@ impl RawSocket {
 
     /// Accepts datagrams only from these senders.
     pub(super) fn accept_from(&self, senders: &Senders) -> io::Result<()> {
-        let program = filter::raw(senders, self.local.port(), self.slot);
+        let program = filter::raw(senders, self.local.port(), self.range);
         filter::attach(self.as_fd(), &program)
     }
 

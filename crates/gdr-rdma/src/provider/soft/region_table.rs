@@ -42,25 +42,32 @@ impl Region {
 /// The regions of a device, by key.
 pub(super) type Regions = IntMap<Arc<Region>>;
 
-/// The regions of a device, behind a lock.
+/// The regions of a device: one table for each shard, behind a lock of its own, and all with the same
+/// regions. An engine reads its own table only, so engines never wait for each other, nor share a cache
+/// line that one of them writes.
 #[derive(Debug)]
 pub(crate) struct RegionTable {
     origin: ProcessId,
-    regions: RwLock<Regions>,
+    tables: Box<[CacheLine<RwLock<Regions>>]>,
 }
 
+/// A value in cache lines of its own: two, as processors fetch pairs of them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct CacheLine<T>(T);
+
 impl RegionTable {
-    /// Returns an empty table of the process `origin`.
-    pub(super) fn new(origin: ProcessId) -> Self {
+    /// Returns empty tables of the process `origin` for so many shards.
+    pub(super) fn new(origin: ProcessId, shards: usize) -> Self {
         Self {
             origin,
-            regions: RwLock::default(),
+            tables: (0..shards).map(|_| CacheLine::default()).collect(),
         }
     }
 
-    /// The regions. None of them ends while the guard lives.
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, Regions> {
-        lock::read(&self.regions)
+    /// The regions, in the table of a shard. None of them ends while the guard lives.
+    pub(super) fn read(&self, shard: usize) -> RwLockReadGuard<'_, Regions> {
+        lock::read(&self.tables[shard].0)
     }
 
     /// Adds a region under a new random key, until the returned entry is dropped.
@@ -68,14 +75,25 @@ impl RegionTable {
         let region = Arc::new(region);
         loop {
             let key = os::random_number()?;
-            let mut regions = lock::write(&table.regions);
             // Uninitialized key fields hold 0.
-            if key != 0 && !regions.contains_key(&key) {
-                regions.insert(key, region);
+            if key != 0 && table.insert_at(key, &region) {
                 let table = Arc::clone(table);
                 return Ok(TableEntry { key, table });
             }
         }
+    }
+
+    /// Adds a region to all tables, unless the key is taken.
+    fn insert_at(&self, key: u32, region: &Arc<Region>) -> bool {
+        for (shard, table) in self.tables.iter().enumerate() {
+            let mut regions = lock::write(&table.0);
+            // The first table decides: a key is added there first, and removed there last.
+            if shard == 0 && regions.contains_key(&key) {
+                return false;
+            }
+            regions.insert(key, Arc::clone(region));
+        }
+        true
     }
 }
 
@@ -97,12 +115,13 @@ impl TableEntry {
         if !Arc::ptr_eq(&self.table, &by.table) {
             return false;
         }
-        let mut regions = lock::write(&self.table.regions);
-        if let (Some(old), Some(new)) = (regions.remove(&self.key), regions.remove(&by.key)) {
-            regions.insert(self.key, new);
-            regions.insert(by.key, old);
+        for table in &self.table.tables {
+            let mut regions = lock::write(&table.0);
+            if let (Some(old), Some(new)) = (regions.remove(&self.key), regions.remove(&by.key)) {
+                regions.insert(self.key, new);
+                regions.insert(by.key, old);
+            }
         }
-        drop(regions);
         // Its key has the old region now, which ends.
         drop(by);
         true
@@ -116,8 +135,9 @@ impl Drop for TableEntry {
         if !self.table.origin.is_current() {
             return;
         }
-        // Waits until the engine releases its read guard: from here on it does not find the
-        // buffer.
-        drop(lock::write(&self.table.regions).remove(&self.key));
+        // Waits until each engine releases its read guard: from here on none finds the buffer.
+        for table in self.table.tables.iter().rev() {
+            drop(lock::write(&table.0).remove(&self.key));
+        }
     }
 }

@@ -8,45 +8,44 @@ use std::mem;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread as threads;
 use std::time::{Duration, Instant};
 
-use gdr_copy::ProcessId;
 use gdr_roce::{
-    Capabilities, Completion, Mtu, PostError, Qpn, QueuePair, RawPacketQueuePair, Reliability,
-    State,
+    Capabilities, Mtu, PostError, Qpn, QueuePair, RawPacketQueuePair, Reliability, State,
 };
-use rustix::event::EventfdFlags;
 
 use super::caller_activity::{CallerActivity, nanoseconds, since};
 use super::cpu_contention::CpuContention;
-use super::engine::{Engine, raise_limit};
+use super::cq_entries::{CqEntries, CqProducer};
+use super::device_state::DeviceState;
+use super::engine::Engine;
 use super::progress_thread;
 use super::qp_context::{self, QpContext};
 use super::qp_table::unknown_qp;
-use super::region_table::RegionTable;
 use super::socket::Socket;
 use super::srq_context::SrqContext;
 use super::transport::Transport;
-use crate::bounded_queue::{BoundedQueue, Loss, Stored};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::{lock, try_lock};
 use crate::outstanding;
-use crate::types::{AsyncEvent, Counters, DomainId, Integrity, SoftOptions};
+use crate::types::{Counters, DomainId, Integrity};
 use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
 
-/// How many asynchronous events are kept until they are taken.
-const EVENTS: usize = 1024;
 /// How many idle polls there are between two yields of the CPU, unless other threads want it. A yield
 /// costs as much as a poll.
 const POLLS_PER_YIELD: u64 = 32;
 /// After how many consecutive idle polls a thread checks the sockets before it locks the engine.
 /// Until then a poll notices a packet sooner.
 const POLLS_UNCHECKED: u32 = 64;
+/// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
+/// spins between two tries.
+const LOCK_SPIN: Duration = Duration::from_micros(50);
+const SPINS_PER_LOOK: u32 = 16;
 /// Values of [`SharedEngine::due`]: a poll is due now, or no timer makes one due.
 const NOW: u64 = 0;
 const NEVER: u64 = u64::MAX;
@@ -58,8 +57,8 @@ pub(super) struct QpParts {
     pub(super) service: Service,
     /// The queue that its receives come from, instead of one of its own.
     pub(super) srq: Option<Arc<SrqContext>>,
-    pub(super) send_completions: Arc<BoundedQueue<Completion>>,
-    pub(super) recv_completions: Arc<BoundedQueue<Completion>>,
+    pub(super) send_completions: Arc<CqEntries>,
+    pub(super) recv_completions: Arc<CqEntries>,
 }
 
 /// The service of a queue pair.
@@ -73,16 +72,15 @@ pub(super) enum Service {
     RawPackets,
 }
 
-/// An engine with what its users and its progress thread share.
+/// A shard of a device: an engine with what its users and its progress thread share.
 pub(crate) struct SharedEngine {
-    /// The process that owns the sockets and the thread.
-    origin: ProcessId,
-    epoch: Instant,
+    device: Arc<DeviceState>,
+    /// Its place among the shards of the device.
+    shard: usize,
     engine: Mutex<Engine>,
     socket: Arc<Socket>,
-    regions: Arc<RegionTable>,
-    events: Arc<BoundedQueue<AsyncEvent>>,
-    busy_poll: Duration,
+    /// How many queue pairs it has.
+    qps: AtomicUsize,
     /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
     /// let them go first.
     lock_waiters: AtomicU32,
@@ -100,33 +98,25 @@ pub(crate) struct SharedEngine {
     idle_polls: AtomicU32,
     /// The progress thread leaves the engine to threads of the program.
     yielded: AtomicBool,
-    /// An eventfd that wakes the progress thread.
-    wake: OwnedFd,
     stop: AtomicBool,
 }
 
 impl SharedEngine {
-    /// Binds the address and starts the progress thread, which keeps `alive` until it ends.
+    /// Starts the progress thread of a shard, which keeps `alive` until it ends.
     pub(super) fn start(
-        options: &SoftOptions,
-        on_event: Option<Stored<AsyncEvent>>,
+        device: &Arc<DeviceState>,
+        shard: usize,
+        socket: Socket,
         alive: Sender<()>,
     ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
-        let socket = Socket::bind(options.address, options.port_use, options.receive_buffer)?;
         let socket = Arc::new(socket);
-        let (origin, epoch) = (ProcessId::current(), Instant::now());
-        let events = Arc::new(BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event));
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| Error::os("eventfd", errno))?;
-        let engine = Engine::new(Arc::clone(&socket), Arc::clone(&events), epoch)?;
+        let engine = Engine::new(Arc::clone(&socket), Arc::clone(device))?;
         let shared = Arc::new(Self {
-            origin,
-            epoch,
+            device: Arc::clone(device),
+            shard,
             engine: Mutex::new(engine),
             socket,
-            regions: Arc::new(RegionTable::new(origin)),
-            events,
-            busy_poll: options.busy_poll,
+            qps: AtomicUsize::new(0),
             lock_waiters: AtomicU32::new(0),
             polling_waiters: AtomicU32::new(0),
             callers: CallerActivity::default(),
@@ -135,7 +125,6 @@ impl SharedEngine {
             due: AtomicU64::new(NEVER),
             idle_polls: AtomicU32::new(0),
             yielded: AtomicBool::new(false),
-            wake,
             stop: AtomicBool::new(false),
         });
         let for_thread = Arc::clone(&shared);
@@ -161,18 +150,8 @@ impl SharedEngine {
         self.stop.load(Ordering::Acquire)
     }
 
-    pub(super) fn origin(&self) -> ProcessId {
-        self.origin
-    }
-
-    /// Fails in a child of the process that opened the device: sockets and filters are shared with
-    /// the parent, and a lock may be held by a thread that exists only there.
-    pub(super) fn check_process(&self) -> Result<()> {
-        if self.origin.is_current_fast() {
-            Ok(())
-        } else {
-            Err(Error::ForkedChild)
-        }
+    fn check_process(&self) -> Result<()> {
+        self.device.check_process()
     }
 
     pub(super) fn local(&self) -> SocketAddr {
@@ -188,29 +167,28 @@ impl SharedEngine {
     }
 
     pub(super) fn busy_poll(&self) -> Duration {
-        self.busy_poll
+        self.device.busy_poll
     }
 
     pub(super) fn integrity(&self) -> Integrity {
         self.socket.integrity()
     }
 
-    pub(super) fn regions(&self) -> &Arc<RegionTable> {
-        &self.regions
+    /// Whether a queue pair of this number would be in this shard.
+    pub(super) fn owns(&self, qpn: Qpn) -> bool {
+        self.socket.owns(qpn)
     }
 
-    pub(super) fn events(&self) -> &BoundedQueue<AsyncEvent> {
-        &self.events
+    /// How many queue pairs it has.
+    pub(super) fn qp_count(&self) -> usize {
+        self.qps.load(Ordering::Relaxed)
     }
 
+    /// What this shard has counted.
     pub(super) fn counters(&self) -> Counters {
-        if self.check_process().is_err() {
-            return Counters::default();
-        }
         let counters = self.lock().counters();
         Counters {
             kernel_drops: self.socket.kernel_drops(),
-            events_lost: self.events.lost(),
             looks: self.looks.load(Ordering::Relaxed),
             ..counters
         }
@@ -243,10 +221,12 @@ impl SharedEngine {
                 Transport::RawPackets(RawPacketQueuePair::new(qpn, capabilities))
             }
         };
-        let (sends, receives) = (parts.send_completions, parts.recv_completions);
+        let sends = CqProducer::new(parts.send_completions, self.shard);
+        let receives = CqProducer::new(parts.recv_completions, self.shard);
         let mut qp = QpContext::new(roce, parts.domain, sends, receives);
         qp.srq = parts.srq;
         engine.insert(qp);
+        self.qps.fetch_add(1, Ordering::Relaxed);
         Ok(qpn)
     }
 
@@ -257,6 +237,7 @@ impl SharedEngine {
             engine.packets.remove_flows(packets, qpn);
         }
         let qp = engine.remove(qpn);
+        self.qps.fetch_sub(qp.is_some().into(), Ordering::Relaxed);
         drop(engine);
         // Its segments may be the last of a region, whose end waits for the engine's table.
         outstanding::release(qp.into_iter().flat_map(|qp| qp.into_segments()));
@@ -303,16 +284,34 @@ impl SharedEngine {
         let Some(qp) = engine.schedule(qpn) else {
             return Err(unknown_qp(State::ReadyToSend));
         };
-        let outcome = post(qp);
-        let now = since(self.epoch);
+        let (outcome, left_to_thread) = (post(qp), qp.is_left_to_thread());
+        let Some(engine) = self.lock_of_caller(engine, left_to_thread) else {
+            return Ok(outcome);
+        };
+        let now = since(self.device.epoch);
         self.callers.begin(now);
         if engine.may_defer(qpn) {
             self.callers.end(now);
         } else {
             self.send_now(engine);
-            self.callers.end(since(self.epoch));
+            self.callers.end(since(self.device.epoch));
         }
         Ok(outcome)
+    }
+
+    /// Returns the locked engine if the thread that has posted is to send. If the progress thread is
+    /// awake, and is the one that drives this shard, that sends while the other posts to other shards.
+    fn lock_of_caller<'a>(
+        &self,
+        engine: EngineGuard<'a>,
+        left_to_thread: bool,
+    ) -> Option<EngineGuard<'a>> {
+        if !left_to_thread || engine.sleep.is_some() || engine.is_failed() {
+            return Some(engine);
+        }
+        self.unlock(engine);
+        self.leave_to_thread();
+        None
     }
 
     pub(super) fn post_recv(&self, qpn: Qpn, mut request: RecvRequest) -> Result<()> {
@@ -330,21 +329,17 @@ impl SharedEngine {
         let Some(qp) = engine.schedule(qpn) else {
             return Err(unknown_qp(State::Init));
         };
-        let outcome = post(qp);
+        let (outcome, left_to_thread) = (post(qp), qp.is_left_to_thread());
         // A queue pair in ERR flushes its receives at once.
-        self.send_now(engine);
+        if let Some(engine) = self.lock_of_caller(engine, left_to_thread) {
+            self.send_now(engine);
+        }
         Ok(outcome)
-    }
-
-    /// Arms the limit of a shared receive queue.
-    pub(super) fn arm_limit(&self, srq: &SrqContext, limit: u32) {
-        srq.roce().arm_limit(limit);
-        raise_limit(&self.events, srq);
     }
 
     /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.
     fn send_now(&self, mut engine: EngineGuard<'_>) {
-        engine.send(&self.regions.read());
+        engine.send(&self.device.regions.read(self.shard));
         self.unlock(engine);
     }
 
@@ -385,7 +380,7 @@ impl SharedEngine {
 
     /// Polls the locked engine.
     pub(super) fn poll(&self, engine: &mut Engine) -> bool {
-        let worked = engine.poll(&self.regions.read());
+        let worked = engine.poll(&self.device.regions.read(self.shard));
         let idle = match worked {
             true => 0,
             false => self.idle_polls.load(Ordering::Relaxed).saturating_add(1),
@@ -397,7 +392,7 @@ impl SharedEngine {
     /// Whether a poll may find anything to do, as far as can be seen without the mutex.
     fn may_have_work(&self) -> bool {
         let due = self.due.load(Ordering::Acquire);
-        due == NOW || due <= since(self.epoch) || self.socket.is_readable()
+        due == NOW || due <= since(self.device.epoch) || self.socket.is_readable()
     }
 
     /// One poll by a thread of the program, which from time to time yields its CPU if there was
@@ -406,13 +401,13 @@ impl SharedEngine {
         if self.check_process().is_err() {
             return false;
         }
-        let begin = since(self.epoch);
+        let begin = since(self.device.epoch);
         let polls = self.callers.begin(begin);
         let worked = self.try_poll();
         let yielded = !worked && pause(polls, &self.contention);
         // An idle poll is short.
         let end = if worked || yielded {
-            since(self.epoch)
+            since(self.device.epoch)
         } else {
             begin
         };
@@ -420,33 +415,28 @@ impl SharedEngine {
         worked
     }
 
-    /// Polls the engine until `take` returns something or the deadline has passed; after a while
-    /// without packets it sleeps in `sleep` instead.
-    pub(super) fn wait<T>(
+    /// Polls the engine until `take` returns something or the deadline has passed; returns `None` as
+    /// well after a while without packets.
+    pub(super) fn poll_until<T>(
         &self,
         deadline: Deadline,
-        take: impl Fn() -> Option<T>,
-        sleep: impl FnOnce() -> Option<T>,
+        take: &dyn Fn() -> Option<T>,
     ) -> Option<T> {
-        {
-            let _polling = PollingWaiter::new(self);
-            let mut last_work = Instant::now();
-            loop {
-                if let Some(taken) = take() {
-                    return Some(taken);
-                }
-                if self.progress() {
-                    last_work = Instant::now();
-                } else if last_work.elapsed() >= self.busy_poll {
-                    break;
-                }
-                if deadline.has_passed() {
-                    return take();
-                }
+        let _polling = PollingWaiter::new(self);
+        let mut last_work = Instant::now();
+        loop {
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+            if self.progress() {
+                last_work = Instant::now();
+            } else if last_work.elapsed() >= self.busy_poll() {
+                return None;
+            }
+            if deadline.has_passed() {
+                return take();
             }
         }
-        self.leave_to_thread();
-        sleep()
     }
 
     /// Makes the progress thread drive the engine: the program is about to wait elsewhere.
@@ -461,9 +451,28 @@ impl SharedEngine {
         self.lock_waiters.fetch_add(1, Ordering::Relaxed);
         // A panic within a poll is a defect of the engine; what it leaves is still memory-safe,
         // and its peers notice by their own timers.
-        let engine = lock(&self.engine);
+        let engine = self.spin_for_lock().unwrap_or_else(|| lock(&self.engine));
         self.lock_waiters.fetch_sub(1, Ordering::Relaxed);
         self.guard(engine)
+    }
+
+    /// Tries to lock the engine for the time of a long poll, after which its holder leaves it to those
+    /// who wait: to be woken would take longer.
+    fn spin_for_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        let first = try_lock(&self.engine);
+        if first.is_some() || self.contention.is_present() {
+            return first;
+        }
+        let start = Instant::now();
+        loop {
+            for _ in 0..SPINS_PER_LOOK {
+                hint::spin_loop();
+            }
+            let locked = try_lock(&self.engine);
+            if locked.is_some() || start.elapsed() >= LOCK_SPIN {
+                return locked;
+            }
+        }
     }
 
     /// Locks the engine for the progress thread, which lets all others go first.
@@ -483,7 +492,7 @@ impl SharedEngine {
 
     /// Nanoseconds since the epoch.
     pub(super) fn now(&self) -> u64 {
-        since(self.epoch)
+        since(self.device.epoch)
     }
 
     pub(super) fn has_polling_waiter(&self) -> bool {
@@ -497,24 +506,15 @@ impl SharedEngine {
 
     /// The eventfd that wakes the progress thread.
     pub(super) fn wake_fd(&self) -> &OwnedFd {
-        &self.wake
+        self.device.wake_fd(self.shard)
     }
 
     fn wake(&self) {
-        // The only failure is a counter at its limit, which wakes as well.
-        if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
-            tracing::trace!(%error, "the eventfd of the progress thread is at its limit");
-        }
+        self.device.wake(self.shard);
     }
 
     pub(super) fn clear_wake(&self) {
-        let mut count = [0; 8];
-        // EAGAIN: no thread woke it.
-        if let Err(error) = rustix::io::read(&self.wake, &mut count)
-            && error != rustix::io::Errno::AGAIN
-        {
-            tracing::trace!(%error, "reading the eventfd of the progress thread failed");
-        }
+        self.device.clear_wake(self.shard);
     }
 }
 
@@ -593,8 +593,9 @@ mod tests {
 
     use super::*;
     use crate::device::Device;
+    use crate::provider::soft::device_state::EVENTS;
     use crate::queue_pair::QueuePairOptions;
-    use crate::types::ConnectionOptions;
+    use crate::types::{AsyncEvent, ConnectionOptions, SoftOptions};
 
     fn device() -> Device {
         Device::soft_with(SoftOptions::default().port(0)).unwrap()
@@ -608,7 +609,7 @@ mod tests {
         let options = QueuePairOptions::new(&queue);
         let pair = domain.queue_pair(&options).unwrap();
         let error = Error::os("recvmmsg", rustix::io::Errno::NETDOWN);
-        device.as_soft().lock().fail(&error);
+        device.as_soft().first().lock().fail(&error);
         assert_eq!(device.poll_event(), Some(AsyncEvent::DeviceFatal));
         let failed = |error: Error| match error {
             Error::DeviceFailed { why } => assert!(why.contains("recvmmsg"), "{why}"),
@@ -627,7 +628,7 @@ mod tests {
     fn a_wait_for_an_event_after_lost_ones_lasts_until_its_deadline() {
         let device = device();
         for _ in 0..=EVENTS {
-            device.as_soft().events.push(AsyncEvent::DeviceFatal);
+            device.as_soft().events().push(AsyncEvent::DeviceFatal);
         }
         assert_eq!(device.counters().events_lost, 1);
         for _ in 0..EVENTS {
@@ -646,8 +647,8 @@ mod tests {
         let pair = domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
         let buffer = crate::buffer::Buffer::host(8).unwrap();
         let region = domain.register(&buffer, gdr_roce::Access::all()).unwrap();
-        let engine = device.as_soft().lock();
-        let regions = device.as_soft().regions().read();
+        let engine = device.as_soft().first().lock();
+        let regions = device.as_soft().regions().read(0);
         // SAFETY: the child takes no lock, and leaves by `_exit` or by the signal of its alarm.
         match unsafe { libc::fork() } {
             0 => {

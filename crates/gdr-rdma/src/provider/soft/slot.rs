@@ -29,14 +29,6 @@ impl Slot {
         self.0.into()
     }
 
-    /// The slot of a packet's destination.
-    pub(super) fn of_packet(packet: &[u8]) -> Option<Self> {
-        let word = packet.get(Self::OFFSET as usize..)?.first_chunk()?;
-        Some(Self(
-            ((u32::from_be_bytes(*word) & QPN_MASK) >> SLOT_SHIFT) as u8,
-        ))
-    }
-
     /// A number of this slot with the lower bits of `number`.
     pub(super) fn qpn(self, number: u32) -> Qpn {
         Qpn::new(u32::from(self.0) << SLOT_SHIFT | number & ((1 << SLOT_SHIFT) - 1))

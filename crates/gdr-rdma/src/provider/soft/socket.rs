@@ -3,7 +3,7 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gdr_roce::Qpn;
 use gdr_roce::wire::icrc::{self, Ip, Path};
@@ -15,12 +15,14 @@ use smallvec::SmallVec;
 use super::filter::{self, Senders, Unchecked};
 use super::packets::PacketSocket;
 use super::partial_icrc::PartialIcrc;
-use super::port_group::PortGroup;
+use super::port_group::{PortGroup, SolePort, claim_port};
+use super::qpn_range::QpnRange;
 use super::raw_socket::RawSocket;
+use super::reuseport;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::provider::soft::process_fd::ProcessFd;
-use crate::types::{Integrity, PortUse};
+use crate::types::{Integrity, PortUse, Shards};
 
 /// An unconnected socket that forbids fragmentation. Linux then writes 0 into IPv4's identification
 /// field, and counts up from there over the segments of one send; the ICRC covers that field.
@@ -37,25 +39,56 @@ pub(super) struct Socket {
     senders: Mutex<Senders>,
     /// What the kernel dropped while the socket was another device's.
     earlier_drops: u64,
-    /// If the port is shared. It comes last: the slot is free when the other sockets are closed.
-    group: Option<PortGroup>,
+    range: QpnRange,
+    /// What the device has of the port. It comes last: the port is free for others when the sockets are
+    /// closed.
+    _port: Arc<Port>,
+}
+
+/// What a device has of its UDP port, besides its sockets.
+enum Port {
+    /// All of it, by a single socket.
+    Exclusive,
+    /// All of it, by sockets that others could join but for this name.
+    Sole { _name: SolePort },
+    /// Slots of it.
+    Shared(PortGroup),
 }
 
 impl Socket {
-    /// Binds `address`; port 0 takes a free one. The kernel is asked to queue `wanted` bytes of
-    /// received packets.
-    pub(super) fn bind(address: SocketAddr, port_use: PortUse, wanted: usize) -> Result<Self> {
-        let (group, socket) = match port_use {
-            PortUse::Exclusive => {
-                let socket =
-                    UdpSocket::bind(address).map_err(|source| Error::binding(address, source))?;
-                (None, ProcessFd::from(OwnedFd::from(socket)))
-            }
+    /// Binds the sockets of a device at `address`, one for each shard; port 0 takes a free one. The
+    /// kernel is asked to queue `wanted` bytes of received packets for each.
+    pub(super) fn bind_shards(
+        address: SocketAddr,
+        port_use: PortUse,
+        shards: Shards,
+        wanted: usize,
+    ) -> Result<Vec<Self>> {
+        let (port, sockets) = match port_use {
+            PortUse::Exclusive => Port::bind(address, shards)?,
             PortUse::Shared => {
-                let (group, socket) = PortGroup::join(address)?;
-                (Some(group), socket)
+                let (group, sockets) = PortGroup::join(address, shards)?;
+                (Port::Shared(group), sockets)
             }
         };
+        let port = Arc::new(port);
+        let count = sockets.len();
+        let new = |(shard, socket)| {
+            let range = port.range(shard, count);
+            Self::new(socket, range, wanted, Arc::clone(&port))
+        };
+        sockets.into_iter().enumerate().map(new).collect()
+    }
+
+    /// Binds the only socket of a device that has its port for itself.
+    #[cfg(test)]
+    pub(super) fn bind(address: SocketAddr, wanted: usize) -> Result<Self> {
+        let sockets = Self::bind_shards(address, PortUse::Exclusive, Shards::Exactly(1), wanted);
+        Ok(sockets?.remove(0))
+    }
+
+    /// Prepares a socket that is bound.
+    fn new(socket: ProcessFd, range: QpnRange, wanted: usize, port: Arc<Port>) -> Result<Self> {
         // The forced option may exceed net.core.rmem_max and needs CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, wanted)
@@ -70,18 +103,17 @@ impl Socket {
             sockopt::set_socket_send_buffer_size(&socket, send_buffer)
                 .map_err(|errno| Error::os("setsockopt(SO_SNDBUF)", errno))?;
         }
-        if address.is_ipv6() {
+        let local = rustix::net::getsockname(&socket)
+            .and_then(SocketAddr::try_from)
+            .map_err(|errno| Error::os("getsockname", errno))?;
+        if local.is_ipv6() {
             accept_without_checksum(&socket)
                 .map_err(|source| Error::os("setsockopt(UDP_NO_CHECK6_RX)", source))?;
         }
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(|source| Error::os("preparing a UDP socket", source))?;
-        let local = rustix::net::getsockname(&socket)
-            .and_then(SocketAddr::try_from)
-            .map_err(|errno| Error::os("getsockname", errno))?;
-        let slot = group.as_ref().map(PortGroup::slot);
         let raw = match local {
-            SocketAddr::V4(v4) => RawSocket::open(v4, slot, wanted)
+            SocketAddr::V4(v4) => RawSocket::open(v4, range, wanted)
                 .inspect_err(|error| {
                     tracing::debug!(%error, %local, "no raw socket; the ICRC is checked partially");
                 })
@@ -97,12 +129,12 @@ impl Socket {
             senders: Mutex::new(Senders::Any),
             earlier_drops: dropped(&socket),
             socket,
-            group,
+            range,
+            _port: port,
         };
         socket.accept_from([].iter(), [].iter())?;
-        if let Some(group) = &socket.group {
-            group.drain();
-        }
+        // What arrived before the filter is for an earlier device, or for none.
+        reuseport::drain(socket.as_fd());
         Ok(socket)
     }
 
@@ -144,13 +176,16 @@ impl Socket {
         dropped(&self.socket).saturating_sub(self.earlier_drops)
     }
 
-    /// Returns a queue pair number with the lower bits of `number` that the kernel passes to this
-    /// socket.
+    /// Returns a queue pair number that the kernel passes to this socket; consecutive arguments give
+    /// different ones.
     pub(super) fn own_qpn(&self, number: u32) -> Qpn {
-        match &self.group {
-            Some(group) => group.slot().qpn(number),
-            None => Qpn::new(number),
-        }
+        self.range.qpn(number)
+    }
+
+    /// Whether the kernel passes packets for this queue pair number to this socket.
+    pub(super) fn owns(&self, qpn: Qpn) -> bool {
+        let bits = self.range.mask_and_value();
+        bits.is_none_or(|(mask, value)| qpn.get() & mask == value)
     }
 
     /// Whether a datagram has arrived, or the socket failed.
@@ -320,6 +355,40 @@ impl Socket {
         };
         self.state
             .try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+}
+
+impl Port {
+    /// Binds the sockets of a device that has its port for itself.
+    fn bind(address: SocketAddr, shards: Shards) -> Result<(Self, Vec<ProcessFd>)> {
+        let first = UdpSocket::bind(address).map_err(|source| Error::binding(address, source))?;
+        if shards.most() == 1 {
+            return Ok((Self::Exclusive, vec![OwnedFd::from(first).into()]));
+        }
+        let address = first
+            .local_addr()
+            .map_err(|source| Error::os("getsockname", source))?;
+        let name = claim_port(address)?
+            .ok_or_else(|| Error::binding(address, io::ErrorKind::AddrInUse))?;
+        match reuseport::add_shards(first, address, shards.most()) {
+            Ok(sockets) => Ok((Self::Sole { _name: name }, sockets)),
+            Err(error) if shards.fewest() > 1 => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, %address, "the kernel does not steer; there is one shard");
+                let socket =
+                    UdpSocket::bind(address).map_err(|source| Error::binding(address, source))?;
+                Ok((Self::Exclusive, vec![OwnedFd::from(socket).into()]))
+            }
+        }
+    }
+
+    /// The queue pair numbers of the socket of a shard, of `count`.
+    fn range(&self, shard: usize, count: usize) -> QpnRange {
+        match self {
+            Self::Shared(group) => QpnRange::Slot(group.slots()[shard]),
+            Self::Exclusive | Self::Sole { .. } if count == 1 => QpnRange::All,
+            Self::Exclusive | Self::Sole { .. } => QpnRange::Shard(shard as u8),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use gdr_roce::wire::MAX_DATAGRAM;
 
-use super::slot::Slot;
+use super::qpn_range::steering_bits;
 use super::socket::Socket;
 use crate::types::Counters;
 
@@ -16,13 +16,14 @@ const MOST_BYTES: usize = 65_507;
 const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
 
 /// Packets to one destination for one system call: all of one length, except for the last, which
-/// may be shorter. The queue pairs there have numbers of one slot: where a port is shared, the kernel
-/// passes what is sent together to one device, by the first packet.
+/// may be shorter. The queue pairs there have numbers of one slot and one shard: the kernel passes what
+/// is sent together to one socket, by the first packet.
 pub(super) struct Batch {
     bytes: Box<[u8]>,
     len: usize,
     dst: SocketAddr,
-    slot: Option<Slot>,
+    /// The bits of the destinations by which the kernel there selects a socket.
+    steering: Option<u32>,
     /// The length of each packet; 0 if there is none.
     segment: usize,
     count: usize,
@@ -47,7 +48,7 @@ impl Batch {
             bytes: vec![0; BATCH].into_boxed_slice(),
             len: 0,
             dst: local,
-            slot: None,
+            steering: None,
             segment: 0,
             count: 0,
             closed: false,
@@ -76,7 +77,7 @@ impl Batch {
     ) -> Sent {
         let fits = self.count == 0
             || (self.dst == dst
-                && self.slot == Slot::of_packet(&self.bytes[self.len..][..len])
+                && self.steering == steering_bits(&self.bytes[self.len..][..len])
                 && !self.closed
                 && len <= self.segment
                 && self.len + len <= MOST_BYTES
@@ -93,7 +94,7 @@ impl Batch {
         let at = self.len;
         if self.count == 0 {
             (self.dst, self.segment) = (dst, len);
-            self.slot = Slot::of_packet(&self.bytes[at..at + len]);
+            self.steering = steering_bits(&self.bytes[at..at + len]);
         }
         socket.seal(dst, self.count, &mut self.bytes[at..at + len]);
         self.closed = len < self.segment;
@@ -157,7 +158,6 @@ mod tests {
     use gdr_roce::wire::icrc;
 
     use super::*;
-    use crate::types::PortUse;
 
     const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     /// Bytes of each packet: many more fit one send than the kernel segments.
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_batch_holds_no_more_than_the_kernel_segments() {
-        let socket = Socket::bind(HERE, PortUse::Exclusive, 1 << 20).unwrap();
+        let socket = Socket::bind(HERE, 1 << 20).unwrap();
         let most = socket.max_segments();
         if most == 1 {
             skip::skip("this kernel does not segment UDP");
@@ -221,13 +221,20 @@ mod tests {
     }
 
     #[test]
-    fn packets_to_queue_pairs_of_two_slots_are_not_sent_together() {
-        let socket = Socket::bind(HERE, PortUse::Exclusive, 1 << 20).unwrap();
+    fn packets_to_queue_pairs_of_two_sockets_are_not_sent_together() {
+        let socket = Socket::bind(HERE, 1 << 20).unwrap();
         let (receiver, mut counters) = (receiver(), Counters::default());
         let to = receiver.local_addr().unwrap();
         let mut batch = Batch::new(socket.local());
-        // The last number of a slot, the first of the next one, and another of that.
-        for (qpn, sent) in [(0x03_ffff_u32, 0), (0x04_0000, 1), (0x04_1234, 1)] {
+        // The last number of a slot, the first of the next one, another of that, and one of the
+        // next shard.
+        let sent = [
+            (0x03_ffff_u32, 0),
+            (0x04_0000, 1),
+            (0x04_1234, 1),
+            (0x04_8000, 3),
+        ];
+        for (qpn, sent) in sent {
             batch.room()[..LEN].fill(0);
             batch.room()[4..8].copy_from_slice(&qpn.to_be_bytes());
             batch.push(&socket, &mut counters, to, LEN);
@@ -239,7 +246,7 @@ mod tests {
     fn packets_that_the_kernel_does_not_segment_are_sealed_as_single_packets() {
         /// One that sets no checksums, for which Linux refuses to segment.
         fn without_checksums() -> Socket {
-            let socket = Socket::bind(HERE, PortUse::Exclusive, 1 << 20).unwrap();
+            let socket = Socket::bind(HERE, 1 << 20).unwrap();
             let on: libc::c_int = 1;
             // SAFETY: the option takes an int, which lives for the call.
             let answer = unsafe {

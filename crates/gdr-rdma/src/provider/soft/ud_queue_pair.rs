@@ -26,7 +26,7 @@ impl SoftUdQueuePair {
         init: &UdQueuePairInit<'_>,
     ) -> Result<Self> {
         let qpn = create(device, domain, init.queues, Service::Datagrams(init.mtu))?;
-        device.ud_to_init(qpn, init.qkey)?;
+        device.engine(qpn).ud_to_init(qpn, init.qkey)?;
         Ok(Self {
             device: Arc::clone(device),
             qpn,
@@ -41,38 +41,41 @@ impl UdQueuePairOps for SoftUdQueuePair {
 
     fn state(&self) -> State {
         match self.device.check_process() {
-            Ok(()) => self.device.qp_state(self.qpn),
+            Ok(()) => self.device.engine(self.qpn).qp_state(self.qpn),
             Err(_) => State::Error,
         }
     }
 
     fn to_rtr(&self) -> Result<()> {
         self.device.check_process()?;
-        self.device.ud_to_rtr(self.qpn)
+        self.device.engine(self.qpn).ud_to_rtr(self.qpn)
     }
 
     fn to_rts(&self, sq_psn: Psn) -> Result<()> {
         self.device.check_process()?;
-        self.device.ud_to_rts(self.qpn, sq_psn)
+        self.device.engine(self.qpn).ud_to_rts(self.qpn, sq_psn)
     }
 
     fn to_error(&self) {
         // In a forked child the queue pair belongs to the parent.
         if self.device.check_process().is_ok() {
-            self.device.qp_to_error(self.qpn);
+            self.device.engine(self.qpn).qp_to_error(self.qpn);
         }
     }
 
     fn post_sends(&self, requests: &mut [UdSendRequest]) -> (usize, Result<()>) {
         match self.device.check_process() {
-            Ok(()) => self.device.post_ud_sends(self.qpn, requests),
+            Ok(()) => self
+                .device
+                .engine(self.qpn)
+                .post_ud_sends(self.qpn, requests),
             Err(error) => (0, Err(error)),
         }
     }
 
     fn post_recv(&self, request: RecvRequest) -> Result<()> {
         self.device.check_process()?;
-        self.device.post_recv(self.qpn, request)
+        self.device.engine(self.qpn).post_recv(self.qpn, request)
     }
 }
 
@@ -80,7 +83,7 @@ impl Drop for SoftUdQueuePair {
     fn drop(&mut self) {
         // In a forked child the queue pair belongs to the parent.
         if self.device.check_process().is_ok() {
-            self.device.destroy_qp(self.qpn);
+            self.device.engine(self.qpn).destroy_qp(self.qpn);
         }
     }
 }

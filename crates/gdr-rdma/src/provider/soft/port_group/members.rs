@@ -41,6 +41,8 @@ const ATTEMPTS: usize = 8;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many processes may wait to connect.
 const BACKLOG: i32 = 64;
+/// What the name of a device that has its port for itself ends with.
+const SOLE: &str = "sole";
 /// What a member sends along with the sockets. It changes with the number of slots and their place
 /// in a queue pair number.
 const GREETING: &[u8] = b"gdr port group 1";
@@ -173,15 +175,46 @@ pub(super) fn find(lock: &JoinLock) -> Shared<Found> {
     }
 }
 
-/// Takes the first of these slots.
-pub(super) fn claim(lock: &JoinLock, free: &[Slot]) -> Shared<(Slot, ProcessFd)> {
+/// Takes the first of these slots, up to `most`.
+pub(super) fn claim(lock: &JoinLock, free: &[Slot], most: usize) -> Shared<Vec<(Slot, ProcessFd)>> {
+    let mut claimed = Vec::new();
     for slot in free {
+        if claimed.len() == most {
+            break;
+        }
         // A process of another user can take a name at any time.
         if let Some(listener) = listen(&slot_name(lock.address, *slot)?)? {
-            return Ok((*slot, listener));
+            claimed.push((*slot, listener));
         }
     }
-    Err(PortSharingError::Full { slots: SLOTS })
+    Ok(claimed)
+}
+
+/// The name of a device that has a port for itself though its sockets are bound with `SO_REUSEPORT`.
+/// It exists until this is dropped.
+pub(in super::super) struct SolePort {
+    _listener: ProcessFd,
+}
+
+/// Takes the name by which port groups find that a port is not shared. `None` if another process has it.
+pub(in super::super) fn claim_port(address: SocketAddr) -> Result<Option<SolePort>> {
+    let failed = |reason| Error::PortSharing { address, reason };
+    let listener = name(address, SOLE).and_then(|name| listen(&name));
+    let listener = listener.map_err(failed)?;
+    Ok(listener.map(|listener| SolePort {
+        _listener: listener,
+    }))
+}
+
+/// Fails if a device has the port for itself.
+pub(super) fn check_unclaimed(lock: &JoinLock) -> Result<()> {
+    let address = lock.address;
+    let failed = |reason| Error::PortSharing { address, reason };
+    let name = name(address, SOLE).map_err(failed)?;
+    match connect(&name, ANSWER_LIMIT).map_err(failed)? {
+        Connected::Free => Ok(()),
+        Connected::To(_) | Connected::Silent => Err(Error::binding(address, Errno::ADDRINUSE)),
+    }
 }
 
 /// Whether the process at the other end belongs to the user of this one.
@@ -269,7 +302,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(listener: ProcessFd, sockets: Arc<[ProcessFd]>) -> Result<Self> {
+    pub(super) fn start(listeners: Vec<ProcessFd>, sockets: Arc<[ProcessFd]>) -> Result<Self> {
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::os("eventfd", errno))?;
         let stop = Arc::new(stop);
@@ -278,17 +311,19 @@ impl Keeper {
             .name("gdr-port-group".to_owned())
             .spawn(move || {
                 block_signals();
-                while let [false, connection] =
-                    wait_readable(&[stopped.as_fd(), listener.as_fd()], None)[..]
-                {
-                    if connection && let Err(error) = give(listener.as_fd(), &sockets) {
-                        tracing::debug!(%error, "a device could not join a port group");
-                        wait_readable(&[stopped.as_fd()], Some(ACCEPT_PAUSE));
+                let mut all = vec![stopped.as_fd()];
+                all.extend(listeners.iter().map(AsFd::as_fd));
+                while let [false, connections @ ..] = &wait_readable(&all, None)[..] {
+                    for (listener, _) in listeners.iter().zip(connections).filter(|it| *it.1) {
+                        if let Err(error) = give(listener.as_fd(), &sockets) {
+                            tracing::debug!(%error, "a device could not join a port group");
+                            wait_readable(&[stopped.as_fd()], Some(ACCEPT_PAUSE));
+                        }
                     }
                 }
-                // In this order: the device that finds the name free may make a new group.
+                // In this order: the device that finds the names free may make a new group.
                 drop(sockets);
-                drop(listener);
+                drop(listeners);
             })
             .map_err(|source| Error::os("starting the thread of a port group", source))?;
         Ok(Self {

@@ -1,9 +1,8 @@
 //! Several devices, in one or more processes of a user, at one UDP address and port.
 //!
-//! A port group has one socket for each [`Slot`], all bound with `SO_REUSEPORT`. A classic
-//! BPF program, which needs no privilege, passes each datagram to a socket by its index, which is its
-//! place in the order of binding. It takes the index from the destination's queue pair number, whose
-//! upper bits are the slot.
+//! A port group has one socket for each [`Slot`], all bound with `SO_REUSEPORT`. The kernel selects
+//! among them by the upper bits of the destination's queue pair number, which are the slot (see
+//! [`reuseport`](super::reuseport)). A device has as many slots as shards.
 //!
 //! If a socket of such a group closes, the kernel moves the last one into its place, and a program
 //! that was right would no longer be. Which of several sockets closed first cannot be found out
@@ -12,7 +11,7 @@
 //! of them from another member. A socket closes when the last member's process ends, and with it the
 //! whole group. Indexes, and the program, are constant.
 //!
-//! A member's slot, and the right to change the group, are abstract Unix names, which the kernel
+//! A member's slots, and the right to change the group, are abstract Unix names, which the kernel
 //! keeps in the same network namespace as UDP ports, assigns atomically and frees when a process
 //! ends. See [`members`].
 
@@ -27,14 +26,16 @@ use std::sync::Arc;
 use gdr_copy::ProcessId;
 
 use self::members::{JoinLock, Keeper};
-use super::slot::Slot;
-use crate::error::{Error, Result};
+pub(super) use self::members::{SolePort, claim_port};
+use super::slot::{SLOTS, Slot};
+use crate::error::{Error, PortSharingError, Result};
 use crate::provider::soft::process_fd::ProcessFd;
+use crate::types::Shards;
 
 /// The membership of a device in the group of its port.
 pub(super) struct PortGroup {
     origin: ProcessId,
-    slot: Slot,
+    slots: Vec<Slot>,
     /// All sockets of the group, by slot.
     sockets: Arc<[ProcessFd]>,
     keeper: Option<Keeper>,
@@ -42,42 +43,48 @@ pub(super) struct PortGroup {
 
 impl PortGroup {
     /// Joins the group at `address`, or makes it if there is none; port 0 takes a free one. Returns the
-    /// socket of the slot as well, which may have the filter of an earlier device.
-    pub(super) fn join(address: SocketAddr) -> Result<(Self, ProcessFd)> {
+    /// sockets of the slots as well, which may have the filters of earlier devices.
+    pub(super) fn join(address: SocketAddr, shards: Shards) -> Result<(Self, Vec<ProcessFd>)> {
         let address = sockets::with_port(address)?;
         let failed = |reason| Error::PortSharing { address, reason };
         let lock = JoinLock::acquire(address).map_err(failed)?;
         let found = members::find(&lock).map_err(failed)?;
         let sockets: Arc<[ProcessFd]> = match found.sockets {
             Some(sockets) => sockets.into(),
-            None => sockets::create(address)?.into(),
+            None => {
+                members::check_unclaimed(&lock)?;
+                sockets::create(address)?.into()
+            }
         };
         for slot in &found.free {
             // A process that was killed left its socket as it was.
             sockets::vacate(sockets[slot.index()].as_fd())?;
         }
-        let (slot, listener) = members::claim(&lock, &found.free).map_err(failed)?;
-        let own = rustix::io::fcntl_dupfd_cloexec(&sockets[slot.index()], 0)
-            .map_err(|errno| Error::os("dup of a socket of a port group", errno))?;
-        let keeper = Keeper::start(listener, Arc::clone(&sockets))?;
-        tracing::debug!(%address, slot = slot.index(), "joined a port group");
+        let claimed = members::claim(&lock, &found.free, shards.most()).map_err(failed)?;
+        if claimed.len() < shards.fewest() {
+            return Err(failed(PortSharingError::Full { slots: SLOTS }));
+        }
+        let (slots, listeners): (Vec<_>, _) = claimed.into_iter().unzip();
+        let own = |slot: &Slot| {
+            rustix::io::fcntl_dupfd_cloexec(&sockets[slot.index()], 0)
+                .map(ProcessFd::from)
+                .map_err(|errno| Error::os("dup of a socket of a port group", errno))
+        };
+        let own = slots.iter().map(own).collect::<Result<_>>()?;
+        let keeper = Keeper::start(listeners, Arc::clone(&sockets))?;
+        tracing::debug!(%address, ?slots, "joined a port group");
         let group = Self {
             origin: ProcessId::current(),
-            slot,
+            slots,
             sockets,
             keeper: Some(keeper),
         };
-        Ok((group, own.into()))
+        Ok((group, own))
     }
 
-    pub(super) fn slot(&self) -> Slot {
-        self.slot
-    }
-
-    /// Drops what the socket of the slot received for an earlier device, once a filter of its own
-    /// is attached.
-    pub(super) fn drain(&self) {
-        sockets::drain(self.sockets[self.slot.index()].as_fd());
+    /// The slots of the device, by shard.
+    pub(super) fn slots(&self) -> &[Slot] {
+        &self.slots
     }
 }
 
@@ -85,12 +92,14 @@ impl Drop for PortGroup {
     fn drop(&mut self) {
         let keeper = self.keeper.take();
         if !self.origin.is_current() {
-            // The slot is the parent's, and so is the thread.
+            // The slots are the parent's, and so is the thread.
             return mem::forget(keeper);
         }
-        // Before the keeper frees the slot. The sockets stay open in other members.
-        if let Err(error) = sockets::vacate(self.sockets[self.slot.index()].as_fd()) {
-            tracing::debug!(%error, "the socket of a slot keeps its receive buffer");
+        for slot in &self.slots {
+            // Before the keeper frees the slot. The sockets stay open in other members.
+            if let Err(error) = sockets::vacate(self.sockets[slot.index()].as_fd()) {
+                tracing::debug!(%error, "the socket of a slot keeps its receive buffer");
+            }
         }
         self.sockets = Arc::new([]);
         drop(keeper);

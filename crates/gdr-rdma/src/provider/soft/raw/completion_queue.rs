@@ -5,8 +5,8 @@ use std::sync::Arc;
 use gdr_roce::Completion;
 
 use super::device::Device;
-use crate::bounded_queue::{BoundedQueue, Loss};
 use crate::error::{Error, Result};
+use crate::provider::soft::cq_entries::CqEntries;
 
 /// Called after a completion was stored in a queue.
 pub type OnCompletion = Box<dyn Fn(&Completion) + Send + Sync>;
@@ -15,7 +15,7 @@ pub type OnCompletion = Box<dyn Fn(&Completion) + Send + Sync>;
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     device: Device,
-    entries: Arc<BoundedQueue<Completion>>,
+    entries: Arc<CqEntries>,
 }
 
 impl CompletionQueue {
@@ -24,14 +24,14 @@ impl CompletionQueue {
         capacity: usize,
         on_completion: Option<OnCompletion>,
     ) -> Self {
-        let entries = BoundedQueue::watched(capacity, Loss::Fatal, on_completion);
+        let entries = CqEntries::new(capacity, on_completion);
         Self {
             device,
             entries: Arc::new(entries),
         }
     }
 
-    pub(super) fn entries(&self) -> &Arc<BoundedQueue<Completion>> {
+    pub(super) fn entries(&self) -> &Arc<CqEntries> {
         &self.entries
     }
 
@@ -60,7 +60,7 @@ impl CompletionQueue {
     pub fn poll(&self, most: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
         self.device.check_process()?;
         let mut count = self.entries.pop_many(most, take);
-        if count == 0 && self.device.progress() {
+        if count == 0 && self.device.soft().progress_for(&self.entries) {
             count = self.entries.pop_many(most, take);
         }
         if count == 0 {

@@ -1,14 +1,11 @@
 //! What queue pairs of all services have in common.
 
-use std::sync::Arc;
-
 use gdr_roce::{Qpn, State};
 
 use super::device::Device;
 use crate::error::Result;
-use crate::provider::soft::device::SoftDevice;
 use crate::provider::soft::qp_context::QpContext;
-use crate::provider::soft::shared_engine::QpParts;
+use crate::provider::soft::shared_engine::{QpParts, SharedEngine};
 
 /// A queue pair of a device. Dropping it destroys it: its requests get no completion.
 #[derive(Debug)]
@@ -34,10 +31,10 @@ impl QpHandle {
         self.qpn
     }
 
-    /// The device, unless the caller is a child of the process that made the queue pair.
-    pub(super) fn soft(&self) -> Result<&Arc<SoftDevice>> {
+    /// The engine, unless the caller is a child of the process that made the queue pair.
+    pub(super) fn soft(&self) -> Result<&SharedEngine> {
         self.device.check_process()?;
-        Ok(self.device.soft())
+        Ok(self.device.soft().engine(self.qpn))
     }
 
     pub(super) fn state(&self) -> State {

@@ -29,6 +29,7 @@ pub struct RawPacketQueuePair {
 #[derive(Debug)]
 pub struct Flow {
     device: Device,
+    qpn: Qpn,
     id: FlowId,
 }
 
@@ -91,6 +92,7 @@ impl RawPacketQueuePair {
     pub fn create_flow(&self, rule: FlowRule) -> Result<Flow> {
         Ok(Flow {
             id: self.handle.soft()?.add_flow(self.qpn(), rule)?,
+            qpn: self.qpn(),
             device: self.handle.device().clone(),
         })
     }
@@ -102,7 +104,8 @@ impl Drop for Flow {
     fn drop(&mut self) {
         // As above.
         if self.device.check_process().is_ok() {
-            self.device.soft().remove_flow(self.id);
+            let soft = self.device.soft();
+            soft.engine(self.qpn).remove_flow(self.id);
         }
     }
 }

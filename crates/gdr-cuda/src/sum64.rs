@@ -1,0 +1,110 @@
+//! A checksum that a kernel and a CPU compute alike.
+
+/// 2^64 divided by the golden ratio, odd: the step of SplitMix64 (Steele, Lea and Flood, 2014).
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The checksum of some content, of which parts are added in any order.
+///
+/// It is the sum, modulo 2^64, of a mixed value for each little-endian word of 8 bytes, which depends
+/// on the word and on its index, and of the length; the last word is filled up with zeros. So a change,
+/// a move or a loss of bytes changes the sum. It detects errors, not forgery.
+///
+/// ```
+/// use gdr_cuda::Sum64;
+///
+/// let mut sum = Sum64::new(12);
+/// sum.add(8, b"rder");
+/// sum.add(0, b"in any o");
+/// assert_eq!(sum, Sum64::of(b"in any order"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sum64(u64);
+
+impl Sum64 {
+    /// The checksum of content of `len` bytes, none of which was added yet.
+    pub const fn new(len: u64) -> Self {
+        Self(mix(len))
+    }
+
+    /// The checksum of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut sum = Self::new(bytes.len() as u64);
+        sum.add(0, bytes);
+        sum
+    }
+
+    /// Adds the bytes at `offset`, a multiple of 8. Only the last ones of the content may be another
+    /// number than a multiple of 8.
+    pub fn add(&mut self, offset: u64, bytes: &[u8]) {
+        debug_assert!(offset.is_multiple_of(8), "words begin at multiples of 8");
+        let words = bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        });
+        for (index, word) in (offset / 8..).zip(words) {
+            let place = index.wrapping_add(1).wrapping_mul(STEP);
+            self.0 = self.0.wrapping_add(mix(word ^ mix(place)));
+        }
+    }
+
+    /// Its value.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// The finalizer of SplitMix64, a bijection.
+const fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(bytes: &[u8]) -> u64 {
+        Sum64::of(bytes).get()
+    }
+
+    #[test]
+    fn the_sum_does_not_change_between_versions() {
+        assert_eq!(sum(b"gdr-object"), 0x83f9_f56d_e243_0355);
+    }
+
+    #[test]
+    fn parts_are_added_in_any_order() {
+        let bytes: Vec<u8> = (0..5003_u32).map(|at| (at * at) as u8).collect();
+        let mut parts = Sum64::new(bytes.len() as u64);
+        for start in [4000, 0, 2000] {
+            let end = (start + 2000).min(bytes.len());
+            parts.add(start as u64, &bytes[start..end]);
+        }
+        assert_eq!(parts, Sum64::of(&bytes));
+    }
+
+    #[test]
+    fn a_change_a_move_or_a_loss_changes_the_sum() {
+        let bytes: Vec<u8> = (0..77).map(|at| at * 3).collect();
+        let whole = sum(&bytes);
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                assert_ne!(sum(&changed), whole, "bit {bit} of byte {at}");
+            }
+            assert_ne!(sum(&bytes[..at]), whole, "{at} bytes");
+        }
+        for at in (8..72).step_by(8) {
+            let mut moved = bytes.clone();
+            for byte in 0..8 {
+                moved.swap(byte, at + byte);
+            }
+            assert_ne!(sum(&moved), whole, "words 0 and {}", at / 8);
+        }
+        // Zeros at the end count, too.
+        assert_ne!(sum(&[0; 8]), sum(&[0; 7]));
+    }
+}

@@ -1,0 +1,105 @@
+//! The entries of a completion queue, and the shards that add to them.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gdr_roce::Completion;
+
+use super::qpn_range::MOST_SHARDS;
+use crate::bounded_queue::{BoundedQueue, Loss, Stored};
+
+/// The entries of a completion queue. The engines of several shards may add to them.
+#[derive(Debug)]
+pub(super) struct CqEntries {
+    queue: BoundedQueue<Completion>,
+    /// How many queue pairs of each shard add entries; one that does for its sends and its receives
+    /// counts twice.
+    producers: [AtomicU32; MOST_SHARDS],
+}
+
+/// The shards whose queue pairs add to a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Producers {
+    None,
+    /// One shard alone: a thread that polls the queue drives it.
+    Shard(usize),
+    /// Several: a thread that polls the queue leaves them to their own threads.
+    Several,
+}
+
+impl CqEntries {
+    pub(super) fn new(capacity: usize, on_completion: Option<Stored<Completion>>) -> Self {
+        Self {
+            queue: BoundedQueue::watched(capacity, Loss::Fatal, on_completion),
+            producers: Default::default(),
+        }
+    }
+
+    pub(super) fn producers(&self) -> Producers {
+        let has_any = |(_, count): &(usize, &AtomicU32)| count.load(Ordering::Relaxed) > 0;
+        let mut shards = self.producers.iter().enumerate().filter(has_any);
+        match (shards.next(), shards.next()) {
+            (None, _) => Producers::None,
+            (Some((shard, _)), None) => Producers::Shard(shard),
+            (Some(_), Some(_)) => Producers::Several,
+        }
+    }
+}
+
+impl Deref for CqEntries {
+    type Target = BoundedQueue<Completion>;
+
+    fn deref(&self) -> &BoundedQueue<Completion> {
+        &self.queue
+    }
+}
+
+/// The right of a queue pair to add entries.
+#[derive(Debug)]
+pub(super) struct CqProducer {
+    entries: Arc<CqEntries>,
+    shard: usize,
+}
+
+impl CqProducer {
+    /// For a queue pair of a shard.
+    pub(super) fn new(entries: Arc<CqEntries>, shard: usize) -> Self {
+        entries.producers[shard].fetch_add(1, Ordering::Relaxed);
+        Self { entries, shard }
+    }
+}
+
+impl Deref for CqProducer {
+    type Target = CqEntries;
+
+    fn deref(&self) -> &CqEntries {
+        &self.entries
+    }
+}
+
+impl Drop for CqProducer {
+    fn drop(&mut self) {
+        self.entries.producers[self.shard].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_of_one_shard_while_no_queue_pair_of_another_adds_to_it() {
+        let entries = Arc::new(CqEntries::new(4, None));
+        assert_eq!(entries.producers(), Producers::None);
+        let add = |shard| CqProducer::new(Arc::clone(&entries), shard);
+        let first = [add(3), add(3)];
+        assert_eq!(entries.producers(), Producers::Shard(3));
+        let other = add(0);
+        assert_eq!(entries.producers(), Producers::Several);
+        drop(first);
+        assert_eq!(other.producers(), Producers::Shard(0));
+        drop(other);
+        assert_eq!(entries.producers(), Producers::None);
+    }
+}

@@ -1,0 +1,114 @@
+//! What the shards of a device have in common.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use gdr_copy::ProcessId;
+use rustix::event::EventfdFlags;
+
+use super::region_table::RegionTable;
+use super::srq_context::SrqContext;
+use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
+use crate::error::{Error, Result};
+use crate::types::AsyncEvent;
+
+/// How many asynchronous events are kept until they are taken.
+pub(super) const EVENTS: usize = 1024;
+
+/// What the shards of a device have in common.
+pub(super) struct DeviceState {
+    /// The process that owns the sockets and the threads.
+    pub(super) origin: ProcessId,
+    pub(super) epoch: Instant,
+    pub(super) regions: Arc<RegionTable>,
+    pub(super) events: BoundedQueue<AsyncEvent>,
+    pub(super) busy_poll: Duration,
+    /// Eventfds that wake the progress threads, by shard.
+    wakes: Box<[OwnedFd]>,
+    /// Why a socket was lost. No shard moves bytes then.
+    failure: OnceLock<String>,
+}
+
+impl DeviceState {
+    pub(super) fn new(
+        shards: usize,
+        busy_poll: Duration,
+        on_event: Option<Stored<AsyncEvent>>,
+    ) -> Result<Self> {
+        let origin = ProcessId::current();
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfd =
+            |_| rustix::event::eventfd(0, flags).map_err(|errno| Error::os("eventfd", errno));
+        Ok(Self {
+            origin,
+            epoch: Instant::now(),
+            regions: Arc::new(RegionTable::new(origin, shards)),
+            events: BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event),
+            busy_poll,
+            wakes: (0..shards).map(eventfd).collect::<Result<_>>()?,
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// Fails in a child of the process that opened the device: sockets and filters are shared with
+    /// the parent, and a lock may be held by a thread that exists only there.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.origin.is_current_fast() {
+            Ok(())
+        } else {
+            Err(Error::ForkedChild)
+        }
+    }
+
+    /// Queues an event. If there is no room, the event is lost and counted.
+    pub(super) fn raise(&self, event: AsyncEvent) {
+        if self.events.push(event) != Pushed::Stored {
+            tracing::debug!(?event, "too many events wait to be taken; this one is lost");
+        }
+    }
+
+    /// Raises the event of a shared receive queue that fell below its limit.
+    pub(super) fn raise_limit(&self, srq: &SrqContext) {
+        if srq.roce().poll_limit_reached() {
+            let srq = srq.number();
+            self.raise(AsyncEvent::SharedReceiveQueueLimit { srq });
+        }
+    }
+
+    /// Records that a socket failed permanently. Every shard flushes its queue pairs then, at its next
+    /// poll, for which its thread is woken.
+    pub(super) fn fail(&self, error: &Error) {
+        if self.failure.set(error.to_string()).is_ok() {
+            self.raise(AsyncEvent::DeviceFatal);
+            (0..self.wakes.len()).for_each(|shard| self.wake(shard));
+        }
+    }
+
+    /// Why the device failed, if it did.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The eventfd that wakes the progress thread of a shard.
+    pub(super) fn wake_fd(&self, shard: usize) -> &OwnedFd {
+        &self.wakes[shard]
+    }
+
+    pub(super) fn wake(&self, shard: usize) {
+        // The only failure is a counter at its limit, which wakes as well.
+        if let Err(error) = rustix::io::write(self.wake_fd(shard), &1_u64.to_ne_bytes()) {
+            tracing::trace!(%error, "the eventfd of the progress thread is at its limit");
+        }
+    }
+
+    pub(super) fn clear_wake(&self, shard: usize) {
+        let mut count = [0; 8];
+        // EAGAIN: no thread woke it.
+        if let Err(error) = rustix::io::read(self.wake_fd(shard), &mut count)
+            && error != rustix::io::Errno::AGAIN
+        {
+            tracing::trace!(%error, "reading the eventfd of the progress thread failed");
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Devices with several shards.
+
+use std::net::IpAddr;
+use std::thread;
+
+use gdr_rdma::{
+    AsyncEvent, Capabilities, CompletionQueue, Device, Error, MemoryRegion, PortUse, Qkey,
+    QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, UdEndpoint,
+    UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
+};
+
+use crate::fixture::*;
+
+const SHARDS: usize = 4;
+
+/// A device with several shards, and one completion queue for many queue pairs.
+struct Wide {
+    side: Side,
+    pairs: Vec<QueuePair>,
+}
+
+impl Wide {
+    fn new(address: IpAddr, shards: usize, pairs: usize) -> Self {
+        let options = SoftOptions::new(address).port(0).shards(shards);
+        let side = Side::on(device_with(options, address).unwrap());
+        let options = QueuePairOptions::new(&side.queue);
+        let pairs = (0..pairs).map(|_| side.domain.queue_pair(&options).unwrap());
+        Self {
+            pairs: pairs.collect(),
+            side,
+        }
+    }
+
+    fn connect(&self, other: &Self) {
+        for (near, far) in self.pairs.iter().zip(&other.pairs) {
+            near.connect(&far.endpoint(), &options()).unwrap();
+            far.connect(&near.endpoint(), &options()).unwrap();
+        }
+    }
+}
+
+/// The shard of a queue pair, by its number.
+fn shard(pair: &QueuePair) -> u32 {
+    pair.qpn().get() >> 15 & 7
+}
+
+fn whole(region: &MemoryRegion) -> Segment {
+    region.segment(0, region.len()).unwrap()
+}
+
+#[test]
+fn queue_pairs_are_spread_over_the_shards() {
+    let wide = Wide::new(FIRST, SHARDS, 11);
+    let mut count = [0; SHARDS];
+    count[shard(&wide.side.pair) as usize] += 1;
+    for pair in &wide.pairs {
+        count[shard(pair) as usize] += 1;
+    }
+    assert_eq!(count, [3; SHARDS]);
+}
+
+#[test]
+fn bytes_reach_the_shard_of_their_queue_pair_whatever_the_number_of_shards() {
+    for (address, other) in [(FIRST, SECOND), (V6, V6)] {
+        if device(address).is_none() {
+            continue;
+        }
+        for (near, far) in [(1, 2), (2, 3), (3, 8), (8, 5)] {
+            const PAIRS: usize = 9;
+            let (near, far) = (
+                Wide::new(address, near, PAIRS),
+                Wide::new(other, far, PAIRS),
+            );
+            near.connect(&far);
+            let len = 100_000;
+            let source = near.side.memory(len);
+            let sent = fill(&source, 3);
+            let memory = || (far.side.memory(len), near.side.memory(len));
+            let memory: Vec<_> = (0..PAIRS).map(|_| memory()).collect();
+            for (n, pair) in near.pairs.iter().enumerate() {
+                let (target, back) = &memory[n];
+                let write = SendRequest::write(WrId(n as u64), target.remote().at(0));
+                let read = SendRequest::read(WrId(n as u64), target.remote().at(0));
+                let requests = [write.segment(whole(&source)), read.segment(whole(back))];
+                pair.post_sends(requests).unwrap();
+            }
+            for _ in 0..2 * PAIRS {
+                near.side.done();
+            }
+            for (target, back) in &memory {
+                assert!(bytes(target) == sent && bytes(back) == sent);
+            }
+            for counters in [near.side.device.counters(), far.side.device.counters()] {
+                assert_eq!(counters.unknown_queue_pair, 0, "none was misdirected");
+                assert_eq!(counters.strangers, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_with_a_completion_queue_each_move_bytes_at_the_same_time() {
+    let (near, far) = (Wide::new(FIRST, SHARDS, 0), Wide::new(SECOND, SHARDS, 0));
+    thread::scope(|scope| {
+        for seed in 0..SHARDS as u8 {
+            let (near, far) = (&near.side, &far.side);
+            scope.spawn(move || {
+                let pair = |side: &Side| {
+                    let queue = side.device.completion_queue(64);
+                    let options = QueuePairOptions::new(&queue);
+                    (side.domain.queue_pair(&options).unwrap(), queue)
+                };
+                let ((a, queue), (b, _)) = (pair(near), pair(far));
+                a.connect(&b.endpoint(), &options()).unwrap();
+                b.connect(&a.endpoint(), &options()).unwrap();
+                let (source, target) = (near.memory(1 << 20), far.memory(1 << 20));
+                let sent = fill(&source, seed);
+                for n in 0..8 {
+                    let write = SendRequest::write(WrId(n), target.remote().at(0));
+                    a.post_send(write.segment(whole(&source))).unwrap();
+                    let done = queue.wait(soon()).unwrap();
+                    assert_eq!((done.id, done.status), (WrId(n), WcStatus::Success));
+                }
+                assert!(bytes(&target) == sent);
+            });
+        }
+    });
+}
+
+/// Short requests to all shards from one thread, whose completions come by a queue that it polls.
+#[test]
+fn a_thread_that_only_polls_gets_the_completions_of_all_shards() {
+    let (near, far) = (Wide::new(FIRST, SHARDS, 6), Wide::new(SECOND, SHARDS, 6));
+    near.connect(&far);
+    let target = far.side.memory(8 * near.pairs.len());
+    const ROUNDS: u64 = 300;
+    for round in 1..=ROUNDS {
+        for (n, pair) in near.pairs.iter().enumerate() {
+            let to = target.remote().at(8 * n as u64);
+            let write = SendRequest::write(WrId(n as u64), to).inline(&round.to_ne_bytes());
+            pair.post_send(write).unwrap();
+        }
+        let (mut seen, deadline) = (0, soon());
+        while seen < near.pairs.len() {
+            assert!(!deadline.has_passed(), "round {round}: {seen} completions");
+            seen += usize::from(poll(&near.side.queue));
+        }
+    }
+    let last = ROUNDS.to_ne_bytes().repeat(near.pairs.len());
+    assert_eq!(bytes(&target), last);
+}
+
+/// Whether there was a completion, which must be a success.
+fn poll(queue: &CompletionQueue) -> bool {
+    let completion = queue.poll().unwrap();
+    if let Some(completion) = completion {
+        assert_eq!(completion.status, WcStatus::Success);
+    }
+    completion.is_some()
+}
+
+#[test]
+fn a_shared_receive_queue_serves_queue_pairs_of_all_shards() {
+    let (near, far) = (Wide::new(FIRST, SHARDS, 6), Wide::new(SECOND, SHARDS, 0));
+    let shared = far.side.domain.shared_receive_queue(64).unwrap();
+    let options_of_far = QueuePairOptions::new(&far.side.queue).shared_receive_queue(&shared);
+    let receivers: Vec<_> = near
+        .pairs
+        .iter()
+        .map(|near| {
+            let far = far.side.domain.queue_pair(&options_of_far).unwrap();
+            near.connect(&far.endpoint(), &options()).unwrap();
+            far.connect(&near.endpoint(), &options()).unwrap();
+            far
+        })
+        .collect();
+    let memory = far.side.memory(8 * receivers.len());
+    for n in 0..receivers.len() as u64 {
+        let receive = RecvRequest::new(WrId(n)).segment(memory.segment(8 * n, 8).unwrap());
+        shared.post_recv(receive).unwrap();
+    }
+    for pair in &near.pairs {
+        let send = SendRequest::send(WrId(0)).inline(&[1; 8]);
+        pair.post_send(send).unwrap();
+    }
+    let mut ids: Vec<_> = receivers.iter().map(|_| far.side.done().id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
+    assert!(bytes(&memory) == [1; 48]);
+}
+
+#[test]
+fn datagrams_reach_the_queue_pair_of_any_shard() {
+    let (near, far) = (Wide::new(FIRST, 2, 0), Wide::new(SECOND, SHARDS, 0));
+    let qkey = Qkey(0x1234);
+    let pair = |side: &Side| {
+        let options = UdQueuePairOptions::new(&side.queue, qkey);
+        let pair = side.domain.ud_queue_pair(&options).unwrap();
+        pair.to_rtr().unwrap();
+        pair.to_rts().unwrap();
+        pair
+    };
+    let sender = pair(&near.side);
+    let receivers: Vec<_> = (0..5).map(|_| pair(&far.side)).collect();
+    let memory = far.side.memory(64);
+    for (n, receiver) in receivers.iter().enumerate() {
+        let receive = RecvRequest::new(WrId(n as u64));
+        let receive = receive.segment(memory.segment(0, 64).unwrap());
+        receiver.post_recv(receive).unwrap();
+        let to = UdEndpoint {
+            address: far.side.device.address(),
+            qpn: receiver.qpn(),
+            qkey,
+        };
+        let send = UdSendRequest::new(WrId(0), to).inline(b"to a shard");
+        sender.post_send(send).unwrap();
+        let received = far.side.done();
+        assert_eq!(
+            (received.id, received.qpn),
+            (WrId(n as u64), receiver.qpn())
+        );
+    }
+}
+
+#[test]
+fn a_region_that_ended_is_unknown_to_every_shard() {
+    let (near, far) = (
+        Wide::new(FIRST, SHARDS, SHARDS),
+        Wide::new(SECOND, SHARDS, SHARDS),
+    );
+    near.connect(&far);
+    let target = far.side.memory(8);
+    let remote = target.remote().at(0);
+    let write = || SendRequest::write(WrId(0), remote).inline(&[1; 8]);
+    for pair in &near.pairs {
+        pair.post_send(write()).unwrap();
+        near.side.done();
+    }
+    drop(target);
+    for pair in &near.pairs {
+        pair.post_send(write()).unwrap();
+        assert_eq!(near.side.status(), WcStatus::RemoteAccess);
+    }
+}
+
+#[test]
+fn another_device_cannot_join_the_sockets_of_the_shards() {
+    let address = IpAddr::from([127, 0, 55, 1]);
+    let exclusive = SoftOptions::new(address).shards(SHARDS);
+    let shared = SoftOptions::new(address).port_use(PortUse::Shared);
+    let device = Device::soft_with(exclusive).unwrap();
+    for options in [exclusive, shared, exclusive.shards(1)] {
+        let refused = Device::soft_with(options);
+        assert!(
+            matches!(refused, Err(Error::PortInUse { .. })),
+            "{refused:?}"
+        );
+    }
+    drop(device);
+    let device = Device::soft_with(shared).unwrap();
+    let refused = Device::soft_with(exclusive);
+    assert!(
+        matches!(refused, Err(Error::PortInUse { .. })),
+        "{refused:?}"
+    );
+    drop(device);
+    Device::soft_with(exclusive).unwrap();
+}
+
+#[test]
+fn the_shards_of_a_shared_port_have_a_slot_each() {
+    let address = IpAddr::from([127, 0, 55, 2]);
+    let open = |shards| {
+        let shared = SoftOptions::new(address).port_use(PortUse::Shared);
+        Side::on(Device::soft_with(shared.shards(shards)).unwrap())
+    };
+    let (a, b) = (open(3), open(2));
+    let pair = |side: &Side| {
+        let pair = side.domain.queue_pair(&QueuePairOptions::new(&side.queue));
+        pair.unwrap()
+    };
+    let pairs: Vec<_> = (0..6).map(|_| (pair(&a), pair(&b))).collect();
+    let slots = |of: &dyn Fn(&(QueuePair, QueuePair)) -> u32| {
+        let mut slots: Vec<_> = pairs.iter().map(of).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    };
+    assert_eq!(slots(&|pair| pair.0.qpn().get() >> 18), [0, 1, 2]);
+    assert_eq!(slots(&|pair| pair.1.qpn().get() >> 18), [3, 4]);
+    let target = b.memory(8 * pairs.len());
+    for (n, (near, far)) in pairs.iter().enumerate() {
+        near.connect(&far.endpoint(), &options()).unwrap();
+        far.connect(&near.endpoint(), &options()).unwrap();
+        let to = target.remote().at(8 * n as u64);
+        near.post_send(SendRequest::write(WrId(0), to).inline(&[7; 8]))
+            .unwrap();
+        a.done();
+    }
+    assert!(bytes(&target) == [7; 48]);
+    drop((pairs, target, b));
+    let again = open(2);
+    assert_eq!(again.pair.qpn().get() >> 18, 3, "the slots are free again");
+}
+
+#[test]
+fn completions_that_do_not_fit_end_the_queue_pairs_of_every_shard() {
+    let (near, far) = (
+        Wide::new(FIRST, SHARDS, 0),
+        Wide::new(SECOND, SHARDS, SHARDS),
+    );
+    let queue = near.side.device.completion_queue(1);
+    let capabilities = Capabilities {
+        max_send_wr: 4,
+        max_recv_wr: 1,
+        max_inline: 8,
+    };
+    let own = QueuePairOptions::new(&queue).capabilities(capabilities);
+    let target = far.side.memory(8);
+    let pairs: Vec<_> = far
+        .pairs
+        .iter()
+        .map(|far| {
+            let near = near.side.domain.queue_pair(&own).unwrap();
+            near.connect(&far.endpoint(), &options()).unwrap();
+            far.connect(&near.endpoint(), &options()).unwrap();
+            near
+        })
+        .collect();
+    for pair in &pairs {
+        let write = SendRequest::write(WrId(0), target.remote().at(0)).inline(&[1]);
+        pair.post_send(write).unwrap();
+    }
+    let event = near.side.device.wait_event(soon()).unwrap();
+    assert!(
+        matches!(
+            event,
+            AsyncEvent::CompletionQueueOverrun { capacity: 1, .. }
+        ),
+        "{event:?}"
+    );
+    // Others may be stored once the one that fits is taken.
+    let error = (0..=pairs.len()).find_map(|_| queue.wait(soon()).err());
+    assert!(
+        matches!(error, Some(Error::CompletionQueueOverrun { .. })),
+        "{error:?}"
+    );
+}

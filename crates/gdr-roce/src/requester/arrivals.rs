@@ -1,0 +1,64 @@
+//! Responses that arrived before the expected one.
+
+use std::collections::VecDeque;
+
+use crate::psn::Psn;
+
+/// Which responses to READs and atomics are placed although an earlier answer is missing.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    /// The PSN of the first entry.
+    first: Psn,
+    placed: VecDeque<bool>,
+}
+
+impl Arrivals {
+    /// Follows `una`: what is before it is forgotten. There are no entries ahead of the packets that were
+    /// sent, so their number is bounded by the window.
+    pub(super) fn advance(&mut self, una: Psn) {
+        let passed = una.distance_from(self.first) as usize;
+        self.placed.drain(..passed.min(self.placed.len()));
+        self.first = una;
+    }
+
+    /// Notes that the response at `psn`, which is not before `una`, is placed.
+    pub(super) fn insert(&mut self, psn: Psn) {
+        let at = psn.distance_from(self.first) as usize;
+        if at >= self.placed.len() {
+            self.placed.resize(at + 1, false);
+        }
+        self.placed[at] = true;
+    }
+
+    /// Whether the response at `psn` is placed.
+    pub(super) fn contains(&self, psn: Psn) -> bool {
+        let at = psn.distance_from(self.first) as usize;
+        self.placed.get(at).copied().unwrap_or_default()
+    }
+
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        self.placed.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_are_known_until_una_has_passed_them() {
+        let una = Psn::new(0xff_fffe);
+        let mut arrivals = Arrivals::default();
+        arrivals.advance(una);
+        arrivals.insert(una.wrapping_add(1));
+        arrivals.insert(una.wrapping_add(3));
+        let known =
+            |arrivals: &Arrivals| [0, 1, 2, 3, 4].map(|n| arrivals.contains(una.wrapping_add(n)));
+        assert_eq!(known(&arrivals), [false, true, false, true, false]);
+        arrivals.advance(una.wrapping_add(2));
+        assert_eq!(known(&arrivals), [false, false, false, true, false]);
+        arrivals.advance(una.wrapping_add(9));
+        assert_eq!(known(&arrivals), [false; 5]);
+    }
+}
