@@ -24,6 +24,7 @@ use gdr_object::{
     Checksum, Deadline, Element, Grantee, Home, HomeOptions, Link, LinkOptions, LocalMemory,
     Object, ObjectName, ObjectOptions, Place, RemoteObject, Rights, Security, Shape,
 };
+use gdr_rdma::{Device, SoftOptions};
 use serde_json::{Value, json};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -47,7 +48,7 @@ fn main() -> Outcome {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => own(1024 << 20),
         [mebibytes] => own(mebibytes.parse::<u64>()? << 20),
-        ["wait", owner] => wait(owner.parse()?),
+        ["wait", owner, polled] => wait(owner.parse()?, Duration::from_micros(polled.parse()?)),
         ["transfer", owner, object] => transfer(owner.parse()?, object),
         _ => Err("give nothing, or a number of MiB".into()),
     }
@@ -119,7 +120,8 @@ fn own(bytes: u64) -> Outcome {
                 thread::sleep(PAUSE);
             }
         });
-        let waited = child(&["wait"]);
+        // One that sleeps by the time that it is woken, and one that polls.
+        let waited = child(&["wait", "50"]).and_then(|()| child(&["wait", "2000"]));
         stop.store(true, Ordering::Relaxed);
         waited
     })?;
@@ -213,9 +215,11 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// A reader that is woken.
-fn wait(owner: SocketAddr) -> Outcome {
-    let link = Link::connect(owner, LinkOptions::new(Security::Loopback), deadline())?;
+/// A reader that is woken, and whose device polls for so long before it sleeps.
+fn wait(owner: SocketAddr, polled: Duration) -> Outcome {
+    let options = SoftOptions::new(owner.ip()).port(0).busy_poll(polled);
+    let options = LinkOptions::new(Security::Loopback).device(&Device::soft_with(options)?);
+    let link = Link::connect(owner, options, deadline())?;
     let tick = link.open(ObjectName::new("tick")?, deadline())?;
     let memory = link.host_memory(8)?;
     let (mut seen, mut latencies) = (tick.newest(deadline())?, Vec::new());
@@ -233,6 +237,7 @@ fn wait(owner: SocketAddr) -> Outcome {
     latencies.sort_by(f64::total_cmp);
     let values = json!({
         "wake_ups": latencies.len(),
+        "polls_microseconds": polled.as_micros() as u64,
         "median_microseconds": latencies[latencies.len() / 2],
         "p99_microseconds": latencies[latencies.len() * 99 / 100],
     });

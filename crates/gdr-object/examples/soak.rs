@@ -337,7 +337,7 @@ impl Reader<'_> {
         let generation = timed("generation", || Ok(link.generation(deadline())?))?.get();
         let names = timed("list", || Ok(link.list(deadline())?))?;
         let mut opened: Vec<Option<Opened>> = names.iter().map(|_| None).collect();
-        for _ in 0..self.random.below(200) {
+        for _ in 0..self.random.below(60) {
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }

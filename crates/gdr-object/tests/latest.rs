@@ -146,7 +146,7 @@ fn get_from_a_writer_that_never_stops<const LEN: usize>(count: u32) {
 #[test]
 fn no_get_is_torn_while_the_owner_publishes_without_pause() {
     get_from_a_writer_that_never_stops::<65_536>(300);
-    get_from_a_writer_that_never_stops::<4_096>(1_000);
+    get_from_a_writer_that_never_stops::<4_096>(5_000);
 }
 
 #[test]

@@ -312,10 +312,16 @@ unsafe fn describe_extended(
         flags,
         ..
     } = request;
+    let mut wr_flags = send_flags(*flags);
+    if let Data::Inline(_) = data {
+        // `ibv_wr_set_inline_data` implies it, but rxe's library (rdma-core 44) does not set it, and
+        // its kernel takes the bytes for segments then: the queue pair fails.
+        wr_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+    }
     // SAFETY: the caller's promises; each request gets its operation, and then its data.
     unsafe {
         (*qp).wr_id = number;
-        (*qp).wr_flags = send_flags(*flags);
+        (*qp).wr_flags = wr_flags;
         match operation {
             Operation::Send { immediate: None } => ibv_wr_send(qp)?,
             Operation::Send {
