@@ -247,6 +247,13 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#""$HERE/bin/client""#,
     },
     Step {
+        name: "a C program on libgdrapi, long copies on every path",
+        file: "client-auto",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#"GDR_COPY=auto GDR_COPY_THREADS=4 XDG_STATE_HOME="$OUT/no-state" "$HERE/bin/client""#,
+    },
+    Step {
         name: "gdr copybw --against cuda",
         file: "copybw",
         prints: Prints::Json,

@@ -167,7 +167,7 @@ pub(crate) fn gpu_buffer(
         .and_then(|pinned| pinned.map());
     match mapping {
         Ok(mapping) => {
-            let threshold = CopyEngineThreshold::Measured;
+            let threshold = CopyEngineThreshold::Planned;
             let buffer = Buffer::direct_with_copies(mapping, Arc::clone(memory), threshold)?;
             let why = "the GPU memory is mapped into this process".to_owned();
             Ok((buffer, why))

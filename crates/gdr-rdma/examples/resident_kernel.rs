@@ -63,7 +63,7 @@ fn run(driver: Arc<Cuda>) -> Result<(), Box<dyn Error>> {
         let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN as u64)?);
         device.write(0, &vec![0; LEN])?;
         let long_reads = match name {
-            "direct" => CopyEngineThreshold::Measured,
+            "direct" => CopyEngineThreshold::Planned,
             _ => CopyEngineThreshold::From(1),
         };
         buffers.push(if name == "staged" {

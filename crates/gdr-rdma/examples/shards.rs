@@ -91,7 +91,7 @@ fn gpu_memory() -> Result<Buffer> {
     let device = Arc::new(gpu.allocate(MemoryKind::Plain, area() as u64)?);
     let context = gdr_copy::Context::open()?;
     let mapping = context.pin(device.ptr(), device.len())?.map()?;
-    let threshold = CopyEngineThreshold::Measured;
+    let threshold = CopyEngineThreshold::Planned;
     Ok(Buffer::direct_with_copies(mapping, device, threshold)?)
 }
 

@@ -4,6 +4,8 @@
 use std::mem::MaybeUninit;
 use std::{env, fs, ptr};
 
+pub(crate) use gdr_copy::block_signals;
+
 use crate::error::{Error, Result};
 
 /// Returns random bytes.
@@ -17,20 +19,6 @@ pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// Returns 32 random bits.
 pub(crate) fn random_number() -> Result<u32> {
     random_bytes().map(u32::from_ne_bytes)
-}
-
-/// Blocks all signals, which then go to the program's own threads: a handler that ran here would
-/// stop what the thread does for the whole process.
-pub(crate) fn block_signals() {
-    let mut all = MaybeUninit::uninit();
-    // SAFETY: the first call fills the set, which the second reads; both affect only this thread.
-    let failed = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut())
-    };
-    if failed != 0 {
-        tracing::debug!(errno = failed, "pthread_sigmask failed");
-    }
 }
 
 /// Makes the calling thread run soon after it is woken, on a CPU that another thread keeps busy.

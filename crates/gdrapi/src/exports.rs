@@ -291,7 +291,9 @@ unsafe fn map(
     let process = Process::current()?;
     let start = process
         .buffer(g, handle.h)?
-        .map(process.mappings(), size, caching)?;
+        .map(process.mappings(), size, caching, |backend| {
+            process.driver(backend)
+        })?;
     // SAFETY: the caller's promise.
     unsafe { write_output(va, ptr::with_exposed_provenance_mut(start)) }
 }

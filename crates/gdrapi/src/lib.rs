@@ -41,6 +41,7 @@ mod ffi_guard;
 mod handle;
 mod hazard_pointer;
 mod log;
+mod long_copies;
 mod mapping_table;
 mod pin;
 mod primitives;

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use gdr_copy::Mapping;
@@ -13,6 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::copy_error::CopyError;
 use crate::handle::{SLOTS, likely_slot};
 use crate::hazard_pointer::{NotProtected, Protected, Quiet, Record};
+use crate::long_copies::LongCopies;
 use crate::stack::Depth;
 use crate::tls::{self, FirstRecord, RECORDS};
 
@@ -29,12 +30,17 @@ pub(crate) struct PublishedMapping {
     len: usize,
     caching: Caching,
     routine: &'static Routine,
+    /// Bytes from which on copies to and from the GPU are long.
+    long_from: [usize; 2],
+    /// Offsets count from here; it is not before `start`.
+    pinned: usize,
+    long: Option<LongCopies>,
     /// Keeps the range mapped.
-    _mapping: Mapping,
+    _mapping: Arc<Mapping>,
 }
 
 impl PublishedMapping {
-    pub(crate) fn new(handle: u64, mapping: Mapping) -> Self {
+    pub(crate) fn new(handle: u64, mapping: Arc<Mapping>, long: Option<LongCopies>) -> Self {
         let (start, len) = mapping.window();
         Self {
             handle,
@@ -42,6 +48,9 @@ impl PublishedMapping {
             len: len as usize,
             caching: mapping.caching(),
             routine: mapping.routine(),
+            long_from: long.as_ref().map_or([usize::MAX; 2], LongCopies::from),
+            pinned: mapping.as_ptr().expose_provenance(),
+            long,
             _mapping: mapping,
         }
     }
@@ -217,6 +226,20 @@ pub(crate) trait Host: Copy {
     /// The range is in the mapping, which stays mapped meanwhile; this side is valid for `len` bytes
     /// and does not overlap the mapping.
     unsafe fn copy(self, mapping: &PublishedMapping, address: usize, len: usize);
+
+    /// The length from which on copies in this direction are long.
+    fn long_from(mapping: &PublishedMapping) -> usize;
+
+    /// As [`Host::copy`], on another path; `offset` is that of the address in the pinned range.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn copy_long(
+        self,
+        copies: &LongCopies,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError>;
 }
 
 /// Host memory that is copied to the GPU.
@@ -240,6 +263,21 @@ impl Host for Source {
         // says, and is not Rust memory.
         unsafe { cpu::copy_to(mapping.routine, mapping.caching, to, self.0, len) };
     }
+
+    #[inline(always)]
+    fn long_from(mapping: &PublishedMapping) -> usize {
+        mapping.long_from[0]
+    }
+
+    unsafe fn copy_long(
+        self,
+        copies: &LongCopies,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        // SAFETY: the caller's promise.
+        unsafe { copies.write(offset, self.0, len) }
+    }
 }
 
 impl Host for Destination {
@@ -254,6 +292,21 @@ impl Host for Destination {
         // SAFETY: the caller's promise; a mapping consists of whole pages, is mapped as `caching`
         // says, and is not Rust memory.
         unsafe { cpu::copy_from(mapping.routine, mapping.caching, self.0, from, len) };
+    }
+
+    #[inline(always)]
+    fn long_from(mapping: &PublishedMapping) -> usize {
+        mapping.long_from[1]
+    }
+
+    unsafe fn copy_long(
+        self,
+        copies: &LongCopies,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        // SAFETY: the caller's promise.
+        unsafe { copies.read(offset, self.0, len) }
     }
 }
 
@@ -279,9 +332,56 @@ pub(crate) unsafe fn copy<H: Host>(
     if len > 0 {
         // SAFETY: the range is in the mapping, which stays mapped while it is protected. `host` is the
         // caller's promise.
-        unsafe { host.copy(&mapping, address, len) };
+        return unsafe { copy_protected(&mapping, address, host, len) };
     }
     Ok(())
+}
+
+/// Copies by the path of this length.
+///
+/// # Safety
+/// As [`Host::copy`].
+#[inline(always)]
+unsafe fn copy_protected<H: Host>(
+    mapping: &PublishedMapping,
+    address: usize,
+    host: H,
+    len: usize,
+) -> Result<(), CopyError> {
+    if len >= H::long_from(mapping) {
+        // SAFETY: the caller's promise.
+        return unsafe { copy_long(mapping, address, host, len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { host.copy(mapping, address, len) };
+    Ok(())
+}
+
+/// As [`copy_protected`], for a length that is long. What begins before the pinned range is left to the
+/// CPU.
+///
+/// # Safety
+/// As [`Host::copy`].
+#[cold]
+#[inline(never)]
+unsafe fn copy_long<H: Host>(
+    mapping: &PublishedMapping,
+    address: usize,
+    host: H,
+    len: usize,
+) -> Result<(), CopyError> {
+    let offset = address.checked_sub(mapping.pinned);
+    let copied = match (&mapping.long, offset) {
+        // SAFETY: the caller's promise.
+        (Some(copies), Some(offset)) => unsafe { host.copy_long(copies, offset as u64, len) },
+        _ => Err(CopyError::LeftToCpu),
+    };
+    if copied == Err(CopyError::LeftToCpu) {
+        // SAFETY: the caller's promise.
+        unsafe { host.copy(mapping, address, len) };
+        return Ok(());
+    }
+    copied
 }
 
 /// As [`copy`], for a thread without a record. The thread gets one if its copy is not refused.
@@ -304,7 +404,7 @@ unsafe fn first_copy<H: Host>(
     first.keep();
     if len > 0 {
         // SAFETY: as in `copy`.
-        unsafe { host.copy(&mapping, address, len) };
+        return unsafe { copy_protected(&mapping, address, host, len) };
     }
     Ok(())
 }

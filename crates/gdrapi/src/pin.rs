@@ -1,15 +1,17 @@
 //! Pinned buffers and their mappings.
 
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gdr_copy::{Caching, MapOptions, PinInfo, Pinned};
+use gdr_copy::{BackendKind, Caching, MapOptions, PinInfo, Pinned};
+use gdr_cuda::Driver;
 
 use crate::abi::{
     GDR_MAP_FLAG_DEFAULT, GDR_MAP_FLAG_REQ_CACHE_MAPPING, GDR_MAP_FLAG_REQ_DEVICE_MAPPING,
     GDR_MAP_FLAG_REQ_WC_MAPPING, GPU_PAGE_SIZE,
 };
 use crate::errno::{Failure, NO_HANDLE};
+use crate::long_copies::{self, LongCopies};
 use crate::mapping_table::{MappingTable, PublishedMapping};
 use crate::stack::Depth;
 
@@ -95,12 +97,14 @@ impl PinnedBuffer {
             .invalidated()?)
     }
 
-    /// Maps the first `size` bytes of the pinned pages and returns the address.
+    /// Maps the first `size` bytes of the pinned pages and returns the address. `driver` is that of the
+    /// GPU, for long copies.
     pub(crate) fn map(
         &self,
         table: &MappingTable,
         size: usize,
         caching: Option<Caching>,
+        driver: impl FnOnce(BackendKind) -> Option<Arc<dyn Driver>>,
     ) -> Result<usize, Failure> {
         let mut state = self.lock();
         let state = state.as_mut().ok_or(NO_HANDLE)?;
@@ -115,10 +119,16 @@ impl PinnedBuffer {
         if let Some(caching) = caching {
             options = options.with_caching(caching);
         }
-        let mapping = Box::new(PublishedMapping::new(
-            self.handle,
-            state.pinned.map_with(options)?,
-        ));
+        let mapping = Arc::new(state.pinned.map_with(options)?);
+        let long = long_copies::limits().and_then(|limits| {
+            let driver = driver(mapping.backend())?;
+            let made = LongCopies::of(&mapping, &driver, limits);
+            made.unwrap_or_else(|error| {
+                tracing::info!(%error, "each copy of this mapping is made by its thread");
+                None
+            })
+        });
+        let mapping = Box::new(PublishedMapping::new(self.handle, mapping, long));
         let start = mapping.start();
         state.mapping = Some(MappedRange {
             start,

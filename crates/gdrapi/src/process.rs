@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::{BackendKind, Context, ProcessId};
+use gdr_cuda::{Cuda, Driver};
 use rustix::event::EventfdFlags;
 
 use crate::abi::gdr_t;
@@ -121,6 +122,15 @@ impl Process {
         let context = builder.open()?;
         process.mappings.activate();
         Ok(process.registry().open(context, placeholder_fd()?))
+    }
+
+    /// The driver of the GPU whose memory this backend maps.
+    pub(crate) fn driver(&self, backend: BackendKind) -> Option<Arc<dyn Driver>> {
+        if backend == BackendKind::Sim {
+            return Some(self.simulated_driver().ok()?);
+        }
+        let cuda = Cuda::of_process().ok().flatten()?;
+        Some(Arc::clone(cuda) as Arc<dyn Driver>)
     }
 
     fn simulated_driver(&self) -> Result<Arc<gdr_cuda::SimDriver>, Failure> {

@@ -2,8 +2,15 @@
 
 mod library;
 
+use std::num::NonZeroU16;
+use std::path::Path;
 use std::process::Command;
 
+use gdr_copy::plan::{
+    Calibration, CopyDirection, CopyPath, CostCurve, CostPoint, HostMemory, Profile, Series,
+};
+use gdr_copy::{Context, ProfileStore, profile_key};
+use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
 use library::{assert_success, compile, compiler, installed, run, run_command};
 
 fn c_program_succeeds(source: &str, standard: &str) {
@@ -195,4 +202,81 @@ fn opening_without_a_gpu_fails_and_the_log_has_every_reason() {
         text.contains("backend dmabuf cannot be used") && !text.contains("rm: "),
         "{text}"
     );
+}
+
+/// Writes a profile of the simulated GPU into the state folder `state`, by which copies of 4 KiB and
+/// more take this path.
+fn write_profile(state: &Path, path: CopyPath) {
+    let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).expect("a simulated GPU");
+    let buffer = gpu.allocate(MemoryKind::Plain, 1 << 16).expect("memory");
+    let context = Context::open_for(&gpu).expect("a context");
+    let pinned = context.pin(buffer.ptr(), buffer.len()).expect("a pin");
+    let key = profile_key(&gpu, &pinned.map().expect("a mapping"));
+    let mut calibration = Calibration::new();
+    for direction in CopyDirection::ALL {
+        for (path, fixed, per_byte) in [(CopyPath::ONE_THREAD, 0.0, 1.0), (path, 4000.0, 0.01)] {
+            let host = HostMemory::Pageable;
+            let points = [64, 4096, 1 << 20].map(|len| CostPoint {
+                len,
+                ns: fixed + per_byte * len as f64,
+            });
+            let series = Series {
+                direction,
+                host,
+                path,
+            };
+            calibration.set(series, CostCurve::new(points).expect("a curve"));
+        }
+    }
+    let profile = Profile { key, calibration };
+    let store = ProfileStore::at(state.join("gdr/copy"));
+    store.save(&profile).expect("a file");
+}
+
+#[test]
+fn long_copies_on_every_path_are_exact_and_those_of_threads_do_not_mix() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let state = tempfile::tempdir().expect("a folder");
+    let three = NonZeroU16::new(3).expect("not 0");
+    for (mode, threads, path) in [
+        ("auto", "1", CopyPath::CopyEngine),
+        ("auto", "3", CopyPath::cpu(three)),
+        ("cpu", "3", CopyPath::cpu(three)),
+    ] {
+        write_profile(state.path(), path);
+        let variables = [
+            ("GDR_COPY", mode),
+            ("GDR_COPY_THREADS", threads),
+            ("XDG_STATE_HOME", state.path().to_str().expect("a path")),
+            ("GDRCOPY_ENABLE_LOGGING", "1"),
+            ("GDRCOPY_LOG_LEVEL", "2"),
+        ];
+        for source in ["long.c", "good.c"] {
+            let program = compile(&cc, "gnu11", source, folder.path());
+            let output = run(&program, folder.path(), &variables);
+            assert_success(source, &output);
+            let log = String::from_utf8_lossy(&output.stderr);
+            assert!(log.contains("long copies"), "{mode} {source}: {log}");
+            assert!(!log.contains("a long copy"), "{mode} {source}: {log}");
+        }
+    }
+}
+
+#[test]
+fn by_default_no_copy_is_long() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let state = tempfile::tempdir().expect("a folder");
+    write_profile(state.path(), CopyPath::CopyEngine);
+    let program = compile(&cc, "gnu11", "long.c", folder.path());
+    let variables = [
+        ("GDR_COPY", "cpu"),
+        ("XDG_STATE_HOME", state.path().to_str().expect("a path")),
+        ("GDRCOPY_ENABLE_LOGGING", "1"),
+        ("GDRCOPY_LOG_LEVEL", "2"),
+    ];
+    let output = run(&program, folder.path(), &variables);
+    assert_success("long.c", &output);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("long copies"));
 }

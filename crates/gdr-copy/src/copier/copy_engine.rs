@@ -8,6 +8,7 @@
 //! copies another.
 
 use std::ops::Range;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,14 @@ impl CopyEngine {
         }
     }
 
+    /// Makes the ring of a later copy.
+    pub(super) fn prepare(&self) -> Result<()> {
+        let _relaxed = self.relax_capture();
+        let ring = self.ring()?;
+        self.keep_ring(ring);
+        Ok(())
+    }
+
     fn ring(&self) -> Result<Ring> {
         if let Some(ring) = lock(&self.rings).pop() {
             return Ok(ring);
@@ -187,18 +196,20 @@ impl CopyEngine {
         }
     }
 
-    /// Reads the pieces of `plan`, which begins at `offset` of the buffer, through the ring. `bytes`
-    /// has the plan's length.
-    pub(super) fn read(
+    /// Reads the pieces of `plan`, which begins at `offset` of the buffer, through the ring.
+    ///
+    /// # Safety
+    /// `host` is valid for writing the bytes of the plan, and is no page-locked memory of this crate.
+    pub(super) unsafe fn read(
         &self,
         plan: &CopyPlan,
         offset: u64,
-        bytes: &mut [u8],
+        host: *mut u8,
         limit: Duration,
     ) -> Result<(), Failed> {
         let _relaxed = self.relax_capture();
         let end = Instant::now() + limit;
-        self.check_allocations(offset..offset + bytes.len() as u64)
+        self.check_allocations(offset..offset + plan.request().len)
             .map_err(Failed::after(0))?;
         let ring = self.ring().map_err(Failed::after(0))?;
         let mut queued = plan.pieces().enumerate();
@@ -223,10 +234,14 @@ impl CopyEngine {
             ring.streams[slot]
                 .wait(left)
                 .map_err(Failed::after(piece.start))?;
-            let to = &mut bytes[piece.start as usize..piece.end as usize];
+            let len = (piece.end - piece.start) as usize;
             // SAFETY: a chunk has at most `SLOT` bytes, and the memory `SLOTS` slots. Its copy is
-            // complete, and the next one into this slot is queued below.
-            unsafe { copy_out(ring.memory.cpu_ptr().add(slot * SLOT), to) };
+            // complete, and the next one into this slot is queued below. `host` is the caller's
+            // promise.
+            unsafe {
+                let from = ring.memory.cpu_ptr().add(slot * SLOT);
+                ptr::copy_nonoverlapping(from, host.add(piece.start as usize), len);
+            }
             if let Some(next) = queued.next() {
                 queue(next).map_err(Failed::after(piece.end))?;
             }
@@ -236,18 +251,21 @@ impl CopyEngine {
     }
 
     /// Writes the pieces of `plan`, which begins at `offset` of the buffer, through the ring, and
-    /// returns when they are in GPU memory. `bytes` has the plan's length.
-    pub(super) fn write(
+    /// returns when they are in GPU memory.
+    ///
+    /// # Safety
+    /// `host` is valid for reading the bytes of the plan, and is no page-locked memory of this crate.
+    pub(super) unsafe fn write(
         &self,
         plan: &CopyPlan,
         offset: u64,
-        bytes: &[u8],
+        host: *const u8,
         limit: Duration,
     ) -> Result<(), Failed> {
         let _relaxed = self.relax_capture();
         let end = Instant::now() + limit;
         let left = || end.saturating_duration_since(Instant::now());
-        self.check_allocations(offset..offset + bytes.len() as u64)
+        self.check_allocations(offset..offset + plan.request().len)
             .map_err(Failed::after(0))?;
         let ring = self.ring().map_err(Failed::after(0))?;
         // What a slot has in flight; all before the earliest of them is copied.
@@ -261,11 +279,13 @@ impl CopyEngine {
                     .map_err(Failed::after(copied))?;
                 copied = earlier.end;
             }
-            let from = &bytes[piece.start as usize..piece.end as usize];
+            let (to, len) = (offset + piece.start, (piece.end - piece.start) as usize);
             // SAFETY: a chunk has at most `SLOT` bytes, and the memory `SLOTS` slots. The copy out of
-            // this slot is complete.
-            unsafe { copy_in(ring.memory.cpu_ptr().add(slot * SLOT), from) };
-            let (to, len) = (offset + piece.start, from.len());
+            // this slot is complete. `host` is the caller's promise.
+            unsafe {
+                let from = host.add(piece.start as usize);
+                ptr::copy_nonoverlapping(from, ring.memory.cpu_ptr().add(slot * SLOT), len);
+            }
             ring.streams[slot]
                 .queue_write(&ring.memory, slot * SLOT, &self.buffer, to, len)
                 .map_err(Failed::after(copied))?;
@@ -284,24 +304,6 @@ impl CopyEngine {
         self.keep_ring(ring);
         Ok(())
     }
-}
-
-/// Copies out of a slot.
-///
-/// # Safety
-/// The slot has as many bytes as `bytes`, and no copy into it is queued.
-unsafe fn copy_out(slot: *const u8, bytes: &mut [u8]) {
-    // SAFETY: the caller's promise; the driver mapped the slot, so it is not part of `bytes`.
-    unsafe { std::ptr::copy_nonoverlapping(slot, bytes.as_mut_ptr(), bytes.len()) };
-}
-
-/// Copies into a slot.
-///
-/// # Safety
-/// The slot has as many bytes as `bytes`, and no copy out of it is queued.
-unsafe fn copy_in(slot: *mut u8, bytes: &[u8]) {
-    // SAFETY: the caller's promise; the driver mapped the slot, so it is not part of `bytes`.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len()) };
 }
 
 /// The lists are valid after a panic in a thread that had one locked.

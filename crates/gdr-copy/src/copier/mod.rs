@@ -208,12 +208,8 @@ impl Copier {
     /// [`Error::OutOfRange`], [`Error::Freed`], [`Error::ForkedChild`], with nothing written;
     /// [`Error::Incomplete`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (direction, host) = (CopyDirection::ToGpu, HostMemory::Pageable);
-        self.write(
-            &self.plan(direction, host, offset, bytes.len() as u64),
-            offset,
-            bytes,
-        )
+        // SAFETY: a slice is readable.
+        unsafe { self.write_raw(offset, bytes.as_ptr(), bytes.len()) }
     }
 
     /// As [`Copier::write_at`], on this path.
@@ -223,23 +219,41 @@ impl Copier {
     pub fn write_at_by(&self, path: CopyPath, offset: u64, bytes: &[u8]) -> Result<()> {
         let (direction, host) = (CopyDirection::ToGpu, HostMemory::Pageable);
         let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
-        self.write(&plan, offset, bytes)
+        // SAFETY: a slice is readable.
+        unsafe { self.write(&plan, offset, bytes.as_ptr()) }
     }
 
-    fn write(&self, plan: &CopyPlan, offset: u64, bytes: &[u8]) -> Result<()> {
-        let window = self.mapping.window_at(offset, bytes.len())?;
+    /// As [`Copier::write_at`], from memory that others may write at the same time.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// `host` is valid for reading `len` bytes.
+    pub unsafe fn write_raw(&self, offset: u64, host: *const u8, len: usize) -> Result<()> {
+        let (direction, kind) = (CopyDirection::ToGpu, HostMemory::Pageable);
+        let plan = self.plan(direction, kind, offset, len as u64);
+        // SAFETY: the caller's promise.
+        unsafe { self.write(&plan, offset, host) }
+    }
+
+    /// # Safety
+    /// `host` is valid for reading the bytes of the plan.
+    unsafe fn write(&self, plan: &CopyPlan, offset: u64, host: *const u8) -> Result<()> {
+        let len = plan.request().len;
+        let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) => {
                 // Stores so far leave the CPU before the call that starts the copy, and PCIe keeps
                 // them before it.
                 self.mapping.flush();
-                engine
-                    .write(plan, self.start + offset, bytes, self.limit)
-                    .map_err(|failed| incomplete(failed, bytes.len() as u64))
+                // SAFETY: the caller's promise.
+                let written = unsafe { engine.write(plan, self.start + offset, host, self.limit) };
+                written.map_err(|failed| incomplete(failed, len))
             }
             _ => {
-                // SAFETY: the window has the bytes, which a copy to the GPU only reads.
-                unsafe { self.copy_by_cpu(plan, window, bytes.as_ptr().cast_mut()) };
+                // SAFETY: the window has the bytes, and a copy to the GPU only reads the others.
+                unsafe { self.copy_by_cpu(plan, window, host.cast_mut()) };
                 Ok(())
             }
         }
@@ -251,12 +265,8 @@ impl Copier {
     /// [`Error::OutOfRange`], [`Error::Freed`], [`Error::ForkedChild`], with nothing read;
     /// [`Error::Incomplete`].
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let (direction, host) = (CopyDirection::FromGpu, HostMemory::Pageable);
-        self.read(
-            &self.plan(direction, host, offset, bytes.len() as u64),
-            offset,
-            bytes,
-        )
+        // SAFETY: an exclusive slice is writable.
+        unsafe { self.read_raw(offset, bytes.as_mut_ptr(), bytes.len()) }
     }
 
     /// As [`Copier::read_at`], on this path.
@@ -266,25 +276,59 @@ impl Copier {
     pub fn read_at_by(&self, path: CopyPath, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::Pageable);
         let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
-        self.read(&plan, offset, bytes)
+        // SAFETY: an exclusive slice is writable.
+        unsafe { self.read(&plan, offset, bytes.as_mut_ptr()) }
     }
 
-    fn read(&self, plan: &CopyPlan, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let window = self.mapping.window_at(offset, bytes.len())?;
+    /// As [`Copier::read_at`], into memory that need not be initialized.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// `host` is valid for writing `len` bytes.
+    pub unsafe fn read_raw(&self, offset: u64, host: *mut u8, len: usize) -> Result<()> {
+        let (direction, kind) = (CopyDirection::FromGpu, HostMemory::Pageable);
+        let plan = self.plan(direction, kind, offset, len as u64);
+        // SAFETY: the caller's promise.
+        unsafe { self.read(&plan, offset, host) }
+    }
+
+    /// # Safety
+    /// `host` is valid for writing the bytes of the plan.
+    unsafe fn read(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
+        let len = plan.request().len;
+        let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) => {
                 self.mapping.flush();
-                let len = bytes.len() as u64;
-                engine
-                    .read(plan, self.start + offset, bytes, self.limit)
-                    .map_err(|failed| incomplete(failed, len))
+                // SAFETY: the caller's promise.
+                let read = unsafe { engine.read(plan, self.start + offset, host, self.limit) };
+                read.map_err(|failed| incomplete(failed, len))
             }
             _ => {
-                // SAFETY: the window has the bytes, and `bytes` is writable.
-                unsafe { self.copy_by_cpu(plan, window, bytes.as_mut_ptr()) };
+                // SAFETY: the window has the bytes; the others are the caller's promise.
+                unsafe { self.copy_by_cpu(plan, window, host) };
                 Ok(())
             }
         }
+    }
+
+    fn window_at(&self, offset: u64, len: u64) -> Result<*mut u8> {
+        // A length that no address space has is outside of every mapping.
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.mapping.window_at(offset, len)
+    }
+
+    /// Makes what copies between pageable memory and the copy engine need, so that the first of them
+    /// does not: streams, and 1.5 MiB of page-locked memory.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`].
+    pub fn prepare(&self) -> Result<()> {
+        self.engine
+            .as_ref()
+            .map_or(Ok(()), |engine| engine.prepare())
     }
 
     /// Copies by the threads of `plan`.
@@ -440,7 +484,8 @@ impl Copier {
             let plan = self.batch_plan(CopyDirection::ToGpu, *offset, bytes.len());
             let written = match plan.path() {
                 CopyPath::ONE_THREAD => self.mapping.write_at_unfenced(*offset, bytes),
-                _ => self.write(&plan, *offset, bytes),
+                // SAFETY: a slice is readable.
+                _ => unsafe { self.write(&plan, *offset, bytes.as_ptr()) },
             };
             written.map_err(|error| of_batch(error, done, len))?;
             done += bytes.len() as u64;
@@ -464,7 +509,8 @@ impl Copier {
             let plan = self.batch_plan(CopyDirection::FromGpu, *offset, bytes.len());
             let read = match plan.path() {
                 CopyPath::ONE_THREAD => self.mapping.read_at_unfenced(*offset, bytes),
-                _ => self.read(&plan, *offset, bytes),
+                // SAFETY: an exclusive slice is writable.
+                _ => unsafe { self.read(&plan, *offset, bytes.as_mut_ptr()) },
             };
             read.map_err(|error| of_batch(error, done, len))?;
             done += bytes.len() as u64;

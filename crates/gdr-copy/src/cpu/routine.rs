@@ -17,6 +17,9 @@ static NATIVE: [Routine; 0] = [];
 /// The environment variable that names the routine to use.
 const VARIABLE: &str = "GDR_COPY";
 
+/// Values of the variable that name no routine: whether the C library uses the CPU only.
+const MODES: [&str; 2] = ["cpu", "auto"];
+
 /// Moves a range; the arguments are destination, source, bytes.
 type Move = unsafe fn(*mut u8, *const u8, usize);
 
@@ -277,7 +280,9 @@ impl RoutineChoice {
     fn of(asked: Option<&OsStr>) -> Self {
         // `portable` is compiled in and runs everywhere, so there is always a first one.
         let best = Routine::supported().first().copied().unwrap_or(&PORTABLE);
-        let Some(asked) = asked.filter(|asked| !asked.is_empty()) else {
+        let asked =
+            asked.filter(|asked| !asked.is_empty() && !MODES.iter().any(|mode| asked == mode));
+        let Some(asked) = asked else {
             return Self {
                 routine: best,
                 reason: ChoiceReason::BestSupported,
@@ -318,7 +323,8 @@ mod tests {
 
     #[test]
     fn nothing_asked_chooses_the_first_supported() {
-        for asked in [None, Some(OsStr::new(""))] {
+        for asked in [None, Some(""), Some("cpu"), Some("auto")] {
+            let asked = asked.map(OsStr::new);
             let choice = RoutineChoice::of(asked);
             assert_eq!(choice.routine, Routine::supported()[0]);
             assert_eq!(choice.reason, ChoiceReason::BestSupported);

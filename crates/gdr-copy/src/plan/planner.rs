@@ -229,6 +229,13 @@ impl Planner {
         step.map_or(CopyPath::ONE_THREAD, |step| step.path)
     }
 
+    /// The size from which on copies are not made by the calling thread alone; `None` if all are.
+    pub fn one_thread_below(&self, direction: CopyDirection, host: HostMemory) -> Option<u64> {
+        let mut steps = self.steps(direction, host).iter();
+        let step = steps.find(|step| step.path != CopyPath::ONE_THREAD)?;
+        Some(step.from)
+    }
+
     /// The size from which on copies take the copy engine; `None` if they never do.
     pub fn copy_engine_from(&self, direction: CopyDirection, host: HostMemory) -> Option<u64> {
         let mut steps = self.steps(direction, host).iter();
@@ -306,7 +313,7 @@ fn steps(
     sizes.extend([1, LARGEST]);
     let sizes: Vec<u64> = sizes.into_iter().collect();
 
-    // The excess of a path at a size is the logarithm of its cost over that of the best one. For each
+    // The excess of a path at a size is what it costs more than the best one, relative to that. For each
     // size and path: the least sum of excesses up to there, and the path of the size before.
     let mut before: Vec<Vec<usize>> = Vec::with_capacity(sizes.len());
     let mut sums = vec![0.0; curves.len()];
@@ -319,7 +326,7 @@ fn steps(
             if *sum < least {
                 (least, from) = (*sum, at);
             }
-            *sum = least + (costs[at] / best).ln();
+            *sum = least + costs[at] / best - 1.0;
             chosen.push(from);
         }
         before.push(chosen);

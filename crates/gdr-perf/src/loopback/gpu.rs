@@ -330,7 +330,7 @@ pub(crate) struct MappedOrStaged {
 
 /// A buffer that is written through `mapping`; the copy engine makes its long reads.
 pub(crate) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Result<Buffer> {
-    let (copied, from) = (Arc::clone(buffer), CopyEngineThreshold::Measured);
+    let (copied, from) = (Arc::clone(buffer), CopyEngineThreshold::Planned);
     match Buffer::direct_with_copies(Arc::clone(&mapping), copied, from) {
         // A backend that maps other memory: the run has to detect the consequence.
         Err(gdr_rdma::Error::MappedElsewhere { .. }) => Ok(Buffer::direct(mapping)?),

@@ -1,12 +1,13 @@
 //! GPU memory through a CPU mapping.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU16;
 #[cfg(test)]
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
-use gdr_copy::Mapping;
+use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
+use gdr_copy::{Mapping, built_in_calibration, calibration_for};
 use gdr_cuda::DeviceBuffer;
 
 use super::CopyEngineThreshold;
@@ -16,14 +17,8 @@ use crate::error::{Error, Result};
 use crate::lock::lock;
 use gdr_roce::AtomicOp;
 
-/// The length of the reads that are timed to find the threshold: a packet's payload.
-const SAMPLE: usize = 4096;
-/// How many times each is timed; the fastest counts.
-const SAMPLES: usize = 5;
-/// How many copies are queued at once to measure the cost of one among others.
-const TOGETHER: usize = 8;
-/// The least threshold in bytes: below it the fixed cost of a copy always dominates.
-const SHORT: u64 = 512;
+/// The threshold of memory that the copy engine reads at no length.
+const NEVER: u64 = u64::MAX;
 /// How many announced requests are remembered until they are served.
 const REQUESTS: usize = 64;
 
@@ -107,7 +102,7 @@ impl EngineReads {
                 alone: bytes,
                 among: bytes,
             },
-            CopyEngineThreshold::Measured => measure(mapping, &buffer, start, &stream)?,
+            CopyEngineThreshold::Planned => planned(mapping, &buffer),
         };
         let ahead = ReadAhead::new(buffer.gpu())?;
         Ok(Self {
@@ -143,50 +138,22 @@ impl EngineReads {
     }
 }
 
-/// Measures the length from which on the copy engine is faster.
-fn measure(
-    mapping: &Mapping,
-    buffer: &DeviceBuffer,
-    start: u64,
-    stream: &CopyStream,
-) -> Result<Thresholds> {
-    let len = SAMPLE.min(usize::try_from(mapping.len()).unwrap_or(SAMPLE));
-    let host = Arc::new(buffer.gpu().allocate_host(SAMPLE)?);
-    let mut bytes = [0; SAMPLE];
-    let copies = |count: usize| -> Result<Duration> {
-        let began = Instant::now();
-        for _ in 0..count {
-            stream.queue_read(buffer, start, &host, 0, len)?;
-        }
-        stream.wait()?;
-        Ok(began.elapsed())
+/// The lengths that the planner of copies chooses, for loads by one thread. A profile that cannot be
+/// read counts as none.
+fn planned(mapping: &Mapping, buffer: &DeviceBuffer) -> Thresholds {
+    let (calibration, source) = calibration_for(buffer.gpu(), mapping).unwrap_or_else(|error| {
+        tracing::warn!(%error, "built-in costs are used");
+        built_in_calibration(mapping)
+    });
+    let planner = Planner::new(&calibration, PathLimits::all(NonZeroU16::MIN));
+    let alone = planner.copy_engine_from(CopyDirection::FromGpu, HostMemory::PageLocked);
+    let alone = alone.unwrap_or(NEVER);
+    let thresholds = Thresholds {
+        alone,
+        among: planner.queued_reads_from().unwrap_or(alone),
     };
-    let [mut load, mut alone, mut together] = [Duration::MAX; 3];
-    for _ in 0..SAMPLES {
-        let began = Instant::now();
-        mapping.read_at(0, &mut bytes[..len])?;
-        load = load.min(began.elapsed());
-        alone = alone.min(copies(1)?);
-        together = together.min(copies(TOGETHER)?);
-    }
-    // Loads take time in proportion to the length; a copy of this length has only its fixed cost.
-    let from = |copy: Duration| {
-        let from = copy.as_nanos() * len as u128 / load.as_nanos().max(1);
-        u64::try_from(from).unwrap_or(u64::MAX).max(SHORT)
-    };
-    let from = Thresholds {
-        alone: from(alone),
-        among: from(together / TOGETHER as u32),
-    };
-    tracing::debug!(
-        ?from,
-        ?load,
-        ?alone,
-        ?together,
-        len,
-        "long reads use the copy engine"
-    );
-    Ok(from)
+    tracing::debug!(?thresholds, %source, "long reads use the copy engine");
+    thresholds
 }
 
 impl Direct {
@@ -226,7 +193,8 @@ impl Direct {
     }
 
     pub(super) fn long_reads_from(&self) -> Option<u64> {
-        self.copies.as_ref().map(|copies| copies.thresholds.alone)
+        let alone = self.copies.as_ref()?.thresholds.alone;
+        (alone != NEVER).then_some(alone)
     }
 
     /// Stores without a fence; [`Direct::flush`] ends the batch.

@@ -55,10 +55,10 @@ impl fmt::Display for BufferKind {
 /// From which length on reads of a mapped buffer use the GPU's copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyEngineThreshold {
-    /// From the length at which it was faster when the buffer was made. The measurement takes a
-    /// fraction of a millisecond; over PCIe it yields some 8 KiB for a single request, and less for
-    /// one of several.
-    Measured,
+    /// From the length that [`gdr_copy::plan`] chooses: by the user's profile of this machine, else by
+    /// built-in costs. Over PCIe it is some 8 KiB for a single request, and less for one of several.
+    /// Nothing is measured.
+    Planned,
     /// From this many bytes on.
     From(u64),
 }

@@ -1,8 +1,10 @@
 //! GPU memory, simulated: direct and staged.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
 use gdr_copy::{BackendKind, Context, Mapping};
 use gdr_cuda::{DeviceBuffer, Driver, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
@@ -300,19 +302,21 @@ fn a_mapping_inside_its_allocation_reads_at_the_right_offset() {
 
     let other = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
     let mapping = map(&driver, &other, 0, LEN);
-    let elsewhere = Buffer::direct_with_copies(mapping, device, CopyEngineThreshold::Measured);
+    let elsewhere = Buffer::direct_with_copies(mapping, device, CopyEngineThreshold::Planned);
     assert!(matches!(elsewhere, Err(Error::MappedElsewhere { .. })));
 }
 
 #[test]
-fn the_copy_engine_threshold_is_measured() {
+fn a_planned_threshold_is_that_of_the_machine_and_needs_no_measurement() {
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
     let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
-    let mapping = map(&driver, &device, 0, LEN);
-    let buffer =
-        Buffer::direct_with_copies(mapping, device, CopyEngineThreshold::Measured).unwrap();
-    assert!(buffer.long_reads_from().unwrap() >= 512);
+    let mapping = Arc::new(map(&driver, &device, 0, LEN));
+    let (calibration, _) = gdr_copy::calibration_for(&gpu, &mapping).unwrap();
+    let planner = Planner::new(&calibration, PathLimits::all(NonZeroU16::MIN));
+    let planned = planner.copy_engine_from(CopyDirection::FromGpu, HostMemory::PageLocked);
+    let buffer = Buffer::direct_with_copies(mapping, device, CopyEngineThreshold::Planned).unwrap();
+    assert_eq!(buffer.long_reads_from(), planned);
 }
 
 #[test]

@@ -86,6 +86,8 @@ pub(crate) fn run_command(
         .env("LD_LIBRARY_PATH", folder)
         .env("GDR_BACKEND", "sim")
         .env("GDR_SIM_BYTES", "1048576")
+        .env_remove("GDR_COPY")
+        .env_remove("GDR_COPY_THREADS")
         .env_remove("GDRCOPY_ENABLE_LOGGING")
         .env_remove("GDRCOPY_LOG_LEVEL")
         .env_remove("GDRCOPY_USE_DMABUF_MMAP")
