@@ -116,6 +116,16 @@ perf() {
     return $status
 }
 
+# The Python package in the bundle's wheel, beside PyTorch.
+wheel() {
+    command -v python3 >/dev/null && python3 -c 'import torch' 2>/dev/null || skip "no PyTorch"
+    local wheels=("$HERE"/wheel/*.whl) packages=$OUT/wheel
+    [ -e "${wheels[0]}" ] || skip "the bundle has no wheel: it was made without PyPI"
+    [ -e "$packages/gdr" ] || python3 -m pip install --quiet --no-index --no-deps --target "$packages" "${wheels[0]}" ||
+        return $?
+    PYTHONPATH=$packages python3 "$@"
+}
+
 # mesh OPTIONS: a rank for each GPU, at least four, which then share GPUs.
 mesh() {
     local gpus ranks rank others=() status
@@ -137,7 +147,7 @@ mesh() {
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
-export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf mesh two_gpus
+export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf mesh wheel two_gpus
 
 # The machine. Commands and files that do not exist here are left out.
 {

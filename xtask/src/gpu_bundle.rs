@@ -9,7 +9,9 @@ use anyhow::bail;
 
 use crate::gpu_steps::STEPS;
 use crate::install::{copy_program, install_headers, install_library};
+use crate::results::Unavailable;
 use crate::verbs_library;
+use crate::wheel;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
@@ -23,6 +25,9 @@ const EXAMPLES: [(&str, &str); 5] = [
 
 /// A rank of NCCL's allreduces.
 const NCCL: &str = include_str!("../bundle/nccl.py");
+
+/// The Python package beside PyTorch.
+const WHEEL: &str = include_str!("../bundle/wheel.py");
 
 /// The template of `run.sh`.
 const SCRIPT: &str = include_str!("../bundle/run.sh");
@@ -60,6 +65,13 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     let libraries = verbs_library::build("release", &target().join("verbs"))?;
     verbs_library::install(&libraries, &out.join("verbs"))?;
     fs::write(out.join("nccl.py"), NCCL)?;
+    fs::write(out.join("wheel.py"), WHEEL)?;
+    match wheel::build("release", &out.join("wheel")) {
+        Ok(_) => {}
+        // Its steps are skipped then.
+        Err(error) if error.is::<Unavailable>() => println!("no Python wheel: {error}"),
+        Err(error) => return Err(error),
+    }
     for (package, example) in EXAMPLES {
         succeed(cargo(&[
             "build",

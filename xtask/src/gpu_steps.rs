@@ -310,6 +310,27 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"GDR_BACKEND=rm "$HERE/bin/overhead" "$HERE/lib/libgdrapi.so.2""#,
     },
     Step {
+        name: "the Python package beside PyTorch",
+        file: "wheel",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"wheel "$HERE/wheel.py""#,
+    },
+    Step {
+        name: "the Python package with PyTorch's expandable segments",
+        file: "wheel-expandable",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True wheel "$HERE/wheel.py""#,
+    },
+    Step {
+        name: "gdr doctor from the Python package",
+        file: "wheel-doctor",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#"wheel -c 'import gdr; print({key: gdr.doctor()[key] for key in ("schema", "counts")})'"#,
+    },
+    Step {
         name: "gdr sanity under compute-sanitizer",
         file: "compute-sanitizer",
         prints: Prints::Text,

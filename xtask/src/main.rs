@@ -8,6 +8,7 @@ mod bindings;
 mod cargo_tests;
 mod documentation;
 mod examples;
+mod fleet_files;
 mod fuzz;
 mod gpu_bundle;
 mod gpu_steps;
@@ -20,6 +21,7 @@ mod models;
 mod msrv;
 mod mutants;
 mod packages;
+mod python_environment;
 mod results;
 mod running;
 mod test;
@@ -27,6 +29,7 @@ mod verbs_bench;
 mod verbs_library;
 mod verbs_programs;
 mod vm;
+mod wheel;
 mod workspace;
 
 use std::path::PathBuf;
@@ -76,6 +79,10 @@ enum Task {
     InstallGdrapi(install::Options),
     /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH, and the library of gdr trace.
     VerbsLibrary(verbs_library::Options),
+    /// Make the Python wheel with the command and the libraries, and test it.
+    Wheel(wheel::Options),
+    /// Check the files for fleets in contrib by their linters.
+    FleetFiles,
     /// Make a folder that tests and measures on a machine with a GPU, without cargo.
     GpuBundle {
         /// The folder to make. An older bundle there is replaced.
@@ -105,6 +112,8 @@ fn main() -> ExitCode {
         Task::Install(options) => install_command::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
         Task::VerbsLibrary(options) => verbs_library::run(&options),
+        Task::Wheel(options) => wheel::run(&options),
+        Task::FleetFiles => fleet_files::run(),
         Task::GpuBundle { out } => gpu_bundle::run(&out),
     };
     result.unwrap_or_else(|error| {

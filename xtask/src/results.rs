@@ -163,6 +163,12 @@ impl Outcome {
             Self::Failed
         })
     }
+
+    /// Skipped where the error is [`Unavailable`].
+    pub(crate) fn of_error(error: anyhow::Error) -> anyhow::Result<Self> {
+        let reason = error.downcast::<Unavailable>()?.to_string();
+        Ok(Self::Skipped { reason })
+    }
 }
 
 impl Unavailable {

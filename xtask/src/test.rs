@@ -9,8 +9,8 @@ use crate::gpu_steps::STEPS;
 use crate::results::{Outcome, Results};
 use crate::workspace::{cargo, has_subcommand, root, set_built, target};
 use crate::{
-    api, cargo_tests, documentation, examples, fuzz, gpu_bundle, house, mesh, models, msrv,
-    mutants, verbs_programs, vm,
+    api, cargo_tests, documentation, examples, fleet_files, fuzz, gpu_bundle, house, mesh, models,
+    msrv, mutants, verbs_programs, vm, wheel,
 };
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -51,6 +51,8 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     results.check("lists of mutations", mutants::check);
     results.check("public API", api::check);
     results.check("licences of dependencies", licences);
+    results.check("Python package", wheel::check);
+    fleet_files::record(&mut results);
     verbs_programs::record(&mut results, &verbs_programs::Options::all());
     mesh::record(&mut results, &mesh::Options::all());
     vm::record(&mut results, &vm::Options::all());

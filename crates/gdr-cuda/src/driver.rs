@@ -302,6 +302,16 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// `stream` came from this driver and has not been destroyed.
     unsafe fn queue_host_call(&self, stream: RawStream, call: HostCall) -> Result<()>;
 
+    /// Queues a write of one 32-bit word (`cuStreamWriteValue32`, CUDA 11.7). It becomes visible after
+    /// everything that the work queued before it wrote. On real hardware the stream may be one of
+    /// another library, and may be captured into a graph; the handle 0 is the legacy default stream.
+    ///
+    /// # Safety
+    /// `stream` is a stream of this driver's device that exists. `dst` is a multiple of 4 in memory that
+    /// exists until the word is written, by every launch of a graph too, and that the caller may
+    /// overwrite.
+    unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()>;
+
     /// Queues a fill of `len` bytes with `value` (`cuMemsetD8Async`).
     ///
     /// # Safety

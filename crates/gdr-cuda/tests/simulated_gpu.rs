@@ -10,11 +10,11 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gdr_cuda::{
     CuResult, DeviceBuffer, DevicePtr, Driver, DriverKind, Error, Gpu, Launch, MemoryKind, Ordinal,
-    PointerKind, SimDriver, pattern_word,
+    PointerKind, RawStream, SimDriver, pattern_word,
 };
 use proptest::prelude::*;
 
@@ -501,4 +501,44 @@ fn a_copy_onto_itself_or_past_a_buffer_is_refused() {
     stream.queue_copy(&buffer, 0, &buffer, 0, 0).unwrap();
     stream.wait(LIMIT).unwrap();
     assert_ne!(stream.id(), gpu.stream().unwrap().id());
+}
+
+#[test]
+fn a_word_is_written_after_the_work_queued_before_it() {
+    let gpu = gpu();
+    let driver = gpu.driver();
+    let buffer = gpu.allocate(MemoryKind::Plain, 8 << 20).unwrap();
+    let host = gpu.allocate_host(64).unwrap();
+    host.write(0, &[0; 64]).unwrap();
+    let word = at(host.gpu_ptr(), 8);
+    let stream = driver.create_stream(Ordinal(0)).unwrap();
+    // SAFETY: both ranges are of live memory, which is used below only after the work is complete.
+    unsafe {
+        driver.fill(stream, buffer.ptr(), 7, buffer.len()).unwrap();
+        driver.queue_write_u32(stream, word, 9).unwrap();
+    }
+    let start = Instant::now();
+    while host.load_u32(8).unwrap() != 9 {
+        assert!(start.elapsed() < LIMIT, "the word is not written");
+        std::thread::yield_now();
+    }
+    let mut last = [0];
+    buffer.read(buffer.len() - 1, &mut last).unwrap();
+    assert_eq!(last, [7]);
+    // SAFETY: made above and out of use.
+    unsafe { driver.destroy_stream(stream) }.unwrap();
+
+    let default = RawStream {
+        handle: 0,
+        ..stream
+    };
+    // SAFETY: the word is live memory, and its stream always exists.
+    unsafe { driver.queue_write_u32(default, word, 10) }.unwrap();
+    assert_eq!(host.load_u32(8).unwrap(), 10);
+    for wrong in [at(host.gpu_ptr(), 2), DevicePtr::new(64)] {
+        // SAFETY: no memory is written.
+        let refused = unsafe { driver.queue_write_u32(default, wrong, 11) }.unwrap_err();
+        assert_eq!(refused.cu_result(), Some(CuResult::INVALID_VALUE));
+    }
+    assert_eq!(host.load_u32(8).unwrap(), 10);
 }

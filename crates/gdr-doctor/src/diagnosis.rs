@@ -6,8 +6,11 @@ use crate::about::{About, Capture};
 use crate::check::{Check, CheckId, Group, Workload};
 use crate::checks;
 use crate::context::Context;
-use crate::finding::{Finding, Verdict};
+use crate::finding::{Finding, Subject, Verdict};
 use crate::root_cause;
+
+/// The word that marks what is rehearsed in every report.
+pub(crate) const REHEARSAL: &str = "REHEARSAL";
 
 /// The checks to run.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +18,7 @@ pub struct Selection {
     only: Vec<CheckId>,
     skip: Vec<CheckId>,
     groups: Vec<Group>,
+    rehearse: Vec<CheckId>,
 }
 
 impl Selection {
@@ -44,6 +48,14 @@ impl Selection {
         self
     }
 
+    /// Adds a failure of each of these checks to what is found, to rehearse an alarm. The failures are
+    /// marked in every report, explain no other finding, and take none away.
+    #[must_use]
+    pub fn rehearse(mut self, checks: impl IntoIterator<Item = CheckId>) -> Self {
+        self.rehearse.extend(checks);
+        self
+    }
+
     fn takes(&self, check: &Check, purpose: Option<Workload>) -> bool {
         (self.only.is_empty() || self.only.contains(&check.id))
             && !self.skip.contains(&check.id)
@@ -63,6 +75,17 @@ pub struct Reported {
     pub finding: Finding,
     /// The index in [`Diagnosis::findings`] of the finding that explains it, if there is one.
     pub cause: Option<usize>,
+    /// Whether it is true.
+    pub origin: Origin,
+}
+
+/// Where a finding is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The node.
+    Node,
+    /// A rehearsal ([`Selection::rehearse`]): it says nothing about the node.
+    Rehearsal,
 }
 
 /// The outcome of a diagnosis.
@@ -145,7 +168,7 @@ pub struct Diagnosis {
     pub purpose: Option<Workload>,
     /// The names of the GPU and the NIC that the report is limited to.
     pub pair: Option<(String, String)>,
-    /// The findings.
+    /// The findings; those of a rehearsal are the last.
     pub findings: Vec<Reported>,
 }
 
@@ -169,6 +192,14 @@ impl Diagnosis {
                 }
             }
         }
+    }
+
+    /// The checks whose failure is rehearsed.
+    pub fn rehearsed(&self) -> Vec<CheckId> {
+        (self.findings.iter())
+            .filter(|judged| judged.origin == Origin::Rehearsal)
+            .map(|judged| judged.check.id)
+            .collect()
     }
 
     /// How many findings there are of each verdict.
@@ -279,9 +310,13 @@ fn diagnose_around(
             check,
             finding,
             cause: None,
+            origin: Origin::Node,
         }));
     }
     root_cause::link(&mut findings);
+    for check in (selection.rehearse.iter()).filter_map(|id| checks::find(id.0)) {
+        findings.push(rehearsed(check, &findings));
+    }
     // What holds no files of a node was worked out from what a tool printed.
     let printed = context.source.list("/sys/bus/pci/devices").is_err();
     if let Some(capture) = context.capture.as_ref().filter(|_| printed) {
@@ -299,6 +334,20 @@ fn diagnose_around(
         purpose: context.purpose,
         pair: context.pair(),
         findings,
+    }
+}
+
+/// A failure of a check that did not happen, about the first subject of which the check found something.
+fn rehearsed(check: &'static Check, found: &[Reported]) -> Reported {
+    let subject = (found.iter())
+        .find(|judged| judged.check.id == check.id)
+        .map_or(Subject::Node, |judged| judged.finding.subject.clone());
+    let summary = format!("{REHEARSAL}: as if this were not so: {}", check.title);
+    Reported {
+        check,
+        finding: Finding::fail(summary).about(subject),
+        cause: None,
+        origin: Origin::Rehearsal,
     }
 }
 
@@ -360,6 +409,57 @@ mod tests {
         assert_eq!(outcome(&[warn, fail, pass]), Outcome::Failure);
         assert_eq!(outcome(&[skip, skip]), Outcome::Undecided);
         assert_eq!(outcome(&[]), Outcome::Undecided);
+    }
+
+    #[test]
+    fn a_rehearsal_is_a_failure_that_is_marked_in_every_report_and_changes_no_other_finding() {
+        use crate::report::{html, json, junit, markdown, prometheus, text};
+
+        let node = gdr_node::example::healthy();
+        let inventory = Inventory::read(&node);
+        let context = Context::new(&node, &inventory);
+        let real = diagnose(&context, &Selection::all());
+        let rehearsal = [CheckId("acs.path"), CheckId("gpu.driver")];
+        let diagnosis = diagnose(&context, &Selection::all().rehearse(rehearsal));
+        assert_eq!(diagnosis.outcome(), Outcome::Failure);
+        assert_eq!(diagnosis.rehearsed(), rehearsal);
+        assert_eq!(diagnosis.root_causes().len(), real.root_causes().len() + 2);
+        for (found, rehearsed) in real.findings.iter().zip(&diagnosis.findings) {
+            assert_eq!(found.finding, rehearsed.finding);
+            assert_eq!(found.cause, rehearsed.cause);
+        }
+        let last = diagnosis.findings.last().unwrap();
+        let first = real.findings.iter().find(|it| it.check.id == rehearsal[1]);
+        assert_eq!(last.finding.subject, first.unwrap().finding.subject);
+
+        let reports = |diagnosis| {
+            let style = text::Style::default();
+            [
+                text::render(diagnosis, &style),
+                json::render(diagnosis).unwrap(),
+                markdown::render(diagnosis),
+                html::render(diagnosis, None),
+                junit::render(diagnosis),
+                prometheus::render(diagnosis),
+            ]
+        };
+        for (rehearsed, real) in reports(&diagnosis).iter().zip(&reports(&real)) {
+            // In the head, and at each of the two.
+            let marks = rehearsed.matches("REHEARSAL").count()
+                + rehearsed.matches("rehearsal=\"yes\"").count();
+            assert!(marks >= 2, "{rehearsed}");
+            assert!(!real.contains("REHEARSAL"), "{real}");
+            assert!(!real.contains("rehearsal=\"yes\""), "{real}");
+        }
+        let metrics = prometheus::render(&diagnosis);
+        assert!(metrics.contains("\ngdr_doctor_rehearsal 2\n"), "{metrics}");
+        assert!(
+            metrics.contains("check=\"acs.path\",") && metrics.contains("rehearsal=\"yes\"} 1\n"),
+            "{metrics}"
+        );
+        let document: serde_json::Value =
+            serde_json::from_str(&json::render(&diagnosis).unwrap()).unwrap();
+        assert_eq!(document["rehearsal"][0], "acs.path");
     }
 
     #[test]

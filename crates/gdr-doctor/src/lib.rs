@@ -44,7 +44,7 @@ pub use about::{About, Capture, Model};
 pub use check::{Check, CheckId, Documentation, Group, Workload};
 pub use checks::{all, find};
 pub use context::{Context, Nic, Pair};
-pub use diagnosis::{Counts, Diagnosis, Outcome, Reported, Selection, diagnose};
+pub use diagnosis::{Counts, Diagnosis, Origin, Outcome, Reported, Selection, diagnose};
 pub use finding::{Evidence, Finding, Subject, Verdict};
 pub use fix::{Action, Effect, Fix, Persistence, Privilege, Register, Risk, Shown};
 pub use timestamp::Timestamp;

@@ -47,6 +47,7 @@ fn leads(findings: &[Reported], from: usize, to: usize) -> bool {
 mod tests {
     use super::*;
     use crate::check::Check;
+    use crate::diagnosis::Origin;
     use crate::finding::{Finding, Subject};
 
     fn judged(id: &'static str, of: &'static [&'static str], finding: Finding) -> Reported {
@@ -59,6 +60,7 @@ mod tests {
             check,
             finding,
             cause: None,
+            origin: Origin::Node,
         }
     }
 

@@ -10,6 +10,7 @@ mod devices;
 mod doctor;
 mod documents;
 mod env;
+mod fleet_files;
 mod gdrcopy;
 mod loopback;
 mod mesh;

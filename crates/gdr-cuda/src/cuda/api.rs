@@ -187,6 +187,9 @@ api! {
         flush_gpu_direct_rdma_writes:
             "cuFlushGPUDirectRDMAWrites" @ 11030 or "cuFlushGPUDirectRDMAWrites",
             (c_uint, c_uint);
+        /// Since CUDA 11.7 without an option of the kernel module.
+        stream_write_value_32: "cuStreamWriteValue32" @ 11070 or "cuStreamWriteValue32_v2",
+            (Opaque, CUdeviceptr, c_uint, c_uint);
         /// Since CUDA 6.0.
         pointer_set_attribute: "cuPointerSetAttribute" @ 6000 or "cuPointerSetAttribute",
             (*const c_void, c_uint, CUdeviceptr);

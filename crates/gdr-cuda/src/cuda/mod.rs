@@ -379,6 +379,17 @@ impl Driver for Cuda {
         })
     }
 
+    unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()> {
+        let call = "cuStreamWriteValue32";
+        let result = CuResult::NOT_SUPPORTED;
+        let missing = Error::Call { call, result };
+        let write = self.api.stream_write_value_32.ok_or(missing)?;
+        let _current = self.enter(stream.device)?;
+        let (queue, flags) = (stream_of(stream), layout::WRITE_VALUE_DEFAULT);
+        // SAFETY: the caller's promise about the stream and the word.
+        check(call, unsafe { write(queue, dst.get(), value, flags) })
+    }
+
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
         let _current = self.enter(stream.device)?;
         let (call, len) = ("cuMemsetD8Async", size("cuMemsetD8Async", len)?);

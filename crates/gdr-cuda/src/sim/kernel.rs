@@ -26,6 +26,8 @@ pub(super) enum Kernel {
     Download { src: View, dst: PageLocked },
     /// `cuMemcpyDtoDAsync`, between views of one length.
     Copy { src: View, dst: View },
+    /// `cuStreamWriteValue32`.
+    WriteWord { dst: View, value: u32 },
     /// `cuLaunchHostFunc`.
     Call(HostCall),
     /// [`Launch::Fill`].
@@ -148,6 +150,8 @@ impl Kernel {
             // SAFETY: as above.
             Self::Download { src, dst } => unsafe { src.read_to(dst.0) },
             Self::Copy { src, dst } => dst.copy_from(src),
+            // Release: a load that returns the value sees what earlier work wrote.
+            Self::WriteWord { dst, value } => dst.word(0).store(*value, Ordering::Release),
             Self::Call(_) => {}
             Self::Fill { dst, seed } => {
                 for i in 0..dst.words() {

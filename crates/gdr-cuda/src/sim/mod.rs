@@ -472,6 +472,24 @@ impl Driver for SimDriver {
         worker.submit(call, Kernel::Call(host_call))
     }
 
+    /// On the default stream, the handle 0, the word is written before the call returns.
+    unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()> {
+        let call = "cuStreamWriteValue32";
+        if stream.handle == 0 {
+            self.kernels.wait();
+        }
+        let mut state = self.lock();
+        let dst = state.view(dst, 4).filter(|dst| dst.is_aligned(4));
+        let result = CuResult::INVALID_VALUE;
+        let dst = dst.ok_or(Error::Call { call, result })?;
+        let kernel = Kernel::WriteWord { dst, value };
+        if stream.handle == 0 {
+            kernel.run();
+            return Ok(());
+        }
+        state.worker(call, stream)?.submit(call, kernel)
+    }
+
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
         let call = "cuMemsetD8Async";
         let mut state = self.lock();

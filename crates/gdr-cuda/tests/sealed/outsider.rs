@@ -125,6 +125,10 @@ impl Driver for Outsider {
         unimplemented!()
     }
 
+    unsafe fn queue_write_u32(&self, _: RawStream, _: DevicePtr, _: u32) -> Result<()> {
+        unimplemented!()
+    }
+
     unsafe fn fill(&self, _: RawStream, _: DevicePtr, _: u8, _: u64) -> Result<()> {
         unimplemented!()
     }

@@ -98,7 +98,7 @@ impl Plan {
 pub(super) mod tests {
     use super::*;
     use crate::check::{Check, Group};
-    use crate::diagnosis::Reported;
+    use crate::diagnosis::{Origin, Reported};
     use crate::finding::Finding;
 
     /// A diagnosis of these findings.
@@ -119,6 +119,7 @@ pub(super) mod tests {
                     check: &CHECK,
                     finding,
                     cause: None,
+                    origin: Origin::Node,
                 })
                 .collect(),
         }

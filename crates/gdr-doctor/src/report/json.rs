@@ -23,6 +23,8 @@ struct Report<'a> {
     /// The GPU and the NIC that alone were judged.
     pair: Option<[&'a str; 2]>,
     about: &'a About,
+    /// The checks of which a failure is rehearsed; empty otherwise.
+    rehearsal: Vec<CheckId>,
     outcome: Outcome,
     /// What it comes to, in a sentence.
     headline: String,
@@ -75,6 +77,7 @@ pub fn render(diagnosis: &Diagnosis) -> serde_json::Result<String> {
         purpose: diagnosis.purpose.map(|purpose| purpose.name()),
         pair: (diagnosis.pair.as_ref()).map(|(gpu, nic)| [gpu.as_str(), nic.as_str()]),
         about: &diagnosis.about,
+        rehearsal: diagnosis.rehearsed(),
         outcome: diagnosis.outcome(),
         headline: phrases::headline(diagnosis),
         counts: diagnosis.counts(),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use gdr_node::render::Escaped;
 
 use crate::check::Group;
-use crate::diagnosis::{Diagnosis, Reported};
+use crate::diagnosis::{Diagnosis, REHEARSAL, Reported};
 use crate::finding::Verdict;
 
 /// The report as JUnit XML. A failed finding is a failure; a warning passes with its text on
@@ -16,7 +16,12 @@ pub fn render(diagnosis: &Diagnosis) -> String {
     // Writing to a string never fails.
     let _ = writeln!(
         out,
-        "<testsuites name=\"gdr doctor\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">",
+        "<testsuites name=\"gdr doctor{}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">",
+        if diagnosis.rehearsed().is_empty() {
+            String::new()
+        } else {
+            format!(" ({REHEARSAL})")
+        },
         diagnosis.findings.len(),
         counts.fail,
         counts.unknown + counts.skip

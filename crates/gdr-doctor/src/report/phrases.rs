@@ -3,7 +3,7 @@
 use gdr_node::Absence;
 
 use crate::check::Group;
-use crate::diagnosis::{Counts, Diagnosis, Outcome, Reported};
+use crate::diagnosis::{Counts, Diagnosis, Outcome, REHEARSAL, Reported};
 use crate::finding::{Subject, Verdict};
 use crate::fix::{Effect, Fix, Persistence, Privilege, Risk, Shown};
 
@@ -42,8 +42,18 @@ pub(super) fn alike(causes: Vec<(usize, &Reported)>) -> Vec<Vec<(usize, &Reporte
     groups
 }
 
-/// What a diagnosis comes to, in one sentence that claims no more than was shown.
+/// What a diagnosis comes to, in one sentence that claims no more than was shown. Of a rehearsal it
+/// begins with that.
 pub(super) fn headline(diagnosis: &Diagnosis) -> String {
+    let rehearsed: Vec<&str> = diagnosis.rehearsed().iter().map(|check| check.0).collect();
+    let outcome = of_outcome(diagnosis);
+    if rehearsed.is_empty() {
+        return outcome;
+    }
+    format!("{REHEARSAL} of {}: {outcome}", rehearsed.join(", "))
+}
+
+fn of_outcome(diagnosis: &Diagnosis) -> String {
     if let Some(pair) = &diagnosis.pair {
         return of_pair(diagnosis, pair);
     }

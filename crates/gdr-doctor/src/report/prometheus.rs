@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::diagnosis::{Diagnosis, Outcome};
+use crate::diagnosis::{Diagnosis, Origin, Outcome};
 
 /// The metrics: `gdr_doctor_outcome` (the exit status), `gdr_doctor_findings` by verdict,
-/// `gdr_doctor_finding` for every finding that something is to be done about, `gdr_doctor_info` with
-/// what the node runs, `gdr_doctor_devices` by kind, and `gdr_doctor_timestamp_seconds`.
+/// `gdr_doctor_finding` for every finding that something is to be done about, `gdr_doctor_rehearsal`
+/// (how many of these are rehearsed and not real), `gdr_doctor_info` with what the node runs, `gdr_doctor_devices` by kind, and `gdr_doctor_timestamp_seconds`.
 pub fn render(diagnosis: &Diagnosis) -> String {
     let mut out = String::new();
     let outcome = match diagnosis.outcome() {
@@ -45,10 +45,14 @@ pub fn render(diagnosis: &Diagnosis) -> String {
         .filter(|judged| judged.finding.verdict.is_bad())
         .map(|judged| {
             format!(
-                "gdr_doctor_finding{{check=\"{}\",subject=\"{}\",verdict=\"{}\"}} 1",
+                "gdr_doctor_finding{{check=\"{}\",subject=\"{}\",verdict=\"{}\"{}}} 1",
                 label(judged.check.id.0),
                 label(&judged.finding.subject.to_string()),
-                judged.finding.verdict
+                judged.finding.verdict,
+                match judged.origin {
+                    Origin::Node => "",
+                    Origin::Rehearsal => ",rehearsal=\"yes\"",
+                }
             )
         })
         .collect();
@@ -59,6 +63,14 @@ pub fn render(diagnosis: &Diagnosis) -> String {
         out.push_str(&line);
         out.push('\n');
     }
+    // Writing to a string never fails.
+    let _ = writeln!(
+        out,
+        "# HELP gdr_doctor_rehearsal Failures that are rehearsed and not real.\n\
+         # TYPE gdr_doctor_rehearsal gauge\n\
+         gdr_doctor_rehearsal {}",
+        diagnosis.rehearsed().len()
+    );
     about(&mut out, diagnosis);
     out
 }

@@ -29,6 +29,7 @@ Examples:
   gdr doctor --pair GPU0,mlx5_3    only one GPU and one NIC
   gdr doctor --only acs.path -v    one check, with its evidence
   gdr doctor -q --require-gpu      in a job's prologue
+  gdr doctor --inject acs.path     rehearse an alarm: a failure that is marked and not real
   gdr doctor --format html > r.html
   gdr doctor list                  every check
   gdr doctor show acs.path         what a check means and how it judges";
@@ -90,6 +91,10 @@ pub(crate) struct Options {
     /// Exit with 2 if no GPU is usable, whatever else is found: for job prologs
     #[arg(long)]
     require_gpu: bool,
+
+    /// Rehearse an alarm: add a failure of these checks, marked REHEARSAL, to what is found
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    inject: Vec<String>,
 }
 
 /// What is asked of the checks themselves.
@@ -161,7 +166,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let selection = Selection::all()
         .only(checks(&options.only)?)
         .skip(checks(&options.skip)?)
-        .groups(options.group.iter().copied());
+        .groups(options.group.iter().copied())
+        .rehearse(checks(&options.inject)?);
     let (node, distances) = match options.which.look()? {
         Known::Node(node) => (node, None),
         Known::Devices(inventory) => (Node::of_devices(inventory), None),

@@ -1,0 +1,80 @@
+//! GPU memory for programs without a library for tensors.
+
+use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::IntoException;
+use crate::runtime::Runtime;
+
+/// GPU memory of its own, for programs without a library for tensors. Its contents are undefined at
+/// first.
+///
+/// `kind` is "plain" (cuMemAlloc), "pool" (cuMemAllocAsync), "vmm" (cuMemCreate, as the expandable
+/// segments of PyTorch) or "vmm-posix-fd" (the same, exportable).
+#[pyclass(frozen, module = "gdr")]
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    buffer: DeviceBuffer,
+}
+
+#[pymethods]
+impl DeviceMemory {
+    #[new]
+    #[pyo3(signature = (nbytes, /, *, device = 0, kind = "plain"))]
+    fn new(py: Python<'_>, nbytes: u64, device: u32, kind: &str) -> PyResult<Self> {
+        let kind = match kind {
+            "plain" => MemoryKind::Plain,
+            "pool" => MemoryKind::Pool,
+            "vmm" => MemoryKind::Vmm,
+            "vmm-posix-fd" => MemoryKind::VmmPosixFd,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "there is no memory of kind {other:?}: choose plain, pool, vmm or vmm-posix-fd"
+                )));
+            }
+        };
+        py.detach(|| {
+            let runtime = Runtime::get()?;
+            let buffer = runtime.gpu(Ordinal(device))?.gpu.allocate(kind, nbytes);
+            let buffer = buffer.map_err(IntoException::into_exception)?;
+            Ok(Self { buffer })
+        })
+    }
+
+    /// The address in GPU memory.
+    #[getter]
+    fn address(&self) -> u64 {
+        self.buffer.ptr().get()
+    }
+
+    /// Bytes.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.buffer.len()
+    }
+
+    /// The number of the GPU in this process.
+    #[getter]
+    fn device(&self) -> u32 {
+        self.buffer.gpu().info().ordinal.0
+    }
+
+    /// The description by which other libraries use it: an array of bytes.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("shape", (self.nbytes(),))?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("data", (self.address(), false))?;
+        interface.set_item("strides", py.None())?;
+        Ok(interface)
+    }
+
+    fn __repr__(&self) -> String {
+        let (len, address, device) = (self.nbytes(), self.address(), self.device());
+        format!("<gdr.DeviceMemory of {len} bytes at {address:#x} on GPU {device}>")
+    }
+}

@@ -1,0 +1,45 @@
+//! Exceptions.
+
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::{PyErr, create_exception};
+
+create_exception!(
+    gdr,
+    Error,
+    PyRuntimeError,
+    "What failed, why, and what to do. Base class: RuntimeError."
+);
+
+/// An error of the libraries as the exception that Python programs expect for its cause.
+pub(crate) trait IntoException {
+    /// The exception.
+    fn into_exception(self) -> PyErr;
+}
+
+impl IntoException for gdr_cuda::Error {
+    fn into_exception(self) -> PyErr {
+        let text = self.to_string();
+        match self {
+            Self::OutOfRange { .. }
+            | Self::PastAllocation { .. }
+            | Self::UnknownPointer { .. }
+            | Self::NotDeviceMemory { .. }
+            | Self::NoSuchDevice { .. } => PyValueError::new_err(text),
+            Self::Deadline { .. } => PyTimeoutError::new_err(text),
+            _ => Error::new_err(text),
+        }
+    }
+}
+
+impl IntoException for gdr_copy::Error {
+    fn into_exception(self) -> PyErr {
+        match self {
+            Self::Gpu(error) => error.into_exception(),
+            Self::OutOfRange { .. }
+            | Self::PastAllocation { .. }
+            | Self::NotDeviceMemory { .. }
+            | Self::EmptyRange { .. } => PyValueError::new_err(self.to_string()),
+            _ => Error::new_err(self.to_string()),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The native module `gdr._gdr` of the Python package `gdr`.
+//!
+//! GPU memory of any library (PyTorch, CuPy, Numba, JAX) becomes memory that the CPU reads and writes:
+//! [`mapping::Mapping`]. A word that a stream writes and a Python thread polls is a
+//! [`signal::Signal`]. [`probe`] reports by which routes the CPU and each RDMA device reach memory.
+//!
+//! Nothing here links to CUDA, to a library for tensors or to a version of Python: the driver is
+//! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
+//! Python's stable interface. Functions that may wait release the interpreter's lock.
+
+mod copy_engine;
+mod device_memory;
+mod dlpack;
+mod dtype;
+mod error;
+mod host_memory;
+mod mapping;
+mod probe;
+mod runtime;
+mod signal;
+mod tensor;
+
+use pyo3::prelude::*;
+
+/// The module.
+#[pymodule]
+mod _gdr {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::device_memory::DeviceMemory;
+    #[pymodule_export]
+    use crate::error::Error;
+    #[pymodule_export]
+    use crate::mapping::{Mapping, map};
+    #[pymodule_export]
+    use crate::probe::probe;
+    #[pymodule_export]
+    use crate::signal::Signal;
+
+    /// Adds what is no class and no function.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

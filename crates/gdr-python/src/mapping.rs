@@ -1,0 +1,315 @@
+//! GPU memory that the CPU reads and writes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gdr_copy::cpu;
+use gdr_cuda::{DeviceBuffer, HostBuffer, Ordinal};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::dtype::{Dtype, LONGEST};
+use crate::error::IntoException;
+use crate::host_memory::{HostAddress, HostMemory};
+use crate::runtime::Runtime;
+use crate::tensor::{Access, Tensor};
+
+/// Copies up to this length keep the interpreter's lock: they take a few microseconds, and a thread
+/// that gives the lock away may wait 5 ms for it.
+const SHORT_WRITE: usize = 16 << 10;
+/// The same for reads, a PCIe round trip for each 64 bytes.
+const SHORT_READ: usize = 256;
+/// Reads from this length on are faster by the GPU's copy engine than by the CPU's loads.
+const LONG_READ: usize = 8 << 10;
+
+/// Maps GPU memory for the CPU.
+///
+/// `memory` is a tensor of PyTorch, CuPy, Numba or JAX, or a tuple (address, bytes). It is kept
+/// until the mapping is closed. Nothing is copied, and no kernel module is needed.
+#[pyfunction]
+#[pyo3(signature = (memory, /))]
+pub(crate) fn map(memory: &Bound<'_, PyAny>) -> PyResult<Mapping> {
+    let py = memory.py();
+    let tensor = Tensor::of(memory)?;
+    py.detach(|| Mapping::new(tensor))
+}
+
+/// GPU memory that the CPU reads and writes in place, over PCIe.
+///
+/// Reads and writes act on the memory as it is: they wait for no stream, and no stream waits for
+/// them. Signal shows when a stream has come so far.
+#[pyclass(frozen, module = "gdr")]
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    dtype: Dtype,
+    access: Access,
+    address: u64,
+    len: usize,
+    device: Ordinal,
+    backend: &'static str,
+    /// `None` once it is closed. A copy that runs meanwhile ends first.
+    open: Mutex<Option<Arc<Open>>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    mapping: gdr_copy::Mapping,
+    buffer: Arc<DeviceBuffer>,
+    runtime: Arc<Runtime>,
+}
+
+/// The part of a mapping that a call accesses.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    offset: u64,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(tensor: Tensor) -> PyResult<Self> {
+        let Tensor {
+            ptr,
+            bytes,
+            dtype,
+            access,
+            owner,
+        } = tensor;
+        let len = usize::try_from(bytes)
+            .map_err(|_| PyValueError::new_err("the array does not fit into memory"))?;
+        let runtime = Runtime::get()?;
+        let gpu = runtime.gpu_of(ptr)?.gpu.clone();
+        // SAFETY: the objects of the program that own the memory are the buffer's owner. Where the program
+        // passed an address, it promised the same. What it writes there is its own decision.
+        let buffer = unsafe { DeviceBuffer::from_owner(&gpu, ptr, bytes, owner) };
+        let buffer = Arc::new(buffer.map_err(IntoException::into_exception)?);
+        let pinned = runtime
+            .context()
+            .pin_buffer(&buffer)
+            .map_err(IntoException::into_exception)?;
+        let mapping = pinned.map().map_err(IntoException::into_exception)?;
+        Ok(Self {
+            dtype,
+            access,
+            address: ptr.get(),
+            len,
+            device: gpu.info().ordinal,
+            backend: pinned.backend().name(),
+            open: Mutex::new(Some(Arc::new(Open {
+                mapping,
+                buffer,
+                runtime,
+            }))),
+        })
+    }
+
+    fn open(&self) -> PyResult<Arc<Open>> {
+        // It is set as a whole, so it is valid after a panic.
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = || PyValueError::new_err("the mapping is closed: map the memory again");
+        open.clone().ok_or_else(closed)
+    }
+
+    fn span(&self, offset: usize, len: usize) -> PyResult<Span> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.len);
+        if end.is_none() {
+            return Err(PyValueError::new_err(format!(
+                "{len} bytes at offset {offset} are not within the mapping of {} bytes",
+                self.len
+            )));
+        }
+        let offset = offset as u64;
+        Ok(Span { offset, len })
+    }
+}
+
+impl Open {
+    /// Copies GPU memory to the host.
+    ///
+    /// # Safety
+    /// `to` is writable for the length of `span`, which lies within the mapping.
+    unsafe fn read(&self, span: Span, to: HostAddress) -> PyResult<()> {
+        self.check_process()?;
+        let Span { offset, len } = span;
+        if len < LONG_READ {
+            let from = self.mapping.as_ptr().wrapping_add(offset as usize);
+            let (routine, caching) = (self.mapping.routine(), self.mapping.caching());
+            // SAFETY: the caller's promise; the mapping consists of whole lines and exists as long as
+            // `self`, in this process.
+            unsafe { cpu::copy_from(routine, caching, to.0, from, len) };
+            return Ok(());
+        }
+        let engine = &self.runtime.gpu(self.mapping_device())?.copy_engine;
+        let mut done = 0;
+        let take = |host: &HostBuffer, part: usize| {
+            // SAFETY: the parts together are `len` bytes, which the caller promised to be writable at `to`.
+            // The page-locked memory has `part` bytes, which no work of the stream writes now.
+            unsafe { std::ptr::copy_nonoverlapping(host.cpu_ptr(), to.0.add(done), part) };
+            done += part;
+            Ok(())
+        };
+        let read = engine.read(&self.buffer, offset, len, take);
+        read.map_err(IntoException::into_exception)
+    }
+
+    /// Copies host memory to the GPU.
+    ///
+    /// # Safety
+    /// `from` is readable for the length of `span`, which lies within the mapping.
+    unsafe fn write(&self, span: Span, from: HostAddress) -> PyResult<()> {
+        self.check_process()?;
+        let to = self.mapping.as_ptr().wrapping_add(span.offset as usize);
+        let (routine, caching) = (self.mapping.routine(), self.mapping.caching());
+        // SAFETY: the caller's promise; the mapping exists as long as `self`, in this process.
+        unsafe { cpu::copy_to(routine, caching, to, from.0, span.len) };
+        Ok(())
+    }
+
+    fn mapping_device(&self) -> Ordinal {
+        self.buffer.gpu().info().ordinal
+    }
+
+    /// A forked child has no mappings.
+    fn check_process(&self) -> PyResult<()> {
+        if self.runtime.context().origin().is_current_fast() {
+            return Ok(());
+        }
+        Err(gdr_copy::Error::ForkedChild.into_exception())
+    }
+}
+
+#[pymethods]
+impl Mapping {
+    /// The element at `index` as a number, as the memory has it now.
+    #[pyo3(signature = (index = 0, /))]
+    fn item(&self, py: Python<'_>, index: usize) -> PyResult<Py<PyAny>> {
+        self.dtype.check_value()?;
+        let size = self.dtype.size();
+        let offset = index.checked_mul(size).filter(|at| *at < self.len);
+        let offset = offset.ok_or_else(|| {
+            let count = self.len / size;
+            PyIndexError::new_err(format!("there is no element {index}: there are {count}"))
+        })?;
+        let mut bytes = [0; LONGEST];
+        // One round trip takes less than giving the interpreter's lock away and taking it again.
+        let read = self
+            .open()?
+            .mapping
+            .read_at(offset as u64, &mut bytes[..size]);
+        read.map_err(IntoException::into_exception)?;
+        self.dtype.value(py, &bytes[..size])
+    }
+
+    /// Copies GPU memory from `offset` on: into all of `out`, which is returned, or as new bytes.
+    #[pyo3(signature = (out = None, /, *, offset = 0, nbytes = None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        out: Option<Bound<'py, PyAny>>,
+        offset: usize,
+        nbytes: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let open = self.open()?;
+        let Some(out) = out else {
+            let len = nbytes.unwrap_or_else(|| self.len.saturating_sub(offset));
+            let span = self.span(offset, len)?;
+            let bytes = PyBytes::new_with(py, len, |bytes| {
+                let to = HostAddress(bytes.as_mut_ptr());
+                // SAFETY: `bytes` has the length of the span, which was checked.
+                unlocked(py, len, SHORT_READ, move || unsafe { open.read(span, to) })
+            })?;
+            return Ok(bytes.into_any());
+        };
+        let host = HostMemory::of(&out, Access::ReadWrite)?;
+        if nbytes.is_some_and(|len| len != host.len()) {
+            return Err(PyTypeError::new_err(
+                "out gives the number of bytes to read: leave nbytes out",
+            ));
+        }
+        let (span, to) = (self.span(offset, host.len())?, host.address());
+        // SAFETY: `host` has the length of the span, which was checked, and is kept until the end.
+        unlocked(py, host.len(), SHORT_READ, move || unsafe {
+            open.read(span, to)
+        })?;
+        Ok(out)
+    }
+
+    /// Copies all bytes of `src` (bytes, a NumPy array, a CPU tensor) to `offset`. On return they are in
+    /// flight to the GPU, in order; kernels launched from now on see them.
+    #[pyo3(signature = (src, /, *, offset = 0))]
+    fn write(&self, py: Python<'_>, src: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
+        if self.access == Access::ReadOnly {
+            return Err(PyTypeError::new_err(
+                "the array is read-only: pass one that its library allows to write",
+            ));
+        }
+        let open = self.open()?;
+        let host = HostMemory::of(src, Access::ReadOnly)?;
+        let (span, from) = (self.span(offset, host.len())?, host.address());
+        // SAFETY: `host` has the length of the span, which was checked, and is kept until the end.
+        unlocked(py, host.len(), SHORT_WRITE, move || unsafe {
+            open.write(span, from)
+        })
+    }
+
+    /// Unmaps the memory and releases the tensor. A second call does nothing.
+    fn close(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = open.take();
+        drop(open);
+        drop(closed);
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close();
+    }
+
+    /// The address in GPU memory.
+    #[getter]
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.len
+    }
+
+    /// The number of the GPU in this process.
+    #[getter]
+    fn device(&self) -> u32 {
+        self.device.0
+    }
+
+    /// The way by which the memory is mapped: rm, dmabuf, gdrdrv or sim.
+    #[getter]
+    fn backend(&self) -> &'static str {
+        self.backend
+    }
+
+    fn __repr__(&self) -> String {
+        let Self {
+            len,
+            address,
+            device,
+            backend,
+            ..
+        } = self;
+        format!("<gdr.Mapping of {len} bytes at {address:#x} on GPU {device} by {backend}>")
+    }
+}
+
+/// Copies `len` bytes by `copy`, without the interpreter's lock where they are more than `short`.
+fn unlocked(
+    py: Python<'_>,
+    len: usize,
+    short: usize,
+    copy: impl FnOnce() -> PyResult<()> + Send,
+) -> PyResult<()> {
+    if len > short { py.detach(copy) } else { copy() }
+}
