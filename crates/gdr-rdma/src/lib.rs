@@ -111,6 +111,7 @@ mod reaper;
 mod registration;
 mod shared_receive_queue;
 mod staging_ring;
+mod stripe;
 mod types;
 mod ud_queue_pair;
 mod work_request;
@@ -125,9 +126,9 @@ pub use error::{
     PortSharingError, Result, TransferError, VerbsError,
 };
 pub use gdr_roce::{
-    Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, Mtu, PostError,
-    Psn, Qkey, Qpn, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, State, StateError, WcOpcode,
-    WcStatus, WrId,
+    Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, LossRecovery,
+    Mtu, PostError, Psn, Qkey, Qpn, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, State,
+    StateError, WcOpcode, WcStatus, WrId,
 };
 pub use gdr_verbs_sys::{LoadError, NoDevice};
 pub use memory_region::{MemoryRegion, RemoteMemory, Segment};
@@ -138,6 +139,7 @@ pub use provider::verbs::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid
 pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
+pub use stripe::{Stripe, StripeError, StripedRange};
 pub use types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
     Integrity, Lid, LinkLayer, NoGid, PayloadBytes, PeerText, PortUse, Provider,

@@ -170,6 +170,7 @@ impl QueuePair {
             psn: self.psn,
             lid: device.lid(),
             source_port: self.pair.source_port(),
+            loss_recovery: self.pair.loss_recovery(),
         }
     }
 

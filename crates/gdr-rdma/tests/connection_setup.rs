@@ -38,6 +38,7 @@ fn introduction(mtu: Mtu) -> PeerInfo {
             psn: Psn::new(0x00ab_cdef),
             lid: None,
             source_port: SourcePort::OfAddress,
+            loss_recovery: gdr_rdma::LossRecovery::Selective,
         },
         path_mtu: mtu,
         regions: vec![RemoteMemory {

@@ -133,6 +133,7 @@ fn scenario() {
         psn: Psn::new(7),
         lid: None,
         source_port: SourcePort::Any,
+        loss_recovery: gdr_rdma::LossRecovery::GoBackN,
     };
     let mut options = ConnectionOptions::new(Mtu::B1024);
     // There is no peer that answers, and nothing is to be sent twice.

@@ -227,7 +227,7 @@ impl QueuePair {
     /// [`StateError`] if the state is neither RESET nor INIT.
     pub fn set_loss_recovery(&mut self, recovery: LossRecovery) -> Result<(), StateError> {
         if !matches!(self.state, State::Reset | State::Init) {
-            let (from, to) = (self.state, State::Init);
+            let (from, to) = (self.state, State::ReadyToReceive);
             return Err(StateError { from, to });
         }
         self.requester.recovery = recovery;

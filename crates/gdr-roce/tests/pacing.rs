@@ -698,6 +698,45 @@ fn with_selective_retransmission_only_the_missing_packets_are_sent_again() {
 }
 
 #[test]
+fn with_selective_retransmission_only_the_missing_responses_are_requested_again() {
+    let mut pair = selective();
+    pair.measure_round_trip();
+    pair.post(1, true, 8 * 1024);
+    for request in pair.burst(0) {
+        pair.net.deliver(1, &request);
+    }
+    let responses = pair.burst(1);
+    assert_eq!(responses.len(), 8);
+    for (index, bytes) in responses.iter().enumerate() {
+        if ![2, 3, 5].contains(&index) {
+            pair.net.deliver(0, bytes);
+        }
+    }
+    assert_eq!(pair.succeeded(), 0);
+    // Time for the pacing, too little for a timer.
+    pair.net.now = pair.net.now + Duration::from_micros(100);
+    let again = pair.burst(0);
+    let asked = |bytes: &Vec<u8>| {
+        let packet = Packet::new(bytes).expect("whole");
+        (packet.bth().psn, packet.reth().expect("a READ").dma_len)
+    };
+    let psn = |index: usize| Packet::new(&responses[index]).expect("whole").bth().psn;
+    let asked: Vec<_> = again.iter().map(asked).collect();
+    assert_eq!(asked, [(psn(2), 2048), (psn(5), 1024)]);
+    for bytes in &again {
+        pair.net.deliver(1, bytes);
+    }
+    let repeated = pair.burst(1);
+    assert_eq!(repeated.len(), 3);
+    // In any order, and more than once.
+    for bytes in repeated.iter().rev().chain(&responses) {
+        pair.net.deliver(0, bytes);
+    }
+    assert_eq!(pair.succeeded(), 1);
+    assert_eq!(pair.net.sides[0].qp.statistics().timeouts, 0);
+}
+
+#[test]
 fn with_selective_retransmission_nothing_behind_a_gap_is_placed_before_it_is_closed() {
     let mut pair = selective();
     pair.net.sides[0]

@@ -80,6 +80,7 @@ impl Endpoint for GdrEndpoint {
             psn: Psn::new(peer.psn),
             lid: None,
             source_port: SourcePort::Any,
+            loss_recovery: gdr_rdma::LossRecovery::GoBackN,
         };
         let mut options = ConnectionOptions::new(settings.mtu);
         options.timeout = AckTimeout::new(settings.timeout);

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use gdr_roce::{Mtu, Psn, Qpn, Rkey};
+use gdr_roce::{LossRecovery, Mtu, Psn, Qpn, Rkey};
 
 use crate::error::HandshakeError;
 use crate::memory_region::RemoteMemory;
@@ -22,9 +22,10 @@ pub(super) const MOST_REGIONS: usize = 1024;
 const REGION: usize = 20;
 /// The length of an introduction without regions in bytes.
 const FIXED: usize = 32;
-/// Follows the regions if all packets of the sender come from the port of its address; without it
-/// they may come from any port.
-const OF_ADDRESS: [u8; 1] = [1];
+/// The bits of a byte that follows the regions if it is not 0: all packets of the sender come from the port
+/// of its address, else from any; the sender can retransmit selectively.
+const OF_ADDRESS: u8 = 1;
+const SELECTIVE: u8 = 2;
 /// The longest payload of a frame in bytes.
 pub(super) const MOST_PAYLOAD: usize = 64 << 10;
 
@@ -88,7 +89,7 @@ impl PeerInfo {
             let (len, most) = (FIXED + count * REGION, FIXED + MOST_REGIONS * REGION);
             return Err(HandshakeError::TooLong { len, most });
         }
-        let mut bytes = Vec::with_capacity(FIXED + count * REGION + OF_ADDRESS.len());
+        let mut bytes = Vec::with_capacity(FIXED + count * REGION + 1);
         let (family, address) = match self.endpoint.address.ip() {
             IpAddr::V4(ip) => (4, ip.to_ipv6_mapped()),
             IpAddr::V6(ip) => (6, ip),
@@ -106,8 +107,16 @@ impl PeerInfo {
             bytes.extend(region.addr.to_le_bytes());
             bytes.extend(region.len.to_le_bytes());
         }
-        if self.endpoint.source_port == SourcePort::OfAddress {
-            bytes.extend(OF_ADDRESS);
+        let port = match self.endpoint.source_port {
+            SourcePort::OfAddress => OF_ADDRESS,
+            SourcePort::Any => 0,
+        };
+        let recovery = match self.endpoint.loss_recovery {
+            LossRecovery::Selective => SELECTIVE,
+            LossRecovery::GoBackN => 0,
+        };
+        if port | recovery != 0 {
+            bytes.push(port | recovery);
         }
         Ok(bytes)
     }
@@ -143,14 +152,21 @@ impl PeerInfo {
         let [mtu] = reader.array()?;
         let path_mtu = Mtu::from_code(mtu).ok_or(malformed("an unknown path MTU"))?;
         let count = usize::from(u16::from_le_bytes(reader.array()?));
-        let rest = reader.0.get(count * REGION..);
-        let source_port = match rest {
-            Some([]) => Some(SourcePort::Any),
-            Some(rest) if *rest == OF_ADDRESS => Some(SourcePort::OfAddress),
+        let flags = match reader.0.get(count * REGION..) {
+            Some([]) => Some(0),
+            Some([flags @ 1..=3]) => Some(*flags),
             _ => None,
         };
-        let Some(source_port) = source_port.filter(|_| count <= MOST_REGIONS) else {
+        let Some(flags) = flags.filter(|_| count <= MOST_REGIONS) else {
             return Err(malformed("another number of regions than it announces"));
+        };
+        let source_port = match flags & OF_ADDRESS {
+            0 => SourcePort::Any,
+            _ => SourcePort::OfAddress,
+        };
+        let loss_recovery = match flags & SELECTIVE {
+            0 => LossRecovery::GoBackN,
+            _ => LossRecovery::Selective,
         };
         let mut regions = Vec::with_capacity(count);
         for _ in 0..count {
@@ -169,6 +185,7 @@ impl PeerInfo {
                 psn: Psn::new(psn),
                 lid,
                 source_port,
+                loss_recovery,
             },
             path_mtu,
             regions,
@@ -288,9 +305,10 @@ mod tests {
         let numbers = (0u32..1 << 24, 0u32..1 << 24, 0u16..0xc000, 1u8..6);
         let regions = prop::collection::vec(region, 0..20);
         let source = prop_oneof![Just(SourcePort::Any), Just(SourcePort::OfAddress)];
-        let ports = (1u16.., source);
+        let recovery = prop_oneof![Just(LossRecovery::GoBackN), Just(LossRecovery::Selective)];
+        let ports = (1u16.., source, recovery);
         (ip, ports, numbers, regions).prop_map(|(ip, ports, (qpn, psn, lid, mtu), regions)| {
-            let (port, source_port) = ports;
+            let (port, source_port, loss_recovery) = ports;
             PeerInfo {
                 endpoint: Endpoint {
                     address: SocketAddr::new(ip, port),
@@ -298,6 +316,7 @@ mod tests {
                     psn: Psn::new(psn),
                     lid: Lid::new(lid),
                     source_port,
+                    loss_recovery,
                 },
                 path_mtu: Mtu::from_code(mtu).unwrap(),
                 regions,
@@ -317,21 +336,21 @@ mod tests {
             introduction in introductions(), cut in 1usize..32,
         ) {
             let bytes = introduction.emit().unwrap();
-            // Without only its last byte it is valid, and the sender may use any port.
-            let marked = introduction.endpoint.source_port == SourcePort::OfAddress;
-            let whole = bytes.len() - usize::from(marked);
+            // Without only its last byte it is valid: that of a peer that is not of this crate.
+            let whole = FIXED + introduction.regions.len() * REGION;
             let cut = whole.saturating_sub(cut);
             prop_assert!(PeerInfo::parse(&bytes[..cut]).is_err());
         }
 
         #[test]
-        fn an_introduction_without_a_source_port_may_send_from_any(
+        fn an_introduction_without_flags_is_of_a_peer_like_any(
             mut introduction in introductions(),
         ) {
             introduction.endpoint.source_port = SourcePort::OfAddress;
             let mut bytes = introduction.emit().unwrap();
             bytes.pop();
             introduction.endpoint.source_port = SourcePort::Any;
+            introduction.endpoint.loss_recovery = LossRecovery::GoBackN;
             prop_assert_eq!(PeerInfo::parse(&bytes).unwrap(), introduction);
         }
 
@@ -383,6 +402,7 @@ mod tests {
                     psn: Psn::new(0),
                     lid: None,
                     source_port: SourcePort::OfAddress,
+                    loss_recovery: LossRecovery::Selective,
                 },
                 path_mtu: Mtu::B1024,
                 regions: Vec::new(),
@@ -409,6 +429,7 @@ mod tests {
                 psn: Psn::new(0),
                 lid: None,
                 source_port: SourcePort::OfAddress,
+                loss_recovery: LossRecovery::Selective,
             },
             path_mtu: Mtu::B1024,
             regions: vec![region; MOST_REGIONS],

@@ -19,7 +19,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use gdr_roce::{Access, Capabilities, Completion, Mtu, Psn, Qkey, Qpn, State};
+use gdr_roce::{Access, Capabilities, Completion, LossRecovery, Mtu, Psn, Qkey, Qpn, State};
 
 pub(crate) use self::flush_list::{FlushList, RdmaWriteFlush};
 use crate::deadline::Deadline;
@@ -206,6 +206,11 @@ pub(crate) trait QueuePairOps: Debug + Send + Sync {
 
     /// The UDP port from which it sends.
     fn source_port(&self) -> SourcePort;
+
+    /// How it can recover losses.
+    fn loss_recovery(&self) -> LossRecovery {
+        LossRecovery::GoBackN
+    }
 
     fn state(&self) -> State;
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use gdr_roce::{Psn, Qkey, Qpn};
+use gdr_roce::{LossRecovery, Psn, Qkey, Qpn};
 
 use super::Lid;
 
@@ -19,6 +19,8 @@ pub struct Endpoint {
     pub lid: Option<Lid>,
     /// The UDP port from which it sends.
     pub source_port: SourcePort,
+    /// How it can recover losses. Both ends use selective retransmission if both can.
+    pub loss_recovery: LossRecovery,
 }
 
 /// What must be known to send to a queue pair for datagrams.

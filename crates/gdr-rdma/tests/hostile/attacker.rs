@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use gdr_rdma::{
     Access, Buffer, CompletionQueue, ConnectionOptions, Deadline, Device, Endpoint, Error,
-    MemoryRegion, Mtu, ProtectionDomain, Psn, Qpn, QueuePair, QueuePairOptions, SoftOptions,
+    LossRecovery, MemoryRegion, Mtu, ProtectionDomain, Psn, Qpn, QueuePair, QueuePairOptions,
+    SoftOptions,
 };
 
 use crate::packet::{ACK, Bytes, Received, opcode};
@@ -98,15 +99,16 @@ impl Target {
             buffer,
             attacker,
         };
-        target.connect_pair(&target.honest.pair, QPN + 1);
+        target.connect_pair(&target.honest.pair, QPN + 1, LossRecovery::GoBackN);
         Some(target)
     }
 
-    fn connect_pair(&self, pair: &QueuePair, qpn: u32) {
+    fn connect_pair(&self, pair: &QueuePair, qpn: u32, loss_recovery: LossRecovery) {
         let peer = Endpoint {
             address: self.attacker.local_addr().unwrap(),
             qpn: Qpn::new(qpn),
             psn: Psn::new(FIRST_PSN),
+            loss_recovery,
             ..pair.endpoint()
         };
         let options = ConnectionOptions {
@@ -119,9 +121,14 @@ impl Target {
 
     /// A new connection, on which nothing has happened.
     pub(crate) fn connect(&self) -> Connection {
+        self.connect_with(LossRecovery::GoBackN)
+    }
+
+    /// As [`Target::connect`], to a peer that can recover losses in this way.
+    pub(crate) fn connect_with(&self, recovery: LossRecovery) -> Connection {
         let options = QueuePairOptions::new(&self.queue);
         let pair = self.domain.queue_pair(&options).unwrap();
-        self.connect_pair(&pair, QPN);
+        self.connect_pair(&pair, QPN, recovery);
         let qpn = pair.qpn().get();
         Connection { pair, qpn }
     }

@@ -1,6 +1,6 @@
 //! Requests that break the rules, from the true peer's socket.
 
-use gdr_rdma::State;
+use gdr_rdma::{LossRecovery, State};
 
 use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, everywhere, send};
 use crate::packet::{ACK, Bytes, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, RNR_NAK, Received, opcode};
@@ -224,6 +224,21 @@ fn packets_ahead_get_one_nak_and_duplicates_change_nothing() {
         target.assert_untouched(&"packets out of turn");
         assert_eq!(connection.pair.state(), State::ReadyToSend);
     });
+}
+
+#[test]
+fn packets_behind_a_gap_are_kept_only_for_a_peer_that_retransmits_selectively() {
+    for (recovery, kept) in [(LossRecovery::Selective, 1), (LossRecovery::GoBackN, 0)] {
+        everywhere(|target| {
+            let connection = target.connect_with(recovery);
+            target.send(&target.write(&connection, FIRST_PSN + 1, 16, 16));
+            assert_eq!(target.answers(), [said(FIRST_PSN, NAK_SEQUENCE)]);
+            target.assert_untouched(&"a packet behind a gap");
+            target.send(&target.write(&connection, FIRST_PSN, 0, 16));
+            let last = target.answers().pop();
+            assert_eq!(last, Some(said(FIRST_PSN + kept, ACK)), "{recovery:?}");
+        });
+    }
 }
 
 #[test]

@@ -96,6 +96,7 @@ pub(crate) fn connect(a: &Side, b: &Side, options: &ConnectionOptions) {
 pub(crate) fn connect_to_card(card: &Side, to: &Side) {
     let any_port = Endpoint {
         source_port: SourcePort::Any,
+        loss_recovery: gdr_rdma::LossRecovery::GoBackN,
         ..card.pair.endpoint()
     };
     card.pair.connect(&to.pair.endpoint(), &options()).unwrap();

@@ -5,8 +5,8 @@ use std::thread;
 
 use gdr_rdma::{
     AsyncEvent, Capabilities, CompletionQueue, Device, Error, MemoryRegion, PortUse, Qkey,
-    QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, UdEndpoint,
-    UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
+    QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, State, Stripe,
+    StripeError, StripedRange, UdEndpoint, UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
 };
 
 use crate::fixture::*;
@@ -345,4 +345,64 @@ fn completions_that_do_not_fit_end_the_queue_pairs_of_every_shard() {
         matches!(error, Some(Error::CompletionQueueOverrun { .. })),
         "{error:?}"
     );
+}
+
+#[test]
+fn a_striped_transfer_moves_every_byte_once_and_no_other() {
+    let (near, far) = (
+        Wide::new(FIRST, SHARDS, SHARDS),
+        Wide::new(SECOND, SHARDS, SHARDS),
+    );
+    near.connect(&far);
+    const ROOM: usize = (9 << 20) + 8192;
+    let (source, target) = (near.side.memory(ROOM), far.side.memory(ROOM));
+    let back = near.side.memory(ROOM);
+    let stripe = Stripe::over(&near.pairs);
+    let sent = fill(&source, 5);
+    for len in [0, 1, 4096, 100_001, 9 << 20] {
+        let cleared = fill(&target, !5);
+        fill(&back, !5);
+        let range = |local| StripedRange {
+            local,
+            offset: 100,
+            remote: target.remote().at(100),
+            len,
+        };
+        stripe.write(&range(&source), soon()).unwrap();
+        stripe.read(&range(&back), soon()).unwrap();
+        let end = 100 + len as usize;
+        let expected = [&cleared[..100], &sent[100..end], &cleared[end..]].concat();
+        assert!(bytes(&target) == expected, "{len} written");
+        assert!(bytes(&back) == expected, "{len} read");
+    }
+}
+
+#[test]
+fn a_striped_transfer_that_fails_leaves_nothing_under_way() {
+    let (near, far) = (
+        Wide::new(FIRST, SHARDS, SHARDS),
+        Wide::new(SECOND, SHARDS, SHARDS),
+    );
+    near.connect(&far);
+    let (source, target) = (near.side.memory(4 << 20), far.side.memory(1 << 20));
+    let range = StripedRange {
+        local: &source,
+        offset: 0,
+        remote: target.remote().at(0),
+        len: 4 << 20,
+    };
+    let failed = Stripe::over(&near.pairs).write(&range, soon());
+    assert!(
+        matches!(
+            failed,
+            Err(StripeError::Part(
+                WcStatus::RemoteAccess | WcStatus::WrFlushed
+            ))
+        ),
+        "{failed:?}"
+    );
+    assert!(near.pairs.iter().all(|pair| pair.state() == State::Error));
+    assert_eq!(near.side.queue.poll().unwrap(), None);
+    let none = Stripe::over(&[]).write(&range, soon());
+    assert!(matches!(none, Err(StripeError::NoQueuePairs)));
 }

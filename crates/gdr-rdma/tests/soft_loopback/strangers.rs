@@ -108,6 +108,7 @@ fn more_peers_than_the_kernel_lists_are_distinguished_from_strangers_by_the_devi
                 psn: Psn::new(0),
                 lid: None,
                 source_port: SourcePort::Any,
+                loss_recovery: gdr_rdma::LossRecovery::GoBackN,
             };
             pair.to_rtr(&peer, &options()).unwrap();
             pair

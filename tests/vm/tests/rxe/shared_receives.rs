@@ -37,6 +37,7 @@ fn connections_of_rxe_share_receives_and_wait_for_more() {
                 psn: Psn::new(far.psn),
                 lid: None,
                 source_port: SourcePort::Any,
+                loss_recovery: gdr_rdma::LossRecovery::GoBackN,
             };
             pair.connect(&endpoint, &ConnectionOptions::new(Mtu::B1024))
                 .unwrap();

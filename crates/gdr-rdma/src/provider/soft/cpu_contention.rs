@@ -1,5 +1,6 @@
 //! Whether other threads want the CPU of a thread that polls in a loop.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +20,10 @@ pub(super) struct CpuContention {
 
 impl CpuContention {
     pub(super) fn new() -> Self {
-        let several = thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+        // It is found out once: the library opens files for it, those of the process's control group.
+        static SEVERAL: OnceLock<bool> = OnceLock::new();
+        let several = *SEVERAL
+            .get_or_init(|| thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1));
         Self {
             quiet: AtomicU32::new(if several { QUIET_YIELDS } else { 0 }),
         }

@@ -189,7 +189,10 @@ impl Engine {
         // First, so that the kernel drops none of the packets that are meant for the new state.
         self.peers.add_peer(&self.socket, peer.address.ip())?;
         let connected = self.start(qpn, |qp| {
-            let connected = qp.roce.connection()?.to_rtr(attributes);
+            let roce = qp.roce.connection()?;
+            let connected = roce
+                .set_loss_recovery(peer.loss_recovery)
+                .and_then(|()| roce.to_rtr(attributes));
             if connected.is_ok() {
                 qp.peer = Some(peer);
             }
@@ -474,8 +477,8 @@ mod tests {
 
     use gdr_roce::wire::Opcode;
     use gdr_roce::{
-        Access, AckTimeout, Capabilities, Mtu, Psn, RetryCount, RetryLimit, RnrRetry, RnrTimer,
-        RtrAttributes, RtsAttributes, WrId,
+        Access, AckTimeout, Capabilities, LossRecovery, Mtu, Psn, RetryCount, RetryLimit, RnrRetry,
+        RnrTimer, RtrAttributes, RtsAttributes, WrId,
     };
 
     use super::*;
@@ -524,6 +527,7 @@ mod tests {
         qp.peer = Some(Peer {
             address,
             source_port: SourcePort::OfAddress,
+            loss_recovery: LossRecovery::GoBackN,
         });
         engine.insert(qp);
         let added = engine.peers.add_peer(&socket, address.ip());

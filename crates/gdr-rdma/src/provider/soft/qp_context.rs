@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use gdr_roce::wire::Packet;
 use gdr_roce::{
-    Capabilities, Completion, Memory, Mtu, Operation, PostError, QueuePair, SharedReceiveQueue,
-    State, Time, TransportConfig, UdQueuePair, UdReceived, WcOpcode, WcStatus, WrId,
+    Capabilities, Completion, LossRecovery, Memory, Mtu, Operation, PostError, QueuePair,
+    SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WcOpcode, WcStatus,
+    WrId,
 };
 
 use super::cq_entries::{CqProducer, Producers};
@@ -30,6 +31,8 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// The UDP port from which it sends.
     pub(crate) source_port: SourcePort,
+    /// How the connection recovers losses.
+    pub(crate) loss_recovery: LossRecovery,
 }
 
 impl Peer {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use gdr_roce::{Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State};
+use gdr_roce::{
+    LossRecovery, Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State,
+};
 
 use super::completion_queue::SoftCompletionQueue;
 use super::device::SoftDevice;
@@ -73,6 +75,10 @@ impl QueuePairOps for SoftQueuePair {
         SourcePort::OfAddress
     }
 
+    fn loss_recovery(&self) -> LossRecovery {
+        LossRecovery::Selective
+    }
+
     fn state(&self) -> State {
         match self.device.check_process() {
             Ok(()) => self.device.engine(self.qpn).qp_state(self.qpn),
@@ -92,6 +98,7 @@ impl QueuePairOps for SoftQueuePair {
         let peer = Peer {
             address: peer.address,
             source_port: peer.source_port,
+            loss_recovery: peer.loss_recovery,
         };
         self.device
             .engine(self.qpn)

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gdr_roce::{
-    Access, Capabilities, PostError, Qpn, RecvRequest, Reliability, RnrTimer, RtrAttributes,
-    RtsAttributes, SendRequest, State,
+    Access, Capabilities, LossRecovery, PostError, Qpn, RecvRequest, Reliability, RnrTimer,
+    RtrAttributes, RtsAttributes, SendRequest, State,
 };
 
 use super::completion_queue::CompletionQueue;
@@ -172,6 +172,8 @@ impl QueuePair {
         Ok(Peer {
             address,
             source_port: SourcePort::Any,
+            // The peer may be any end of RC.
+            loss_recovery: LossRecovery::GoBackN,
         })
     }
 
