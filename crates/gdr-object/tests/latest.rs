@@ -13,7 +13,7 @@ use gdr_object::{
     Deadline, Epoch, Error, Link, LinkOptions, Place, RemoteObject, Rights, Security,
 };
 
-use fixture::{home, limit, name, row, two_failed};
+use fixture::{StopOnDrop, home, limit, name, row, two_failed};
 
 #[test]
 fn a_reader_gets_what_was_published_last() {
@@ -126,6 +126,7 @@ fn get_from_a_writer_that_never_stops<const LEN: usize>(count: u32) {
                 object.publish(&[round; LEN], limit()).unwrap();
             }
         });
+        let _stop = StopOnDrop(&stop);
         let link = fixture::link(&home);
         let remote = link.open(name("w"), limit()).unwrap();
         let memory = link.host_memory(LEN as u64).unwrap();
@@ -139,7 +140,6 @@ fn get_from_a_writer_that_never_stops<const LEN: usize>(count: u32) {
             assert!(last <= Some(epoch));
             last = Some(epoch);
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -290,6 +290,7 @@ fn many_objects_are_got_together_while_their_owner_publishes() {
                 }
             }
         });
+        let _stop = StopOnDrop(&stop);
         let mut last = vec![None; OBJECTS];
         for _ in 0..20 {
             let epochs = link.get_many(&gets, limit()).unwrap();
@@ -302,7 +303,6 @@ fn many_objects_are_got_together_while_their_owner_publishes() {
                 last[at] = Some(epoch);
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let elsewhere = fixture::link(&home).open(name("o1"), limit()).unwrap();
     let mixed = link.get_many(&[gets[0], (&elsewhere, &memory[1])], limit());
