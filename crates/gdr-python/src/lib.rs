@@ -1,8 +1,8 @@
 //! The native module `gdr._gdr` of the Python package `gdr`.
 //!
 //! GPU memory of any library (PyTorch, CuPy, Numba, JAX) becomes memory that the CPU reads and writes:
-//! [`mapping::Mapping`]. A word that a stream writes and a Python thread polls is a
-//! [`signal::Signal`]. [`probe`] reports by which routes the CPU and each RDMA device reach memory.
+//! `mapping::Mapping`. A word that a stream writes and a Python thread polls is a
+//! `signal::Signal`. `probe` reports by which routes the CPU and each RDMA device reach memory.
 //!
 //! Nothing here links to CUDA, to a library for tensors or to a version of Python: the driver is
 //! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
