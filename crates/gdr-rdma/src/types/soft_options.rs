@@ -55,9 +55,10 @@ impl SoftOptions {
     /// an engine and a thread of its own, and each queue pair belongs to one, so that the queue pairs
     /// of a device use several processors. A shard without work sleeps.
     ///
-    /// By default the environment variable `GDR_SHARDS` decides, else there is one for every two
-    /// processors of this process, and a single one with [`PortUse::Shared`], whose slots are few: there
-    /// each shard takes one.
+    /// By default the environment variable `GDR_SHARDS` decides. Else there is one for every two
+    /// processors of this process at a loopback address, and a single one at others: there the kernel
+    /// may merge datagrams for several shards, and those that reach a wrong one are sent again. There
+    /// is a single one with [`PortUse::Shared`], too, whose slots are few: each shard takes one.
     ///
     /// A thread that polls or waits for a completion queue drives the shard of its queue pairs itself if
     /// all of them are of one shard. Otherwise the threads of the shards do.

@@ -263,14 +263,19 @@ fn shards(options: &SoftOptions) -> Shards {
     }
     let named = env::var(VARIABLE).ok();
     let named = named.and_then(|number| number.trim().parse::<usize>().ok());
-    Shards::AtMost(match (named, options.port_use) {
-        (Some(number), _) => number.clamp(1, MOST_SHARDS),
-        (None, PortUse::Shared) => 1,
-        (None, PortUse::Exclusive) => {
-            let cpus = thread::available_parallelism().map_or(1, usize::from);
-            (cpus / CPUS_PER_SHARD).clamp(1, MOST_SHARDS)
-        }
-    })
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let number = named.unwrap_or_else(|| shards_by_default(options, cpus));
+    Shards::AtMost(number.clamp(1, MOST_SHARDS))
+}
+
+/// How many shards a device gets if neither its options nor the environment has the number.
+fn shards_by_default(options: &SoftOptions, cpus: usize) -> usize {
+    // A network interface merges successive datagrams from one port (GRO). The kernel passes all of
+    // them to the shard of the first, and those for queue pairs of other shards are lost.
+    match (options.port_use, options.address.ip().is_loopback()) {
+        (PortUse::Exclusive, true) => cpus / CPUS_PER_SHARD,
+        _ => 1,
+    }
 }
 
 impl fmt::Debug for SoftDevice {
@@ -311,5 +316,26 @@ impl Drop for SoftDevice {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn only_a_port_of_its_own_on_loopback_has_several_shards_by_default() {
+        let loopback = SoftOptions::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let network = SoftOptions::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+        let ipv6 = SoftOptions::new(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        assert_eq!(shards_by_default(&loopback, 16), 8);
+        assert_eq!(shards_by_default(&ipv6, 8), 4);
+        assert_eq!(shards_by_default(&network, 16), 1);
+        assert_eq!(
+            shards_by_default(&loopback.port_use(PortUse::Shared), 16),
+            1
+        );
     }
 }
