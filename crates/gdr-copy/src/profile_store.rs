@@ -77,7 +77,8 @@ impl ProfileStore {
         self.folder.join(key.file_name())
     }
 
-    /// The profile of a machine; `None` if there is none, or that of another machine.
+    /// Returns the profile of a machine: `None` if no profile is stored, or the stored one is of another
+    /// machine.
     ///
     /// # Errors
     /// [`ProfileError::File`], [`ProfileError::Text`].

@@ -240,8 +240,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The CPUs on the NUMA node of a PCI function that this thread may use; `None` where that is not
-/// known, or there is none.
+/// The CPUs on the NUMA node of a PCI function that this thread may use; `None` where the node
+/// is not known, or has no such CPU.
 pub(crate) fn local_cpus(function: Bdf) -> Option<CpuSet> {
     let path = format!("/sys/bus/pci/devices/{function}/local_cpulist");
     let list = fs::read_to_string(path).ok()?;

@@ -36,7 +36,7 @@ pub(super) fn sentence(report: &MeshReport, outlier: &Outlier) -> String {
     }
 }
 
-/// A part in percent, of which 0 is none.
+/// Formats a share in percent. Below 1 % it has significant digits, so that it does not read as 0.
 fn percent(part: f64) -> String {
     match part * 100.0 {
         percent if percent < 1.0 => crate::units::figure(percent),
