@@ -82,7 +82,7 @@ impl Stream {
     ///
     /// # Safety
     /// - The stream is one of `gpu`'s primary context and is not destroyed until `owner` is dropped.
-    /// - Whoever queues work by this value keeps the memory that the work uses until the work has ended.
+    /// - The caller keeps the memory of work that is queued by this value until the work has ended.
     pub unsafe fn from_owner(gpu: &Gpu, handle: u64, owner: impl Any + Send + Sync) -> Self {
         let device = gpu.info().ordinal;
         Self {
