@@ -9,6 +9,7 @@ mod stream;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gdr_pci::Bdf;
@@ -489,6 +490,26 @@ impl Driver for SimDriver {
             return Ok(());
         }
         self.lock().submit(call, stream, Kernel::Call(host_call))
+    }
+
+    unsafe fn queue_wait(&self, stream: RawStream, other: RawStream) -> Result<()> {
+        if other.handle == DEFAULT_STREAM {
+            // Its work has run, but for kernels.
+            self.kernels.wait();
+            return Ok(());
+        }
+        let mut state = self.lock();
+        let (reached, event) = channel();
+        let worker = state.worker("cuEventRecord", other)?;
+        worker.submit("cuEventRecord", Kernel::Record(reached))?;
+        if stream.handle == DEFAULT_STREAM {
+            // Without the lock: the other stream may need it until it is there.
+            drop(state);
+            Kernel::Wait(event).run();
+            return Ok(());
+        }
+        let worker = state.worker("cuStreamWaitEvent", stream)?;
+        worker.submit("cuStreamWaitEvent", Kernel::Wait(event))
     }
 
     unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()> {
