@@ -139,10 +139,13 @@ def test_failures_have_classes_and_fields(home, link):
     assert empty.value.name == "weights"
     epoch = weights.publish_from(bytes(8))
     assert remote.wait_newer(timeout=LIMIT_S) == epoch
-    # The owner has answered, so it counts as there; one on a slow host may not have answered in time.
-    with pytest.raises((gdr.NothingNewer, gdr.Stalled)) as late:
-        remote.wait_newer(epoch, timeout=0.5)
-    assert late.value.name == "weights" and isinstance(late.value, TimeoutError)
+    # An owner that has not answered by then stalls: it may on a slow host, and not for long.
+    for timeout in [0.5, 5.0, LIMIT_S]:
+        with pytest.raises(TimeoutError) as late:
+            remote.wait_newer(epoch, timeout=timeout)
+        if late.type is gdr.NothingNewer:
+            break
+    assert (late.value.name, late.value.seen) == ("weights", epoch)
     for source in [bytes(9), gdr.DeviceMemory(8)]:
         with pytest.raises(ValueError):
             weights.publish_from(source)
@@ -313,19 +316,22 @@ def test_ctrl_c_ends_a_call_and_the_link_goes_on(what):
             assert reader.line() == "1"
 
 
-def test_an_owner_that_is_stopped_stalls_a_get():
+def test_a_get_of_an_owner_that_is_stopped_ends_at_its_deadline():
     with Program(OWNER) as owner:
         address = owner.line()
         with gdr.Link(address, timeout=LIMIT_S) as link:
             remote = link.open("frame", timeout=LIMIT_S)
             assert remote.get_into(bytearray(1 << 20), timeout=LIMIT_S) == 1
             os.kill(owner.process.pid, signal.SIGSTOP)
-            with pytest.raises(gdr.Stalled) as stalled:
+            with pytest.raises(TimeoutError) as stalled:
                 remote.get_into(bytearray(1 << 20), timeout=0.5)
             os.kill(owner.process.pid, signal.SIGCONT)
-            fields = (stalled.value.name, stalled.value.done, stalled.value.of)
-            assert fields[0] == "frame" and fields[1] <= fields[2]
-            assert isinstance(stalled.value, TimeoutError)
+            # It has not answered if the transfer was given up before, and tried again.
+            if stalled.type is gdr.Stalled:
+                assert stalled.value.name == "frame"
+                assert stalled.value.done <= stalled.value.of
+            else:
+                assert stalled.type is gdr.NoAnswer and stalled.value.owner == address
             assert remote.get_into(bytearray(1 << 20), timeout=LIMIT_S) == 1
 
 
