@@ -97,6 +97,17 @@ nccl_direct() {
         { echo "NCCL's log does not say NET/IB/0/GDRDMA" >&2; return 1; }
 }
 
+# traced NAME COMMAND...: a command whose `gdr trace` writes its reports to traced/NAME. They are
+# compared with what the engines of gdr's devices have counted.
+traced() {
+    local folder=$OUT/traced/$1
+    shift
+    rm -rf "$folder" && mkdir -p "$folder" || return 1
+    GDR_VERBS_COUNTERS=$folder "$@" || return $?
+    cat "$folder"/*.counters
+    "$HERE/bin/xtask" traced "$folder"
+}
+
 # perf GPU OF SERVER, VERB, OPTIONS OF BOTH: two processes.
 perf() {
     local gpu=$1 server status i
@@ -147,7 +158,7 @@ mesh() {
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
-export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct perf mesh wheel two_gpus
+export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct traced perf mesh wheel two_gpus
 
 # The machine. Commands and files that do not exist here are left out.
 {

@@ -1,5 +1,6 @@
 //! `cargo xtask gpu-bundle`: a folder of programs and tests for a machine with a GPU and no cargo.
 
+use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -64,6 +65,8 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     install_library(&release.join("libgdrapi.so"), &out.join("lib"))?;
     let libraries = verbs_library::build("release", &target().join("verbs"))?;
     verbs_library::install(&libraries, &out.join("verbs"))?;
+    // It compares reports of `gdr trace` with counters.
+    copy_program(&env::current_exe()?, &out.join("bin/xtask"))?;
     fs::write(out.join("nccl.py"), NCCL)?;
     fs::write(out.join("wheel.py"), WHEEL)?;
     match wheel::build("release", &out.join("wheel")) {

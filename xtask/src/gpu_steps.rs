@@ -113,6 +113,20 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"nccl_direct trace-nccl $((1 << 20)) 0 0 "$GDR" trace --require direct=50% -o "$OUT/trace-nccl.%p.txt" -- "$GDR" run --nic 127.0.0.1 -- && cat "$OUT"/trace-nccl.*.txt"#,
     },
     Step {
+        name: "gdr trace of raw packets against the engine's counters",
+        file: "traced-raw-packets",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#"traced raw-packets "$GDR" trace --json -o "$OUT/traced/raw-packets/%p.json" -- "$GDR" run --nic 127.0.0.1 --only-soft -- "$HERE/bin/raw_packets" gdr0 gdr0"#,
+    },
+    Step {
+        name: "gdr trace of NCCL against the engine's counters",
+        file: "traced-nccl",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#"traced nccl nccl_direct traced-nccl $((16 << 20)) 0 0 "$GDR" trace --json -o "$OUT/traced/nccl/%p.json" -- "$GDR" run --nic 127.0.0.1 --"#,
+    },
+    Step {
         name: "WRITEs over 1 to 8 shards",
         file: "shards",
         prints: Prints::Json,

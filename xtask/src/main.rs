@@ -64,6 +64,11 @@ enum Task {
     Vm(vm::Options),
     /// Run Debian's verbs programs with gdr's verbs library.
     VerbsPrograms(verbs_programs::Options),
+    /// Compare the reports of `gdr trace --json` in a folder with the counters of gdr's engine there.
+    Traced {
+        /// The folder of `gdr trace -o FOLDER/%p.json` and `GDR_VERBS_COUNTERS`.
+        folder: PathBuf,
+    },
     /// Run `gdr mesh` with 64 ranks, by real launchers, and with a throttled and a dead rank.
     Mesh(mesh::Options),
     /// Measure Debian's perftest with gdr's verbs library beside `gdr perf`.
@@ -116,6 +121,7 @@ fn main() -> ExitCode {
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
         Task::VerbsPrograms(options) => verbs_programs::run(&options),
+        Task::Traced { folder } => verbs_programs::traced(&folder),
         Task::Mesh(options) => mesh::run(&options),
         Task::VerbsBench(options) => verbs_bench::run(&options),
         Task::Loom => models::run_loom(),

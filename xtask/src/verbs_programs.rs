@@ -182,6 +182,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
+/// Compares the reports and counters in a folder.
+pub(crate) fn traced(folder: &Path) -> anyhow::Result<ExitCode> {
+    match traced::difference(folder)? {
+        None => println!("gdr trace reported what the engine counted"),
+        Some(difference) => anyhow::bail!(difference),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Runs the programs and records the outcome of each. Without them each is skipped.
 pub(crate) fn record(results: &mut Results, options: &Options) {
     results.section("verbs programs", |results| cases(results, options));

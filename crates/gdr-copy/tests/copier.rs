@@ -28,9 +28,13 @@ fn threads(number: u16) -> NonZeroU16 {
 }
 
 fn machinery(limits: PathLimits) -> Machinery {
+    machinery_of(LEN, limits)
+}
+
+fn machinery_of(len: usize, limits: PathLimits) -> Machinery {
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let buffer = Arc::new(gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap());
+    let buffer = Arc::new(gpu.allocate(MemoryKind::Plain, len as u64).unwrap());
     let context = Context::open_for(&gpu).unwrap();
     let mapping = context.pin_buffer(&buffer).unwrap().map().unwrap();
     // The costs of PCIe, so that the planner uses the copy engine.
@@ -90,6 +94,20 @@ fn every_path_copies_exactly_its_range_from_and_to_pageable_memory() {
             assert!(read[1..=len] == bytes, "{path}: {len} bytes from {offset}");
             assert_eq!((read[0], read[len + 1]), (0xEE, 0xEE));
         }
+    }
+}
+
+#[test]
+fn a_read_that_is_longer_than_caches_is_exact_by_one_thread_and_by_several() {
+    const LEN: usize = 17 << 20;
+    for number in [1, 4] {
+        let Machinery { buffer, copier, .. } = machinery_of(LEN, PathLimits::all(threads(number)));
+        let bytes = pattern(LEN, number.into());
+        buffer.write(0, &bytes).unwrap();
+        let mut read = vec![0xEE; LEN];
+        copier.read_at(5, &mut read[2..LEN - 3]).unwrap();
+        assert!(read[2..LEN - 3] == bytes[5..], "{number} threads");
+        assert_eq!([read[0], read[1], read[LEN - 3], read[LEN - 1]], [0xEE; 4]);
     }
 }
 
@@ -284,19 +302,25 @@ fn freed_memory_is_not_reached_by_the_copy_engine() {
 
 #[test]
 fn a_context_that_is_destroyed_during_a_copy_ends_it_with_the_bytes_that_were_copied() {
+    for number in [1, 4] {
+        a_destroyed_context_ends_a_copy(threads(number));
+    }
+}
+
+fn a_destroyed_context_ends_a_copy(threads: NonZeroU16) {
     let Machinery {
         driver,
         gpu,
         buffer,
         copier,
-    } = machinery(PathLimits::all(threads(1)));
+    } = machinery(PathLimits::all(threads));
     let bytes = pattern(LEN, 3);
     buffer.write(0, &bytes).unwrap();
     let plan = copier.plan(CopyDirection::FromGpu, HostMemory::Pageable, 0, LEN as u64);
     assert_eq!(plan.path(), CopyPath::CopyEngine);
     let ends: Vec<u64> = plan.pieces().map(|piece| piece.end).collect();
-    assert!(ends.len() > 6);
-    for queued in [0, 1, 4, 5] {
+    assert!(ends.len() > 9);
+    for queued in [0, 1, 4, 5, 8, 9] {
         driver.destroy_context_after(queued);
         let mut seen = vec![0; LEN];
         let error = copier.read_at(0, &mut seen).unwrap_err();
@@ -304,7 +328,18 @@ fn a_context_that_is_destroyed_during_a_copy_ends_it_with_the_bytes_that_were_co
             panic!("{error}");
         };
         assert_eq!(*len, LEN as u64);
-        assert!(*copied == 0 || ends[..queued as usize].contains(copied));
+        // The first eight chunks are queued in order; several threads queue later ones as they come.
+        let counted = ends.partition_point(|end| end <= copied) as u64;
+        let least = if threads.get() == 1 {
+            queued
+        } else {
+            queued.min(8)
+        };
+        assert!(
+            (least..=queued).contains(&counted),
+            "{counted} of {queued} chunks"
+        );
+        assert!(*copied == 0 || ends.contains(copied), "{copied}");
         let copied = *copied as usize;
         assert!(seen[..copied] == bytes[..copied], "{copied}");
         assert!(
@@ -318,14 +353,6 @@ fn a_context_that_is_destroyed_during_a_copy_ends_it_with_the_bytes_that_were_co
             .unwrap_err();
         assert!(matches!(error, Error::Incomplete { .. }), "{error}");
     }
-    // Five chunks were queued: all that were read before the failure are counted.
-    driver.destroy_context_after(5);
-    let error = copier.read_at(0, &mut vec![0; LEN]).unwrap_err();
-    assert!(
-        matches!(error, Error::Incomplete { copied, .. } if copied > 0),
-        "{error}"
-    );
-
     driver.destroy_context_after(0);
     let host = page_locked(&gpu, &[0; 1 << 20]);
     let refused = copier.start_read(0, &host, 0, 1 << 20);

@@ -302,6 +302,13 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// `stream` came from this driver and has not been destroyed.
     unsafe fn queue_host_call(&self, stream: RawStream, call: HostCall) -> Result<()>;
 
+    /// Makes later work on `stream` wait for everything that was queued on `other` (`cuEventRecord`,
+    /// `cuStreamWaitEvent`).
+    ///
+    /// # Safety
+    /// Both streams came from this driver and have not been destroyed.
+    unsafe fn queue_wait(&self, stream: RawStream, other: RawStream) -> Result<()>;
+
     /// Queues a write of one 32-bit word (`cuStreamWriteValue32`, CUDA 11.7). It becomes visible after
     /// everything that the work queued before it wrote. On real hardware the stream may be one of
     /// another library, and may be captured into a graph; the handle 0 is the legacy default stream.

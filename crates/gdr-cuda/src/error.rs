@@ -178,6 +178,12 @@ pub enum Error {
          make both from one Gpu"
     )]
     ForeignBuffer { buffer: Ordinal, stream: Ordinal },
+    /// Two streams are of different GPUs or drivers.
+    #[error(
+        "the streams are of GPU {stream} and GPU {other}, or not of one driver: make both from one \
+         Gpu"
+    )]
+    ForeignStream { stream: Ordinal, other: Ordinal },
     /// GPU work did not finish in time.
     #[error("{what} did not finish within {limit:?}; the GPU may be hung or busy with other work")]
     Deadline { what: &'static str, limit: Duration },

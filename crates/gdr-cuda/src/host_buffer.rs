@@ -1,5 +1,7 @@
 //! Owned page-locked host memory.
 
+use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::atomic::Ordering;
 
 use crate::driver::RawHostAllocation;
@@ -30,6 +32,22 @@ impl HostBuffer {
     pub(crate) fn allocate(gpu: Gpu, len: usize) -> Result<Self> {
         let raw = gpu.driver().allocate_host(gpu.info().ordinal, len)?;
         Ok(Self { gpu, raw })
+    }
+
+    /// Gives up the allocation, which is not freed.
+    pub(crate) fn into_raw(self) -> (Gpu, RawHostAllocation) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: moved out once, as `this` is not dropped.
+        let gpu = unsafe { ptr::read(&this.gpu) };
+        (gpu, this.raw)
+    }
+
+    /// Owns an allocation that [`HostBuffer::into_raw`] gave up.
+    ///
+    /// # Safety
+    /// It is of this driver and device, and nothing else owns or uses it.
+    pub(crate) unsafe fn from_raw(gpu: Gpu, raw: RawHostAllocation) -> Self {
+        Self { gpu, raw }
     }
 
     /// Its length, bytes.

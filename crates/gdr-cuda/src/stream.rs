@@ -303,6 +303,20 @@ impl Stream {
         }
     }
 
+    /// Makes later work on this stream wait for everything that was queued on `other` before, and
+    /// returns. Work on `other` does not wait.
+    ///
+    /// # Errors
+    /// [`Error::ForeignStream`] if `other` is of another GPU; the driver's.
+    pub fn queue_wait(&self, other: &Self) -> Result<()> {
+        if !self.gpu.is_same(&other.gpu) {
+            let (stream, other) = (self.gpu.info().ordinal, other.gpu.info().ordinal);
+            return Err(Error::ForeignStream { stream, other });
+        }
+        // SAFETY: both are from this driver, and exist as long as their values.
+        unsafe { self.gpu.driver().queue_wait(self.raw, other.raw) }
+    }
+
     /// Queues a kernel and returns; [`Stream::wait`] for it.
     ///
     /// # Errors

@@ -489,6 +489,58 @@ fn a_stream_copies_on_the_device_then_calls_the_cpu_in_order() {
 }
 
 #[test]
+fn a_stream_waits_for_what_another_had_queued_and_holds_up_nothing_there() {
+    let gpu = gpu();
+    let (first, second) = (gpu.stream().unwrap(), gpu.stream().unwrap());
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let (sender, results) = std::sync::mpsc::channel();
+    let from_second = sender.clone();
+    let hold = |held: std::sync::mpsc::Receiver<()>| {
+        move || {
+            let _released = held.recv_timeout(LIMIT);
+        }
+    };
+    first.queue_call(hold(held)).unwrap();
+    second.queue_wait(&first).unwrap();
+    second
+        .queue_call(move || from_second.send("second").unwrap())
+        .unwrap();
+    assert!(!second.is_idle().unwrap());
+    assert!(results.try_recv().is_err());
+    drop(release);
+    assert_eq!(results.recv_timeout(LIMIT), Ok("second"));
+    second.wait(LIMIT).unwrap();
+
+    // Work that was queued later is not waited for, and the other way round there is no wait.
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    second.queue_call(hold(held)).unwrap();
+    second.queue_wait(&first).unwrap();
+    first
+        .queue_call(move || sender.send("first").unwrap())
+        .unwrap();
+    assert_eq!(results.recv_timeout(LIMIT), Ok("first"));
+    drop(release);
+    second.wait(LIMIT).unwrap();
+}
+
+#[test]
+fn streams_of_different_gpus_do_not_wait_for_each_other() {
+    let driver = SimDriver::new(2);
+    let streams = [0, 1].map(|ordinal| {
+        let gpu = Gpu::open(driver.clone(), Ordinal(ordinal)).unwrap();
+        gpu.stream().unwrap()
+    });
+    let refused = streams[0].queue_wait(&streams[1]).unwrap_err();
+    assert!(matches!(
+        refused,
+        Error::ForeignStream {
+            stream: Ordinal(0),
+            other: Ordinal(1)
+        }
+    ));
+}
+
+#[test]
 fn a_copy_onto_itself_or_past_a_buffer_is_refused() {
     let gpu = gpu();
     let stream = gpu.stream().unwrap();

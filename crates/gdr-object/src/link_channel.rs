@@ -43,6 +43,8 @@ pub(crate) struct LinkChannel {
     /// The mailbox at the owner.
     cells: RemoteMemory,
     next: u64,
+    /// How many receives of wake-ups are not posted again yet.
+    receives_taken: usize,
 }
 
 /// A part of a transfer.
@@ -156,6 +158,7 @@ impl LinkChannel {
             lines,
             cells,
             next: 0,
+            receives_taken: 0,
         })
     }
 
@@ -290,9 +293,14 @@ impl LinkChannel {
         self.wait(deadline, owner).map(drop)
     }
 
-    /// The next completion, a success; `None` at the deadline. The receive of a wake-up is posted
+    /// The next completion, a success; `None` at the deadline. Posts the receives of earlier wake-ups
     /// again.
     fn wait(&mut self, deadline: Deadline, owner: &Watch) -> Result<Option<Completion>, Fault> {
+        // Now, and not when they completed: a wake-up is to be passed on at once.
+        while self.receives_taken > 0 {
+            self.lanes[0].pair.post_recv(RecvRequest::new(RECEIVE))?;
+            self.receives_taken -= 1;
+        }
         loop {
             let look = Deadline::after(LOOK.min(deadline.remaining()));
             match self.lanes[0].queue.wait(look) {
@@ -300,10 +308,7 @@ impl LinkChannel {
                     return Err(Fault::Status(completion.status));
                 }
                 Ok(completion) => {
-                    if completion.opcode.is_receive() {
-                        let receive = RecvRequest::new(RECEIVE);
-                        self.lanes[0].pair.post_recv(receive)?;
-                    }
+                    self.receives_taken += usize::from(completion.opcode.is_receive());
                     return Ok(Some(completion));
                 }
                 // Between its answers the owner sends nothing: this is the end of the connection.

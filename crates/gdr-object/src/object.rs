@@ -1,7 +1,7 @@
 //! The owner's side of an object.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gdr_cuda::{DeviceBuffer, Stream};
@@ -13,6 +13,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::home::HomeShared;
 use crate::info::{Location, ObjectInfo};
+use crate::lock::lock;
 use crate::mode::{Checksum, Grantee, Mode, Rights};
 use crate::name::ObjectName;
 use crate::publisher::Copied;
@@ -69,11 +70,18 @@ impl ObjectOptions {
 pub struct Object {
     shared: Arc<SharedObject>,
     home: Arc<HomeShared>,
+    /// The stream that waits for copies and then has them published. A call on the caller's stream
+    /// would hold up what is queued after it.
+    publishing: Mutex<Option<Arc<Stream>>>,
 }
 
 impl Object {
     pub(crate) fn new(shared: Arc<SharedObject>, home: Arc<HomeShared>) -> Self {
-        Self { shared, home }
+        Self {
+            shared,
+            home,
+            publishing: Mutex::default(),
+        }
     }
 
     /// Its name.
@@ -143,7 +151,8 @@ impl Object {
 
     /// Queues on `stream` a copy of the beginning of `from` to the next slot, and the publication after it,
     /// and returns which epoch that will be. It waits for nothing: neither for the stream nor for
-    /// readers. `from` may be overwritten by later work on the same stream.
+    /// readers. `from` may be overwritten by later work on the same stream, which does not wait for the
+    /// publication. Copies of several streams are published in the order in which they were queued.
     ///
     /// If copies are queued faster than the GPU executes them, an object in latest mode publishes some
     /// of them: a copy on the same stream replaces one before it. If the stream fails, or is destroyed
@@ -200,7 +209,20 @@ impl Object {
             },
         };
         let publisher = self.home.publisher.clone();
-        Ok(stream.queue_call(move || publisher.send(copied))?)
+        let publishing = self.publishing(stream)?;
+        publishing.queue_wait(stream)?;
+        Ok(publishing.queue_call(move || publisher.send(copied))?)
+    }
+
+    /// The stream that has copies of `stream` published.
+    fn publishing(&self, stream: &Stream) -> Result<Arc<Stream>> {
+        let mut publishing = lock(&self.publishing);
+        if let Some(made) = &*publishing {
+            return Ok(Arc::clone(made));
+        }
+        let made = Arc::new(stream.gpu().stream()?);
+        *publishing = Some(Arc::clone(&made));
+        Ok(made)
     }
 
     /// Replaces the object's memory by one of another shape, without content. Peers that read meanwhile

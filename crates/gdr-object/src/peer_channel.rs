@@ -146,6 +146,11 @@ impl PeerChannel {
         if *answered >= wanted {
             return Ok(());
         }
+        let write = SendRequest::write(WrId(u64::from(cell)), cells.at(CELL * u64::from(cell)))
+            .inline(&epoch.get().to_le_bytes())
+            .immediate(Immediate(u32::from(cell)));
+        let posted = connection.pair.post_send(write);
+        // After the wake-up, which is to be sent at once.
         let mut failed = false;
         while let Some(completion) = connection.queue.poll()? {
             failed |= completion.status != WcStatus::Success;
@@ -154,10 +159,7 @@ impl PeerChannel {
             *connected = None;
             return Ok(());
         }
-        let write = SendRequest::write(WrId(u64::from(cell)), cells.at(CELL * u64::from(cell)))
-            .inline(&epoch.get().to_le_bytes())
-            .immediate(Immediate(u32::from(cell)));
-        connection.pair.post_send(write)?;
+        posted?;
         *answered = wanted;
         Ok(())
     }

@@ -172,6 +172,34 @@ fn a_trainer_that_queues_many_steps_ahead_is_not_stopped_and_its_last_step_is_pu
 }
 
 #[test]
+fn copies_of_two_streams_are_published_in_the_order_in_which_they_were_queued() {
+    let (gpu, home) = (gpu(), home());
+    let ring = words().mode(Mode::Ring {
+        slots: 3,
+        when_full: WhenFull::DropOldest,
+    });
+    let object = home.create(name("r"), ring, &Place::gpu(&gpu)).unwrap();
+    let (slow, quick) = (gpu.stream().unwrap(), gpu.stream().unwrap());
+    let source = tensor(&gpu, LEN);
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let hold = move || {
+        let _released = held.recv_timeout(LIMIT);
+    };
+    slow.queue_call(hold).unwrap();
+    object.publish_from(&source, &slow).unwrap();
+    let second = object.publish_from(&source, &quick).unwrap();
+    // A stream that publishes waits for no other.
+    quick.wait(LIMIT).unwrap();
+    assert_eq!(object.newest(), None);
+    drop(release);
+    let remote = fixture::link(&home).open(name("r"), limit()).unwrap();
+    let mut seen = None;
+    while seen != Some(second) {
+        seen = Some(remote.wait_newer(seen, limit()).unwrap());
+    }
+}
+
+#[test]
 fn a_ring_of_frames_in_gpu_memory_is_followed_without_loss() {
     let (gpu, home) = (gpu(), home());
     let ring = words().mode(Mode::Ring {

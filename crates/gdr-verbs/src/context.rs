@@ -75,6 +75,7 @@ impl Context {
             return Ok(engine);
         }
         let opened = self.device.engine()?;
+        counters::watch(&self.device.name(), &opened);
         Ok(self.engine.get_or_init(|| opened))
     }
 }

@@ -4,19 +4,89 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use gdr_rdma::PayloadBytes;
+use gdr_rdma::raw::{self, WeakDevice};
+
+use crate::device::lock;
 
 /// Names the folder of the files. Each is called `PID-DEVICE.counters`.
 const FOLDER: &str = "GDR_VERBS_COUNTERS";
+/// How long the end of a process may take for it. A thread that calls `exit` while it uses an engine
+/// never leaves that.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// The engines whose counters are written when the process ends.
+static WATCHED: Mutex<Watched> = Mutex::new(Watched {
+    process: 0,
+    engines: Vec::new(),
+});
+
+struct Watched {
+    /// The process that has asked the C library to be called at its end.
+    process: u32,
+    engines: Vec<(String, WeakDevice)>,
+}
+
+/// Has the counters of an engine written when the process ends, if the user asks for them: NCCL, for
+/// one, closes no device.
+pub(crate) fn watch(device: &str, engine: &raw::Device) {
+    if folder().is_none() {
+        return;
+    }
+    let mut watched = lock(&WATCHED);
+    if watched.process != process::id() {
+        // What a forked child has inherited are its parent's.
+        watched.engines.clear();
+        // SAFETY: a function of this library, which is never unloaded: it has threads.
+        if unsafe { libc::atexit(write_all) } != 0 {
+            tracing::error!("the counters of devices that stay open will not be written");
+        }
+        watched.process = process::id();
+    }
+    watched
+        .engines
+        .retain(|(_, engine)| engine.upgrade().is_some());
+    watched
+        .engines
+        .push((device.to_owned(), engine.downgrade()));
+}
+
+/// Writes the counters of the engines that are open.
+extern "C" fn write_all() {
+    let (done, ended) = channel();
+    let writer = thread::Builder::new().spawn(move || {
+        let watched = lock(&WATCHED);
+        let own = watched.process == process::id();
+        for (device, engine) in watched.engines.iter().filter(|_| own) {
+            if let Some(engine) = engine.upgrade() {
+                write(device, || engine.counters().payload);
+            }
+        }
+        let _gone = done.send(());
+    });
+    let written = writer.is_ok() && ended.recv_timeout(LIMIT).is_ok();
+    if !written {
+        tracing::error!("the counters of devices that are open were not written");
+    }
+}
+
+fn folder() -> Option<PathBuf> {
+    let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
+    folder.map(PathBuf::from)
+}
 
 /// Writes the bytes that an engine has moved since it was opened, if the user asks for that.
 pub(crate) fn write(device: &str, payload: impl FnOnce() -> PayloadBytes) {
-    let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else {
+    let Some(folder) = folder() else {
         return;
     };
     let file = format!("{}-{device}.counters", process::id());
-    let path = PathBuf::from(folder).join(file);
+    let path = folder.join(file);
     if let Err(error) = fs::write(&path, text(&payload())) {
         tracing::error!(%error, path = %path.display(), "the counters cannot be written");
     }
@@ -30,6 +100,7 @@ fn text(payload: &PayloadBytes) -> String {
         ("read", payload.read),
         ("atomic", payload.atomic),
         ("receive", payload.receive),
+        ("untaken", payload.untaken),
     ]
     .map(|(name, bytes)| format!("{name} {bytes}\n"))
     .concat()
@@ -43,10 +114,10 @@ mod tests {
     fn every_operation_has_a_line() {
         let mut payload = PayloadBytes::default();
         (payload.send, payload.write, payload.read) = (1, 2, 3);
-        (payload.atomic, payload.receive) = (8, 5);
+        (payload.atomic, payload.receive, payload.untaken) = (8, 5, 4);
         assert_eq!(
             text(&payload),
-            "send 1\nwrite 2\nread 3\natomic 8\nreceive 5\n"
+            "send 1\nwrite 2\nread 3\natomic 8\nreceive 5\nuntaken 4\n"
         );
     }
 }

@@ -3,23 +3,21 @@
 //! They run on streams of this library, which do not synchronize with the default stream: a copy
 //! waits neither for kernels of the program nor for its other copies. Calls of the driver are made
 //! with a relaxed capture mode, so that a stream capture elsewhere in the process stays valid.
-//!
-//! Pageable memory is copied through page-locked slots: while the engine copies one chunk, the CPU
-//! copies another.
 
+use std::num::NonZeroU16;
 use std::ops::Range;
-use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gdr_cuda::{
     AddressRange, BufferId, CaptureGuard, ConcreteDriver, Cuda, DeviceBuffer, DevicePtr,
     HostBuffer, Stream,
 };
 
-use super::staging_memory::{SLOT, SLOTS, StagingMemory};
+use super::cpu_pool::CpuPool;
+use super::ring::{PageableCopy, Ring, RingCopy};
 use crate::error::{Error, Result};
-use crate::plan::CopyPlan;
+use crate::plan::CopyDirection;
 
 /// How many rings and streams are kept for later copies.
 const MOST_KEPT: usize = 8;
@@ -34,30 +32,6 @@ pub(super) struct CopyEngine {
     cuda: Option<Arc<Cuda>>,
     rings: Mutex<Vec<Ring>>,
     streams: Mutex<Vec<Stream>>,
-}
-
-/// Streams with a slot of page-locked memory each.
-#[derive(Debug)]
-struct Ring {
-    // Dropped before the memory, which it may still use.
-    streams: [Stream; SLOTS],
-    memory: StagingMemory,
-}
-
-/// A copy that failed, and how many of its first bytes were copied.
-#[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) copied: u64,
-    pub(super) source: Error,
-}
-
-impl Failed {
-    fn after<E: Into<Error>>(copied: u64) -> impl FnOnce(E) -> Self {
-        move |source| Self {
-            copied,
-            source: source.into(),
-        }
-    }
 }
 
 impl CopyEngine {
@@ -111,9 +85,10 @@ impl CopyEngine {
         Ok(())
     }
 
-    /// Copies to page-locked memory; returns the stream on which the copy runs.
-    pub(super) fn start_read(
+    /// Queues a copy between page-locked memory and the buffer; returns the stream on which it runs.
+    pub(super) fn start(
         &self,
+        direction: CopyDirection,
         offset: u64,
         host: &Arc<HostBuffer>,
         host_offset: usize,
@@ -121,33 +96,21 @@ impl CopyEngine {
     ) -> Result<Stream> {
         let _relaxed = self.relax_capture();
         self.check_allocations(offset..offset + len as u64)?;
-        let stream = self.stream()?;
-        stream.queue_read(&self.buffer, offset, host, host_offset, len)?;
+        let (stream, buffer) = (self.stream()?, &self.buffer);
+        match direction {
+            CopyDirection::ToGpu => stream.queue_write(host, host_offset, buffer, offset, len),
+            CopyDirection::FromGpu => stream.queue_read(buffer, offset, host, host_offset, len),
+        }?;
         Ok(stream)
     }
 
-    /// Copies from page-locked memory; returns the stream on which the copy runs.
-    pub(super) fn start_write(
-        &self,
-        offset: u64,
-        host: &Arc<HostBuffer>,
-        host_offset: usize,
-        len: usize,
-    ) -> Result<Stream> {
-        let _relaxed = self.relax_capture();
-        self.check_allocations(offset..offset + len as u64)?;
-        let stream = self.stream()?;
-        stream.queue_write(host, host_offset, &self.buffer, offset, len)?;
-        Ok(stream)
-    }
-
-    /// Whether the copy that `start_read` or `start_write` returned is complete.
+    /// Whether a copy that `start` returned is complete.
     pub(super) fn is_complete(&self, stream: &Stream) -> Result<bool> {
         let _relaxed = self.relax_capture();
         Ok(stream.is_idle()?)
     }
 
-    /// Waits for a copy that `start_read` or `start_write` returned.
+    /// Waits for a copy that `start` returned.
     pub(super) fn wait(&self, stream: &Stream, limit: Duration) -> Result<()> {
         let _relaxed = self.relax_capture();
         Ok(stream.wait(limit)?)
@@ -178,14 +141,8 @@ impl CopyEngine {
     }
 
     fn ring(&self) -> Result<Ring> {
-        if let Some(ring) = lock(&self.rings).pop() {
-            return Ok(ring);
-        }
-        let gpu = self.buffer.gpu();
-        Ok(Ring {
-            streams: [gpu.stream()?, gpu.stream()?, gpu.stream()?],
-            memory: StagingMemory::new(gpu)?,
-        })
+        let kept = lock(&self.rings).pop();
+        kept.map_or_else(|| Ring::new(self.buffer.gpu()), Ok)
     }
 
     /// Only after a copy that succeeded: the streams of others may not be idle.
@@ -196,111 +153,34 @@ impl CopyEngine {
         }
     }
 
-    /// Reads the pieces of `plan`, which begins at `offset` of the buffer, through the ring.
+    /// Copies between pageable memory and the buffer, through a ring, by up to `threads` threads.
+    /// Returns when all bytes have arrived; otherwise the number of first bytes that have, and why.
     ///
     /// # Safety
-    /// `host` is valid for writing the bytes of the plan, and is no page-locked memory of this crate.
-    pub(super) unsafe fn read(
+    /// As [`RingCopy::new`].
+    pub(super) unsafe fn copy(
         &self,
-        plan: &CopyPlan,
-        offset: u64,
-        host: *mut u8,
-        limit: Duration,
-    ) -> Result<(), Failed> {
-        let _relaxed = self.relax_capture();
-        let end = Instant::now() + limit;
+        pageable: &PageableCopy<'_>,
+        pool: &CpuPool,
+        threads: NonZeroU16,
+    ) -> Result<(), (u64, Error)> {
+        let nothing = |error| (0, error);
+        let relaxed = self.relax_capture();
+        let PageableCopy { plan, offset, .. } = *pageable;
         self.check_allocations(offset..offset + plan.request().len)
-            .map_err(Failed::after(0))?;
-        let ring = self.ring().map_err(Failed::after(0))?;
-        let mut queued = plan.pieces().enumerate();
-        let mut arrived = plan.pieces().enumerate();
-        let queue = |(at, piece): (usize, Range<u64>)| {
-            let (slot, len) = (at % SLOTS, (piece.end - piece.start) as usize);
-            let stream = &ring.streams[slot];
-            stream.queue_read(
-                &self.buffer,
-                offset + piece.start,
-                &ring.memory,
-                slot * SLOT,
-                len,
-            )
-        };
-        for next in queued.by_ref().take(SLOTS) {
-            queue(next).map_err(Failed::after(0))?;
-        }
-        for (at, piece) in arrived.by_ref() {
-            let slot = at % SLOTS;
-            let left = end.saturating_duration_since(Instant::now());
-            ring.streams[slot]
-                .wait(left)
-                .map_err(Failed::after(piece.start))?;
-            let len = (piece.end - piece.start) as usize;
-            // SAFETY: a chunk has at most `SLOT` bytes, and the memory `SLOTS` slots. Its copy is
-            // complete, and the next one into this slot is queued below. `host` is the caller's
-            // promise.
-            unsafe {
-                let from = ring.memory.cpu_ptr().add(slot * SLOT);
-                ptr::copy_nonoverlapping(from, host.add(piece.start as usize), len);
-            }
-            if let Some(next) = queued.next() {
-                queue(next).map_err(Failed::after(piece.end))?;
-            }
-        }
-        self.keep_ring(ring);
-        Ok(())
-    }
-
-    /// Writes the pieces of `plan`, which begins at `offset` of the buffer, through the ring, and
-    /// returns when they are in GPU memory.
-    ///
-    /// # Safety
-    /// `host` is valid for reading the bytes of the plan, and is no page-locked memory of this crate.
-    pub(super) unsafe fn write(
-        &self,
-        plan: &CopyPlan,
-        offset: u64,
-        host: *const u8,
-        limit: Duration,
-    ) -> Result<(), Failed> {
+            .map_err(nothing)?;
+        let ring = self.ring().map_err(nothing)?;
+        // SAFETY: the caller's promise.
+        let copy = unsafe { RingCopy::new(&ring, &self.buffer, pageable) };
+        copy.begin();
+        // The capture mode is per thread.
+        drop(relaxed);
+        pool.run(threads, copy.len(), &|at| {
+            let _relaxed = self.relax_capture();
+            copy.copy_piece(at);
+        });
         let _relaxed = self.relax_capture();
-        let end = Instant::now() + limit;
-        let left = || end.saturating_duration_since(Instant::now());
-        self.check_allocations(offset..offset + plan.request().len)
-            .map_err(Failed::after(0))?;
-        let ring = self.ring().map_err(Failed::after(0))?;
-        // What a slot has in flight; all before the earliest of them is copied.
-        let mut in_flight: [Option<Range<u64>>; SLOTS] = [const { None }; SLOTS];
-        let mut copied = 0;
-        for (at, piece) in plan.pieces().enumerate() {
-            let slot = at % SLOTS;
-            if let Some(earlier) = in_flight[slot].take() {
-                ring.streams[slot]
-                    .wait(left())
-                    .map_err(Failed::after(copied))?;
-                copied = earlier.end;
-            }
-            let (to, len) = (offset + piece.start, (piece.end - piece.start) as usize);
-            // SAFETY: a chunk has at most `SLOT` bytes, and the memory `SLOTS` slots. The copy out of
-            // this slot is complete. `host` is the caller's promise.
-            unsafe {
-                let from = host.add(piece.start as usize);
-                ptr::copy_nonoverlapping(from, ring.memory.cpu_ptr().add(slot * SLOT), len);
-            }
-            ring.streams[slot]
-                .queue_write(&ring.memory, slot * SLOT, &self.buffer, to, len)
-                .map_err(Failed::after(copied))?;
-            in_flight[slot] = Some(piece);
-        }
-        let mut rest: Vec<_> = (0..SLOTS).zip(in_flight).collect();
-        rest.sort_by_key(|(_, piece)| piece.as_ref().map(|piece| piece.start));
-        for (slot, piece) in rest {
-            if let Some(piece) = piece {
-                ring.streams[slot]
-                    .wait(left())
-                    .map_err(Failed::after(copied))?;
-                copied = piece.end;
-            }
-        }
+        copy.finish()?;
         self.keep_ring(ring);
         Ok(())
     }

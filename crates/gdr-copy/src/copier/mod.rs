@@ -2,7 +2,7 @@
 
 mod copy_engine;
 pub(crate) mod cpu_pool;
-mod staging_memory;
+mod ring;
 mod transfer;
 
 use std::ops::Range;
@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use gdr_cuda::{DeviceBuffer, HostBuffer};
 
-use self::copy_engine::{CopyEngine, Failed};
+use self::copy_engine::CopyEngine;
 use self::cpu_pool::CpuPool;
+use self::ring::PageableCopy;
 use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
@@ -220,7 +221,7 @@ impl Copier {
         let (direction, host) = (CopyDirection::ToGpu, HostMemory::Pageable);
         let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
         // SAFETY: a slice is readable.
-        unsafe { self.write(&plan, offset, bytes.as_ptr()) }
+        unsafe { self.copy(&plan, offset, bytes.as_ptr().cast_mut()) }
     }
 
     /// As [`Copier::write_at`], from memory that others may write at the same time.
@@ -234,12 +235,15 @@ impl Copier {
         let (direction, kind) = (CopyDirection::ToGpu, HostMemory::Pageable);
         let plan = self.plan(direction, kind, offset, len as u64);
         // SAFETY: the caller's promise.
-        unsafe { self.write(&plan, offset, host) }
+        unsafe { self.copy(&plan, offset, host.cast_mut()) }
     }
 
+    /// Copies pageable memory by a plan.
+    ///
     /// # Safety
-    /// `host` is valid for reading the bytes of the plan.
-    unsafe fn write(&self, plan: &CopyPlan, offset: u64, host: *const u8) -> Result<()> {
+    /// `host` is valid for reading the bytes of the plan, and for writing them where they come from the
+    /// GPU.
+    unsafe fn copy(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
         let len = plan.request().len;
         let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
@@ -247,13 +251,21 @@ impl Copier {
                 // Stores so far leave the CPU before the call that starts the copy, and PCIe keeps
                 // them before it.
                 self.mapping.flush();
+                let pageable = PageableCopy {
+                    plan,
+                    offset: self.start + offset,
+                    host,
+                    routine: self.mapping.routine(),
+                    limit: self.limit,
+                };
+                let threads = plan.ring_threads(self.planner.limits().max_threads);
                 // SAFETY: the caller's promise.
-                let written = unsafe { engine.write(plan, self.start + offset, host, self.limit) };
-                written.map_err(|failed| incomplete(failed, len))
+                let copied = unsafe { engine.copy(&pageable, &self.pool, threads) };
+                copied.map_err(|(copied, source)| incomplete(copied, len, source))
             }
             _ => {
-                // SAFETY: the window has the bytes, and a copy to the GPU only reads the others.
-                unsafe { self.copy_by_cpu(plan, window, host.cast_mut()) };
+                // SAFETY: the window has the bytes; the others are the caller's promise.
+                unsafe { self.copy_by_cpu(plan, window, host) };
                 Ok(())
             }
         }
@@ -277,7 +289,7 @@ impl Copier {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::Pageable);
         let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
         // SAFETY: an exclusive slice is writable.
-        unsafe { self.read(&plan, offset, bytes.as_mut_ptr()) }
+        unsafe { self.copy(&plan, offset, bytes.as_mut_ptr()) }
     }
 
     /// As [`Copier::read_at`], into memory that need not be initialized.
@@ -291,27 +303,7 @@ impl Copier {
         let (direction, kind) = (CopyDirection::FromGpu, HostMemory::Pageable);
         let plan = self.plan(direction, kind, offset, len as u64);
         // SAFETY: the caller's promise.
-        unsafe { self.read(&plan, offset, host) }
-    }
-
-    /// # Safety
-    /// `host` is valid for writing the bytes of the plan.
-    unsafe fn read(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
-        let len = plan.request().len;
-        let window = self.window_at(offset, len)?;
-        match (plan.path(), &self.engine) {
-            (CopyPath::CopyEngine, Some(engine)) => {
-                self.mapping.flush();
-                // SAFETY: the caller's promise.
-                let read = unsafe { engine.read(plan, self.start + offset, host, self.limit) };
-                read.map_err(|failed| incomplete(failed, len))
-            }
-            _ => {
-                // SAFETY: the window has the bytes; the others are the caller's promise.
-                unsafe { self.copy_by_cpu(plan, window, host) };
-                Ok(())
-            }
-        }
+        unsafe { self.copy(&plan, offset, host) }
     }
 
     fn window_at(&self, offset: u64, len: u64) -> Result<*mut u8> {
@@ -321,7 +313,7 @@ impl Copier {
     }
 
     /// Makes what copies between pageable memory and the copy engine need, so that the first of them
-    /// does not: streams, and 1.5 MiB of page-locked memory.
+    /// does not: streams, and 4 MiB of page-locked memory.
     ///
     /// # Errors
     /// [`Error::Gpu`].
@@ -457,11 +449,8 @@ impl Copier {
             (CopyPath::CopyEngine, Some(engine)) if len > 0 => {
                 self.mapping.flush();
                 let at = self.start + offset;
-                let stream = match direction {
-                    CopyDirection::ToGpu => engine.start_write(at, host, host_offset, len),
-                    CopyDirection::FromGpu => engine.start_read(at, host, host_offset, len),
-                };
-                Ok(Transfer::running(Arc::clone(engine), stream?, len as u64))
+                let stream = engine.start(direction, at, host, host_offset, len)?;
+                Ok(Transfer::running(Arc::clone(engine), stream, len as u64))
             }
             _ => {
                 // SAFETY: both have `len` bytes; no references to page-locked memory exist.
@@ -479,17 +468,12 @@ impl Copier {
     pub fn write_batch(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
         let lens = pieces.iter().map(|(offset, bytes)| (*offset, bytes.len()));
         let len = self.check_batch(lens)?;
-        let mut done = 0;
-        for (offset, bytes) in pieces {
-            let plan = self.batch_plan(CopyDirection::ToGpu, *offset, bytes.len());
-            let written = match plan.path() {
-                CopyPath::ONE_THREAD => self.mapping.write_at_unfenced(*offset, bytes),
-                // SAFETY: a slice is readable.
-                _ => unsafe { self.write(&plan, *offset, bytes.as_ptr()) },
-            };
-            written.map_err(|error| of_batch(error, done, len))?;
-            done += bytes.len() as u64;
-        }
+        let pieces = pieces.iter().map(|(offset, bytes)| {
+            let host = bytes.as_ptr().cast_mut();
+            (*offset, host, bytes.len())
+        });
+        // SAFETY: slices are readable.
+        unsafe { self.copy_batch(CopyDirection::ToGpu, pieces, len) }?;
         self.mapping.flush();
         Ok(())
     }
@@ -503,23 +487,66 @@ impl Copier {
     pub fn read_batch(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<()> {
         let lens = pieces.iter().map(|(offset, bytes)| (*offset, bytes.len()));
         let len = self.check_batch(lens)?;
-        let mut done = 0;
         self.mapping.begin_reads();
-        for (offset, bytes) in pieces {
-            let plan = self.batch_plan(CopyDirection::FromGpu, *offset, bytes.len());
-            let read = match plan.path() {
-                CopyPath::ONE_THREAD => self.mapping.read_at_unfenced(*offset, bytes),
-                // SAFETY: an exclusive slice is writable.
-                _ => unsafe { self.read(&plan, *offset, bytes.as_mut_ptr()) },
+        let pieces = pieces
+            .iter_mut()
+            .map(|(offset, bytes)| (*offset, bytes.as_mut_ptr(), bytes.len()));
+        // SAFETY: exclusive slices are writable.
+        unsafe { self.copy_batch(CopyDirection::FromGpu, pieces, len) }
+    }
+
+    /// Copies pieces with `len` bytes together, short ones without a fence: offset, host memory, length.
+    ///
+    /// # Safety
+    /// As [`Copier::copy`], for each piece.
+    unsafe fn copy_batch(
+        &self,
+        direction: CopyDirection,
+        pieces: impl Iterator<Item = (u64, *mut u8, usize)>,
+        len: u64,
+    ) -> Result<()> {
+        let mut done = 0;
+        for (offset, host, piece) in pieces {
+            let plan = self.plan(direction, HostMemory::Pageable, offset, piece as u64);
+            let copied = match plan.path() {
+                // SAFETY: the caller's promise.
+                CopyPath::ONE_THREAD => unsafe {
+                    self.copy_unfenced(direction, offset, host, piece)
+                },
+                // SAFETY: the caller's promise.
+                _ => unsafe { self.copy(&plan, offset, host) },
             };
-            read.map_err(|error| of_batch(error, done, len))?;
-            done += bytes.len() as u64;
+            copied.map_err(|error| of_batch(error, done, len))?;
+            done += piece as u64;
         }
         Ok(())
     }
 
-    fn batch_plan(&self, direction: CopyDirection, offset: u64, len: usize) -> CopyPlan {
-        self.plan(direction, HostMemory::Pageable, offset, len as u64)
+    /// Copies by the calling thread, without fences.
+    ///
+    /// # Safety
+    /// As [`Copier::copy`].
+    unsafe fn copy_unfenced(
+        &self,
+        direction: CopyDirection,
+        offset: u64,
+        host: *mut u8,
+        len: usize,
+    ) -> Result<()> {
+        let window = self.mapping.window_at(offset, len)?;
+        let (routine, caching) = (self.mapping.routine(), self.mapping.caching());
+        // SAFETY: the window has the bytes; the others are the caller's promise.
+        unsafe {
+            match direction {
+                CopyDirection::ToGpu => {
+                    cpu::copy_to_unfenced(routine, caching, window, host, len);
+                }
+                CopyDirection::FromGpu => {
+                    cpu::copy_from_unfenced(routine, caching, host, window, len);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Checks the pieces of a batch, and returns the number of their bytes.
@@ -533,12 +560,12 @@ impl Copier {
     }
 }
 
-/// The error of a copy of `len` bytes that failed.
-fn incomplete(failed: Failed, len: u64) -> Error {
-    match failed.source {
-        freed @ Error::Freed { .. } if failed.copied == 0 => freed,
+/// The error of a copy of `len` bytes, of which the first `copied` were copied.
+fn incomplete(copied: u64, len: u64, source: Error) -> Error {
+    match source {
+        freed @ Error::Freed { .. } if copied == 0 => freed,
         source => Error::Incomplete {
-            copied: failed.copied,
+            copied,
             len,
             source: Box::new(source),
         },

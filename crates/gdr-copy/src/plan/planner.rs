@@ -18,6 +18,10 @@ const PIECES_PER_THREAD: u64 = 4;
 /// overlap with anything, and each chunk costs some microseconds.
 const RING_CHUNK: Range<u64> = 64 << 10..512 << 10;
 const CHUNKS: u64 = 8;
+/// Reads from this length on have several threads between the ring and pageable memory: one copies 8 to
+/// 10 GB/s, and the engine 50. Starting them takes some 10 us.
+const RING_THREADS_FROM: u64 = 1 << 20;
+const MOST_RING_THREADS: u16 = 4;
 /// A size above every measured one, at which costs are compared, too.
 const LARGEST: u64 = 1 << 46;
 
@@ -141,6 +145,23 @@ impl CopyPlan {
     /// The most bytes of a piece; [`NonZeroU64::MAX`] where the copy is one piece.
     pub fn chunk(&self) -> NonZeroU64 {
         self.chunk
+    }
+
+    /// The number of threads, the caller's included and at most `most`, that copy between page-locked and
+    /// pageable memory while the copy engine copies. 1 for writes: where several threads may copy, they
+    /// store into the mapping sooner.
+    pub fn ring_threads(&self, most: NonZeroU16) -> NonZeroU16 {
+        let CopyRequest {
+            direction,
+            host,
+            len,
+            ..
+        } = self.request;
+        let has_ring = self.path == CopyPath::CopyEngine && host == HostMemory::Pageable;
+        if !has_ring || direction == CopyDirection::ToGpu || len < RING_THREADS_FROM {
+            return NonZeroU16::MIN;
+        }
+        NonZeroU16::new(most.get().min(MOST_RING_THREADS)).unwrap_or(NonZeroU16::MIN)
     }
 
     /// The pieces in order, as offsets from the start of the copy: they cover it without a gap. All
@@ -525,6 +546,54 @@ mod tests {
             max_threads: threads(most),
             copy_engine,
         })
+    }
+
+    #[test]
+    fn several_threads_help_the_copy_engine_with_long_reads_into_pageable_memory_only() {
+        let long = request(0, 1 << 20, HostMemory::Pageable);
+        let of = |path, request| CopyPlan::on(path, request).ring_threads(threads(16)).get();
+        let from_gpu = CopyRequest {
+            direction: CopyDirection::FromGpu,
+            ..long
+        };
+        assert_eq!(of(CopyPath::CopyEngine, from_gpu), 4);
+        let plan = CopyPlan::on(CopyPath::CopyEngine, from_gpu);
+        assert_eq!(plan.ring_threads(threads(3)), threads(3));
+        assert_eq!(plan.ring_threads(threads(1)), threads(1));
+        for (path, direction, host, len) in [
+            (
+                CopyPath::ONE_THREAD,
+                CopyDirection::FromGpu,
+                HostMemory::Pageable,
+                1 << 20,
+            ),
+            (
+                CopyPath::CopyEngine,
+                CopyDirection::ToGpu,
+                HostMemory::Pageable,
+                1 << 20,
+            ),
+            (
+                CopyPath::CopyEngine,
+                CopyDirection::FromGpu,
+                HostMemory::PageLocked,
+                1 << 20,
+            ),
+            (
+                CopyPath::CopyEngine,
+                CopyDirection::FromGpu,
+                HostMemory::Pageable,
+                1 << 19,
+            ),
+        ] {
+            let other = CopyRequest {
+                direction,
+                host,
+                len,
+                ..long
+            };
+            assert_eq!(of(path, other), 1, "{path} {other:?}");
+        }
     }
 
     proptest! {

@@ -164,6 +164,11 @@ api! {
         stream_destroy: "cuStreamDestroy" @ 4000 or "cuStreamDestroy_v2", (Opaque);
         stream_query: "cuStreamQuery" @ 2000 or "cuStreamQuery", (Opaque);
         stream_synchronize: "cuStreamSynchronize" @ 2000 or "cuStreamSynchronize", (Opaque);
+        stream_wait_event: "cuStreamWaitEvent" @ 3020 or "cuStreamWaitEvent",
+            (Opaque, Opaque, c_uint);
+        event_create: "cuEventCreate" @ 2000 or "cuEventCreate", (*mut Opaque, c_uint);
+        event_record: "cuEventRecord" @ 2000 or "cuEventRecord", (Opaque, Opaque);
+        event_destroy: "cuEventDestroy" @ 4000 or "cuEventDestroy_v2", (Opaque);
         launch_host_func: "cuLaunchHostFunc" @ 10000 or "cuLaunchHostFunc",
             (Opaque, HostFn, *mut c_void);
         thread_exchange_stream_capture_mode:

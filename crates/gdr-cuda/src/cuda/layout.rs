@@ -77,6 +77,8 @@ pub(super) const MEM_ATTACH_GLOBAL: c_uint = 1;
 pub(super) const HOST_ALLOC_PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 /// `CU_STREAM_NON_BLOCKING`.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CU_STREAM_WRITE_VALUE_DEFAULT`: earlier writes of the stream are visible before.
 pub(super) const WRITE_VALUE_DEFAULT: c_uint = 0;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.

@@ -379,6 +379,28 @@ impl Driver for Cuda {
         })
     }
 
+    unsafe fn queue_wait(&self, stream: RawStream, other: RawStream) -> Result<()> {
+        let _current = self.enter(other.device)?;
+        let mut event = ptr::null_mut();
+        // SAFETY: a place for the new event.
+        check("cuEventCreate", unsafe {
+            (self.api.event_create)(&mut event, layout::EVENT_DISABLE_TIMING)
+        })?;
+        // SAFETY: an event of the current context, and the caller's promise about the streams.
+        let recorded = check("cuEventRecord", unsafe {
+            (self.api.event_record)(event, stream_of(other))
+        });
+        let waits = recorded.and_then(|()| {
+            // SAFETY: as above.
+            check("cuStreamWaitEvent", unsafe {
+                (self.api.stream_wait_event)(stream_of(stream), event, 0)
+            })
+        });
+        // SAFETY: this function owns the event. The driver keeps what queued work still needs of it.
+        let destroyed = check("cuEventDestroy", unsafe { (self.api.event_destroy)(event) });
+        waits.and(destroyed)
+    }
+
     unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()> {
         let call = "cuStreamWriteValue32";
         let result = CuResult::NOT_SUPPORTED;

@@ -2,6 +2,7 @@
 
 use std::hint;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 
 use super::memfd::View;
@@ -30,6 +31,10 @@ pub(super) enum Kernel {
     WriteWord { dst: View, value: u32 },
     /// `cuLaunchHostFunc`.
     Call(HostCall),
+    /// `cuEventRecord`.
+    Record(Sender<()>),
+    /// `cuStreamWaitEvent`, of the event that the other end records.
+    Wait(Receiver<()>),
     /// [`Launch::Fill`].
     Fill { dst: View, seed: u32 },
     /// [`Launch::Verify`].
@@ -153,6 +158,14 @@ impl Kernel {
             // Release: a load that returns the value sees what earlier work wrote.
             Self::WriteWord { dst, value } => dst.word(0).store(*value, Ordering::Release),
             Self::Call(_) => {}
+            Self::Record(event) => {
+                // An error: the stream that was to wait has ended.
+                let _gone = event.send(());
+            }
+            Self::Wait(event) => {
+                // An error: the other stream failed before it came there.
+                let _recorded = event.recv();
+            }
             Self::Fill { dst, seed } => {
                 for i in 0..dst.words() {
                     dst.word(i)

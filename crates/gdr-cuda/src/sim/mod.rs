@@ -9,6 +9,7 @@ mod stream;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gdr_pci::Bdf;
@@ -470,6 +471,15 @@ impl Driver for SimDriver {
         let mut state = self.lock();
         let worker = state.worker(call, stream)?;
         worker.submit(call, Kernel::Call(host_call))
+    }
+
+    unsafe fn queue_wait(&self, stream: RawStream, other: RawStream) -> Result<()> {
+        let mut state = self.lock();
+        let (reached, event) = channel();
+        let worker = state.worker("cuEventRecord", other)?;
+        worker.submit("cuEventRecord", Kernel::Record(reached))?;
+        let worker = state.worker("cuStreamWaitEvent", stream)?;
+        worker.submit("cuStreamWaitEvent", Kernel::Wait(event))
     }
 
     /// On the default stream, the handle 0, the word is written before the call returns.

@@ -125,6 +125,10 @@ impl Driver for Outsider {
         unimplemented!()
     }
 
+    unsafe fn queue_wait(&self, _: RawStream, _: RawStream) -> Result<()> {
+        unimplemented!()
+    }
+
     unsafe fn queue_write_u32(&self, _: RawStream, _: DevicePtr, _: u32) -> Result<()> {
         unimplemented!()
     }

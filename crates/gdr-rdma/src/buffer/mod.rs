@@ -5,14 +5,13 @@
 //! bytes, which the CPU gathers) when the copies of all slots are complete; in [`read_ahead`] (bytes
 //! to send, of any length) at once, because they can be read again; in
 //! [`StagingRing`](crate::StagingRing) (registered memory, which the NIC accesses) when a slot's
-//! request has completed. The first two share [`staging_memory`] and [`copy_stream`].
+//! request has completed. The first two share [`copy_stream`].
 
 mod copy_stream;
 mod direct;
 mod host;
 mod read_ahead;
 mod staged;
-mod staging_memory;
 mod volatile_copy;
 
 use std::any::Any;

@@ -9,16 +9,15 @@
 
 use std::collections::VecDeque;
 
-use gdr_cuda::{DeviceBuffer, Gpu};
+use gdr_cuda::{DeviceBuffer, Gpu, PooledHostBuffer};
 
-use super::copy_stream::CopyStream;
-use super::staging_memory::{CHUNK, LEN, StagingMemory};
+use super::copy_stream::{CHUNK, CopyStream, STAGING};
 use crate::error::Result;
 
 /// Copies of GPU memory for announced requests.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
-    memory: StagingMemory,
+    memory: PooledHostBuffer,
     /// Where the next chunk goes.
     head: usize,
     /// The oldest first.
@@ -54,7 +53,7 @@ impl Chunk {
 impl ReadAhead {
     pub(super) fn new(gpu: &Gpu) -> Result<Self> {
         Ok(Self {
-            memory: StagingMemory::new(gpu)?,
+            memory: PooledHostBuffer::new(gpu, STAGING)?,
             head: 0,
             chunks: VecDeque::new(),
         })
@@ -124,7 +123,7 @@ impl ReadAhead {
         end: u64,
     ) -> Result<()> {
         let len = (end - offset).min(CHUNK as u64) as usize;
-        if self.head + len > LEN {
+        if self.head + len > STAGING {
             self.head = 0;
         }
         let at = self.head;

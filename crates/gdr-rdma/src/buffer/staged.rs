@@ -6,17 +6,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gdr_cuda::DeviceBuffer;
+use gdr_cuda::{DeviceBuffer, PooledHostBuffer};
 
-use super::copy_stream::CopyStream;
+use super::copy_stream::{CHUNK, CopyStream, STAGING};
 use super::read_ahead::ReadAhead;
-use super::staging_memory::{CHUNK, LEN, StagingMemory};
 use crate::error::Result;
 use crate::lock::lock;
 use gdr_roce::AtomicOp;
 
 /// How many slots of [`CHUNK`] bytes there are.
-const SLOTS: usize = LEN / CHUNK;
+const SLOTS: usize = STAGING / CHUNK;
 /// The length of an atomic operation in bytes.
 const WORD: usize = 8;
 
@@ -30,7 +29,7 @@ pub(crate) struct Staged {
 #[derive(Debug)]
 struct State {
     stream: CopyStream,
-    slots: StagingMemory,
+    slots: PooledHostBuffer,
     /// The slot being filled.
     slot: usize,
     /// The bytes in it.
@@ -50,7 +49,7 @@ impl Staged {
         let gpu = buffer.gpu();
         let state = State {
             stream: CopyStream::new(gpu)?,
-            slots: StagingMemory::new(gpu)?,
+            slots: PooledHostBuffer::new(gpu, STAGING)?,
             slot: 0,
             gathered: Gathered::default(),
             ahead: ReadAhead::new(gpu)?,

@@ -1,6 +1,7 @@
 //! What the shards of a device have in common.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ pub(super) struct DeviceState {
     pub(super) epoch: Instant,
     pub(super) regions: Arc<RegionTable>,
     pub(super) events: BoundedQueue<AsyncEvent>,
+    /// Bytes of receives whose completions no one took.
+    pub(super) untaken: Arc<AtomicU64>,
     pub(super) busy_poll: Duration,
     /// Eventfds that wake the progress threads, by shard.
     wakes: Box<[OwnedFd]>,
@@ -45,6 +48,7 @@ impl DeviceState {
             epoch: Instant::now(),
             regions: Arc::new(RegionTable::new(origin, shards)),
             events: BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event),
+            untaken: Arc::default(),
             busy_poll,
             wakes: (0..shards).map(eventfd).collect::<Result<_>>()?,
             failure: OnceLock::new(),

@@ -274,6 +274,23 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_that_waits_for_the_lock_for_ever_does_not_keep_the_engine_from_polls() {
+        let (device, queue, near) = parts();
+        let options = ConnectionOptions::new(Mtu::B4096);
+        near.connect(&near.endpoint(), &options).unwrap();
+        let engine = device.as_soft().first();
+        // As a thread that lost its CPU while it waits.
+        let _waiter = engine.lock_waiter();
+        near.post_recv(RecvRequest::new(WrId(0))).unwrap();
+        near.post_send(SendRequest::send(WrId(1)).inline(&[1]))
+            .unwrap();
+        for _ in 0..2 {
+            let completion = queue.wait(soon()).unwrap();
+            assert_eq!(completion.status, WcStatus::Success);
+        }
+    }
+
+    #[test]
     fn the_thread_is_woken_for_a_timer_that_was_set_while_it_sleeps() {
         let (device, queue, pair) = parts();
         let silent = UdpSocket::bind(("127.0.0.1", 0)).unwrap();

@@ -46,6 +46,9 @@ const POLLS_UNCHECKED: u32 = 64;
 /// spins between two tries.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
 const SPINS_PER_LOOK: u32 = 16;
+/// How many consecutive polls give way to callers that wait for the lock. Callers that take turns
+/// would keep the engine from every poll, and a caller that lost its CPU as well.
+const POLLS_GIVEN_WAY: u32 = 16;
 /// Values of [`SharedEngine::due`]: a poll is due now, or no timer makes one due.
 const NOW: u64 = 0;
 const NEVER: u64 = u64::MAX;
@@ -82,8 +85,10 @@ pub(crate) struct SharedEngine {
     /// How many queue pairs it has.
     qps: AtomicUsize,
     /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
-    /// let them go first.
+    /// let them go first, [`POLLS_GIVEN_WAY`] times.
     lock_waiters: AtomicU32,
+    /// How many polls in succession gave way to them.
+    polls_given_way: AtomicU32,
     /// How many threads of the program poll the engine while they wait.
     polling_waiters: AtomicU32,
     /// When threads of the program drive the engine.
@@ -118,6 +123,7 @@ impl SharedEngine {
             socket,
             qps: AtomicUsize::new(0),
             lock_waiters: AtomicU32::new(0),
+            polls_given_way: AtomicU32::new(0),
             polling_waiters: AtomicU32::new(0),
             callers: CallerActivity::default(),
             contention: CpuContention::new(),
@@ -263,6 +269,9 @@ impl SharedEngine {
         requests: &mut [T],
         post: impl Fn(&mut QpContext, &mut T) -> std::result::Result<(), PostError>,
     ) -> (usize, Result<()>) {
+        if requests.is_empty() {
+            return (0, Ok(()));
+        }
         let mut posted = 0;
         let outcome = self.post_with(qpn, |qp| {
             for request in requests {
@@ -359,7 +368,9 @@ impl SharedEngine {
     /// was anything to do. Packets of strangers and damaged packets do not count.
     pub(super) fn try_poll(&self) -> bool {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        if self.lock_waiters.load(Ordering::Relaxed) > 0 {
+        if self.lock_waiters.load(Ordering::Relaxed) > 0
+            && self.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
+        {
             threads::yield_now();
             return true;
         }
@@ -372,6 +383,7 @@ impl SharedEngine {
             threads::yield_now();
             return false;
         };
+        self.polls_given_way.store(0, Ordering::Relaxed);
         let mut engine = self.guard(engine);
         let worked = self.poll(&mut engine);
         self.unlock(engine);
@@ -448,12 +460,18 @@ impl SharedEngine {
 
     /// Locks the engine for a call of the program.
     pub(super) fn lock(&self) -> EngineGuard<'_> {
-        self.lock_waiters.fetch_add(1, Ordering::Relaxed);
+        let waiter = self.lock_waiter();
         // A panic within a poll is a defect of the engine; what it leaves is still memory-safe,
         // and its peers notice by their own timers.
         let engine = self.spin_for_lock().unwrap_or_else(|| lock(&self.engine));
-        self.lock_waiters.fetch_sub(1, Ordering::Relaxed);
+        drop(waiter);
         self.guard(engine)
+    }
+
+    /// Counts a thread among those that wait for the mutex.
+    pub(super) fn lock_waiter(&self) -> LockWaiter<'_> {
+        self.lock_waiters.fetch_add(1, Ordering::Relaxed);
+        LockWaiter(self)
     }
 
     /// Tries to lock the engine for the time of a long poll, after which its holder leaves it to those
@@ -566,6 +584,15 @@ impl Drop for EngineGuard<'_> {
             None => NEVER,
         };
         self.due.store(due, Ordering::Release);
+    }
+}
+
+/// While it lives, a thread of the program waits for the mutex.
+pub(super) struct LockWaiter<'a>(&'a SharedEngine);
+
+impl Drop for LockWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.lock_waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,228 @@
+//! Copies of pageable memory by the copy engine, through a ring of page-locked slots.
+//!
+//! While the engine copies some chunks, CPUs copy others between their slots and the pageable memory.
+//! One CPU is slower than the engine, so long reads have several.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gdr_cuda::{DeviceBuffer, Gpu, PooledHostBuffer, Stream};
+
+use crate::cpu::{self, Caching, Routine};
+use crate::error::{Error, Result};
+use crate::plan::{CopyDirection, CopyPlan};
+
+/// Bytes of a slot, at least the longest chunk of a plan: that is 512 KiB.
+const SLOT: usize = 512 << 10;
+/// Slots: up to four are copied by CPUs while others are copied by the engine.
+const SLOTS: usize = 8;
+/// Reads from this length on are stored past the caches, which would not keep them, and would load each
+/// line before it is overwritten.
+const UNCACHED: u64 = 16 << 20;
+
+/// Streams with a slot of page-locked memory each.
+#[derive(Debug)]
+pub(super) struct Ring {
+    // Dropped before the memory, which it may still use.
+    streams: Vec<Stream>,
+    memory: PooledHostBuffer,
+}
+
+impl Ring {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
+        let streams: gdr_cuda::Result<_> = (0..SLOTS).map(|_| gpu.stream()).collect();
+        Ok(Self {
+            streams: streams?,
+            memory: PooledHostBuffer::new(gpu, SLOT * SLOTS)?,
+        })
+    }
+}
+
+/// A copy between pageable memory and a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageableCopy<'a> {
+    pub(super) plan: &'a CopyPlan,
+    /// Where the plan begins in the buffer.
+    pub(super) offset: u64,
+    pub(super) host: *mut u8,
+    /// For stores past the caches.
+    pub(super) routine: &'static Routine,
+    pub(super) limit: Duration,
+}
+
+/// A copy through a ring, in pieces that several threads may copy.
+///
+/// Piece `n` uses slot `n % SLOTS`. Pieces are begun in order, and each waits for pieces before it only,
+/// so whichever threads there are, one of them goes on.
+pub(super) struct RingCopy<'a> {
+    ring: &'a Ring,
+    buffer: &'a DeviceBuffer,
+    request: PageableCopy<'a>,
+    pieces: Vec<Range<u64>>,
+    start: Instant,
+    /// The number of pieces that were queued in each slot.
+    queued: [AtomicUsize; SLOTS],
+    /// The first piece that is not copied: there is no such piece until one fails.
+    stop: AtomicUsize,
+    error: Mutex<Option<(usize, Error)>>,
+}
+
+// SAFETY: the host pointer is to memory that any thread may access while the copy lasts; each thread
+// accesses other bytes of it.
+unsafe impl Sync for RingCopy<'_> {}
+
+impl<'a> RingCopy<'a> {
+    /// # Safety
+    /// Until this is dropped, `host` is valid for reading the bytes of the plan, and for writing them
+    /// where they come from the GPU. It is no page-locked memory of this crate.
+    pub(super) unsafe fn new(
+        ring: &'a Ring,
+        buffer: &'a DeviceBuffer,
+        request: &PageableCopy<'a>,
+    ) -> Self {
+        Self {
+            ring,
+            buffer,
+            pieces: request.plan.pieces().collect(),
+            start: Instant::now(),
+            request: *request,
+            queued: [const { AtomicUsize::new(0) }; SLOTS],
+            stop: AtomicUsize::new(usize::MAX),
+            error: Mutex::new(None),
+        }
+    }
+
+    /// The number of pieces.
+    pub(super) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Queues what needs no other piece, before the first [`RingCopy::copy_piece`].
+    pub(super) fn begin(&self) {
+        if self.request.plan.request().direction == CopyDirection::FromGpu {
+            (0..SLOTS.min(self.len())).for_each(|at| self.queue(at));
+        }
+    }
+
+    /// Copies piece `at`, unless one before it has failed.
+    pub(super) fn copy_piece(&self, at: usize) {
+        match self.request.plan.request().direction {
+            CopyDirection::FromGpu => {
+                if self.arrives(at) {
+                    self.copy_by_cpu(at);
+                    self.queue(at + SLOTS);
+                }
+            }
+            CopyDirection::ToGpu => {
+                let is_free = at.checked_sub(SLOTS).is_none_or(|user| self.arrives(user));
+                if is_free && self.goes_on(at) {
+                    self.copy_by_cpu(at);
+                    self.queue(at);
+                }
+            }
+        }
+    }
+
+    /// Waits for the pieces that no later one has waited for. If a piece failed, returns the number of
+    /// bytes before it, which were copied, and the error.
+    pub(super) fn finish(self) -> Result<(), (u64, Error)> {
+        if self.request.plan.request().direction == CopyDirection::ToGpu {
+            let end = self.len().min(self.stop.load(Ordering::Relaxed));
+            for at in end.saturating_sub(SLOTS)..end {
+                self.arrives(at);
+            }
+        }
+        let error = self.error.into_inner();
+        match error.unwrap_or_else(PoisonError::into_inner) {
+            Some((at, error)) => Err((self.pieces[at].start, error)),
+            None => Ok(()),
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.request.limit.saturating_sub(self.start.elapsed())
+    }
+
+    fn goes_on(&self, at: usize) -> bool {
+        at < self.stop.load(Ordering::Relaxed)
+    }
+
+    fn fail(&self, at: usize, error: Error) {
+        let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.as_ref().is_none_or(|(other, _)| at < *other) {
+            self.stop.fetch_min(at, Ordering::Relaxed);
+            *first = Some((at, error));
+        }
+    }
+
+    /// Queues the engine's copy of piece `at`, if there is one, and it goes on.
+    fn queue(&self, at: usize) {
+        let Some(piece) = self.pieces.get(at).filter(|_| self.goes_on(at)) else {
+            return;
+        };
+        let (slot, len) = (at % SLOTS, (piece.end - piece.start) as usize);
+        let (stream, memory) = (&self.ring.streams[slot], &self.ring.memory);
+        let (buffer, offset) = (self.buffer, self.request.offset + piece.start);
+        let queued = match self.request.plan.request().direction {
+            CopyDirection::FromGpu => stream.queue_read(buffer, offset, memory, slot * SLOT, len),
+            CopyDirection::ToGpu => stream.queue_write(memory, slot * SLOT, buffer, offset, len),
+        };
+        match queued {
+            // Pairs with the load in `arrives`.
+            Ok(()) => drop(self.queued[slot].fetch_add(1, Ordering::Release)),
+            Err(error) => self.fail(at, error.into()),
+        }
+    }
+
+    /// Waits until the engine has copied piece `at`. Returns `false` if it, or one before it, has
+    /// failed.
+    fn arrives(&self, at: usize) -> bool {
+        let slot = at % SLOTS;
+        // Another thread may not have come to queue it yet.
+        while self.goes_on(at) && self.queued[slot].load(Ordering::Acquire) <= at / SLOTS {
+            if self.left().is_zero() {
+                let (what, limit) = ("a chunk of a copy", self.request.limit);
+                self.fail(at, gdr_cuda::Error::Deadline { what, limit }.into());
+            }
+            thread::yield_now();
+        }
+        if !self.goes_on(at) {
+            return false;
+        }
+        match self.ring.streams[slot].wait(self.left()) {
+            Ok(()) => true,
+            Err(error) => {
+                self.fail(at, error.into());
+                false
+            }
+        }
+    }
+
+    /// Copies piece `at` between its slot and the pageable memory.
+    fn copy_by_cpu(&self, at: usize) {
+        let (piece, request) = (&self.pieces[at], self.request.plan.request());
+        let len = (piece.end - piece.start) as usize;
+        // SAFETY: a chunk has at most `SLOT` bytes, and the memory `SLOTS` slots. The engine does not
+        // use the slot: its copy of the piece that was there is complete, and the next one is queued
+        // after this. The host memory is the promise of `new`; it is not in the ring. It is ordinary
+        // memory, which consists of whole lines, and the routine accepts it.
+        unsafe {
+            let slot = self.ring.memory.cpu_ptr().add(at % SLOTS * SLOT);
+            let host = self.request.host.add(piece.start as usize);
+            let routine = self.request.routine;
+            match request.direction {
+                CopyDirection::ToGpu => ptr::copy_nonoverlapping(host, slot, len),
+                CopyDirection::FromGpu
+                    if request.len >= UNCACHED && !routine.needs_uncached_mapping() =>
+                {
+                    cpu::copy_to(routine, Caching::WriteCombined, host, slot, len);
+                }
+                CopyDirection::FromGpu => ptr::copy_nonoverlapping(slot, host, len),
+            }
+        }
+    }
+}
