@@ -303,6 +303,20 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --require-gpu -s 256M --svg "$OUT/copysweep.svg" --json"#,
     },
     Step {
+        name: "gdr copylat --sweep --resident, by the profile",
+        file: "copysweep-resident",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --resident --require-gpu -s 1M --svg "$OUT/copysweep-resident.svg" --json"#,
+    },
+    Step {
+        name: "reads by the resident kernel and the copy engine, and a fault",
+        file: "reads",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#""$HERE/bin/reads""#,
+    },
+    Step {
         name: "gdr copybw --sweep, by the built-in costs",
         file: "copysweep-built-in",
         prints: Prints::Text,

@@ -100,6 +100,7 @@ fn text(payload: &PayloadBytes) -> String {
         ("read", payload.read),
         ("atomic", payload.atomic),
         ("receive", payload.receive),
+        ("untaken", payload.untaken),
     ]
     .map(|(name, bytes)| format!("{name} {bytes}\n"))
     .concat()
@@ -113,10 +114,10 @@ mod tests {
     fn every_operation_has_a_line() {
         let mut payload = PayloadBytes::default();
         (payload.send, payload.write, payload.read) = (1, 2, 3);
-        (payload.atomic, payload.receive) = (8, 5);
+        (payload.atomic, payload.receive, payload.untaken) = (8, 5, 4);
         assert_eq!(
             text(&payload),
-            "send 1\nwrite 2\nread 3\natomic 8\nreceive 5\n"
+            "send 1\nwrite 2\nread 3\natomic 8\nreceive 5\nuntaken 4\n"
         );
     }
 }

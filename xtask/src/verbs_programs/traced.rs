@@ -10,6 +10,9 @@ use serde::Deserialize;
 /// The endings of the files: reports, and counters of engines.
 pub(super) const REPORT: &str = "json";
 const COUNTERS: &str = "counters";
+/// Counters of the bytes of receives that completed, and of those whose completions no one took.
+const RECEIVE: &str = "receive";
+const UNTAKEN: &str = "untaken";
 
 /// A report, as far as it is compared.
 #[derive(Deserialize)]
@@ -79,12 +82,17 @@ fn of_process(process: &Process) -> Bytes {
     sums
 }
 
-/// Lines of a name and a number.
+/// Lines of a name and a number. A trace has the receives whose completions were taken.
 fn of_engine(text: &str) -> anyhow::Result<Bytes> {
     let mut sums = Bytes::new();
     for line in text.lines() {
         let (name, bytes) = line.split_once(' ').context("a line without a number")?;
         sums.insert(name.to_owned(), bytes.parse().context(line.to_owned())?);
+    }
+    let untaken = sums.remove(UNTAKEN).unwrap_or_default();
+    if let Some(received) = sums.get_mut(RECEIVE) {
+        let taken = received.checked_sub(untaken);
+        *received = taken.context("more untaken than received")?;
     }
     sums.retain(|_, bytes| *bytes > 0);
     Ok(sums)
@@ -93,6 +101,15 @@ fn of_engine(text: &str) -> anyhow::Result<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_receive_whose_completion_no_one_took_is_not_in_a_trace() {
+        let engine = |text| of_engine(text).map(|sums| sums.into_iter().collect::<Vec<_>>());
+        let taken = engine("send 0\nreceive 50\nuntaken 48\n").unwrap();
+        assert_eq!(taken, [("receive".to_owned(), 2)]);
+        assert!(engine("receive 48\nuntaken 48\n").unwrap().is_empty());
+        assert!(engine("receive 1\nuntaken 2\n").is_err());
+    }
 
     #[test]
     fn a_difference_of_one_byte_is_found() {

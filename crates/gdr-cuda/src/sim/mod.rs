@@ -4,6 +4,7 @@ mod blocking;
 mod heap;
 mod kernel;
 mod memfd;
+mod push;
 mod stream;
 
 use std::collections::HashMap;

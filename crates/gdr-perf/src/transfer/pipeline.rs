@@ -307,7 +307,7 @@ impl<'a> Pipeline<'a> {
             }
         }
         let now = last.unwrap_or_else(Instant::now);
-        wait.progress(now);
+        wait.progress();
         wait.look(now, observe)?;
         Ok(now)
     }
@@ -361,7 +361,7 @@ impl<'a> Pipeline<'a> {
             Some(completion) => {
                 let (queue_pair, _) = of_id(completion.id);
                 self.received(queue_pair, completion.byte_len)?;
-                wait.progress(Instant::now());
+                wait.progress();
                 Ok(false)
             }
             None => wait.idle(observe),

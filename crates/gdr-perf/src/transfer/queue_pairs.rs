@@ -79,7 +79,10 @@ pub(super) struct Wait {
     size: u64,
     limit: Duration,
     polls: u32,
+    /// When the wait began, as far as the clock was read since.
     last: Instant,
+    /// Something happened after that.
+    progressed: bool,
     looked: Instant,
 }
 
@@ -92,13 +95,14 @@ impl Wait {
             limit: plan.limit(size),
             polls: 0,
             last: now,
+            progressed: false,
             looked: now,
         }
     }
 
     /// Something happened: the deadline starts again.
-    pub(super) fn progress(&mut self, now: Instant) {
-        self.last = now;
+    pub(super) fn progress(&mut self) {
+        self.progressed = true;
         self.polls = 0;
     }
 
@@ -111,6 +115,9 @@ impl Wait {
             return Ok(false);
         }
         let now = Instant::now();
+        if std::mem::take(&mut self.progressed) {
+            self.last = now;
+        }
         let waited = now.saturating_duration_since(self.last);
         if waited >= self.limit {
             return Err(Error::Transfer {

@@ -58,6 +58,9 @@ pub struct PayloadBytes {
     pub atomic: u64,
     /// Of receives that completed with success, a datagram's header included.
     pub receive: u64,
+    /// Of those, the ones whose completions no one has taken, or will: they were lost, their queue pair
+    /// was reset, or the queue was destroyed.
+    pub untaken: u64,
 }
 
 impl AddAssign for Counters {
@@ -108,5 +111,6 @@ impl AddAssign for PayloadBytes {
         self.read += other.read;
         self.atomic += other.atomic;
         self.receive += other.receive;
+        self.untaken += other.untaken;
     }
 }

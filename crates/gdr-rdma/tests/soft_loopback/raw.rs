@@ -169,6 +169,47 @@ fn a_reset_removes_the_completions_of_its_queue_pair_only() {
 }
 
 #[test]
+fn received_bytes_whose_completions_no_one_took_are_counted() {
+    let front = Front::new();
+    let (a, b) = (front.datagrams(None), front.datagrams(None));
+    start(&a);
+    let segments = [front.segment()];
+    let mut received = 0;
+    // Of each: received, and untaken.
+    let mut receive = |len| {
+        start(&b);
+        let receive = RecvRequest {
+            id: WrId(1),
+            segments: &segments,
+        };
+        b.post_recvs(|queue| queue.push(&receive)).unwrap().unwrap();
+        front.send(&a, &b, QKEY, &[7; LEN][..len]);
+        received += (Grh::LEN + len) as u64;
+        let deadline = soon();
+        while front.device.counters().payload.receive < received {
+            assert!(!deadline.has_passed());
+            front.device.progress();
+        }
+        let payload = front.device.counters().payload;
+        (payload.receive, payload.untaken)
+    };
+    let header = Grh::LEN as u64;
+    assert_eq!(receive(8), (header + 8, header + 8), "not yet");
+    assert_eq!(front.next().status, WcStatus::Success);
+    b.reset().unwrap();
+    assert_eq!(receive(9), (2 * header + 17, header + 9), "one was taken");
+    b.reset().unwrap();
+    let untaken = 2 * header + 19;
+    assert_eq!(receive(10), (3 * header + 27, untaken), "the reset");
+    drop((a, b));
+    let (device, queue) = (front.device, front.queue);
+    drop(queue);
+    let payload = device.counters().payload;
+    assert_eq!(payload.receive, 3 * header + 27);
+    assert_eq!(payload.untaken, untaken, "the end of the queue");
+}
+
+#[test]
 fn a_replaced_region_keeps_its_key_and_receives_in_the_new_memory() {
     let (front, new) = (Front::new(), Front::new());
     let (a, b) = (front.datagrams(None), front.datagrams(None));

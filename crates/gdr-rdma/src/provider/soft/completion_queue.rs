@@ -20,8 +20,8 @@ pub(super) struct SoftCompletionQueue {
 impl SoftCompletionQueue {
     pub(super) fn new(device: Arc<SoftDevice>, capacity: usize) -> Self {
         Self {
+            entries: device.state().completion_entries(capacity, None),
             device,
-            entries: Arc::new(CqEntries::new(capacity, None)),
         }
     }
 

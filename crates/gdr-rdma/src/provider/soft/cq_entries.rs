@@ -2,12 +2,12 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use gdr_roce::Completion;
+use gdr_roce::{Completion, Qpn, WcOpcode, WcStatus};
 
 use super::qpn_range::MOST_SHARDS;
-use crate::bounded_queue::{BoundedQueue, Loss, Stored};
+use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
 
 /// The entries of a completion queue. The engines of several shards may add to them.
 #[derive(Debug)]
@@ -16,6 +16,17 @@ pub(super) struct CqEntries {
     /// How many queue pairs of each shard add entries; one that does for its sends and its receives
     /// counts twice.
     producers: [AtomicU32; MOST_SHARDS],
+    /// The device's sum of bytes of receives whose completions were removed.
+    untaken: Arc<AtomicU64>,
+}
+
+/// The bytes that a receive brought into its memory. The data of a WRITE with immediate data is not
+/// there.
+pub(super) fn received_bytes(completion: &Completion) -> u64 {
+    match (completion.opcode, completion.status) {
+        (WcOpcode::Recv, WcStatus::Success) => u64::from(completion.byte_len),
+        _ => 0,
+    }
 }
 
 /// The shards whose queue pairs add to a completion queue.
@@ -29,11 +40,49 @@ pub(super) enum Producers {
 }
 
 impl CqEntries {
-    pub(super) fn new(capacity: usize, on_completion: Option<Stored<Completion>>) -> Self {
+    pub(super) fn new(
+        capacity: usize,
+        on_completion: Option<Stored<Completion>>,
+        untaken: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             queue: BoundedQueue::watched(capacity, Loss::Fatal, on_completion),
             producers: Default::default(),
+            untaken,
         }
+    }
+
+    /// Adds an entry, which is lost if there is no room.
+    pub(super) fn push(&self, completion: Completion) -> Pushed {
+        let pushed = self.queue.push(completion);
+        if pushed != Pushed::Stored {
+            self.count_untaken(&completion);
+        }
+        pushed
+    }
+
+    /// Removes the entries of a queue pair.
+    pub(super) fn remove(&self, qpn: Qpn) {
+        self.queue.retain(|completion| {
+            let is_other = completion.qpn != qpn;
+            if !is_other {
+                self.count_untaken(completion);
+            }
+            is_other
+        });
+    }
+
+    /// The bytes of the receives whose completions are stored.
+    pub(super) fn received_bytes(&self) -> u64 {
+        let mut sum = 0;
+        self.queue
+            .for_each(|completion| sum += received_bytes(completion));
+        sum
+    }
+
+    fn count_untaken(&self, completion: &Completion) {
+        self.untaken
+            .fetch_add(received_bytes(completion), Ordering::Relaxed);
     }
 
     pub(super) fn producers(&self) -> Producers {
@@ -52,6 +101,14 @@ impl Deref for CqEntries {
 
     fn deref(&self) -> &BoundedQueue<Completion> {
         &self.queue
+    }
+}
+
+impl Drop for CqEntries {
+    fn drop(&mut self) {
+        self.queue.pop_many(usize::MAX, &mut |completion| {
+            self.count_untaken(&completion)
+        });
     }
 }
 
@@ -90,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_of_one_shard_while_no_queue_pair_of_another_adds_to_it() {
-        let entries = Arc::new(CqEntries::new(4, None));
+        let entries = Arc::new(CqEntries::new(4, None, Arc::default()));
         assert_eq!(entries.producers(), Producers::None);
         let add = |shard| CqProducer::new(Arc::clone(&entries), shard);
         let first = [add(3), add(3)];

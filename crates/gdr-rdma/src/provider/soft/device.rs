@@ -144,6 +144,10 @@ impl SoftDevice {
         self.state.check_process()
     }
 
+    pub(super) fn state(&self) -> &DeviceState {
+        &self.state
+    }
+
     pub(super) fn local(&self) -> SocketAddr {
         self.first().local()
     }
@@ -173,6 +177,7 @@ impl SoftDevice {
             events_lost: self.events().lost(),
             ..Counters::default()
         };
+        counters.payload.untaken = self.state.untaken();
         self.engines()
             .for_each(|engine| counters += engine.counters());
         counters

@@ -153,7 +153,7 @@ impl Engine {
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
         let mut qp = self.qps.qps.remove(&qpn.get())?;
         self.qps.retired += qp.roce.statistics();
-        self.qps.retired_payload += qp.payload;
+        self.qps.retired_payload += mem::take(&mut qp.payload);
         if let Some(time) = qp.timer {
             self.timers.remove(&(time, qpn.get()));
         }
@@ -520,7 +520,7 @@ mod tests {
             max_rd_atomic: 1,
         })
         .unwrap();
-        let queue = || CqProducer::new(Arc::new(CqEntries::new(64, None)), 0);
+        let queue = || CqProducer::new(Arc::new(CqEntries::new(64, None, Arc::default())), 0);
         let roce = Transport::Connection(roce);
         let mut qp = QpContext::new(roce, DomainId::TEST, queue(), queue());
         let address = socket.local();

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use gdr_roce::wire::Packet;
 use gdr_roce::{
     Capabilities, Completion, LossRecovery, Memory, Mtu, Operation, PostError, QueuePair,
-    SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WcOpcode, WcStatus,
-    WrId,
+    SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WrId,
 };
 
-use super::cq_entries::{CqProducer, Producers};
+use super::cq_entries::{CqProducer, Producers, received_bytes};
 use super::rx::Datagram;
 use super::srq_context::SrqContext;
 use super::transport::{RawSegments, Transport};
@@ -106,12 +105,13 @@ impl QpContext {
         self.complete(&mut segments, &mut |_| {});
         let (send, recv) = (self.send_completions, self.recv_completions);
         for queue in [&send, &recv] {
-            queue.retain(|completion| completion.qpn != self.roce.qpn());
+            queue.remove(self.roce.qpn());
         }
         let mut fresh = Self::new(self.roce, self.domain, send, recv);
         fresh.srq = self.srq;
         fresh.is_ready = self.is_ready;
         fresh.next_number = self.next_number;
+        fresh.payload = self.payload;
         let requests = self
             .sends
             .into_requests()
@@ -340,10 +340,7 @@ impl QpContext {
         let mut lost = false;
         while let Some(mut completion) = self.roce.poll_completion() {
             let number = completion.id.0;
-            // The data of a WRITE with immediate data is not in the memory of the receive.
-            if completion.opcode == WcOpcode::Recv && completion.status == WcStatus::Success {
-                self.payload.receive += u64::from(completion.byte_len);
-            }
+            self.payload.receive += received_bytes(&completion);
             let mut end = |request: Outstanding<()>| {
                 completion.id = request.id;
                 completed.extend(request.segments);

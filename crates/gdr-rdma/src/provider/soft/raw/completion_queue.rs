@@ -24,10 +24,12 @@ impl CompletionQueue {
         capacity: usize,
         on_completion: Option<OnCompletion>,
     ) -> Self {
-        let entries = CqEntries::new(capacity, on_completion);
         Self {
+            entries: device
+                .soft()
+                .state()
+                .completion_entries(capacity, on_completion),
             device,
-            entries: Arc::new(entries),
         }
     }
 
