@@ -337,7 +337,11 @@ mod tests {
 
     /// The simulation runs the kernel, though it does not offer it.
     fn simulated() -> (Arc<DeviceBuffer>, ResidentKernel) {
-        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        simulated_by(SimDriver::new(1))
+    }
+
+    fn simulated_by(driver: Arc<SimDriver>) -> (Arc<DeviceBuffer>, ResidentKernel) {
+        let gpu = Gpu::open(driver, Ordinal(0)).unwrap();
         let buffer = Arc::new(gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap());
         let context = Context::open_for(&gpu).unwrap();
         let allocations = Arc::new(Allocations::of(Arc::clone(&buffer)).unwrap());
@@ -397,10 +401,20 @@ mod tests {
 
     #[test]
     fn a_request_that_fails_is_the_last_one() {
-        let (_, kernel) = simulated();
-        kernel.state.lock().unwrap().is_lost = true;
-        // SAFETY: one byte.
-        let refused = unsafe { kernel.read(0..1, &mut 0, LIMIT) };
-        assert!(matches!(refused, Err(Error::Gpu(_))));
+        let driver = SimDriver::new(1);
+        let (_, kernel) = simulated_by(driver.clone());
+        // The kernel takes the request for the one that it has served.
+        kernel.state.lock().unwrap().number -= 1;
+        driver.destroy_context();
+        let refused = |limit| {
+            // SAFETY: one byte.
+            unsafe { kernel.read(0..1, &mut 0, limit) }.unwrap_err()
+        };
+        let error = refused(LIMIT).to_string();
+        assert!(error.contains("CONTEXT_IS_DESTROYED"), "{error}");
+        let Error::Gpu(error) = refused(LIMIT) else {
+            panic!("it is the driver's");
+        };
+        assert!(matches!(error, gdr_cuda::Error::Deadline { .. }), "{error}");
     }
 }

@@ -9,7 +9,7 @@ mod stream;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -59,6 +59,8 @@ pub struct SimDriver {
     flushes: AtomicU64,
     /// How many copies can still be queued.
     copies_left: AtomicU64,
+    /// Whether the state of a stream is an error.
+    is_destroyed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,7 @@ impl SimDriver {
             remote_writes,
             flushes: AtomicU64::new(0),
             copies_left: AtomicU64::new(u64::MAX),
+            is_destroyed: AtomicBool::new(false),
         })
     }
 
@@ -131,6 +134,13 @@ impl SimDriver {
     /// destroyed: with `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
     pub fn destroy_context_after(&self, count: u64) {
         self.copies_left.store(count, Ordering::Relaxed);
+    }
+
+    /// Destroys the context: copies that are queued later fail, and so does the state of every stream,
+    /// whatever became of the work on it. It cannot be undone.
+    pub fn destroy_context(&self) {
+        self.destroy_context_after(0);
+        self.is_destroyed.store(true, Ordering::Relaxed);
     }
 
     /// The number of flushes of writes by other devices.
@@ -385,8 +395,13 @@ impl Driver for SimDriver {
     }
 
     unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
+        let call = "cuStreamQuery";
+        if self.is_destroyed.load(Ordering::Relaxed) {
+            let result = CuResult::CONTEXT_IS_DESTROYED;
+            return Err(Error::Call { call, result });
+        }
         self.lock()
-            .worker("cuStreamQuery", stream)
+            .worker(call, stream)
             .map(|worker| worker.state())
     }
 
