@@ -348,14 +348,14 @@ pub(crate) const STEPS: &[Step] = &[
         name: "the Python package beside PyTorch",
         file: "wheel",
         prints: Prints::Text,
-        limit_s: 180,
+        limit_s: 300,
         command: r#"wheel "$HERE/wheel.py""#,
     },
     Step {
         name: "the Python package with PyTorch's expandable segments",
         file: "wheel-expandable",
         prints: Prints::Text,
-        limit_s: 180,
+        limit_s: 300,
         command: r#"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True wheel "$HERE/wheel.py""#,
     },
     Step {

@@ -404,7 +404,10 @@ fn a_copy_that_runs_when_the_context_is_destroyed_ends_with_an_error() {
     ] {
         let is_whole = matches!(error, Error::Incomplete { copied: 0, len, .. } if len == 1 << 20);
         assert!(is_whole, "{error}");
-        assert!(error.to_string().contains("CONTEXT_IS_DESTROYED"), "{error}");
+        assert!(
+            error.to_string().contains("CONTEXT_IS_DESTROYED"),
+            "{error}"
+        );
     }
     let refused = copier.read_at_by(CopyPath::CopyEngine, 0, &mut vec![0; LEN]);
     assert!(matches!(refused, Err(Error::Incomplete { copied: 0, .. })));

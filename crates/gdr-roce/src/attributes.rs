@@ -23,25 +23,39 @@ pub struct Capabilities {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransportConfig {
     pub(crate) window: u32,
+    pub(crate) max_window: u32,
     pub(crate) read_packets: u32,
     pub(crate) ack_request_interval: u32,
     pub(crate) ack_interval: u32,
 }
 
 impl TransportConfig {
-    /// A window of 128 packets, as in Linux rxe, half of it for one READ request.
+    /// A window of 128 packets, as in Linux rxe, half of it for one READ request, and up to 4096 packets
+    /// on a path with a long round trip.
     pub const DEFAULT: Self = Self {
         window: 128,
+        max_window: 4096,
         read_packets: 64,
         ack_request_interval: 32,
         ack_interval: 32,
     };
 
-    /// Sets the maximum number of unacknowledged packets; the responses to a READ count. The
-    /// range is 2 to 65536, the default is 128.
+    /// Sets the maximum number of unacknowledged packets, unless the round trip is long; the
+    /// responses to a READ count. The range is 2 to 65536, the default is 128.
     #[must_use]
     pub const fn with_window(mut self, packets: u32) -> Self {
         self.window = packets;
+        self
+    }
+
+    /// Sets the maximum number of unacknowledged packets on a path whose round trip takes half a
+    /// millisecond or more, where the window follows the rate of the path times its round trip. With
+    /// [`LossRecovery::Selective`](crate::LossRecovery::Selective) the responder keeps up to so many
+    /// packets behind a gap, of the path MTU each. The range is the window to 65536, the default is
+    /// 4096.
+    #[must_use]
+    pub const fn with_max_window(mut self, packets: u32) -> Self {
+        self.max_window = packets;
         self
     }
 
@@ -70,9 +84,14 @@ impl TransportConfig {
         self
     }
 
-    /// Maximum number of unacknowledged packets.
+    /// Maximum number of unacknowledged packets, unless the round trip is long.
     pub const fn window(&self) -> u32 {
         self.window
+    }
+
+    /// Maximum number of unacknowledged packets on a path with a long round trip.
+    pub const fn max_window(&self) -> u32 {
+        self.max_window
     }
 
     /// Maximum number of response packets for one READ request packet.

@@ -1,4 +1,5 @@
-//! The goodput of one flow over lossy, reordering, long and congested links, in virtual time.
+//! The goodput of one flow over lossy, reordering, long and congested links, and how two flows share a
+//! bottleneck, in virtual time.
 //!
 //! ```text
 //! cargo run --release -p gdr-roce --example goodput
@@ -15,7 +16,7 @@ mod flow;
 #[path = "../../tests/paths/link.rs"]
 mod link;
 
-use case::CASES;
+use case::{BOTTLENECKS, CASES, OFFSETS};
 use flow::Direct;
 use gdr_roce::LossRecovery::{GoBackN, Selective};
 
@@ -31,6 +32,25 @@ fn main() {
             for operation in [Direct::Write, Direct::Read] {
                 let part = case.utilization(operation, recovery);
                 print!(" {:>9.1}%", 100.0 * part);
+            }
+        }
+        println!();
+    }
+
+    println!("\ntwo flows at 1 Gbit/s, the greatest difference of their rates, part of the mean");
+    for bottleneck in BOTTLENECKS {
+        let averaged = bottleneck.averaged.as_secs();
+        print!(
+            "{:<28}",
+            format!("queue {}, over {averaged} s", bottleneck.queue)
+        );
+        for recovery in [GoBackN, Selective] {
+            for operation in [Direct::Write, Direct::Read] {
+                let apart = OFFSETS.into_iter().zip(1..).map(|(offset, seed)| {
+                    let (apart, _) = bottleneck.share(operation, recovery, offset, seed);
+                    apart
+                });
+                print!(" {:>9.1}%", 100.0 * apart.fold(0.0, f64::max));
             }
         }
         println!();

@@ -259,6 +259,11 @@ impl Requester {
             self.expirations = 0;
             self.round_trip.sample(now, now.saturating_since(sent));
         }
+        if let Some(sent) = self.missing.resent_at(before)
+            && self.round_trip.guess(now.saturating_since(sent))
+        {
+            self.expirations = 0;
+        }
         self.missing.acknowledge(before, moved);
         self.arrivals.advance(self.una);
         for mark in [&mut self.executed, &mut self.examined] {
@@ -267,6 +272,7 @@ impl Requester {
             }
         }
         self.congestion.acknowledge(now, moved, &self.round_trip);
+        self.resend_next(now);
         self.recovering = false;
         self.retries = 0;
         self.expirations = self.expirations.min(BACKOFF_KEPT);
@@ -294,7 +300,8 @@ impl Requester {
         if only && probe.next != self.una {
             // The peer has the packet that was sent again and none behind it.
             self.timed = None;
-            self.congestion.lose(now, 0, &self.round_trip);
+            self.congestion
+                .lose(now, 0, self.recovery, &self.round_trip);
         } else if probe.next.distance_from(before) > self.next.distance_from(before) {
             self.next = probe.next;
             self.cursor = probe.cursor;

@@ -1,32 +1,45 @@
 //! The congestion window and the pacing of packets.
 //!
-//! Without losses the window is as long as the configuration allows, and packets are not paced. A
-//! loss while packets wait in queues reduces the window to what the path itself holds: the measured
-//! rate times the shortest round trip. A loss without such a wait counts as random, and the
-//! window stays (compare TCP Westwood: Mascolo et al., "TCP Westwood: bandwidth estimation for
-//! enhanced transport over wireless links", MobiCom 2001). From then on the window grows by one
-//! packet in a round trip, so that flows that share a link become equal (RFC 5681, 3.1), and packets
-//! are paced, so that queues shorter than the window suffice.
+//! The window begins short and doubles in a round trip (slow start, RFC 5681, 3.1) up to the length that
+//! a path with a short round trip needs. On a path with a long one it goes on to double as long as no
+//! packets wait in queues. Packets are not paced until the first loss.
+//!
+//! A loss while packets wait in queues halves the window, but not below what the path itself holds: the
+//! measured rate times the shortest round trip. A loss without such a wait counts as random, and the
+//! window stays (compare TCP Westwood: Mascolo et al., "TCP Westwood: bandwidth estimation for enhanced
+//! transport over wireless links", MobiCom 2001). From then on packets are paced, so that queues shorter
+//! than the window suffice, and the window grows by one packet in a round trip, so that flows that share
+//! a link become equal. A flow that began while others kept the queues full does not know the shortest
+//! round trip. So the estimate only limits how far the window is reduced: if it were the new window, such
+//! a flow would keep more of the link than the others.
 
 use std::time::Duration;
 
 use super::round_trip::RoundTrip;
+use crate::connection::LossRecovery;
 use crate::timer::Time;
 
 /// The smallest window in packets.
 const SMALLEST: u32 = 2;
+/// The window before the first acknowledgement.
+const INITIAL: u32 = 16;
 /// For how many rounds a measured rate counts.
 const RATES: usize = 8;
-/// After so many rounds without a loss, with the longest window, packets are not paced any more.
+/// After so many rounds without a loss, with the window of a short path, packets are not paced any more.
 const CALM: u32 = 16;
 /// How many packets may be sent at a time in spite of the pacing.
 const BURST: u32 = 4;
 /// For how long a caller that comes too late may catch up.
 const CATCH_UP: Duration = Duration::from_micros(50);
+/// The round trip of a path on which packets are mostly under way. On a shorter one they are mostly in
+/// the receive buffer of the peer, which a longer window would overflow.
+const LONG_PATH: Duration = Duration::from_micros(500);
 
 /// The window of a requester, in packets, and when the next packet may be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
+    /// The longest window on a short path, and on any.
+    usual: u32,
     longest: u32,
     window: u32,
     /// Acknowledged packets that have not yet lengthened the window.
@@ -35,10 +48,13 @@ pub(super) struct Congestion {
     /// When the packets that were sent have left at the paced rate.
     sent_until: Time,
     round: Round,
-    /// The rates of the latest rounds, in packets a second; `None` before the first.
+    /// The rates of the latest rounds, in packets a second; 0 before the first.
     rates: [u64; RATES],
     next_rate: usize,
     calm_rounds: u32,
+    /// How many packets that were sent before the window was last reduced are not acknowledged. Another
+    /// loss among them is of the same congestion (RFC 6582, 3.2).
+    before_reduction: u32,
 }
 
 /// About one round-trip time.
@@ -52,10 +68,12 @@ struct Round {
 }
 
 impl Congestion {
-    pub(super) const fn new(longest: u32) -> Self {
+    /// A window of up to `usual` packets, or `longest` if the path is long.
+    pub(super) const fn new(usual: u32, longest: u32) -> Self {
         Self {
+            usual,
             longest,
-            window: longest,
+            window: if usual < INITIAL { usual } else { INITIAL },
             acknowledged: 0,
             paced: false,
             sent_until: Time::EPOCH,
@@ -68,6 +86,7 @@ impl Congestion {
             rates: [0; RATES],
             next_rate: 0,
             calm_rounds: 0,
+            before_reduction: 0,
         }
     }
 
@@ -79,10 +98,10 @@ impl Congestion {
     /// How many packets one request or acknowledgement may stand for, at most `longest`, so that the
     /// packets of a window are spread over the round trip.
     pub(super) fn share(&self, longest: u32) -> u32 {
-        if self.paced {
-            longest.min(self.window / 4).max(1)
-        } else {
-            longest
+        match self.paced {
+            true => longest.min(self.window / 4).max(1),
+            false if self.window < self.usual => longest.min(self.window / 2).max(1),
+            false => longest,
         }
     }
 
@@ -113,18 +132,49 @@ impl Congestion {
     /// Counts packets that were acknowledged at `now`.
     pub(super) fn acknowledge(&mut self, now: Time, packets: u32, round_trip: &RoundTrip) {
         self.round.acknowledged += packets;
+        self.before_reduction = self.before_reduction.saturating_sub(packets);
         let elapsed = now.saturating_since(self.round.began);
         let smoothed = round_trip.smoothed().unwrap_or_default();
         if elapsed >= smoothed {
             self.end_round(now, elapsed, smoothed);
         }
-        if self.window == self.longest || !self.round.limited {
+        let limit = self.longest_on(round_trip);
+        if self.window >= limit || !self.round.limited {
+            return;
+        }
+        let empty = round_trip.has_empty_queues();
+        if !self.paced {
+            if self.window < self.usual || empty {
+                self.window = (self.window + packets).min(limit);
+            }
             return;
         }
         self.acknowledged += packets;
-        while self.acknowledged >= self.window && self.window < self.longest {
+        while self.acknowledged >= self.window && self.window < limit {
             self.acknowledged -= self.window;
-            self.window += 1;
+            // While no packets wait in queues, there is room for all flows of the path.
+            let more = if empty { self.window / 8 } else { 1 };
+            self.window = (self.window + more.max(1)).min(limit);
+        }
+    }
+
+    /// How long the window may become on a path with this round trip: twice what the path holds, or the
+    /// usual length.
+    fn longest_on(&self, round_trip: &RoundTrip) -> u32 {
+        match round_trip.shortest() {
+            Some(shortest) if shortest >= LONG_PATH => {
+                let path = self.packets_in(shortest);
+                path.saturating_mul(2).min(self.longest).max(self.usual)
+            }
+            _ => self.usual,
+        }
+    }
+
+    /// Shortens the window to the usual length: after a pause, a longer one would be sent at once.
+    pub(super) fn restart(&mut self, now: Time, paused_since: Time, round_trip: &RoundTrip) {
+        let paused = now.saturating_since(paused_since);
+        if round_trip.smoothed().is_some_and(|time| paused > time) {
+            self.window = self.window.min(self.usual);
         }
     }
 
@@ -143,7 +193,7 @@ impl Congestion {
             self.next_rate = (self.next_rate + 1) % RATES;
         }
         self.calm_rounds = if lossy { 0 } else { self.calm_rounds + 1 };
-        self.paced &= self.window < self.longest || self.calm_rounds < CALM;
+        self.paced &= self.window < self.usual || self.calm_rounds < CALM;
         self.round = Round {
             began: now,
             // What keeps packets back now does so in the next round, too, until a packet is sent.
@@ -152,25 +202,43 @@ impl Congestion {
     }
 
     /// Reduces the window after a loss at `now`, with `outstanding` packets that may still be under
-    /// way though they are useless.
-    pub(super) fn lose(&mut self, now: Time, outstanding: u32, round_trip: &RoundTrip) {
+    /// way: with go-back-N they are useless.
+    pub(super) fn lose(
+        &mut self,
+        now: Time,
+        outstanding: u32,
+        recovery: LossRecovery,
+        round_trip: &RoundTrip,
+    ) {
         let before = self.window;
-        self.paced = true;
         self.sent_until = self.sent_until.max(now);
-        if !self.round.lossy && self.is_congested(round_trip) {
-            let most = (self.window * 7 / 10).max(SMALLEST);
-            let path = self.path_packets(round_trip).unwrap_or(self.window / 2);
-            self.window = (path + SMALLEST).min(most);
-            self.acknowledged = 0;
+        if !self.round.lossy && self.before_reduction == 0 && self.is_congested(round_trip) {
+            self.reduce(round_trip);
+            self.before_reduction = match recovery {
+                // They are all sent again.
+                LossRecovery::GoBackN => 0,
+                LossRecovery::Selective => outstanding,
+            };
         }
         self.round.lossy = true;
+        self.paced = true;
         // What is under way leaves the queues first.
         let excess = outstanding.min(before).saturating_sub(self.window);
         self.sent_until = self.sent_until + self.interval(round_trip).saturating_mul(excess);
     }
 
-    /// Whether packets wait in queues longer than some packets take at the measured rate, or would
-    /// if the whole window was used: a burst of responses is lost before a round trip shows it.
+    fn reduce(&mut self, round_trip: &RoundTrip) {
+        let half = self.window / 2;
+        let path = self.path_packets(round_trip).unwrap_or(half) + SMALLEST;
+        let least = if self.paced { half } else { 0 };
+        let most = self.window * 7 / 10;
+        self.window = path.min(most).max(least).max(SMALLEST);
+        self.acknowledged = 0;
+    }
+
+    /// Whether packets wait in queues, or would if the whole window was used: a burst of responses is
+    /// lost before a round trip shows it. How long a wait counts depends on the path alone, so that all
+    /// flows that share it notice the same congestion.
     fn is_congested(&self, round_trip: &RoundTrip) -> bool {
         let (Some(minimum), Some(path)) = (round_trip.minimum(), self.path_packets(round_trip))
         else {
@@ -179,15 +247,19 @@ impl Congestion {
         if self.window > 2 * (path + BURST) {
             return true;
         }
-        let tolerated = Duration::from_nanos(u64::from(BURST) * 1_000_000_000 / self.rate());
-        round_trip.queueing() > tolerated.max(minimum / 8)
+        round_trip.queueing() > minimum / 2
     }
 
     /// How many packets the path holds without its queues, once that was measured.
     fn path_packets(&self, round_trip: &RoundTrip) -> Option<u32> {
-        let minimum = round_trip.minimum()?.as_nanos() as u64;
-        let packets = self.rate().checked_mul(minimum)? / 1_000_000_000;
-        (self.rate() > 0).then_some(packets.min(self.longest.into()) as u32)
+        let minimum = round_trip.minimum()?;
+        (self.rate() > 0).then(|| self.packets_in(minimum))
+    }
+
+    /// How many packets there are in this time at the measured rate.
+    fn packets_in(&self, time: Duration) -> u32 {
+        let packets = u128::from(self.rate()) * time.as_nanos() / 1_000_000_000;
+        packets.min(self.longest.into()) as u32
     }
 
     /// The highest recent rate in packets a second.
@@ -196,10 +268,13 @@ impl Congestion {
     }
 
     /// The time between two paced packets: a fifth less than at the measured rate, so that the window
-    /// and not the pacing decides on the rate.
+    /// and not the pacing decides on the rate. While what was lost with a reduction is sent again, the
+    /// window does not limit the rate, and the pacing does.
     fn interval(&self, round_trip: &RoundTrip) -> Duration {
+        let smoothed = round_trip.smoothed().unwrap_or_default();
         match self.rate() {
-            0 => round_trip.smoothed().unwrap_or_default() * 4 / (self.window * 5),
+            _ if self.before_reduction > 0 => smoothed / self.window,
+            0 => smoothed * 4 / (self.window * 5),
             rate => Duration::from_nanos(800_000_000 / rate),
         }
     }

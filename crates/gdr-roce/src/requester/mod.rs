@@ -116,6 +116,7 @@ struct ReadPiece {
 impl Requester {
     pub(crate) fn new(qpn: Qpn, config: TransportConfig) -> Self {
         let window = config.window.clamp(2, 1 << 16);
+        let max_window = config.max_window.clamp(window, 1 << 16);
         let attributes = RtsAttributes {
             sq_psn: Psn::default(),
             timeout: AckTimeout::NEVER,
@@ -128,6 +129,7 @@ impl Requester {
             attributes,
             config: TransportConfig {
                 window,
+                max_window,
                 read_packets: config.read_packets.clamp(1, window),
                 ..config
             },
@@ -152,7 +154,7 @@ impl Requester {
             paced_until: None,
             timed: None,
             round_trip: RoundTrip::default(),
-            congestion: Congestion::new(window),
+            congestion: Congestion::new(window, max_window),
             recovery: LossRecovery::GoBackN,
             missing: Missing::default(),
             arrivals: Arrivals::default(),
@@ -320,7 +322,8 @@ impl Requester {
         self.count_retry(now, notifications)?;
         self.statistics.retransmissions += 1;
         let outstanding = self.next.distance_from(self.una);
-        self.congestion.lose(now, outstanding, &self.round_trip);
+        self.congestion
+            .lose(now, outstanding, self.recovery, &self.round_trip);
         self.rewind();
         Ok(())
     }

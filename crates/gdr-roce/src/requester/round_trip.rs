@@ -17,6 +17,8 @@ pub(super) struct RoundTrip {
     smoothed: Option<Duration>,
     variation: Duration,
     latest: Duration,
+    /// The shortest one of the connection.
+    shortest: Option<Duration>,
     /// The shortest one since `minimum_since`, and that of the period before.
     minimum: Option<Duration>,
     earlier_minimum: Option<Duration>,
@@ -27,6 +29,10 @@ impl RoundTrip {
     /// Takes the measured time from a packet that was sent once to its acknowledgement at `now`.
     pub(super) fn sample(&mut self, now: Time, measured: Duration) {
         self.latest = measured;
+        self.shortest = Some(
+            self.shortest
+                .map_or(measured, |shortest| shortest.min(measured)),
+        );
         match self.smoothed {
             None => {
                 self.smoothed = Some(measured);
@@ -48,6 +54,17 @@ impl RoundTrip {
         );
     }
 
+    /// Takes the time from the latest transmission of a packet that was sent more than once, if none was
+    /// measured; returns whether it did. The answer may be to an earlier transmission, so it is no minimum.
+    pub(super) fn guess(&mut self, time: Duration) -> bool {
+        let unknown = self.smoothed.is_none();
+        if unknown {
+            self.smoothed = Some(time);
+            self.variation = time / 2;
+        }
+        unknown
+    }
+
     /// The smoothed round-trip time, once one was measured.
     pub(super) const fn smoothed(&self) -> Option<Duration> {
         self.smoothed
@@ -63,6 +80,19 @@ impl RoundTrip {
     pub(super) fn queueing(&self) -> Duration {
         let minimum = self.minimum().unwrap_or_default();
         self.latest.saturating_sub(minimum)
+    }
+
+    /// The shortest round trip of the connection. Unlike [`Self::minimum`], it does not rise if the
+    /// connection's own packets fill a queue for long.
+    pub(super) const fn shortest(&self) -> Option<Duration> {
+        self.shortest
+    }
+
+    /// Whether packets hardly wait in queues.
+    pub(super) fn has_empty_queues(&self) -> bool {
+        let shortest = self.shortest.unwrap_or_default();
+        self.smoothed
+            .is_some_and(|smoothed| smoothed <= shortest + shortest / 4)
     }
 
     /// How long to wait for an acknowledgement, once a round trip was measured.
@@ -104,5 +134,29 @@ mod tests {
         }
         assert_eq!(round_trip.minimum(), Some(millis(7)));
         assert_eq!(round_trip.queueing(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_queue_that_stays_full_is_no_empty_one() {
+        let mut round_trip = RoundTrip::default();
+        assert!(!round_trip.has_empty_queues(), "nothing was measured");
+        round_trip.sample(Time::EPOCH, millis(1));
+        assert!(round_trip.has_empty_queues());
+        for second in 1..=60 {
+            let now = Time::since_epoch(Duration::from_secs(second));
+            round_trip.sample(now, millis(2));
+        }
+        assert!(!round_trip.has_empty_queues());
+        assert_eq!(round_trip.shortest(), Some(millis(1)));
+    }
+
+    #[test]
+    fn a_guess_counts_only_until_a_round_trip_is_measured() {
+        let mut round_trip = RoundTrip::default();
+        assert!(round_trip.guess(millis(4)));
+        assert_eq!(round_trip.timeout(), Some(millis(12)));
+        assert_eq!(round_trip.minimum(), None);
+        assert!(!round_trip.guess(millis(1)));
+        assert_eq!(round_trip.smoothed(), Some(millis(4)));
     }
 }

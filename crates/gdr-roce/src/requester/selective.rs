@@ -37,6 +37,12 @@ impl Missing {
         self.queue.is_empty()
     }
 
+    /// When the packet at `psn` was last sent again.
+    pub(super) fn resent_at(&self, psn: Psn) -> Option<Time> {
+        let same = self.resent.iter().find(|(sent, _)| *sent == psn);
+        same.map(|(_, at)| *at)
+    }
+
     /// Whether a packet that was sent again is not acknowledged.
     pub(super) fn is_under_way(&self) -> bool {
         !self.resent.is_empty()
@@ -52,6 +58,14 @@ impl Requester {
         }
         if let Some(psn) = self.first_of_request(psn) {
             self.resend_at(now, psn);
+        }
+    }
+
+    /// Sends the first unacknowledged packet again if the peer missed it before: an acknowledgement up to
+    /// it shows that its repetition is lost, too.
+    pub(super) fn resend_next(&mut self, now: Time) {
+        if self.missing.resent_at(self.una).is_some() {
+            self.resend(now, self.una);
         }
     }
 
@@ -74,7 +88,8 @@ impl Requester {
         self.timed = None;
         if self.queue_missing(psn) {
             let outstanding = self.next.distance_from(self.una);
-            self.congestion.lose(now, outstanding, &self.round_trip);
+            self.congestion
+                .lose(now, outstanding, self.recovery, &self.round_trip);
         }
     }
 

@@ -35,9 +35,11 @@ impl Requester {
         let outstanding = self.next.distance_from(self.una);
         let window = match self.probe {
             Some(_) => 1,
-            // The peer keeps what comes behind a gap, and reports by it whether the gap is closed; the
-            // pacing limits the rate.
-            None if self.missing.is_under_way() => self.config.window,
+            // The peer keeps what comes behind a gap, and reports by it whether the gap is closed: it has
+            // some of what is not acknowledged. The pacing limits the rate.
+            None if self.missing.is_under_way() => {
+                self.config.max_window.min(2 * self.congestion.window())
+            }
             None => self.congestion.window(),
         };
         let Some(wqe) = self.send_queue.get_mut(self.cursor) else {
@@ -70,6 +72,8 @@ impl Requester {
             }
         };
         if self.highest == self.una {
+            let idle_since = self.progress_at;
+            self.congestion.restart(now, idle_since, &self.round_trip);
             self.progress_at = now;
             self.attempt_at = now;
         }

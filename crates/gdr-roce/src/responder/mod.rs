@@ -119,7 +119,8 @@ pub(crate) struct Responder {
     ack_interval: u32,
     /// Packets ahead of the expected one, with [`LossRecovery::Selective`].
     reassembly: Option<Reassembly>,
-    window: u32,
+    /// How many packets it keeps.
+    max_kept: u32,
     /// Number of packets since the expected one was reported as missing.
     since_nak: u32,
     expected_psn: Psn,
@@ -157,7 +158,7 @@ impl Responder {
             rnr_timer: RnrTimer::new(0),
             ack_interval: config.ack_interval,
             reassembly: None,
-            window: config.window.clamp(2, 1 << 16),
+            max_kept: config.max_window.max(config.window).clamp(2, 1 << 16),
             since_nak: 0,
             expected_psn: Psn::default(),
             duplicate_ack_psn: Psn::default(),
@@ -185,7 +186,7 @@ impl Responder {
     pub(crate) fn set_recovery(&mut self, recovery: LossRecovery) {
         self.reassembly = match recovery {
             LossRecovery::GoBackN => None,
-            LossRecovery::Selective => Some(Reassembly::new(self.window)),
+            LossRecovery::Selective => Some(Reassembly::new(self.max_kept)),
         };
     }
 

@@ -73,3 +73,60 @@ impl Case {
         self.run(operation, recovery).goodput / self.link.goodput(MTU)
     }
 }
+
+/// A bottleneck that two flows share, and over how long their rates are averaged. The delays of the
+/// hosts vary, as on real ones: without that, packets of equal flows meet the same queues for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bottleneck {
+    pub(crate) queue: usize,
+    pub(crate) averaged: Duration,
+}
+
+/// With a longer queue a window takes longer to shrink and grow, and so do its averages.
+pub(crate) const BOTTLENECKS: [Bottleneck; 3] = [
+    Bottleneck::new(8, 20),
+    Bottleneck::new(30, 20),
+    Bottleneck::new(128, 32),
+];
+
+/// When the second flow begins after the first: at once, within its first round trip, and when the
+/// first has the link for itself.
+pub(crate) const OFFSETS: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_micros(137),
+    Duration::from_millis(300),
+];
+
+impl Bottleneck {
+    const JITTER: Duration = Duration::from_micros(10);
+    const WARM_UP: Duration = Duration::from_secs(2);
+
+    const fn new(queue: usize, seconds: u64) -> Self {
+        Self {
+            queue,
+            averaged: Duration::from_secs(seconds),
+        }
+    }
+
+    /// Two flows of which the second begins at `offset`: the difference of their rates, as a part of
+    /// the mean, and the part of the link that they use.
+    pub(crate) fn share(
+        &self,
+        operation: Direct,
+        recovery: LossRecovery,
+        offset: Duration,
+        seed: u64,
+    ) -> (f64, f64) {
+        let link = METRO.queueing(self.queue).jittering(Self::JITTER);
+        let load = Load {
+            recovery,
+            warm_up: Self::WARM_UP,
+            stagger: offset,
+            ..Load::new(operation, self.averaged)
+        };
+        let moved = Simulation::new(link, load, 2, seed).run();
+        let [first, second] = [0, 1].map(|flow: usize| moved[flow].goodput);
+        let sum = first + second;
+        (2.0 * (first - second).abs() / sum, sum / link.goodput(MTU))
+    }
+}

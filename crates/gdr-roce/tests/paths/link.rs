@@ -27,6 +27,8 @@ pub(crate) struct Link {
     pub(crate) reorder: u32,
     /// How much later, at most.
     pub(crate) late: Duration,
+    /// By how much the delay of a packet varies, at most; packets stay in order.
+    pub(crate) jitter: Duration,
 }
 
 impl Link {
@@ -39,6 +41,7 @@ impl Link {
             lose: 0,
             reorder: 0,
             late: Duration::ZERO,
+            jitter: Duration::ZERO,
         }
     }
 
@@ -60,6 +63,12 @@ impl Link {
         self
     }
 
+    /// This link with delays that vary by up to `jitter`.
+    pub(crate) const fn jittering(mut self, jitter: Duration) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
     /// How long a datagram of `len` bytes occupies the link.
     fn serialization(&self, len: usize) -> Duration {
         Duration::from_nanos((len as u64 + OVERHEAD) * 8_000_000_000 / self.rate)
@@ -78,6 +87,8 @@ pub(crate) struct Direction {
     random: Random,
     /// When each waiting packet has left the queue.
     departures: VecDeque<Time>,
+    /// When the latest packet that is not reordered arrives.
+    arrived: Time,
 }
 
 impl Direction {
@@ -86,6 +97,7 @@ impl Direction {
             link,
             random: Random(seed),
             departures: VecDeque::new(),
+            arrived: Time::EPOCH,
         }
     }
 
@@ -103,7 +115,12 @@ impl Direction {
         if self.random.happens(self.link.lose) {
             return None;
         }
-        let arrives = ends + self.link.delay;
+        let mut arrives = ends + self.link.delay;
+        if self.link.jitter > Duration::ZERO {
+            let jitter = self.random.below(self.link.jitter.as_nanos() as u64);
+            arrives = self.arrived.max(arrives + Duration::from_nanos(jitter));
+            self.arrived = arrives;
+        }
         if self.random.happens(self.link.reorder) {
             let late = self.random.below(self.link.late.as_nanos() as u64);
             return Some(arrives + Duration::from_nanos(late));

@@ -8,9 +8,9 @@ mod link;
 
 use std::time::Duration;
 
-use case::CASES;
+use case::{BOTTLENECKS, CASES, OFFSETS};
 use flow::{Direct, Load, Simulation};
-use gdr_roce::LossRecovery::{GoBackN, Selective};
+use gdr_roce::LossRecovery::{self, GoBackN, Selective};
 use gdr_roce::Time;
 use link::{Direction, Link};
 
@@ -83,6 +83,53 @@ fn selective_retransmission_keeps_nearly_all_of_a_lossy_link() {
         for (operation, least) in [(Direct::Write, write), (Direct::Read, read)] {
             let part = case.utilization(operation, Selective);
             assert!(part > least, "{operation:?}, {name}: {part:.3}");
+        }
+    }
+}
+
+/// Runs two flows over a bottleneck with this queue, for each operation and begin of the second.
+fn assert_fair(queue: usize, recovery: LossRecovery, least: f64) {
+    let bottleneck = BOTTLENECKS.iter().find(|case| case.queue == queue);
+    let bottleneck = bottleneck.expect("a bottleneck with this queue");
+    for operation in [Direct::Write, Direct::Read] {
+        for (offset, seed) in OFFSETS.into_iter().zip(1..) {
+            let (apart, used) = bottleneck.share(operation, recovery, offset, seed);
+            let what =
+                format!("{operation:?}, {recovery:?}, queue {queue}, {offset:?}, seed {seed}");
+            assert!(apart < 0.1, "{what}: {apart:.3} apart");
+            assert!(used > least, "{what}: {used:.3} used");
+        }
+    }
+}
+
+#[test]
+fn two_flows_share_a_bottleneck_with_a_short_queue_equally() {
+    assert_fair(8, Selective, 0.9);
+    assert_fair(8, GoBackN, 0.75);
+}
+
+#[test]
+fn two_flows_share_a_bottleneck_with_a_queue_of_30_packets_equally() {
+    assert_fair(30, Selective, 0.95);
+    assert_fair(30, GoBackN, 0.9);
+}
+
+#[test]
+fn two_flows_share_a_bottleneck_with_a_long_queue_equally() {
+    assert_fair(128, Selective, 0.95);
+    assert_fair(128, GoBackN, 0.95);
+}
+
+#[test]
+fn the_window_follows_a_path_with_a_long_round_trip() {
+    let case = CASES
+        .iter()
+        .find(|case| case.name == "delay 50 ms, 1 Gbit/s");
+    let case = case.expect("a case of this name");
+    for (operation, least) in [(Direct::Write, 0.9), (Direct::Read, 0.3)] {
+        for recovery in [GoBackN, Selective] {
+            let part = case.utilization(operation, recovery);
+            assert!(part > least, "{operation:?}, {recovery:?}: {part:.3}");
         }
     }
 }
