@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gdr_copy::plan::{PathLimits, Planner};
 use gdr_copy::{Copier, calibration_for, cpu, default_threads};
-use gdr_cuda::{DeviceBuffer, Ordinal};
+use gdr_cuda::Ordinal;
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -75,6 +75,7 @@ impl Mapping {
             .pin_buffer(&buffer)
             .map_err(IntoException::into_exception)?;
         let mapping = pinned.map().map_err(IntoException::into_exception)?;
+        let gpu = buffer.gpu().clone();
         let calibration = calibration_for(&gpu, &mapping);
         let (calibration, _) = calibration.map_err(IntoException::into_exception)?;
         let planner = Planner::new(&calibration, PathLimits::all(default_threads(&gpu)));
@@ -84,7 +85,7 @@ impl Mapping {
             access,
             address: ptr.get(),
             len,
-            device: buffer.gpu().info().ordinal,
+            device: gpu.info().ordinal,
             backend: pinned.backend().name(),
             open: Mutex::new(Some(Arc::new(Open {
                 copier: copier.map_err(IntoException::into_exception)?,

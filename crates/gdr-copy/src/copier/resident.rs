@@ -358,6 +358,14 @@ mod tests {
         bytes[1..=len].to_vec()
     }
 
+    fn wait_until_left(kernel: &ResidentKernel) {
+        let began = Instant::now();
+        while !kernel.state.lock().unwrap().has_left().unwrap() {
+            assert!(began.elapsed() < LIMIT, "an idle kernel leaves");
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn reads_are_exact_at_every_alignment_and_length() {
         let (buffer, kernel) = simulated();
@@ -374,11 +382,7 @@ mod tests {
     fn a_read_after_the_kernel_has_left_launches_it_again() {
         let (buffer, kernel) = simulated();
         for round in 0..5 {
-            let began = Instant::now();
-            while !kernel.state.lock().unwrap().has_left().unwrap() {
-                assert!(began.elapsed() < LIMIT, "an idle kernel leaves");
-                thread::yield_now();
-            }
+            wait_until_left(&kernel);
             buffer.write(8, &[round; 16]).unwrap();
             assert_eq!(read(&kernel, 8, 16), [round; 16]);
         }
@@ -403,8 +407,7 @@ mod tests {
     fn a_request_that_fails_is_the_last_one() {
         let driver = SimDriver::new(1);
         let (_, kernel) = simulated_by(driver.clone());
-        // The kernel takes the request for the one that it has served.
-        kernel.state.lock().unwrap().number -= 1;
+        wait_until_left(&kernel);
         driver.destroy_context();
         let refused = |limit| {
             // SAFETY: one byte.

@@ -138,8 +138,8 @@ impl SimDriver {
         self.copies_left.store(count, Ordering::Relaxed);
     }
 
-    /// Destroys the context: copies that are queued later fail, and so does the state of every stream,
-    /// whatever became of the work on it. It cannot be undone.
+    /// Destroys the context: later copies and kernels are not queued, and the state of every stream is an
+    /// error, whatever became of the work on it. It cannot be undone.
     pub fn destroy_context(&self) {
         self.destroy_context_after(0);
         self.is_destroyed.store(true, Ordering::Relaxed);
@@ -172,6 +172,16 @@ impl SimDriver {
     /// The state is valid after a panic in a thread that had it locked.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_context(&self, call: &'static str) -> Result<()> {
+        match self.is_destroyed.load(Ordering::Relaxed) {
+            true => Err(Error::Call {
+                call,
+                result: CuResult::CONTEXT_IS_DESTROYED,
+            }),
+            false => Ok(()),
+        }
     }
 
     fn view(&self, call: &'static str, ptr: DevicePtr, len: usize) -> Result<View> {
@@ -407,10 +417,7 @@ impl Driver for SimDriver {
 
     unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
         let call = "cuStreamQuery";
-        if self.is_destroyed.load(Ordering::Relaxed) {
-            let result = CuResult::CONTEXT_IS_DESTROYED;
-            return Err(Error::Call { call, result });
-        }
+        self.check_context(call)?;
         if stream.handle == DEFAULT_STREAM {
             return Ok(StreamState::Idle);
         }
@@ -555,6 +562,7 @@ impl Driver for SimDriver {
 
     unsafe fn launch(&self, stream: RawStream, launch: &Launch) -> Result<()> {
         let call = "cuLaunchKernel";
+        self.check_context(call)?;
         let mut state = self.lock();
         let kernel = Kernel::prepare(launch, |ptr, len| state.view(ptr, len))?;
         state.worker(call, stream)?.submit(call, kernel)
