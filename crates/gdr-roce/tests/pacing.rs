@@ -698,6 +698,41 @@ fn with_selective_retransmission_only_the_missing_packets_are_sent_again() {
 }
 
 #[test]
+fn with_selective_retransmission_a_lost_repetition_is_repeated_without_a_timer() {
+    let mut pair = selective();
+    pair.measure_round_trip();
+    pair.post(1, false, 8 * 1024);
+    let burst = pair.burst(0);
+    for (index, bytes) in burst.iter().enumerate() {
+        if index != 2 && index != 3 {
+            pair.net.deliver(1, bytes);
+        }
+    }
+    for bytes in pair.burst(1) {
+        pair.net.deliver(0, &bytes);
+    }
+    // Time for the pacing, too little for a timer.
+    pair.net.now = pair.net.now + Duration::from_micros(100);
+    let again = pair.burst(0);
+    assert_eq!(again.len(), 2);
+    // The second of them is lost.
+    pair.net.deliver(1, &again[0]);
+    pair.net.now = pair.net.now + Duration::from_micros(100);
+    for bytes in pair.burst(1) {
+        pair.net.deliver(0, &bytes);
+    }
+    pair.net.now = pair.net.now + Duration::from_micros(100);
+    let third = pair.burst(0);
+    assert_eq!(third, [again[1].clone()]);
+    pair.net.deliver(1, &third[0]);
+    for bytes in pair.burst(1) {
+        pair.net.deliver(0, &bytes);
+    }
+    assert_eq!(pair.succeeded(), 1);
+    assert_eq!(pair.net.sides[0].qp.statistics().timeouts, 0);
+}
+
+#[test]
 fn with_selective_retransmission_only_the_missing_responses_are_requested_again() {
     let mut pair = selective();
     pair.measure_round_trip();
