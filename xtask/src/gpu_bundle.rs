@@ -16,7 +16,8 @@ use crate::wheel;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 6] = [
+    ("gdr-copy", "reads"),
     ("gdrapi", "overhead"),
     ("gdr-object", "measure"),
     ("gdr-rdma", "resident_kernel"),

@@ -303,6 +303,20 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --require-gpu -s 256M --svg "$OUT/copysweep.svg" --json"#,
     },
     Step {
+        name: "gdr copylat --sweep --resident, by the profile",
+        file: "copysweep-resident",
+        prints: Prints::Json,
+        limit_s: 300,
+        command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --resident --require-gpu -s 1M --svg "$OUT/copysweep-resident.svg" --json"#,
+    },
+    Step {
+        name: "reads by the resident kernel and the copy engine, and a fault",
+        file: "reads",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#""$HERE/bin/reads""#,
+    },
+    Step {
         name: "gdr copybw --sweep, by the built-in costs",
         file: "copysweep-built-in",
         prints: Prints::Text,
@@ -334,14 +348,14 @@ pub(crate) const STEPS: &[Step] = &[
         name: "the Python package beside PyTorch",
         file: "wheel",
         prints: Prints::Text,
-        limit_s: 180,
+        limit_s: 300,
         command: r#"wheel "$HERE/wheel.py""#,
     },
     Step {
         name: "the Python package with PyTorch's expandable segments",
         file: "wheel-expandable",
         prints: Prints::Text,
-        limit_s: 180,
+        limit_s: 300,
         command: r#"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True wheel "$HERE/wheel.py""#,
     },
     Step {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use gdr_object::{Checksum, Element, InvalidName, Mode, ObjectName, Rights, Shape, WhenFull};
+use gdr_object::{Checksum, Element, InvalidMode, InvalidName, Mode, ObjectName, Rights, Shape};
 
 use crate::gpu::GpuName;
 use crate::units::size;
@@ -75,13 +75,8 @@ pub(crate) enum InvalidSpec {
          one of them out"
     )]
     SizeAndShape { size: u64, shape: Shape, bytes: u64 },
-    #[error("`{0}` is not a mode; give live, latest or ring:SLOTS, with 2 to {most} slots",
-        most = Mode::MOST_SLOTS)]
-    Mode(String),
-    #[error("`{0}` is not what a full ring does; give drop-oldest or block")]
-    WhenFull(String),
-    #[error("when-full is for rings; add mode=ring:SLOTS, or leave when-full out")]
-    WhenFullWithoutRing,
+    #[error(transparent)]
+    Mode(#[from] InvalidMode),
     #[error("`{0}` is not a checksum; give none or sum64")]
     Checksum(String),
     #[error("`{0}` is not a right of peers; give read or read-write")]
@@ -144,7 +139,10 @@ impl FromStr for ObjectSpec {
             location: location(values.get("gpu"), values.get("reach"))?,
             element,
             shape: shape(values.get("shape"), values.get("size"), element)?,
-            mode: mode(values.get("mode"), values.get("when-full"))?,
+            mode: Mode::parse(
+                values.get("mode").unwrap_or("latest"),
+                values.get("when-full"),
+            )?,
             checksum: match values.get("checksum") {
                 None | Some("none") => Checksum::None,
                 Some("sum64") => Checksum::Sum64,
@@ -234,32 +232,6 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, InvalidSpec> {
     Shape::new(dimensions.ok_or_else(wrong)?).map_err(|error| InvalidSpec::Shape(error.to_string()))
 }
 
-fn mode(mode: Option<&str>, when_full: Option<&str>) -> Result<Mode, InvalidSpec> {
-    let full = match when_full {
-        None | Some("drop-oldest") => WhenFull::DropOldest,
-        Some("block") => WhenFull::Block,
-        Some(other) => return Err(InvalidSpec::WhenFull(shown(other))),
-    };
-    let mode = match mode {
-        None | Some("latest") => Mode::Latest,
-        Some("live") => Mode::Live,
-        Some(text) => {
-            let wrong = || InvalidSpec::Mode(shown(text));
-            let slots = text.strip_prefix("ring:").ok_or_else(wrong)?;
-            let slots = slots.parse().ok().filter(|_| !slots.starts_with('+'));
-            let slots = slots.filter(|slots| (2..=Mode::MOST_SLOTS).contains(slots));
-            Mode::Ring {
-                slots: slots.ok_or_else(wrong)?,
-                when_full: full,
-            }
-        }
-    };
-    match (mode, when_full) {
-        (Mode::Ring { .. }, _) | (_, None) => Ok(mode),
-        _ => Err(InvalidSpec::WhenFullWithoutRing),
-    }
-}
-
 /// As much of a text as an error shows, without control characters.
 fn shown(text: &str) -> String {
     const MOST: usize = 60;
@@ -323,6 +295,8 @@ impl FromStr for ContentSpec {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use gdr_object::WhenFull;
 
     use super::*;
 
@@ -389,16 +363,13 @@ mod tests {
             ("name=w,shape=", InvalidSpec::NotAShape(String::new())),
             ("name=w,shape=3x", InvalidSpec::NotAShape("3x".into())),
             ("name=w,shape=+3", InvalidSpec::NotAShape("+3".into())),
-            ("name=w,mode=ring", InvalidSpec::Mode("ring".into())),
-            ("name=w,mode=ring:1", InvalidSpec::Mode("ring:1".into())),
             (
-                "name=w,mode=ring:4097",
-                InvalidSpec::Mode("ring:4097".into()),
+                "name=w,mode=ring:1",
+                InvalidSpec::Mode(InvalidMode::Mode("ring:1".into())),
             ),
-            ("name=w,when-full=block", InvalidSpec::WhenFullWithoutRing),
             (
-                "name=w,mode=ring:2,when-full=wait",
-                InvalidSpec::WhenFull("wait".into()),
+                "name=w,when-full=block",
+                InvalidSpec::Mode(InvalidMode::WhenFullWithoutRing),
             ),
             ("name=w,checksum=md5", InvalidSpec::Checksum("md5".into())),
             ("name=w,access=write", InvalidSpec::Access("write".into())),

@@ -160,6 +160,11 @@ pub enum Error {
     /// A path of copies that the limits do not allow.
     #[error("the path {path} is not among those that the planner may use; allow it in its limits")]
     PathForbidden { path: CopyPath },
+    /// There is no resident kernel on this GPU.
+    #[error(
+        "no kernel can stay on {gpu} to push bytes to the host: {reason}; leave `resident` out"
+    )]
+    NoResidentKernel { gpu: String, reason: &'static str },
     /// The address of a flag is not a multiple of its size.
     #[error(
         "a flag of {size} bytes cannot be at offset {offset}: {address:#x} is not a multiple of {size}"

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gdr_copy::plan::{
     Calibration, CopyDirection, CopyEngineUse, CopyPath, HostMemory, Machine, PathLimits, Planner,
+    ResidentUse,
 };
 use gdr_copy::{Context, Copier, Error};
 use gdr_cuda::{DeviceBuffer, Gpu, HostBuffer, MemoryKind, Ordinal, SimDriver};
@@ -156,6 +157,7 @@ fn planned_copies_are_exact_whatever_the_limits() {
         PathLimits {
             max_threads: threads(4),
             copy_engine: CopyEngineUse::Forbidden,
+            resident: ResidentUse::Forbidden,
         },
         PathLimits::all(threads(4)),
     ] {
@@ -235,6 +237,30 @@ fn a_path_that_is_not_allowed_is_refused() {
         let plan = copier.plan(direction, HostMemory::Pageable, 0, 1 << 40);
         assert_eq!(plan.path(), CopyPath::ONE_THREAD);
     }
+}
+
+#[test]
+fn a_simulated_gpu_has_no_resident_kernel_and_the_planner_leaves_it_out() {
+    let limits = PathLimits::all(threads(1)).with_resident(ResidentUse::Allowed);
+    let Machinery {
+        gpu, mut copier, ..
+    } = machinery(limits);
+    let context = Context::open_for(&gpu).unwrap();
+    let refused = copier.allow_resident_kernel(&context).unwrap_err();
+    assert!(
+        matches!(refused, Error::NoResidentKernel { .. }),
+        "{refused}"
+    );
+    assert!(
+        refused.to_string().contains("the GPU is simulated"),
+        "{refused}"
+    );
+    for len in [1, 4 << 10, 32 << 10] {
+        let plan = copier.plan(CopyDirection::FromGpu, HostMemory::PageLocked, 0, len);
+        assert_ne!(plan.path(), CopyPath::Resident);
+    }
+    let refused = copier.read_at_by(CopyPath::Resident, 0, &mut [0]);
+    assert!(matches!(refused, Err(Error::PathForbidden { .. })));
 }
 
 #[test]

@@ -180,6 +180,12 @@ impl DeviceBuffer {
         self.allocation.raw.kind
     }
 
+    /// Whether this value allocated the memory, which then exists as long as it. Memory of another
+    /// library exists as long as that library's promise holds.
+    pub fn is_allocation(&self) -> bool {
+        matches!(self.allocation.owner, Owner::Driver)
+    }
+
     /// The GPU it is on.
     pub fn gpu(&self) -> &Gpu {
         &self.allocation.gpu

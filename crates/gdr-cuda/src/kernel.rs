@@ -3,10 +3,15 @@
 //! On hardware they are PTX text, which the driver compiles at the first use; the simulation runs the
 //! same contracts on a thread.
 
+use std::num::NonZeroU16;
+use std::ops::Range;
+
 use crate::pointer::DevicePtr;
 
 /// The kernels as PTX, with the NUL that the driver expects at the end.
 pub(crate) const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+/// [`Launch::Push`] alone, which older GPUs cannot run.
+pub(crate) const PUSH_PTX: &str = concat!(include_str!("push.ptx"), "\0");
 
 /// One kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +85,96 @@ pub enum Launch {
         /// number ([`Direction::CpuToGpu`]).
         mismatches: DevicePtr,
     },
+    /// Serves the requests that the CPU writes to `request`, one after the other: each pushes some
+    /// device memory to `lines`. For 8 bytes it writes a line of four 32-bit words: the first 4 bytes,
+    /// the number of the request, the other 4 bytes, the number again. Each half of a line arrives
+    /// whole, so the CPU finds the number beside bytes that belong to it.
+    ///
+    /// The kernel ends when no request came for `idle_ns`, `life_ns` after its start, or after the word
+    /// 0; then it writes `launch` to `left`, after all lines. It needs a GPU since Volta.
+    Push {
+        /// 8-byte aligned; the offsets of requests count from here.
+        base: DevicePtr,
+        /// Bytes from there on that requests may name. A line may have up to 7 bytes behind them.
+        len: u64,
+        /// 8-byte aligned device memory: a [`PushRequest`], or 0 before the first.
+        request: DevicePtr,
+        /// 16-byte aligned page-locked memory.
+        lines: DevicePtr,
+        /// How many lines it has: the most of a request.
+        capacity: u64,
+        /// 4-byte aligned page-locked memory.
+        left: DevicePtr,
+        /// The number of a request that is not served again; 0 if there is none.
+        last: u32,
+        /// The value of `left` when the kernel has ended.
+        launch: u32,
+        /// Nanoseconds.
+        idle_ns: u64,
+        /// Nanoseconds.
+        life_ns: u64,
+    },
+}
+
+/// A request to [`Launch::Push`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushRequest {
+    number: NonZeroU16,
+    /// In lines.
+    offset: u64,
+    lines: u64,
+}
+
+impl PushRequest {
+    /// Bytes of device memory in a line.
+    pub const LINE: u64 = 8;
+    /// Bytes of a line in host memory.
+    pub const LINE_IN_HOST: u64 = 16;
+    /// The most lines of a request.
+    pub const MOST_LINES: u64 = 1 << Self::COUNT_BITS;
+    const COUNT_BITS: u32 = 13;
+    const OFFSET_BITS: u32 = 35;
+
+    /// A request for `lines` lines from `offset` bytes on. `number` is another than that of the request
+    /// before. `None` where the offset is not a multiple of 8, or a value is outside of its range: 256
+    /// GiB, 1 to 8192 lines.
+    pub fn new(number: NonZeroU16, offset: u64, lines: u64) -> Option<Self> {
+        let request = Self {
+            number,
+            offset: offset / Self::LINE,
+            lines,
+        };
+        let is_valid = offset.is_multiple_of(Self::LINE)
+            && request.offset < 1 << Self::OFFSET_BITS
+            && (1..=Self::MOST_LINES).contains(&lines);
+        is_valid.then_some(request)
+    }
+
+    /// The request in a word that the kernel reads; `None` where it asks the kernel to leave.
+    pub(crate) fn of_word(word: u64) -> Option<Self> {
+        let number = NonZeroU16::new((word >> (Self::COUNT_BITS + Self::OFFSET_BITS)) as u16)?;
+        Some(Self {
+            number,
+            offset: word & ((1 << Self::OFFSET_BITS) - 1),
+            lines: (word >> Self::OFFSET_BITS & (Self::MOST_LINES - 1)) + 1,
+        })
+    }
+
+    /// The number.
+    pub(crate) fn number(self) -> u32 {
+        self.number.get().into()
+    }
+
+    /// The lines, counted from the base.
+    pub(crate) fn lines(self) -> Range<u64> {
+        self.offset..self.offset + self.lines
+    }
+
+    /// The word that the kernel reads.
+    pub fn word(self) -> u64 {
+        let number = u64::from(self.number.get()) << (Self::COUNT_BITS + Self::OFFSET_BITS);
+        number | (self.lines - 1) << Self::OFFSET_BITS | self.offset
+    }
 }
 
 /// The direction of the payload of a round trip.
@@ -135,4 +230,32 @@ pub const fn pattern_word(seed: u32, index: u64) -> u32 {
     h = h.wrapping_mul(0xc2b2_ae35);
     h ^= h >> 16;
     h
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_of_a_request_has_its_parts_where_the_kernel_reads_them() {
+        let number = NonZeroU16::new(0xABCD).unwrap();
+        let most = (1 << 38) - 8;
+        let request = PushRequest::new(number, most, 8192).unwrap();
+        let word = request.word();
+        assert_eq!(PushRequest::of_word(word), Some(request));
+        assert_eq!(PushRequest::of_word(word & !(0xffff << 48)), None);
+        assert_eq!(word >> 48, 0xABCD);
+        assert_eq!((word >> 35) & 0x1fff, 8191);
+        assert_eq!((word & 0x7_ffff_ffff) << 3, most);
+        for text in [
+            "shr.u64 \t%t, %word, 48;",
+            "shr.u64 \t%t, %word, 35;",
+            "0x7ffffffff",
+        ] {
+            assert!(PUSH_PTX.contains(text), "{text}");
+        }
+        for (offset, lines) in [(4, 1), (1 << 38, 1), (0, 0), (0, 8193)] {
+            assert_eq!(PushRequest::new(number, offset, lines), None);
+        }
+    }
 }

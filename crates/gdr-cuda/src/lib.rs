@@ -73,7 +73,7 @@ pub use error::{CuResult, Error, Result};
 pub use gdr_pci::{Bdf, ParseBdfError};
 pub use gpu::Gpu;
 pub use host_buffer::HostBuffer;
-pub use kernel::{Direction, Launch, VerifyReport, pattern_word};
+pub use kernel::{Direction, Launch, PushRequest, VerifyReport, pattern_word};
 pub use pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 pub use pooled_host_buffer::PooledHostBuffer;
 pub use rdma_write_ordering::{RemoteWrites, WritesOrdering};

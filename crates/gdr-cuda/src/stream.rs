@@ -1,5 +1,6 @@
 //! Streams.
 
+use std::any::Any;
 use std::hint;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,8 +46,20 @@ pub struct Stream {
     id: StreamId,
     gpu: Gpu,
     raw: RawStream,
+    origin: Origin,
     /// Memory that queued work may still use.
     in_use: Mutex<Vec<InUse>>,
+}
+
+/// Who created a stream, and so who destroys it.
+#[derive(Debug)]
+enum Origin {
+    /// The driver, for this value.
+    Driver,
+    /// Another library: the value that owns it.
+    Other(
+        #[expect(dead_code, reason = "kept only to be dropped later")] Box<dyn Any + Send + Sync>,
+    ),
 }
 
 impl Stream {
@@ -56,8 +69,29 @@ impl Stream {
             id: StreamId::next(),
             gpu,
             raw,
+            origin: Origin::Driver,
             in_use: Mutex::default(),
         })
+    }
+
+    /// Wraps a stream that another library created, and keeps `owner` until this value is dropped, which
+    /// does not destroy the stream. The handle 0 is the legacy default stream.
+    ///
+    /// Unlike a stream of [`Gpu::stream`], it keeps no memory for the work that is queued on it: other
+    /// work of that library may never leave it idle.
+    ///
+    /// # Safety
+    /// - The stream is one of `gpu`'s primary context and is not destroyed until `owner` is dropped.
+    /// - The caller keeps the memory of work that is queued by this value until the work has ended.
+    pub unsafe fn from_owner(gpu: &Gpu, handle: u64, owner: impl Any + Send + Sync) -> Self {
+        let device = gpu.info().ordinal;
+        Self {
+            id: StreamId::next(),
+            gpu: gpu.clone(),
+            raw: RawStream { device, handle },
+            origin: Origin::Other(Box::new(owner)),
+            in_use: Mutex::default(),
+        }
     }
 
     /// What distinguishes it from every other stream of this process, past ones included.
@@ -371,6 +405,9 @@ impl Stream {
             let (buffer, stream) = (foreign.gpu().info().ordinal, self.gpu.info().ordinal);
             return Err(Error::ForeignBuffer { buffer, stream });
         }
+        if matches!(self.origin, Origin::Other(_)) {
+            return submit(&**self.gpu.driver());
+        }
         // Locked while submitting: another thread that finds the stream idle cannot release these
         // buffers between their entry here and their use.
         let mut in_use = self.in_use();
@@ -430,6 +467,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if matches!(self.origin, Origin::Other(_)) {
+            return;
+        }
         let idle = self.release_when_idle();
         if !matches!(idle, Ok(true)) {
             // The GPU may still write to the memory, and there is no later point at which it can be

@@ -125,7 +125,7 @@ impl Binding {
                 }
                 Some(Fault::Closed) => {
                     turn.disconnect();
-                    return Err(Error::gone(&self.name, GoneReason::Disconnected));
+                    return Err(Error::gone(&self.name, self.link.disconnected()));
                 }
                 Some(Fault::Device(error)) => return Err(error.into()),
                 Some(Fault::Status(status)) if faults > FAULTS => {

@@ -177,6 +177,8 @@ pub enum GoneReason {
     Disconnected,
     /// The owner's host does not answer.
     Unreachable,
+    /// This process interrupted the calls of the link ([`Link::interrupt`](crate::Link::interrupt)).
+    Interrupted,
 }
 
 impl fmt::Display for GoneReason {
@@ -192,6 +194,7 @@ impl fmt::Display for GoneReason {
             Self::Unreachable => {
                 "its owner's host does not answer; check the host and the route to it"
             }
+            Self::Interrupted => "this process interrupted the call; the next one connects again",
         })
     }
 }

@@ -104,7 +104,7 @@ pub use home::{Home, HomeOptions, HomeStats};
 pub use info::{AccessPath, Handle, Location, ObjectInfo};
 pub use link::{Link, LinkOptions};
 pub use link_shared::LocalMemory;
-pub use mode::{Checksum, Grantee, Mode, Rights, WhenFull};
+pub use mode::{Checksum, Grantee, InvalidMode, Mode, Rights, WhenFull};
 pub use name::{InvalidName, ObjectName};
 pub use object::{Object, ObjectOptions, SlotWriter};
 #[doc(hidden)]

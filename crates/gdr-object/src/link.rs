@@ -87,6 +87,15 @@ impl Link {
         Ok(turn.control(&self.0, deadline)?.generation)
     }
 
+    /// Ends the calls in progress over this link in all threads, soon, with [`Error::Gone`]: for a program
+    /// that is to react to something else. What a call has moved so far is lost; once it has returned, it
+    /// writes no more bytes to local memory. The next call connects again.
+    ///
+    /// A call that waits for an answer to a new TCP connection ends with that.
+    pub fn interrupt(&self) {
+        self.0.interrupt();
+    }
+
     /// The objects that the owner has for this peer, in the order of their names.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The link's end of a queue pair to an owner: transfers and wake-ups, each with a deadline.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     Access, Buffer, Completion, Deadline, Error as RdmaError, MemoryRegion, Mtu, ProtectionDomain,
@@ -237,7 +237,7 @@ impl LinkChannel {
         let first = self.next;
         // The bytes of each request, which complete in this order.
         let mut outstanding = vec![VecDeque::with_capacity(WINDOW); lanes];
-        let mut done = 0;
+        let (mut done, mut looked) = (0, Instant::now());
         loop {
             let mut requests: Vec<Vec<SendRequest>> = vec![Vec::new(); lanes];
             let least = |outstanding: &[VecDeque<u64>]| {
@@ -265,6 +265,13 @@ impl LinkChannel {
             let Some(completion) = self.wait(deadline, owner)? else {
                 return Err(Fault::Deadline { done });
             };
+            // Also where one completion follows another, for long.
+            if looked.elapsed() >= LOOK {
+                if owner.is_due() {
+                    return Err(Fault::Closed);
+                }
+                looked = Instant::now();
+            }
             let WrId(id) = completion.id;
             let number = id & ((1 << NUMBER_BITS) - 1);
             // Sends whose end was not waited for complete here, too.

@@ -1,7 +1,8 @@
 //! The connection of a link, which its objects share.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use gdr_rdma::{
@@ -14,7 +15,7 @@ use crate::connection::path_mtu;
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
 use crate::link_channel::{LinkChannel, STRIPED_FROM};
-use crate::lock::{Turn, Turns};
+use crate::lock::{Turn, Turns, lock};
 use crate::protocol::{self, Domain, Request, Response, VERSION};
 
 /// When a link whose owner's host does not answer is given up, also while it waits.
@@ -57,6 +58,11 @@ pub(crate) struct LinkShared {
     device: Device,
     domain: ProtectionDomain,
     turns: Turns<LinkState>,
+    /// How many times calls were interrupted: before now, and before the call in progress began.
+    interrupts: AtomicU64,
+    interrupts_before: AtomicU64,
+    /// The connection, for those who end it while a call uses it.
+    connection: Mutex<Weak<Watch>>,
 }
 
 /// A link's connection, which one thread at a time uses.
@@ -73,7 +79,7 @@ pub(crate) struct LinkState {
 #[derive(Debug)]
 pub(crate) struct Control {
     session: Session,
-    pub(crate) watch: Watch,
+    pub(crate) watch: Arc<Watch>,
     pub(crate) generation: Generation,
 }
 
@@ -90,6 +96,9 @@ impl LinkShared {
                 control: None,
                 connections: 0,
             }),
+            interrupts: AtomicU64::new(0),
+            interrupts_before: AtomicU64::new(0),
+            connection: Mutex::default(),
         }
     }
 
@@ -113,10 +122,38 @@ impl LinkShared {
 
     /// Waits until no other thread uses the link.
     pub(crate) fn turn(&self, deadline: Deadline) -> Result<Turn<'_, LinkState>> {
-        self.turns.take(deadline).ok_or_else(|| Error::Busy {
+        let before = self.interrupts.load(Ordering::SeqCst);
+        let turn = self.turns.take(deadline).ok_or_else(|| Error::Busy {
             what: format!("the link to {}", self.owner),
             by: BusyReason::LinkInUse,
-        })
+        })?;
+        self.interrupts_before.store(before, Ordering::SeqCst);
+        Ok(turn)
+    }
+
+    /// Ends the calls in progress, and those that wait for their turn.
+    pub(crate) fn interrupt(&self) {
+        // Counted first: a call that connects now sees it, and one that has connected loses its
+        // connection.
+        self.interrupts.fetch_add(1, Ordering::SeqCst);
+        let connection = lock(&self.connection).upgrade();
+        if let Some(connection) = connection {
+            connection.end_connection();
+        }
+    }
+
+    /// Whether the call in progress was interrupted.
+    fn is_interrupted(&self) -> bool {
+        let before = self.interrupts_before.load(Ordering::SeqCst);
+        self.interrupts.load(Ordering::SeqCst) != before
+    }
+
+    /// Why the connection ended.
+    pub(crate) fn disconnected(&self) -> GoneReason {
+        match self.is_interrupted() {
+            true => GoneReason::Interrupted,
+            false => GoneReason::Disconnected,
+        }
     }
 
     /// The error for a peer that breaks the protocol.
@@ -144,9 +181,7 @@ impl LinkShared {
         let owner = self.owner;
         match error {
             RdmaError::Deadline(Awaited::Handshake(_)) => Error::NoAnswer { owner, what },
-            RdmaError::Handshake(HandshakeError::Gone { .. }) => {
-                self.gone(GoneReason::Disconnected)
-            }
+            RdmaError::Handshake(HandshakeError::Gone { .. }) => self.gone(self.disconnected()),
             RdmaError::Handshake(HandshakeError::Lost { .. }) => self.gone(GoneReason::Unreachable),
             error => error.into(),
         }
@@ -162,8 +197,13 @@ impl LinkShared {
         } = self;
         let session = Session::connect_for(device, *owner, security, deadline).map_err(failed)?;
         session.give_up_after(GIVE_UP_AFTER)?;
+        let watch = Arc::new(session.watch()?);
+        *lock(&self.connection) = Arc::downgrade(&watch);
+        if self.is_interrupted() {
+            return Err(self.gone(GoneReason::Interrupted));
+        }
         let mut control = Control {
-            watch: session.watch()?,
+            watch,
             session,
             generation: Generation(0),
         };
@@ -263,6 +303,10 @@ impl LinkState {
         link: &LinkShared,
         deadline: Deadline,
     ) -> Result<&mut Control> {
+        if link.is_interrupted() {
+            self.disconnect();
+            return Err(link.gone(GoneReason::Interrupted));
+        }
         if self.control.as_ref().is_some_and(|it| it.watch.is_due()) {
             // The owner sends nothing without a request: it closed the connection.
             self.disconnect();

@@ -34,9 +34,56 @@ pub enum WhenFull {
     Block,
 }
 
+/// Texts that describe no mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidMode {
+    /// Not the text of a mode.
+    #[error(
+        "{0:?} is not a mode; give live, latest or ring:SLOTS, with 2 to {most} slots",
+        most = Mode::MOST_SLOTS
+    )]
+    Mode(String),
+    /// Not the text of a [`WhenFull`].
+    #[error("{0:?} is not what a full ring does; give drop-oldest or block")]
+    WhenFull(String),
+    /// What a full ring does, without a ring.
+    #[error("when-full is for rings; give the mode ring:SLOTS, or leave when-full out")]
+    WhenFullWithoutRing,
+}
+
 impl Mode {
     /// The most slots of a ring.
     pub const MOST_SLOTS: u16 = 4096;
+
+    /// Reads `live`, `latest` or `ring:SLOTS`, and for a ring what happens if it is full, `drop-oldest`
+    /// unless given, or `block`.
+    ///
+    /// # Errors
+    /// [`InvalidMode`].
+    pub fn parse(mode: &str, when_full: Option<&str>) -> Result<Self, InvalidMode> {
+        let full = match when_full {
+            None | Some("drop-oldest") => WhenFull::DropOldest,
+            Some("block") => WhenFull::Block,
+            Some(other) => return Err(InvalidMode::WhenFull(shown(other))),
+        };
+        let parsed = match mode {
+            "latest" => Self::Latest,
+            "live" => Self::Live,
+            text => {
+                let slots = text.strip_prefix("ring:").filter(|it| !it.starts_with('+'));
+                let slots = slots.and_then(|slots| slots.parse().ok());
+                let slots = slots.filter(|slots| (2..=Self::MOST_SLOTS).contains(slots));
+                Self::Ring {
+                    slots: slots.ok_or_else(|| InvalidMode::Mode(shown(text)))?,
+                    when_full: full,
+                }
+            }
+        };
+        match (parsed, when_full) {
+            (Self::Ring { .. }, _) | (_, None) => Ok(parsed),
+            _ => Err(InvalidMode::WhenFullWithoutRing),
+        }
+    }
 
     /// How many copies of the content the object has.
     pub const fn slots(self) -> u16 {
@@ -47,6 +94,11 @@ impl Mode {
             Self::Ring { slots, .. } => slots,
         }
     }
+}
+
+/// As much of a text as an error shows.
+fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
 }
 
 impl fmt::Display for Mode {
@@ -133,5 +185,36 @@ mod tests {
         let json = serde_json::to_string(&ring).unwrap();
         assert_eq!(json, r#"{"ring":{"slots":4,"when_full":"drop-oldest"}}"#);
         assert!(Rights::Nothing < Rights::Read && Rights::Read < Rights::ReadWrite);
+    }
+    #[test]
+    fn modes_are_read_and_what_is_wrong_is_named() {
+        let ring = |slots, when_full| Ok(Mode::Ring { slots, when_full });
+        let wrong = |text: &str| Err(InvalidMode::Mode(text.to_owned()));
+        for (mode, when_full, expected) in [
+            ("live", None, Ok(Mode::Live)),
+            ("latest", None, Ok(Mode::Latest)),
+            ("ring:2", None, ring(2, WhenFull::DropOldest)),
+            ("ring:4096", Some("block"), ring(4096, WhenFull::Block)),
+            ("ring", None, wrong("ring")),
+            ("ring:1", None, wrong("ring:1")),
+            ("ring:+2", None, wrong("ring:+2")),
+            ("ring:4097", None, wrong("ring:4097")),
+            (
+                "ring:2",
+                Some("wait"),
+                Err(InvalidMode::WhenFull("wait".to_owned())),
+            ),
+            (
+                "latest",
+                Some("block"),
+                Err(InvalidMode::WhenFullWithoutRing),
+            ),
+        ] {
+            assert_eq!(
+                Mode::parse(mode, when_full),
+                expected,
+                "{mode} {when_full:?}"
+            );
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The owner's side of an object.
 
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -163,6 +164,24 @@ impl Object {
     /// thread or a peer publishes, or copies of other streams to all free slots are queued;
     /// [`Error::RingFull`] at once; [`Error::Cuda`].
     pub fn publish_from(&self, from: &DeviceBuffer, stream: &Stream) -> Result<Epoch> {
+        self.publish_by(from, None, stream)
+    }
+
+    /// As [`Object::publish_from`], and keeps `from` until it was copied: for a stream that keeps no memory
+    /// ([`Stream::from_owner`]). A thread of the home drops it.
+    ///
+    /// # Errors
+    /// As [`Object::publish_from`].
+    pub fn publish_from_kept(&self, from: &Arc<DeviceBuffer>, stream: &Stream) -> Result<Epoch> {
+        self.publish_by(from, Some(Arc::clone(from)), stream)
+    }
+
+    fn publish_by(
+        &self,
+        from: &DeviceBuffer,
+        kept: Option<Arc<DeviceBuffer>>,
+        stream: &Stream,
+    ) -> Result<Epoch> {
         /// How long a stream on which nothing more can be queued may take to end.
         const LIMIT: Duration = Duration::from_secs(10);
         let info = self.info()?;
@@ -180,12 +199,16 @@ impl Object {
         let writer = Writer::Stream(stream.id());
         let claimed = Claimed::begin(&self.shared, writer, Deadline::after(Duration::ZERO))?;
         let claim = claimed.writing().claim;
-        if let Err(error) = self.queue(from, stream, claimed.writing()) {
+        if let Err(error) = self.queue(from, kept.clone(), stream, claimed.writing()) {
             // This copy, or one that it replaces, may be queued: the slot is given back only once it
             // has ended.
             match stream.wait(LIMIT) {
                 Ok(()) => drop(claimed),
-                Err(_) => claimed.keep(),
+                Err(_) => {
+                    // It is leaked: the stream may not keep it, and nothing says when the copy ends.
+                    mem::forget((kept, Arc::clone(&claimed.writing().content)));
+                    claimed.keep();
+                }
             }
             return Err(error);
         }
@@ -194,7 +217,13 @@ impl Object {
     }
 
     /// Queues a copy to a claimed slot, and its publication.
-    fn queue(&self, from: &DeviceBuffer, stream: &Stream, writing: &Writing) -> Result<()> {
+    fn queue(
+        &self,
+        from: &DeviceBuffer,
+        kept: Option<Arc<DeviceBuffer>>,
+        stream: &Stream,
+        writing: &Writing,
+    ) -> Result<()> {
         let Writing { claim, content } = writing;
         let Some(memory) = &content.device_memory else {
             let name = self.name().clone();
@@ -207,6 +236,7 @@ impl Object {
                 claim: *claim,
                 content: Arc::clone(content),
             },
+            source: kept,
         };
         let publisher = self.home.publisher.clone();
         let publishing = self.publishing(stream)?;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use gdr_cuda::DeviceBuffer;
+
 use crate::error::{Error, Result};
 use crate::shared_object::{SharedObject, Writing};
 
@@ -12,6 +14,8 @@ use crate::shared_object::{SharedObject, Writing};
 pub(crate) struct Copied {
     pub(crate) object: Arc<SharedObject>,
     pub(crate) writing: Writing,
+    /// What it was copied from, where nothing else keeps that.
+    pub(crate) source: Option<Arc<DeviceBuffer>>,
 }
 
 /// The thread that publishes what streams have copied. A function that a stream calls must not
@@ -46,7 +50,13 @@ impl Publisher {
 }
 
 fn publish(receiver: &Receiver<Copied>) {
-    for Copied { object, writing } in receiver {
+    for copied in receiver {
+        let Copied {
+            object,
+            writing,
+            source,
+        } = copied;
+        drop(source);
         if let Err(error) = object.commit(&writing) {
             // The object was closed meanwhile.
             tracing::debug!(%error, "an epoch was not published");

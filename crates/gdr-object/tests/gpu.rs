@@ -9,7 +9,7 @@ mod fixture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver, Stream};
 use gdr_object::{
     Buffer, BusyReason, Checksum, Element, Error, Grantee, Location, Mode, ObjectOptions, Place,
     Rights, Shape, WhenFull,
@@ -272,4 +272,36 @@ fn only_objects_on_a_gpu_are_published_by_a_stream() {
     assert_eq!(copied.get(), 2);
     object.close();
     stream.wait(LIMIT).unwrap();
+}
+
+#[test]
+fn a_stream_of_another_library_publishes_and_the_source_is_kept_until_it_was_copied() {
+    let (gpu, home) = (gpu(), home());
+    let object = home.create(name("w"), words(), &Place::gpu(&gpu)).unwrap();
+    let (owner, released) = std::sync::mpsc::channel::<()>();
+    let source = gpu.allocate(MemoryKind::Plain, LEN).unwrap();
+    let (ptr, len) = (source.ptr(), source.len());
+    let own = gpu.stream().unwrap();
+    own.fill_pattern(&source, 0, LEN / 4, 7, LIMIT).unwrap();
+    // SAFETY: the owner keeps the memory, and the object keeps the buffer until it was copied.
+    let buffer = unsafe { DeviceBuffer::from_owner(&gpu, ptr, len, (source, owner)) }.unwrap();
+    // SAFETY: the default stream always exists, and `publish_from_kept` keeps the memory.
+    let stream = unsafe { Stream::from_owner(&gpu, 0, ()) };
+    let published = object
+        .publish_from_kept(&Arc::new(buffer), &stream)
+        .unwrap();
+    drop(stream);
+    // The owner is dropped, and not leaked.
+    let disconnected = released.recv_timeout(LIMIT);
+    assert_eq!(
+        disconnected,
+        Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+    );
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    assert_eq!(remote.wait_newer(None, limit()).unwrap(), published);
+    let host = link.host_memory(LEN).unwrap();
+    remote.get_into(&host, limit()).unwrap();
+    let word = host.buffer().load_u32(400).unwrap();
+    assert_eq!(u32::from_le(word), gdr_cuda::pattern_word(7, 100));
 }

@@ -391,3 +391,30 @@ fn a_put_that_is_late_is_refused_and_its_slot_is_used_by_others() {
     assert_eq!(late, r#"{"refused":"late"}"#);
     assert_eq!(object.newest().map(|it| it.get()), Some(1));
 }
+
+#[test]
+fn an_interrupt_ends_the_calls_in_progress_and_the_next_one_connects_again() {
+    /// No wait of the test lasts so long.
+    const HOURS: Duration = Duration::from_secs(10 * 3600);
+    let home = home();
+    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    std::thread::scope(|scope| {
+        // One waits for an epoch, the other for its turn.
+        let waits =
+            [(); 2].map(|()| scope.spawn(|| remote.wait_newer(None, Deadline::after(HOURS))));
+        for wait in waits {
+            while !wait.is_finished() {
+                link.interrupt();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(why(wait.join().unwrap()), GoneReason::Interrupted);
+        }
+    });
+    let epoch = object.publish(&[3; 8], limit()).unwrap();
+    let memory = link.host_memory(8).unwrap();
+    assert_eq!(remote.wait_newer(None, limit()).unwrap(), epoch);
+    assert_eq!(remote.get_into(&memory, limit()).unwrap(), epoch);
+    assert_eq!(memory.buffer().load_u8(7).unwrap(), 3);
+}

@@ -55,6 +55,17 @@ pub enum Costs {
     BuiltIn,
 }
 
+/// Whether reads by a resident kernel are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResidentPath {
+    /// They are, and the planner may choose them.
+    Measured,
+    /// As [`ResidentPath::Measured`] on GPUs that support them.
+    WhereSupported,
+    /// They are not.
+    LeftOut,
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -66,6 +77,8 @@ pub struct Settings {
     pub offset: u64,
     /// The most threads of a copy.
     pub max_threads: NonZeroU16,
+    /// Whether reads by a resident kernel are measured.
+    pub resident: ResidentPath,
     /// What is measured.
     pub extent: Extent,
     /// What the planner knows.
@@ -84,9 +97,13 @@ impl Settings {
         threads.into_iter().filter_map(NonZeroU16::new).collect()
     }
 
-    fn methods(&self) -> Vec<Method> {
+    /// The methods for copies in a direction, on paths that the limits allow.
+    fn methods(&self, direction: CopyDirection, limits: PathLimits) -> Vec<Method> {
+        let resident = (direction == CopyDirection::FromGpu && limits.allow(CopyPath::Resident))
+            .then_some(CopyPath::Resident);
         let paths = self.threads().into_iter().map(CopyPath::cpu);
-        let paths = paths.chain([CopyPath::CopyEngine]).map(Method::Path);
+        let paths = paths.chain(resident).chain([CopyPath::CopyEngine]);
+        let paths = paths.map(Method::Path);
         match self.extent {
             Extent::Paths => paths.collect(),
             Extent::Comparison => paths.chain([Method::CuMemcpy, Method::Planned]).collect(),
@@ -292,9 +309,17 @@ pub fn run(
     let planner = Planner::new(&calibration, limits);
     let key = profile_key(target.gpu(), &mapping);
     let mut bench = Bench::new(buffer, &mapping, planner, settings, len)?;
+    if settings.resident != ResidentPath::LeftOut {
+        match bench.copier.allow_resident_kernel(target.context()?) {
+            Err(gdr_copy::Error::NoResidentKernel { .. })
+                if settings.resident == ResidentPath::WhereSupported => {}
+            allowed => allowed?,
+        }
+    }
 
-    let (methods, mut rows) = (settings.methods(), Vec::new());
+    let mut rows = Vec::new();
     for direction in CopyDirection::ALL {
+        let methods = settings.methods(direction, bench.copier.planner().limits());
         for host in HostMemory::ALL {
             for &size in &settings.sizes {
                 let cell = SweepCell {
@@ -523,6 +548,7 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
+    use gdr_copy::plan::ResidentUse;
     use gdr_copy::{BackendKind, Context};
     use gdr_cuda::{Gpu, Ordinal, SimDriver};
 
@@ -543,6 +569,7 @@ mod tests {
             sizes: vec![1, 5000],
             offset: 3,
             max_threads: NonZeroU16::new(4).unwrap(),
+            resident: ResidentPath::WhereSupported,
             extent,
             costs: Costs::BuiltIn,
             time: Duration::ZERO,
@@ -559,7 +586,9 @@ mod tests {
         });
         let report = report.unwrap();
         assert_eq!(steps, settings.steps());
-        let names: Vec<_> = settings.methods().iter().map(Method::to_string).collect();
+        let limits = PathLimits::all(settings.max_threads);
+        let methods = settings.methods(CopyDirection::FromGpu, limits);
+        let names: Vec<_> = methods.iter().map(Method::to_string).collect();
         let all = [
             "cpu",
             "cpu-2",
@@ -597,6 +626,23 @@ mod tests {
             profile.to_string().parse::<Profile>().unwrap().key,
             profile.key
         );
+    }
+
+    #[test]
+    fn a_resident_kernel_is_measured_for_reads_and_refused_where_there_is_none() {
+        let settings = Settings {
+            resident: ResidentPath::Measured,
+            ..settings(Extent::Comparison)
+        };
+        let limits = PathLimits::all(settings.max_threads).with_resident(ResidentUse::Allowed);
+        let resident = Method::Path(CopyPath::Resident);
+        for direction in CopyDirection::ALL {
+            let is_measured = settings.methods(direction, limits).contains(&resident);
+            assert_eq!(is_measured, direction == CopyDirection::FromGpu);
+        }
+        let refused = run(&target(), &settings, &mut |_| ControlFlow::Continue(()));
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("the GPU is simulated"), "{message}");
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub(crate) struct DlTensor {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     pub(crate) data_type: DataType,
+    pub(crate) shape: Vec<u64>,
     pub(crate) capsule: Py<PyAny>,
 }
 
@@ -99,6 +100,7 @@ impl DlTensor {
             address: (raw.data.addr() as u64).wrapping_add(raw.byte_offset),
             bytes: bytes.ok_or_else(too_long)?,
             data_type: raw.data_type,
+            shape: dimensions(shape)?,
             capsule: owner,
         })
     }
@@ -137,11 +139,16 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
 /// The number of elements of an array.
 pub(crate) fn product(shape: &[i64]) -> PyResult<u64> {
     let mut product = 1_u64;
-    for &length in shape {
-        let length = u64::try_from(length).map_err(|_| too_long())?;
+    for length in dimensions(shape)? {
         product = product.checked_mul(length).ok_or_else(too_long)?;
     }
     Ok(product)
+}
+
+/// The dimensions of an array.
+pub(crate) fn dimensions(shape: &[i64]) -> PyResult<Vec<u64>> {
+    let lengths = shape.iter().map(|&length| u64::try_from(length));
+    lengths.collect::<Result<_, _>>().map_err(|_| too_long())
 }
 
 /// The exception for an array with gaps.

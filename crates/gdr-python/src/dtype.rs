@@ -1,5 +1,6 @@
 //! Types of elements, and their values in Python.
 
+use gdr_object::Element;
 use pyo3::IntoPyObject;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -65,6 +66,37 @@ impl Dtype {
             _ => Kind::Opaque,
         };
         Some(Self::new(kind, size))
+    }
+
+    /// The type of a format of Python's `struct` module, as the buffer interface has it.
+    pub(crate) fn of_format(format: &str, size: usize) -> Self {
+        let kind = match format.trim_start_matches(['@', '=', '<']) {
+            "?" => Kind::Bool,
+            "b" | "h" | "i" | "l" | "q" | "n" => Kind::Int,
+            "B" | "H" | "I" | "L" | "Q" | "N" => Kind::Uint,
+            "e" | "f" | "d" => Kind::Float,
+            _ => Kind::Opaque,
+        };
+        Self::new(kind, size)
+    }
+
+    /// The same type of an object's elements, if objects have it.
+    pub(crate) fn element(self) -> Option<Element> {
+        Some(match (self.kind, self.size) {
+            (Kind::Uint | Kind::Bool, 1) => Element::U8,
+            (Kind::Uint, 2) => Element::U16,
+            (Kind::Uint, 4) => Element::U32,
+            (Kind::Uint, 8) => Element::U64,
+            (Kind::Int, 1) => Element::I8,
+            (Kind::Int, 2) => Element::I16,
+            (Kind::Int, 4) => Element::I32,
+            (Kind::Int, 8) => Element::I64,
+            (Kind::Bfloat, 2) => Element::Bf16,
+            (Kind::Float, 2) => Element::F16,
+            (Kind::Float, 4) => Element::F32,
+            (Kind::Float, 8) => Element::F64,
+            _ => return None,
+        })
     }
 
     fn new(kind: Kind, size: usize) -> Self {

@@ -1,12 +1,20 @@
 //! Host memory as a Python program hands it over.
 
+use std::ptr::NonNull;
+
+use gdr_rdma::Buffer;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::dlpack::{DlTensor, device_type, not_contiguous};
+use crate::dtype::Dtype;
+use crate::error::IntoException;
 use crate::tensor::Access;
+
+/// Bytes of a copy to which nothing else refers.
+const PART: usize = 256 << 10;
 
 /// Contiguous host memory of a Python object, which is kept as long as this value.
 ///
@@ -15,16 +23,26 @@ use crate::tensor::Access;
 pub(crate) struct HostMemory {
     address: *mut u8,
     len: usize,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    access: Access,
     #[expect(dead_code, reason = "kept only to be dropped later")]
     owner: Owner,
 }
 
+/// What keeps the memory.
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept only to be dropped later")]
 enum Owner {
     Buffer(PyUntypedBuffer),
     Tensor(Py<PyAny>),
 }
+
+// SAFETY: the address may be used by any thread, and so may the owner, which takes the interpreter's
+// lock where it needs that.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// The memory of an object with Python's buffer interface (`bytes`, `bytearray`, NumPy's arrays), or
@@ -52,9 +70,17 @@ impl HostMemory {
                 "the memory is read-only: pass a bytearray or a NumPy array that can be written",
             ));
         }
+        let format = buffer.format().to_str().unwrap_or_default();
         Ok(Self {
             address: buffer.buf_ptr().cast(),
             len: buffer.len_bytes(),
+            dtype: Dtype::of_format(format, buffer.item_size()),
+            shape: buffer.shape().iter().map(|&len| len as u64).collect(),
+            access: if buffer.readonly() {
+                Access::ReadOnly
+            } else {
+                Access::ReadWrite
+            },
             owner: Owner::Buffer(buffer),
         })
     }
@@ -78,6 +104,9 @@ impl HostMemory {
             address: std::ptr::with_exposed_provenance_mut(read.address as usize),
             len: usize::try_from(read.bytes)
                 .map_err(|_| PyValueError::new_err("the tensor does not fit into memory"))?,
+            dtype: Dtype::of_dlpack(read.data_type),
+            shape: read.shape,
+            access: Access::ReadWrite,
             owner: Owner::Tensor(read.capsule),
         })
     }
@@ -90,6 +119,53 @@ impl HostMemory {
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The type of its elements.
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Its dimensions.
+    pub(crate) fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// Calls `take` with parts of the bytes, as they were at some moment, and their offsets, in order.
+    pub(crate) fn copy_out<E>(
+        &self,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut part = vec![0; PART.min(self.len)];
+        for offset in (0..self.len).step_by(PART) {
+            let bytes = &mut part[..PART.min(self.len - offset)];
+            // SAFETY: the owner keeps the memory, and the range is within it. Other threads of the program may
+            // write there, so it is copied by address, to memory that only this function has.
+            unsafe {
+                let from = self.address.add(offset);
+                std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+            }
+            take(offset as u64, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The memory for RDMA. What the program may not write is copied.
+    pub(crate) fn into_buffer(self) -> PyResult<Buffer> {
+        let failed = IntoException::into_exception;
+        let address = NonNull::new(self.address);
+        if self.access == Access::ReadOnly {
+            let copy = Buffer::host(self.len).map_err(failed)?;
+            self.copy_out(|offset, part| copy.write_at(offset, part))
+                .map_err(failed)?;
+            return Ok(copy);
+        }
+        let Some(address) = address else {
+            return Err(PyValueError::new_err("the memory has no bytes: pass some"));
+        };
+        // SAFETY: `self` keeps the memory, which may be written. Rust code has no references to it: this
+        // crate uses it by address.
+        unsafe { Buffer::host_from_owner(address, self.len, self) }.map_err(failed)
     }
 }
 

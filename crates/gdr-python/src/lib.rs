@@ -2,7 +2,8 @@
 //!
 //! GPU memory of any library (PyTorch, CuPy, Numba, JAX) becomes memory that the CPU reads and writes:
 //! `mapping::Mapping`. A word that a stream writes and a Python thread polls is a
-//! `signal::Signal`. `probe` reports by which routes the CPU and each RDMA device reach memory.
+//! `signal::Signal`. `probe` reports by which routes the CPU and each RDMA device reach memory. A
+//! `home::Home` serves named memory, which a `link::Link` reads and writes by RDMA.
 //!
 //! Nothing here links to CUDA, to a library for tensors or to a version of Python: the driver is
 //! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
@@ -13,12 +14,22 @@ mod device_memory;
 mod dlpack;
 mod dtype;
 mod error;
+mod home;
 mod host_memory;
+mod link;
+mod local_memory;
 mod mapping;
+mod object;
+mod object_error;
+mod object_info;
 mod probe;
+mod remote_object;
 mod runtime;
+mod security;
 mod signal;
+mod stream;
 mod tensor;
+mod waiting;
 
 use pyo3::prelude::*;
 
@@ -32,9 +43,19 @@ mod _gdr {
     #[pymodule_export]
     use crate::error::Error;
     #[pymodule_export]
+    use crate::home::Home;
+    #[pymodule_export]
+    use crate::link::Link;
+    #[pymodule_export]
+    use crate::local_memory::LocalMemory;
+    #[pymodule_export]
     use crate::mapping::{Mapping, map};
     #[pymodule_export]
+    use crate::object::Object;
+    #[pymodule_export]
     use crate::probe::probe;
+    #[pymodule_export]
+    use crate::remote_object::RemoteObject;
     #[pymodule_export]
     use crate::signal::Signal;
 

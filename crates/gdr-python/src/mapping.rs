@@ -67,21 +67,11 @@ struct Span {
 
 impl Mapping {
     fn new(tensor: Tensor) -> PyResult<Self> {
-        let Tensor {
-            ptr,
-            bytes,
-            dtype,
-            access,
-            owner,
-        } = tensor;
-        let len = usize::try_from(bytes)
+        let (dtype, access, ptr) = (tensor.dtype, tensor.access, tensor.ptr);
+        let len = usize::try_from(tensor.bytes)
             .map_err(|_| PyValueError::new_err("the array does not fit into memory"))?;
         let runtime = Runtime::get()?;
-        let gpu = runtime.gpu_of(ptr)?.gpu.clone();
-        // SAFETY: the objects of the program that own the memory are the buffer's owner. Where the program
-        // passed an address, it promised the same. What it writes there is its own decision.
-        let buffer = unsafe { DeviceBuffer::from_owner(&gpu, ptr, bytes, owner) };
-        let buffer = Arc::new(buffer.map_err(IntoException::into_exception)?);
+        let buffer = Arc::new(tensor.into_buffer(&runtime)?);
         let pinned = runtime
             .context()
             .pin_buffer(&buffer)
@@ -92,7 +82,7 @@ impl Mapping {
             access,
             address: ptr.get(),
             len,
-            device: gpu.info().ordinal,
+            device: buffer.gpu().info().ordinal,
             backend: pinned.backend().name(),
             open: Mutex::new(Some(Arc::new(Open {
                 mapping,
@@ -237,11 +227,7 @@ impl Mapping {
     /// flight to the GPU, in order; kernels launched from now on see them.
     #[pyo3(signature = (src, /, *, offset = 0))]
     fn write(&self, py: Python<'_>, src: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
-        if self.access == Access::ReadOnly {
-            return Err(PyTypeError::new_err(
-                "the array is read-only: pass one that its library allows to write",
-            ));
-        }
+        Access::ReadWrite.check_within(self.access)?;
         let open = self.open()?;
         let host = HostMemory::of(src, Access::ReadOnly)?;
         let (span, from) = (self.span(offset, host.len())?, host.address());

@@ -70,10 +70,7 @@ fn look(tensor: Tensor) -> PyResult<Found> {
     let gpu = runtime.gpu_of(ptr)?.gpu.clone();
     let info = gpu.driver().pointer_info(ptr);
     let info = info.map_err(IntoException::into_exception)?;
-    // SAFETY: the objects of the program that own the memory are the buffer's owner. Nothing writes to it
-    // here.
-    let buffer = unsafe { DeviceBuffer::from_owner(&gpu, ptr, bytes, tensor.owner) };
-    let buffer = Arc::new(buffer.map_err(IntoException::into_exception)?);
+    let buffer = Arc::new(tensor.into_buffer(&runtime)?);
     let context = runtime.context();
     let routes = context.routes(ptr, bytes);
     let routes = routes.map_err(IntoException::into_exception)?;

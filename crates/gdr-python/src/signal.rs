@@ -7,12 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_cuda::{Gpu, HostBuffer, Ordinal, RawStream};
-use pyo3::exceptions::{PyTimeoutError, PyTypeError, PyValueError};
-use pyo3::intern;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::IntoException;
 use crate::runtime::Runtime;
+use crate::stream::ProgramStream;
+use crate::waiting::{self, INTERRUPTIBLE};
 
 /// Bytes of page-locked memory that signals share.
 const PAGE: usize = 4096;
@@ -22,9 +23,6 @@ const LINE: usize = 64;
 const POLLING: Duration = Duration::from_millis(2);
 /// The pause between polls afterwards.
 const PAUSE: Duration = Duration::from_micros(20);
-/// How often a wait lets Python handle signals, such as that of Ctrl-C.
-const INTERRUPTIBLE: Duration = Duration::from_millis(50);
-
 /// Page-locked words of one GPU.
 ///
 /// They are never freed: a stream or a captured graph may write to a word after its signal is gone.
@@ -158,7 +156,7 @@ impl Signal {
     ) -> PyResult<u32> {
         let stream = RawStream {
             device: self.device,
-            handle: stream.map_or(Ok(0), stream_address)?,
+            handle: ProgramStream::of(stream)?.handle,
         };
         py.detach(|| {
             let next = self.recorded.load(Ordering::Relaxed).wrapping_add(1);
@@ -183,11 +181,7 @@ impl Signal {
     /// After `timeout` seconds it raises TimeoutError.
     #[pyo3(signature = (value = None, timeout = 30.0))]
     fn wait(&self, py: Python<'_>, value: Option<u32>, timeout: f64) -> PyResult<()> {
-        let limit = Duration::try_from_secs_f64(timeout).map_err(|error| {
-            PyValueError::new_err(format!(
-                "timeout {timeout} is not a time in seconds: {error}"
-            ))
-        })?;
+        let limit = waiting::limit(timeout)?;
         let target = value.unwrap_or_else(|| self.recorded.load(Ordering::Relaxed));
         if is_reached(self.word.load()?, target) {
             return Ok(());
@@ -242,22 +236,4 @@ impl Drop for Signal {
             open.signal_words.give_back(self.word.clone());
         }
     }
-}
-
-/// The address of a stream: a number, or an object of a library that has one.
-fn stream_address(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let py = stream.py();
-    if let Ok(address) = stream.extract() {
-        return Ok(address);
-    }
-    // PyTorch's name, then CuPy's.
-    for name in [intern!(py, "cuda_stream"), intern!(py, "ptr")] {
-        if let Some(address) = stream.getattr_opt(name)? {
-            return address.extract();
-        }
-    }
-    let name = stream.get_type().qualname()?;
-    Err(PyTypeError::new_err(format!(
-        "a {name} is not a CUDA stream: pass one of PyTorch or CuPy, its address, or None"
-    )))
 }

@@ -1,13 +1,15 @@
 //! GPU memory as a Python program hands it over.
 
-use gdr_cuda::DevicePtr;
+use gdr_cuda::{DeviceBuffer, DevicePtr};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{intern, sync::PyOnceLock};
 
-use crate::dlpack::{DlTensor, device_type, is_contiguous_by, not_contiguous, product};
+use crate::dlpack::{DlTensor, device_type, dimensions, is_contiguous_by, not_contiguous, product};
 use crate::dtype::Dtype;
+use crate::error::IntoException;
+use crate::runtime::Runtime;
 
 /// What a program may do with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +24,48 @@ pub(crate) struct Tensor {
     pub(crate) ptr: DevicePtr,
     pub(crate) bytes: u64,
     pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<u64>,
     pub(crate) access: Access,
     /// The objects that keep the memory allocated.
     pub(crate) owner: Vec<Py<PyAny>>,
 }
 
+impl Access {
+    /// Fails if it is to write to what may only be read.
+    pub(crate) fn check_within(self, permitted: Self) -> PyResult<()> {
+        match (self, permitted) {
+            (Self::ReadWrite, Self::ReadOnly) => Err(PyTypeError::new_err(
+                "the array is read-only: pass one that its library allows to write",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Tensor {
+    /// Whether an object describes GPU memory rather than memory of the host.
+    pub(crate) fn is_on_gpu(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = object.py();
+        if object.is_instance_of::<PyTuple>() {
+            return Ok(true);
+        }
+        if object.hasattr(intern!(py, "__dlpack_device__"))? {
+            let device = object.call_method0(intern!(py, "__dlpack_device__"))?;
+            let (kind, _): (i32, i32) = device.extract()?;
+            return Ok(kind != device_type::CPU);
+        }
+        object.hasattr(intern!(py, "__cuda_array_interface__"))
+    }
+
+    /// The memory, which the objects of the program own that the tensor came with.
+    pub(crate) fn into_buffer(self, runtime: &Runtime) -> PyResult<DeviceBuffer> {
+        let gpu = &runtime.gpu_of(self.ptr)?.gpu;
+        // SAFETY: the objects of the program that own the memory are the buffer's owner. Where the program
+        // passed an address, it promised the same. What it writes there is its own decision.
+        let buffer = unsafe { DeviceBuffer::from_owner(gpu, self.ptr, self.bytes, self.owner) };
+        buffer.map_err(IntoException::into_exception)
+    }
+
     /// The memory of an object with `__dlpack__` or `__cuda_array_interface__`, or of a tuple
     /// `(address, bytes)`.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -52,7 +90,16 @@ impl Tensor {
         let (address, bytes) = tuple.extract::<(u64, u64)>().map_err(|_| {
             PyTypeError::new_err("a tuple for GPU memory has two numbers: (address, bytes)")
         })?;
-        Self::new(address, bytes, Dtype::BYTE, Access::ReadWrite, Vec::new())
+        let (dtype, shape) = (Dtype::BYTE, vec![bytes]);
+        Self {
+            ptr: DevicePtr::new(address),
+            bytes,
+            dtype,
+            shape,
+            access: Access::ReadWrite,
+            owner: Vec::new(),
+        }
+        .checked()
     }
 
     fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -90,7 +137,15 @@ impl Tensor {
         let read = DlTensor::read(&capsule, device_type::CUDA)?;
         let dtype = Dtype::of_dlpack(read.data_type);
         let owner = vec![read.capsule, object.clone().unbind()];
-        Self::new(read.address, read.bytes, dtype, Access::ReadWrite, owner)
+        Self {
+            ptr: DevicePtr::new(read.address),
+            bytes: read.bytes,
+            dtype,
+            shape: read.shape,
+            access: Access::ReadWrite,
+            owner,
+        }
+        .checked()
     }
 
     fn of_interface<'py>(
@@ -129,27 +184,24 @@ impl Tensor {
         } else {
             Access::ReadWrite
         };
-        Self::new(address, bytes, dtype, access, vec![object.clone().unbind()])
+        Self {
+            ptr: DevicePtr::new(address),
+            bytes,
+            dtype,
+            shape: dimensions(&shape)?,
+            access,
+            owner: vec![object.clone().unbind()],
+        }
+        .checked()
     }
 
-    fn new(
-        address: u64,
-        bytes: u64,
-        dtype: Dtype,
-        access: Access,
-        owner: Vec<Py<PyAny>>,
-    ) -> PyResult<Self> {
-        if bytes == 0 {
+    /// The same, if it has memory.
+    fn checked(self) -> PyResult<Self> {
+        if self.bytes == 0 {
             return Err(PyValueError::new_err(
                 "the array has no elements, so it has no memory: pass one with elements",
             ));
         }
-        Ok(Self {
-            ptr: DevicePtr::new(address),
-            bytes,
-            dtype,
-            access,
-            owner,
-        })
+        Ok(self)
     }
 }

@@ -91,7 +91,13 @@ def test_the_stubs_name_what_the_package_has():
     for name, node in functions.items():
         assert parameters(node) == parameters_of(getattr(gdr, name)), name
     for name, node in classes.items():
-        if name.startswith("_") or name == "Error":
+        if name.startswith("_"):
+            continue
+        if issubclass(getattr(gdr, name), gdr.Error):
+            fields = {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
+            given = set(parameters_of(getattr(gdr, name).__init__))
+            given -= {"self", "text", "args", "kwargs"}
+            assert fields == given, name
             continue
         members = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
         kind = getattr(gdr, name)

@@ -133,6 +133,11 @@ impl<T: Copy> BoundedQueue<T> {
         count
     }
 
+    /// Passes each entry to `see`, and leaves it there.
+    pub(crate) fn for_each(&self, see: impl FnMut(&T)) {
+        lock(&self.entries).queue.iter().for_each(see);
+    }
+
     /// Removes the entries for which `keep` is false.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut entries = lock(&self.entries);

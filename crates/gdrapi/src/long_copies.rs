@@ -15,7 +15,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use gdr_copy::plan::{CopyDirection, CopyEngineUse, HostMemory, PathLimits, Planner};
+use gdr_copy::plan::{CopyDirection, CopyEngineUse, HostMemory, PathLimits, Planner, ResidentUse};
 use gdr_copy::{Copier, Mapping, built_in_calibration, calibration_for};
 use gdr_cuda::{DeviceBuffer, Driver, Gpu};
 
@@ -56,6 +56,7 @@ fn limits_of(mode: Option<&OsStr>, threads: Option<&OsStr>) -> Option<PathLimits
             Some(mode) if mode == "auto" => CopyEngineUse::Allowed,
             _ => CopyEngineUse::Forbidden,
         },
+        resident: ResidentUse::Forbidden,
     };
     (limits != PathLimits::ONE_THREAD).then_some(limits)
 }

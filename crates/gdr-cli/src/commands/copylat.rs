@@ -26,7 +26,8 @@ Examples:
   gdr copylat -s 64K -c               small sizes, and cuMemcpy's own tables
   gdr copylat -s 1M --against cuda    with the ratio to cuMemcpy
   gdr copylat --json                  for a program
-  gdr copylat --sweep --svg paths.svg every path side by side, and what the planner chooses";
+  gdr copylat --sweep --svg paths.svg every path side by side, and what the planner chooses
+  gdr copylat --sweep --resident      reads by a kernel that stays on the GPU, too";
 
 /// Measure the latency of copies through a mapping (gdrcopy_copylat)
 ///

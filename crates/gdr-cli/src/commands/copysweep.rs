@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::Result;
 use gdr_copy::default_threads;
 use gdr_copy::plan::HostMemory;
-use gdr_perf::copysweep::{self, Choice, Costs, Event, Extent, Method, Report, Row, Settings};
+use gdr_perf::copysweep::{
+    self, Choice, Costs, Event, Extent, Method, Report, ResidentPath, Row, Settings,
+};
 use gdr_perf::mapped_buffer::{BufferOptions, CopyDirection};
 
 use super::measurement::Measurement;
@@ -41,6 +43,10 @@ pub(crate) struct SweepOptions {
     /// The most threads of a copy [default: one for each CPU next to the GPU, up to 4]
     #[arg(long, value_name = "N", requires = "sweep")]
     threads: Option<NonZeroU16>,
+
+    /// Measure reads by a resident kernel, too, and let the planner choose them
+    #[arg(long, requires = "sweep")]
+    resident: bool,
 
     /// Write a picture of the sweep
     #[arg(long, value_name = "FILE", requires = "sweep")]
@@ -99,6 +105,10 @@ pub(super) fn run(global: &Global, sweep: Sweep<'_>, output: &mut Output) -> Res
         sizes: sweep.sizes,
         offset: sweep.offset,
         max_threads: threads.unwrap_or_else(|| default_threads(gpu.target.gpu())),
+        resident: match sweep.options.resident {
+            true => ResidentPath::Measured,
+            false => ResidentPath::LeftOut,
+        },
         extent: Extent::Comparison,
         costs: Costs::OfUser,
         time: TIME,
@@ -223,14 +233,16 @@ fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::R
         ))?;
         // The last column shows what the planned copies cost.
         let single = methods.iter().filter(|method| **method != Method::Planned);
-        let heads: String = single.map(|method| format!(" {method:>11}")).collect();
+        let heads: String = single
+            .map(|method| format!(" {method:>0$}", width(*method)))
+            .collect();
         output.line(format_args!(" {:>8}{heads}  choice, to best", "size"))?;
         for choice in &group.choices {
             let size = choice.cell.size;
             let single = |row: &&&Row| row.cell.size == size && row.method != Method::Planned;
             let rows = group.rows.iter().filter(single);
             let values: String = rows
-                .map(|row| format!(" {:>11}", figure(quantity.of(row))))
+                .map(|row| format!(" {:>1$}", figure(quantity.of(row)), width(row.method)))
                 .collect();
             output.line(format_args!(
                 " {:>8}{values}  {} {:.2}x",
@@ -260,6 +272,11 @@ fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::R
         output.paragraph("", "  ", &text)?;
     }
     Ok(())
+}
+
+/// The width of a method's column.
+fn width(method: Method) -> usize {
+    method.to_string().len().max(8)
 }
 
 /// A curve of one line: the logarithms of the values, from the lowest to the highest.

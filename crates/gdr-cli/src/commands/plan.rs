@@ -3,7 +3,9 @@
 use std::num::NonZeroU16;
 
 use anyhow::Result;
-use gdr_copy::plan::{CopyEngineUse, CopyPath, Estimate, HostMemory, PathLimits, Planner};
+use gdr_copy::plan::{
+    CopyEngineUse, CopyPath, Estimate, HostMemory, PathLimits, Planner, ResidentUse,
+};
 use gdr_copy::{calibration_for, default_threads, profile_key};
 use gdr_cuda::MemoryKind;
 use gdr_perf::mapped_buffer::{CopyDirection, GPU_PAGE};
@@ -27,6 +29,7 @@ Examples:
   gdr plan                            which path copies of each size take
   gdr plan 256K 3M                    what copies of these sizes cost on every path
   gdr plan --threads 1 --no-engine    where only the calling thread may copy
+  gdr plan 4K --resident              where a resident kernel may read, which a program asks for
   gdr plan --json                     for a program";
 
 /// Explain which path a copy between host and GPU takes
@@ -47,6 +50,10 @@ pub(crate) struct Options {
     /// Do not use the copy engine
     #[arg(long)]
     no_engine: bool,
+
+    /// Use a resident kernel for short reads
+    #[arg(long)]
+    resident: bool,
 
     #[command(flatten)]
     gpu: GpuOptions,
@@ -90,6 +97,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         copy_engine: match options.no_engine {
             true => CopyEngineUse::Forbidden,
             false => CopyEngineUse::Allowed,
+        },
+        resident: match options.resident {
+            true => ResidentUse::Allowed,
+            false => ResidentUse::Forbidden,
         },
     };
     let planner = Planner::new(&calibration, limits);

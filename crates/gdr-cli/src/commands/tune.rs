@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use gdr_copy::plan::{Calibration, HostMemory, PathLimits, Planner};
 use gdr_copy::{ProfileStore, default_threads};
-use gdr_perf::copysweep::{Costs, Extent, Report, Settings};
+use gdr_perf::copysweep::{Costs, Extent, Report, ResidentPath, Settings};
 use gdr_perf::mapped_buffer::{BufferOptions, CopyDirection};
 use gdr_perf::report::Schema;
 use gdr_perf::sizes::powers_of_two;
@@ -30,7 +30,7 @@ Examples:
 /// Measure what copies cost on this machine, for the choice of their paths
 ///
 /// Measures CPU copies by one thread and by several, and the GPU's copy engine, in both directions,
-/// from and to pageable and page-locked memory. The profile is a file of the user for this GPU,
+/// from and to pageable and page-locked memory, and reads by a resident kernel. The profile is a file of the user for this GPU,
 /// driver, CPU and kind of mapping: $XDG_STATE_HOME/gdr/copy, or ~/.local/state/gdr/copy. Without one,
 /// built-in costs are used. Nothing but this command measures them.
 #[derive(Debug, clap::Args)]
@@ -118,6 +118,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         sizes: powers_of_two(1, options.largest),
         offset: 0,
         max_threads,
+        resident: ResidentPath::WhereSupported,
         extent: Extent::Paths,
         costs: Costs::BuiltIn,
         time: TIME,

@@ -5,15 +5,12 @@
 //! with a relaxed capture mode, so that a stream capture elsewhere in the process stays valid.
 
 use std::num::NonZeroU16;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gdr_cuda::{
-    AddressRange, BufferId, CaptureGuard, ConcreteDriver, Cuda, DeviceBuffer, DevicePtr,
-    HostBuffer, Stream,
-};
+use gdr_cuda::{CaptureGuard, ConcreteDriver, Cuda, DeviceBuffer, HostBuffer, Stream};
 
+use super::allocations::Allocations;
 use super::cpu_pool::CpuPool;
 use super::ring::{PageableCopy, Ring, RingCopy};
 use crate::error::{Error, Result};
@@ -25,9 +22,7 @@ const MOST_KEPT: usize = 8;
 /// The copy engine for one buffer.
 #[derive(Debug)]
 pub(super) struct CopyEngine {
-    buffer: Arc<DeviceBuffer>,
-    /// The allocations of the buffer. If one changes, the memory at its address is another one.
-    allocations: Vec<(AddressRange, BufferId)>,
+    allocations: Arc<Allocations>,
     /// For the capture mode; `None` for the simulation, which has no captures.
     cuda: Option<Arc<Cuda>>,
     rings: Mutex<Vec<Ring>>,
@@ -35,54 +30,26 @@ pub(super) struct CopyEngine {
 }
 
 impl CopyEngine {
-    /// For copies to and from `buffer`.
-    pub(super) fn new(buffer: Arc<DeviceBuffer>) -> Result<Self> {
-        let driver = buffer.gpu().driver();
-        let end = buffer.ptr().checked_add(buffer.len());
-        let end = end.unwrap_or(DevicePtr::new(u64::MAX));
-        let first = driver.pointer_info(buffer.ptr())?;
-        let others = first.neighbours_up_to(end, |next| driver.pointer_info(next));
-        let others = others.map_err(|gap| gdr_cuda::Error::UnknownPointer { ptr: gap })?;
-        let allocations = [first].into_iter().chain(others);
-        let range = |base, size| AddressRange { base, size };
-        let cuda = match ConcreteDriver::of(driver) {
+    /// For copies to and from a buffer.
+    pub(super) fn new(allocations: Arc<Allocations>) -> Self {
+        let cuda = match ConcreteDriver::of(allocations.buffer().gpu().driver()) {
             ConcreteDriver::Cuda(cuda) => Some(cuda),
             ConcreteDriver::Simulated(_) => None,
         };
-        Ok(Self {
-            allocations: allocations
-                .map(|info| (range(info.base, info.size), info.buffer))
-                .collect(),
-            buffer,
+        Self {
+            allocations,
             cuda,
             rings: Mutex::default(),
             streams: Mutex::default(),
-        })
+        }
+    }
+
+    fn buffer(&self) -> &DeviceBuffer {
+        self.allocations.buffer()
     }
 
     fn relax_capture(&self) -> Option<CaptureGuard<'_>> {
         self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture())
-    }
-
-    /// Fails if memory of this range was freed: its address may belong to another allocation now.
-    fn check_allocations(&self, range: Range<u64>) -> Result<()> {
-        let driver = self.buffer.gpu().driver();
-        let at = |offset| self.buffer.ptr().get() + offset;
-        for (allocation, id) in &self.allocations {
-            let start = allocation.base.get();
-            let overlaps = start < at(range.end) && at(range.start) < start + allocation.size;
-            if !overlaps {
-                continue;
-            }
-            let ptr = DevicePtr::new(start.max(at(range.start)));
-            let freed = Error::Freed { ptr };
-            match driver.pointer_info(ptr) {
-                Ok(info) if info.buffer == *id => {}
-                Ok(_) | Err(gdr_cuda::Error::UnknownPointer { .. }) => return Err(freed),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
     }
 
     /// Queues a copy between page-locked memory and the buffer; returns the stream on which it runs.
@@ -95,8 +62,8 @@ impl CopyEngine {
         len: usize,
     ) -> Result<Stream> {
         let _relaxed = self.relax_capture();
-        self.check_allocations(offset..offset + len as u64)?;
-        let (stream, buffer) = (self.stream()?, &self.buffer);
+        self.allocations.check(offset..offset + len as u64)?;
+        let (stream, buffer) = (self.stream()?, self.buffer());
         match direction {
             CopyDirection::ToGpu => stream.queue_write(host, host_offset, buffer, offset, len),
             CopyDirection::FromGpu => stream.queue_read(buffer, offset, host, host_offset, len),
@@ -128,7 +95,7 @@ impl CopyEngine {
         let kept = lock(&self.streams).pop();
         match kept {
             Some(stream) => Ok(stream),
-            None => Ok(self.buffer.gpu().stream()?),
+            None => Ok(self.buffer().gpu().stream()?),
         }
     }
 
@@ -142,7 +109,7 @@ impl CopyEngine {
 
     fn ring(&self) -> Result<Ring> {
         let kept = lock(&self.rings).pop();
-        kept.map_or_else(|| Ring::new(self.buffer.gpu()), Ok)
+        kept.map_or_else(|| Ring::new(self.buffer().gpu()), Ok)
     }
 
     /// Only after a copy that succeeded: the streams of others may not be idle.
@@ -167,11 +134,12 @@ impl CopyEngine {
         let nothing = |error| (0, error);
         let relaxed = self.relax_capture();
         let PageableCopy { plan, offset, .. } = *pageable;
-        self.check_allocations(offset..offset + plan.request().len)
+        self.allocations
+            .check(offset..offset + plan.request().len)
             .map_err(nothing)?;
         let ring = self.ring().map_err(nothing)?;
         // SAFETY: the caller's promise.
-        let copy = unsafe { RingCopy::new(&ring, &self.buffer, pageable) };
+        let copy = unsafe { RingCopy::new(&ring, self.buffer(), pageable) };
         copy.begin();
         // The capture mode is per thread.
         drop(relaxed);

@@ -44,6 +44,9 @@ const fn cpu(threads: u16) -> CopyPath {
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 
+/// An estimate: the round trip of a flag, 1.4 us, a load by the GPU, and 16 bytes over PCIe for 8.
+const RESIDENT: &[(u64, f64)] = &[(64, 2.3e3), (4 * K, 2.9e3), (32 * K, 8e3), (64 * K, 16e3)];
+
 /// H200 on PCIe Gen5 x16, AVX-512, driver 580.159.04: stores 64 B in 119 ns and 4 MiB at 17 GB/s by
 /// one thread, 31 GB/s by two and 34 GB/s by four; loads at 0.8 GB/s a thread; cuMemcpy of page-locked
 /// memory 6.8 us, and 83 us for 4 MiB. Pageable memory adds the CPU's copy at 10 GB/s, of which all
@@ -89,6 +92,8 @@ const PCIE: &[Costs] = &[
         &[(64, 1e3), (K, 1.6e3), (4 * K, 5.1e3), (M, 1.31e6)],
     ),
     (FromGpu, PageLocked, cpu(4), &[(64, 14e3), (M, 340e3)]),
+    (FromGpu, PageLocked, CopyPath::Resident, RESIDENT),
+    (FromGpu, Pageable, CopyPath::Resident, RESIDENT),
     (
         FromGpu,
         PageLocked,

@@ -1,5 +1,5 @@
-//! Which path a copy takes: CPU stores and loads through the mapping, by one thread or several, or
-//! the GPU's copy engine.
+//! Which path a copy takes: CPU stores and loads through the mapping, by one thread or several, the
+//! GPU's copy engine, or, for short reads where the program asks for it, a resident kernel.
 //!
 //! A [`Calibration`] holds what a copy of each size costs on each path, as [`CostCurve`]s. A
 //! [`Planner`] is made once from it and from what the program allows ([`PathLimits`]); it returns a
@@ -40,6 +40,6 @@ pub use calibration::{Calibration, Series};
 pub use curve::{CostCurve, CostPoint, InvalidCurve};
 pub use path::{CopyDirection, CopyPath, HostMemory, ParsePathError};
 pub use planner::{
-    CopyEngineUse, CopyPlan, CopyRequest, Estimate, PathLimits, Pieces, Planner, Step,
+    CopyEngineUse, CopyPlan, CopyRequest, Estimate, PathLimits, Pieces, Planner, ResidentUse, Step,
 };
 pub use profile::{ParseProfileError, Profile, ProfileKey};

@@ -72,6 +72,9 @@ pub enum CopyPath {
         /// The number of threads.
         threads: NonZeroU16,
     },
+    /// A kernel that stays on the GPU for a while and pushes the bytes to the host. From the GPU only,
+    /// and only where the program asks for it.
+    Resident,
     /// The GPU's copy engine, on a stream of this library.
     CopyEngine,
 }
@@ -93,6 +96,7 @@ impl fmt::Display for CopyPath {
         match self {
             &Self::ONE_THREAD => f.pad("cpu"),
             Self::Cpu { threads } => f.pad(&format!("cpu-{threads}")),
+            Self::Resident => f.pad("resident"),
             Self::CopyEngine => f.pad("copy-engine"),
         }
     }
@@ -139,13 +143,14 @@ impl FromStr for CopyPath {
     fn from_str(text: &str) -> Result<Self, ParsePathError> {
         match text {
             "cpu" => return Ok(Self::ONE_THREAD),
+            "resident" => return Ok(Self::Resident),
             "copy-engine" => return Ok(Self::CopyEngine),
             _ => {}
         }
         let threads = text.strip_prefix("cpu-").and_then(|n| n.parse().ok());
         threads
             .map(Self::cpu)
-            .ok_or_else(|| ParsePathError::new(text, "cpu, cpu-THREADS or copy-engine"))
+            .ok_or_else(|| ParsePathError::new(text, "cpu, cpu-THREADS, resident or copy-engine"))
     }
 }
 
@@ -165,6 +170,7 @@ mod tests {
         for (path, name) in [
             (CopyPath::ONE_THREAD, "cpu"),
             (CopyPath::cpu(four), "cpu-4"),
+            (CopyPath::Resident, "resident"),
             (CopyPath::CopyEngine, "copy-engine"),
         ] {
             assert_eq!(path.to_string(), name);

@@ -22,6 +22,8 @@ const CHUNKS: u64 = 8;
 /// 10 GB/s, and the engine 50. Starting them takes some 10 us.
 const RING_THREADS_FROM: u64 = 1 << 20;
 const MOST_RING_THREADS: u16 = 4;
+/// The longest piece that a resident kernel pushes at once.
+const RESIDENT_CHUNK: u64 = 32 << 10;
 /// A size above every measured one, at which costs are compared, too.
 const LARGEST: u64 = 1 << 46;
 
@@ -34,6 +36,15 @@ pub enum CopyEngineUse {
     Forbidden,
 }
 
+/// Whether reads may use a resident kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResidentUse {
+    /// They may.
+    Allowed,
+    /// No kernel stays on the GPU.
+    Forbidden,
+}
+
 /// The paths that a program allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathLimits {
@@ -41,6 +52,8 @@ pub struct PathLimits {
     pub max_threads: NonZeroU16,
     /// Whether the copy engine may be used.
     pub copy_engine: CopyEngineUse,
+    /// Whether a resident kernel may be used.
+    pub resident: ResidentUse,
 }
 
 impl PathLimits {
@@ -48,6 +61,7 @@ impl PathLimits {
     pub const ONE_THREAD: Self = Self {
         max_threads: NonZeroU16::MIN,
         copy_engine: CopyEngineUse::Forbidden,
+        resident: ResidentUse::Forbidden,
     };
 
     /// The copy engine, and CPU copies by up to `max_threads` threads.
@@ -55,13 +69,20 @@ impl PathLimits {
         Self {
             max_threads,
             copy_engine: CopyEngineUse::Allowed,
+            resident: ResidentUse::Forbidden,
         }
+    }
+
+    /// The same paths, and short reads by a resident kernel as `resident` says.
+    pub const fn with_resident(self, resident: ResidentUse) -> Self {
+        Self { resident, ..self }
     }
 
     /// Whether copies may take `path`.
     pub fn allow(&self, path: CopyPath) -> bool {
         match path {
             CopyPath::Cpu { threads } => threads <= self.max_threads,
+            CopyPath::Resident => self.resident == ResidentUse::Allowed,
             CopyPath::CopyEngine => self.copy_engine == CopyEngineUse::Allowed,
         }
     }
@@ -123,6 +144,7 @@ impl CopyPlan {
                 let pieces = u64::from(threads.get()) * PIECES_PER_THREAD;
                 between(len / pieces, THREAD_PIECE)
             }
+            (CopyPath::Resident, _) => RESIDENT_CHUNK,
             (CopyPath::CopyEngine, HostMemory::Pageable) => between(len / CHUNKS, RING_CHUNK),
         };
         Self {
@@ -230,6 +252,11 @@ impl Planner {
             limits,
             steps,
         }
+    }
+
+    /// Plans with the same costs and other paths.
+    pub fn with_limits(&self, limits: PathLimits) -> Self {
+        Self::new(&self.calibration, limits)
     }
 
     /// The paths that are allowed.
@@ -545,6 +572,7 @@ mod tests {
         (1..6_u16, engine).prop_map(|(most, copy_engine)| PathLimits {
             max_threads: threads(most),
             copy_engine,
+            resident: ResidentUse::Forbidden,
         })
     }
 
@@ -594,6 +622,30 @@ mod tests {
             };
             assert_eq!(of(path, other), 1, "{path} {other:?}");
         }
+    }
+
+    #[test]
+    fn a_resident_kernel_is_chosen_for_short_reads_where_it_is_allowed_only() {
+        let calibration = Calibration::built_in(Machine::Pcie);
+        let limits = PathLimits::all(threads(4));
+        let planner = Planner::new(&calibration, limits);
+        let with = planner.with_limits(limits.with_resident(ResidentUse::Allowed));
+        for host in HostMemory::ALL {
+            let from = |planner: &Planner, len| planner.path(CopyDirection::FromGpu, host, len);
+            assert_eq!(from(&with, 64), CopyPath::ONE_THREAD);
+            assert_eq!(from(&with, 4 << 10), CopyPath::Resident);
+            assert_eq!(from(&with, 1 << 20), CopyPath::CopyEngine);
+            let to = with.steps(CopyDirection::ToGpu, host);
+            assert!(to.iter().all(|step| step.path != CopyPath::Resident));
+            let without = planner.steps(CopyDirection::FromGpu, host);
+            assert!(without.iter().all(|step| step.path != CopyPath::Resident));
+        }
+        let long = request(5, 100_000, HostMemory::Pageable);
+        let plan = CopyPlan::on(CopyPath::Resident, long);
+        assert!(
+            plan.pieces()
+                .all(|piece| piece.end - piece.start <= 32 << 10)
+        );
     }
 
     proptest! {

@@ -10,12 +10,14 @@ use super::{Cuda, check, stream_of};
 use crate::device::Ordinal;
 use crate::driver::RawStream;
 use crate::error::Result;
-use crate::kernel::{Direction, Launch, PTX};
+use crate::kernel::{Direction, Launch, PTX, PUSH_PTX};
 
 /// Threads of a block that streams through memory.
 const THREADS: u32 = 256;
 /// Blocks that fill a GPU of 132 multiprocessors with 8 each; kernels stride over the rest.
 const MOST_BLOCKS: u32 = 132 * 8;
+/// Threads that push: one for each line of 4 KiB.
+const PUSH_THREADS: u32 = 512;
 
 /// The functions of the kernels on one GPU.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +35,18 @@ struct Functions {
 // SAFETY: handles into a module, which any thread may launch.
 unsafe impl Send for Functions {}
 
+/// The function of [`Launch::Push`] on one GPU.
+#[derive(Clone, Copy, Debug)]
+struct PushFunction(Opaque);
+
+// SAFETY: a handle into a module, which any thread may launch.
+unsafe impl Send for PushFunction {}
+
 /// The kernels of every GPU that launched one. They exist as long as their context.
 #[derive(Debug)]
 pub(super) struct Modules {
     by_device: Mutex<HashMap<Ordinal, Functions>>,
+    push: Mutex<HashMap<Ordinal, PushFunction>>,
 }
 
 /// The size of a launch.
@@ -67,6 +77,7 @@ impl Modules {
     pub(super) fn new() -> Self {
         Self {
             by_device: Mutex::default(),
+            push: Mutex::default(),
         }
     }
 }
@@ -81,12 +92,12 @@ impl Cuda {
     /// As for [`crate::Driver::launch`].
     pub(super) unsafe fn launch_kernel(&self, stream: RawStream, launch: &Launch) -> Result<()> {
         let _current = self.enter(stream.device)?;
-        let functions = self.functions(stream.device)?;
+        let functions = || self.functions(stream.device);
         match *launch {
             Launch::Fill { dst, words, seed } => {
                 let mut values = [parameter(&dst), parameter(&words), parameter(&seed)];
                 // SAFETY: the parameters of `gdr_fill`; the caller's promise about `dst`.
-                unsafe { self.run(functions.fill, Grid::over(words), stream, &mut values) }
+                unsafe { self.run(functions()?.fill, Grid::over(words), stream, &mut values) }
             }
             Launch::Verify {
                 src,
@@ -94,6 +105,7 @@ impl Cuda {
                 seed,
                 report,
             } => {
+                let functions = functions()?;
                 let mut begin = [parameter(&report)];
                 let mut verify = [
                     parameter(&src),
@@ -113,9 +125,10 @@ impl Cuda {
             Launch::Double { src, dst, words } => {
                 let mut values = [parameter(&src), parameter(&dst), parameter(&words)];
                 // SAFETY: the parameters of `gdr_double`; the caller's promise about both addresses.
-                unsafe { self.run(functions.double, Grid::over(words), stream, &mut values) }
+                unsafe { self.run(functions()?.double, Grid::over(words), stream, &mut values) }
             }
             Launch::Sum64 { src, len, sum } => {
+                let functions = functions()?;
                 let mut begin = [parameter(&len), parameter(&sum)];
                 let mut add = [parameter(&src), parameter(&len), parameter(&sum)];
                 // SAFETY: the parameters of `gdr_sum64_begin` and `gdr_sum64`; the caller's promise
@@ -153,7 +166,37 @@ impl Cuda {
                 let grid = Grid { blocks, threads };
                 // SAFETY: the parameters of `gdr_ping_pong`; the caller's promise about all
                 // addresses.
-                unsafe { self.run(functions.ping_pong, grid, stream, &mut values) }
+                unsafe { self.run(functions()?.ping_pong, grid, stream, &mut values) }
+            }
+            Launch::Push {
+                base,
+                len: _,
+                request,
+                lines,
+                capacity: _,
+                left,
+                last,
+                launch,
+                idle_ns,
+                life_ns,
+            } => {
+                let mut values = [
+                    parameter(&base),
+                    parameter(&request),
+                    parameter(&lines),
+                    parameter(&left),
+                    parameter(&idle_ns),
+                    parameter(&life_ns),
+                    parameter(&last),
+                    parameter(&launch),
+                ];
+                let grid = Grid {
+                    blocks: 1,
+                    threads: PUSH_THREADS,
+                };
+                let function = self.push_function(stream.device)?.0;
+                // SAFETY: the parameters of `gdr_push`; the caller's promise about all addresses.
+                unsafe { self.run(function, grid, stream, &mut values) }
             }
         }
     }
@@ -196,19 +239,8 @@ impl Cuda {
         if let Some(functions) = modules.get(&device) {
             return Ok(*functions);
         }
-        let mut module = ptr::null_mut();
-        // SAFETY: a place for the answer and PTX text that ends in NUL.
-        let status = unsafe { (self.api.module_load_data)(&mut module, PTX.as_ptr().cast()) };
-        check("cuModuleLoadData", status)?;
-        let find = |name: &CStr| {
-            let mut function = ptr::null_mut();
-            let get = self.api.module_get_function;
-            // SAFETY: a place for the answer, the module from above and a NUL-terminated name.
-            check("cuModuleGetFunction", unsafe {
-                get(&mut function, module, name.as_ptr())
-            })?;
-            Ok(function)
-        };
+        let module = self.load_module(PTX)?;
+        let find = |name| self.find_function(module, name);
         let functions = Functions {
             fill: find(c"gdr_fill")?,
             verify_begin: find(c"gdr_verify_begin")?,
@@ -221,6 +253,38 @@ impl Cuda {
         };
         modules.insert(device, functions);
         Ok(functions)
+    }
+
+    /// As [`Cuda::functions`], of [`Launch::Push`].
+    fn push_function(&self, device: Ordinal) -> Result<PushFunction> {
+        let modules = &self.modules.push;
+        let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = modules.get(&device) {
+            return Ok(*function);
+        }
+        let module = self.load_module(PUSH_PTX)?;
+        let function = PushFunction(self.find_function(module, c"gdr_push")?);
+        modules.insert(device, function);
+        Ok(function)
+    }
+
+    /// Compiles a module in the current context.
+    fn load_module(&self, ptx: &'static str) -> Result<Opaque> {
+        let mut module = ptr::null_mut();
+        // SAFETY: a place for the answer and PTX text that ends in NUL.
+        let status = unsafe { (self.api.module_load_data)(&mut module, ptx.as_ptr().cast()) };
+        check("cuModuleLoadData", status)?;
+        Ok(module)
+    }
+
+    fn find_function(&self, module: Opaque, name: &CStr) -> Result<Opaque> {
+        let mut function = ptr::null_mut();
+        let get = self.api.module_get_function;
+        // SAFETY: a place for the answer, a module of `load_module` and a NUL-terminated name.
+        check("cuModuleGetFunction", unsafe {
+            get(&mut function, module, name.as_ptr())
+        })?;
+        Ok(function)
     }
 }
 
@@ -235,10 +299,14 @@ mod tests {
         assert_eq!(Grid::over(257).blocks, 2);
         assert_eq!(Grid::over(u64::MAX).blocks, MOST_BLOCKS);
     }
+
     #[test]
     fn the_kernels_are_text_with_one_nul_at_the_end() {
-        let text = PTX.strip_suffix('\0').unwrap();
-        assert!(text.is_ascii() && !text.contains('\0'));
+        for ptx in [PTX, PUSH_PTX] {
+            let text = ptx.strip_suffix('\0').unwrap();
+            assert!(text.is_ascii() && !text.contains('\0'));
+        }
+        assert!(PUSH_PTX.contains(".visible .entry gdr_push("));
         for name in [
             "fill",
             "verify_begin",
@@ -250,8 +318,7 @@ mod tests {
             "ping_pong",
         ] {
             assert_eq!(
-                text.matches(&format!(".visible .entry gdr_{name}("))
-                    .count(),
+                PTX.matches(&format!(".visible .entry gdr_{name}(")).count(),
                 1,
                 "{name}"
             );

@@ -4,11 +4,13 @@ use std::hint;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
+use std::time::Duration;
 
 use super::memfd::View;
+use super::push::Push;
 use crate::driver::HostCall;
 use crate::error::{CuResult, Error, Result};
-use crate::kernel::{Direction, Launch, VerifyReport, pattern_word};
+use crate::kernel::{Direction, Launch, PushRequest, VerifyReport, pattern_word};
 use crate::pointer::DevicePtr;
 use crate::sum64::Sum64;
 
@@ -45,6 +47,8 @@ pub(super) enum Kernel {
     Sum64 { src: View, sum: View },
     /// [`Launch::PingPong`].
     PingPong(PingPong),
+    /// [`Launch::Push`].
+    Push(Push),
 }
 
 /// The host side of a queued copy, as long as the view of the device side.
@@ -143,6 +147,27 @@ impl Kernel {
                     mismatches: resolve(mismatches, 1, 8)?,
                 })
             }
+            Launch::Push {
+                base,
+                len,
+                request,
+                lines,
+                capacity,
+                left,
+                last,
+                launch,
+                idle_ns,
+                life_ns,
+            } => Self::Push(Push {
+                base: resolve(base, len, 1)?,
+                request: resolve(request, 1, 8)?,
+                lines: resolve(lines, capacity, PushRequest::LINE_IN_HOST)?,
+                left: resolve(left, 1, 4)?,
+                last,
+                launch,
+                idle: Duration::from_nanos(idle_ns),
+                life: Duration::from_nanos(life_ns),
+            }),
         })
     }
 
@@ -197,6 +222,7 @@ impl Kernel {
                     .store(total.get().to_le(), Ordering::Relaxed);
             }
             Self::PingPong(ping_pong) => ping_pong.run(),
+            Self::Push(push) => push.run(),
         }
         if let Self::Call(call) = self {
             call.run();

@@ -155,6 +155,16 @@ impl View {
         }
     }
 
+    /// The 8 bytes at `offset`; zeros for those after the end.
+    pub(super) fn line(&self, offset: u64) -> [u8; 8] {
+        let mut line = [0; 8];
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len);
+        let len = line.len().min(self.len - start);
+        // SAFETY: start + len <= self.len, so inside the mapping.
+        unsafe { volatile::read(self.start().add(start), &mut line[..len]) };
+        line
+    }
+
     /// Copies all of `src`, a view as long as this one and of other memory.
     pub(super) fn copy_from(&self, src: &Self) {
         let mut piece = [0; 4096];

@@ -4,6 +4,7 @@ mod blocking;
 mod heap;
 mod kernel;
 mod memfd;
+mod push;
 mod stream;
 
 use std::collections::HashMap;
@@ -39,6 +40,8 @@ const HEAP_SPAN: u64 = 1 << 48;
 /// The heap of page-locked memory is at the fifth span, those of the GPUs follow it.
 const HOST_HEAP: u64 = 5 * HEAP_SPAN;
 const MOST_DEVICES: u32 = 256;
+/// The handle of the legacy default stream, whose work runs before the call that queues it returns.
+const DEFAULT_STREAM: u64 = 0;
 const HOST_PAGE: u64 = 4 << 10;
 
 /// A driver of simulated GPUs, which exist only in this process.
@@ -238,6 +241,15 @@ impl State {
             result: CuResult::INVALID_HANDLE,
         })
     }
+
+    /// Queues a kernel. On the default stream it runs before the call returns.
+    fn submit(&mut self, call: &'static str, stream: RawStream, kernel: Kernel) -> Result<()> {
+        if stream.handle == DEFAULT_STREAM {
+            kernel.run();
+            return Ok(());
+        }
+        self.worker(call, stream)?.submit(call, kernel)
+    }
 }
 
 impl Sealed for SimDriver {}
@@ -384,6 +396,9 @@ impl Driver for SimDriver {
     }
 
     unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
+        if stream.handle == DEFAULT_STREAM {
+            return Ok(StreamState::Idle);
+        }
         self.lock()
             .worker("cuStreamQuery", stream)
             .map(|worker| worker.state())
@@ -455,49 +470,59 @@ impl Driver for SimDriver {
         len: u64,
     ) -> Result<()> {
         let call = "cuMemcpyDtoDAsync";
+        if stream.handle == DEFAULT_STREAM {
+            self.kernels.wait();
+        }
         let mut state = self.lock();
         let (src, dst) = (state.view(src, len), state.view(dst, len));
         let (Some(src), Some(dst)) = (src, dst) else {
             let result = CuResult::INVALID_VALUE;
             return Err(Error::Call { call, result });
         };
-        state
-            .worker(call, stream)?
-            .submit(call, Kernel::Copy { src, dst })
+        state.submit(call, stream, Kernel::Copy { src, dst })
     }
 
     unsafe fn queue_host_call(&self, stream: RawStream, host_call: HostCall) -> Result<()> {
         let call = "cuLaunchHostFunc";
-        let mut state = self.lock();
-        let worker = state.worker(call, stream)?;
-        worker.submit(call, Kernel::Call(host_call))
+        if stream.handle == DEFAULT_STREAM {
+            self.kernels.wait();
+            // Without the lock: it may take long.
+            host_call.run();
+            return Ok(());
+        }
+        self.lock().submit(call, stream, Kernel::Call(host_call))
     }
 
     unsafe fn queue_wait(&self, stream: RawStream, other: RawStream) -> Result<()> {
+        if other.handle == DEFAULT_STREAM {
+            // Its work has run, but for kernels.
+            self.kernels.wait();
+            return Ok(());
+        }
         let mut state = self.lock();
         let (reached, event) = channel();
         let worker = state.worker("cuEventRecord", other)?;
         worker.submit("cuEventRecord", Kernel::Record(reached))?;
+        if stream.handle == DEFAULT_STREAM {
+            // Without the lock: the other stream may need it until it is there.
+            drop(state);
+            Kernel::Wait(event).run();
+            return Ok(());
+        }
         let worker = state.worker("cuStreamWaitEvent", stream)?;
         worker.submit("cuStreamWaitEvent", Kernel::Wait(event))
     }
 
-    /// On the default stream, the handle 0, the word is written before the call returns.
     unsafe fn queue_write_u32(&self, stream: RawStream, dst: DevicePtr, value: u32) -> Result<()> {
         let call = "cuStreamWriteValue32";
-        if stream.handle == 0 {
+        if stream.handle == DEFAULT_STREAM {
             self.kernels.wait();
         }
         let mut state = self.lock();
         let dst = state.view(dst, 4).filter(|dst| dst.is_aligned(4));
         let result = CuResult::INVALID_VALUE;
         let dst = dst.ok_or(Error::Call { call, result })?;
-        let kernel = Kernel::WriteWord { dst, value };
-        if stream.handle == 0 {
-            kernel.run();
-            return Ok(());
-        }
-        state.worker(call, stream)?.submit(call, kernel)
+        state.submit(call, stream, Kernel::WriteWord { dst, value })
     }
 
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {

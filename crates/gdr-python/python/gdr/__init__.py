@@ -7,18 +7,56 @@
         m.write(b"\\0\\0\\x80\\x3f")   # 1.0, without a CUDA call
         print(m.item())             # 1.0, after one PCIe round trip
 
+A Home serves named tensors to other processes, which a Link reads, writes and follows by RDMA.
+
 map() waits for no stream; Signal tells when a stream has come so far. With GDR_BACKEND=sim in the
 environment the GPU is simulated, and never otherwise.
 """
 
 from gdr._command import command_path, doctor, library_path, topology
-from gdr._gdr import DeviceMemory, Error, Mapping, Signal, __version__, map, probe
+from gdr._errors import (
+    Busy,
+    Denied,
+    Empty,
+    Gone,
+    NoAnswer,
+    NoSuchObject,
+    NothingNewer,
+    Stalled,
+)
+from gdr._gdr import (
+    DeviceMemory,
+    Error,
+    Home,
+    Link,
+    LocalMemory,
+    Mapping,
+    Object,
+    RemoteObject,
+    Signal,
+    __version__,
+    map,
+    probe,
+)
 
 __all__ = [
+    "Busy",
+    "Denied",
     "DeviceMemory",
+    "Empty",
     "Error",
+    "Gone",
+    "Home",
+    "Link",
+    "LocalMemory",
     "Mapping",
+    "NoAnswer",
+    "NoSuchObject",
+    "NothingNewer",
+    "Object",
+    "RemoteObject",
     "Signal",
+    "Stalled",
     "__version__",
     "command_path",
     "doctor",

@@ -1,3 +1,4 @@
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, final
 
@@ -22,10 +23,53 @@ class _CupyStream(Protocol):
 _GpuMemory: TypeAlias = _Dlpack | _CudaArray | tuple[int, int]
 _HostMemory: TypeAlias = Buffer | _Dlpack
 _Stream: TypeAlias = _TorchStream | _CupyStream | int
+_Memory: TypeAlias = _GpuMemory | _HostMemory
+_Key: TypeAlias = bytes | str | PathLike[str]
 
 __version__: str
 
 class Error(RuntimeError): ...
+
+class Stalled(Error, TimeoutError):
+    name: str
+    done: int
+    of: int
+
+class NoAnswer(Error, TimeoutError):
+    owner: str
+
+class NothingNewer(Error, TimeoutError):
+    name: str
+    seen: int | None
+
+class Empty(Error):
+    name: str
+
+class Gone(Error):
+    what: str
+    reason: Literal["closed", "restarted", "disconnected", "unreachable", "interrupted"]
+
+class Denied(Error):
+    name: str
+    permitted: str
+    asked: str
+
+class Busy(Error):
+    what: str
+    reason: Literal[
+        "owner-writes",
+        "peer-writes",
+        "copies-queued",
+        "link-in-use",
+        "leased",
+        "followed",
+        "followers-behind",
+        "put-too-slow",
+    ]
+
+class NoSuchObject(Error, LookupError):
+    name: str
+    owner: str
 
 def map(memory: _GpuMemory, /) -> Mapping: ...
 def probe(memory: _GpuMemory, /) -> dict[str, Any]: ...
@@ -89,3 +133,113 @@ class DeviceMemory:
     def device(self) -> int: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+@final
+class Home:
+    def __new__(
+        cls, address: str = "127.0.0.1:0", *, key: _Key | None = None, nic: str | None = None
+    ) -> Home: ...
+    def object(
+        self,
+        name: str,
+        nbytes: int | None = None,
+        *,
+        like: _Memory | None = None,
+        device: int | None = None,
+        mode: str = "latest",
+        when_full: Literal["drop-oldest", "block"] | None = None,
+        access: Literal["read", "read-write"] = "read",
+        checksum: Literal["none", "sum64"] = "none",
+    ) -> Object: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Home: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def address(self) -> str: ...
+
+@final
+class Object:
+    def publish_from(
+        self, source: _Memory, /, stream: _Stream | None = None, *, timeout: float = 30.0
+    ) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Object: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def newest(self) -> int | None: ...
+    @property
+    def readers(self) -> int: ...
+    @property
+    def info(self) -> dict[str, Any]: ...
+
+@final
+class Link:
+    def __new__(
+        cls,
+        address: str,
+        *,
+        key: _Key | None = None,
+        nic: str | None = None,
+        timeout: float = 30.0,
+    ) -> Link: ...
+    def list(self, *, timeout: float = 30.0) -> list[dict[str, Any]]: ...
+    def open(self, name: str, /, *, timeout: float = 30.0) -> RemoteObject: ...
+    def memory(self, memory: _Memory, /) -> LocalMemory: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Link: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def owner(self) -> str: ...
+
+@final
+class LocalMemory:
+    def close(self) -> None: ...
+    def __enter__(self) -> LocalMemory: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+
+@final
+class RemoteObject:
+    def get_into(self, out: LocalMemory | _Memory, /, *, timeout: float = 30.0) -> int: ...
+    def get(self, *, timeout: float = 30.0) -> tuple[int, bytes]: ...
+    def read_at(
+        self, offset: int, out: LocalMemory | _Memory, /, *, timeout: float = 30.0
+    ) -> int: ...
+    def wait_newer(self, epoch: int | None = None, *, timeout: float = 30.0) -> int: ...
+    def put_from(self, source: LocalMemory | _Memory, /, *, timeout: float = 30.0) -> int: ...
+    def newest(self, *, timeout: float = 30.0) -> int | None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def info(self) -> dict[str, Any]: ...

@@ -1,7 +1,7 @@
 //! Sessions: connections to peers after the greeting.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -348,7 +348,7 @@ impl Security {
     }
 }
 
-/// Shows whether a peer sent something, beside its [`Session`].
+/// Shows whether a peer sent something, beside its [`Session`], and can end the connection.
 #[derive(Debug)]
 pub struct Watch(TcpStream);
 
@@ -363,6 +363,13 @@ impl Watch {
     /// and where a signal interrupted the wait.
     pub fn wait(&self, deadline: Deadline) -> bool {
         self.is_due_within(deadline.remaining())
+    }
+
+    /// Ends the connection for both sides, from any thread: calls of its session that wait fail with
+    /// [`HandshakeError::Gone`].
+    pub fn end_connection(&self) {
+        // It fails only for a connection that has ended.
+        let _ended = self.0.shutdown(Shutdown::Both);
     }
 
     fn is_due_within(&self, limit: Duration) -> bool {

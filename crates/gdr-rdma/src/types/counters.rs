@@ -58,8 +58,8 @@ pub struct PayloadBytes {
     pub atomic: u64,
     /// Of receives that completed with success, a datagram's header included.
     pub receive: u64,
-    /// Of those, the ones whose completions no one took: they were lost, their queue pair was reset, or
-    /// the queue was destroyed.
+    /// Of those, the ones whose completions no one has taken, or will: they were lost, their queue pair
+    /// was reset, or the queue was destroyed.
     pub untaken: u64,
 }
 

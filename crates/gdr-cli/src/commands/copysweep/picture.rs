@@ -17,6 +17,7 @@ const CPU: [&str; 4] = [BLUE, "#54aeff", "#80ccff", "#b6e3ff"];
 fn color(method: Method, at: usize) -> &'static str {
     match method {
         Method::Path(gdr_copy::plan::CopyPath::CopyEngine) => ORANGE,
+        Method::Path(gdr_copy::plan::CopyPath::Resident) => GREEN,
         Method::Path(_) => CPU[at.min(CPU.len() - 1)],
         Method::CuMemcpy => GREY,
         Method::Planned => BLACK,

@@ -20,7 +20,7 @@ pub(super) struct SoftCompletionQueue {
 impl SoftCompletionQueue {
     pub(super) fn new(device: Arc<SoftDevice>, capacity: usize) -> Self {
         Self {
-            entries: device.completion_entries(capacity, None),
+            entries: device.state().completion_entries(capacity, None),
             device,
         }
     }

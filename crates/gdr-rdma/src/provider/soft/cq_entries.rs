@@ -16,7 +16,7 @@ pub(super) struct CqEntries {
     /// How many queue pairs of each shard add entries; one that does for its sends and its receives
     /// counts twice.
     producers: [AtomicU32; MOST_SHARDS],
-    /// The device's sum of bytes of receives whose completions no one took.
+    /// The device's sum of bytes of receives whose completions were removed.
     untaken: Arc<AtomicU64>,
 }
 
@@ -70,6 +70,14 @@ impl CqEntries {
             }
             is_other
         });
+    }
+
+    /// The bytes of the receives whose completions are stored.
+    pub(super) fn received_bytes(&self) -> u64 {
+        let mut sum = 0;
+        self.queue
+            .for_each(|completion| sum += received_bytes(completion));
+        sum
     }
 
     fn count_untaken(&self, completion: &Completion) {

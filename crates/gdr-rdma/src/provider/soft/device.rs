@@ -144,6 +144,10 @@ impl SoftDevice {
         self.state.check_process()
     }
 
+    pub(super) fn state(&self) -> &DeviceState {
+        &self.state
+    }
+
     pub(super) fn local(&self) -> SocketAddr {
         self.first().local()
     }
@@ -173,20 +177,10 @@ impl SoftDevice {
             events_lost: self.events().lost(),
             ..Counters::default()
         };
-        counters.payload.untaken = self.state.untaken.load(Ordering::Relaxed);
+        counters.payload.untaken = self.state.untaken();
         self.engines()
             .for_each(|engine| counters += engine.counters());
         counters
-    }
-
-    /// The entries of a new completion queue.
-    pub(super) fn completion_entries(
-        &self,
-        capacity: usize,
-        on_completion: Option<Stored<Completion>>,
-    ) -> Arc<CqEntries> {
-        let untaken = Arc::clone(&self.state.untaken);
-        Arc::new(CqEntries::new(capacity, on_completion, untaken))
     }
 
     /// Arms the limit of a shared receive queue.

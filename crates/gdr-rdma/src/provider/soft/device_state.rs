@@ -1,17 +1,20 @@
 //! What the shards of a device have in common.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use gdr_copy::ProcessId;
+use gdr_roce::Completion;
 use rustix::event::EventfdFlags;
 
+use super::cq_entries::CqEntries;
 use super::region_table::RegionTable;
 use super::srq_context::SrqContext;
 use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::types::AsyncEvent;
 
 /// How many asynchronous events are kept until they are taken.
@@ -24,9 +27,11 @@ pub(super) struct DeviceState {
     pub(super) epoch: Instant,
     pub(super) regions: Arc<RegionTable>,
     pub(super) events: BoundedQueue<AsyncEvent>,
-    /// Bytes of receives whose completions no one took.
-    pub(super) untaken: Arc<AtomicU64>,
     pub(super) busy_poll: Duration,
+    completion_queues: Mutex<Vec<Weak<CqEntries>>>,
+    /// Bytes of receives whose completions were removed from their queues, or are of queues that are
+    /// gone.
+    untaken: Arc<AtomicU64>,
     /// Eventfds that wake the progress threads, by shard.
     wakes: Box<[OwnedFd]>,
     /// Why a socket was lost. No shard moves bytes then.
@@ -48,8 +53,9 @@ impl DeviceState {
             epoch: Instant::now(),
             regions: Arc::new(RegionTable::new(origin, shards)),
             events: BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event),
-            untaken: Arc::default(),
             busy_poll,
+            completion_queues: Mutex::default(),
+            untaken: Arc::default(),
             wakes: (0..shards).map(eventfd).collect::<Result<_>>()?,
             failure: OnceLock::new(),
         })
@@ -63,6 +69,28 @@ impl DeviceState {
         } else {
             Err(Error::ForkedChild)
         }
+    }
+
+    /// The entries of a new completion queue.
+    pub(super) fn completion_entries(
+        &self,
+        capacity: usize,
+        on_completion: Option<Stored<Completion>>,
+    ) -> Arc<CqEntries> {
+        let entries = CqEntries::new(capacity, on_completion, Arc::clone(&self.untaken));
+        let entries = Arc::new(entries);
+        let mut queues = lock(&self.completion_queues);
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&entries));
+        entries
+    }
+
+    /// The bytes of receives whose completions no one has taken.
+    pub(super) fn untaken(&self) -> u64 {
+        let queues = lock(&self.completion_queues).clone();
+        let stored = queues.iter().filter_map(Weak::upgrade);
+        let stored: u64 = stored.map(|entries| entries.received_bytes()).sum();
+        stored + self.untaken.load(Ordering::Relaxed)
     }
 
     /// Queues an event. If there is no room, the event is lost and counted.

@@ -282,7 +282,7 @@ mod tests {
         // As a thread that lost its CPU while it waits.
         let _waiter = engine.lock_waiter();
         near.post_recv(RecvRequest::new(WrId(0))).unwrap();
-        near.post_send(SendRequest::send(WrId(1)).inline(&[1]))
+        near.post_send(SendRequest::send(WrId(1)).inline(&[]))
             .unwrap();
         for _ in 0..2 {
             let completion = queue.wait(soon()).unwrap();

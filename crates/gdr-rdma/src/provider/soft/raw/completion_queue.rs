@@ -25,7 +25,10 @@ impl CompletionQueue {
         on_completion: Option<OnCompletion>,
     ) -> Self {
         Self {
-            entries: device.soft().completion_entries(capacity, on_completion),
+            entries: device
+                .soft()
+                .state()
+                .completion_entries(capacity, on_completion),
             device,
         }
     }

@@ -1,0 +1,58 @@
+//! The allocations of a buffer, to find out whether they were freed.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gdr_cuda::{AddressRange, BufferId, DeviceBuffer, DevicePtr};
+
+use crate::error::{Error, Result};
+
+/// The allocations of a buffer. If one changes, the memory at its address is another one.
+#[derive(Debug)]
+pub(super) struct Allocations {
+    buffer: Arc<DeviceBuffer>,
+    all: Vec<(AddressRange, BufferId)>,
+}
+
+impl Allocations {
+    pub(super) fn of(buffer: Arc<DeviceBuffer>) -> Result<Self> {
+        let driver = buffer.gpu().driver();
+        let end = buffer.ptr().checked_add(buffer.len());
+        let end = end.unwrap_or(DevicePtr::new(u64::MAX));
+        let first = driver.pointer_info(buffer.ptr())?;
+        let others = first.neighbours_up_to(end, |next| driver.pointer_info(next));
+        let others = others.map_err(|gap| gdr_cuda::Error::UnknownPointer { ptr: gap })?;
+        let range = |base, size| AddressRange { base, size };
+        let all = [first].into_iter().chain(others);
+        let all = all.map(|info| (range(info.base, info.size), info.buffer));
+        Ok(Self {
+            all: all.collect(),
+            buffer,
+        })
+    }
+
+    pub(super) fn buffer(&self) -> &Arc<DeviceBuffer> {
+        &self.buffer
+    }
+
+    /// Fails if memory of this range was freed: its address may belong to another allocation now.
+    pub(super) fn check(&self, range: Range<u64>) -> Result<()> {
+        let driver = self.buffer.gpu().driver();
+        let at = |offset| self.buffer.ptr().get() + offset;
+        for (allocation, id) in &self.all {
+            let start = allocation.base.get();
+            let overlaps = start < at(range.end) && at(range.start) < start + allocation.size;
+            if !overlaps {
+                continue;
+            }
+            let ptr = DevicePtr::new(start.max(at(range.start)));
+            let freed = Error::Freed { ptr };
+            match driver.pointer_info(ptr) {
+                Ok(info) if info.buffer == *id => {}
+                Ok(_) | Err(gdr_cuda::Error::UnknownPointer { .. }) => return Err(freed),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,406 @@
+//! Short reads by a kernel that stays on the GPU for a while.
+//!
+//! The CPU writes a request into GPU memory, which the kernel polls, and the kernel pushes the bytes
+//! into page-locked memory with the number of the request beside every four of them. So the CPU finds
+//! them there without a flag, which the kernel could store only after a round trip over PCIe.
+//!
+//! Until the kernel leaves, calls that wait for the whole context wait for it. It is launched again by
+//! the next read.
+
+use std::num::NonZeroU16;
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gdr_cuda::{
+    ConcreteDriver, Cuda, DeviceBuffer, DevicePtr, Launch, MemoryKind, PooledHostBuffer,
+    PushRequest, Stream,
+};
+
+use super::allocations::Allocations;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+
+/// The kernel leaves when no request came for this long.
+const IDLE: Duration = Duration::from_micros(50);
+/// It leaves after this time in any case, so that a program that synchronizes its context goes on.
+const LIFE: Duration = Duration::from_millis(1);
+/// The limit of the wait for the kernel at the end: it leaves within [`LIFE`].
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
+/// The limit of the first request.
+const FIRST_LIMIT: Duration = Duration::from_secs(20);
+
+/// Page-locked bytes: the word that the kernel writes when it leaves, then the lines.
+const HOST_MEMORY: usize = LINES + (MOST_LINES * PushRequest::LINE_IN_HOST) as usize;
+const LEFT: usize = 0;
+/// In another cache line.
+const LINES: usize = 256;
+/// The lines of the longest piece of a plan, 32 KiB, and of its unaligned ends.
+const MOST_LINES: u64 = (32 << 10) / PushRequest::LINE + 1;
+
+/// Polls of a line before the CPU finds out whether the kernel has left.
+const POLLS: u32 = 64;
+/// The same before it asks the driver, and yields.
+const POLLS_OF_DRIVER: u32 = 1 << 14;
+
+/// Bytes of GPU memory with the request: what every backend maps.
+const GPU_PAGE: u64 = 64 << 10;
+/// The least compute capability: Volta.
+const VOLTA: (u32, u32) = (7, 0);
+/// Requests reach this far.
+const MOST_BYTES: u64 = 256 << 30;
+
+/// The kernel for one buffer.
+#[derive(Debug)]
+pub(super) struct ResidentKernel {
+    allocations: Arc<Allocations>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// For the capture mode; `None` for the simulation, which has no captures.
+    cuda: Option<Arc<Cuda>>,
+    stream: Stream,
+    /// The word that the kernel polls, and its mapping.
+    request_memory: Arc<DeviceBuffer>,
+    request: Mapping,
+    host: PooledHostBuffer,
+    buffer: Arc<DeviceBuffer>,
+    /// The address from which requests count.
+    base: DevicePtr,
+    /// The number of the last request; 0 before the first.
+    number: u16,
+    /// The number of the last launch, which the kernel writes when it leaves; 0 before the first.
+    launch: u32,
+    /// Whether a request has failed: the kernel may still serve it, so there is no other.
+    is_lost: bool,
+}
+
+impl ResidentKernel {
+    /// Launches the kernel, and reads by it once.
+    pub(super) fn new(allocations: Arc<Allocations>, context: &Context) -> Result<Self> {
+        let gpu = allocations.buffer().gpu();
+        let missing = |reason| Error::NoResidentKernel {
+            gpu: gpu.info().name.clone(),
+            reason,
+        };
+        let ConcreteDriver::Cuda(cuda) = ConcreteDriver::of(gpu.driver()) else {
+            return Err(missing("the GPU is simulated"));
+        };
+        if gpu.info().compute_capability < VOLTA {
+            return Err(missing("GPUs before Volta lack the loads that it needs"));
+        }
+        if allocations.buffer().len() >= MOST_BYTES {
+            return Err(missing(
+                "its requests reach 256 GiB, and the buffer is longer",
+            ));
+        }
+        let _relaxed = cuda.relax_stream_capture();
+        Self::start(Arc::clone(&allocations), context, Some(Arc::clone(&cuda)))
+    }
+
+    fn start(
+        allocations: Arc<Allocations>,
+        context: &Context,
+        cuda: Option<Arc<Cuda>>,
+    ) -> Result<Self> {
+        let buffer = Arc::clone(allocations.buffer());
+        let gpu = buffer.gpu();
+        let request_memory = Arc::new(gpu.allocate(MemoryKind::Plain, GPU_PAGE)?);
+        // At its end the kernel has left, so nothing has to wait for kernels of the program.
+        request_memory.free_unwaited();
+        let request = context.pin_buffer(&request_memory)?.map()?;
+        request.write_at(0, &0_u64.to_le_bytes())?;
+        let base = buffer.ptr().get() / PushRequest::LINE * PushRequest::LINE;
+        let host = PooledHostBuffer::new(gpu, HOST_MEMORY)?;
+        // It may have lines of its last use.
+        host.write(0, &vec![0; HOST_MEMORY])?;
+        let stream = gpu.stream()?;
+        let this = Self {
+            state: Mutex::new(State {
+                cuda,
+                stream,
+                request_memory,
+                request,
+                host,
+                base: DevicePtr::new(base),
+                buffer,
+                number: 0,
+                launch: 0,
+                is_lost: false,
+            }),
+            allocations,
+        };
+        let mut byte = 0;
+        // SAFETY: one byte.
+        unsafe { this.read(0..1, &mut byte, FIRST_LIMIT) }?;
+        Ok(this)
+    }
+
+    /// Reads this range of the buffer, at most 32 KiB.
+    ///
+    /// # Safety
+    /// `host` is valid for writing its bytes.
+    pub(super) unsafe fn read(
+        &self,
+        range: Range<u64>,
+        host: *mut u8,
+        limit: Duration,
+    ) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        // Asking the driver takes a good part of the time of a short read, and is needed only where
+        // another library may have freed the memory.
+        if !self.allocations.buffer().is_allocation() {
+            self.allocations.check(range.clone())?;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_lost {
+            let (what, limit) = ("an earlier read by the resident kernel", limit);
+            return Err(gdr_cuda::Error::Deadline { what, limit }.into());
+        }
+        // A panic in between leaves a request behind, too.
+        state.is_lost = true;
+        // SAFETY: the caller's promise.
+        unsafe { state.read(range, host, limit) }?;
+        state.is_lost = false;
+        Ok(())
+    }
+}
+
+impl State {
+    /// # Safety
+    /// As [`ResidentKernel::read`].
+    unsafe fn read(&mut self, range: Range<u64>, host: *mut u8, limit: Duration) -> Result<()> {
+        let start = self.buffer.ptr().get() - self.base.get() + range.start;
+        let skip = start % PushRequest::LINE;
+        let len = range.end - range.start;
+        let count = (skip + len).div_ceil(PushRequest::LINE);
+        let before = self.number;
+        let number = self.next_number()?;
+        let request = PushRequest::new(number, start - skip, count)
+            .filter(|_| count <= MOST_LINES)
+            .ok_or(Error::OutOfRange {
+                offset: range.start,
+                len,
+                mapped: self.buffer.len(),
+            })?;
+        self.number = number.get();
+        // One store of an aligned word, so the kernel never sees a part of it.
+        self.request.write_at(0, &request.word().to_le_bytes())?;
+        if self.has_left()? {
+            self.launch(before)?;
+        }
+        let began = Instant::now();
+        for at in 0..count {
+            let word = self.wait(at, number, before, began, limit)?;
+            let bytes = word.to_le_bytes();
+            let line = at * PushRequest::LINE;
+            let from = skip.saturating_sub(line);
+            let end = (skip + len - line).min(PushRequest::LINE);
+            // SAFETY: `from..end` are the bytes of the line that the range has, and `host` is valid for
+            // the range.
+            unsafe {
+                let to = host.add((line + from - skip) as usize);
+                let bytes = bytes.as_ptr().add(from as usize);
+                ptr::copy_nonoverlapping(bytes, to, (end - from) as usize);
+            }
+        }
+        // The bytes were loaded with their numbers; nothing after this is loaded before.
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// The number of the next request. Lines with the same number would be taken for it, so they are
+    /// cleared before numbers come again.
+    fn next_number(&self) -> Result<NonZeroU16> {
+        let next = self.number.checked_add(1).and_then(NonZeroU16::new);
+        if let Some(next) = next {
+            return Ok(next);
+        }
+        self.host.write(LINES, &vec![0; HOST_MEMORY - LINES])?;
+        Ok(NonZeroU16::MIN)
+    }
+
+    /// The 8 bytes of a line that has this number; `None` where it has not yet.
+    #[inline]
+    fn line(&self, at: u64, number: NonZeroU16) -> Option<u64> {
+        let offset = LINES + (at * PushRequest::LINE_IN_HOST) as usize;
+        // SAFETY: `at` is less than `MOST_LINES`, so both words are in the memory; they are aligned, and
+        // only atomic accesses and the GPU reach them now.
+        let [first, second] = unsafe {
+            let line = self.host.cpu_ptr().add(offset).cast::<u64>();
+            [line, line.add(1)].map(|word| AtomicU64::from_ptr(word).load(Ordering::Relaxed))
+        };
+        let number = u64::from(number.get());
+        let is_there = first >> 32 == number && second >> 32 == number;
+        is_there.then_some(first & 0xffff_ffff | second << 32)
+    }
+
+    /// Waits for a line of the request with this number; `before` is that of the request before.
+    #[inline]
+    fn wait(
+        &mut self,
+        at: u64,
+        number: NonZeroU16,
+        before: u16,
+        began: Instant,
+        limit: Duration,
+    ) -> Result<u64> {
+        let mut polls = 0_u32;
+        loop {
+            if let Some(word) = self.line(at, number) {
+                return Ok(word);
+            }
+            polls = polls.wrapping_add(1);
+            std::hint::spin_loop();
+            // It stores its lines before it leaves.
+            if polls.is_multiple_of(POLLS) && self.has_left()? && self.line(at, number).is_none() {
+                self.launch(before)?;
+            }
+            if polls.is_multiple_of(POLLS_OF_DRIVER) {
+                let _relaxed = self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
+                // Its errors are those of the kernel.
+                self.stream.is_idle()?;
+                if began.elapsed() >= limit {
+                    let what = "a read by the resident kernel";
+                    return Err(gdr_cuda::Error::Deadline { what, limit }.into());
+                }
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Whether the kernel has left, or was never launched.
+    fn has_left(&self) -> Result<bool> {
+        Ok(self.host.load_u32(LEFT)? == self.launch)
+    }
+
+    /// Launches the kernel, which does not serve the request with number `last`.
+    fn launch(&mut self, last: u16) -> Result<()> {
+        let _relaxed = self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
+        let host = self.host.gpu_ptr();
+        let launch = self.launch.wrapping_add(1);
+        let push = Launch::Push {
+            base: self.base,
+            len: self.buffer.ptr().get() - self.base.get() + self.buffer.len(),
+            request: self.request_memory.ptr(),
+            lines: DevicePtr::new(host.get() + LINES as u64),
+            capacity: MOST_LINES,
+            left: DevicePtr::new(host.get() + LEFT as u64),
+            last: last.into(),
+            launch,
+            idle_ns: IDLE.as_nanos() as u64,
+            life_ns: LIFE.as_nanos() as u64,
+        };
+        // SAFETY: the request and the host memory are kept until the stream is idle, by `drop` below.
+        // The buffer is read for requests only, for each of which a call of `read` waits.
+        unsafe { self.stream.launch(&push) }?;
+        self.launch = launch;
+        Ok(())
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _relaxed = self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
+        // The word 0 ends the kernel at once. Without it, it leaves a little later.
+        let ended = self.request.write_at(0, &0_u64.to_le_bytes());
+        let left = self.stream.wait(LEAVE_LIMIT);
+        if ended.is_err() || left.is_err() {
+            tracing::debug!(?ended, ?left, "a resident kernel did not leave");
+            // It may still use the memory.
+            std::mem::forget((
+                Arc::clone(&self.request_memory),
+                Arc::clone(&self.host),
+                Arc::clone(&self.buffer),
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_cuda::{Gpu, Ordinal, SimDriver};
+
+    use super::*;
+
+    const LEN: usize = 100_003;
+    /// For what must come, however slow the machine is.
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    /// The simulation runs the kernel, though it does not offer it.
+    fn simulated() -> (Arc<DeviceBuffer>, ResidentKernel) {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let buffer = Arc::new(gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap());
+        let context = Context::open_for(&gpu).unwrap();
+        let allocations = Arc::new(Allocations::of(Arc::clone(&buffer)).unwrap());
+        let kernel = ResidentKernel::start(allocations, &context, None).unwrap();
+        (buffer, kernel)
+    }
+
+    fn read(kernel: &ResidentKernel, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0xEE; len + 2];
+        let range = offset as u64..(offset + len) as u64;
+        // SAFETY: there is a byte more at each side.
+        unsafe { kernel.read(range, bytes.as_mut_ptr().add(1), LIMIT) }.unwrap();
+        assert_eq!((bytes[0], bytes[len + 1]), (0xEE, 0xEE), "{offset} {len}");
+        bytes[1..=len].to_vec()
+    }
+
+    #[test]
+    fn reads_are_exact_at_every_alignment_and_length() {
+        let (buffer, kernel) = simulated();
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 + at / 251) as u8).collect();
+        buffer.write(0, &bytes).unwrap();
+        let ranges = (0..9).flat_map(|offset| (0..20).map(move |len| (offset, len)));
+        let long = [(3, 32 << 10), (LEN - 5, 5), (LEN - (32 << 10), 32 << 10)];
+        for (offset, len) in ranges.chain(long) {
+            assert_eq!(read(&kernel, offset, len), bytes[offset..offset + len]);
+        }
+    }
+
+    #[test]
+    fn a_read_after_the_kernel_has_left_launches_it_again() {
+        let (buffer, kernel) = simulated();
+        for round in 0..5 {
+            let began = Instant::now();
+            while !kernel.state.lock().unwrap().has_left().unwrap() {
+                assert!(began.elapsed() < LIMIT, "an idle kernel leaves");
+                thread::yield_now();
+            }
+            buffer.write(8, &[round; 16]).unwrap();
+            assert_eq!(read(&kernel, 8, 16), [round; 16]);
+        }
+        assert!(kernel.state.lock().unwrap().launch > 5);
+    }
+
+    #[test]
+    fn lines_of_earlier_requests_are_not_taken_for_those_of_a_later_one_with_their_number() {
+        let (buffer, kernel) = simulated();
+        buffer.write(0, &[1; 4096]).unwrap();
+        // A long read leaves lines with its number, 2, behind.
+        assert_eq!(kernel.state.lock().unwrap().number, 1);
+        assert_eq!(read(&kernel, 0, 4096), [1; 4096]);
+        buffer.write(0, &[2; 4096]).unwrap();
+        kernel.state.lock().unwrap().number = u16::MAX;
+        assert_eq!(read(&kernel, 0, 8), [2; 8]);
+        assert_eq!(kernel.state.lock().unwrap().number, 1);
+        assert_eq!(read(&kernel, 0, 4096), [2; 4096]);
+    }
+
+    #[test]
+    fn a_request_that_fails_is_the_last_one() {
+        let (_, kernel) = simulated();
+        kernel.state.lock().unwrap().is_lost = true;
+        // SAFETY: one byte.
+        let refused = unsafe { kernel.read(0..1, &mut 0, LIMIT) };
+        assert!(matches!(refused, Err(Error::Gpu(_))));
+    }
+}

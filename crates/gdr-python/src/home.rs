@@ -1,0 +1,238 @@
+//! Owners of objects.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gdr_cuda::Ordinal;
+use gdr_object::{
+    Checksum, Element, Grantee, HomeOptions, Mode, ObjectName, ObjectOptions, Place, Rights, Shape,
+};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::dtype::Dtype;
+use crate::error::IntoException;
+use crate::local_memory::Memory;
+use crate::object::Object;
+use crate::runtime::Runtime;
+use crate::security::{address, device, security};
+use crate::tensor::Access;
+
+/// Serves named memory of this process, which other processes read, write and watch by RDMA.
+///
+/// `address` is the IP address and the port to listen at; port 0 takes any. `key` is a shared key
+/// (bytes, at least 16, or the path of a file with them); without one, only peers of this host are
+/// accepted. `nic` names an RDMA device; without one, gdr itself speaks RoCE at the address. RDMA
+/// packets are neither encrypted nor authenticated.
+///
+/// It serves until it is closed, or neither it nor one of its objects is used any more.
+#[pyclass(frozen, module = "gdr")]
+#[derive(Debug)]
+pub(crate) struct Home {
+    address: SocketAddr,
+    open: Arc<OpenHome>,
+}
+
+/// An owner, until it is closed. Its objects share it.
+#[derive(Debug)]
+pub(crate) struct OpenHome(Mutex<Option<Served>>);
+
+/// An owner with the objects that are not closed.
+#[derive(Debug)]
+struct Served {
+    // Field order is drop order: peers lose the connection before the objects.
+    home: gdr_object::Home,
+    objects: Vec<Arc<gdr_object::Object>>,
+}
+
+impl OpenHome {
+    /// The value is set as a whole, so it is valid after a panic.
+    fn lock(&self) -> MutexGuard<'_, Option<Served>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        let closed = self.lock().take();
+        drop(closed);
+    }
+
+    /// Ends an object, if it is not used by another thread.
+    pub(crate) fn end(&self, object: &Arc<gdr_object::Object>) {
+        if let Some(served) = &mut *self.lock() {
+            served.objects.retain(|it| !Arc::ptr_eq(it, object));
+        }
+    }
+}
+
+impl Drop for OpenHome {
+    fn drop(&mut self) {
+        // It waits for threads: not with the interpreter's lock, which this thread has if Python drops the
+        // value.
+        let _ended = Python::try_attach(|py| py.detach(|| self.close()));
+    }
+}
+
+/// What an object is made like.
+struct Model {
+    element: Element,
+    shape: Shape,
+    /// The GPU; `None` for host memory.
+    device: Option<Ordinal>,
+}
+
+impl Model {
+    fn of_bytes(nbytes: u64, device: Option<u32>) -> PyResult<Self> {
+        Ok(Self {
+            element: Element::U8,
+            shape: Shape::row(nbytes).map_err(IntoException::into_exception)?,
+            device: device.map(Ordinal),
+        })
+    }
+
+    fn of_memory(like: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match Memory::of(like, Access::ReadOnly)? {
+            Memory::Host(host) => Self::new(host.dtype(), host.shape(), host.len() as u64, None),
+            Memory::Gpu(tensor) => {
+                let runtime = Runtime::get()?;
+                let gpu = runtime.gpu_of(tensor.ptr)?.gpu.info().ordinal;
+                Self::new(tensor.dtype, &tensor.shape, tensor.bytes, Some(gpu))
+            }
+        }
+    }
+
+    /// Elements of a type that objects do not have become a row of bytes.
+    fn new(dtype: Dtype, shape: &[u64], nbytes: u64, device: Option<Ordinal>) -> PyResult<Self> {
+        let (element, shape) = match dtype.element() {
+            Some(element) => (element, Shape::new(shape)),
+            None => (Element::U8, Shape::row(nbytes)),
+        };
+        Ok(Self {
+            element,
+            shape: shape.map_err(IntoException::into_exception)?,
+            device,
+        })
+    }
+}
+
+#[pymethods]
+impl Home {
+    #[new]
+    #[pyo3(signature = (address = "127.0.0.1:0", *, key = None, nic = None))]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        key: Option<&Bound<'_, PyAny>>,
+        nic: Option<String>,
+    ) -> PyResult<Self> {
+        let (address, security) = (self::address(address)?, security(key)?);
+        py.detach(|| {
+            let mut options = HomeOptions::new(security);
+            if let Some(device) = device(nic)? {
+                options = options.device(&device);
+            }
+            let home = gdr_object::Home::bind(address, options);
+            let home = home.map_err(IntoException::into_exception)?;
+            Ok(Self {
+                address: home.address(),
+                open: Arc::new(OpenHome(Mutex::new(Some(Served {
+                    home,
+                    objects: Vec::new(),
+                })))),
+            })
+        })
+    }
+
+    /// Makes an object of `nbytes` bytes in host memory, or in memory of the GPU `device`; or one with
+    /// the place, elements and shape of the tensor `like`, whose contents are not copied.
+    ///
+    /// `mode` is "latest" (a get returns the newest epoch, whole), "live" (one copy, which may be torn)
+    /// or "ring:SLOTS" (the last epochs); `when_full` of a ring is "drop-oldest" or "block". `access` of
+    /// peers is "read" or "read-write", `checksum` of each epoch "none" or "sum64".
+    #[pyo3(signature = (
+        name, nbytes = None, *, like = None, device = None, mode = "latest", when_full = None,
+        access = "read", checksum = "none"
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "Python has keywords for them")]
+    fn object(
+        &self,
+        py: Python<'_>,
+        name: String,
+        nbytes: Option<u64>,
+        like: Option<&Bound<'_, PyAny>>,
+        device: Option<u32>,
+        mode: &str,
+        when_full: Option<&str>,
+        access: &str,
+        checksum: &str,
+    ) -> PyResult<Object> {
+        let model = match (nbytes, like, device) {
+            (Some(nbytes), None, device) => Model::of_bytes(nbytes, device)?,
+            (None, Some(like), None) => Model::of_memory(like)?,
+            _ => {
+                return Err(PyTypeError::new_err(
+                    "an object is described by nbytes, and device for GPU memory, or by like: pass one \
+                     of the two",
+                ));
+            }
+        };
+        let rights = match access {
+            "read" => Rights::Read,
+            "read-write" => Rights::ReadWrite,
+            other => return Err(unknown("access", other, "read or read-write")),
+        };
+        let checksum = match checksum {
+            "none" => Checksum::None,
+            "sum64" => Checksum::Sum64,
+            other => return Err(unknown("checksum", other, "none or sum64")),
+        };
+        let mode = Mode::parse(mode, when_full)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let name =
+            ObjectName::new(name).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let options = ObjectOptions::new(model.element, model.shape)
+            .mode(mode)
+            .checksum(checksum)
+            .grant(Grantee::Everyone, rights);
+        py.detach(|| {
+            let place = match model.device {
+                None => Place::host(),
+                Some(device) => Place::gpu(&Runtime::get()?.gpu(device)?.gpu),
+            };
+            let mut open = self.open.lock();
+            let closed = || PyValueError::new_err("the home is closed: open another one");
+            let Served { home, objects } = open.as_mut().ok_or_else(closed)?;
+            let object = home.create(name, options, &place);
+            let object = Arc::new(object.map_err(IntoException::into_exception)?);
+            objects.push(Arc::clone(&object));
+            Ok(Object::new(object, Arc::clone(&self.open)))
+        })
+    }
+
+    /// Ends it and its objects: peers get gdr.Gone. A second call does nothing.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.open.close());
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    /// The address and the port that links connect to.
+    #[getter]
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<gdr.Home at {}>", self.address)
+    }
+}
+
+fn unknown(what: &str, value: &str, known: &str) -> PyErr {
+    PyValueError::new_err(format!("{what} {value:?} is unknown: pass {known}"))
+}

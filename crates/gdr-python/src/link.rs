@@ -1,0 +1,135 @@
+//! Connections to owners.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gdr_object::{LinkOptions, ObjectName};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::IntoException;
+use crate::local_memory::{LocalMemory, Memory};
+use crate::object_info;
+use crate::remote_object::RemoteObject;
+use crate::security::{address, device, security};
+use crate::tensor::Access;
+use crate::waiting::{deadline, wait};
+
+/// A connection to an owner of objects.
+///
+/// `address` is that of Home.address; `key` is the owner's, as for Home. `nic` names an RDMA device;
+/// without one, gdr itself speaks RoCE at the address that leads to the owner.
+///
+/// One thread at a time uses a link; others wait for their turn, up to their timeout: open a link for
+/// each thread that waits for long. A link that was disconnected connects again in the next call.
+#[pyclass(frozen, module = "gdr")]
+#[derive(Debug)]
+pub(crate) struct Link {
+    owner: SocketAddr,
+    open: Arc<OpenLink>,
+}
+
+/// A connection, until it is closed. The objects that were opened over it share it.
+#[derive(Debug)]
+pub(crate) struct OpenLink(Mutex<Option<gdr_object::Link>>);
+
+impl OpenLink {
+    pub(crate) fn get(&self) -> PyResult<gdr_object::Link> {
+        // It is set as a whole, so it is valid after a panic.
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = || PyValueError::new_err("the link is closed: open another one");
+        open.clone().ok_or_else(closed)
+    }
+}
+
+#[pymethods]
+impl Link {
+    #[new]
+    #[pyo3(signature = (address, *, key = None, nic = None, timeout = 30.0))]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        key: Option<&Bound<'_, PyAny>>,
+        nic: Option<String>,
+        timeout: f64,
+    ) -> PyResult<Self> {
+        let (owner, security) = (self::address(address)?, security(key)?);
+        let until = deadline(timeout)?;
+        let link = wait(py, None, move || {
+            let mut options = LinkOptions::new(security);
+            if let Some(device) = device(nic)? {
+                options = options.device(&device);
+            }
+            let connected = gdr_object::Link::connect(owner, options, until);
+            connected.map_err(IntoException::into_exception)
+        })??;
+        let open = Arc::new(OpenLink(Mutex::new(Some(link))));
+        Ok(Self { owner, open })
+    }
+
+    /// What the owner has for this peer, as a list of dicts.
+    #[pyo3(signature = (*, timeout = 30.0))]
+    fn list<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let (link, until) = (self.open.get()?, deadline(timeout)?);
+        let asked = link.clone();
+        let listed = wait(py, Some(&link), move || asked.list(until))?;
+        let listed = listed.map_err(IntoException::into_exception)?;
+        listed
+            .iter()
+            .map(|info| object_info::to_dict(py, info))
+            .collect()
+    }
+
+    /// Opens an object.
+    #[pyo3(signature = (name, /, *, timeout = 30.0))]
+    fn open(&self, py: Python<'_>, name: String, timeout: f64) -> PyResult<RemoteObject> {
+        let (link, until) = (self.open.get()?, deadline(timeout)?);
+        let name =
+            ObjectName::new(name).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let asked = link.clone();
+        let object = wait(py, Some(&link), move || asked.open(name, until))?;
+        let object = object.map_err(IntoException::into_exception)?;
+        Ok(RemoteObject::new(object, Arc::clone(&self.open)))
+    }
+
+    /// Registers memory once for many transfers over this link: a tensor of a GPU, or host memory that can
+    /// be written (a bytearray, a NumPy array, a CPU tensor).
+    #[pyo3(signature = (memory, /))]
+    fn memory(&self, memory: &Bound<'_, PyAny>) -> PyResult<LocalMemory> {
+        let (py, link) = (memory.py(), self.open.get()?);
+        let memory = Memory::of(memory, Access::ReadWrite)?;
+        py.detach(|| memory.register(&link).map(LocalMemory::new))
+    }
+
+    /// Ends the connection, and the calls of other threads over it. A second call does nothing.
+    fn close(&self, py: Python<'_>) {
+        let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = open.take();
+        drop(open);
+        py.detach(|| {
+            if let Some(link) = closed {
+                link.interrupt();
+            }
+        });
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    /// The address and the port of the owner.
+    #[getter]
+    fn owner(&self) -> String {
+        self.owner.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<gdr.Link to {}>", self.owner)
+    }
+}

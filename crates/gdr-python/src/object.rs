@@ -1,0 +1,168 @@
+//! Objects of this process.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gdr_object::{Deadline, Error};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::IntoException;
+use crate::home::OpenHome;
+use crate::host_memory::HostMemory;
+use crate::local_memory::Memory;
+use crate::object_info;
+use crate::runtime::Runtime;
+use crate::stream::{ProgramStream, Streams};
+use crate::tensor::Access;
+use crate::waiting::{INTERRUPTIBLE, deadline};
+
+/// An object of this process, which peers reach until it or its home is closed. The home keeps it. Home.object() makes it.
+#[pyclass(frozen, module = "gdr")]
+#[derive(Debug)]
+pub(crate) struct Object {
+    name: String,
+    nbytes: u64,
+    /// `None` once it is closed.
+    open: Mutex<Option<Arc<gdr_object::Object>>>,
+    /// Those that it was published from.
+    streams: Streams,
+    home: Arc<OpenHome>,
+}
+
+impl Object {
+    pub(crate) fn new(object: Arc<gdr_object::Object>, home: Arc<OpenHome>) -> Self {
+        Self {
+            name: object.name().to_string(),
+            nbytes: object.info().map_or(0, |info| info.bytes),
+            open: Mutex::new(Some(object)),
+            streams: Streams::default(),
+            home,
+        }
+    }
+
+    fn open(&self) -> PyResult<Arc<gdr_object::Object>> {
+        // It is set as a whole, so it is valid after a panic.
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = || PyValueError::new_err("the object is closed: make it again");
+        open.clone().ok_or_else(closed)
+    }
+
+    fn publish_host(&self, py: Python<'_>, host: &HostMemory, until: Deadline) -> PyResult<u64> {
+        if host.len() as u64 != self.nbytes {
+            return Err(PyValueError::new_err(format!(
+                "{} has {} bytes, and the memory has {}: pass memory of that size",
+                self.name,
+                self.nbytes,
+                host.len()
+            )));
+        }
+        let object = self.open()?;
+        loop {
+            let pause = Deadline::after(until.remaining().min(INTERRUPTIBLE));
+            let published = py.detach(|| {
+                object.write_with(pause, |slot| {
+                    host.copy_out(|offset, part| slot.write_at(offset, part))
+                })
+            });
+            match published {
+                // A ring that blocks waits for its followers.
+                Err(Error::RingFull { .. }) if !until.has_passed() => py.check_signals()?,
+                published => {
+                    let epoch = published.map_err(IntoException::into_exception)?;
+                    return Ok(epoch.get());
+                }
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Object {
+    /// Publishes all of `source` as the next epoch, and returns its number.
+    ///
+    /// Of host memory (bytes, a NumPy array, a CPU tensor) the bytes are copied at once; only a ring that
+    /// blocks waits, for its followers and up to `timeout` seconds. Of GPU memory a copy is queued on
+    /// `stream`, and the publication after it; nothing is waited for, and later work on that stream may
+    /// overwrite the tensor. `stream` is a stream of PyTorch or CuPy, None for the legacy default stream,
+    /// or the address of one that exists as long as this object.
+    #[pyo3(signature = (source, /, stream = None, *, timeout = 30.0))]
+    fn publish_from(
+        &self,
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        timeout: f64,
+    ) -> PyResult<u64> {
+        let until = deadline(timeout)?;
+        let tensor = match Memory::of(source, Access::ReadOnly)? {
+            Memory::Host(host) => return self.publish_host(py, &host, until),
+            Memory::Gpu(tensor) => tensor,
+        };
+        let object = self.open()?;
+        let stream = ProgramStream::of(stream)?;
+        py.detach(|| {
+            let buffer = Arc::new(tensor.into_buffer(&*Runtime::get()?)?);
+            let stream = self.streams.get(buffer.gpu(), stream);
+            let published = object.publish_from_kept(&buffer, &stream);
+            let epoch = published.map_err(IntoException::into_exception)?;
+            Ok(epoch.get())
+        })
+    }
+
+    /// Ends it: peers get gdr.Gone, and its memory is freed. A second call does nothing.
+    fn close(&self, py: Python<'_>) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = open.take();
+        drop(open);
+        py.detach(|| {
+            if let Some(object) = closed {
+                self.home.end(&object);
+            }
+        });
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of an epoch.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.nbytes
+    }
+
+    /// The newest epoch; None if nothing has been published.
+    #[getter]
+    fn newest(&self) -> PyResult<Option<u64>> {
+        Ok(self.open()?.newest().map(gdr_object::Epoch::get))
+    }
+
+    /// How many links have it open.
+    #[getter]
+    fn readers(&self) -> PyResult<usize> {
+        Ok(self.open()?.readers())
+    }
+
+    /// What it is and where, and how RDMA reaches it.
+    #[getter]
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let info = self.open()?.info().map_err(IntoException::into_exception)?;
+        object_info::to_dict(py, &info)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<gdr.Object {} of {} bytes>", self.name, self.nbytes)
+    }
+}

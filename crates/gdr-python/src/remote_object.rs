@@ -1,0 +1,157 @@
+//! Objects of an owner, as a link sees them.
+
+use std::sync::Arc;
+
+use gdr_object::{Deadline, Epoch};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::error::IntoException;
+use crate::link::OpenLink;
+use crate::local_memory::Operand;
+use crate::object_info;
+use crate::tensor::Access;
+use crate::waiting::{deadline, wait};
+
+/// An object of an owner. Link.open() makes it.
+///
+/// Ctrl-C ends each of its calls, and those of other threads over the same link. A call that has raised
+/// an exception writes no more bytes to the memory of this process.
+#[pyclass(frozen, module = "gdr")]
+#[derive(Debug)]
+pub(crate) struct RemoteObject {
+    link: Arc<OpenLink>,
+    object: Arc<gdr_object::RemoteObject>,
+}
+
+impl RemoteObject {
+    pub(crate) fn new(object: gdr_object::RemoteObject, link: Arc<OpenLink>) -> Self {
+        let object = Arc::new(object);
+        Self { link, object }
+    }
+
+    /// Calls `call` without the interpreter's lock, with the link and the object.
+    fn call<R: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        call: impl FnOnce(&gdr_object::Link, &gdr_object::RemoteObject, Deadline) -> PyResult<R>
+        + Send
+        + 'static,
+    ) -> PyResult<R> {
+        let (link, until) = (self.link.get()?, deadline(timeout)?);
+        let (over, object) = (link.clone(), Arc::clone(&self.object));
+        wait(py, Some(&link), move || call(&over, &object, until))?
+    }
+}
+
+#[pymethods]
+impl RemoteObject {
+    /// Reads the newest epoch into the beginning of `out`, and returns its number. But in mode "live" the
+    /// bytes are those of one publication.
+    ///
+    /// `out` is GPU memory as for map(), host memory (a bytearray, a NumPy array, a CPU tensor), or what
+    /// Link.memory() returned.
+    #[pyo3(signature = (out, /, *, timeout = 30.0))]
+    fn get_into(&self, py: Python<'_>, out: &Bound<'_, PyAny>, timeout: f64) -> PyResult<u64> {
+        let operand = Operand::of(out, Access::ReadWrite)?;
+        self.call(py, timeout, move |link, object, until| {
+            let memory = operand.register(link)?;
+            number(object.get_into(&memory, until))
+        })
+    }
+
+    /// Reads the newest epoch, and returns its number and its bytes.
+    #[pyo3(signature = (*, timeout = 30.0))]
+    fn get<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<(u64, Bound<'py, PyBytes>)> {
+        let (epoch, bytes) = self.call(py, timeout, move |_, object, until| {
+            let (epoch, bytes) = object.get(until).map_err(IntoException::into_exception)?;
+            Ok((epoch.get(), bytes))
+        })?;
+        Ok((epoch, PyBytes::new(py, &bytes)))
+    }
+
+    /// Reads as many bytes as `out` has from `offset` of the newest epoch on, and returns its number.
+    #[pyo3(signature = (offset, out, /, *, timeout = 30.0))]
+    fn read_at(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        out: &Bound<'_, PyAny>,
+        timeout: f64,
+    ) -> PyResult<u64> {
+        let operand = Operand::of(out, Access::ReadWrite)?;
+        self.call(py, timeout, move |link, object, until| {
+            let memory = operand.register(link)?;
+            number(object.read_at(offset, memory.len(), &memory, 0, until))
+        })
+    }
+
+    /// Waits until an epoch after `epoch` is published, any with None, and returns the newest one. After
+    /// `timeout` seconds it raises gdr.NothingNewer.
+    #[pyo3(signature = (epoch = None, *, timeout = 30.0))]
+    fn wait_newer(&self, py: Python<'_>, epoch: Option<u64>, timeout: f64) -> PyResult<u64> {
+        let seen = epoch.map(|number| {
+            let wrong =
+                || PyValueError::new_err(format!("{number} is not an epoch: pass one, or None"));
+            Epoch::new(number).ok_or_else(wrong)
+        });
+        let seen = seen.transpose()?;
+        self.call(py, timeout, move |_, object, until| {
+            number(object.wait_newer(seen, until))
+        })
+    }
+
+    /// Publishes all of `source` as the next epoch, and returns its number. Readers see it once all bytes
+    /// have arrived; if the call fails, nothing is published. The owner has to permit it.
+    #[pyo3(signature = (source, /, *, timeout = 30.0))]
+    fn put_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>, timeout: f64) -> PyResult<u64> {
+        let operand = Operand::of(source, Access::ReadOnly)?;
+        self.call(py, timeout, move |link, object, until| {
+            let memory = operand.register(link)?;
+            number(object.put_from(&memory, until))
+        })
+    }
+
+    /// The newest epoch; None if nothing has been published.
+    #[pyo3(signature = (*, timeout = 30.0))]
+    fn newest(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<u64>> {
+        self.call(py, timeout, |_, object, until| {
+            let newest = object
+                .newest(until)
+                .map_err(IntoException::into_exception)?;
+            Ok(newest.map(Epoch::get))
+        })
+    }
+
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.object.name().as_str()
+    }
+
+    /// Bytes of an epoch, when it was opened or opened again after a change.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.object.info().bytes
+    }
+
+    /// What the owner said of it when it was opened, or opened again after a change.
+    #[getter]
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        object_info::to_dict(py, &self.object.info())
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<gdr.RemoteObject {} of {} bytes>",
+            self.name(),
+            self.nbytes()
+        )
+    }
+}
+
+fn number(epoch: gdr_object::Result<Epoch>) -> PyResult<u64> {
+    epoch.map(Epoch::get).map_err(IntoException::into_exception)
+}
