@@ -258,6 +258,7 @@ codes! {
     State => "state",
     PortInUse => "port_in_use",
     PortSharing => "port_sharing",
+    ShardCount => "shard_count",
     TooManyQueuePairs => "too_many_queue_pairs",
     PortDenied => "port_denied",
     ListenPortInUse => "listen_port_in_use",
@@ -434,7 +435,7 @@ mod tests {
             declared(<gdr_rdma::Error as Codes>::CODES),
             "empty_buffer out_of_range local_write_missing misaligned mapped_elsewhere \
              foreign deadline transfer completion_queue_overrun post state port_in_use \
-             port_sharing too_many_queue_pairs port_denied listen_port_in_use address_not_local address_not_unicast \
+             port_sharing shard_count too_many_queue_pairs port_denied listen_port_in_use address_not_local address_not_unicast \
              address_family connect network_unreachable mtu_too_small no_peer \
              listen_needs_key key_file forked_child device_failed key_too_short os verbs rdma"
         );

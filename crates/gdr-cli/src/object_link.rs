@@ -47,6 +47,7 @@ impl DeviceOptions {
             from: self.device.clone(),
             to: self.device.clone(),
             port: self.udp_port,
+            shards: None,
             preference: self.provider.into(),
             nearest,
             gid_index: None,

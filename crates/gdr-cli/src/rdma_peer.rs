@@ -10,13 +10,18 @@ use gdr_node::{Inventory, Source};
 use gdr_perf::loopback::{
     Chosen, DeviceName, DevicePair, HostPort, InvalidDeviceName, NicDistance, ProviderPreference,
 };
-use gdr_rdma::{Device, Listener, Provider as ChosenProvider, Security, SharedKey};
+use gdr_rdma::{Device, Listener, Provider as ChosenProvider, Security, SharedKey, SoftOptions};
 
 use crate::exit::UsageError;
 use crate::gpu_context::WithoutGpu;
 
 /// The UDP port of RoCEv2.
 pub(crate) const ROCE_PORT: u16 = 4791;
+
+/// Parses how many shards a soft device has.
+pub(crate) fn shards() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=SoftOptions::MAX_SHARDS as i64)
+}
 
 /// The options that choose which peers are accepted.
 #[derive(Debug, clap::Args)]

@@ -68,6 +68,13 @@ impl Pair {
         std::iter::from_fn(|| self.net.poll(from)).collect()
     }
 
+    /// Delivers what side 1 has ready.
+    fn answer(&mut self) {
+        for bytes in self.burst(1) {
+            self.net.deliver(0, &bytes);
+        }
+    }
+
     fn succeeded(&mut self) -> usize {
         let done = self.net.completions(0);
         assert!(
@@ -494,9 +501,7 @@ fn progress_restarts_the_timer_of_outstanding_packets() {
     pair.net.deliver(1, &burst[0]);
     let late = wait - Duration::from_millis(1);
     pair.net.now = Time::since_epoch(late);
-    for bytes in pair.burst(1) {
-        pair.net.deliver(0, &bytes);
-    }
+    pair.answer();
     assert_eq!(pair.succeeded(), 1);
     let deadline = pair.net.sides[0]
         .qp
@@ -533,9 +538,7 @@ fn losses_are_counted_on_both_sides() {
     pair.post(1, false, 4 * 1024);
     let burst = pair.burst(0);
     pair.net.deliver(1, &burst[1]);
-    for bytes in pair.burst(1) {
-        pair.net.deliver(0, &bytes);
-    }
+    pair.answer();
     let [near, far] = [0, 1].map(|side| pair.net.sides[side].qp.statistics());
     assert_eq!(far.sequence_naks_sent, 1);
     assert_eq!(
@@ -604,9 +607,7 @@ fn a_slow_acknowledgement_does_not_repeat_the_packets_behind_the_probe() {
     pair.expire();
     let probe = pair.burst(0);
     pair.net.deliver(1, &probe[0]);
-    for bytes in pair.burst(1) {
-        pair.net.deliver(0, &bytes);
-    }
+    pair.answer();
     let psn = |bytes: &Vec<u8>| Packet::new(bytes).expect("whole").bth().psn;
     let last = psn(&burst[7]);
     let next = pair.burst(0);
@@ -677,9 +678,7 @@ fn with_selective_retransmission_only_the_missing_packets_are_sent_again() {
             pair.net.deliver(1, bytes);
         }
     }
-    for bytes in pair.burst(1) {
-        pair.net.deliver(0, &bytes);
-    }
+    pair.answer();
     assert_eq!(pair.succeeded(), 0);
     // Time for the pacing, too little for a timer.
     pair.net.now = pair.net.now + Duration::from_micros(100);
@@ -690,9 +689,36 @@ fn with_selective_retransmission_only_the_missing_packets_are_sent_again() {
     for bytes in &again {
         pair.net.deliver(1, bytes);
     }
-    for bytes in pair.burst(1) {
-        pair.net.deliver(0, &bytes);
+    pair.answer();
+    assert_eq!(pair.succeeded(), 1);
+    assert_eq!(pair.net.sides[0].qp.statistics().timeouts, 0);
+}
+
+#[test]
+fn with_selective_retransmission_a_lost_repetition_is_repeated_without_a_timer() {
+    let mut pair = selective();
+    pair.measure_round_trip();
+    pair.post(1, false, 8 * 1024);
+    let burst = pair.burst(0);
+    for (index, bytes) in burst.iter().enumerate() {
+        if index != 2 && index != 3 {
+            pair.net.deliver(1, bytes);
+        }
     }
+    pair.answer();
+    // Time for the pacing, too little for a timer.
+    pair.net.now = pair.net.now + Duration::from_micros(100);
+    let again = pair.burst(0);
+    assert_eq!(again.len(), 2);
+    // The second of them is lost.
+    pair.net.deliver(1, &again[0]);
+    pair.net.now = pair.net.now + Duration::from_micros(100);
+    pair.answer();
+    pair.net.now = pair.net.now + Duration::from_micros(100);
+    let third = pair.burst(0);
+    assert_eq!(third, [again[1].clone()]);
+    pair.net.deliver(1, &third[0]);
+    pair.answer();
     assert_eq!(pair.succeeded(), 1);
     assert_eq!(pair.net.sides[0].qp.statistics().timeouts, 0);
 }

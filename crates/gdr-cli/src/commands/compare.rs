@@ -148,6 +148,7 @@ impl Options {
             from: from.clone(),
             to: to.clone(),
             port: self.port,
+            shards: None,
             preference: self.provider.into(),
             nearest: Vec::new(),
             gid_index: None,

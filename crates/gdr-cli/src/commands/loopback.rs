@@ -28,7 +28,7 @@ use crate::output::{Output, flow};
 use crate::progress::Progress;
 use crate::rdma_peer::{
     Addresses, Provider, ROCE_PORT, SecurityOptions, Side, check_listener, device_name,
-    nearest_nics, without_gpu,
+    nearest_nics, shards, without_gpu,
 };
 use crate::remedy;
 use crate::units::{count, size};
@@ -71,6 +71,11 @@ pub(crate) struct Options {
     /// UDP port of soft devices; only peers that run gdr accept another port than 4791
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
     port: u16,
+
+    /// Shards of each soft device, each with a socket and a thread: 1 to 8 [default: GDR_SHARDS, else
+    /// one for every two processors at a loopback address and one at others]
+    #[arg(long, value_name = "N", value_parser = shards())]
+    shards: Option<u8>,
 
     /// RDMA provider
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
@@ -153,6 +158,7 @@ impl Options {
             from: self.from.clone(),
             to: self.to.clone(),
             port: self.port,
+            shards: self.shards.map(usize::from),
             preference: self.provider.into(),
             nearest: Vec::new(),
             gid_index: None,

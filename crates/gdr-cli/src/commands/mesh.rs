@@ -166,6 +166,7 @@ impl Options {
             from: self.device.clone(),
             to: self.device.clone(),
             port: self.udp_port,
+            shards: None,
             preference: self.provider.into(),
             nearest: Vec::new(),
             gid_index: None,

@@ -34,7 +34,7 @@ use crate::interrupt::{self, FirstSignal};
 use crate::output::{Output, flow};
 use crate::rdma_peer::{
     Addresses, Provider, ROCE_PORT, SecurityOptions, Side, device_name, listening_address,
-    nearest_nics,
+    nearest_nics, shards,
 };
 use crate::units::{count, size};
 use table::Table;
@@ -93,6 +93,11 @@ pub(crate) struct Options {
     /// UDP port of soft devices; only peers that run gdr accept another port than 4791
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
     udp_port: u16,
+
+    /// Shards of the soft device of this end, each with a socket and a thread: 1 to 8 [default:
+    /// GDR_SHARDS, else one for every two processors at a loopback address and one at others]
+    #[arg(long, value_name = "N", value_parser = shards())]
+    shards: Option<u8>,
 
     /// Address at which the server listens [default: that of a named soft device, else 127.0.0.1,
     /// or all with a key], or from which the client connects, at any port [default: that of its
@@ -303,6 +308,7 @@ impl Options {
             from: device.clone(),
             to: device,
             port: self.udp_port,
+            shards: self.shards.map(usize::from),
             preference: self.provider.into(),
             nearest: Vec::new(),
             gid_index: self.gid_index,

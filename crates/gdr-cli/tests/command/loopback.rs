@@ -27,6 +27,29 @@ fn it_passes_and_says_what_arrived() {
 }
 
 #[test]
+fn the_number_of_shards_is_that_of_the_option_or_of_the_variable() {
+    let run = |shards: &str, variable: &str| {
+        let line = format!("loopback --simulate --port 0 --size 64K --iterations 1 {shards}");
+        clean(cargo_bin_cmd!("gdr"))
+            .args(line.split_whitespace())
+            .env("GDR_SHARDS", variable)
+            .output()
+            .unwrap()
+    };
+    let refused = run("", "four");
+    assert_eq!(refused.status.code(), Some(2));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        why.contains("GDR_SHARDS is `four`: give a number from 1 to 8"),
+        "{why}"
+    );
+    // The option decides, and the variable is not read.
+    assert!(run("--shards 2", "four").status.success());
+    assert!(run("", "3").status.success());
+    assert_eq!(run("--shards 9", "1").status.code(), Some(64));
+}
+
+#[test]
 fn its_report_says_what_was_proved_and_on_what() {
     for (port, way) in [(14792, "direct"), (14793, "staged")] {
         let report = json(&format!(

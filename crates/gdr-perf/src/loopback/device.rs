@@ -23,33 +23,7 @@ const TRIES: u8 = 100;
 /// # Errors
 /// Those of [`Device::soft_with`].
 pub fn open_both(from: Option<IpAddr>, to: Option<IpAddr>, port: u16) -> Result<(Device, Device)> {
-    let receiver = match to {
-        Some(to) => open(to, port)?,
-        None => open_from(Ipv4Addr::LOCALHOST, port)?,
-    };
-    let to = receiver.address().ip();
-    let sender = match (from, beside(to)) {
-        (Some(from), _) => open(from, if from == to { 0 } else { port })?,
-        (None, Some(other)) => open_from(other, port)?,
-        (None, None) => open(to, 0)?,
-    };
-    Ok((sender, receiver))
-}
-
-/// Opens a device at `first`, or at the first of the following addresses where the port is free.
-fn open_from(first: Ipv4Addr, port: u16) -> Result<Device> {
-    let mut refusal = None;
-    for step in 0..TRIES {
-        let address = Ipv4Addr::from_bits(first.to_bits() + u32::from(step));
-        match open(address.into(), port) {
-            Err(error @ Error::Rdma(gdr_rdma::Error::PortInUse { .. })) => {
-                // Report the first address: rxe uses the port at every address.
-                refusal.get_or_insert(error);
-            }
-            opened => return opened,
-        }
-    }
-    Err(refusal.unwrap_or_else(|| SettingsError::LoopbackAddresses.into()))
+    SoftSettings::new(port).both(from, to)
 }
 
 /// Opens the device of the end that listens on `listen`: at `to`, by default at the same address.
@@ -57,11 +31,7 @@ fn open_from(first: Ipv4Addr, port: u16) -> Result<Device> {
 /// # Errors
 /// [`Error::Settings`] when no single address is named; those of [`Device::soft_with`].
 pub fn open_listener(listen: IpAddr, to: Option<IpAddr>, port: u16) -> Result<Device> {
-    let address = to.unwrap_or(listen);
-    if address.is_unspecified() {
-        return Err(SettingsError::UnspecifiedAddress.into());
-    }
-    open(address, port)
+    SoftSettings::new(port).listener(listen, to)
 }
 
 /// Opens the device of the end that connects to `peer`: at `from`, by default at the address from
@@ -70,23 +40,93 @@ pub fn open_listener(listen: IpAddr, to: Option<IpAddr>, port: u16) -> Result<De
 /// # Errors
 /// Those of [`Device::soft_with`]; [`gdr_rdma::Error::NoRoute`] without a route to the peer.
 pub fn open_connector(peer: IpAddr, from: Option<IpAddr>, port: u16) -> Result<Device> {
-    let from = match (from, beside(peer)) {
-        (Some(from), _) => from,
-        (None, Some(other)) => return open_from(other, port),
-        (None, None) if peer.is_loopback() => peer,
-        (None, None) => Device::soft_address_towards(peer)?,
-    };
-    open(from, if from == peer { 0 } else { port })
+    SoftSettings::new(port).connector(peer, from)
 }
 
-fn open(address: IpAddr, port: u16) -> Result<Device> {
-    if let IpAddr::V6(ip) = address
-        && ip.is_unicast_link_local()
-    {
-        return Err(SettingsError::LinkLocal(ip).into());
+/// What the soft devices of a run have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SoftSettings {
+    pub(super) port: u16,
+    /// How many shards each has; the default of [`SoftOptions::shards`] if it is `None`.
+    pub(super) shards: Option<usize>,
+}
+
+impl SoftSettings {
+    const fn new(port: u16) -> Self {
+        Self { port, shards: None }
     }
-    let options = SoftOptions::new(address).port(port).busy_poll(BUSY_POLL);
-    Ok(Device::soft_with(options)?)
+
+    /// As [`open_both`].
+    pub(super) fn both(self, from: Option<IpAddr>, to: Option<IpAddr>) -> Result<(Device, Device)> {
+        let receiver = match to {
+            Some(to) => self.open(to)?,
+            None => self.open_from(Ipv4Addr::LOCALHOST)?,
+        };
+        let to = receiver.address().ip();
+        let sender = match (from, beside(to)) {
+            (Some(from), _) => self.open_beside(to, from)?,
+            (None, Some(other)) => self.open_from(other)?,
+            (None, None) => self.open_beside(to, to)?,
+        };
+        Ok((sender, receiver))
+    }
+
+    /// As [`open_listener`].
+    pub(super) fn listener(self, listen: IpAddr, to: Option<IpAddr>) -> Result<Device> {
+        let address = to.unwrap_or(listen);
+        if address.is_unspecified() {
+            return Err(SettingsError::UnspecifiedAddress.into());
+        }
+        self.open(address)
+    }
+
+    /// As [`open_connector`].
+    pub(super) fn connector(self, peer: IpAddr, from: Option<IpAddr>) -> Result<Device> {
+        let from = match (from, beside(peer)) {
+            (Some(from), _) => from,
+            (None, Some(other)) => return self.open_from(other),
+            (None, None) if peer.is_loopback() => peer,
+            (None, None) => Device::soft_address_towards(peer)?,
+        };
+        self.open_beside(peer, from)
+    }
+
+    /// Opens a device at `first`, or at the first of the following addresses where the port is free.
+    fn open_from(self, first: Ipv4Addr) -> Result<Device> {
+        let mut refusal = None;
+        for step in 0..TRIES {
+            let address = Ipv4Addr::from_bits(first.to_bits() + u32::from(step));
+            match self.open(address.into()) {
+                Err(error @ Error::Rdma(gdr_rdma::Error::PortInUse { .. })) => {
+                    // Report the first address: rxe uses the port at every address.
+                    refusal.get_or_insert(error);
+                }
+                opened => return opened,
+            }
+        }
+        Err(refusal.unwrap_or_else(|| SettingsError::LoopbackAddresses.into()))
+    }
+
+    /// Opens a device at `address`; the one of `other` has the port there.
+    fn open_beside(self, other: IpAddr, address: IpAddr) -> Result<Device> {
+        let port = if address == other { 0 } else { self.port };
+        Self { port, ..self }.open(address)
+    }
+
+    fn open(self, address: IpAddr) -> Result<Device> {
+        if let IpAddr::V6(ip) = address
+            && ip.is_unicast_link_local()
+        {
+            return Err(SettingsError::LinkLocal(ip).into());
+        }
+        let mut options = SoftOptions::new(address)
+            .port(self.port)
+            .busy_poll(BUSY_POLL);
+        if let Some(shards) = self.shards {
+            options = options.shards(shards);
+        }
+        Ok(Device::soft_with(options)?)
+    }
 }
 
 /// How long a device's thread polls before it sleeps. A network card does not sleep between two

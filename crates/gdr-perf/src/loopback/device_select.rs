@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gdr_rdma::{Device, Provider, VerbsDevice, VerbsError, VerbsOptions};
 
-use super::device::{open_both, open_connector, open_listener};
+use super::device::SoftSettings;
 use super::host_port::own_address;
 use crate::error::{Result, SettingsError};
 
@@ -73,6 +73,9 @@ pub struct DevicePair {
     pub to: Option<DeviceName>,
     /// The UDP port of soft devices.
     pub port: u16,
+    /// How many shards each soft device has, 1 to [`gdr_rdma::SoftOptions::MAX_SHARDS`]; the default of
+    /// [`gdr_rdma::SoftOptions::shards`] if it is `None`. Kernel devices have none.
+    pub shards: Option<usize>,
     /// The provider.
     pub preference: ProviderPreference,
     /// The kernel devices with a known distance to the GPU, the nearest first: the order in which
@@ -169,14 +172,22 @@ impl DevicePair {
         }
     }
 
+    /// What its soft devices have in common.
+    fn soft(&self) -> SoftSettings {
+        SoftSettings {
+            port: self.port,
+            shards: self.shards,
+        }
+    }
+
     /// Opens the devices of both ends in this process. A single kernel device sends to itself.
     ///
     /// # Errors
-    /// Those of [`Device::verbs`] and [`open_both`]; [`crate::Error::Settings`] for a device that does
+    /// Those of [`Device::verbs`] and [`open_both`](super::open_both); [`crate::Error::Settings`] for a device that does
     /// not exist.
     pub fn both(&self, chosen: &Chosen) -> Result<(Device, Device)> {
         if chosen.provider == Provider::Soft {
-            return open_both(soft(&self.from), soft(&self.to), self.port);
+            return self.soft().both(soft(&self.from), soft(&self.to));
         }
         let unnamed = chosen.device.as_deref();
         let to = open_verbs(
@@ -193,10 +204,10 @@ impl DevicePair {
     /// Opens the device of the end that listens on `listen`.
     ///
     /// # Errors
-    /// As [`DevicePair::both`] and [`open_listener`].
+    /// As [`DevicePair::both`] and [`open_listener`](super::open_listener).
     pub fn listener(&self, chosen: &Chosen, listen: IpAddr) -> Result<Device> {
         match chosen.provider {
-            Provider::Soft => open_listener(listen, soft(&self.to), self.port),
+            Provider::Soft => self.soft().listener(listen, soft(&self.to)),
             _ => open_verbs(verbs(&self.to).or(chosen.device.as_deref()), self.gid_index),
         }
     }
@@ -204,10 +215,10 @@ impl DevicePair {
     /// Opens the device of the end that connects to `peer`.
     ///
     /// # Errors
-    /// As [`DevicePair::both`] and [`open_connector`].
+    /// As [`DevicePair::both`] and [`open_connector`](super::open_connector).
     pub fn connector(&self, chosen: &Chosen, peer: IpAddr) -> Result<Device> {
         match chosen.provider {
-            Provider::Soft => open_connector(peer, soft(&self.from), self.port),
+            Provider::Soft => self.soft().connector(peer, soft(&self.from)),
             _ => open_verbs(
                 verbs(&self.from).or(chosen.device.as_deref()),
                 self.gid_index,
@@ -331,6 +342,7 @@ mod tests {
             from: from.map(|name| name.parse().unwrap()),
             to: to.map(|name| name.parse().unwrap()),
             port: 0,
+            shards: None,
             preference,
             nearest: Vec::new(),
             gid_index: None,

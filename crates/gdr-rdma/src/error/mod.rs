@@ -99,6 +99,13 @@ pub enum Error {
         #[source]
         reason: PortSharingError,
     },
+    /// The environment variable with the number of shards has another value.
+    #[error("{variable} is `{value}`: give a number from 1 to {most}, or unset it")]
+    ShardCount {
+        variable: &'static str,
+        value: String,
+        most: usize,
+    },
     /// A device has as many queue pairs as there are numbers.
     #[error("a device has at most {most} queue pairs; destroy one, or open another device")]
     TooManyQueuePairs { most: usize },

@@ -17,6 +17,9 @@ pub struct SoftOptions {
 }
 
 impl SoftOptions {
+    /// How many shards a device has at most.
+    pub const MAX_SHARDS: usize = 8;
+
     /// Opens at `address`, on RoCE's UDP port 4791.
     pub const fn new(address: IpAddr) -> Self {
         Self {
@@ -51,11 +54,12 @@ impl SoftOptions {
         self
     }
 
-    /// Sets how many shards the device has, 1 to 8; a value outside is clamped. Each shard has a socket,
+    /// Sets how many shards the device has, 1 to [`MAX_SHARDS`](Self::MAX_SHARDS); a value outside is
+    /// clamped. Each shard has a socket,
     /// an engine and a thread of its own, and each queue pair belongs to one, so that the queue pairs
     /// of a device use several processors. A shard without work sleeps.
     ///
-    /// By default the environment variable `GDR_SHARDS` decides. Else there is one for every two
+    /// By default the environment variable `GDR_SHARDS` decides, and a value outside is an error. Else there is one for every two
     /// processors of this process at a loopback address, and a single one at others: there the kernel
     /// may merge datagrams for several shards, and those that reach a wrong one are sent again. There
     /// is a single one with [`PortUse::Shared`], too, whose slots are few: each shard takes one.

@@ -68,7 +68,7 @@ impl SoftDevice {
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(Error::AddressNotUnicast(ip));
         }
-        let (port_use, shards) = (options.port_use, shards(options));
+        let (port_use, shards) = (options.port_use, shards(options)?);
         let sockets =
             Socket::bind_shards(options.address, port_use, shards, options.receive_buffer)?;
         let state = DeviceState::new(sockets.len(), options.busy_poll, on_event)?;
@@ -262,15 +262,29 @@ impl SoftDevice {
 }
 
 /// How many shards a device gets.
-fn shards(options: &SoftOptions) -> Shards {
+fn shards(options: &SoftOptions) -> Result<Shards> {
     if let Some(number) = options.shards {
-        return Shards::Exactly(number.clamp(1, MOST_SHARDS));
+        return Ok(Shards::Exactly(number.clamp(1, MOST_SHARDS)));
     }
-    let named = env::var(VARIABLE).ok();
-    let named = named.and_then(|number| number.trim().parse::<usize>().ok());
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let number = named.unwrap_or_else(|| shards_by_default(options, cpus));
-    Shards::AtMost(number.clamp(1, MOST_SHARDS))
+    let number = match env::var_os(VARIABLE) {
+        Some(value) => shards_of_variable(&value.to_string_lossy())?,
+        None => {
+            let cpus = thread::available_parallelism().map_or(1, usize::from);
+            shards_by_default(options, cpus).clamp(1, MOST_SHARDS)
+        }
+    };
+    Ok(Shards::AtMost(number))
+}
+
+/// How many shards a device gets by the value of [`VARIABLE`].
+fn shards_of_variable(value: &str) -> Result<usize> {
+    let number = value.trim().parse().ok();
+    let number = number.filter(|number| (1..=MOST_SHARDS).contains(number));
+    number.ok_or_else(|| Error::ShardCount {
+        variable: VARIABLE,
+        value: value.to_owned(),
+        most: MOST_SHARDS,
+    })
 }
 
 /// How many shards a device gets if neither its options nor the environment has the number.
@@ -329,6 +343,20 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use super::*;
+
+    #[test]
+    fn a_number_of_shards_that_no_device_has_is_named_and_refused() {
+        for (value, number) in [("1", 1), (" 8\n", 8)] {
+            assert_eq!(shards_of_variable(value).unwrap(), number);
+        }
+        for value in ["", "0", "9", "-1", "four", "2 4"] {
+            let refused = shards_of_variable(value).unwrap_err().to_string();
+            assert!(
+                refused.contains(&format!("GDR_SHARDS is `{value}`")),
+                "{refused}"
+            );
+        }
+    }
 
     #[test]
     fn only_a_port_of_its_own_on_loopback_has_several_shards_by_default() {

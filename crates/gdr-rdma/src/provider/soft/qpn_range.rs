@@ -3,9 +3,10 @@
 use gdr_roce::Qpn;
 
 use super::slot::{QPN_MASK, SLOT_SHIFT, Slot};
+use crate::types::SoftOptions;
 
 /// How many shards a device has at most.
-pub(super) const MOST_SHARDS: usize = 8;
+pub(super) const MOST_SHARDS: usize = SoftOptions::MAX_SHARDS;
 /// How many bits of a queue pair number are below those of the shard, which end below the slot's. So
 /// the numbers that a socket takes in order, and the management queue pairs 0 and 1, differ in none of
 /// the bits above.
