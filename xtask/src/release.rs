@@ -8,10 +8,10 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 
 use crate::dependencies::Dependencies;
-use crate::package::{self, PACKAGES, VERSION};
+use crate::package::{self, Architecture, PACKAGES, VERSION};
 use crate::results::{Outcome, Results};
 use crate::workspace::{cargo, root};
-use crate::{sbom, third_party};
+use crate::{sbom, third_party, wheel};
 
 /// The heading of changes that no release has yet.
 const UNRELEASED: &str = "Unreleased";
@@ -40,6 +40,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     results.check("packages", || {
         clear(&out)?;
         package::make_all(&out)?;
+        Ok(Outcome::Passed)
+    });
+    results.check("wheels", || {
+        wheel::build_portable(&Architecture::ALL, &out)?;
         Ok(Outcome::Passed)
     });
     results.check("licences and bill of materials", || {

@@ -96,28 +96,32 @@ impl Tools {
 
     /// `cargo zigbuild`, without its arguments.
     pub(crate) fn cargo_zigbuild(&self) -> Command {
-        let mut command = self.with_caches(&self.zigbuild());
+        let mut command = Command::new(self.zigbuild());
+        command.arg("zigbuild");
+        self.lend_zig(&mut command);
         command
-            .arg("zigbuild")
-            .env("CARGO_ZIGBUILD_ZIG_PATH", self.zig());
-        command
+    }
+
+    /// Has a program that links by cargo-zigbuild use this zig.
+    pub(crate) fn lend_zig(&self, command: &mut Command) {
+        command.env("CARGO_ZIGBUILD_ZIG_PATH", self.zig());
+        self.set_caches(command);
     }
 
     /// Zig's C compiler, which is its linker, too.
     pub(crate) fn compiler(&self) -> Command {
-        let mut command = self.with_caches(&self.zig());
+        let mut command = Command::new(self.zig());
         command.arg("cc");
+        self.set_caches(&mut command);
         command
     }
 
     /// What zig compiles of its own (libunwind, the start-up files) is kept beside it.
-    fn with_caches(&self, program: &Path) -> Command {
-        let mut command = Command::new(program);
+    fn set_caches(&self, command: &mut Command) {
         let cache = self.folder.join("zig-cache");
         command
             .env("ZIG_GLOBAL_CACHE_DIR", &cache)
             .env("ZIG_LOCAL_CACHE_DIR", &cache);
-        command
     }
 }
 

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 
 use crate::install::{copy_program, make_folder};
+use crate::package::{self, Architecture, OLDEST_GLIBC, Programs};
 use crate::python_environment::Environment;
 use crate::results::{Outcome, Results};
 use crate::verbs_library;
@@ -17,7 +18,7 @@ use crate::workspace::{self, root, succeed, target};
 
 /// The packages of PyPI that build and test a wheel.
 const TOOLS: [&str; 2] = ["maturin==1.16.0", "pytest==9.2.0"];
-/// The most bytes of a wheel.
+/// The most bytes of a wheel that is published. One for this machine alone is compiled for speed only.
 const MOST_BYTES: u64 = 10_000_000;
 
 #[derive(Debug, clap::Args)]
@@ -28,8 +29,12 @@ pub(crate) struct Options {
     /// The profile of cargo to build with.
     #[arg(long, value_name = "PROFILE", default_value = "release")]
     profile: String,
+    /// Build for this architecture and glibc 2.28, as packages are (manylinux_2_28); repeat it for both
+    /// [default: for this machine alone].
+    #[arg(long, value_name = "NAME", conflicts_with = "profile")]
+    arch: Vec<Architecture>,
     /// Run the tests on a folder of the files, and make no wheel.
-    #[arg(long, conflicts_with_all = ["out", "profile"])]
+    #[arg(long, conflicts_with_all = ["out", "profile", "arch"])]
     check: bool,
 }
 
@@ -43,11 +48,28 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         Some(out) => out.clone(),
         None => folder().join("dist"),
     };
-    let wheel = build(&options.profile, &out)?;
-    let bytes = fs::metadata(&wheel)?.len();
-    println!("{} ({} kB)", wheel.display(), bytes / 1000);
-    test_wheel(&tools()?, &wheel)?;
+    if options.arch.is_empty() {
+        let wheel = build(&options.profile, &out)?;
+        describe(&wheel)?;
+        test_wheel(&tools()?, &wheel)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (architecture, wheel) in build_portable(&options.arch, &out)? {
+        describe(&wheel)?;
+        if Architecture::of_this_machine() == Some(architecture) {
+            test_wheel(&tools()?, &wheel)?;
+        } else {
+            println!("its tests need a machine of its architecture, and did not run");
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what was built.
+fn describe(wheel: &Path) -> anyhow::Result<()> {
+    let bytes = fs::metadata(wheel)?.len();
+    println!("{} ({} kB)", wheel.display(), bytes / 1000);
+    Ok(())
 }
 
 /// The step of `cargo xtask test`: the tests of the package, on a folder instead of a wheel.
@@ -56,7 +78,7 @@ pub(crate) fn check() -> anyhow::Result<Outcome> {
         Ok(tools) => tools,
         Err(error) => return Outcome::of_error(error),
     };
-    let package = stage("dev", "check")?;
+    let package = stage(&Carried::of_host("dev")?, "check")?;
     let built = workspace::build("dev", &["gdr-python"])?;
     let module = package.join("python/gdr/_gdr.abi3.so");
     copy_program(&built.join("lib_gdr.so"), &module)?;
@@ -67,31 +89,108 @@ pub(crate) fn check() -> anyhow::Result<Outcome> {
 
 /// Builds the wheel in `out` and returns its file.
 pub(crate) fn build(profile: &str, out: &Path) -> anyhow::Result<PathBuf> {
-    let tools = tools()?;
-    let package = stage(profile, "package")?;
+    let package = stage(&Carried::of_host(profile)?, "package")?;
+    remove_wheels(out)?;
+    let mut maturin = maturin(&tools()?, &package, out)?;
+    maturin
+        .args(["--profile", profile, "--interpreter", "python3"])
+        .env("CARGO_TARGET_DIR", target());
+    succeed(maturin)?;
+    built_wheel(out, "")
+}
+
+/// Builds wheels in `out` for the oldest glibc of packages, and returns them.
+pub(crate) fn build_portable(
+    architectures: &[Architecture],
+    out: &Path,
+) -> anyhow::Result<Vec<(Architecture, PathBuf)>> {
+    let python = tools()?;
+    let time = package::source_time()?;
+    let (zig, programs) = package::programs_for(architectures, &[], time)?;
+    remove_wheels(out)?;
+    let mut built = Vec::new();
+    for (&architecture, programs) in architectures.iter().zip(&programs) {
+        let package = stage(&Carried::of_packages(programs), "package")?;
+        let mut maturin = maturin(&python, &package, out)?;
+        let platform = format!("manylinux_{}_{}", OLDEST_GLIBC.0, OLDEST_GLIBC.1);
+        maturin
+            .args([
+                "--profile",
+                "release",
+                "--interpreter",
+                "python3.11",
+                "--zig",
+            ])
+            .args(["--target", &architecture.target()])
+            .args(["--compatibility", &platform])
+            .env("CARGO_TARGET_DIR", target().join("packaging"));
+        package::release_flags(&mut maturin, time);
+        zig.lend_zig(&mut maturin);
+        succeed(maturin)?;
+        let wheel = built_wheel(out, &format!("{platform}_{}", architecture.name()))?;
+        let bytes = fs::metadata(&wheel)?.len();
+        if bytes > MOST_BYTES {
+            let wheel = wheel.display();
+            bail!("{wheel} has {bytes} bytes: a published wheel has at most {MOST_BYTES}");
+        }
+        check_files(&python, &wheel)?;
+        built.push((architecture, wheel));
+    }
+    Ok(built)
+}
+
+/// Checks that every program and library of a wheel starts with the oldest glibc and nothing else.
+fn check_files(python: &Environment, wheel: &Path) -> anyhow::Result<()> {
+    const FILES: [&str; 6] = [
+        "_gdr.abi3.so",
+        "bin/gdr",
+        "lib/libgdrapi.so.2",
+        "lib/gdr/libgdr-verbs.so",
+        "lib/gdr/libgdr-verbs-trace.so",
+        "lib/gdr/shadow/libibverbs.so.1",
+    ];
+    let unpacked = folder().join("unpacked");
+    if unpacked.exists() {
+        fs::remove_dir_all(&unpacked).with_context(|| unpacked.display().to_string())?;
+    }
+    let mut unpack = python.python();
+    unpack
+        .args(["-m", "zipfile", "-e"])
+        .arg(wheel)
+        .arg(&unpacked);
+    succeed(unpack)?;
+    for file in FILES {
+        package::check_needs(&unpacked.join("gdr").join(file), OLDEST_GLIBC)?;
+    }
+    Ok(())
+}
+
+/// maturin, without the arguments for a target.
+fn maturin(python: &Environment, package: &Path, out: &Path) -> anyhow::Result<Command> {
+    let mut maturin = python.python();
+    maturin
+        .args(["-m", "maturin", "build", "--quiet", "--locked", "--out"])
+        .arg(fs::canonicalize(out)?)
+        .current_dir(package);
+    Ok(maturin)
+}
+
+/// Makes a folder without wheels.
+fn remove_wheels(out: &Path) -> anyhow::Result<()> {
     make_folder(out)?;
     for old in wheels(out)? {
         fs::remove_file(&old).with_context(|| old.display().to_string())?;
     }
-    let mut maturin = tools.python();
-    maturin
-        .args(["-m", "maturin", "build", "--quiet", "--locked"])
-        .args(["--profile", profile, "--interpreter", "python3", "--out"])
-        .arg(fs::canonicalize(out)?)
-        .current_dir(&package)
-        .env("CARGO_TARGET_DIR", target());
-    succeed(maturin)?;
-    let built = wheels(out)?;
+    Ok(())
+}
+
+/// The wheel in `out` whose name has `tag`.
+fn built_wheel(out: &Path, tag: &str) -> anyhow::Result<PathBuf> {
+    let mut built = wheels(out)?;
+    built.retain(|wheel| wheel.to_string_lossy().contains(tag));
     let [wheel] = built.as_slice() else {
         bail!("maturin made {} wheels in {}", built.len(), out.display());
     };
-    let bytes = fs::metadata(wheel)?.len();
-    if bytes > MOST_BYTES {
-        bail!(
-            "{} has {bytes} bytes: a wheel has at most {MOST_BYTES}",
-            wheel.display()
-        );
-    }
     Ok(wheel.clone())
 }
 
@@ -121,10 +220,48 @@ fn pytest(environment: &Environment) -> Command {
     command
 }
 
+/// The programs and libraries that a wheel carries beside its module.
+#[derive(Debug)]
+struct Carried {
+    gdr: PathBuf,
+    gdrapi: PathBuf,
+    /// As `verbs_library::build` returns them.
+    verbs: [PathBuf; 3],
+    symbols: Symbols,
+}
+
+/// Whether programs have symbols that nothing needs at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Symbols {
+    Present,
+    Stripped,
+}
+
+impl Carried {
+    /// Those for this machine.
+    fn of_host(profile: &str) -> anyhow::Result<Self> {
+        let built = workspace::build(profile, &["gdr-cli", "gdrapi"])?;
+        Ok(Self {
+            gdr: built.join("gdr"),
+            gdrapi: built.join("libgdrapi.so"),
+            verbs: verbs_library::build(profile, &folder().join("verbs").join(profile))?,
+            symbols: Symbols::Present,
+        })
+    }
+
+    /// Those of packages.
+    fn of_packages(programs: &Programs) -> Self {
+        Self {
+            gdr: programs.gdr.clone(),
+            gdrapi: programs.gdrapi.clone(),
+            verbs: programs.verbs.clone(),
+            symbols: Symbols::Stripped,
+        }
+    }
+}
+
 /// Copies the files of the Python package to a folder, with the command and the libraries.
-fn stage(profile: &str, name: &str) -> anyhow::Result<PathBuf> {
-    let built = workspace::build(profile, &["gdr-cli", "gdrapi"])?;
-    let libraries = verbs_library::build(profile, &folder().join("verbs").join(profile))?;
+fn stage(carried: &Carried, name: &str) -> anyhow::Result<PathBuf> {
     let package = folder().join(name);
     if package.exists() {
         fs::remove_dir_all(&package).with_context(|| package.display().to_string())?;
@@ -150,15 +287,16 @@ fn stage(profile: &str, name: &str) -> anyhow::Result<PathBuf> {
         manifest.display().to_string()
     );
     fs::write(package.join("pyproject.toml"), project)?;
-    copy_program(&built.join("gdr"), &python.join("bin/gdr"))?;
-    copy_program(
-        &built.join("libgdrapi.so"),
-        &python.join("lib/libgdrapi.so.2"),
-    )?;
-    let installed = verbs_library::install(&libraries, &python.join("lib/gdr"))?;
-    strip(&python.join("bin/gdr"));
-    strip(&python.join("lib/libgdrapi.so.2"));
-    installed.iter().for_each(|library| strip(library));
+    let (gdr, gdrapi) = (python.join("bin/gdr"), python.join("lib/libgdrapi.so.2"));
+    copy_program(&carried.gdr, &gdr)?;
+    copy_program(&carried.gdrapi, &gdrapi)?;
+    let installed = verbs_library::install(&carried.verbs, &python.join("lib/gdr"))?;
+    if carried.symbols == Symbols::Present {
+        [gdr, gdrapi]
+            .iter()
+            .chain(&installed)
+            .for_each(|file| strip(file));
+    }
     Ok(package)
 }
 

@@ -388,6 +388,36 @@ fn a_destroyed_context_ends_a_copy(threads: NonZeroU16) {
 }
 
 #[test]
+fn a_copy_that_runs_when_the_context_is_destroyed_ends_with_an_error() {
+    let Machinery {
+        driver,
+        gpu,
+        copier,
+        ..
+    } = machinery(PathLimits::all(threads(4)));
+    let host = page_locked(&gpu, &[0; 1 << 20]);
+    let mut running = copier.start_read(0, &host, 0, 1 << 20).unwrap();
+    driver.destroy_context();
+    for error in [
+        running.wait(LIMIT).unwrap_err(),
+        running.is_complete().unwrap_err(),
+    ] {
+        let is_whole = matches!(error, Error::Incomplete { copied: 0, len, .. } if len == 1 << 20);
+        assert!(is_whole, "{error}");
+        assert!(
+            error.to_string().contains("CONTEXT_IS_DESTROYED"),
+            "{error}"
+        );
+    }
+    let refused = copier.read_at_by(CopyPath::CopyEngine, 0, &mut vec![0; LEN]);
+    assert!(matches!(refused, Err(Error::Incomplete { copied: 0, .. })));
+    // Loads by CPU need no context.
+    copier
+        .read_at_by(CopyPath::ONE_THREAD, 0, &mut [0; 64])
+        .unwrap();
+}
+
+#[test]
 fn a_transfer_ends_by_itself_and_may_be_dropped_before() {
     let Machinery { gpu, copier, .. } = machinery(PathLimits::all(threads(1)));
     let bytes = pattern(1 << 20, 3);

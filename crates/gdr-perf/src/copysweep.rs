@@ -351,6 +351,16 @@ pub fn run(
     })
 }
 
+/// Puts the items into another order, by a linear congruential generator.
+fn shuffle(items: &mut [usize], random: &mut u64) {
+    for last in (1..items.len()).rev() {
+        *random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        items.swap(last, (*random >> 33) as usize % (last + 1));
+    }
+}
+
 /// Compares the planned copies with the fastest.
 fn choices(rows: &[Row], planner: &Planner) -> Vec<Choice> {
     let planned = rows.iter().filter(|row| row.method == Method::Planned);
@@ -416,7 +426,8 @@ impl Bench {
         })
     }
 
-    /// Measures the methods in turn, so that what disturbs the machine disturbs each of them.
+    /// Measures the methods in turn, so that what disturbs the machine disturbs each of them. Their order
+    /// changes from round to round: what a copy leaves in the caches depends on its method.
     fn measure(&mut self, cell: SweepCell, methods: &[Method], time: Duration) -> Result<Vec<Row>> {
         let mut plans = Vec::with_capacity(methods.len());
         for &method in methods {
@@ -430,8 +441,12 @@ impl Bench {
             plans.push((method, batch as u32, batches as u32, Samples::new()?));
         }
         let most = plans.iter().map(|plan| plan.2).max().unwrap_or(0);
+        let mut order: Vec<usize> = (0..plans.len()).collect();
+        let mut random = 0;
         for round in 0..most {
-            for (method, batch, batches, samples) in &mut plans {
+            shuffle(&mut order, &mut random);
+            for &at in &order {
+                let (method, batch, batches, samples) = &mut plans[at];
                 if round >= *batches {
                     continue;
                 }
@@ -643,6 +658,17 @@ mod tests {
         let refused = run(&target(), &settings, &mut |_| ControlFlow::Continue(()));
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("the GPU is simulated"), "{message}");
+    }
+
+    #[test]
+    fn every_method_comes_after_every_other_one() {
+        let (mut order, mut random) = ([0, 1, 2, 3], 0);
+        let mut pairs = std::collections::BTreeSet::new();
+        for _ in 0..60 {
+            shuffle(&mut order, &mut random);
+            pairs.extend(order.windows(2).map(|pair| (pair[0], pair[1])));
+        }
+        assert_eq!(pairs.len(), 4 * 3, "{pairs:?}");
     }
 
     #[test]

@@ -35,12 +35,23 @@ impl IntoException for gdr_copy::Error {
     fn into_exception(self) -> PyErr {
         match self {
             Self::Gpu(error) => error.into_exception(),
+            Self::Incomplete { ref source, .. }
+                if matches!(**source, Self::Gpu(gdr_cuda::Error::Deadline { .. })) =>
+            {
+                PyTimeoutError::new_err(self.to_string())
+            }
             Self::OutOfRange { .. }
             | Self::PastAllocation { .. }
             | Self::NotDeviceMemory { .. }
             | Self::EmptyRange { .. } => PyValueError::new_err(self.to_string()),
             _ => Error::new_err(self.to_string()),
         }
+    }
+}
+
+impl IntoException for gdr_copy::ProfileError {
+    fn into_exception(self) -> PyErr {
+        Error::new_err(self.to_string())
     }
 }
 

@@ -9,7 +9,6 @@
 //! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
 //! Python's stable interface. Functions that may wait release the interpreter's lock.
 
-mod copy_engine;
 mod device_memory;
 mod dlpack;
 mod dtype;

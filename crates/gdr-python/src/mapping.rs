@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gdr_copy::cpu;
-use gdr_cuda::{DeviceBuffer, HostBuffer, Ordinal};
+use gdr_copy::plan::{PathLimits, Planner};
+use gdr_copy::{Copier, calibration_for, cpu, default_threads};
+use gdr_cuda::Ordinal;
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -19,8 +20,6 @@ use crate::tensor::{Access, Tensor};
 const SHORT_WRITE: usize = 16 << 10;
 /// The same for reads, a PCIe round trip for each 64 bytes.
 const SHORT_READ: usize = 256;
-/// Reads from this length on are faster by the GPU's copy engine than by the CPU's loads.
-const LONG_READ: usize = 8 << 10;
 
 /// Maps GPU memory for the CPU.
 ///
@@ -53,8 +52,7 @@ pub(crate) struct Mapping {
 
 #[derive(Debug)]
 struct Open {
-    mapping: gdr_copy::Mapping,
-    buffer: Arc<DeviceBuffer>,
+    copier: Copier,
     runtime: Arc<Runtime>,
 }
 
@@ -77,16 +75,20 @@ impl Mapping {
             .pin_buffer(&buffer)
             .map_err(IntoException::into_exception)?;
         let mapping = pinned.map().map_err(IntoException::into_exception)?;
+        let gpu = buffer.gpu().clone();
+        let calibration = calibration_for(&gpu, &mapping);
+        let (calibration, _) = calibration.map_err(IntoException::into_exception)?;
+        let planner = Planner::new(&calibration, PathLimits::all(default_threads(&gpu)));
+        let copier = Copier::new(mapping, buffer, planner);
         Ok(Self {
             dtype,
             access,
             address: ptr.get(),
             len,
-            device: buffer.gpu().info().ordinal,
+            device: gpu.info().ordinal,
             backend: pinned.backend().name(),
             open: Mutex::new(Some(Arc::new(Open {
-                mapping,
-                buffer,
+                copier: copier.map_err(IntoException::into_exception)?,
                 runtime,
             }))),
         })
@@ -118,26 +120,8 @@ impl Open {
     /// # Safety
     /// `to` is writable for the length of `span`, which lies within the mapping.
     unsafe fn read(&self, span: Span, to: HostAddress) -> PyResult<()> {
-        self.check_process()?;
-        let Span { offset, len } = span;
-        if len < LONG_READ {
-            let from = self.mapping.as_ptr().wrapping_add(offset as usize);
-            let (routine, caching) = (self.mapping.routine(), self.mapping.caching());
-            // SAFETY: the caller's promise; the mapping consists of whole lines and exists as long as
-            // `self`, in this process.
-            unsafe { cpu::copy_from(routine, caching, to.0, from, len) };
-            return Ok(());
-        }
-        let engine = &self.runtime.gpu(self.mapping_device())?.copy_engine;
-        let mut done = 0;
-        let take = |host: &HostBuffer, part: usize| {
-            // SAFETY: the parts together are `len` bytes, which the caller promised to be writable at `to`.
-            // The page-locked memory has `part` bytes, which no work of the stream writes now.
-            unsafe { std::ptr::copy_nonoverlapping(host.cpu_ptr(), to.0.add(done), part) };
-            done += part;
-            Ok(())
-        };
-        let read = engine.read(&self.buffer, offset, len, take);
+        // SAFETY: the caller's promise.
+        let read = unsafe { self.copier.read_raw(span.offset, to.0, span.len) };
         read.map_err(IntoException::into_exception)
     }
 
@@ -147,15 +131,12 @@ impl Open {
     /// `from` is readable for the length of `span`, which lies within the mapping.
     unsafe fn write(&self, span: Span, from: HostAddress) -> PyResult<()> {
         self.check_process()?;
-        let to = self.mapping.as_ptr().wrapping_add(span.offset as usize);
-        let (routine, caching) = (self.mapping.routine(), self.mapping.caching());
+        let mapping = self.copier.mapping();
+        let to = mapping.as_ptr().wrapping_add(span.offset as usize);
+        let (routine, caching) = (mapping.routine(), mapping.caching());
         // SAFETY: the caller's promise; the mapping exists as long as `self`, in this process.
         unsafe { cpu::copy_to(routine, caching, to, from.0, span.len) };
         Ok(())
-    }
-
-    fn mapping_device(&self) -> Ordinal {
-        self.buffer.gpu().info().ordinal
     }
 
     /// A forked child has no mappings.
@@ -183,7 +164,8 @@ impl Mapping {
         // One round trip takes less than giving the interpreter's lock away and taking it again.
         let read = self
             .open()?
-            .mapping
+            .copier
+            .mapping()
             .read_at(offset as u64, &mut bytes[..size]);
         read.map_err(IntoException::into_exception)?;
         self.dtype.value(py, &bytes[..size])

@@ -6,7 +6,6 @@ use gdr_copy::{Context, PerProcess};
 use gdr_cuda::{DevicePtr, Gpu, Ordinal, open_driver};
 use pyo3::PyResult;
 
-use crate::copy_engine::CopyEngine;
 use crate::error::IntoException;
 use crate::signal::SignalWords;
 
@@ -21,7 +20,6 @@ pub(crate) struct Runtime {
 #[derive(Debug)]
 pub(crate) struct OpenGpu {
     pub(crate) gpu: Gpu,
-    pub(crate) copy_engine: CopyEngine,
     pub(crate) signal_words: SignalWords,
 }
 
@@ -57,7 +55,6 @@ impl Runtime {
         let gpus = gpus
             .into_iter()
             .map(|gpu| OpenGpu {
-                copy_engine: CopyEngine::new(gpu.clone()),
                 signal_words: SignalWords::new(gpu.clone()),
                 gpu,
             })

@@ -16,6 +16,8 @@ const ADDRESS: &str = "10.78.0.2";
 const PORT: u16 = 18515;
 /// Seconds after which a program is ended.
 const LIMIT: &str = "120";
+/// What the guest's clock is read from. perftest reads the TSC itself, gdr this clock.
+const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 /// Turns of each case: perftest, then gdr.
 const TURNS: usize = 5;
 
@@ -69,7 +71,11 @@ fn main() {
         println!("SKIPPED: runs in the VM: cargo xtask vm --bench perftest");
         return;
     };
-    println!("gdr perf beside perftest on {DEVICE}, medians of {TURNS} turns each:");
+    let clock = fs::read_to_string(CLOCK).unwrap_or_default();
+    println!(
+        "gdr perf beside perftest on {DEVICE}, medians of {TURNS} turns each, clock {}:",
+        clock.trim()
+    );
     for case in &CASES {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..TURNS {

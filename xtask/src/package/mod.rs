@@ -17,10 +17,10 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use self::architecture::Architecture;
+pub(crate) use self::architecture::Architecture;
+pub(crate) use self::elf::check as check_needs;
 use self::layout::{Folders, Part};
-pub(crate) use self::programs::PACKAGES;
-use self::programs::Programs;
+pub(crate) use self::programs::{OLDEST_GLIBC, PACKAGES, Programs, release_flags};
 use crate::install::make_folder;
 use crate::tools::{Program, Tools};
 use crate::workspace::root;
@@ -95,11 +95,13 @@ fn or_all<T: Copy>(chosen: &[T], all: &[T]) -> Vec<T> {
     if chosen.is_empty() { all } else { chosen }.to_vec()
 }
 
-fn make(
+/// Builds the programs of packages for the architectures, in their order, and returns the tools, too,
+/// which are these and the programs that are needed beside them.
+pub(crate) fn programs_for(
     architectures: &[Architecture],
-    kinds: &[Kind],
-    out: &Path,
-) -> anyhow::Result<Vec<Package>> {
+    needed: &[Program],
+    time: u64,
+) -> anyhow::Result<(Tools, Vec<Programs>)> {
     let host = Architecture::of_this_machine().context(
         "gdr is packaged on x86_64 and aarch64 only: its manual pages are written by itself",
     )?;
@@ -107,15 +109,24 @@ fn make(
     if !architectures.contains(&host) {
         targets.push(host.target());
     }
+    let tools = Tools::find(&targets, needed)?;
+    let built = programs::build(&tools, architectures, host, time)?;
+    Ok((tools, built))
+}
+
+fn make(
+    architectures: &[Architecture],
+    kinds: &[Kind],
+    out: &Path,
+) -> anyhow::Result<Vec<Package>> {
     let needed = [
         (Kind::Deb, Program::DpkgDeb),
         (Kind::Rpm, Program::Rpmbuild),
     ];
     let needed = needed.into_iter().filter(|(kind, _)| kinds.contains(kind));
     let needed: Vec<_> = needed.map(|(_, program)| program).collect();
-    let tools = Tools::find(&targets, &needed)?;
     let time = source_time()?;
-    let built = programs::build(&tools, architectures, host, time)?;
+    let (_, built) = programs_for(architectures, &needed, time)?;
     make_folder(out)?;
     let mut packages = Vec::new();
     for (&architecture, programs) in architectures.iter().zip(&built) {
@@ -157,7 +168,7 @@ fn archive_of(
 
 /// The time of everything in packages, in seconds since 1970: `SOURCE_DATE_EPOCH`, else that of the
 /// last commit.
-fn source_time() -> anyhow::Result<u64> {
+pub(crate) fn source_time() -> anyhow::Result<u64> {
     if let Ok(named) = std::env::var("SOURCE_DATE_EPOCH") {
         return named
             .parse()

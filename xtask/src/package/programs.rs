@@ -109,13 +109,18 @@ fn compile(tools: &Tools, architecture: Architecture, time: u64) -> anyhow::Resu
         let setting = format!("profile.release.package.{package}.opt-level=\"s\"");
         command.args(["--config", &setting]);
     }
-    command
+    release_flags(&mut command, time);
+    succeed(command)?;
+    Ok(folder.join(rust).join("release"))
+}
+
+/// Sets how everything in packages is compiled: the same bytes in every folder, without symbols.
+pub(crate) fn release_flags(cargo: &mut Command, time: u64) {
+    cargo
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .env("RUSTFLAGS", remapped())
         .env("SOURCE_DATE_EPOCH", time.to_string());
-    succeed(command)?;
-    Ok(folder.join(rust).join("release"))
 }
 
 /// Flags of the compiler that keep folders of this machine out of panic messages.

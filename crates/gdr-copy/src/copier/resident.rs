@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_cuda::{
-    ConcreteDriver, Cuda, DeviceBuffer, DevicePtr, Launch, MemoryKind, PooledHostBuffer,
-    PushRequest, Stream,
+    CaptureGuard, ConcreteDriver, Cuda, DeviceBuffer, DevicePtr, Launch, MemoryKind,
+    PooledHostBuffer, PushRequest, Stream,
 };
 
 use super::allocations::Allocations;
@@ -41,6 +41,9 @@ const LEFT: usize = 0;
 const LINES: usize = 256;
 /// The lines of the longest piece of a plan, 32 KiB, and of its unaligned ends.
 const MOST_LINES: u64 = (32 << 10) / PushRequest::LINE + 1;
+
+/// Lines that are read at once: two cache lines.
+const GROUP: usize = 8;
 
 /// Polls of a line before the CPU finds out whether the kernel has left.
 const POLLS: u32 = 64;
@@ -79,6 +82,15 @@ struct State {
     launch: u32,
     /// Whether a request has failed: the kernel may still serve it, so there is no other.
     is_lost: bool,
+}
+
+/// A request whose lines come.
+struct Pending {
+    /// The number of the request before.
+    before: u16,
+    limit: Duration,
+    /// When it was first found to take long.
+    began: Option<Instant>,
 }
 
 impl ResidentKernel {
@@ -197,11 +209,28 @@ impl State {
         if self.has_left()? {
             self.launch(before)?;
         }
-        let began = Instant::now();
-        for at in 0..count {
-            let word = self.wait(at, number, before, began, limit)?;
-            let bytes = word.to_le_bytes();
+        let mut pending = Pending {
+            before,
+            limit,
+            began: None,
+        };
+        let mut at = 0;
+        while at < count {
             let line = at * PushRequest::LINE;
+            let group_end = line + GROUP as u64 * PushRequest::LINE;
+            if line >= skip && group_end <= skip + len {
+                let words = self.wait(&mut pending, |state| state.group(at, number))?;
+                // SAFETY: all bytes of the group are in the range, for which `host` is valid.
+                unsafe {
+                    let to = host.add((line - skip) as usize);
+                    to.cast::<[u64; GROUP]>()
+                        .write_unaligned(words.map(u64::to_le));
+                }
+                at += GROUP as u64;
+                continue;
+            }
+            let word = self.wait(&mut pending, |state| state.line(at, number))?;
+            let bytes = word.to_le_bytes();
             let from = skip.saturating_sub(line);
             let end = (skip + len - line).min(PushRequest::LINE);
             // SAFETY: `from..end` are the bytes of the line that the range has, and `host` is valid for
@@ -211,6 +240,7 @@ impl State {
                 let bytes = bytes.as_ptr().add(from as usize);
                 ptr::copy_nonoverlapping(bytes, to, (end - from) as usize);
             }
+            at += 1;
         }
         // The bytes were loaded with their numbers; nothing after this is loaded before.
         fence(Ordering::Acquire);
@@ -231,50 +261,72 @@ impl State {
     /// The 8 bytes of a line that has this number; `None` where it has not yet.
     #[inline]
     fn line(&self, at: u64, number: NonZeroU16) -> Option<u64> {
-        let offset = LINES + (at * PushRequest::LINE_IN_HOST) as usize;
-        // SAFETY: `at` is less than `MOST_LINES`, so both words are in the memory; they are aligned, and
-        // only atomic accesses and the GPU reach them now.
-        let [first, second] = unsafe {
-            let line = self.host.cpu_ptr().add(offset).cast::<u64>();
-            [line, line.add(1)].map(|word| AtomicU64::from_ptr(word).load(Ordering::Relaxed))
-        };
-        let number = u64::from(number.get());
-        let is_there = first >> 32 == number && second >> 32 == number;
-        is_there.then_some(first & 0xffff_ffff | second << 32)
+        self.lines::<1>(at, number).map(|[word]| word)
     }
 
-    /// Waits for a line of the request with this number; `before` is that of the request before.
+    /// As [`State::line`], of several lines: fewer branches, so that more loads are in flight.
     #[inline]
-    fn wait(
-        &mut self,
-        at: u64,
-        number: NonZeroU16,
-        before: u16,
-        began: Instant,
-        limit: Duration,
-    ) -> Result<u64> {
+    fn group(&self, at: u64, number: NonZeroU16) -> Option<[u64; GROUP]> {
+        self.lines(at, number)
+    }
+
+    #[inline]
+    fn lines<const N: usize>(&self, at: u64, number: NonZeroU16) -> Option<[u64; N]> {
+        let offset = LINES + (at * PushRequest::LINE_IN_HOST) as usize;
+        let number = u64::from(number.get());
+        let mut words = [0; N];
+        let mut others = 0;
+        for (nth, word) in words.iter_mut().enumerate() {
+            // SAFETY: the lines are among the first `MOST_LINES`, so all words are in the memory; they
+            // are aligned, and only atomic accesses and the GPU reach them now.
+            let [first, second] = unsafe {
+                let line = self.host.cpu_ptr().add(offset).cast::<u64>();
+                [line.add(2 * nth), line.add(2 * nth + 1)]
+                    .map(|word| AtomicU64::from_ptr(word).load(Ordering::Relaxed))
+            };
+            others |= (first >> 32 ^ number) | (second >> 32 ^ number);
+            *word = first & 0xffff_ffff | second << 32;
+        }
+        (others == 0).then_some(words)
+    }
+
+    /// Waits until `get` finds the lines of a request.
+    #[inline]
+    fn wait<T>(&mut self, pending: &mut Pending, get: impl Fn(&Self) -> Option<T>) -> Result<T> {
         let mut polls = 0_u32;
         loop {
-            if let Some(word) = self.line(at, number) {
-                return Ok(word);
+            if let Some(found) = get(self) {
+                return Ok(found);
             }
-            polls = polls.wrapping_add(1);
             std::hint::spin_loop();
+            polls = polls.wrapping_add(1);
             // It stores its lines before it leaves.
-            if polls.is_multiple_of(POLLS) && self.has_left()? && self.line(at, number).is_none() {
-                self.launch(before)?;
+            if polls.is_multiple_of(POLLS) && self.has_left()? && get(self).is_none() {
+                self.launch(pending.before)?;
             }
             if polls.is_multiple_of(POLLS_OF_DRIVER) {
-                let _relaxed = self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
-                // Its errors are those of the kernel.
-                self.stream.is_idle()?;
-                if began.elapsed() >= limit {
-                    let what = "a read by the resident kernel";
-                    return Err(gdr_cuda::Error::Deadline { what, limit }.into());
-                }
-                thread::yield_now();
+                self.check_progress(pending)?;
             }
         }
+    }
+
+    /// Fails if the kernel did, or after the limit.
+    #[cold]
+    fn check_progress(&self, pending: &mut Pending) -> Result<()> {
+        let _relaxed = self.relax_capture();
+        // Its errors are those of the kernel.
+        self.stream.is_idle()?;
+        let began = *pending.began.get_or_insert_with(Instant::now);
+        if began.elapsed() >= pending.limit {
+            let (what, limit) = ("a read by the resident kernel", pending.limit);
+            return Err(gdr_cuda::Error::Deadline { what, limit }.into());
+        }
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn relax_capture(&self) -> Option<CaptureGuard<'_>> {
+        self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture())
     }
 
     /// Whether the kernel has left, or was never launched.
@@ -284,7 +336,7 @@ impl State {
 
     /// Launches the kernel, which does not serve the request with number `last`.
     fn launch(&mut self, last: u16) -> Result<()> {
-        let _relaxed = self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
+        let relaxed = self.relax_capture();
         let host = self.host.gpu_ptr();
         let launch = self.launch.wrapping_add(1);
         let push = Launch::Push {
@@ -302,6 +354,7 @@ impl State {
         // SAFETY: the request and the host memory are kept until the stream is idle, by `drop` below.
         // The buffer is read for requests only, for each of which a call of `read` waits.
         unsafe { self.stream.launch(&push) }?;
+        drop(relaxed);
         self.launch = launch;
         Ok(())
     }
@@ -309,7 +362,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        let _relaxed = self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
+        let _relaxed = self.relax_capture();
         // The word 0 ends the kernel at once. Without it, it leaves a little later.
         let ended = self.request.write_at(0, &0_u64.to_le_bytes());
         let left = self.stream.wait(LEAVE_LIMIT);
@@ -337,7 +390,11 @@ mod tests {
 
     /// The simulation runs the kernel, though it does not offer it.
     fn simulated() -> (Arc<DeviceBuffer>, ResidentKernel) {
-        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        simulated_by(SimDriver::new(1))
+    }
+
+    fn simulated_by(driver: Arc<SimDriver>) -> (Arc<DeviceBuffer>, ResidentKernel) {
+        let gpu = Gpu::open(driver, Ordinal(0)).unwrap();
         let buffer = Arc::new(gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap());
         let context = Context::open_for(&gpu).unwrap();
         let allocations = Arc::new(Allocations::of(Arc::clone(&buffer)).unwrap());
@@ -352,6 +409,14 @@ mod tests {
         unsafe { kernel.read(range, bytes.as_mut_ptr().add(1), LIMIT) }.unwrap();
         assert_eq!((bytes[0], bytes[len + 1]), (0xEE, 0xEE), "{offset} {len}");
         bytes[1..=len].to_vec()
+    }
+
+    fn wait_until_left(kernel: &ResidentKernel) {
+        let began = Instant::now();
+        while !kernel.state.lock().unwrap().has_left().unwrap() {
+            assert!(began.elapsed() < LIMIT, "an idle kernel leaves");
+            thread::yield_now();
+        }
     }
 
     #[test]
@@ -370,11 +435,7 @@ mod tests {
     fn a_read_after_the_kernel_has_left_launches_it_again() {
         let (buffer, kernel) = simulated();
         for round in 0..5 {
-            let began = Instant::now();
-            while !kernel.state.lock().unwrap().has_left().unwrap() {
-                assert!(began.elapsed() < LIMIT, "an idle kernel leaves");
-                thread::yield_now();
-            }
+            wait_until_left(&kernel);
             buffer.write(8, &[round; 16]).unwrap();
             assert_eq!(read(&kernel, 8, 16), [round; 16]);
         }
@@ -397,10 +458,19 @@ mod tests {
 
     #[test]
     fn a_request_that_fails_is_the_last_one() {
-        let (_, kernel) = simulated();
-        kernel.state.lock().unwrap().is_lost = true;
-        // SAFETY: one byte.
-        let refused = unsafe { kernel.read(0..1, &mut 0, LIMIT) };
-        assert!(matches!(refused, Err(Error::Gpu(_))));
+        let driver = SimDriver::new(1);
+        let (_, kernel) = simulated_by(driver.clone());
+        wait_until_left(&kernel);
+        driver.destroy_context();
+        let refused = |limit| {
+            // SAFETY: one byte.
+            unsafe { kernel.read(0..1, &mut 0, limit) }.unwrap_err()
+        };
+        let error = refused(LIMIT).to_string();
+        assert!(error.contains("CONTEXT_IS_DESTROYED"), "{error}");
+        let Error::Gpu(error) = refused(LIMIT) else {
+            panic!("it is the driver's");
+        };
+        assert!(matches!(error, gdr_cuda::Error::Deadline { .. }), "{error}");
     }
 }

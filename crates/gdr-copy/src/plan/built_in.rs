@@ -44,8 +44,13 @@ const fn cpu(threads: u16) -> CopyPath {
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 
-/// An estimate: the round trip of a flag, 1.4 us, a load by the GPU, and 16 bytes over PCIe for 8.
-const RESIDENT: &[(u64, f64)] = &[(64, 2.3e3), (4 * K, 2.9e3), (32 * K, 8e3), (64 * K, 16e3)];
+/// H200: 2.1 us for 8 bytes. The others are estimates: 16 bytes over PCIe for 8, and the CPU's loads.
+const RESIDENT: &[(u64, f64)] = &[
+    (64, 2.3e3),
+    (4 * K, 3.2e3),
+    (32 * K, 9e3),
+    (64 * K, 18e3),
+];
 
 /// H200 on PCIe Gen5 x16, AVX-512, driver 580.159.04: stores 64 B in 119 ns and 4 MiB at 17 GB/s by
 /// one thread, 31 GB/s by two and 34 GB/s by four; loads at 0.8 GB/s a thread; cuMemcpy of page-locked

@@ -9,7 +9,7 @@ mod stream;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +61,8 @@ pub struct SimDriver {
     flushes: AtomicU64,
     /// How many copies can still be queued.
     copies_left: AtomicU64,
+    /// Whether the state of a stream is an error.
+    is_destroyed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,7 @@ impl SimDriver {
             remote_writes,
             flushes: AtomicU64::new(0),
             copies_left: AtomicU64::new(u64::MAX),
+            is_destroyed: AtomicBool::new(false),
         })
     }
 
@@ -133,6 +136,13 @@ impl SimDriver {
     /// destroyed: with `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
     pub fn destroy_context_after(&self, count: u64) {
         self.copies_left.store(count, Ordering::Relaxed);
+    }
+
+    /// Destroys the context: later copies and kernels are not queued, and the state of every stream is an
+    /// error, whatever became of the work on it. It cannot be undone.
+    pub fn destroy_context(&self) {
+        self.destroy_context_after(0);
+        self.is_destroyed.store(true, Ordering::Relaxed);
     }
 
     /// The number of flushes of writes by other devices.
@@ -162,6 +172,16 @@ impl SimDriver {
     /// The state is valid after a panic in a thread that had it locked.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_context(&self, call: &'static str) -> Result<()> {
+        match self.is_destroyed.load(Ordering::Relaxed) {
+            true => Err(Error::Call {
+                call,
+                result: CuResult::CONTEXT_IS_DESTROYED,
+            }),
+            false => Ok(()),
+        }
     }
 
     fn view(&self, call: &'static str, ptr: DevicePtr, len: usize) -> Result<View> {
@@ -396,11 +416,13 @@ impl Driver for SimDriver {
     }
 
     unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
+        let call = "cuStreamQuery";
+        self.check_context(call)?;
         if stream.handle == DEFAULT_STREAM {
             return Ok(StreamState::Idle);
         }
         self.lock()
-            .worker("cuStreamQuery", stream)
+            .worker(call, stream)
             .map(|worker| worker.state())
     }
 
@@ -540,6 +562,7 @@ impl Driver for SimDriver {
 
     unsafe fn launch(&self, stream: RawStream, launch: &Launch) -> Result<()> {
         let call = "cuLaunchKernel";
+        self.check_context(call)?;
         let mut state = self.lock();
         let kernel = Kernel::prepare(launch, |ptr, len| state.view(ptr, len))?;
         state.worker(call, stream)?.submit(call, kernel)

@@ -13,11 +13,12 @@ use crate::loopback::connection::{ack_timeout, success};
 use crate::transfer::report::{Observe, TransferEvent};
 
 /// Empty polls between two readings of the clock.
-const POLLS: u32 = 256;
+const POLLS: u32 = 32;
 /// How often a wait notifies the observer, which may stop the run.
 const LOOK: Duration = Duration::from_millis(100);
-/// After this time without a completion, a wait gives the CPU away between polls.
-const POLITE_AFTER: Duration = Duration::from_micros(200);
+/// After this time without a completion, a wait gives the CPU away between polls: to the kernel's own
+/// threads, where they are the device.
+const POLITE_AFTER: Duration = Duration::from_micros(50);
 
 /// The queue pairs of one end.
 pub(super) struct QueuePairs {

@@ -4,7 +4,6 @@
 //! two rounds in a row differ. In host memory a WRITE is seen by that byte, as in `ib_write_lat`. The
 //! CPU does not watch GPU memory: there the WRITE has an immediate, and its receive completes.
 
-use std::hint;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{Buffer, Immediate, Provider, RecvRequest, SendRequest, WcOpcode};
@@ -23,7 +22,7 @@ const MOST_UNSIGNALLED: u64 = 64;
 
 /// How often an end looks at its memory between two polls of the queue of a kernel device, which
 /// delivers messages without being polled. A poll takes much longer than a look.
-const LOOKS: u32 = 64;
+const LOOKS: u32 = 8;
 
 /// An end that answers looks at the clock after so many messages: that takes time of the other end's
 /// round trips.
@@ -212,7 +211,6 @@ impl<'a> RoundTrips<'a> {
                         self.received += 1;
                         return Ok(true);
                     }
-                    hint::spin_loop();
                 }
             }
             let completion = self.pairs.poll(wait)?;
