@@ -34,6 +34,9 @@ const CATCH_UP: Duration = Duration::from_micros(50);
 /// The round trip of a path on which packets are mostly under way. On a shorter one they are mostly in
 /// the receive buffer of the peer, which a longer window would overflow.
 const LONG_PATH: Duration = Duration::from_micros(500);
+/// By how much hosts delay packets now and then, without any queue of a link. A window that fills this
+/// time as well is for [`LossRecovery::Selective`]: with go-back-N all of it is sent again.
+const HOST_DELAY: Duration = Duration::from_micros(100);
 
 /// The window of a requester, in packets, and when the next packet may be sent.
 #[derive(Clone, Debug)]
@@ -212,8 +215,13 @@ impl Congestion {
     ) {
         let before = self.window;
         self.sent_until = self.sent_until.max(now);
-        if !self.round.lossy && self.before_reduction == 0 && self.is_congested(round_trip) {
-            self.reduce(round_trip);
+        let hosts = match recovery {
+            LossRecovery::GoBackN => Duration::ZERO,
+            LossRecovery::Selective => HOST_DELAY,
+        };
+        let first = !self.round.lossy && self.before_reduction == 0;
+        if first && self.is_congested(hosts, round_trip) {
+            self.reduce(hosts, round_trip);
             self.before_reduction = match recovery {
                 // They are all sent again.
                 LossRecovery::GoBackN => 0,
@@ -227,9 +235,9 @@ impl Congestion {
         self.sent_until = self.sent_until + self.interval(round_trip).saturating_mul(excess);
     }
 
-    fn reduce(&mut self, round_trip: &RoundTrip) {
+    fn reduce(&mut self, hosts: Duration, round_trip: &RoundTrip) {
         let half = self.window / 2;
-        let path = self.path_packets(round_trip).unwrap_or(half) + SMALLEST;
+        let path = self.path_packets(hosts, round_trip).unwrap_or(half) + SMALLEST;
         let least = if self.paced { half } else { 0 };
         let most = self.window * 7 / 10;
         self.window = path.min(most).max(least).max(SMALLEST);
@@ -239,21 +247,23 @@ impl Congestion {
     /// Whether packets wait in queues, or would if the whole window was used: a burst of responses is
     /// lost before a round trip shows it. How long a wait counts depends on the path alone, so that all
     /// flows that share it notice the same congestion.
-    fn is_congested(&self, round_trip: &RoundTrip) -> bool {
-        let (Some(minimum), Some(path)) = (round_trip.minimum(), self.path_packets(round_trip))
+    fn is_congested(&self, hosts: Duration, round_trip: &RoundTrip) -> bool {
+        let (Some(minimum), Some(path)) =
+            (round_trip.minimum(), self.path_packets(hosts, round_trip))
         else {
             return true;
         };
         if self.window > 2 * (path + BURST) {
             return true;
         }
-        round_trip.queueing() > minimum / 2
+        round_trip.queueing() > hosts.max(minimum / 2)
     }
 
-    /// How many packets the path holds without its queues, once that was measured.
-    fn path_packets(&self, round_trip: &RoundTrip) -> Option<u32> {
+    /// How many packets the path and its hosts hold without the queues of links, once that was
+    /// measured.
+    fn path_packets(&self, hosts: Duration, round_trip: &RoundTrip) -> Option<u32> {
         let minimum = round_trip.minimum()?;
-        (self.rate() > 0).then(|| self.packets_in(minimum))
+        (self.rate() > 0).then(|| self.packets_in(minimum.max(hosts)))
     }
 
     /// How many packets there are in this time at the measured rate.
