@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use crate::driver::{DmaBuf, MemoryKind, RawAllocation};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
+use crate::host_buffer::HostBuffer;
 use crate::pointer::{DevicePtr, Family, PointerKind};
 
 /// Device memory: an allocation of its own, which is freed when this value is dropped and all queued
@@ -217,6 +218,51 @@ impl DeviceBuffer {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         // SAFETY: `bytes` is an exclusive live slice, and `range` lies in this allocation.
         unsafe { driver.copy_from_device(device, bytes.as_mut_ptr(), range.start, bytes.len()) }
+    }
+
+    /// Copies `len` bytes at `from_offset` of page-locked memory to `offset`, and returns when they are in
+    /// device memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing written; the driver's.
+    pub fn write_from_host(
+        &self,
+        offset: u64,
+        from: &HostBuffer,
+        from_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        let range = self.range(offset, len as u64)?;
+        let src = from.at(from_offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
+        // SAFETY: both ranges were checked, and both sides exist during the call. The host's is shared
+        // memory, which others may write at the same time.
+        unsafe { driver.copy_to_device(device, range.start, src, len) }
+    }
+
+    /// Copies `len` bytes at `offset` to `to_offset` of page-locked memory, and returns when they are
+    /// there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing read; the driver's.
+    pub fn read_to_host(
+        &self,
+        offset: u64,
+        to: &HostBuffer,
+        to_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        let range = self.range(offset, len as u64)?;
+        let dst = to.at(to_offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
+        // SAFETY: as in `write_from_host`.
+        unsafe { driver.copy_from_device(device, dst, range.start, len) }
     }
 
     /// Makes copies and fills of this memory complete before the calls return: for memory that another

@@ -489,6 +489,27 @@ fn a_stream_copies_on_the_device_then_calls_the_cpu_in_order() {
 }
 
 #[test]
+fn page_locked_memory_is_copied_both_ways_and_only_within_its_ends() {
+    let gpu = gpu();
+    let buffer = gpu.allocate(MemoryKind::Plain, 100).unwrap();
+    let host = gpu.allocate_host(50).unwrap();
+    host.write(0, &[7; 50]).unwrap();
+    buffer.write(0, &[1; 100]).unwrap();
+    buffer.write_from_host(60, &host, 10, 40).unwrap();
+    host.write(0, &[0; 50]).unwrap();
+    buffer.read_to_host(55, &host, 1, 10).unwrap();
+    let mut seen = [9; 12];
+    host.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [0, 1, 1, 1, 1, 1, 7, 7, 7, 7, 7, 0]);
+    for (offset, host_offset, len) in [(61, 0, 40), (0, 11, 40)] {
+        let written = buffer.write_from_host(offset, &host, host_offset, len);
+        assert!(matches!(written, Err(Error::OutOfRange { .. })));
+        let read = buffer.read_to_host(offset, &host, host_offset, len);
+        assert!(matches!(read, Err(Error::OutOfRange { .. })));
+    }
+}
+
+#[test]
 fn a_stream_waits_for_what_another_had_queued_and_holds_up_nothing_there() {
     let gpu = gpu();
     let (first, second) = (gpu.stream().unwrap(), gpu.stream().unwrap());
