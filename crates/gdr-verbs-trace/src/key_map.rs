@@ -3,6 +3,8 @@
 use std::hint;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 /// A map from keys that are not 0 to values. Threads that change it take turns; readers take no lock.
 pub(crate) struct KeyMap {
@@ -28,9 +30,13 @@ struct Entry {
 
 /// The entries of a new table.
 const FIRST_SIZE: usize = 64;
-/// How often a reader tries again while entries are moved. That takes far less, unless the thread that
-/// moves them does not exist in this process: it forked meanwhile.
-const MOST_RETRIES: u32 = 1 << 16;
+/// How often a reader tries again at once while entries are moved. That takes far less, unless the
+/// thread that moves them has lost its CPU.
+const SPINS: u32 = 1 << 10;
+/// How often it tries after that, and what it waits in between. If the thread never ends, it does not
+/// exist in this process: it forked meanwhile.
+const PAUSES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(1);
 
 impl Slots {
     fn new(size: usize) -> *mut Self {
@@ -87,7 +93,7 @@ impl KeyMap {
     /// The value of a key.
     #[inline]
     pub(crate) fn get(&self, key: u64) -> Option<u64> {
-        for _ in 0..MOST_RETRIES {
+        for attempt in 0..SPINS + PAUSES {
             let before = self.sequence.load(Ordering::Acquire);
             if before & 1 == 0 {
                 let (_, entry) = self.slots()?.find(key)?;
@@ -98,7 +104,11 @@ impl KeyMap {
                     return found.then_some(value);
                 }
             }
-            hint::spin_loop();
+            if attempt < SPINS {
+                hint::spin_loop();
+            } else {
+                thread::sleep(PAUSE);
+            }
         }
         None
     }
@@ -172,7 +182,6 @@ impl KeyMap {
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::atomic::AtomicBool;
-    use std::thread;
 
     use super::*;
 
