@@ -90,6 +90,8 @@ mod shared_object;
 #[cfg(test)]
 mod slot_model;
 mod slots;
+#[cfg(test)]
+mod thread_model;
 mod wait;
 #[cfg(test)]
 mod wire_model;

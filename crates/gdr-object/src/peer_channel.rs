@@ -43,7 +43,7 @@ struct Connected {
     /// The link's mailbox.
     cells: RemoteMemory,
     /// The last value of `wanted` that was answered, for each cell.
-    answered: Vec<u64>,
+    answered: Vec<Wanted>,
 }
 
 impl PeerChannel {
@@ -79,7 +79,7 @@ impl PeerChannel {
         *lock(&self.connected) = Some(Connected {
             connection,
             cells,
-            answered: vec![0; usize::from(CELLS)],
+            answered: vec![Wanted(0); usize::from(CELLS)],
         });
         Ok(())
     }
@@ -105,7 +105,7 @@ impl PeerChannel {
         if let Some(connected) = &mut *lock(&self.connected)
             && let Some(answered) = connected.answered.get_mut(usize::from(cell))
         {
-            *answered = 0;
+            *answered = Wanted(0);
         }
         Ok(())
     }
@@ -127,8 +127,8 @@ impl PeerChannel {
     /// the link has stopped, this does nothing: a link looks at the header from time to time.
     fn wake(&self, cell: u16, epoch: Epoch) -> Result<()> {
         let wanted = CELL * u64::from(cell) + WANTED;
-        let wanted = u64::from_le(self.mailbox.buffer().load_u64(wanted)?);
-        if wanted == 0 || wanted > epoch.get() {
+        let wanted = Wanted(u64::from_le(self.mailbox.buffer().load_u64(wanted)?));
+        if !wanted.is_answered_by(epoch, Wanted(0)) {
             return Ok(());
         }
         let mut connected = lock(&self.connected);
@@ -143,7 +143,7 @@ impl PeerChannel {
         let Some(answered) = answered.get_mut(usize::from(cell)) else {
             return Ok(());
         };
-        if *answered >= wanted {
+        if !wanted.is_answered_by(epoch, *answered) {
             return Ok(());
         }
         let write = SendRequest::write(WrId(u64::from(cell)), cells.at(CELL * u64::from(cell)))
@@ -162,6 +162,17 @@ impl PeerChannel {
         posted?;
         *answered = wanted;
         Ok(())
+    }
+}
+
+/// The first epoch that a link waits for; 0 if it waits for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanted(pub(crate) u64);
+
+impl Wanted {
+    /// Whether this epoch is what the link waits for, and its wait was not `answered` before.
+    pub(crate) fn is_answered_by(self, epoch: Epoch, answered: Self) -> bool {
+        self.0 != 0 && self.0 <= epoch.get() && answered < self
     }
 }
 

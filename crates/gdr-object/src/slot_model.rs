@@ -83,14 +83,14 @@ impl Owner {
 
 /// A reader of the newest epoch, with or without a lease, or of every epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Newest,
     Lease,
     Follower,
 }
 
 /// A reader between two of its steps.
-struct Reader {
+pub(crate) struct Reader {
     kind: Kind,
     last: u64,
     reading: Option<Reading>,
@@ -105,7 +105,7 @@ struct Reading {
 }
 
 impl Reader {
-    const fn new(kind: Kind) -> Self {
+    pub(crate) const fn new(kind: Kind) -> Self {
         Self {
             kind,
             last: 0,
@@ -115,7 +115,13 @@ impl Reader {
         }
     }
 
-    fn step(&mut self, owner: &mut Owner) {
+    /// The last epoch that it has read.
+    pub(crate) const fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The next step of reading.
+    pub(crate) fn step(&mut self, owner: &mut Owner) {
         let Some(reading) = &mut self.reading else {
             self.reading = self.begin(owner);
             return;
