@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::num::NonZeroU16;
+use std::sync::OnceLock;
 
 use gdr_cuda::{DriverKind, Gpu};
 use rustix::thread::sched_getaffinity;
@@ -20,13 +21,22 @@ pub fn profile_key(gpu: &Gpu, mapping: &Mapping) -> ProfileKey {
         DriverKind::Simulated => Some("none".to_owned()),
         DriverKind::Cuda => driver_version(),
     };
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     ProfileKey {
         gpu: gpu.info().name.clone(),
         driver: driver.unwrap_or_else(|| "unknown".to_owned()),
-        cpu: cpu_name(&cpuinfo).unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        cpu: own_cpu().to_owned(),
         path_class: format!("{}, {}", mapping.backend(), mapping.caching()),
     }
+}
+
+/// The name of this machine's CPU. The kernel takes microseconds for each CPU of `/proc/cpuinfo`, so it is
+/// read once.
+fn own_cpu() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        cpu_name(&cpuinfo).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+    })
 }
 
 /// How many threads a copy to or from `gpu` may use unless the program says otherwise: one for each

@@ -14,6 +14,8 @@ use crate::transfer::report::{Observe, TransferEvent};
 
 /// Empty polls between two readings of the clock.
 const POLLS: u32 = 32;
+/// Readings of the clock between two looks at what takes a system call.
+const READINGS: u32 = 8;
 /// How often a wait notifies the observer, which may stop the run.
 const LOOK: Duration = Duration::from_millis(100);
 /// After this time without a completion, a wait gives the CPU away between polls: to the kernel's own
@@ -107,10 +109,10 @@ impl Wait {
         self.polls = 0;
     }
 
-    /// Nothing happened. Returns whether the clock was read, so that the caller may look at what is
-    /// too slow to be looked at each time.
+    /// Nothing happened. Returns now and then that the caller may look at what is too slow to be looked
+    /// at each time.
     pub(super) fn idle(&mut self, observe: Observe<'_>) -> Result<bool> {
-        self.polls += 1;
+        self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(POLLS) {
             std::hint::spin_loop();
             return Ok(false);
@@ -131,7 +133,7 @@ impl Wait {
         if waited > POLITE_AFTER {
             std::thread::yield_now();
         }
-        Ok(true)
+        Ok(self.polls.is_multiple_of(READINGS * POLLS))
     }
 
     /// Lets the observer stop the run, ten times a second.
