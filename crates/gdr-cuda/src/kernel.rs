@@ -105,7 +105,8 @@ pub enum Launch {
         capacity: u64,
         /// 4-byte aligned page-locked memory.
         left: DevicePtr,
-        /// The number of a request that is not served again; 0 if there is none.
+        /// The number of the last request that an earlier kernel served; this one does not serve it again.
+        /// 0 if no request was served before.
         last: u32,
         /// The value of `left` when the kernel has ended.
         launch: u32,

@@ -266,7 +266,7 @@ fn shards(options: &SoftOptions) -> Result<Shards> {
     if let Some(number) = options.shards {
         return Ok(Shards::Exactly(number.clamp(1, MOST_SHARDS)));
     }
-    let number = match env::var_os(VARIABLE) {
+    let number = match env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         Some(value) => shards_of_variable(&value.to_string_lossy())?,
         None => {
             let cpus = thread::available_parallelism().map_or(1, usize::from);
@@ -349,7 +349,7 @@ mod tests {
         for (value, number) in [("1", 1), (" 8\n", 8)] {
             assert_eq!(shards_of_variable(value).unwrap(), number);
         }
-        for value in ["", "0", "9", "-1", "four", "2 4"] {
+        for value in [" ", "0", "9", "-1", "four", "2 4"] {
             let refused = shards_of_variable(value).unwrap_err().to_string();
             assert!(
                 refused.contains(&format!("GDR_SHARDS is `{value}`")),
