@@ -114,7 +114,6 @@ impl Wait {
     pub(super) fn idle(&mut self, observe: Observe<'_>) -> Result<bool> {
         self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(POLLS) {
-            std::hint::spin_loop();
             return Ok(false);
         }
         let now = Instant::now();
