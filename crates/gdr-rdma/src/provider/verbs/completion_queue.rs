@@ -310,10 +310,7 @@ struct Found {
 ///
 /// # Safety
 /// The queue is alive, and plain.
-unsafe fn read_plain(
-    queue: *mut ibv_cq,
-    state: &mut State,
-) -> std::result::Result<(), VerbError> {
+unsafe fn read_plain(queue: *mut ibv_cq, state: &mut State) -> std::result::Result<(), VerbError> {
     let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
     // SAFETY: the caller's promise.
     for wc in unsafe { ibv_poll_cq(queue, &mut room) }? {
