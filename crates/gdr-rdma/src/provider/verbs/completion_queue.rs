@@ -336,7 +336,7 @@ unsafe fn read_plain(queue: *mut ibv_cq, state: &mut State) -> std::result::Resu
 /// Polls an extended queue, one completion at a time: rxe's library, in rdma-core 44 at least, loses
 /// the completion after the one that `ibv_next_poll` reported to be the last.
 ///
-/// More than one is polled only where a flush has to follow, which serves all of them: looking in vain
+/// More than one is polled only where a flush has to follow, which serves all of them: looking
 /// for a second one would delay the first.
 ///
 /// # Safety
