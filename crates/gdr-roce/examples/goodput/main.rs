@@ -46,7 +46,7 @@ fn main() {
     for host in HOSTS {
         for operation in [Direct::Write, Direct::Read] {
             print!("{:<28}", format!("{} hosts, {operation:?}", host.name));
-            for kept in host.kept(operation) {
+            for kept in host.kept(operation, FAULTS) {
                 print!(" {:>15.1}%", 100.0 * kept);
             }
             println!();

@@ -17,7 +17,8 @@
 //! Hosts delay packets, too: a thread wakes up late or has no CPU for a time slice. Such delays vary from
 //! one packet to the next, where those of a queue last. With selective retransmission, on a short path,
 //! a wait counts as one in a queue only if it lasts and is longer than the usual variation of the round
-//! trip.
+//! trip. The same is true of a path on which round trips differ from one to the next by milliseconds, unless
+//! many packets are lost.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ const RATES: usize = 8;
 const CALM: u32 = 16;
 /// How many packets may be sent at a time in spite of the pacing.
 const BURST: u32 = 4;
-/// For how long a caller that comes too late may catch up.
+/// For how long a caller that comes too late may catch up. Where it waited for the pacing, it catches up for
+/// as long as a round trip takes: timers of some hosts expire milliseconds late.
 const CATCH_UP: Duration = Duration::from_micros(50);
 /// The round trip of a path on which packets are mostly under way. On a shorter one they are mostly in
 /// the receive buffer of the peer, which a longer window would overflow.
@@ -68,6 +70,8 @@ pub(super) struct Congestion {
     paced: bool,
     /// When the packets that were sent have left at the paced rate.
     sent_until: Time,
+    /// For how long it may catch up.
+    catch_up: Duration,
     round: Round,
     /// The rates of the latest rounds, in packets a second; 0 before the first.
     rates: [u64; RATES],
@@ -76,6 +80,9 @@ pub(super) struct Congestion {
     /// How many packets that were sent before the window was last reduced are not acknowledged. Another
     /// loss among them is of the same congestion (RFC 6582, 3.2).
     before_reduction: u32,
+    /// The packets of the latest rounds that were acknowledged, and that were lost: a round counts half of
+    /// the next one.
+    recent: [u32; 2],
 }
 
 /// About one round-trip time.
@@ -99,6 +106,7 @@ impl Congestion {
             acknowledged: 0,
             paced: false,
             sent_until: Time::EPOCH,
+            catch_up: CATCH_UP,
             round: Round {
                 began: Time::EPOCH,
                 acknowledged: 0,
@@ -109,6 +117,7 @@ impl Congestion {
             next_rate: 0,
             calm_rounds: 0,
             before_reduction: 0,
+            recent: [0; 2],
         }
     }
 
@@ -138,19 +147,23 @@ impl Congestion {
     }
 
     /// When the next packet may be sent, if that is later than `now`.
-    pub(super) fn wait(&self, now: Time, round_trip: &RoundTrip) -> Option<Time> {
+    pub(super) fn wait(&mut self, now: Time, round_trip: &RoundTrip) -> Option<Time> {
         if !self.paced {
             return None;
         }
         let ahead = self.interval(round_trip).saturating_mul(BURST);
         let may = Time::since_epoch(self.sent_until.elapsed().saturating_sub(ahead));
-        (may > now).then_some(may)
+        if may <= now {
+            return None;
+        }
+        self.catch_up = round_trip.smoothed().unwrap_or_default().max(CATCH_UP);
+        Some(may)
     }
 
     /// Counts packets that are sent at `now`.
     pub(super) fn sent(&mut self, now: Time, packets: u32, round_trip: &RoundTrip) {
         if self.paced {
-            let earliest = Time::since_epoch(now.elapsed().saturating_sub(CATCH_UP));
+            let earliest = Time::since_epoch(now.elapsed().saturating_sub(self.catch_up));
             let time = self.interval(round_trip).saturating_mul(packets);
             self.sent_until = self.sent_until.max(earliest) + time;
         }
@@ -159,6 +172,12 @@ impl Congestion {
     /// Notes that the window or the pacing kept a packet back.
     pub(super) const fn limit(&mut self) {
         self.round.limited = true;
+    }
+
+    /// Notes that the window kept one back, so that none waits for the pacing.
+    pub(super) const fn limit_by_window(&mut self) {
+        self.limit();
+        self.catch_up = CATCH_UP;
     }
 
     /// Notes that the number of outstanding READs kept one back. With a window that is longer than usual
@@ -170,6 +189,7 @@ impl Congestion {
     /// Counts packets that were acknowledged at `now`.
     pub(super) fn acknowledge(&mut self, now: Time, packets: u32, round_trip: &RoundTrip) {
         self.round.acknowledged += packets;
+        self.recent[0] = self.recent[0].saturating_add(packets);
         self.before_reduction = self.before_reduction.saturating_sub(packets);
         let elapsed = now.saturating_since(self.round.began);
         let smoothed = round_trip.smoothed().unwrap_or_default();
@@ -210,6 +230,7 @@ impl Congestion {
 
     /// Shortens the window to the usual length: after a pause, a longer one would be sent at once.
     pub(super) fn restart(&mut self, now: Time, paused_since: Time, round_trip: &RoundTrip) {
+        self.catch_up = CATCH_UP;
         let paused = now.saturating_since(paused_since);
         if round_trip.smoothed().is_some_and(|time| paused > time) {
             self.window = self.window.min(self.usual);
@@ -230,6 +251,7 @@ impl Congestion {
             self.rates[self.next_rate] = rate;
             self.next_rate = (self.next_rate + 1) % RATES;
         }
+        self.recent = self.recent.map(|packets| packets / 2);
         self.calm_rounds = if lossy { 0 } else { self.calm_rounds + 1 };
         self.paced &= self.window < self.usual || self.calm_rounds < CALM;
         self.round = Round {
@@ -250,16 +272,23 @@ impl Congestion {
     ) {
         let before = self.window;
         self.sent_until = self.sent_until.max(now);
-        let is_short = recovery == LossRecovery::Selective && is_short(round_trip);
+        let jitter = round_trip.jitter();
+        let is_short =
+            recovery == LossRecovery::Selective && (jitter.is_some() || is_short(round_trip));
         let (hosts, queueing) = match recovery {
             LossRecovery::GoBackN => (Duration::ZERO, round_trip.queueing()),
+            LossRecovery::Selective if let Some(jitter) = jitter => {
+                (jitter * 4, round_trip.standing_queueing())
+            }
             LossRecovery::Selective if is_short => {
                 let hosts = (round_trip.variation() * 2).clamp(HOST_DELAY, LONGEST_HOST_DELAY);
                 (hosts, round_trip.standing_queueing())
             }
             LossRecovery::Selective => (HOST_DELAY, round_trip.queueing()),
         };
-        let is_congested = self.is_congested(queueing, hosts, round_trip);
+        self.recent[1] = self.recent[1].saturating_add(1);
+        let is_congested =
+            self.is_congested(queueing, hosts, round_trip) || jitter.is_some() && self.loses_many();
         let first = !self.round.lossy && self.before_reduction == 0;
         if first && is_congested {
             self.reduce(hosts, round_trip);
@@ -300,6 +329,12 @@ impl Congestion {
             return true;
         }
         queueing > hosts.max(minimum / 2)
+    }
+
+    /// Whether more packets are lost than a faulty link loses: a queue is too short for the window.
+    fn loses_many(&self) -> bool {
+        let [acknowledged, lost] = self.recent;
+        lost > self.window / 4 && lost > acknowledged / 4
     }
 
     /// How many packets the path and its hosts hold without the queues of links, once that was

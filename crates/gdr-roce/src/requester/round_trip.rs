@@ -8,6 +8,10 @@ use crate::timer::Time;
 /// timeout that was not needed costs one packet.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(2);
 
+/// A jitter that short queues of links cannot cause: that of hosts whose threads wait milliseconds for a CPU
+/// or a timer.
+const HOST_JITTER: Duration = Duration::from_micros(500);
+
 /// For how long the shortest round trip counts, at least; a route may become longer.
 const MINIMUM_AGE: Duration = Duration::from_secs(5);
 
@@ -19,6 +23,9 @@ pub(super) struct RoundTrip {
     latest: Duration,
     /// The one measured before it.
     previous: Duration,
+    /// The mean difference of one and the next, from those that became shorter: a queue that fills makes
+    /// them only longer.
+    jitter: Duration,
     /// The shortest one of the connection.
     shortest: Option<Duration>,
     /// The shortest one since `minimum_since`, and that of the period before.
@@ -31,6 +38,9 @@ impl RoundTrip {
     /// Takes the measured time from a packet that was sent once to its acknowledgement at `now`.
     pub(super) fn sample(&mut self, now: Time, measured: Duration) {
         self.previous = std::mem::replace(&mut self.latest, measured);
+        // A round trip becomes as often longer as shorter.
+        let difference = self.previous.saturating_sub(measured) * 2;
+        self.jitter = (self.jitter * 7 + difference) / 8;
         self.shortest = Some(
             self.shortest
                 .map_or(measured, |shortest| shortest.min(measured)),
@@ -94,6 +104,13 @@ impl RoundTrip {
     /// The mean deviation of the round-trip time.
     pub(super) const fn variation(&self) -> Duration {
         self.variation
+    }
+
+    /// By how much a round trip differs from the next one, if that is much of its length: hosts, and not
+    /// queues, cause most of it.
+    pub(super) fn jitter(&self) -> Option<Duration> {
+        let smoothed = self.smoothed?;
+        (self.jitter >= HOST_JITTER.max(smoothed / 4)).then_some(self.jitter)
     }
 
     /// The shortest round trip of the connection. Unlike [`Self::minimum`], it does not rise if the
@@ -173,6 +190,17 @@ mod tests {
         }
         assert!(!round_trip.has_empty_queues());
         assert_eq!(round_trip.shortest(), Some(millis(1)));
+    }
+
+    #[test]
+    fn round_trips_that_vary_are_jitter_and_ones_that_rise_are_not() {
+        let mut varying = RoundTrip::default();
+        (0..100).for_each(|n| varying.sample(Time::EPOCH, millis(2 + n % 2 * 4)));
+        let jitter = varying.jitter().unwrap_or_default();
+        assert!((millis(3)..millis(5)).contains(&jitter), "{jitter:?}");
+        let mut filling = RoundTrip::default();
+        (0..100).for_each(|n| filling.sample(Time::EPOCH, millis(2 + n)));
+        assert_eq!(filling.jitter(), None);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Requester {
             return Ok(None);
         }
         if outstanding >= window {
-            self.congestion.limit();
+            self.congestion.limit_by_window();
             return Ok(None);
         }
         if let Some(until) = self.congestion.wait(now, &self.round_trip) {

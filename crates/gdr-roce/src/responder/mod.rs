@@ -33,6 +33,9 @@ const MAX_DMA_LEN: u32 = 1 << 31;
 /// sends without receiving cannot grow the queue.
 const MAX_QUEUED_RESPONSES: usize = 64;
 
+/// How many missing packets are reported again at a time.
+const MOST_REPORTED: u32 = 32;
+
 /// The message that is being received.
 #[derive(Debug)]
 enum Message {
@@ -297,20 +300,28 @@ impl Responder {
     }
 
     /// Keeps a packet behind a gap, and reports the packets of the gap as missing: each at once, and
-    /// the expected one again as long as packets come without it.
+    /// the first gap again as long as packets come without it. A fault may take a gap's packets together, and so
+    /// its report, or what is sent again.
     fn keep(&mut self, packet: &Packet<'_>) {
         let ahead = packet.bth().psn.distance_from(self.expected_psn);
         let Some(kept) = &mut self.reassembly else {
             return;
         };
-        let missing = kept.keep(ahead, packet.datagram());
+        let new = kept.keep(ahead, packet.datagram());
         self.since_nak += 1;
         let again = self.since_nak >= self.ack_interval || packet.bth().ack_request;
-        if missing.contains(&0) || again {
+        if new.contains(&0) || again {
             self.since_nak = 0;
-            self.send_ack(Syndrome::Nak(NakCode::SequenceError), self.expected_psn);
         }
-        for ahead in missing.start.max(1)..missing.end {
+        let missing = match again {
+            // The expected one also if this packet is too far ahead to be kept.
+            true => 0..kept.first_gap().clamp(1, MOST_REPORTED),
+            false => 0..0,
+        };
+        for ahead in missing
+            .clone()
+            .chain(new.filter(|ahead| !missing.contains(ahead)))
+        {
             let psn = self.expected_psn.wrapping_add(ahead);
             self.send_ack(Syndrome::Nak(NakCode::SequenceError), psn);
         }

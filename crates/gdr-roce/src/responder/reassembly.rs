@@ -38,6 +38,12 @@ impl Reassembly {
         (known as u32).min(ahead)..ahead
     }
 
+    /// How many packets are missing from the expected one up to the first that is kept.
+    pub(super) fn first_gap(&self) -> u32 {
+        let gap = self.packets.iter().take_while(|packet| packet.is_none());
+        gap.count() as u32
+    }
+
     /// Follows the expected PSN, which has advanced by `packets`.
     pub(super) fn advance(&mut self, packets: u32) {
         let passed = (packets as usize).min(self.packets.len());
@@ -65,6 +71,7 @@ mod tests {
         assert_eq!(kept.keep(2, b"c"), 0..2);
         assert_eq!(kept.keep(4, b"e"), 3..4);
         assert_eq!(kept.keep(4, b"x"), 4..4);
+        assert_eq!(kept.first_gap(), 2);
         assert_eq!(kept.keep(3, b"d"), 3..3);
         assert_eq!(kept.keep(8, b"i"), 0..0);
         assert_eq!(kept.take_expected(), None);

@@ -79,6 +79,7 @@ impl Case {
 pub(crate) struct HostCase {
     pub(crate) name: &'static str,
     host: Host,
+    duration: Duration,
 }
 
 const BUS: Link = Link::new(100 * GIGABIT, Duration::from_micros(5));
@@ -99,17 +100,43 @@ pub(crate) const HOSTS: [HostCase; 3] = [
     HostCase::new("overloaded", Host::new(3000, 100).preempted(500, 3000)),
 ];
 
+/// Hosts as emulated ones: 50 us of CPU for a packet, often no CPU for milliseconds, and timers that expire up
+/// to 4 ms late.
+pub(crate) const EMULATED: HostCase = HostCase::new(
+    "emulated",
+    Host::new(50_000, 1000).preempted(500, 8000).ticking(4),
+)
+.lasting(1500);
+
+/// The faults between them, as netem has them: it loses what one system call sends as a whole.
+pub(crate) const NETEM_FAULTS: [(&str, Link); 4] = [
+    ("loss 0.1 %", BUS.losing(10).in_bursts(16)),
+    ("loss 1 %", BUS.losing(100).in_bursts(16)),
+    ("loss 5 %", BUS.losing(500).in_bursts(16)),
+    ("reordering 1 %", BUS.reordering(100, LATE)),
+];
+
 impl HostCase {
     const RUNS: u64 = 2;
 
     const fn new(name: &'static str, host: Host) -> Self {
-        Self { name, host }
+        Self {
+            name,
+            host,
+            duration: Duration::from_millis(150),
+        }
+    }
+
+    /// This case, measured for so many milliseconds.
+    const fn lasting(mut self, millis: u64) -> Self {
+        self.duration = Duration::from_millis(millis);
+        self
     }
 
     /// The goodput with each fault, as a part of that without.
-    pub(crate) fn kept(&self, operation: Direct) -> [f64; FAULTS.len()] {
+    pub(crate) fn kept(&self, operation: Direct, faults: [(&str, Link); 4]) -> [f64; 4] {
         let whole = self.goodput(BUS, operation);
-        FAULTS.map(|(_, link)| self.goodput(link, operation) / whole)
+        faults.map(|(_, link)| self.goodput(link, operation) / whole)
     }
 
     fn goodput(&self, link: Link, operation: Direct) -> f64 {
@@ -117,7 +144,7 @@ impl HostCase {
             recovery: LossRecovery::Selective,
             depth: 32,
             host: Some(self.host),
-            ..Load::new(operation, Duration::from_millis(150))
+            ..Load::new(operation, self.duration)
         };
         let run = |seed| Simulation::new(link, load, 1, seed).run()[0].goodput;
         (7..7 + Self::RUNS).map(run).sum()

@@ -37,6 +37,8 @@ pub(crate) struct Host {
     /// Of 10,000 polls, after how many another thread has the CPU, and for how long at most.
     preempted: u32,
     time_slice: Duration,
+    /// At which multiples of time its timers expire.
+    tick: Duration,
 }
 
 impl Host {
@@ -50,7 +52,21 @@ impl Host {
             wakeup: Duration::from_micros(wakeup),
             preempted: 0,
             time_slice: Duration::ZERO,
+            tick: Duration::from_nanos(1),
         }
+    }
+
+    /// This host, whose timers expire at multiples of so many milliseconds.
+    pub(crate) const fn ticking(mut self, millis: u64) -> Self {
+        self.tick = Duration::from_millis(millis);
+        self
+    }
+
+    /// When a timer for `due` expires.
+    fn expires(&self, due: Time) -> Time {
+        let tick = self.tick.as_nanos() as u64;
+        let ticks = (due.elapsed().as_nanos() as u64).div_ceil(tick);
+        Time::since_epoch(Duration::from_nanos(ticks * tick))
     }
 
     /// This host, whose thread has no CPU after so many of 10,000 polls, for up to `slice` microseconds.
@@ -117,10 +133,10 @@ struct Side {
 
 impl Side {
     /// When a host polls next.
-    fn poll_time(&self) -> Option<Time> {
+    fn poll_time(&self, host: &Host) -> Option<Time> {
         let due = match self.has_more || !self.buffer.is_empty() {
             true => Some(self.busy_until),
-            false => self.qp.next_deadline(),
+            false => self.qp.next_deadline().map(|due| host.expires(due)),
         };
         due.map(|at| at.max(self.busy_until))
     }
@@ -264,7 +280,7 @@ impl Simulation {
         let polls = (0..self.flows.len()).flat_map(|index| [(index, 0), (index, 1)]);
         let poll = polls
             .filter_map(|(index, side)| {
-                let at = self.flows[index].sides[side].poll_time()?;
+                let at = self.flows[index].sides[side].poll_time(host)?;
                 Some((at.max(self.flows[index].begins), index, side))
             })
             .min();

@@ -23,6 +23,8 @@ pub(crate) struct Link {
     pub(crate) queue: usize,
     /// Packets of 10,000 that are lost.
     pub(crate) lose: u32,
+    /// How many are lost at a time: as of the packets that one system call sends.
+    pub(crate) burst: u32,
     /// Packets of 10,000 that arrive later than those behind them.
     pub(crate) reorder: u32,
     /// How much later, at most.
@@ -39,6 +41,7 @@ impl Link {
             delay,
             queue: 100_000,
             lose: 0,
+            burst: 1,
             reorder: 0,
             late: Duration::ZERO,
             jitter: Duration::ZERO,
@@ -48,6 +51,12 @@ impl Link {
     /// This link with `lose` of 10,000 packets lost.
     pub(crate) const fn losing(mut self, lose: u32) -> Self {
         self.lose = lose;
+        self
+    }
+
+    /// This link, where packets that are lost are lost `burst` at a time.
+    pub(crate) const fn in_bursts(mut self, burst: u32) -> Self {
+        self.burst = burst;
         self
     }
 
@@ -89,6 +98,8 @@ pub(crate) struct Direction {
     departures: VecDeque<Time>,
     /// When the latest packet that is not reordered arrives.
     arrived: Time,
+    /// How many of the next packets are lost.
+    losing: u32,
 }
 
 impl Direction {
@@ -98,6 +109,7 @@ impl Direction {
             random: Random(seed),
             departures: VecDeque::new(),
             arrived: Time::EPOCH,
+            losing: 0,
         }
     }
 
@@ -112,7 +124,16 @@ impl Direction {
         let begins = self.departures.back().copied().unwrap_or(now);
         let ends = begins + self.link.serialization(len);
         self.departures.push_back(ends);
-        if self.random.happens(self.link.lose) {
+        if self.losing > 0 {
+            self.losing -= 1;
+            return None;
+        }
+        // `lose` packets of 10,000 in all.
+        let burst = self.link.burst;
+        if self.random.happens(self.link.lose)
+            && (burst == 1 || self.random.below(burst.into()) == 0)
+        {
+            self.losing = burst - 1;
             return None;
         }
         let mut arrives = ends + self.link.delay;

@@ -8,7 +8,7 @@ mod link;
 
 use std::time::Duration;
 
-use case::{BOTTLENECKS, CASES, FAULTS, HOSTS, OFFSETS};
+use case::{BOTTLENECKS, CASES, EMULATED, FAULTS, HOSTS, NETEM_FAULTS, OFFSETS};
 use flow::{Direct, Load, Simulation};
 use gdr_roce::LossRecovery::{self, GoBackN, Selective};
 use gdr_roce::Time;
@@ -98,12 +98,23 @@ const LEAST_BETWEEN_HOSTS: [[[f64; FAULTS.len()]; 2]; HOSTS.len()] = [
 fn the_delays_of_hosts_do_not_count_as_congestion() {
     for (host, least) in HOSTS.iter().zip(LEAST_BETWEEN_HOSTS) {
         for (operation, least) in [Direct::Write, Direct::Read].into_iter().zip(least) {
-            let kept = host.kept(operation);
+            let kept = host.kept(operation, FAULTS);
             for (((fault, _), kept), least) in FAULTS.iter().zip(kept).zip(least) {
                 let what = format!("{} hosts, {operation:?}, {fault}", host.name);
                 assert!(kept > least, "{what}: {kept:.3}");
             }
         }
+    }
+}
+
+/// The least parts that a WRITE keeps between emulated hosts.
+const LEAST_BETWEEN_EMULATED: [f64; NETEM_FAULTS.len()] = [0.9, 0.25, 0.08, 0.45];
+
+#[test]
+fn the_pacing_makes_up_for_coarse_timers() {
+    let kept = EMULATED.kept(Direct::Write, NETEM_FAULTS);
+    for (((fault, _), kept), least) in NETEM_FAULTS.iter().zip(kept).zip(LEAST_BETWEEN_EMULATED) {
+        assert!(kept > least, "{fault}: {kept:.3}");
     }
 }
 
