@@ -10,6 +10,7 @@ use gdr_object::{
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::context_manager::context_manager;
 use crate::dtype::Dtype;
 use crate::error::IntoException;
 use crate::local_memory::Memory;
@@ -114,6 +115,8 @@ impl Model {
     }
 }
 
+context_manager!(Home);
+
 #[pymethods]
 impl Home {
     #[new]
@@ -211,15 +214,6 @@ impl Home {
     /// Ends it and its objects: peers get gdr.Gone. A second call does nothing.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.open.close());
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close(py);
     }
 
     /// The address and the port that links connect to.

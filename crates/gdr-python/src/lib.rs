@@ -9,6 +9,7 @@
 //! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
 //! Python's stable interface. Functions that may wait release the interpreter's lock.
 
+mod context_manager;
 mod device_memory;
 mod dlpack;
 mod dtype;

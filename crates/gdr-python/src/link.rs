@@ -8,6 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::context_manager::context_manager;
 use crate::error::IntoException;
 use crate::local_memory::{LocalMemory, Memory};
 use crate::object_info;
@@ -42,6 +43,8 @@ impl OpenLink {
         open.clone().ok_or_else(closed)
     }
 }
+
+context_manager!(Link);
 
 #[pymethods]
 impl Link {
@@ -112,15 +115,6 @@ impl Link {
                 link.interrupt();
             }
         });
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close(py);
     }
 
     /// The address and the port of the owner.

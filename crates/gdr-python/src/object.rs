@@ -7,6 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::context_manager::context_manager;
 use crate::error::IntoException;
 use crate::home::OpenHome;
 use crate::host_memory::HostMemory;
@@ -77,6 +78,8 @@ impl Object {
     }
 }
 
+context_manager!(Object);
+
 #[pymethods]
 impl Object {
     /// Publishes all of `source` as the next epoch, and returns its number.
@@ -120,15 +123,6 @@ impl Object {
                 self.home.end(&object);
             }
         });
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close(py);
     }
 
     /// Its name.
