@@ -97,6 +97,12 @@ nccl_direct() {
         { echo "NCCL's log does not say NET/IB/0/GDRDMA" >&2; return 1; }
 }
 
+# Fails unless the log of `nccl NAME` says that NCCL uses GDRCopy's interface.
+nccl_gdrcopy() {
+    grep -hoE 'GDRCOPY enabled.*' "$OUT/$1".rank.*.log ||
+        { echo "NCCL's log does not say GDRCOPY enabled" >&2; return 1; }
+}
+
 # traced NAME COMMAND...: a command whose `gdr trace` writes its reports to traced/NAME. They are
 # compared with what the engines of gdr's devices have counted.
 traced() {
@@ -158,7 +164,7 @@ mesh() {
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
-export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct traced perf mesh wheel two_gpus
+export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct nccl_gdrcopy traced perf mesh wheel two_gpus
 
 # The machine. Commands and files that do not exist here are left out.
 {

@@ -134,6 +134,20 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#""$HERE/bin/shards""#,
     },
     Step {
+        name: "gdr loopback --sweep",
+        file: "loopback-sweep",
+        prints: Prints::Json,
+        limit_s: 180,
+        command: r#""$GDR" loopback --sweep --provider soft --require-gpu --json"#,
+    },
+    Step {
+        name: "NCCL with GDRCopy's interface, long copies on every path",
+        file: "nccl-gdrcopy-auto",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#"GDR_COPY=auto GDR_COPY_THREADS=4 NCCL_GDRCOPY_ENABLE=1 nccl_direct nccl-gdrcopy-auto $((64 << 20)) 0 0 "$GDR" run --nic 127.0.0.1 -- && nccl_gdrcopy nccl-gdrcopy-auto"#,
+    },
+    Step {
         name: "gdr perf write-bw",
         file: "perf-write-bw",
         prints: Prints::Json,
@@ -371,5 +385,12 @@ pub(crate) const STEPS: &[Step] = &[
         prints: Prints::Text,
         limit_s: 600,
         command: r#"with_program compute-sanitizer --target-processes all --error-exitcode 9 "$GDR" sanity --require-gpu"#,
+    },
+    Step {
+        name: "reads by the resident kernel under compute-sanitizer",
+        file: "compute-sanitizer-reads",
+        prints: Prints::Text,
+        limit_s: 300,
+        command: r#"for tool in memcheck racecheck synccheck; do with_program compute-sanitizer --tool "$tool" --error-exitcode 9 "$HERE/bin/reads" valid || exit; done"#,
     },
 ];

@@ -421,7 +421,8 @@ impl Bench {
     }
 
     /// Measures the methods in turn, so that what disturbs the machine disturbs each of them. Their order
-    /// changes from round to round: what a copy leaves in the caches depends on its method.
+    /// changes from round to round. A turn begins with a copy that is not timed: how fast the GPU writes
+    /// to host memory depends on what the method before left in the caches.
     fn measure(&mut self, cell: SweepCell, methods: &[Method], time: Duration) -> Result<Vec<Row>> {
         let mut plans = Vec::with_capacity(methods.len());
         for &method in methods {
@@ -444,6 +445,7 @@ impl Bench {
                 if round >= *batches {
                     continue;
                 }
+                self.copy(cell, *method)?;
                 let start = Instant::now();
                 for _ in 0..*batch {
                     self.copy(cell, *method)?;

@@ -52,6 +52,14 @@ impl<T> OutstandingQueue<T> {
         }
     }
 
+    /// Removes the first request, if it is the one of this number.
+    pub(crate) fn complete_first(&mut self, number: u64) -> Option<Outstanding<T>> {
+        match self.0.front() {
+            Some(first) if first.number == number => self.0.pop_front(),
+            _ => None,
+        }
+    }
+
     /// Removes the request of this number and all before it: requests of a queue complete in
     /// order, and those before it were not signalled. The request of this number comes last. An
     /// unknown number removes nothing.

@@ -61,7 +61,7 @@ const fn latency(perftest: &'static str, gdr: &'static str) -> Case {
     Case {
         perftest,
         gdr,
-        options: "-s 2 -n 500 -m 4096",
+        options: "-s 2 -n 10000 -m 4096",
         metric: Metric::Latency,
     }
 }

@@ -3,6 +3,7 @@
 mod allocations;
 mod copy_engine;
 pub(crate) mod cpu_pool;
+mod pushed_lines;
 mod resident;
 mod ring;
 mod transfer;

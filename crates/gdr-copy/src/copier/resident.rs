@@ -10,7 +10,7 @@
 use std::num::NonZeroU16;
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use gdr_cuda::{
 };
 
 use super::allocations::Allocations;
+use super::pushed_lines::{GROUP, PushedLines};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
@@ -42,8 +43,11 @@ const LINES: usize = 256;
 /// The lines of the longest piece of a plan, 32 KiB, and of its unaligned ends.
 const MOST_LINES: u64 = (32 << 10) / PushRequest::LINE + 1;
 
-/// Lines that are read at once: two cache lines.
-const GROUP: usize = 8;
+/// Lines that the kernel stores at once: one by each of its threads. The CPU waits for the last of them
+/// before it loads the others: a cache line that it loads too early is taken away from it again.
+const BATCH: u64 = 512;
+/// How far ahead cache lines are fetched, in lines: about as many as a core fetches at once.
+const AHEAD: u64 = 64;
 
 /// Polls of a line before the CPU finds out whether the kernel has left.
 const POLLS: u32 = 64;
@@ -214,11 +218,21 @@ impl State {
             limit,
             began: None,
         };
-        let mut at = 0;
+        let (mut at, mut stored) = (0, 0);
         while at < count {
+            if at >= stored {
+                stored = (at + BATCH).min(count);
+                self.wait(&mut pending, |state| state.line(stored - 1, number))?;
+                for group in (at..stored.min(at + AHEAD)).step_by(GROUP) {
+                    self.lines().prefetch(group);
+                }
+            }
             let line = at * PushRequest::LINE;
             let group_end = line + GROUP as u64 * PushRequest::LINE;
             if line >= skip && group_end <= skip + len {
+                if at + AHEAD < stored {
+                    self.lines().prefetch(at + AHEAD);
+                }
                 let words = self.wait(&mut pending, |state| state.group(at, number))?;
                 // SAFETY: all bytes of the group are in the range, for which `host` is valid.
                 unsafe {
@@ -258,36 +272,26 @@ impl State {
         Ok(NonZeroU16::MIN)
     }
 
-    /// The 8 bytes of a line that has this number; `None` where it has not yet.
+    fn lines(&self) -> PushedLines {
+        // SAFETY: the memory has `MOST_LINES` lines there, and is page-aligned. Only these accesses and
+        // the GPU's reach them.
+        unsafe { PushedLines::new(self.host.cpu_ptr().add(LINES)) }
+    }
+
+    /// A line of this request, among the first `MOST_LINES`.
     #[inline]
     fn line(&self, at: u64, number: NonZeroU16) -> Option<u64> {
-        self.lines::<1>(at, number).map(|[word]| word)
+        debug_assert!(at < MOST_LINES);
+        // SAFETY: the caller has compared the lines of the request with `MOST_LINES`.
+        unsafe { self.lines().line(at, number) }
     }
 
-    /// As [`State::line`], of several lines: fewer branches, so that more loads are in flight.
+    /// The same for the lines of a group.
     #[inline]
     fn group(&self, at: u64, number: NonZeroU16) -> Option<[u64; GROUP]> {
-        self.lines(at, number)
-    }
-
-    #[inline]
-    fn lines<const N: usize>(&self, at: u64, number: NonZeroU16) -> Option<[u64; N]> {
-        let offset = LINES + (at * PushRequest::LINE_IN_HOST) as usize;
-        let number = u64::from(number.get());
-        let mut words = [0; N];
-        let mut others = 0;
-        for (nth, word) in words.iter_mut().enumerate() {
-            // SAFETY: the lines are among the first `MOST_LINES`, so all words are in the memory; they
-            // are aligned, and only atomic accesses and the GPU reach them now.
-            let [first, second] = unsafe {
-                let line = self.host.cpu_ptr().add(offset).cast::<u64>();
-                [line.add(2 * nth), line.add(2 * nth + 1)]
-                    .map(|word| AtomicU64::from_ptr(word).load(Ordering::Relaxed))
-            };
-            others |= (first >> 32 ^ number) | (second >> 32 ^ number);
-            *word = first & 0xffff_ffff | second << 32;
-        }
-        (others == 0).then_some(words)
+        debug_assert!(at + GROUP as u64 <= MOST_LINES);
+        // SAFETY: as above.
+        unsafe { self.lines().group(at, number) }
     }
 
     /// Waits until `get` finds the lines of a request.

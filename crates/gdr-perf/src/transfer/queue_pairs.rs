@@ -18,9 +18,6 @@ const POLLS: u32 = 32;
 const READINGS: u32 = 8;
 /// How often a wait notifies the observer, which may stop the run.
 const LOOK: Duration = Duration::from_millis(100);
-/// After this time without a completion, a wait gives the CPU away between polls: to the kernel's own
-/// threads, where they are the device.
-const POLITE_AFTER: Duration = Duration::from_micros(50);
 
 /// The queue pairs of one end.
 pub(super) struct QueuePairs {
@@ -114,7 +111,6 @@ impl Wait {
     pub(super) fn idle(&mut self, observe: Observe<'_>) -> Result<bool> {
         self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(POLLS) {
-            std::hint::spin_loop();
             return Ok(false);
         }
         let now = Instant::now();
@@ -130,9 +126,6 @@ impl Wait {
             });
         }
         self.look(now, observe)?;
-        if waited > POLITE_AFTER {
-            std::thread::yield_now();
-        }
         Ok(self.polls.is_multiple_of(READINGS * POLLS))
     }
 

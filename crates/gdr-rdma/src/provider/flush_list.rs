@@ -71,9 +71,14 @@ impl FlushList {
         drop(removed);
     }
 
+    /// Whether there is no memory to flush.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
     /// Flushes the memory of every GPU once.
     pub(crate) fn run(&self) -> Result<(), FlushError> {
-        if self.len.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return Ok(());
         }
         let mut due: Vec<([u8; 16], Arc<dyn RdmaWriteFlush>)> = Vec::new();

@@ -1,5 +1,5 @@
-//! The goodput of one flow over lossy, reordering, long and congested links, and how two flows share a
-//! bottleneck, in virtual time.
+//! The goodput of one flow over lossy, reordering, long and congested links and between hosts that delay
+//! packets, and how two flows share a bottleneck, in virtual time.
 //!
 //! ```text
 //! cargo run --release -p gdr-roce --example goodput
@@ -16,7 +16,7 @@ mod flow;
 #[path = "../../tests/paths/link.rs"]
 mod link;
 
-use case::{BOTTLENECKS, CASES, OFFSETS};
+use case::{BOTTLENECKS, CASES, FAULTS, HOSTS, OFFSETS};
 use flow::Direct;
 use gdr_roce::LossRecovery::{GoBackN, Selective};
 
@@ -35,6 +35,22 @@ fn main() {
             }
         }
         println!();
+    }
+
+    println!("\nbetween hosts that delay packets, selective: part of the rate without a fault");
+    print!("{:<28}", "");
+    for (fault, _) in FAULTS {
+        print!(" {fault:>16}");
+    }
+    println!();
+    for host in HOSTS {
+        for operation in [Direct::Write, Direct::Read] {
+            print!("{:<28}", format!("{} hosts, {operation:?}", host.name));
+            for kept in host.kept(operation) {
+                print!(" {:>15.1}%", 100.0 * kept);
+            }
+            println!();
+        }
     }
 
     println!("\ntwo flows at 1 Gbit/s, the greatest difference of their rates, part of the mean");

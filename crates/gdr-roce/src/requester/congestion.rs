@@ -2,16 +2,22 @@
 //!
 //! The window begins short and doubles in a round trip (slow start, RFC 5681, 3.1) up to the length that
 //! a path with a short round trip needs. On a path with a long one it goes on to double as long as no
-//! packets wait in queues. Packets are not paced until the first loss.
+//! packets wait in queues. Packets are not paced until the first loss by congestion.
 //!
 //! A loss while packets wait in queues halves the window, but not below what the path itself holds: the
 //! measured rate times the shortest round trip. A loss without such a wait counts as random, and the
 //! window stays (compare TCP Westwood: Mascolo et al., "TCP Westwood: bandwidth estimation for enhanced
-//! transport over wireless links", MobiCom 2001). From then on packets are paced, so that queues shorter
-//! than the window suffice, and the window grows by one packet in a round trip, so that flows that share
-//! a link become equal. A flow that began while others kept the queues full does not know the shortest
-//! round trip. So the estimate only limits how far the window is reduced: if it were the new window, such
-//! a flow would keep more of the link than the others.
+//! transport over wireless links", MobiCom 2001). After a loss by congestion packets are paced, so that
+//! queues shorter than the window suffice, and the window grows by one packet in a round trip, so that
+//! flows that share a link become equal. With go-back-N, and on all but short paths, every loss begins the pacing:
+//! the packets of a window that are sent at once are too many to lose. A flow that began while others kept
+//! the queues full does not know the shortest round trip. So the estimate only limits how far the window
+//! is reduced: if it were the new window, such a flow would keep more of the link than the others.
+//!
+//! Hosts delay packets, too: a thread wakes up late or has no CPU for a time slice. Such delays vary from
+//! one packet to the next, where those of a queue last. With selective retransmission, on a short path,
+//! a wait counts as one in a queue only if it lasts and is longer than the usual variation of the round
+//! trip.
 
 use std::time::Duration;
 
@@ -25,7 +31,8 @@ const SMALLEST: u32 = 2;
 const INITIAL: u32 = 16;
 /// For how many rounds a measured rate counts.
 const RATES: usize = 8;
-/// After so many rounds without a loss, with the window of a short path, packets are not paced any more.
+/// After so many rounds without a loss that counts, with the window of a short path, packets are not paced
+/// any more.
 const CALM: u32 = 16;
 /// How many packets may be sent at a time in spite of the pacing.
 const BURST: u32 = 4;
@@ -34,9 +41,20 @@ const CATCH_UP: Duration = Duration::from_micros(50);
 /// The round trip of a path on which packets are mostly under way. On a shorter one they are mostly in
 /// the receive buffer of the peer, which a longer window would overflow.
 const LONG_PATH: Duration = Duration::from_micros(500);
-/// By how much hosts delay packets now and then, without any queue of a link. A window that fills this
-/// time as well is for [`LossRecovery::Selective`]: with go-back-N all of it is sent again.
+/// The round trip of a path within a machine or a rack is shorter, however long its links' queues.
+const SHORT_PATH: Duration = Duration::from_micros(200);
+/// By how much hosts delay packets now and then, at least, without any queue of a link. A window that
+/// fills this time as well is for [`LossRecovery::Selective`]: with go-back-N all of it is sent again.
 const HOST_DELAY: Duration = Duration::from_micros(100);
+/// By how much they delay packets usually, at most: a longer queue counts however the delays vary.
+const LONGEST_HOST_DELAY: Duration = Duration::from_millis(1);
+
+/// Whether hosts cause most of the round-trip time and of its variation.
+fn is_short(round_trip: &RoundTrip) -> bool {
+    round_trip
+        .shortest()
+        .is_some_and(|shortest| shortest < SHORT_PATH)
+}
 
 /// The window of a requester, in packets, and when the next packet may be sent.
 #[derive(Clone, Debug)]
@@ -67,6 +85,7 @@ struct Round {
     acknowledged: u32,
     /// Whether the window kept packets back: only then the rate is that of the path.
     limited: bool,
+    /// A loss began or prolonged the pacing.
     lossy: bool,
 }
 
@@ -215,12 +234,18 @@ impl Congestion {
     ) {
         let before = self.window;
         self.sent_until = self.sent_until.max(now);
-        let hosts = match recovery {
-            LossRecovery::GoBackN => Duration::ZERO,
-            LossRecovery::Selective => HOST_DELAY,
+        let is_short = recovery == LossRecovery::Selective && is_short(round_trip);
+        let (hosts, queueing) = match recovery {
+            LossRecovery::GoBackN => (Duration::ZERO, round_trip.queueing()),
+            LossRecovery::Selective if is_short => {
+                let hosts = (round_trip.variation() * 2).clamp(HOST_DELAY, LONGEST_HOST_DELAY);
+                (hosts, round_trip.standing_queueing())
+            }
+            LossRecovery::Selective => (HOST_DELAY, round_trip.queueing()),
         };
+        let is_congested = self.is_congested(queueing, hosts, round_trip);
         let first = !self.round.lossy && self.before_reduction == 0;
-        if first && self.is_congested(hosts, round_trip) {
+        if first && is_congested {
             self.reduce(hosts, round_trip);
             self.before_reduction = match recovery {
                 // They are all sent again.
@@ -228,8 +253,10 @@ impl Congestion {
                 LossRecovery::Selective => outstanding,
             };
         }
-        self.round.lossy = true;
-        self.paced = true;
+        if is_congested || !is_short {
+            self.round.lossy = true;
+            self.paced = true;
+        }
         // What is under way leaves the queues first.
         let excess = outstanding.min(before).saturating_sub(self.window);
         self.sent_until = self.sent_until + self.interval(round_trip).saturating_mul(excess);
@@ -247,7 +274,7 @@ impl Congestion {
     /// Whether packets wait in queues, or would if the whole window was used: a burst of responses is
     /// lost before a round trip shows it. How long a wait counts depends on the path alone, so that all
     /// flows that share it notice the same congestion.
-    fn is_congested(&self, hosts: Duration, round_trip: &RoundTrip) -> bool {
+    fn is_congested(&self, queueing: Duration, hosts: Duration, round_trip: &RoundTrip) -> bool {
         let (Some(minimum), Some(path)) =
             (round_trip.minimum(), self.path_packets(hosts, round_trip))
         else {
@@ -256,7 +283,7 @@ impl Congestion {
         if self.window > 2 * (path + BURST) {
             return true;
         }
-        round_trip.queueing() > hosts.max(minimum / 2)
+        queueing > hosts.max(minimum / 2)
     }
 
     /// How many packets the path and its hosts hold without the queues of links, once that was

@@ -17,6 +17,8 @@ pub(super) struct RoundTrip {
     smoothed: Option<Duration>,
     variation: Duration,
     latest: Duration,
+    /// The one measured before it.
+    previous: Duration,
     /// The shortest one of the connection.
     shortest: Option<Duration>,
     /// The shortest one since `minimum_since`, and that of the period before.
@@ -28,7 +30,7 @@ pub(super) struct RoundTrip {
 impl RoundTrip {
     /// Takes the measured time from a packet that was sent once to its acknowledgement at `now`.
     pub(super) fn sample(&mut self, now: Time, measured: Duration) {
-        self.latest = measured;
+        self.previous = std::mem::replace(&mut self.latest, measured);
         self.shortest = Some(
             self.shortest
                 .map_or(measured, |shortest| shortest.min(measured)),
@@ -80,6 +82,18 @@ impl RoundTrip {
     pub(super) fn queueing(&self) -> Duration {
         let minimum = self.minimum().unwrap_or_default();
         self.latest.saturating_sub(minimum)
+    }
+
+    /// How long each of the two latest packets waited in queues. A host that had no CPU for a while delays
+    /// one of them, and a full queue both.
+    pub(super) fn standing_queueing(&self) -> Duration {
+        let minimum = self.minimum().unwrap_or_default();
+        self.latest.min(self.previous).saturating_sub(minimum)
+    }
+
+    /// The mean deviation of the round-trip time.
+    pub(super) const fn variation(&self) -> Duration {
+        self.variation
     }
 
     /// The shortest round trip of the connection. Unlike [`Self::minimum`], it does not rise if the
@@ -134,6 +148,17 @@ mod tests {
         }
         assert_eq!(round_trip.minimum(), Some(millis(7)));
         assert_eq!(round_trip.queueing(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_single_late_packet_is_no_standing_queue() {
+        let mut round_trip = RoundTrip::default();
+        round_trip.sample(Time::EPOCH, millis(1));
+        round_trip.sample(Time::EPOCH, millis(4));
+        assert_eq!(round_trip.queueing(), millis(3));
+        assert_eq!(round_trip.standing_queueing(), Duration::ZERO);
+        round_trip.sample(Time::EPOCH, millis(3));
+        assert_eq!(round_trip.standing_queueing(), millis(2));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gdr_roce::LossRecovery;
 
-use crate::flow::{Direct, Load, Moved, Simulation};
+use crate::flow::{Direct, Host, Load, Moved, Simulation};
 use crate::link::Link;
 
 const GIGABIT: u64 = 1_000_000_000;
@@ -71,6 +71,56 @@ impl Case {
     /// The part of the link's rate that one flow reaches.
     pub(crate) fn utilization(&self, operation: Direct, recovery: LossRecovery) -> f64 {
         self.run(operation, recovery).goodput / self.link.goodput(MTU)
+    }
+}
+
+/// Two hosts that delay packets, with a link between them that does not: as two processes of one machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostCase {
+    pub(crate) name: &'static str,
+    host: Host,
+}
+
+const BUS: Link = Link::new(100 * GIGABIT, Duration::from_micros(5));
+const LATE: Duration = Duration::from_millis(2);
+
+/// The faults of the link between such hosts.
+pub(crate) const FAULTS: [(&str, Link); 4] = [
+    ("loss 0.1 %", BUS.losing(10)),
+    ("loss 1 %", BUS.losing(100)),
+    ("loss 5 %", BUS.losing(500)),
+    ("reordering 1 %", BUS.reordering(100, LATE)),
+];
+
+/// Hosts that lose their CPU to other threads ever more often.
+pub(crate) const HOSTS: [HostCase; 3] = [
+    HostCase::new("idle", Host::new(500, 20).preempted(50, 3000)),
+    HostCase::new("busy", Host::new(1000, 50).preempted(200, 1000)),
+    HostCase::new("overloaded", Host::new(3000, 100).preempted(500, 3000)),
+];
+
+impl HostCase {
+    const RUNS: u64 = 2;
+
+    const fn new(name: &'static str, host: Host) -> Self {
+        Self { name, host }
+    }
+
+    /// The goodput with each fault, as a part of that without.
+    pub(crate) fn kept(&self, operation: Direct) -> [f64; FAULTS.len()] {
+        let whole = self.goodput(BUS, operation);
+        FAULTS.map(|(_, link)| self.goodput(link, operation) / whole)
+    }
+
+    fn goodput(&self, link: Link, operation: Direct) -> f64 {
+        let load = Load {
+            recovery: LossRecovery::Selective,
+            depth: 32,
+            host: Some(self.host),
+            ..Load::new(operation, Duration::from_millis(150))
+        };
+        let run = |seed| Simulation::new(link, load, 1, seed).run()[0].goodput;
+        (7..7 + Self::RUNS).map(run).sum()
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each binary uses a part of it.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
@@ -12,6 +12,7 @@ use gdr_roce::{
     Segment, SendFlags, SendRequest, Statistics, Time, TransportConfig, WcStatus, WrId,
 };
 
+use crate::fixture::Random;
 use crate::link::{Direction, Link};
 
 const MTU: Mtu = Mtu::B4096;
@@ -23,6 +24,41 @@ const QPNS: [Qpn; 2] = [Qpn::new(17), Qpn::new(18)];
 pub(crate) enum Direct {
     Write,
     Read,
+}
+
+/// A machine that drives one side of a flow: packets wait in its receive buffer while its thread works or
+/// has no CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host {
+    /// The CPU time of a packet that is sent or received.
+    packet: Duration,
+    /// How long the thread takes to wake up, at most.
+    wakeup: Duration,
+    /// Of 10,000 polls, after how many another thread has the CPU, and for how long at most.
+    preempted: u32,
+    time_slice: Duration,
+}
+
+impl Host {
+    /// Packets that one poll receives or sends at most.
+    const BATCH: usize = 64;
+
+    /// A host that takes `packet` nanoseconds for a packet and up to `wakeup` microseconds to wake up.
+    pub(crate) const fn new(packet: u64, wakeup: u64) -> Self {
+        Self {
+            packet: Duration::from_nanos(packet),
+            wakeup: Duration::from_micros(wakeup),
+            preempted: 0,
+            time_slice: Duration::ZERO,
+        }
+    }
+
+    /// This host, whose thread has no CPU after so many of 10,000 polls, for up to `slice` microseconds.
+    pub(crate) const fn preempted(mut self, polls: u32, slice: u64) -> Self {
+        self.preempted = polls;
+        self.time_slice = Duration::from_micros(slice);
+        self
+    }
 }
 
 /// How flows are driven.
@@ -40,6 +76,8 @@ pub(crate) struct Load {
     pub(crate) duration: Duration,
     /// When each flow begins after the one before.
     pub(crate) stagger: Duration,
+    /// What drives both sides. `None` takes no time.
+    pub(crate) host: Option<Host>,
 }
 
 impl Load {
@@ -53,6 +91,7 @@ impl Load {
             warm_up: Duration::ZERO,
             duration,
             stagger: Duration::ZERO,
+            host: None,
         }
     }
 }
@@ -69,6 +108,22 @@ pub(crate) struct Moved {
 struct Side {
     qp: QueuePair,
     memory: HeapMemory,
+    /// With a [`Host`]: the packets that it has not received, until when its thread is busy, and whether
+    /// there was more to send.
+    buffer: VecDeque<Vec<u8>>,
+    busy_until: Time,
+    has_more: bool,
+}
+
+impl Side {
+    /// When a host polls next.
+    fn poll_time(&self) -> Option<Time> {
+        let due = match self.has_more || !self.buffer.is_empty() {
+            true => Some(self.busy_until),
+            false => self.qp.next_deadline(),
+        };
+        due.map(|at| at.max(self.busy_until))
+    }
 }
 
 struct Flow {
@@ -93,6 +148,7 @@ pub(crate) struct Simulation {
     flights: BinaryHeap<Flight>,
     serial: u64,
     out: Vec<u8>,
+    random: Random,
 }
 
 impl Simulation {
@@ -109,6 +165,7 @@ impl Simulation {
             flights: BinaryHeap::new(),
             serial: 0,
             out: vec![0; MAX_DATAGRAM],
+            random: Random(seed),
         }
     }
 
@@ -118,7 +175,10 @@ impl Simulation {
         let end = counts_from + self.load.duration;
         let mut warm = false;
         for index in 0..self.flows.len() {
-            self.touch(index, 0);
+            match self.load.host {
+                None => self.touch(index, 0),
+                Some(_) => self.flows[index].sides[0].has_more = true,
+            }
         }
         while self.now < end && self.step() {
             if !warm && self.now >= counts_from {
@@ -161,6 +221,9 @@ impl Simulation {
 
     /// Advances to the next arrival, deadline or begin of a flow. False if there is none.
     fn step(&mut self) -> bool {
+        if let Some(host) = self.load.host {
+            return self.step_hosts(&host);
+        }
         let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
         let deadlines = self.flows.iter().flat_map(|flow| {
             let begins = (flow.begins > self.now).then_some(flow.begins);
@@ -194,6 +257,80 @@ impl Simulation {
         }
         true
     }
+
+    /// Advances to the next arrival at a receive buffer or poll of a host.
+    fn step_hosts(&mut self, host: &Host) -> bool {
+        let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
+        let polls = (0..self.flows.len()).flat_map(|index| [(index, 0), (index, 1)]);
+        let poll = polls
+            .filter_map(|(index, side)| {
+                let at = self.flows[index].sides[side].poll_time()?;
+                Some((at.max(self.flows[index].begins), index, side))
+            })
+            .min();
+        if let Some(at) = arrival
+            && poll.is_none_or(|(poll, ..)| at <= poll)
+            && let Some(Reverse((_, _, index, side, bytes))) = self.flights.pop()
+        {
+            self.now = self.now.max(at);
+            let to = &mut self.flows[index].sides[side];
+            if to.buffer.is_empty() && !to.has_more && to.busy_until <= self.now {
+                let wakeup = self.random.below(host.wakeup.as_nanos() as u64);
+                to.busy_until = self.now + Duration::from_nanos(wakeup);
+            }
+            to.buffer.push_back(bytes);
+            return true;
+        }
+        let Some((at, index, side)) = poll else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        self.poll_host(host, index, side);
+        true
+    }
+
+    /// Receives what one side has in its buffer, and sends what it has ready.
+    fn poll_host(&mut self, host: &Host, index: usize, side: usize) {
+        let flow = &mut self.flows[index];
+        let begins = flow.begins;
+        let to = &mut flow.sides[side];
+        let mut time = self.now;
+        for _ in 0..Host::BATCH {
+            let Some(bytes) = to.buffer.pop_front() else {
+                break;
+            };
+            let packet = Packet::new(&bytes).expect("a queue pair made it");
+            to.qp.receive(time, &packet, &mut to.memory);
+            time = time + host.packet;
+        }
+        if to.qp.next_deadline().is_some_and(|at| at <= time) {
+            to.qp.handle_deadline(time);
+        }
+        if side == 0 && begins <= self.now {
+            flow.post(&self.load);
+        }
+        let now = time;
+        let from = &mut self.flows[index].sides[side];
+        from.has_more = true;
+        for _ in 0..Host::BATCH {
+            let Some(len) = from.qp.poll_transmit(now, &mut from.memory, &mut self.out) else {
+                from.has_more = false;
+                break;
+            };
+            time = time + host.packet;
+            if let Some(arrives) = self.directions[side].carry(time, len) {
+                self.serial += 1;
+                let bytes = self.out[..len].to_vec();
+                let flight = (arrives, self.serial, index, 1 - side, bytes);
+                self.flights.push(Reverse(flight));
+            }
+        }
+        if self.random.happens(host.preempted) {
+            let slice = self.random.below(host.time_slice.as_nanos() as u64);
+            time = time + Duration::from_nanos(slice);
+        }
+        from.busy_until = time;
+    }
 }
 
 impl Flow {
@@ -206,6 +343,9 @@ impl Flow {
         let sides = [(near, 0), (far, 1)].map(|(memory, side)| Side {
             qp: connected(load, side),
             memory,
+            buffer: VecDeque::new(),
+            busy_until: Time::EPOCH,
+            has_more: false,
         });
         Self {
             sides,

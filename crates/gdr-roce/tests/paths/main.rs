@@ -8,7 +8,7 @@ mod link;
 
 use std::time::Duration;
 
-use case::{BOTTLENECKS, CASES, OFFSETS};
+use case::{BOTTLENECKS, CASES, FAULTS, HOSTS, OFFSETS};
 use flow::{Direct, Load, Simulation};
 use gdr_roce::LossRecovery::{self, GoBackN, Selective};
 use gdr_roce::Time;
@@ -83,6 +83,26 @@ fn selective_retransmission_keeps_nearly_all_of_a_lossy_link() {
         for (operation, least) in [(Direct::Write, write), (Direct::Read, read)] {
             let part = case.utilization(operation, Selective);
             assert!(part > least, "{operation:?}, {name}: {part:.3}");
+        }
+    }
+}
+
+/// The least parts of the rate without a fault that WRITE and READ keep, by host and fault.
+const LEAST_BETWEEN_HOSTS: [[[f64; FAULTS.len()]; 2]; HOSTS.len()] = [
+    [[0.9, 0.7, 0.5, 0.8], [0.9, 0.7, 0.35, 0.8]],
+    [[0.9, 0.7, 0.5, 0.7], [0.9, 0.7, 0.4, 0.8]],
+    [[0.8, 0.5, 0.35, 0.6], [0.8, 0.6, 0.4, 0.6]],
+];
+
+#[test]
+fn the_delays_of_hosts_do_not_count_as_congestion() {
+    for (host, least) in HOSTS.iter().zip(LEAST_BETWEEN_HOSTS) {
+        for (operation, least) in [Direct::Write, Direct::Read].into_iter().zip(least) {
+            let kept = host.kept(operation);
+            for (((fault, _), kept), least) in FAULTS.iter().zip(kept).zip(least) {
+                let what = format!("{} hosts, {operation:?}, {fault}", host.name);
+                assert!(kept > least, "{what}: {kept:.3}");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Completion queues of kernel devices.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::{self, MaybeUninit};
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -15,16 +15,16 @@ use gdr_verbs_sys::{
     ibv_wc_read_imm_data, ibv_wc_read_opcode, ibv_wc_read_qp_num, ibv_wc_read_wc_flags,
     ibv_wc_status,
 };
-use smallvec::SmallVec;
 
 use super::context::{Context, nonblocking, sleep_on};
 use super::outstanding::OutstandingRequests;
 use crate::deadline::Deadline;
 use crate::error::{Result, VerbsError};
 use crate::lock::lock;
+use crate::provider::flush_list::FlushList;
 use crate::provider::{CompletionQueueOps, DeviceOps};
 
-/// How many completions are polled at a time.
+/// How many completions are polled at a time, at most.
 const BATCH: usize = 16;
 
 /// What is read from a completion of an extended queue, besides what each has.
@@ -81,7 +81,17 @@ struct State {
     /// Bytes of the polled completions may not be visible in GPU memory yet.
     unflushed: bool,
     /// The outstanding requests of the queue pairs that complete here, by QPN.
-    qps: HashMap<u32, Arc<OutstandingRequests>>,
+    qps: BTreeMap<u32, Arc<OutstandingRequests>>,
+}
+
+impl State {
+    /// Adds a completion that was polled, unless its queue pair is destroyed.
+    fn add(&mut self, found: &Found) {
+        if let Some(completion) = translate(found, &self.qps) {
+            self.unflushed |= brought_bytes(&completion);
+            self.polled.push_back(completion);
+        }
+    }
 }
 
 impl VerbsCompletionQueue {
@@ -194,19 +204,17 @@ impl CompletionQueueOps for VerbsCompletionQueue {
             return Ok(None);
         };
         let mut state = lock(&self.state);
-        if !state.polled.is_empty() {
-            return Ok(self.next(&mut state)?);
+        if state.polled.is_empty() {
+            let read = match raw.queue {
+                // SAFETY: the queue is alive, and the lock keeps others from polling it.
+                Form::Extended(queue) => unsafe {
+                    read_extended(queue.as_ptr(), &mut state, self.context.flushes())
+                },
+                // SAFETY: the queue is alive, and plain.
+                Form::Plain(queue) => unsafe { read_plain(queue.as_ptr(), &mut state) },
+            };
+            read.map_err(|error| self.context.failed(error))?;
         }
-        let found = match raw.queue {
-            // SAFETY: the queue is alive, and the lock keeps others from polling it.
-            Form::Extended(queue) => unsafe { read_extended(queue.as_ptr()) },
-            // SAFETY: the queue is alive, and plain.
-            Form::Plain(queue) => unsafe { read_plain(queue.as_ptr()) },
-        }
-        .map_err(|error| self.context.failed(error))?;
-        let State { polled, qps, .. } = &mut *state;
-        polled.extend(found.iter().filter_map(|found| translate(found, qps)));
-        state.unflushed = state.polled.iter().any(brought_bytes);
         Ok(self.next(&mut state)?)
     }
 
@@ -298,55 +306,67 @@ struct Found {
     immediate: Option<Immediate>,
 }
 
-type FoundBatch = SmallVec<[Found; BATCH]>;
-
 /// Polls a plain queue.
 ///
 /// # Safety
 /// The queue is alive, and plain.
-unsafe fn read_plain(queue: *mut ibv_cq) -> std::result::Result<FoundBatch, VerbError> {
+unsafe fn read_plain(
+    queue: *mut ibv_cq,
+    state: &mut State,
+) -> std::result::Result<(), VerbError> {
     let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
     // SAFETY: the caller's promise.
-    let found = unsafe { ibv_poll_cq(queue, &mut room) }?;
-    let read = |wc: &ibv_wc| Found {
-        number: wc.wr_id,
-        qpn: wc.qp_num,
-        status: wc.status,
-        opcode: wc.opcode,
-        byte_len: wc.byte_len,
-        immediate: if has_immediate(wc.wc_flags) {
-            // SAFETY: the flag says that the union holds an immediate.
-            Some(Immediate(u32::from_be(unsafe {
-                wc.__bindgen_anon_1.imm_data
-            })))
-        } else {
-            None
-        },
-    };
-    Ok(found.iter().map(read).collect())
+    for wc in unsafe { ibv_poll_cq(queue, &mut room) }? {
+        state.add(&Found {
+            number: wc.wr_id,
+            qpn: wc.qp_num,
+            status: wc.status,
+            opcode: wc.opcode,
+            byte_len: wc.byte_len,
+            immediate: if has_immediate(wc.wc_flags) {
+                // SAFETY: the flag says that the union holds an immediate.
+                Some(Immediate(u32::from_be(unsafe {
+                    wc.__bindgen_anon_1.imm_data
+                })))
+            } else {
+                None
+            },
+        });
+    }
+    Ok(())
 }
 
 /// Polls an extended queue, one completion at a time: rxe's library, in rdma-core 44 at least, loses
 /// the completion after the one that `ibv_next_poll` reported to be the last.
 ///
+/// More than one is polled only where a flush has to follow, which serves all of them: looking in vain
+/// for a second one would delay the first.
+///
 /// # Safety
 /// The queue is alive, was created with [`READ`], and no other thread polls it.
-unsafe fn read_extended(queue: *mut ibv_cq_ex) -> std::result::Result<FoundBatch, VerbError> {
-    let mut found = FoundBatch::new();
-    while found.len() < BATCH {
+unsafe fn read_extended(
+    queue: *mut ibv_cq_ex,
+    state: &mut State,
+    flushes: &FlushList,
+) -> std::result::Result<(), VerbError> {
+    while state.polled.len() < BATCH {
         // SAFETY: the caller's promise.
         match unsafe { read_next(queue) } {
-            Ok(Some(next)) => found.push(next),
+            Ok(Some(found)) => state.add(&found),
             Ok(None) => break,
             // The completions before the error are returned first.
-            Err(error) if !found.is_empty() => {
+            Err(error) if !state.polled.is_empty() => {
                 tracing::warn!(%error, "a completion queue fails");
                 break;
             }
             Err(error) => return Err(error),
         }
+        let is_flush_needed = state.unflushed && !flushes.is_empty();
+        if !state.polled.is_empty() && !is_flush_needed {
+            break;
+        }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The next completion of an extended queue.
@@ -394,7 +414,7 @@ fn has_immediate(flags: u32) -> bool {
 }
 
 /// Translates a completion; `None` for one of a destroyed queue pair.
-fn translate(found: &Found, qps: &HashMap<u32, Arc<OutstandingRequests>>) -> Option<Completion> {
+fn translate(found: &Found, qps: &BTreeMap<u32, Arc<OutstandingRequests>>) -> Option<Completion> {
     let posted = qps.get(&found.qpn)?.complete(found.number)?;
     let status = status(found.status);
     let success = status == WcStatus::Success;

@@ -62,6 +62,10 @@ impl OutstandingRequests {
             _ => &mut queues.receives,
         };
         // Their regions may end with them, which takes other locks.
+        if let Some(request) = queue.complete_first(number) {
+            drop(queues);
+            return Some(request.detail);
+        }
         let mut segments = SmallVec::<[Segments; 4]>::new();
         let mut last = None;
         for mut request in queue.complete(number) {
