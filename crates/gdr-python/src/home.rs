@@ -10,7 +10,6 @@ use gdr_object::{
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::context_manager::context_manager;
 use crate::dtype::Dtype;
 use crate::error::IntoException;
 use crate::local_memory::Memory;

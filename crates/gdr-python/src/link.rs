@@ -8,7 +8,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::context_manager::context_manager;
 use crate::error::IntoException;
 use crate::local_memory::{LocalMemory, Memory};
 use crate::object_info;

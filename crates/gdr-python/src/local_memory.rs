@@ -6,7 +6,6 @@ use gdr_object::Link;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::context_manager::context_manager;
 use crate::error::IntoException;
 use crate::host_memory::HostMemory;
 use crate::runtime::Runtime;

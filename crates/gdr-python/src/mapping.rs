@@ -8,7 +8,6 @@ use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::context_manager::context_manager;
 use crate::dtype::{Dtype, LONGEST};
 use crate::error::IntoException;
 use crate::host_memory::{HostAddress, HostMemory};

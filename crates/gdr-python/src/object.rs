@@ -7,7 +7,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::context_manager::context_manager;
 use crate::error::IntoException;
 use crate::home::OpenHome;
 use crate::host_memory::HostMemory;
