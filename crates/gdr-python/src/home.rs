@@ -114,6 +114,8 @@ impl Model {
     }
 }
 
+context_manager!(Home);
+
 #[pymethods]
 impl Home {
     #[new]
@@ -211,15 +213,6 @@ impl Home {
     /// Ends it and its objects: peers get gdr.Gone. A second call does nothing.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.open.close());
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close(py);
     }
 
     /// The address and the port that links connect to.

@@ -9,6 +9,27 @@
 //! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
 //! Python's stable interface. Functions that may wait release the interpreter's lock.
 
+/// Gives a class with a Python method `close` those of a `with` block, which calls it at its end.
+macro_rules! context_manager {
+    ($class:ty) => {
+        #[pyo3::pymethods]
+        impl $class {
+            fn __enter__(this: pyo3::Py<Self>) -> pyo3::Py<Self> {
+                this
+            }
+
+            #[pyo3(signature = (*_exception))]
+            fn __exit__(
+                &self,
+                py: pyo3::Python<'_>,
+                _exception: &pyo3::Bound<'_, pyo3::types::PyTuple>,
+            ) {
+                self.close(py);
+            }
+        }
+    };
+}
+
 mod device_memory;
 mod dlpack;
 mod dtype;

@@ -43,6 +43,8 @@ impl OpenLink {
     }
 }
 
+context_manager!(Link);
+
 #[pymethods]
 impl Link {
     #[new]
@@ -112,15 +114,6 @@ impl Link {
                 link.interrupt();
             }
         });
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close(py);
     }
 
     /// The address and the port of the owner.

@@ -66,6 +66,8 @@ impl LocalMemory {
     }
 }
 
+context_manager!(LocalMemory);
+
 #[pymethods]
 impl LocalMemory {
     /// Ends the registration and releases the memory. A second call does nothing.
@@ -77,15 +79,6 @@ impl LocalMemory {
         let closed = registered.take();
         drop(registered);
         py.detach(|| drop(closed));
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close(py);
     }
 
     /// Bytes.

@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gdr_copy::plan::{PathLimits, Planner};
-use gdr_copy::{Copier, calibration_for, cpu, default_threads};
+use gdr_copy::{Copier, cpu};
 use gdr_cuda::Ordinal;
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -75,17 +74,15 @@ impl Mapping {
             .pin_buffer(&buffer)
             .map_err(IntoException::into_exception)?;
         let mapping = pinned.map().map_err(IntoException::into_exception)?;
-        let gpu = buffer.gpu().clone();
-        let calibration = calibration_for(&gpu, &mapping);
-        let (calibration, _) = calibration.map_err(IntoException::into_exception)?;
-        let planner = Planner::new(&calibration, PathLimits::all(default_threads(&gpu)));
+        let device = buffer.gpu().info().ordinal;
+        let planner = runtime.gpu(device)?.planner(&mapping)?;
         let copier = Copier::new(mapping, buffer, planner);
         Ok(Self {
             dtype,
             access,
             address: ptr.get(),
             len,
-            device: gpu.info().ordinal,
+            device,
             backend: pinned.backend().name(),
             open: Mutex::new(Some(Arc::new(Open {
                 copier: copier.map_err(IntoException::into_exception)?,
@@ -147,6 +144,8 @@ impl Open {
         Err(gdr_copy::Error::ForkedChild.into_exception())
     }
 }
+
+context_manager!(Mapping);
 
 #[pymethods]
 impl Mapping {
@@ -220,20 +219,11 @@ impl Mapping {
     }
 
     /// Unmaps the memory and releases the tensor. A second call does nothing.
-    fn close(&self) {
+    fn close(&self, py: Python<'_>) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = open.take();
         drop(open);
-        drop(closed);
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close();
+        py.detach(|| drop(closed));
     }
 
     /// The address in GPU memory.

@@ -77,6 +77,8 @@ impl Object {
     }
 }
 
+context_manager!(Object);
+
 #[pymethods]
 impl Object {
     /// Publishes all of `source` as the next epoch, and returns its number.
@@ -120,15 +122,6 @@ impl Object {
                 self.home.end(&object);
             }
         });
-    }
-
-    fn __enter__(this: Py<Self>) -> Py<Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.close(py);
     }
 
     /// Its name.

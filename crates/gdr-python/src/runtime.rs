@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gdr_copy::{Context, PerProcess};
+use gdr_copy::cpu::Caching;
+use gdr_copy::plan::{PathLimits, Planner};
+use gdr_copy::{BackendKind, Context, Mapping, PerProcess, calibration_for, default_threads};
 use gdr_cuda::{DevicePtr, Gpu, Ordinal, open_driver};
 use pyo3::PyResult;
 
@@ -21,6 +23,32 @@ pub(crate) struct Runtime {
 pub(crate) struct OpenGpu {
     pub(crate) gpu: Gpu,
     pub(crate) signal_words: SignalWords,
+    /// A planner for each kind of mapping: which paths copies take.
+    planners: Mutex<Vec<(MappingKind, Planner)>>,
+}
+
+/// What the planner of a GPU's mappings depends on.
+type MappingKind = (BackendKind, Caching);
+
+impl OpenGpu {
+    /// The planner of copies to and from a mapping of this GPU's memory.
+    ///
+    /// The profile of this machine is read at the first mapping of a kind, and kept as long as the
+    /// process: a program that maps for each request would read it each time.
+    pub(crate) fn planner(&self, mapping: &Mapping) -> PyResult<Planner> {
+        let kind = (mapping.backend(), mapping.caching());
+        // A list of whole planners is valid after a panic.
+        let mut planners = self.planners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, planner)) = planners.iter().find(|(known, _)| *known == kind) {
+            return Ok(planner.clone());
+        }
+        let calibration = calibration_for(&self.gpu, mapping);
+        let (calibration, _) = calibration.map_err(IntoException::into_exception)?;
+        let limits = PathLimits::all(default_threads(&self.gpu));
+        let planner = Planner::new(&calibration, limits);
+        planners.push((kind, planner.clone()));
+        Ok(planner)
+    }
 }
 
 impl Runtime {
@@ -56,6 +84,7 @@ impl Runtime {
             .into_iter()
             .map(|gpu| OpenGpu {
                 signal_words: SignalWords::new(gpu.clone()),
+                planners: Mutex::default(),
                 gpu,
             })
             .collect();

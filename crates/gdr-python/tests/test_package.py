@@ -82,6 +82,40 @@ def test_the_environment_without_a_gpu_is_an_error_and_never_simulated():
     assert "/nonexistent/libcuda.so.1" in done.stdout
 
 
+MAPS_AGAIN = """
+import sys, gdr
+memory = gdr.DeviceMemory(4096)
+with gdr.map(memory) as mapping:
+    mapping.write(b"kept")
+with open(sys.argv[1], "w") as profile:
+    profile.write("something else")
+with gdr.map(memory) as mapping:
+    print(mapping.read(nbytes=4).decode())
+"""
+
+
+def test_the_profile_of_copies_is_read_at_the_first_mapping_of_a_process_only(tmp_path):
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+
+    def python(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    tuned = python("-m", "gdr", "tune", "--size", "4K")
+    assert tuned.returncode == 0, tuned.stderr
+    (profile,) = tmp_path.glob("gdr/copy/*.profile")
+    done = python("-c", MAPS_AGAIN, str(profile))
+    assert done.stdout.strip() == "kept", done.stderr
+    # The file that the first process left is of no use, which the first mapping of another finds.
+    assert "first line" in python("-c", MAPS_AGAIN, str(profile)).stderr
+
+
 def test_the_stubs_name_what_the_package_has():
     stub = ast.parse(Path(gdr.__file__).with_suffix(".pyi").read_text())
     functions = {node.name: node for node in stub.body if isinstance(node, ast.FunctionDef)}

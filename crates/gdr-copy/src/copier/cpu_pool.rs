@@ -10,7 +10,7 @@ use std::num::NonZeroU16;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use gdr_cuda::Bdf;
@@ -23,7 +23,9 @@ const SPINS: u32 = 20_000;
 #[derive(Debug)]
 pub(crate) struct CpuPool {
     shared: Arc<Shared>,
-    cpus: Option<CpuSet>,
+    gpu: Bdf,
+    /// Those next to the GPU, read when the first thread starts: most copiers never start one.
+    cpus: OnceLock<Option<CpuSet>>,
 }
 
 #[derive(Debug, Default)]
@@ -117,7 +119,8 @@ impl CpuPool {
     pub(crate) fn new(gpu: Bdf) -> Self {
         Self {
             shared: Arc::default(),
-            cpus: local_cpus(gpu),
+            gpu,
+            cpus: OnceLock::new(),
         }
     }
 
@@ -178,7 +181,8 @@ impl CpuPool {
 
     /// Without a thread its pieces are done by others.
     fn start_worker(&self) -> bool {
-        let (shared, cpus) = (Arc::clone(&self.shared), self.cpus);
+        let shared = Arc::clone(&self.shared);
+        let cpus = *self.cpus.get_or_init(|| local_cpus(self.gpu));
         let thread = thread::Builder::new().name("gdr-copy".to_owned());
         let started = thread.spawn(move || {
             block_signals();
