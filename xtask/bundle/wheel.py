@@ -165,6 +165,28 @@ def items():
     print(f"beside running kernels: {len(seen)} values of {rounds + 1} seen, in order")
 
 
+def copies():
+    """Long copies from the GPU into ordinary memory, beside PyTorch's."""
+    tensor = torch.randint(0, 256, (64 << 20,), dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    mapping = gdr.map(tensor)
+    for size, count in [(4 << 10, 2000), (64 << 10, 1000), (1 << 20, 300), (64 << 20, 10)]:
+        part, out = tensor[:size], torch.empty(size, dtype=torch.uint8)
+        calls = {
+            "t.cpu()": part.cpu,
+            "out.copy_(t)": lambda part=part, out=out: out.copy_(part),
+            "gdr.map(t).read(out)": lambda out=out: mapping.read(out),
+        }
+        taken = {name: [] for name in calls}
+        # In turns, so that what disturbs the machine disturbs each of them.
+        for _ in range(10):
+            for name, call in calls.items():
+                taken[name] += times(call, count // 10 + 1)[1:]
+        for name in calls:
+            line(f"{name} of {size >> 10} KiB", taken[name])
+        assert torch.equal(out, part.cpu())
+
+
 def launches():
     """Launches of one thread, while another reads and maps."""
     tensor, other = torch.zeros(64, device="cuda"), torch.zeros(1 << 20, device="cuda")
@@ -312,6 +334,7 @@ def main():
         print(f"  {route['route']}: {route['method'] or route['rejected'][0]}")
     values()
     items()
+    copies()
     launches()
     signals()
     objects()

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU16;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use gdr_cuda::{DeviceBuffer, HostBuffer, pattern_word};
 use serde::{Serialize, Serializer};
 
 use crate::bench_target::BenchTarget;
+use crate::copy_library::CopyLibrary;
 use crate::error::{Result, SettingsError, compare, proceed};
 use crate::mapped_buffer::{
     BufferOptions, CopyDirection, check_sizes, direction_name, whole_pages,
@@ -80,6 +82,8 @@ pub struct Settings {
     pub resident: ResidentPath,
     /// What is measured.
     pub extent: Extent,
+    /// Copy functions to compare the paths with; left out for [`Extent::Paths`].
+    pub library: Option<Arc<CopyLibrary>>,
     /// What the planner knows.
     pub costs: Costs,
     /// The time for one size on one path, about. A copy is made five times at least.
@@ -105,7 +109,11 @@ impl Settings {
         let paths = paths.map(Method::Path);
         match self.extent {
             Extent::Paths => paths.collect(),
-            Extent::Comparison => paths.chain([Method::CuMemcpy, Method::Planned]).collect(),
+            Extent::Comparison => {
+                let library = self.library.as_ref().map(|_| Method::Library);
+                let others = [Method::CuMemcpy].into_iter().chain(library);
+                paths.chain(others).chain([Method::Planned]).collect()
+            }
         }
     }
 
@@ -122,6 +130,8 @@ pub enum Method {
     Path(CopyPath),
     /// By `cuMemcpyHtoD` and `cuMemcpyDtoH`.
     CuMemcpy,
+    /// By the functions of a [`CopyLibrary`], through the mapping.
+    Library,
     /// On the path that the planner chooses.
     Planned,
 }
@@ -131,6 +141,7 @@ impl fmt::Display for Method {
         match self {
             Self::Path(path) => path.fmt(f),
             Self::CuMemcpy => f.pad("cuMemcpy"),
+            Self::Library => f.pad("library"),
             Self::Planned => f.pad("planned"),
         }
     }
@@ -183,7 +194,7 @@ pub struct Choice {
     pub path: CopyPath,
     /// The median of the planned copies, nanoseconds.
     pub planned_ns: f64,
-    /// The fastest single path, `cuMemcpy` included.
+    /// The fastest single path, `cuMemcpy` and the library's functions included.
     pub best: Method,
     /// Its median, nanoseconds.
     pub best_ns: f64,
@@ -211,6 +222,8 @@ pub struct Report {
     pub routine: &'static str,
     /// The most threads of a copy.
     pub max_threads: NonZeroU16,
+    /// The file of the copy functions of [`Method::Library`].
+    pub library: Option<PathBuf>,
     /// What the planner knows.
     #[serde(serialize_with = "name")]
     pub costs: CalibrationSource,
@@ -267,7 +280,7 @@ fn series_of(row: &Row) -> Option<Series> {
             host: row.cell.host,
             path,
         }),
-        Method::CuMemcpy | Method::Planned => None,
+        Method::CuMemcpy | Method::Library | Method::Planned => None,
     }
 }
 
@@ -342,6 +355,7 @@ pub fn run(
         caching: mapping.caching(),
         routine: mapping.routine().name(),
         max_threads: settings.max_threads,
+        library: settings.library.as_ref().map(|it| it.file().to_owned()),
         costs,
         choices: choices(&rows, bench.copier.planner()),
         rows,
@@ -385,6 +399,7 @@ fn choices(rows: &[Row], planner: &Planner) -> Vec<Choice> {
 /// The memory of the measurement.
 struct Bench {
     copier: Copier,
+    library: Option<Arc<CopyLibrary>>,
     buffer: Arc<DeviceBuffer>,
     offset: u64,
     /// The bytes to write, and the destinations of reads, which all methods share: the engine writes
@@ -413,6 +428,7 @@ impl Bench {
             locked_sink: Arc::new(gpu.allocate_host(len)?),
             copier: Copier::new(Arc::clone(mapping), Arc::clone(&buffer), planner)?
                 .with_limit(LIMIT),
+            library: settings.library.clone(),
             offset: settings.offset,
             sink: vec![0; len],
             source,
@@ -469,6 +485,7 @@ impl Bench {
         let (offset, len) = (self.offset, cell.size as usize);
         let copier = &self.copier;
         match (cell.direction, cell.host, method) {
+            (direction, host, Method::Library) => self.copy_by_library(direction, host, len)?,
             (ToGpu, Pageable, Method::Path(path)) => {
                 copier.write_at_by(path, offset, &self.source[..len])?;
             }
@@ -510,6 +527,27 @@ impl Bench {
             }
         }
         Ok(())
+    }
+
+    #[allow(unsafe_code)]
+    fn copy_by_library(
+        &mut self,
+        direction: CopyDirection,
+        host: HostMemory,
+        len: usize,
+    ) -> Result<()> {
+        let Some(library) = &self.library else {
+            return Ok(());
+        };
+        let host = match (direction, host) {
+            (CopyDirection::ToGpu, HostMemory::Pageable) => self.source.as_ptr().cast_mut(),
+            (CopyDirection::FromGpu, HostMemory::Pageable) => self.sink.as_mut_ptr(),
+            (CopyDirection::ToGpu, HostMemory::PageLocked) => self.locked_source.cpu_ptr(),
+            (CopyDirection::FromGpu, HostMemory::PageLocked) => self.locked_sink.cpu_ptr(),
+        };
+        // SAFETY: all of them and the mapping from the offset on have the bytes of the largest size, which
+        // `run` has checked; nothing else uses them now.
+        unsafe { library.copy(direction, self.copier.mapping(), self.offset, host, len) }
     }
 
     /// Copies once into cleared memory and compares the bytes.
@@ -562,6 +600,7 @@ mod tests {
     use gdr_cuda::{Gpu, Ordinal, SimDriver};
 
     use super::*;
+    use crate::copy_library;
 
     fn target() -> BenchTarget {
         let driver = SimDriver::new(1);
@@ -580,6 +619,7 @@ mod tests {
             max_threads: NonZeroU16::new(4).unwrap(),
             resident: ResidentPath::WhereSupported,
             extent,
+            library: None,
             costs: Costs::BuiltIn,
             time: Duration::ZERO,
         }
@@ -652,6 +692,31 @@ mod tests {
         let refused = run(&target(), &settings, &mut |_| ControlFlow::Continue(()));
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("the GPU is simulated"), "{message}");
+    }
+
+    #[test]
+    fn functions_of_a_library_are_measured_and_compared_with_the_choice() {
+        let settings = |library| Settings {
+            library: Some(Arc::new(library)),
+            ..settings(Extent::Comparison)
+        };
+        let run = |settings| run(&target(), &settings, &mut |_| ControlFlow::Continue(()));
+        let report = run(settings(copy_library::tests::right())).unwrap();
+        let of_library = report
+            .rows
+            .iter()
+            .filter(|row| row.method == Method::Library);
+        assert_eq!(of_library.count(), 8);
+        assert_eq!(report.library, Some("copies.so".into()));
+        assert_eq!(report.profile().calibration.curves().count(), 4 * 4);
+
+        let wrong = run(settings(copy_library::tests::wrong())).unwrap_err();
+        let crate::Error::WrongData { what, .. } = &wrong else {
+            panic!("{wrong}");
+        };
+        assert!(what.contains("library"), "{what}");
+        let refusing = run(settings(copy_library::tests::refusing())).unwrap_err();
+        assert!(refusing.to_string().contains("returned 22"), "{refusing}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gdr_copy::Caching;
@@ -29,6 +30,13 @@ pub enum Error {
     /// The user's profile of copies cannot be used.
     #[error(transparent)]
     Profile(#[from] gdr_copy::ProfileError),
+    /// A library of copy functions could not be loaded, or one of its functions failed.
+    #[error(
+        "{}: {why}; it needs the C functions copy_to_mapping and copy_from_mapping, of type \
+         int (void *to, const void *from, size_t bytes), which return 0",
+        file.display()
+    )]
+    CopyLibrary { file: PathBuf, why: String },
     /// No backend maps GPU memory here.
     #[error("{0}; staged transfers need no mapping")]
     NoMappings(String),

@@ -42,6 +42,7 @@ pub mod apiperf;
 pub mod baseline;
 mod bench_target;
 mod conversation;
+mod copy_library;
 pub mod copybw;
 pub mod copylat;
 pub mod copysweep;
@@ -62,6 +63,7 @@ pub mod timer;
 pub mod transfer;
 
 pub use bench_target::BenchTarget;
+pub use copy_library::CopyLibrary;
 pub use error::{Error, PeerError, Remedy, Result, SettingsError, TransferFailure};
 pub use ping_pong::MemoryLocation;
 

@@ -60,8 +60,10 @@ impl TransportConfig {
     }
 
     /// Sets the maximum number of response packets for one READ request packet. A longer READ is
-    /// split, so that the window applies to its responses. The range is 1 to the window, the
-    /// default is 64.
+    /// split, so that the window applies to its responses. While the window is longer than
+    /// [`with_window`](Self::with_window) sets, because the round trip is long, a request is for as
+    /// many packets as let [`RtsAttributes::max_rd_atomic`] requests fill it. The range is 1 to the
+    /// window, the default is 64.
     #[must_use]
     pub const fn with_read_packets(mut self, packets: u32) -> Self {
         self.read_packets = packets;
@@ -94,7 +96,7 @@ impl TransportConfig {
         self.max_window
     }
 
-    /// Maximum number of response packets for one READ request packet.
+    /// Maximum number of response packets for one READ request packet, unless the round trip is long.
     pub const fn read_packets(&self) -> u32 {
         self.read_packets
     }

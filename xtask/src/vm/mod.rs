@@ -30,8 +30,8 @@ use crate::results::{Outcome, Outcomes, Results, Unavailable};
 pub(crate) struct Options {
     /// Run only tests whose names contain one of these.
     filters: Vec<String>,
-    /// Measure instead of testing: the soft provider against the kernel's rxe, or `gdr perf` against
-    /// perftest on rxe.
+    /// Measure instead of testing: the soft provider against the kernel's rxe, `gdr perf` against
+    /// perftest on rxe, or the soft provider beside the kernel's TCP on bad links.
     #[arg(
         long,
         value_enum,

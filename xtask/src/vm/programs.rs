@@ -173,6 +173,8 @@ pub(crate) enum Benchmark {
     Rxe,
     /// `gdr perf` against perftest, on rxe.
     Perftest,
+    /// The soft provider beside the kernel's TCP, on bad links.
+    Tcp,
 }
 
 /// Builds a benchmark, and the programs that it runs.
@@ -180,6 +182,7 @@ pub(crate) fn benchmark(benchmark: Benchmark) -> anyhow::Result<Program> {
     let name = match benchmark {
         Benchmark::Rxe => "against_rxe",
         Benchmark::Perftest => "against_perftest",
+        Benchmark::Tcp => "against_tcp",
     };
     let mut program = Program {
         kind: Kind::Benchmark(name),

@@ -4,11 +4,13 @@ mod picture;
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use gdr_copy::default_threads;
 use gdr_copy::plan::HostMemory;
+use gdr_perf::CopyLibrary;
 use gdr_perf::copysweep::{
     self, Choice, Costs, Event, Extent, Method, Report, ResidentPath, Row, Settings,
 };
@@ -47,6 +49,11 @@ pub(crate) struct SweepOptions {
     /// Measure reads by a resident kernel, too, and let the planner choose them
     #[arg(long, requires = "sweep")]
     resident: bool,
+
+    /// Measure the C functions copy_to_mapping and copy_from_mapping of this library, too: each is an
+    /// int (void *to, const void *from, size_t bytes), and returns 0
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    library: Option<PathBuf>,
 
     /// Write a picture of the sweep
     #[arg(long, value_name = "FILE", requires = "sweep")]
@@ -98,6 +105,8 @@ pub(super) struct Sweep<'a> {
 }
 
 pub(super) fn run(global: &Global, sweep: Sweep<'_>, output: &mut Output) -> Result<Exit> {
+    let library = sweep.options.library.as_deref();
+    let library = library.map(CopyLibrary::load).transpose()?;
     let gpu = GpuContext::open(sweep.gpu, WithoutGpu::Exit)?;
     let threads = sweep.options.threads;
     let settings = Settings {
@@ -110,6 +119,7 @@ pub(super) fn run(global: &Global, sweep: Sweep<'_>, output: &mut Output) -> Res
             false => ResidentPath::LeftOut,
         },
         extent: Extent::Comparison,
+        library: library.map(Arc::new),
         costs: Costs::OfUser,
         time: TIME,
     };
@@ -218,8 +228,12 @@ impl<'a> Group<'a> {
 fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::Result<()> {
     output.line(describe(&report.subject))?;
     let how = format!(
-        "{}, {} mapping, routine {}, up to {} threads, planned by {}",
-        report.cpu, report.caching, report.routine, report.max_threads, report.costs
+        "{}, {} mapping, routine {}, up to {} threads, {}",
+        report.cpu,
+        report.caching,
+        report.routine,
+        report.max_threads,
+        planned_by(report)
     );
     output.paragraph("", "  ", &how)?;
     for group in Group::all(report) {
@@ -274,9 +288,18 @@ fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::R
     Ok(())
 }
 
+/// The costs that the planner knew, and the library beside it.
+fn planned_by(report: &Report) -> String {
+    let planned = format!("planned by {}", report.costs);
+    match &report.library {
+        Some(file) => format!("{planned}; library: {}", file.display()),
+        None => planned,
+    }
+}
+
 /// The width of a method's column.
 fn width(method: Method) -> usize {
-    method.to_string().len().max(8)
+    method.to_string().len().max(7)
 }
 
 /// A curve of one line: the logarithms of the values, from the lowest to the highest.

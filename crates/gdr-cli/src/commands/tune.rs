@@ -120,6 +120,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         max_threads,
         resident: ResidentPath::WhereSupported,
         extent: Extent::Paths,
+        library: None,
         costs: Costs::BuiltIn,
         time: TIME,
     };

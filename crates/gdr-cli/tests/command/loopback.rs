@@ -89,8 +89,11 @@ fn a_sweep_measures_each_way_by_size() {
         );
     }
     assert!(text.contains("describes no hardware"), "{text}");
+    let slowest = "direct at its slowest beside staged: RDMA ";
+    assert!(text.contains(slowest), "{text}");
 
     let report = json(&format!("{sweep} --port 14800 --staged"));
+    assert_eq!(report["direct_to_staged"], serde_json::json!([]));
     assert_eq!(report["schema"], "gdr.loopback.sweep");
     assert_eq!(report["simulated"], true);
     assert_eq!(report["direct_missing"], "requested");

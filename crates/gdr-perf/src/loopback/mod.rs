@@ -51,5 +51,5 @@ pub use report::{
     Packets, Path, Report, Throughput, TransferMode, Verdict,
 };
 pub use settings::{Destination, Settings, TransferPreference};
-pub use sweep::{Operation, PathKind, Row, Sweep, SweepEvent, SweepSettings, sweep};
+pub use sweep::{DirectRatio, Operation, PathKind, Row, Sweep, SweepEvent, SweepSettings, sweep};
 pub use two_process::{Timeouts, connect, listen};

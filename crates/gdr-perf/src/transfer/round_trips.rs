@@ -61,6 +61,8 @@ pub(super) struct RoundTrips<'a> {
     sent: u64,
     completed: u64,
     received: u64,
+    /// Receives that completed and are not posted again yet: the answer goes first.
+    used_receives: u64,
 }
 
 /// Whether WRITEs have an immediate.
@@ -127,6 +129,7 @@ impl<'a> RoundTrips<'a> {
             sent: 0,
             completed: 0,
             received: 0,
+            used_receives: 0,
         };
         if plan.verify == Verification::On {
             memory.outgoing.fill(0, size, trips.seed(role))?;
@@ -162,6 +165,14 @@ impl<'a> RoundTrips<'a> {
             _ => request,
         };
         Ok(self.pairs.all()[0].post_recv(request)?)
+    }
+
+    /// Posts the receives again that completed.
+    fn post_used_receives(&mut self) -> Result<()> {
+        for _ in 0..std::mem::take(&mut self.used_receives) {
+            self.post_receive()?;
+        }
+        Ok(())
     }
 
     /// Sends the next message.
@@ -217,7 +228,11 @@ impl<'a> RoundTrips<'a> {
             match completion {
                 Some(completion) if completion.opcode.is_receive() => {
                     self.check(completion.opcode, completion.byte_len)?;
-                    self.post_receive()?;
+                    self.used_receives += 1;
+                    if self.used_receives == u64::from(self.plan.rx_depth) {
+                        // The peer's next message would find none.
+                        self.post_used_receives()?;
+                    }
                     self.received += 1;
                     return Ok(true);
                 }
@@ -286,21 +301,28 @@ impl<'a> RoundTrips<'a> {
         let start = Instant::now();
         let mut now = start;
         let mut messages = 0;
+        // Statistics of a round are kept while the message of the next one is under way.
+        let mut ended = None;
+        let mut keep = |ended: Option<Duration>| {
+            if let (Some(round_trip), Some(samples)) = (ended, samples.as_deref_mut()) {
+                samples.record(round_trip.as_nanos() as f64 / 2.0);
+            }
+        };
         while messages < most && now.saturating_duration_since(start) < until {
             // As perftest does: the time from one message to the next, by one look at the clock.
             let posted = now;
             self.send()?;
+            self.post_used_receives()?;
+            keep(ended.take());
+            wait.look(now, observe)?;
             self.receive(&mut wait, observe, &mut || false)?;
             now = Instant::now();
-            if let Some(samples) = samples.as_deref_mut() {
-                let round_trip = now.saturating_duration_since(posted);
-                samples.record(round_trip.as_nanos() as f64 / 2.0);
-            }
+            ended = Some(now.saturating_duration_since(posted));
             messages += 1;
             wait.progress();
-            wait.look(now, observe)?;
             self.make_room(&mut wait, observe)?;
         }
+        keep(ended);
         Ok(Sent {
             messages,
             elapsed: now.saturating_duration_since(start),
@@ -316,6 +338,7 @@ impl<'a> RoundTrips<'a> {
         let mut wait = Wait::new(self.plan, self.size);
         while self.receive(&mut wait, observe, ended)? {
             self.send()?;
+            self.post_used_receives()?;
             wait.progress();
             if self.sent.is_multiple_of(MESSAGES_PER_LOOK) {
                 wait.look(Instant::now(), observe)?;

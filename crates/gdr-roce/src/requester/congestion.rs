@@ -127,6 +127,16 @@ impl Congestion {
         }
     }
 
+    /// How many response packets one READ request stands for: at most `longest`, but enough that `requests`
+    /// of them fill a window that is longer than usual.
+    pub(super) fn read_share(&self, longest: u32, requests: u8) -> u32 {
+        let filling = match self.window > self.usual {
+            true => self.window.div_ceil(u32::from(requests.max(1))),
+            false => 0,
+        };
+        self.share(longest.max(filling))
+    }
+
     /// When the next packet may be sent, if that is later than `now`.
     pub(super) fn wait(&self, now: Time, round_trip: &RoundTrip) -> Option<Time> {
         if !self.paced {
@@ -149,6 +159,12 @@ impl Congestion {
     /// Notes that the window or the pacing kept a packet back.
     pub(super) const fn limit(&mut self) {
         self.round.limited = true;
+    }
+
+    /// Notes that the number of outstanding READs kept one back. With a window that is longer than usual
+    /// this is a limit of the window, too: the requests become longer with it.
+    pub(super) const fn limit_reads(&mut self) {
+        self.round.limited |= self.window > self.usual;
     }
 
     /// Counts packets that were acknowledged at `now`.

@@ -85,7 +85,9 @@ impl Requester {
             let packets = match repeated {
                 Some(piece) => piece.last.distance_from(self.next) + 1,
                 None => {
-                    let piece = self.congestion.share(self.config.read_packets);
+                    let piece = self
+                        .congestion
+                        .read_share(self.config.read_packets, self.attributes.max_rd_atomic);
                     (wqe.packets - index).min(piece)
                 }
             };
@@ -94,6 +96,7 @@ impl Requester {
                 return Ok(None);
             }
             if self.reads_sent >= usize::from(self.attributes.max_rd_atomic) {
+                self.congestion.limit_reads();
                 return Ok(None);
             }
             if repeated.is_none() {

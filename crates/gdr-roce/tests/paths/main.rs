@@ -146,10 +146,10 @@ fn the_window_follows_a_path_with_a_long_round_trip() {
         .iter()
         .find(|case| case.name == "delay 50 ms, 1 Gbit/s");
     let case = case.expect("a case of this name");
-    for (operation, least) in [(Direct::Write, 0.9), (Direct::Read, 0.3)] {
+    for operation in [Direct::Write, Direct::Read] {
         for recovery in [GoBackN, Selective] {
             let part = case.utilization(operation, recovery);
-            assert!(part > least, "{operation:?}, {recovery:?}: {part:.3}");
+            assert!(part > 0.9, "{operation:?}, {recovery:?}: {part:.3}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use gdr_perf::copysweep::{Method, Report};
 
-use super::{Group, Quantity};
+use super::{Group, Quantity, planned_by};
 use crate::chart::{BLUE, Chart, Curve, GREEN, ORANGE, Panel, Scale};
 use crate::commands::describe;
 use crate::units::figure;
@@ -20,6 +20,7 @@ fn color(method: Method, at: usize) -> &'static str {
         Method::Path(gdr_copy::plan::CopyPath::Resident) => GREEN,
         Method::Path(_) => CPU[at.min(CPU.len() - 1)],
         Method::CuMemcpy => GREY,
+        Method::Library => PURPLE,
         Method::Planned => BLACK,
     }
 }
@@ -82,7 +83,7 @@ pub(super) fn svg(report: &Report, quantity: Quantity) -> String {
                 "CPU: {}, {} mapping, routine {}, up to {} threads",
                 report.cpu, report.caching, report.routine, report.max_threads
             ),
-            format!("planned by {}", report.costs),
+            planned_by(report),
         ],
         is_simulated: report.subject.simulated,
         sizes_of: "a copy",

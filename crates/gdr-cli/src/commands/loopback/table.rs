@@ -1,7 +1,7 @@
 //! The tables of `gdr loopback --sweep`.
 
 use gdr_perf::Result;
-use gdr_perf::loopback::{Operation, PathKind, Row, Sweep, SweepEvent};
+use gdr_perf::loopback::{DirectRatio, Operation, PathKind, Row, Sweep, SweepEvent};
 
 use crate::commands::describe;
 use crate::figures::{
@@ -58,13 +58,14 @@ impl Table {
         let Some(first) = rows.first() else {
             return Ok(());
         };
+        let ratio = DirectRatio::of(rows);
         if self.operation != Some(first.operation) && !self.options.csv {
             self.operation = Some(first.operation);
             output.line(format_args!(
                 "\n{}: from post to completion one by one, and the rate of several in flight",
                 first.operation
             ))?;
-            if ratios(rows).is_some() {
+            if ratio.is_some() {
                 output.line(
                     "direct compared with staged: how many times lower its latency is, and higher its rate",
                 )?;
@@ -72,10 +73,7 @@ impl Table {
             output.line(self.figures.head())?;
         }
         for row in rows {
-            let (latency, higher) = match row.kind {
-                PathKind::Direct => ratios(rows).unzip(),
-                _ => (None, None),
-            };
+            let ratio = ratio.filter(|_| row.kind == PathKind::Direct);
             let mut cells = vec![
                 Cell::text(row.operation),
                 Cell::Count(row.size),
@@ -84,8 +82,8 @@ impl Table {
             cells.extend(duration(&row.latency));
             cells.extend(rate(row.size, row.gb_per_s));
             cells.extend([
-                Cell::Ratio(latency),
-                Cell::Ratio(higher),
+                Cell::Ratio(ratio.map(|ratio| ratio.latency)),
+                Cell::Ratio(ratio.map(|ratio| ratio.rate)),
                 Cell::text(self.is_simulated),
             ]);
             output.line(self.figures.row(&cells))?;
@@ -102,6 +100,12 @@ impl Table {
         if let Some(bytes) = sweep.long_reads_from {
             output.line(format_args!(
                 "direct READs of {bytes} bytes and more used the GPU's copy engine, which was faster here"
+            ))?;
+        }
+        if let Some(slowest) = sweep.slowest_direct() {
+            output.line(format_args!(
+                "direct at its slowest beside staged: {} of {} bytes, latency {:.2}x, rate {:.2}x",
+                slowest.operation, slowest.size, slowest.latency, slowest.rate
             ))?;
         }
         output.line("the first and last MiB of every row was compared and arrived")
@@ -125,15 +129,4 @@ fn introduce(sweep: &Sweep, output: &mut Output) -> Result<()> {
         Some(reason) => output.line(format_args!("direct    not measured: {reason}")),
         None => Ok(()),
     }
-}
-
-/// How many times lower the direct latency is than the staged one, and how many times higher the
-/// bandwidth.
-fn ratios(rows: &[Row]) -> Option<(f64, f64)> {
-    let of = |kind: PathKind| rows.iter().find(|row| row.kind == kind);
-    let (direct, staged) = (of(PathKind::Direct)?, of(PathKind::Staged)?);
-    Some((
-        staged.latency.median_ns / direct.latency.median_ns,
-        direct.gb_per_s / staged.gb_per_s,
-    ))
 }

@@ -10,7 +10,9 @@
 //! - *bandwidth*: [`DEPTH`] requests in flight. Requests longer than one message are several messages
 //!   in flight together; their bandwidth is computed from the latency.
 //!
-//! After each measurement the first and the last MiB are compared with the bytes that were sent; a
+//! With short requests the paths take turns, so that what disturbs the machine disturbs each of them. After
+//! each size the
+//! first and the last MiB of one more request on each path are compared with the bytes that were sent; a
 //! difference is an error.
 
 mod path;
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 use gdr_rdma::{Access, Buffer, Device, MemoryRegion, ProtectionDomain};
 
 use path::MemoryPath;
-pub use report::{Operation, PathKind, Row, Sweep};
+pub use report::{DirectRatio, Operation, PathKind, Row, Sweep};
 pub use settings::SweepSettings;
 
 use super::compare::pieces;
@@ -38,11 +40,15 @@ use crate::stats::Samples;
 
 /// Requests in flight where bandwidth is measured.
 const DEPTH: u64 = 16;
-/// How long each figure is measured, unless a single request takes longer.
+/// The turns of each path with requests up to [`SHORT`]; with longer ones it is one.
+const TURNS: u32 = 5;
+/// The longest requests of which many complete in a turn.
+const SHORT: u64 = 256 << 10;
+/// How long each figure is measured in all turns, unless a single request takes longer.
 const DURATION: Duration = Duration::from_millis(250);
 /// The fewest rounds of a latency.
 const LEAST: u64 = 5;
-/// Rounds before the measured ones.
+/// Rounds before the measured ones of a turn, unless they take longer than it.
 const WARM_UP: u32 = 20;
 /// Bytes of a piece that the GPU copies to or from a staging buffer: long enough to hide the fixed
 /// cost of a copy.
@@ -105,63 +111,88 @@ pub fn sweep(
     proceed(observe(SweepEvent::Ready(&sweep)))?;
     for operation in [Operation::Write, Operation::Read] {
         for size in settings.sizes() {
-            let begin = sweep.rows.len();
-            for path in &built.paths {
-                let row = measure(&host, path, operation, size, settings)?;
-                sweep.rows.push(row);
-            }
-            proceed(observe(SweepEvent::Measured(&sweep.rows[begin..])))?;
+            let rows = measure(&host, &built.paths, operation, size, settings)?;
+            proceed(observe(SweepEvent::Measured(&rows)))?;
+            sweep.direct_to_staged.extend(DirectRatio::of(&rows));
+            sweep.rows.extend(rows);
         }
     }
     Ok(sweep)
 }
 
+/// What was measured on a path.
+struct Figures {
+    latency: Samples,
+    /// Requests of the bandwidth, and their time.
+    completed: u64,
+    elapsed: Duration,
+}
+
+impl Figures {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            latency: Samples::new()?,
+            completed: 0,
+            elapsed: Duration::ZERO,
+        })
+    }
+}
+
+fn turns(size: u64) -> u32 {
+    match size <= SHORT {
+        true => TURNS,
+        false => 1,
+    }
+}
+
+/// Measures the paths in turn.
 fn measure(
     host: &Host,
-    path: &MemoryPath,
+    paths: &[MemoryPath],
     operation: Operation,
     size: u64,
     settings: &SweepSettings,
-) -> Result<Row> {
-    // A different pattern for each row, so that leftover bytes do not pass the comparison.
-    let seed = (size as u32) ^ ((operation as u32) << 8) ^ ((path.kind as u32) << 16);
-    let ends = [0, size.saturating_sub(COMPARED)].map(|at| (at, size.min(COMPARED)));
-    for (offset, len) in ends {
-        let bytes = pattern(seed, offset, len);
-        match operation {
-            Operation::Write => host.source.buffer().write_at(offset, &bytes)?,
-            Operation::Read => path.memory.write(offset, &bytes)?,
+) -> Result<Vec<Row>> {
+    let mut runs = Vec::with_capacity(paths.len());
+    for path in paths {
+        let run = Run {
+            host,
+            path,
+            operation,
+            size,
+            turns: turns(size),
+            limit: settings.limit(size),
+        };
+        runs.push((run, Figures::new()?));
+    }
+    for turn in 1..=turns(size) {
+        // In all turns so far.
+        let rounds = u64::from(settings.rounds) * u64::from(turn) / u64::from(turns(size));
+        for (run, figures) in &mut runs {
+            run.latency(rounds, &mut figures.latency)?;
+        }
+        for (run, figures) in &mut runs {
+            if size <= MESSAGE {
+                run.bandwidth(figures)?;
+            }
         }
     }
-    let run = Run {
-        host,
-        path,
-        operation,
-        size,
-        limit: settings.limit(size),
-    };
-    let latency = run.latency(settings.rounds)?.summary()?;
-    let gb_per_s = if size > MESSAGE {
-        size as f64 / latency.median_ns.max(1.0)
-    } else {
-        run.bandwidth()?
-    };
-    for (offset, len) in ends {
-        let mut found = vec![0; len as usize];
-        match operation {
-            Operation::Write => path.memory.read(offset, &mut found)?,
-            Operation::Read => host.sink.buffer().read_at(offset, &mut found)?,
-        }
-        let what = format!("{operation} of {size} bytes, {}", path.kind);
-        crate::error::compare(&what, &pattern(seed, offset, len), &found)?;
-    }
-    Ok(Row {
-        operation,
-        size,
-        kind: path.kind,
-        latency,
-        gb_per_s,
-    })
+    let rows = runs.into_iter().map(|(run, figures)| {
+        run.compare()?;
+        let latency = figures.latency.summary()?;
+        let (bytes, ns) = match size <= MESSAGE {
+            true => (figures.completed * size, figures.elapsed.as_nanos() as f64),
+            false => (size, latency.median_ns),
+        };
+        Ok(Row {
+            operation,
+            size,
+            kind: run.path.kind,
+            latency,
+            gb_per_s: bytes as f64 / ns.max(1.0),
+        })
+    });
+    rows.collect()
 }
 
 fn pattern(seed: u32, offset: u64, len: u64) -> Vec<u8> {
@@ -176,29 +207,66 @@ struct Run<'a> {
     path: &'a MemoryPath,
     operation: Operation,
     size: u64,
+    turns: u32,
     limit: Duration,
 }
 
 impl Run<'_> {
-    /// Measures one request at a time, from post to completion.
-    fn latency(&self, rounds: u32) -> Result<Samples> {
+    /// The time for a figure in one turn.
+    fn duration(&self) -> Duration {
+        DURATION / self.turns
+    }
+
+    /// Measures one request at a time, from post to completion, until there are `rounds` of them.
+    fn latency(&self, rounds: u64, samples: &mut Samples) -> Result<()> {
         let start = Instant::now();
         for _ in 0..WARM_UP {
             self.round()?;
-            if start.elapsed() > DURATION {
+            if start.elapsed() > self.duration() {
                 break;
             }
         }
-        let mut samples = Samples::new()?;
+        let least = samples.len() + LEAST / u64::from(self.turns);
         let start = Instant::now();
-        while samples.len() < u64::from(rounds)
-            && (samples.len() < LEAST || start.elapsed() < DURATION)
+        while samples.len() < rounds && (samples.len() < least || start.elapsed() < self.duration())
         {
             let before = Instant::now();
             self.round()?;
             samples.record(before.elapsed().as_nanos() as f64);
         }
-        Ok(samples)
+        Ok(())
+    }
+
+    /// Makes one request with a pattern of its own, and compares what arrived.
+    fn compare(&self) -> Result<()> {
+        let Self {
+            host,
+            path,
+            operation,
+            size,
+            ..
+        } = self;
+        // Another one for each row, so that leftover bytes do not pass.
+        let seed = (*size as u32) ^ ((*operation as u32) << 8) ^ ((path.kind as u32) << 16);
+        let ends = [0, size.saturating_sub(COMPARED)].map(|at| (at, COMPARED.min(*size)));
+        for (offset, len) in ends {
+            let bytes = pattern(seed, offset, len);
+            match operation {
+                Operation::Write => host.source.buffer().write_at(offset, &bytes)?,
+                Operation::Read => path.memory.write(offset, &bytes)?,
+            }
+        }
+        self.round()?;
+        for (offset, len) in ends {
+            let mut found = vec![0; len as usize];
+            match operation {
+                Operation::Write => path.memory.read(offset, &mut found)?,
+                Operation::Read => host.sink.buffer().read_at(offset, &mut found)?,
+            }
+            let what = format!("{operation} of {size} bytes, {}", path.kind);
+            crate::error::compare(&what, &pattern(seed, offset, len), &found)?;
+        }
+        Ok(())
     }
 
     /// One request. With a staging buffer, the GPU copies one piece while others are in flight.
@@ -239,15 +307,15 @@ impl Run<'_> {
         }
     }
 
-    /// Measures several requests in flight, in bytes a nanosecond.
-    fn bandwidth(&self) -> Result<f64> {
+    /// Measures several requests in flight.
+    fn bandwidth(&self, figures: &mut Figures) -> Result<()> {
         for _ in 0..DEPTH {
             self.post(0, self.size)?;
         }
         let start = Instant::now();
         let mut completed = 0_u64;
         let mut elapsed = Duration::ZERO;
-        while elapsed < DURATION || completed < DEPTH {
+        while elapsed < self.duration() || completed < DEPTH {
             self.done(Instant::now() + self.limit)?;
             completed += 1;
             if let Some(stage) = &self.path.stage {
@@ -262,11 +330,9 @@ impl Run<'_> {
             self.done(Instant::now() + self.limit)?;
             self.arrived(0, self.size)?;
         }
-        self.path
-            .stage
-            .as_ref()
-            .map_or(Ok(()), StagingBuffer::wait)?;
-        Ok((completed * self.size) as f64 / elapsed.as_nanos().max(1) as f64)
+        figures.completed += completed;
+        figures.elapsed += elapsed;
+        self.path.stage.as_ref().map_or(Ok(()), StagingBuffer::wait)
     }
 
     fn post(&self, offset: u64, len: u64) -> Result<()> {

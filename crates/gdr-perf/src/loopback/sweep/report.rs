@@ -27,6 +27,8 @@ pub struct Sweep {
     pub long_reads_from: Option<u64>,
     /// By operation, then by size, then by path.
     pub rows: Vec<Row>,
+    /// By operation, then by size, where both paths were measured.
+    pub direct_to_staged: Vec<DirectRatio>,
 }
 
 impl Sweep {
@@ -45,7 +47,42 @@ impl Sweep {
             direct_missing,
             long_reads_from,
             rows: Vec::new(),
+            direct_to_staged: Vec::new(),
         }
+    }
+
+    /// Where the direct path is slowest beside the staged one.
+    pub fn slowest_direct(&self) -> Option<&DirectRatio> {
+        let least = |ratio: &DirectRatio| ratio.latency.min(ratio.rate);
+        let ratios = self.direct_to_staged.iter();
+        ratios.min_by(|a, b| least(a).total_cmp(&least(b)))
+    }
+}
+
+/// The direct path beside the staged one, at one size.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DirectRatio {
+    /// The operation.
+    pub operation: Operation,
+    /// Bytes a request.
+    pub size: u64,
+    /// How many times lower the direct latency is, by the medians.
+    pub latency: f64,
+    /// How many times higher the direct bandwidth is.
+    pub rate: f64,
+}
+
+impl DirectRatio {
+    /// The ratios of rows with one operation and size; `None` where one of the paths is missing.
+    pub fn of(rows: &[Row]) -> Option<Self> {
+        let of = |kind: PathKind| rows.iter().find(|row| row.kind == kind);
+        let (direct, staged) = (of(PathKind::Direct)?, of(PathKind::Staged)?);
+        Some(Self {
+            operation: direct.operation,
+            size: direct.size,
+            latency: staged.latency.median_ns / direct.latency.median_ns,
+            rate: direct.gb_per_s / staged.gb_per_s,
+        })
     }
 }
 
@@ -110,5 +147,35 @@ impl fmt::Display for PathKind {
             Self::Direct => "direct",
             Self::Staged => "staged",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Samples;
+
+    fn row(size: u64, kind: PathKind, ns: f64, gb_per_s: f64) -> Row {
+        let mut samples = Samples::new().unwrap();
+        samples.record(ns);
+        Row {
+            operation: Operation::Read,
+            size,
+            kind,
+            latency: samples.summary().unwrap(),
+            gb_per_s,
+        }
+    }
+
+    #[test]
+    fn direct_is_compared_with_staged_where_both_were_measured() {
+        let host = row(4, PathKind::Host, 100.0, 9.0);
+        let direct = row(4, PathKind::Direct, 1000.0, 3.0);
+        let staged = row(4, PathKind::Staged, 2000.0, 2.0);
+        let ratio = DirectRatio::of(&[host, direct, staged]).unwrap();
+        assert!((ratio.latency - 2.0).abs() < 0.01, "{ratio:?}");
+        assert!((ratio.rate - 1.5).abs() < 1e-9, "{ratio:?}");
+        assert!(DirectRatio::of(&[host, direct]).is_none());
+        assert!(DirectRatio::of(&[host, staged]).is_none());
     }
 }

@@ -310,10 +310,7 @@ struct Found {
 ///
 /// # Safety
 /// The queue is alive, and plain.
-unsafe fn read_plain(
-    queue: *mut ibv_cq,
-    state: &mut State,
-) -> std::result::Result<(), VerbError> {
+unsafe fn read_plain(queue: *mut ibv_cq, state: &mut State) -> std::result::Result<(), VerbError> {
     let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
     // SAFETY: the caller's promise.
     for wc in unsafe { ibv_poll_cq(queue, &mut room) }? {
@@ -339,7 +336,7 @@ unsafe fn read_plain(
 /// Polls an extended queue, one completion at a time: rxe's library, in rdma-core 44 at least, loses
 /// the completion after the one that `ibv_next_poll` reported to be the last.
 ///
-/// More than one is polled only where a flush has to follow, which serves all of them: looking in vain
+/// More than one is polled only where a flush has to follow, which serves all of them: looking
 /// for a second one would delay the first.
 ///
 /// # Safety

@@ -34,6 +34,14 @@ struct Prepared {
 impl VerbsQueuePair {
     /// Posts requests in order, up to the first that is refused.
     pub(super) fn post_send_list(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
+        // The usual case, of which the latency of a message is a part.
+        if let [request] = requests {
+            let posted = self.prepare(request).and_then(|mut prepared| {
+                self.post_one(request, &mut prepared)
+                    .map_err(|error| self.refused(error, self.capabilities.max_send_wr))
+            });
+            return (usize::from(posted.is_ok()), posted);
+        }
         let mut prepared = SmallVec::<[Prepared; 4]>::new();
         let mut outcome = Ok(());
         for request in &*requests {
@@ -71,19 +79,26 @@ impl VerbsQueuePair {
             }
         }
         for index in 0..count {
-            let (request, prepared) = (&mut requests[index], &mut prepared[index]);
-            let done = match self.extended {
-                Some(qp) => {
-                    let (request, prepared) = (slice::from_mut(request), slice::from_ref(prepared));
-                    self.post_extended(qp, request, prepared)
-                }
-                None => self.post_plain(request, prepared),
-            };
+            let done = self.post_one(&mut requests[index], &mut prepared[index]);
             if done.is_err() {
                 return (index, done);
             }
         }
         (count, Ok(()))
+    }
+
+    fn post_one(
+        &self,
+        request: &mut SendRequest,
+        prepared: &mut Prepared,
+    ) -> std::result::Result<(), VerbError> {
+        match self.extended {
+            Some(qp) => {
+                let (request, prepared) = (slice::from_mut(request), slice::from_ref(prepared));
+                self.post_extended(qp, request, prepared)
+            }
+            None => self.post_plain(request, prepared),
+        }
     }
 
     fn prepare(&self, request: &SendRequest) -> Result<Prepared> {
@@ -164,14 +179,16 @@ impl VerbsQueuePair {
     /// The segments of a request as the device takes them, and their total length.
     fn sges(&self, operation: &Operation, data: &Data) -> Result<(SmallVec<[ibv_sge; 2]>, u32)> {
         let fetches = matches!(operation, Operation::Read { .. } | Operation::Atomic { .. });
-        let (sges, len): (SmallVec<[ibv_sge; 2]>, u64) = match data {
-            Data::Segments(segments) => (
-                segments.iter().map(sge).collect(),
-                segments
-                    .iter()
-                    .map(|segment| u64::from(segment.len()))
-                    .sum(),
-            ),
+        let mut sges = SmallVec::new();
+        let len = match data {
+            Data::Segments(segments) => {
+                let mut len = 0;
+                for segment in segments {
+                    sges.push(sge(segment));
+                    len += u64::from(segment.len());
+                }
+                len
+            }
             Data::Inline(_) if fetches => return Err(PostError::InlineResponse.into()),
             Data::Inline(bytes) => {
                 let max = self.capabilities.max_inline;
@@ -180,7 +197,7 @@ impl VerbsQueuePair {
                     return Err(PostError::InlineTooLong { len, max }.into());
                 }
                 // Their address is described when the request is posted.
-                (SmallVec::new(), bytes.len() as u64)
+                bytes.len() as u64
             }
         };
         self.check_count(sges.len())?;
