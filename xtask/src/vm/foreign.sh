@@ -1,6 +1,6 @@
-# Runs the unit tests of every crate, and the programs of the archive, in the guest. The arguments
-# are the parts of names to which the tests are restricted. The soft provider has the namespace "near"
-# for itself, as in the tests on rxe.
+# Runs unit tests of crates, and the programs of the archive, in the guest. The arguments are the parts
+# of names to which the tests are restricted. The soft provider has the namespace "near" for itself, as
+# in the tests on rxe.
 status=0
 # busybox would run an `ip` of its own.
 near="/usr/bin/ip netns exec near"
@@ -26,10 +26,16 @@ archive_test() {
     fi
 }
 
+# Tests have a shell read scripts.
+busybox ln -s busybox /usr/bin/sh
+
 for program in /gdr/unit/*; do
     case $program in *.so) continue ;; esac
     echo "unit tests of ${program##*/}"
-    $near "$program" --color=never "$@" || status=1
+    $near busybox timeout 900 "$program" --color=never "$@" || {
+        echo "${program##*/} exits with $?"
+        status=1
+    }
 done
 
 busybox tar xzf /gdr/archive.tar.gz -C /tmp
