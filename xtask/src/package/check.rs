@@ -295,8 +295,9 @@ fn resolved_rpms(rpms: &[&Path]) -> anyhow::Result<()> {
 
 /// The names that rpm's generator of dependencies finds in the libraries of glibc in a root.
 fn provided_by(root: &Root) -> anyhow::Result<String> {
+    // The loader's links in other folders are absolute, and would lead out of the root.
     let listed = root.run(
-        "cd /; find usr/lib usr/lib64 -name 'libc.so.6' -o -name 'libm.so.6' -o -name 'libdl.so.2' \
+        "cd /; find usr/lib/*-linux-gnu -name 'libc.so.6' -o -name 'libm.so.6' -o -name 'libdl.so.2' \
          -o -name 'libpthread.so.0' -o -name 'ld-linux-*.so.*'",
     )?;
     let mut provided = String::new();
@@ -305,7 +306,7 @@ fn provided_by(root: &Root) -> anyhow::Result<String> {
         command.arg("--provides").arg(root.folder().join(file));
         provided += &printed(command)?;
     }
-    // A symbolic link may lead out of the root, and the loader has a name of its own.
+    // A feature of the loader that no library lists.
     provided += "rtld(GNU_HASH)\n";
     Ok(provided)
 }
