@@ -1,6 +1,6 @@
 //! The tests that `cargo test` runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::results::{Outcome, Results, test_line};
+use crate::results::{Outcome, Outcomes, Results};
 use crate::workspace::{BUILT, built, cargo, is_built};
 
 /// How long cargo's tests may print nothing. The longest build or test takes a third of it.
@@ -86,18 +86,13 @@ impl Run {
             match lines.recv_timeout(MOST_SILENCE) {
                 Ok(Line::Output(line)) => {
                     println!("{line}");
-                    if let Some((name, outcome)) = test_line(&line) {
-                        run.outcomes.ended.push((name.to_owned(), outcome));
-                    }
+                    run.outcomes.read(&line);
                 }
                 Ok(Line::Message(line)) => {
                     eprintln!("{line}");
                     programs.message(&line, results);
                     run.failed_targets.extend(failed_target(&line));
-                    if let Some((name, reason)) = skip::parse(&line) {
-                        let skipped = (name.to_owned(), reason.to_owned());
-                        run.outcomes.skipped.push(skipped);
-                    }
+                    run.outcomes.read(&line);
                 }
                 Ok(Line::End) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
@@ -217,46 +212,6 @@ fn send_lines(
     });
 }
 
-/// How tests ended.
-#[derive(Default)]
-struct Outcomes {
-    /// By the test harness.
-    ended: Vec<(String, Outcome)>,
-    /// Tests that say themselves that they did not run, and why. The harness takes them for passed.
-    skipped: Vec<(String, String)>,
-}
-
-impl Outcomes {
-    fn has_failed(&self) -> bool {
-        !self.failed().is_empty()
-    }
-
-    /// The names of the tests that failed.
-    fn failed(&self) -> BTreeSet<String> {
-        let failed = |(name, outcome): &(String, Outcome)| {
-            (*outcome == Outcome::Failed).then(|| name.clone())
-        };
-        self.ended.iter().filter_map(failed).collect()
-    }
-
-    /// Records each test once.
-    fn record(self, results: &mut Results) {
-        let mut skipped: BTreeMap<_, _> = self.skipped.into_iter().collect();
-        for (name, outcome) in self.ended {
-            let reason = (outcome == Outcome::Passed).then(|| skipped.remove(&name));
-            let outcome = match reason.flatten() {
-                Some(reason) => Outcome::Skipped { reason },
-                None => outcome,
-            };
-            results.record(&name, outcome);
-        }
-        // Parts of tests that the harness named otherwise.
-        for (name, reason) in skipped {
-            results.record(&name, Outcome::Skipped { reason });
-        }
-    }
-}
-
 /// The programs of tests, which cargo runs one after the other.
 #[derive(Default)]
 struct Programs {
@@ -324,31 +279,6 @@ mod tests {
         ] {
             assert_eq!(programs.begun(line).as_deref(), expected, "{line}");
         }
-    }
-
-    #[test]
-    fn a_test_that_says_that_it_did_not_run_is_skipped_and_one_that_failed_is_not() {
-        let skip = |name: &str| (name.to_owned(), "no namespace".to_owned());
-        let ended = |name: &str, outcome| (name.to_owned(), outcome);
-        let outcomes = Outcomes {
-            ended: vec![
-                ended("one", Outcome::Passed),
-                ended("two", Outcome::Passed),
-                ended("three", Outcome::Passed),
-            ],
-            skipped: vec![skip("two"), skip("tests/icrc.rs:7:5")],
-        };
-        let mut results = Results::default();
-        assert!(!outcomes.has_failed());
-        outcomes.record(&mut results);
-        assert_eq!(results.totals(), "2 passed, 0 failed, 2 skipped");
-        let outcomes = Outcomes {
-            ended: vec![ended("four", Outcome::Failed)],
-            skipped: vec![skip("four")],
-        };
-        assert!(outcomes.has_failed());
-        outcomes.record(&mut results);
-        assert_eq!(results.totals(), "2 passed, 1 failed, 3 skipped");
     }
 
     #[test]

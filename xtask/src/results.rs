@@ -1,6 +1,7 @@
 //! The results of a run: what passed, what failed, what was skipped and why.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -195,12 +196,75 @@ fn heading(name: &str) {
     println!("\n== {name}");
 }
 
+/// How tests ended.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    /// By the test harness.
+    pub(crate) ended: Vec<(String, Outcome)>,
+    /// Tests that say themselves that they did not run, and why. The harness takes them for passed.
+    skipped: Vec<(String, String)>,
+}
+
+impl Outcomes {
+    /// Notes what a line says: that a test ended, or that it did not run.
+    pub(crate) fn read(&mut self, line: &str) {
+        if let Some((name, outcome)) = test_line(line) {
+            self.ended.push((name.to_owned(), outcome));
+        } else if let Some((name, reason)) = skip::parse(line) {
+            self.skipped.push((name.to_owned(), reason.to_owned()));
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failed().is_empty()
+    }
+
+    /// The names of the tests that failed.
+    pub(crate) fn failed(&self) -> BTreeSet<String> {
+        let failed = |(name, outcome): &(String, Outcome)| {
+            (*outcome == Outcome::Failed).then(|| name.clone())
+        };
+        self.ended.iter().filter_map(failed).collect()
+    }
+
+    /// Takes the failed tests for passed that passed when they ran again; returns their names.
+    pub(crate) fn replace(&mut self, again: &Self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, outcome) in &mut self.ended {
+            let passed =
+                |(other, outcome): &(String, Outcome)| other == name && *outcome == Outcome::Passed;
+            if *outcome == Outcome::Failed && again.ended.iter().any(passed) {
+                *outcome = Outcome::Passed;
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    /// Records each test once.
+    pub(crate) fn record(self, results: &mut Results) {
+        let mut skipped: BTreeMap<_, _> = self.skipped.into_iter().collect();
+        for (name, outcome) in self.ended {
+            let reason = (outcome == Outcome::Passed).then(|| skipped.remove(&name));
+            let outcome = match reason.flatten() {
+                Some(reason) => Outcome::Skipped { reason },
+                None => outcome,
+            };
+            results.record(&name, outcome);
+        }
+        // Parts of tests that the harness named otherwise.
+        for (name, reason) in skipped {
+            results.record(&name, Outcome::Skipped { reason });
+        }
+    }
+}
+
 /// Why a test is ignored that runs later in the same `cargo xtask test`: in a release build or in
 /// the guest.
 const RUNS_LATER: [&str; 2] = ["runs optimized", "runs in the VM"];
 
 /// Reads `test NAME ... OUTCOME` as the test harness prints it.
-pub(crate) fn test_line(line: &str) -> Option<(&str, Outcome)> {
+fn test_line(line: &str) -> Option<(&str, Outcome)> {
     let (name, word) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let outcome = match word.split_once(", ") {
         None if word == "ok" => Outcome::Passed,
@@ -262,5 +326,53 @@ mod tests {
         ] {
             assert_eq!(test_line(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_test_that_says_that_it_did_not_run_is_skipped_and_one_that_failed_is_not() {
+        let skip = |name: &str| (name.to_owned(), "no namespace".to_owned());
+        let ended = |name: &str, outcome| (name.to_owned(), outcome);
+        let outcomes = Outcomes {
+            ended: vec![
+                ended("one", Outcome::Passed),
+                ended("two", Outcome::Passed),
+                ended("three", Outcome::Passed),
+            ],
+            skipped: vec![skip("two"), skip("tests/icrc.rs:7:5")],
+        };
+        let mut results = Results::default();
+        assert!(!outcomes.has_failed());
+        outcomes.record(&mut results);
+        assert_eq!(results.totals(), "2 passed, 0 failed, 2 skipped");
+        let outcomes = Outcomes {
+            ended: vec![ended("four", Outcome::Failed)],
+            skipped: vec![skip("four")],
+        };
+        assert!(outcomes.has_failed());
+        outcomes.record(&mut results);
+        assert_eq!(results.totals(), "2 passed, 1 failed, 3 skipped");
+    }
+
+    #[test]
+    fn only_tests_that_pass_when_they_run_again_count_as_passed() {
+        let ended = |name: &str, outcome| (name.to_owned(), outcome);
+        let mut tests = Outcomes {
+            ended: vec![
+                ended("late", Outcome::Failed),
+                ended("wrong", Outcome::Failed),
+                ended("sound", Outcome::Passed),
+            ],
+            ..Outcomes::default()
+        };
+        let again = Outcomes {
+            ended: vec![
+                ended("late", Outcome::Passed),
+                ended("wrong", Outcome::Failed),
+            ],
+            ..Outcomes::default()
+        };
+        assert_eq!(tests.replace(&again), ["late"]);
+        assert!(tests.failed().contains("wrong"));
+        assert_eq!(tests.failed().len(), 1);
     }
 }

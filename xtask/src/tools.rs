@@ -94,10 +94,10 @@ impl Tools {
         self.folder.join("bin/cargo-zigbuild")
     }
 
-    /// `cargo zigbuild`, without its arguments.
-    pub(crate) fn cargo_zigbuild(&self) -> Command {
+    /// A subcommand of cargo-zigbuild, `zigbuild` or one of cargo's own, without its arguments.
+    pub(crate) fn cargo_zigbuild(&self, subcommand: &str) -> Command {
         let mut command = Command::new(self.zigbuild());
-        command.arg("zigbuild");
+        command.arg(subcommand);
         self.lend_zig(&mut command);
         command
     }

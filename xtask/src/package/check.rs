@@ -72,6 +72,11 @@ pub(super) fn run(packages: &[Package]) -> anyhow::Result<ExitCode> {
             of(Kind::Rpm, host),
             rpms,
         );
+        check(
+            "RPM packages by dnf, with what they need",
+            of(Kind::Rpm, host),
+            resolved_rpms,
+        );
     }
     for architecture in Architecture::ALL {
         let name = |what: &str| format!("{what}, {}", architecture.name());
@@ -188,12 +193,7 @@ fn archive(archives: &[&Path]) -> anyhow::Result<()> {
 /// RPM packages are installed by rpm in a root without its database, so without their dependencies.
 fn rpms(rpms: &[&Path]) -> anyhow::Result<()> {
     need("rpm", "apt-get install rpm")?;
-    let root = Root::debian("bullseye", &[])?;
-    // Folders of the package `filesystem` of RPM's distributions.
-    root.run(
-        "cd /usr; mkdir -p lib64/pkgconfig share/fish/vendor_completions.d share/licenses \
-         share/zsh/site-functions",
-    )?;
+    let root = rpm_root()?;
     let before = root.files()?;
     let rpm = |arguments: &[&str]| -> anyhow::Result<String> {
         let mut command = Command::new("rpm");
@@ -224,6 +224,116 @@ fn rpms(rpms: &[&Path]) -> anyhow::Result<()> {
         let foreign = needed.lines().find(|line| !is_of_the_system(line));
         ensure!(foreign.is_none(), "{file} needs {foreign:?}");
     }
+    Ok(())
+}
+
+/// A root with the folders of the package `filesystem` of RPM's distributions.
+fn rpm_root() -> anyhow::Result<Root> {
+    let root = Root::debian("bullseye", &[])?;
+    root.run(
+        "cd /usr; mkdir -p lib64/pkgconfig share/fish/vendor_completions.d share/licenses \
+         share/zsh/site-functions",
+    )?;
+    Ok(root)
+}
+
+/// dnf finds what the packages need among the names that a distribution provides, replaces NVIDIA's
+/// package of the same library where it may, and removes everything. One package stands for the
+/// distribution: it has the names that rpm finds in the libraries of the root.
+fn resolved_rpms(rpms: &[&Path]) -> anyhow::Result<()> {
+    need("dnf", "apt-get install dnf")?;
+    need("createrepo_c", "apt-get install createrepo-c")?;
+    let root = rpm_root()?;
+    let repository = target().join("packaging/repository");
+    if repository.exists() {
+        fs::remove_dir_all(&repository)?;
+    }
+    fs::create_dir_all(&repository)?;
+    for file in rpms {
+        let name = file.file_name().context("a package without a name")?;
+        fs::copy(file, repository.join(name))?;
+    }
+    let provided = provided_by(&root)?;
+    let provided: Vec<_> = provided
+        .lines()
+        .chain(["/bin/sh", "/sbin/ldconfig", "/usr/bin/pkg-config"])
+        .collect();
+    stand_in("distribution", &provided, &repository)?;
+    stand_in("gdrcopy", &[], &repository)?;
+    let mut index = Command::new("createrepo_c");
+    index.arg("--quiet").arg(&repository);
+    printed(index)?;
+    // Those of this machine do not apply.
+    let settings = repository.join("dnf.conf");
+    fs::write(&settings, "")?;
+    let dnf = |arguments: &[&str]| -> anyhow::Result<String> {
+        let mut command = Command::new("dnf");
+        command
+            .arg("--installroot")
+            .arg(root.folder())
+            .arg(format!("--repofrompath=gdr,{}", repository.display()))
+            .arg(format!("--config={}", settings.display()))
+            .args(["--repo=gdr", "--releasever=8"])
+            .args(["--nogpgcheck", "--assumeyes"])
+            .args(arguments);
+        printed(command)
+    };
+    dnf(&["install", "gdrcopy", "distribution"])?;
+    let before = root.files()?;
+    dnf(&["install", "--allowerasing", "gdr", "libgdrapi-devel"])?;
+    contains(
+        &root.run("gdr loopback; gdr run --print-env; ls -L /usr/lib64/libgdrapi.so.2")?,
+        &[SIMULATED, "/usr/lib64/gdr", "libgdrapi.so.2"],
+    )?;
+    ensure!(
+        !dnf(&["list", "--installed"])?.contains("gdrcopy"),
+        "the package of the same library stays"
+    );
+    dnf(&["remove", "gdr", "libgdrapi-devel", "libgdrapi2"])?;
+    same_files(&before, &root.files()?)
+}
+
+/// The names that rpm's generator of dependencies finds in the libraries of glibc in a root.
+fn provided_by(root: &Root) -> anyhow::Result<String> {
+    // The loader's links in other folders are absolute, and would lead out of the root.
+    let listed = root.run(
+        "cd /; find usr/lib/*-linux-gnu -name 'libc.so.6' -o -name 'libm.so.6' -o -name 'libdl.so.2' \
+         -o -name 'libpthread.so.0' -o -name 'ld-linux-*.so.*'",
+    )?;
+    let mut provided = String::new();
+    for file in listed.lines() {
+        let mut command = Command::new("/usr/lib/rpm/elfdeps");
+        command.arg("--provides").arg(root.folder().join(file));
+        provided += &printed(command)?;
+    }
+    // A feature of the loader that no library lists.
+    provided += "rtld(GNU_HASH)\n";
+    Ok(provided)
+}
+
+/// Makes a package without files that provides these names.
+fn stand_in(name: &str, provided: &[&str], repository: &Path) -> anyhow::Result<()> {
+    let folder = target().join("packaging/stand-in");
+    fs::create_dir_all(&folder)?;
+    let spec = folder.join(name).with_extension("spec");
+    let provides: String = provided
+        .iter()
+        .map(|provided| format!("Provides: {provided}\n"))
+        .collect();
+    fs::write(
+        &spec,
+        format!(
+            "Name: {name}\nVersion: 1\nRelease: 1\nSummary: A stand-in\nLicense: MIT\n\
+             BuildArch: noarch\n{provides}%description\nA stand-in.\n%files\n"
+        ),
+    )?;
+    let mut command = Command::new("rpmbuild");
+    command
+        .arg("-bb")
+        .arg(format!("--define=_topdir {}", folder.display()))
+        .arg(format!("--define=_rpmdir {}", repository.display()))
+        .arg(&spec);
+    printed(command)?;
     Ok(())
 }
 

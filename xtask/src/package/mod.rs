@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 pub(crate) use self::architecture::Architecture;
@@ -84,6 +84,19 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 pub(crate) fn make_all(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let packages = make(&Architecture::ALL, &Kind::ALL, out)?;
     Ok(packages.into_iter().map(|package| package.file).collect())
+}
+
+/// Makes the archive of one architecture, and returns the tools that its programs are built with, too.
+pub(crate) fn make_archive(
+    architecture: Architecture,
+    out: &Path,
+) -> anyhow::Result<(Tools, PathBuf)> {
+    let time = source_time()?;
+    let (tools, built) = programs_for(&[architecture], &[], time)?;
+    let [programs] = &*built else {
+        bail!("not one architecture was built")
+    };
+    Ok((tools, archive_of(architecture, programs, time, out)?))
 }
 
 /// The targets of Rust that packages are made for.

@@ -95,7 +95,7 @@ pub(crate) fn build(
 fn compile(tools: &Tools, architecture: Architecture, time: u64) -> anyhow::Result<PathBuf> {
     let rust = architecture.target();
     let folder = target().join("packaging");
-    let mut command = tools.cargo_zigbuild();
+    let mut command = tools.cargo_zigbuild("zigbuild");
     command
         .current_dir(root())
         .args(["--release", "--locked", "--target"])

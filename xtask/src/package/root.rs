@@ -124,7 +124,7 @@ impl Root {
     pub(super) fn files(&self) -> anyhow::Result<String> {
         self.run(
             "find / -xdev \\( -path /proc -o -path /sys -o -path /tmp -o -path /var/lib/dpkg -o -path /var/cache \
-             -o -path /var/log -o -path /var/lib/rpm -o -path /root \\) -prune \
+             -o -path /var/log -o -path /var/lib/rpm -o -path /var/lib/dnf -o -path /root \\) -prune \
              -o ! -name ld.so.cache -print | LC_ALL=C sort",
         )
     }

@@ -9,15 +9,16 @@ use anyhow::{Context, bail};
 use super::archive::{Archive, Kind};
 use super::modules;
 use super::qemu::{Qemu, works};
+use crate::package::Architecture;
 use crate::packages::{Apt, once};
 use crate::results::Unavailable;
 use crate::workspace::target;
 
 const INIT: &str = include_str!("init.sh");
 
-/// The first of these that apt has is used. 6.12 is the kernel of Debian 13 and a backport in 12;
-/// the "cloud" kernels have no rxe.
-const KERNELS: [&str; 2] = ["linux-image-6.12-amd64", "linux-image-amd64"];
+/// The first of these that apt has for the architecture is used. 6.12 is the kernel of Debian 13 and a
+/// backport in 12; the "cloud" kernels have no rxe.
+const KERNELS: [&str; 2] = ["linux-image-6.12", "linux-image"];
 
 /// rxe needs `crc32_generic`, but requests it under the name of the algorithm, so it is not among
 /// rxe's dependencies.
@@ -62,19 +63,10 @@ const GUEST_PROGRAMS: [&str; 16] = [
     "ibv_uc_pingpong",
     "ibv_ud_pingpong",
 ];
-const QEMU_PACKAGES: [&str; 4] = [
-    "qemu-system-x86",
-    "qemu-system-common",
-    "qemu-system-data",
-    "seabios",
-];
-
 /// The file name of the initramfs without the programs to run.
 const BASE: &str = "base.cpio";
 
-/// Folders of libraries in Debian's packages, after and before the merge of `/usr`.
-const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
-/// Folders of programs.
+/// Folders of programs in Debian's packages.
 const PROGRAMS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 
 /// A kernel and its initramfs.
@@ -92,28 +84,57 @@ pub(crate) fn run_folder() -> PathBuf {
     target().join("vm-run")
 }
 
-/// Finds QEMU: the installed one, else one from Debian's packages.
-pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
+/// Returns the folder of the cache for what an architecture's guest needs.
+fn kept(cache: &Path, what: &str, architecture: Architecture) -> PathBuf {
+    match architecture {
+        Architecture::X86 => cache.join(what),
+        Architecture::Arm => cache.join(format!("{what}-{}", architecture.name())),
+    }
+}
+
+/// Debian's packages of QEMU for an architecture's guests, the first with the program.
+fn qemu_packages(architecture: Architecture) -> Vec<&'static str> {
+    let mut packages = match architecture {
+        Architecture::X86 => vec!["qemu-system-x86"],
+        Architecture::Arm => vec!["qemu-system-arm"],
+    };
+    packages.extend(["qemu-system-common", "qemu-system-data"]);
+    if architecture == Architecture::X86 {
+        packages.push("seabios");
+    }
+    packages
+}
+
+/// Finds QEMU for an architecture's guests: the installed one, else one from Debian's packages.
+pub(crate) fn qemu(cache: &Path, architecture: Architecture) -> anyhow::Result<Qemu> {
+    let program = format!("qemu-system-{}", architecture.name());
     let installed = Qemu {
-        program: "qemu-system-x86_64".into(),
+        architecture,
+        program: program.clone().into(),
         root: None,
     };
     if works(&installed) {
         return Ok(installed);
     }
-    let install = "install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86)";
-    let root = once(&cache.join("qemu"), &format!("{QEMU_PACKAGES:?}"), |root| {
+    let packages = qemu_packages(architecture);
+    let install = format!(
+        "install QEMU (Debian, Ubuntu: apt-get install {})",
+        packages[0]
+    );
+    let folder = kept(cache, "qemu", architecture);
+    let root = once(&folder, &format!("{packages:?}"), |root| {
         let apt = Apt::fetch_lists(&cache.join("apt"))?;
-        if !apt.has(QEMU_PACKAGES[0])? {
-            return Err(Unavailable::new(format!("no qemu-system-x86_64: {install}")).into());
+        if !apt.has(packages[0])? {
+            return Err(Unavailable::new(format!("no {program}: {install}")).into());
         }
-        let mut names = apt.with_libraries(&QEMU_PACKAGES)?;
+        let mut names = apt.with_libraries(&packages)?;
         // The host's dynamic loader needs the host's libc.
         names.retain(|name| name != "libc6");
         apt.unpack(&names, root)
     })?;
     let unpacked = Qemu {
-        program: root.join("usr/bin/qemu-system-x86_64"),
+        architecture,
+        program: root.join("usr/bin").join(program),
         root: Some(root),
     };
     if !works(&unpacked) {
@@ -123,13 +144,16 @@ pub(crate) fn qemu(cache: &Path) -> anyhow::Result<Qemu> {
     Ok(unpacked)
 }
 
-/// Returns the kernel and its initramfs.
-pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
-    let recipe = format!("{KERNELS:?} {GUEST_PACKAGES:?}");
-    let root = once(&cache.join("guest"), &recipe, |root| {
-        let apt = Apt::fetch_lists(&cache.join("apt"))?;
+/// Returns the kernel of an architecture and its initramfs.
+pub(crate) fn guest(cache: &Path, architecture: Architecture) -> anyhow::Result<Guest> {
+    let debian = architecture.of_debian();
+    let kernels = KERNELS.map(|name| format!("{name}-{debian}"));
+    let recipe = format!("{kernels:?} {GUEST_PACKAGES:?}");
+    let root = once(&kept(cache, "guest", architecture), &recipe, |root| {
+        let lists = kept(cache, "apt", architecture);
+        let apt = Apt::fetch_lists_for(&lists, debian)?;
         let mut names = apt.with_libraries(&GUEST_PACKAGES)?;
-        names.push(kernel_package(&apt)?);
+        names.push(kernel_package(&apt, &kernels)?);
         apt.unpack(&names, root)
     })?;
     let boot = root.join("boot");
@@ -143,8 +167,8 @@ pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
         .with_context(|| format!("{}: no vmlinuz", boot.display()))?;
     // A changed script or list needs a new archive.
     let recipe = format!("{version}\n{MODULES:?}\n{GUEST_PROGRAMS:?}\n{INIT}");
-    let folder = once(&cache.join("base"), &recipe, |folder| {
-        write_base(&root, &version, &folder.join(BASE))
+    let folder = once(&kept(cache, "base", architecture), &recipe, |folder| {
+        write_base(&root, architecture, &version, &folder.join(BASE))
     })?;
     let base = folder.join(BASE);
     Ok(Guest {
@@ -154,19 +178,24 @@ pub(crate) fn guest(cache: &Path) -> anyhow::Result<Guest> {
     })
 }
 
-fn kernel_package(apt: &Apt) -> anyhow::Result<String> {
-    for name in KERNELS {
+fn kernel_package(apt: &Apt, kernels: &[String]) -> anyhow::Result<String> {
+    for name in kernels {
         if apt.has(name)?
             && let Some(package) = apt.behind(name, "linux-image-")?
         {
             return Ok(package);
         }
     }
-    let names = KERNELS.join(" or ");
+    let names = kernels.join(" or ");
     Err(Unavailable::new(format!("apt's sources have no {names} (no network?)")).into())
 }
 
-fn write_base(root: &Path, version: &str, to: &Path) -> anyhow::Result<()> {
+fn write_base(
+    root: &Path,
+    architecture: Architecture,
+    version: &str,
+    to: &Path,
+) -> anyhow::Result<()> {
     let out = File::create(to).with_context(|| to.display().to_string())?;
     let mut archive = Archive::new(BufWriter::new(out));
     for folder in [
@@ -189,19 +218,18 @@ fn write_base(root: &Path, version: &str, to: &Path) -> anyhow::Result<()> {
         let program = found(root, &PROGRAMS, name)?;
         archive.copy(&format!("usr/bin/{name}"), Kind::Program, &program)?;
     }
-    let (first, second) = LIBRARIES.into();
-    for folder in [first, second] {
-        libraries(&mut archive, &root.join(folder), "usr/lib/x86_64-linux-gnu")?;
+    // Before the merge of `/usr` some packages have their libraries in `/lib`.
+    let place = format!("usr/lib/{}", architecture.multiarch());
+    for folder in [&*place, place.trim_start_matches("usr/")] {
+        libraries(&mut archive, &root.join(folder), &place)?;
     }
-    let providers = root.join(first).join("libibverbs");
-    libraries(
-        &mut archive,
-        &providers,
-        "usr/lib/x86_64-linux-gnu/libibverbs",
-    )?;
-    let loader = "ld-linux-x86-64.so.2";
-    let loader_link = format!("/usr/lib/x86_64-linux-gnu/{loader}");
-    archive.link(&format!("usr/lib64/{loader}"), &loader_link)?;
+    let providers = format!("{place}/libibverbs");
+    libraries(&mut archive, &root.join(&providers), &providers)?;
+    let (folder, loader) = match architecture {
+        Architecture::X86 => ("usr/lib64", "ld-linux-x86-64.so.2"),
+        Architecture::Arm => ("usr/lib", "ld-linux-aarch64.so.1"),
+    };
+    archive.link(&format!("{folder}/{loader}"), &format!("/{place}/{loader}"))?;
     for file in entries(&root.join("etc/libibverbs.d"))? {
         let name = name_of(&file)?.to_owned();
         archive.copy(&format!("etc/libibverbs.d/{name}"), Kind::Data, &file)?;
@@ -212,9 +240,11 @@ fn write_base(root: &Path, version: &str, to: &Path) -> anyhow::Result<()> {
         .into_iter()
         .find(|folder| folder.exists())
         .context("the kernel's package has no modules")?;
-    let unpacker = found(root, &PROGRAMS, "busybox")?;
+    let busybox = found(root, &PROGRAMS, "busybox")?;
+    let runs_here = Architecture::of_this_machine() == Some(architecture);
+    let busybox = runs_here.then_some(&*busybox);
     let mut order = String::new();
-    for module in modules::with_dependencies(&folder, &MODULES, &unpacker)? {
+    for module in modules::with_dependencies(&folder, &MODULES, busybox)? {
         let path = format!("modules/{}.ko", module.name);
         archive.file(&path, Kind::Data, &module.contents)?;
         order += &module.name;
@@ -239,10 +269,10 @@ fn libraries<W: Write>(archive: &mut Archive<W>, folder: &Path, path: &str) -> a
     Ok(())
 }
 
-/// Writes the initramfs: `base`, the programs, and the script that runs them.
-pub(crate) fn initrd(
+/// Writes the initramfs: `base`, the programs by their paths, and the script that runs them.
+pub(crate) fn initrd<'a>(
     base: &Path,
-    programs: &[(&str, &Path)],
+    programs: impl IntoIterator<Item = (&'a str, &'a Path)>,
     script: &str,
     to: &Path,
 ) -> anyhow::Result<()> {
@@ -250,8 +280,8 @@ pub(crate) fn initrd(
     let out = File::options().append(true).open(to)?;
     let mut archive = Archive::new(BufWriter::new(out));
     archive.file("gdr/programs", Kind::Data, script.as_bytes())?;
-    for (name, program) in programs {
-        archive.copy(&format!("gdr/{name}"), Kind::Program, program)?;
+    for (path, program) in programs {
+        archive.copy(path, Kind::Program, program)?;
     }
     archive.finish()?.flush()?;
     Ok(())

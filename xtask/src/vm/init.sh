@@ -1,6 +1,6 @@
 #!/usr/bin/busybox sh
 # The init process of the test guest. The kernel's console is the first serial line. The output of
-# this script goes to the second, which the host reads.
+# this script goes to the second, which the host reads; the kernel's command line names it.
 PATH=/usr/sbin:/usr/bin
 HOME=/root
 export PATH HOME
@@ -13,8 +13,8 @@ busybox mount -t tmpfs tmpfs /run
 busybox mkdir -p /dev/shm
 busybox mount -t tmpfs shm /dev/shm
 
-exec </dev/null >/dev/ttyS1 2>&1
-busybox stty raw 115200 </dev/ttyS1
+exec </dev/null >"/dev/$tests_line" 2>&1
+busybox stty raw 115200 <"/dev/$tests_line"
 echo "gdr-vm: up"
 
 # Prints a message and ends the guest.

@@ -1,4 +1,5 @@
-//! `cargo xtask vm`: runs the tests that need the kernel's RDMA stack in a virtual machine.
+//! `cargo xtask vm`: runs tests in a virtual machine: those that need the kernel's RDMA stack, or the
+//! unit tests and the archive of another architecture.
 //!
 //! One boot of Debian's kernel runs all of them. QEMU, the kernel and the programs beside the tests
 //! come from Debian's packages, which are unpacked into a cache folder of the user.
@@ -20,8 +21,9 @@ use clap::Args;
 use self::guest::Guest;
 use self::programs::{Benchmark, Program};
 use self::qemu::{Accelerator, Boot, Machine, NoLine, Qemu, TCG_BOOTS};
+use crate::package::Architecture;
 use crate::packages;
-use crate::results::{Outcome, Results, Unavailable, test_line};
+use crate::results::{Outcome, Outcomes, Results, Unavailable};
 
 /// Which tests to run in the guest, and for how long.
 #[derive(Args, Debug)]
@@ -38,18 +40,29 @@ pub(crate) struct Options {
         default_missing_value = "rxe"
     )]
     bench: Option<Benchmark>,
-    /// Seconds after which the guest is stopped.
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
-    timeout: u64,
+    /// The architecture of the guest. That of 64-bit Arm runs unit tests of the crates and the programs of
+    /// the archive, cross-compiled, instead of the tests on rxe.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME",
+        default_value = "x86_64",
+        conflicts_with = "bench"
+    )]
+    arch: Architecture,
+    /// Seconds after which the guest is stopped [default: 900, and 2700 for the unit tests].
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
 }
 
 impl Options {
-    /// All tests.
+    /// All tests on rxe.
     pub(crate) const fn all() -> Self {
         Self {
             filters: Vec::new(),
             bench: None,
-            timeout: 900,
+            arch: Architecture::X86,
+            timeout: None,
         }
     }
 }
@@ -72,9 +85,10 @@ pub(crate) fn record(results: &mut Results, options: &Options) {
 }
 
 fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> {
-    let program = match options.bench {
-        Some(benchmark) => programs::benchmark(benchmark)?,
-        None => programs::tests()?,
+    let program = match (options.bench, options.arch) {
+        (Some(benchmark), _) => programs::benchmark(benchmark)?,
+        (None, Architecture::X86) => programs::tests()?,
+        (None, Architecture::Arm) => programs::foreign(options.arch)?,
     };
     // One guest at a time uses this folder; another process waits here.
     let folder = guest::run_folder();
@@ -91,19 +105,17 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
             return Ok(());
         }
     };
-    let failed: Vec<_> = tests.failed().map(str::to_owned).collect();
+    let failed: Vec<_> = tests.outcomes.failed().into_iter().collect();
     if tests.cause.is_none() && (1..=MOST_REPEATED).contains(&failed.len()) {
         println!("\nonce more, in a new guest: {}", failed.join(", "));
         // Without a second guest the first result stands.
         if let Ok(again) = in_a_guest(&program, options, &failed)? {
-            for name in tests.replace(&again) {
+            for name in tests.outcomes.replace(&again.outcomes) {
                 results.passed_again(&name);
             }
         }
     }
-    for (name, outcome) in tests.ended {
-        results.record(&name, outcome);
-    }
+    tests.outcomes.record(results);
     tests.cause.map_or(Ok(()), Err)
 }
 
@@ -113,30 +125,9 @@ const MOST_REPEATED: usize = 12;
 /// The tests of one guest.
 #[derive(Default)]
 struct GuestTests {
-    ended: Vec<(String, Outcome)>,
+    outcomes: Outcomes,
     /// Why the guest, or the program in it, failed outside of any test.
     cause: Option<anyhow::Error>,
-}
-
-impl GuestTests {
-    fn failed(&self) -> impl Iterator<Item = &str> {
-        let ended = self.ended.iter();
-        ended.filter_map(|(name, outcome)| (*outcome == Outcome::Failed).then_some(name.as_str()))
-    }
-
-    /// Takes the failed tests for passed that passed in another guest; returns their names.
-    fn replace(&mut self, again: &Self) -> Vec<String> {
-        let mut names = Vec::new();
-        for (name, outcome) in &mut self.ended {
-            let passed =
-                |(other, outcome): &(String, Outcome)| other == name && *outcome == Outcome::Passed;
-            if *outcome == Outcome::Failed && again.ended.iter().any(passed) {
-                *outcome = Outcome::Passed;
-                names.push(name.clone());
-            }
-        }
-        names
-    }
 }
 
 /// Boots a guest and runs the tests in it whose names contain one of `filters`. The inner error says
@@ -146,8 +137,12 @@ fn in_a_guest(
     options: &Options,
     filters: &[String],
 ) -> anyhow::Result<Result<GuestTests, Unavailable>> {
-    let limit = Duration::from_secs(options.timeout);
-    let started = prepare().and_then(|(qemu, guest)| {
+    let seconds = match options.arch {
+        Architecture::X86 => 900,
+        Architecture::Arm => 2700,
+    };
+    let limit = Duration::from_secs(options.timeout.unwrap_or(seconds));
+    let started = prepare(options.arch).and_then(|(qemu, guest)| {
         let (machine, accelerator) = start(&qemu, &guest, program, filters)?;
         Ok((machine, accelerator, guest.version))
     });
@@ -156,14 +151,15 @@ fn in_a_guest(
         Err(error) => return error.downcast::<Unavailable>().map(Err),
     };
     println!(
-        "Linux {version} under {}",
+        "Linux {version} for {} under {}",
+        options.arch.name(),
         match accelerator {
             Accelerator::Kvm => "KVM",
             Accelerator::Tcg => "TCG (every instruction is translated: slow)",
         }
     );
     let mut tests = GuestTests::default();
-    let followed = follow(&machine, &mut tests.ended, Instant::now() + limit);
+    let followed = follow(&machine, &mut tests.outcomes, Instant::now() + limit);
     if let Err(cause) = followed {
         print_console(&guest::run_folder().join("console"))?;
         tests.cause = Some(cause);
@@ -184,13 +180,16 @@ fn print_console(console: &Path) -> anyhow::Result<()> {
 }
 
 /// Fetches and makes the parts that are missing, one process at a time.
-fn prepare() -> anyhow::Result<(Qemu, Guest)> {
+fn prepare(architecture: Architecture) -> anyhow::Result<(Qemu, Guest)> {
     if std::env::consts::ARCH != "x86_64" {
-        return Err(Unavailable::new("the guest needs an x86-64 host").into());
+        return Err(Unavailable::new("the guests need an x86-64 host").into());
     }
     let cache = packages::cache();
     let _lock = packages::locked(&cache)?;
-    Ok((guest::qemu(&cache)?, guest::guest(&cache)?))
+    Ok((
+        guest::qemu(&cache, architecture)?,
+        guest::guest(&cache, architecture)?,
+    ))
 }
 
 /// Boots the guest until its first line: under KVM if that works, else under TCG.
@@ -204,11 +203,9 @@ fn start(
     filters: &[String],
 ) -> anyhow::Result<(Machine, Accelerator)> {
     let folder = guest::run_folder();
-    let try_kvm = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/kvm")
-        .is_ok();
+    let is_of_host = Architecture::of_this_machine() == Some(qemu.architecture);
+    let kvm = File::options().read(true).write(true).open("/dev/kvm");
+    let try_kvm = is_of_host && kvm.is_ok();
     // A host whose KVM cannot run this kernel is not tried again.
     let no_kvm = packages::cache().join("kvm-does-not-work");
     let kvm = (try_kvm && !no_kvm.exists()).then_some(Accelerator::Kvm);
@@ -224,7 +221,7 @@ fn start(
     let mut host_fails = None;
     for accelerator in kvm.into_iter().chain(tcg) {
         let script = program.script(accelerator.name(), filters);
-        guest::initrd(&guest.base, &program.files(), &script, &initrd)?;
+        guest::initrd(&guest.base, program.files(), &script, &initrd)?;
         // What an earlier boot printed says nothing of this one.
         fs::write(&console, "").with_context(|| console.display().to_string())?;
         let mut machine = Machine::start(qemu, accelerator, &boot, &log)?;
@@ -262,11 +259,7 @@ fn wait_until_up(machine: &Machine, deadline: Instant) -> Result<(), NoLine> {
 }
 
 /// Prints the guest's lines and notes its tests until its last line.
-fn follow(
-    machine: &Machine,
-    ended: &mut Vec<(String, Outcome)>,
-    deadline: Instant,
-) -> anyhow::Result<()> {
+fn follow(machine: &Machine, outcomes: &mut Outcomes, deadline: Instant) -> anyhow::Result<()> {
     let mut exit = None;
     loop {
         let line = machine.line(deadline).map_err(|reason| match reason {
@@ -287,41 +280,12 @@ fn follow(
             }
             None => println!("{line}"),
         }
-        if let Some((name, outcome)) = test_line(&line) {
-            ended.push((name.to_owned(), outcome));
-        }
+        outcomes.read(&line);
     }
     match exit.as_deref() {
         Some("0") => Ok(()),
-        Some(_) if ended.iter().any(|(_, outcome)| *outcome == Outcome::Failed) => Ok(()),
+        Some(_) if outcomes.has_failed() => Ok(()),
         Some(code) => bail!("the program in the guest failed outside of any test: exit {code}"),
         None => bail!("the guest ran nothing"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_tests_that_pass_in_a_second_guest_count_as_passed() {
-        let ended = |name: &str, outcome| (name.to_owned(), outcome);
-        let mut tests = GuestTests {
-            ended: vec![
-                ended("late", Outcome::Failed),
-                ended("wrong", Outcome::Failed),
-                ended("sound", Outcome::Passed),
-            ],
-            cause: None,
-        };
-        let again = GuestTests {
-            ended: vec![
-                ended("late", Outcome::Passed),
-                ended("wrong", Outcome::Failed),
-            ],
-            cause: None,
-        };
-        assert_eq!(tests.replace(&again), ["late"]);
-        assert_eq!(tests.failed().collect::<Vec<_>>(), ["wrong"]);
     }
 }

@@ -14,17 +14,18 @@ pub(crate) struct Module {
 }
 
 /// Returns the modules in `folder` that `wanted` names, with their dependencies, in an order in
-/// which they can be loaded. Names without a module are left out: they may be built in.
+/// which they can be loaded. Names without a module are left out: they may be built in. A busybox that
+/// runs here unpacks them, else the installed `xz`.
 pub(crate) fn with_dependencies(
     folder: &Path,
     wanted: &[&str],
-    unpacker: &Path,
+    busybox: Option<&Path>,
 ) -> anyhow::Result<Vec<Module>> {
     let mut files = BTreeMap::new();
     find(folder, &mut files)?;
     let mut loader = Loader {
         files,
-        unpacker,
+        busybox,
         seen: BTreeSet::new(),
         order: Vec::new(),
     };
@@ -36,7 +37,7 @@ pub(crate) fn with_dependencies(
 
 struct Loader<'a> {
     files: BTreeMap<String, PathBuf>,
-    unpacker: &'a Path,
+    busybox: Option<&'a Path>,
     seen: BTreeSet<String>,
     order: Vec<Module>,
 }
@@ -50,7 +51,7 @@ impl Loader<'_> {
         if !self.seen.insert(name.clone()) {
             return Ok(());
         }
-        let contents = read(&file, self.unpacker)?;
+        let contents = read(&file, self.busybox)?;
         for needed in dependencies(&contents) {
             self.add(&needed)?;
         }
@@ -76,11 +77,11 @@ fn find(folder: &Path, files: &mut BTreeMap<String, PathBuf>) -> anyhow::Result<
     Ok(())
 }
 
-fn read(file: &Path, unpacker: &Path) -> anyhow::Result<Vec<u8>> {
+fn read(file: &Path, busybox: Option<&Path>) -> anyhow::Result<Vec<u8>> {
     let mut command = match file.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => {
-            let mut command = Command::new(unpacker);
-            command.arg("xz");
+            let mut command = Command::new(busybox.unwrap_or(Path::new("xz")));
+            command.args(busybox.map(|_| "xz"));
             command
         }
         Some("zst") => Command::new("zstd"),
@@ -137,9 +138,8 @@ mod tests {
         write("ib-core.ko", "");
         write("udp_tunnel.ko", "");
         write("rdma_rxe.ko", "ib-core,udp_tunnel");
-        let unpacker = Path::new("none");
         let wanted = ["rdma_rxe", "built_in", "ib_core"];
-        let order = with_dependencies(&folder, &wanted, unpacker).unwrap();
+        let order = with_dependencies(&folder, &wanted, None).unwrap();
         fs::remove_dir_all(&folder).unwrap();
         let names: Vec<_> = order.iter().map(|module| &*module.name).collect();
         assert_eq!(names, ["ib_core", "udp_tunnel", "rdma_rxe"]);

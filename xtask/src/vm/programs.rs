@@ -10,8 +10,9 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::guest;
+use crate::package::{self, Architecture};
 use crate::verbs_library;
-use crate::workspace::{self, cargo, target};
+use crate::workspace::{self, cargo, root, succeed, target};
 
 const PACKAGE: &str = "gdr-vm-tests";
 /// The profile of the build, see the workspace's `Cargo.toml`.
@@ -20,26 +21,69 @@ const PROFILE: &str = "vm";
 const LIBRARY: &str = "libgdr-verbs.so";
 const SHADOW: &str = "shadow/libibverbs.so.1";
 
-/// A program, built, and what it runs.
+/// The part of the guest's script for another architecture.
+const FOREIGN: &str = include_str!("foreign.sh");
+/// The crates whose unit tests run on another architecture: those that touch devices and memory or read
+/// what others wrote. The rest has no code that an architecture could change, and takes as long again
+/// to compile.
+const UNIT_TESTS: [&str; 11] = [
+    "gdr-cli",
+    "gdr-copy",
+    "gdr-cuda",
+    "gdr-doctor",
+    "gdr-node",
+    "gdr-pci",
+    "gdr-rdma",
+    "gdr-roce",
+    "gdr-trace",
+    "gdr-verbs-sys",
+    "gdrapi",
+];
+
+/// The folder of programs of unit tests in the guest, its archive, and the example of the library, as
+/// the script has them.
+const UNIT: &str = "gdr/unit";
+const ARCHIVE: &str = "gdr/archive.tar.gz";
+const EXAMPLE: &str = "gdr/write_and_read";
+/// The library that takes the place of libibverbs in tests, which look for it beside themselves.
+const FAKE_VERBS: &str = "libfake_ibverbs.so";
+
+/// What runs in a guest, built.
 #[derive(Debug)]
 pub(crate) struct Program {
-    name: String,
-    file: PathBuf,
-    is_benchmark: bool,
-    /// The `gdr` command and its verbs library, by name, for tests of them.
-    needs: Vec<(&'static str, PathBuf)>,
+    kind: Kind,
+    /// The programs and what they need, by their paths in the guest.
+    files: Vec<(String, PathBuf)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The tests on rxe. They share devices and networks and change their state.
+    Tests,
+    /// A benchmark of this name.
+    Benchmark(&'static str),
+    /// Unit tests, and the archive of another architecture.
+    Foreign,
 }
 
 /// A line of cargo's JSON messages.
 #[derive(Deserialize)]
 struct Message {
     target: Option<Target>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
+    profile: Option<Profile>,
     executable: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
 struct Target {
     name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
 }
 
 /// Builds the program of all tests.
@@ -49,16 +93,89 @@ pub(crate) fn tests() -> anyhow::Result<Program> {
     let gdr = workspace::build("dev", &["gdr-cli"])?.join("gdr");
     let libraries = target().join("vm-verbs");
     let [library, shadow, _trace] = verbs_library::build(PROFILE, &libraries)?;
+    let file_of = |name: &str, file| anyhow::Ok((format!("gdr/{name}"), stripped(file, name)?));
     Ok(Program {
-        name: "rxe".to_owned(),
-        file,
-        is_benchmark: false,
-        needs: vec![
-            ("gdr", stripped(gdr, "gdr")?),
-            (LIBRARY, stripped(library, LIBRARY)?),
-            (SHADOW, stripped(shadow, SHADOW)?),
+        kind: Kind::Tests,
+        files: vec![
+            ("gdr/rxe".to_owned(), file),
+            file_of("gdr", gdr)?,
+            file_of(LIBRARY, library)?,
+            file_of(SHADOW, shadow)?,
         ],
     })
+}
+
+/// Makes the archive of an architecture, and builds unit tests for it by the same tools.
+pub(crate) fn foreign(architecture: Architecture) -> anyhow::Result<Program> {
+    let folder = target().join("packaging");
+    let (tools, archive) = package::make_archive(architecture, &folder)?;
+    let oldest = package::OLDEST_GLIBC;
+    let rust = architecture.target();
+    let mut files = vec![(ARCHIVE.to_owned(), archive)];
+    let mut cargo = tools.cargo_zigbuild("test");
+    cargo
+        .current_dir(root())
+        .args(["--no-run", "--lib", "--bins", "--locked", "--target"])
+        .arg(format!("{rust}.{oldest}"))
+        .args(["--message-format", "json-render-diagnostics"])
+        // Every instruction of the guest is translated, and it has all programs in memory.
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_DEV_STRIP", "debuginfo");
+    let crates = root().join("crates");
+    for name in UNIT_TESTS {
+        cargo.args(["--package", name]);
+        let snapshots = crates.join(name).join("tests/snapshots");
+        if snapshots.is_dir() {
+            add_folder(&snapshots, &mut files)?;
+        }
+    }
+    for message in messages(cargo)? {
+        let is_fake = |file: &&PathBuf| file.ends_with(FAKE_VERBS);
+        if let Some(fake) = message.filenames.iter().find(is_fake) {
+            files.push((format!("{UNIT}/{FAKE_VERBS}"), fake.clone()));
+        }
+        if let (Some(target), Some(Profile { test: true }), Some(program)) =
+            (message.target, message.profile, message.executable)
+        {
+            files.push((format!("{UNIT}/{}", target.name), program));
+        }
+    }
+    let example = folder.join("write_and_read");
+    let crate_of_library = crates.join("gdrapi");
+    let mut compiler = tools.compiler();
+    compiler
+        .arg("-target")
+        .arg(format!("{}.{oldest}", architecture.multiarch()))
+        .arg("-o")
+        .arg(&example)
+        .arg("-I")
+        .arg(crate_of_library.join("include"))
+        .arg(crate_of_library.join("examples/write_and_read.c"))
+        .arg(folder.join(rust).join("release/libgdrapi.so"))
+        .arg("-ldl");
+    succeed(compiler)?;
+    files.push((EXAMPLE.to_owned(), example));
+    Ok(Program {
+        kind: Kind::Foreign,
+        files,
+    })
+}
+
+/// Adds the files below a folder, which have the same paths in the guest as here.
+fn add_folder(folder: &Path, files: &mut Vec<(String, PathBuf)>) -> anyhow::Result<()> {
+    let at = || folder.display().to_string();
+    for entry in fs::read_dir(folder).with_context(at)? {
+        let entry = entry.with_context(at)?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            add_folder(&path, files)?;
+        } else {
+            let name = path.to_string_lossy();
+            let name = name.trim_start_matches('/').to_owned();
+            files.push((name, path));
+        }
+    }
+    Ok(())
 }
 
 /// What is measured in the guest.
@@ -80,21 +197,22 @@ pub(crate) fn benchmark(benchmark: Benchmark) -> anyhow::Result<Program> {
         Benchmark::Tcp => "against_tcp",
     };
     let mut program = Program {
-        name: name.to_owned(),
-        file: build(PACKAGE, PROFILE, ["--bench", name])?,
-        is_benchmark: true,
-        needs: Vec::new(),
+        kind: Kind::Benchmark(name),
+        files: vec![(
+            format!("gdr/{name}"),
+            build(PACKAGE, PROFILE, ["--bench", name])?,
+        )],
     };
     if benchmark == Benchmark::Perftest {
         let gdr = build("gdr-cli", PROFILE, ["--bin", "gdr"])?;
-        program.needs.push(("gdr", gdr));
+        program.files.push(("gdr/gdr".to_owned(), gdr));
     }
     Ok(program)
 }
 
 /// Builds one target of a package and returns its path.
 fn build(package: &str, profile: &str, [kind, name]: [&str; 2]) -> anyhow::Result<PathBuf> {
-    let output = cargo(&[
+    let command = cargo(&[
         "build",
         "--package",
         package,
@@ -104,21 +222,30 @@ fn build(package: &str, profile: &str, [kind, name]: [&str; 2]) -> anyhow::Resul
         name,
         "--message-format",
         "json-render-diagnostics",
-    ])
-    .stderr(Stdio::inherit())
-    .output()
-    .context("cargo cannot be started")?;
-    if !output.status.success() {
-        bail!("{package} does not build");
-    }
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Message>(line).ok())
+    ]);
+    let built = messages(command).with_context(|| format!("{package} does not build"))?;
+    built
+        .into_iter()
         .find_map(|message| {
             let found = message.target?.name == name;
             message.executable.filter(|_| found)
         })
         .with_context(|| format!("cargo built no {name}"))
+}
+
+/// Runs a cargo that builds, and returns its messages.
+fn messages(mut cargo: Command) -> anyhow::Result<Vec<Message>> {
+    let output = cargo
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo cannot be started")?;
+    if !output.status.success() {
+        bail!("cargo failed ({})", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect())
 }
 
 /// Returns a copy without debug information, or the program itself if `strip` fails.
@@ -135,25 +262,26 @@ fn stripped(program: PathBuf, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Program {
-    /// The files for the guest's `/gdr`, by name.
-    pub(crate) fn files(&self) -> Vec<(&str, &Path)> {
-        let needs = self.needs.iter().map(|(name, file)| (*name, &**file));
-        [(&*self.name, &*self.file)]
-            .into_iter()
-            .chain(needs)
-            .collect()
+    /// The files for the guest, by path.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.files.iter().map(|(name, file)| (&**name, &**file))
     }
 
-    /// Lists the names of its tests.
+    /// Lists the names of its tests. Those of another architecture are not known without a guest.
     pub(crate) fn list(&self, filters: &[String]) -> anyhow::Result<Vec<String>> {
-        if self.is_benchmark {
-            return Ok(vec![self.name.clone()]);
+        match self.kind {
+            Kind::Benchmark(name) => return Ok(vec![name.to_owned()]),
+            Kind::Foreign => return Ok(vec!["unit tests and archive".to_owned()]),
+            Kind::Tests => {}
         }
-        let output = Command::new(&self.file)
+        let [(_, file), ..] = &*self.files else {
+            bail!("no program of tests was built")
+        };
+        let output = Command::new(file)
             .args(["--list", "--format", "terse"])
             .args(filters)
             .output()
-            .with_context(|| self.file.display().to_string())?;
+            .with_context(|| file.display().to_string())?;
         Ok(String::from_utf8_lossy(&output.stdout)
             .lines()
             .filter_map(|line| line.strip_suffix(": test"))
@@ -164,17 +292,27 @@ impl Program {
     /// The part of the guest's script that runs it.
     pub(crate) fn script(&self, accelerator: &str, filters: &[String]) -> String {
         let mut script = format!("export GDR_VM={accelerator} RUST_BACKTRACE=1\n");
-        let _ = write!(script, "/gdr/{}", self.name);
-        if !self.is_benchmark {
-            // The tests share devices and networks and change their state.
-            script += " --include-ignored --test-threads=1 --color=never";
-        }
-        for filter in filters {
-            let _ = write!(script, " '{}'", filter.replace('\'', r"'\''"));
-        }
-        script += "\necho \"gdr-vm: exit $?\"\n";
+        let filters = filters.iter().map(|filter| quoted(filter));
+        let filters = filters.collect::<Vec<_>>().join(" ");
+        // Writing to a string never fails.
+        let _ = match self.kind {
+            Kind::Tests => writeln!(
+                script,
+                "/gdr/rxe --include-ignored --test-threads=1 --color=never {filters}\n{EXIT}"
+            ),
+            Kind::Benchmark(name) => writeln!(script, "/gdr/{name} {filters}\n{EXIT}"),
+            Kind::Foreign => writeln!(script, "set -- {filters}\n{FOREIGN}"),
+        };
         script
     }
+}
+
+/// Prints the status of the last command for [`super::follow`].
+const EXIT: &str = "echo \"gdr-vm: exit $?\"";
+
+/// A word for the shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -183,16 +321,14 @@ mod tests {
 
     #[test]
     fn the_guests_script_quotes_filters() {
-        let program = Program {
-            name: "rxe".to_owned(),
-            file: PathBuf::new(),
-            is_benchmark: false,
-            needs: Vec::new(),
-        };
-        let script = program.script("tcg", &["a b".to_owned(), "it's".to_owned()]);
-        assert!(
-            script.contains(r"--color=never 'a b' 'it'\''s'"),
-            "{script}"
-        );
+        for (kind, before) in [(Kind::Tests, "--color=never"), (Kind::Foreign, "set --")] {
+            let program = Program {
+                kind,
+                files: Vec::new(),
+            };
+            let script = program.script("tcg", &["a b".to_owned(), "it's".to_owned()]);
+            let expected = format!(r"{before} 'a b' 'it'\''s'");
+            assert!(script.contains(&expected), "{script}");
+        }
     }
 }

@@ -12,9 +12,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::package::Architecture;
+
 /// The program, and the folder of its parts if it is not installed.
 #[derive(Clone, Debug)]
 pub(crate) struct Qemu {
+    /// That of the guests.
+    pub(crate) architecture: Architecture,
     pub(crate) program: PathBuf,
     /// The folder that its packages are unpacked in.
     pub(crate) root: Option<PathBuf>,
@@ -77,18 +81,18 @@ impl Machine {
         log: &Path,
     ) -> anyhow::Result<Self> {
         let mut command = command(qemu);
+        let board = Board::of(qemu.architecture);
         let cpu = match accelerator {
             Accelerator::Kvm => "host",
-            // On a CPU with ERMS Linux copies by `rep movsb`, which TCG executes byte by byte: six
-            // times slower than copies by words.
-            Accelerator::Tcg => "max,-erms",
+            Accelerator::Tcg => board.translated_cpu,
         };
         command
             .args(["-nodefaults", "-no-user-config", "-no-reboot"])
-            .args(["-display", "none", "-machine", "q35", "-smp", "2"])
-            .args(["-m", "1536", "-accel", accelerator.name(), "-cpu", cpu])
+            .args(["-display", "none", "-machine", board.machine, "-smp", "2"])
+            .args(["-m", board.megabytes, "-accel", accelerator.name()])
             // Without a network card the guest cannot send to any network.
-            .args(["-nic", "none", "-append", KERNEL_ARGUMENTS])
+            .args(["-cpu", cpu, "-nic", "none", "-append"])
+            .arg(board.kernel_arguments())
             .arg("-kernel")
             .arg(boot.kernel)
             .arg("-initrd")
@@ -96,7 +100,7 @@ impl Machine {
             .arg("-serial")
             .arg(format!("file:{}", boot.console.display()))
             .args(["-chardev", "stdio,id=tests,signal=off"])
-            .args(["-serial", "chardev:tests"])
+            .args(board.tests_line)
             // It must stay open: at its end QEMU closes the serial line.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -151,10 +155,65 @@ impl Drop for Machine {
     }
 }
 
-/// A panic ends the guest at once. TCG's clock is steady, but the kernel's watchdog marks it as
-/// unstable.
-const KERNEL_ARGUMENTS: &str =
-    "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off nokaslr tsc=nowatchdog";
+/// What QEMU emulates for an architecture.
+struct Board {
+    machine: &'static str,
+    /// The CPU that is translated.
+    translated_cpu: &'static str,
+    megabytes: &'static str,
+    /// The kernel's names of the two serial lines: that of its console, and that of the tests.
+    console: &'static str,
+    tests: &'static str,
+    /// The second line.
+    tests_line: [&'static str; 2],
+    /// Arguments of the kernel for this architecture only.
+    arguments: &'static str,
+}
+
+impl Board {
+    const fn of(architecture: Architecture) -> Self {
+        match architecture {
+            Architecture::X86 => Self {
+                machine: "q35",
+                // On a CPU with ERMS Linux copies by `rep movsb`, which TCG executes byte by byte:
+                // six times slower than copies by words.
+                translated_cpu: "max,-erms",
+                megabytes: "1536",
+                console: "ttyS0",
+                tests: "ttyS1",
+                tests_line: ["-serial", "chardev:tests"],
+                // TCG's clock is steady, but the kernel's watchdog marks it as unstable.
+                arguments: "tsc=nowatchdog",
+            },
+            Architecture::Arm => Self {
+                machine: "virt",
+                // The cipher of the architecture for signed pointers takes half of the time.
+                translated_cpu: "max,pauth-impdef=on",
+                // The programs of all unit tests are in memory.
+                megabytes: "2048",
+                console: "ttyAMA0",
+                tests: "ttyS0",
+                // The board has one serial line of its own.
+                tests_line: ["-device", "pci-serial,chardev=tests"],
+                arguments: "",
+            },
+        }
+    }
+
+    /// A panic ends the guest at once. The kernel hands `tests_line` to init as a variable.
+    fn kernel_arguments(&self) -> String {
+        let Self {
+            console,
+            tests,
+            arguments,
+            ..
+        } = self;
+        format!(
+            "console={console} tests_line={tests} loglevel=6 panic=-1 oops=panic mitigations=off \
+             nokaslr {arguments}"
+        )
+    }
+}
 
 fn command(qemu: &Qemu) -> Command {
     let mut command = Command::new(&qemu.program);
