@@ -11,9 +11,8 @@
 //!   in flight together; their bandwidth is computed from the latency.
 //!
 //! With short requests the paths take turns, so that what disturbs the machine disturbs each of them. After
-//! each size the
-//! first and the last MiB of one more request on each path are compared with the bytes that were sent; a
-//! difference is an error.
+//! each size the first and the last MiB of one more request on each path are compared with the bytes that
+//! were sent; a difference is an error.
 
 mod path;
 mod report;
