@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::bail;
@@ -30,9 +30,6 @@ const NCCL: &str = include_str!("../bundle/nccl.py");
 
 /// The Python package beside PyTorch.
 const WHEEL: &str = include_str!("../bundle/wheel.py");
-
-/// The environment variable that names the source of GDRCopy, whose copy functions are measured.
-const GDRCOPY_SOURCE: &str = "GDRCOPY_SOURCE";
 
 /// The template of `run.sh`.
 const SCRIPT: &str = include_str!("../bundle/run.sh");
@@ -93,13 +90,7 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     }
 
     install_headers(&out.join("include"))?;
-    compile_client(out)?;
-    match env::var_os(GDRCOPY_SOURCE) {
-        Some(source) => compile_gdrcopy(Path::new(&source), out)?,
-        // Its step is skipped then.
-        None => println!("no GDRCopy: {GDRCOPY_SOURCE} does not name its source"),
-    }
-    Ok(())
+    compile_client(out)
 }
 
 /// Returns the calls of `step` in `run.sh`.
@@ -149,46 +140,6 @@ fn compile_client(out: &Path) -> anyhow::Result<()> {
         .arg(out.join("lib"))
         .args(["-lgdrapi", "-ldl", "-Wl,-rpath,$ORIGIN/../lib", "-o"])
         .arg(out.join("bin/client"));
-    succeed(compiler)
-}
-
-/// Builds GDRCopy in its source, and makes a library of its copy functions in `out`.
-fn compile_gdrcopy(source: &Path, out: &Path) -> anyhow::Result<()> {
-    let source = source.join("src");
-    let mut make = Command::new("make");
-    make.arg("-C").arg(&source).arg("lib");
-    succeed(make)?;
-    // `gdrcopy.c` contains `gdrapi.c`.
-    let others = |object: &PathBuf| {
-        object.extension().is_some_and(|extension| extension == "o")
-            && object.file_stem().is_some_and(|stem| stem != "gdrapi")
-    };
-    let entries = fs::read_dir(&source)?.map(|entry| Ok(entry?.path()));
-    let entries: Vec<PathBuf> = entries.collect::<std::io::Result<_>>()?;
-    let objects: Vec<_> = entries.into_iter().filter(others).collect();
-    let mut compiler = Command::new("cc");
-    for (object, flag) in [
-        ("memcpy_movdir64b.o", "MOVDIR64B"),
-        ("memcpy_ls64.o", "LS64"),
-    ] {
-        let is_compiled = u8::from(source.join(object).exists());
-        compiler.arg(format!("-DCOMPILED_{flag}={is_compiled}"));
-    }
-    let arch = match env::consts::ARCH {
-        "x86_64" => "X86",
-        _ => "ARM64",
-    };
-    compiler
-        .args(["-O2", "-fPIC", "-shared"])
-        .arg(format!("-DGDRAPI_ARCH={arch}"))
-        .arg(root().join("xtask/bundle/gdrcopy.c"))
-        .args(objects);
-    for folder in [".", "../include", "gdrdrv"] {
-        compiler.arg("-I").arg(source.join(folder));
-    }
-    compiler
-        .args(["-lpthread", "-ldl", "-o"])
-        .arg(out.join("lib/gdrcopy.so"));
     succeed(compiler)
 }
 

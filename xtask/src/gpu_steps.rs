@@ -324,11 +324,11 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --resident --require-gpu -s 1M --svg "$OUT/copysweep-resident.svg" --json"#,
     },
     Step {
-        name: "gdr copylat --sweep beside GDRCopy's functions, by the profile",
-        file: "copysweep-gdrcopy",
+        name: "gdr copylat --sweep beside another library, by the profile",
+        file: "copysweep-library",
         prints: Prints::Json,
         limit_s: 300,
-        command: r#"gdrcopy=$HERE/lib/gdrcopy.so; [ -e "$gdrcopy" ] || skip "the bundle was made without GDRCopy's source"; XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --resident --library "$gdrcopy" --require-gpu -s 64M --svg "$OUT/copysweep-gdrcopy.svg" --json"#,
+        command: r#"[ -n "${COPY_LIBRARY:-}" ] || skip "COPY_LIBRARY names no library of copy functions"; XDG_STATE_HOME="$OUT/state" "$GDR" copylat --sweep --resident --library "$COPY_LIBRARY" --require-gpu -s 64M --svg "$OUT/copysweep-library.svg" --json"#,
     },
     Step {
         name: "reads by the resident kernel and the copy engine, and a fault",

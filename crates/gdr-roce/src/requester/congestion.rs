@@ -9,10 +9,11 @@
 //! window stays (compare TCP Westwood: Mascolo et al., "TCP Westwood: bandwidth estimation for enhanced
 //! transport over wireless links", MobiCom 2001). After a loss by congestion packets are paced, so that
 //! queues shorter than the window suffice, and the window grows by one packet in a round trip, so that
-//! flows that share a link become equal. With go-back-N, and on all but short paths, every loss begins the pacing:
-//! the packets of a window that are sent at once are too many to lose. A flow that began while others kept
-//! the queues full does not know the shortest round trip. So the estimate only limits how far the window
-//! is reduced: if it were the new window, such a flow would keep more of the link than the others.
+//! flows that share a link become equal. With go-back-N, and on all but short paths,
+//! every loss begins the pacing: the packets of a window that are sent at once are too many to lose. A flow
+//! that began while others kept the queues full does not know the shortest round trip. So the estimate only
+//! limits how far the window is reduced: if it were the new window, such a flow would keep more of the link
+//! than the others.
 //!
 //! Hosts delay packets, too: a thread wakes up late or has no CPU for a time slice. Such delays vary from
 //! one packet to the next, where those of a queue last. With selective retransmission, on a short path,
@@ -275,16 +276,14 @@ impl Congestion {
         let jitter = round_trip.jitter();
         let is_short =
             recovery == LossRecovery::Selective && (jitter.is_some() || is_short(round_trip));
-        let (hosts, queueing) = match recovery {
-            LossRecovery::GoBackN => (Duration::ZERO, round_trip.queueing()),
-            LossRecovery::Selective if let Some(jitter) = jitter => {
-                (jitter * 4, round_trip.standing_queueing())
-            }
-            LossRecovery::Selective if is_short => {
+        let (hosts, queueing) = match (recovery, jitter) {
+            (LossRecovery::GoBackN, _) => (Duration::ZERO, round_trip.queueing()),
+            (LossRecovery::Selective, Some(jitter)) => (jitter * 4, round_trip.standing_queueing()),
+            (LossRecovery::Selective, None) if is_short => {
                 let hosts = (round_trip.variation() * 2).clamp(HOST_DELAY, LONGEST_HOST_DELAY);
                 (hosts, round_trip.standing_queueing())
             }
-            LossRecovery::Selective => (HOST_DELAY, round_trip.queueing()),
+            (LossRecovery::Selective, None) => (HOST_DELAY, round_trip.queueing()),
         };
         self.recent[1] = self.recent[1].saturating_add(1);
         let is_congested =
