@@ -49,6 +49,17 @@ pub(crate) fn shorten_time_slice() {
     }
 }
 
+/// How often another thread took the CPU of this one while it could have run on: also by its yields.
+pub(crate) fn involuntary_switches() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills the structure, for which zeros are valid.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw
+}
+
 /// The environment variable that mlx5's library reads when it opens a device.
 const VARIABLE: &str = "MLX5_SCATTER_TO_CQE";
 

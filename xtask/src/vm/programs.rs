@@ -15,8 +15,10 @@ use crate::verbs_library;
 use crate::workspace::{self, cargo, root, succeed, target};
 
 const PACKAGE: &str = "gdr-vm-tests";
-/// The profile of the build, see the workspace's `Cargo.toml`.
+/// The profile of the tests, see the workspace's `Cargo.toml`.
 const PROFILE: &str = "vm";
+/// The profile of benchmarks: that of the programs that are installed.
+const MEASURED: &str = "release";
 /// The verbs library that `gdr run` looks for, and the one beside it that takes libibverbs' place.
 const LIBRARY: &str = "libgdr-verbs.so";
 const SHADOW: &str = "shadow/libibverbs.so.1";
@@ -196,16 +198,15 @@ pub(crate) fn benchmark(benchmark: Benchmark) -> anyhow::Result<Program> {
         Benchmark::Perftest => "against_perftest",
         Benchmark::Tcp => "against_tcp",
     };
+    let file_of = |name: &str, file| anyhow::Ok((format!("gdr/{name}"), stripped(file, name)?));
+    let bench = build(PACKAGE, MEASURED, ["--bench", name])?;
     let mut program = Program {
         kind: Kind::Benchmark(name),
-        files: vec![(
-            format!("gdr/{name}"),
-            build(PACKAGE, PROFILE, ["--bench", name])?,
-        )],
+        files: vec![file_of(name, bench)?],
     };
     if benchmark == Benchmark::Perftest {
-        let gdr = build("gdr-cli", PROFILE, ["--bin", "gdr"])?;
-        program.files.push(("gdr/gdr".to_owned(), gdr));
+        let gdr = build("gdr-cli", MEASURED, ["--bin", "gdr"])?;
+        program.files.push(file_of("gdr", gdr)?);
     }
     Ok(program)
 }

@@ -31,6 +31,8 @@ pub(super) struct Pipeline<'a> {
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     inline: Vec<u8>,
+    /// When requests were posted and completed that are not recorded yet: the next ones go first.
+    ended: Vec<(Instant, Instant)>,
 }
 
 /// The areas of the peer.
@@ -47,6 +49,8 @@ struct Sender {
     completed: u64,
     /// The groups in flight, each with one completion: when they were posted.
     groups: VecDeque<Instant>,
+    /// The next request, if it was made while the one before was in flight.
+    next: Option<SendRequest>,
 }
 
 /// The receives of a queue pair.
@@ -92,6 +96,7 @@ impl<'a> Pipeline<'a> {
             senders: of_each.clone().map(|_| Sender::default()).collect(),
             receivers: of_each.map(|_| Receiver::default()).collect(),
             inline: Vec::new(),
+            ended: Vec::new(),
         };
         pipeline.prepare()?;
         Ok(pipeline)
@@ -183,10 +188,16 @@ impl<'a> Pipeline<'a> {
                     self.post(queue_pair, *goal, now)?;
                 }
             }
+            for (posted, completed) in self.ended.drain(..) {
+                if let Some(samples) = samples.as_deref_mut() {
+                    let taken = completed.saturating_duration_since(posted);
+                    samples.record(taken.as_nanos() as f64);
+                }
+            }
             if self.senders.iter().all(|sender| sender.groups.is_empty()) {
                 break;
             }
-            now = self.complete(&mut wait, samples.as_deref_mut(), observe)?;
+            now = self.complete(&mut wait, observe)?;
         }
         Ok(Sent {
             messages: self.completed() - before,
@@ -210,10 +221,20 @@ impl<'a> Pipeline<'a> {
         let first = sender.posted;
         let count = groups * self.every;
         if count == 1 {
-            let request = self.request(queue_pair, first)?;
+            let request = match self.senders[queue_pair].next.take() {
+                Some(request) => request,
+                None => self.request(queue_pair, first)?,
+            };
             self.pairs.all()[queue_pair].post_send(request)?;
-            self.senders[queue_pair].posted += 1;
-            self.senders[queue_pair].groups.push_back(now);
+            // Only READs and atomics are sent one at a time: making a request reads no memory.
+            let next = match self.depth {
+                1 => Some(self.request(queue_pair, first + 1)?),
+                _ => None,
+            };
+            let sender = &mut self.senders[queue_pair];
+            sender.posted += 1;
+            sender.groups.push_back(now);
+            sender.next = next;
             return Ok(());
         }
         let mut requests = Vec::with_capacity(count as usize);
@@ -280,12 +301,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Waits for a completion, and takes those that are there. Returns the time.
-    fn complete(
-        &mut self,
-        wait: &mut Wait,
-        mut samples: Option<&mut Samples>,
-        observe: Observe<'_>,
-    ) -> Result<Instant> {
+    fn complete(&mut self, wait: &mut Wait, observe: Observe<'_>) -> Result<Instant> {
         // Another poll, after the last completion that can come, would only take time.
         let most = match self.plan.verb.operation() {
             Operation::Send => MOST_COMPLETIONS,
@@ -311,7 +327,7 @@ impl<'a> Pipeline<'a> {
             if completion.opcode.is_receive() {
                 self.received(queue_pair, completion.byte_len)?;
             } else {
-                self.sent(queue_pair, number, now, samples.as_deref_mut())?;
+                self.sent(queue_pair, number, now)?;
             }
         }
         let now = last.unwrap_or_else(Instant::now);
@@ -332,13 +348,7 @@ impl<'a> Pipeline<'a> {
         self.post_receive(queue_pair)
     }
 
-    fn sent(
-        &mut self,
-        queue_pair: usize,
-        number: u64,
-        now: Instant,
-        samples: Option<&mut Samples>,
-    ) -> Result<()> {
+    fn sent(&mut self, queue_pair: usize, number: u64, now: Instant) -> Result<()> {
         let first = self.senders[queue_pair].completed;
         if self.plan.verify == Verification::On && self.plan.verb.operation() == Operation::Atomic {
             // A counter that only this queue pair changes.
@@ -352,9 +362,8 @@ impl<'a> Pipeline<'a> {
         }
         let sender = &mut self.senders[queue_pair];
         sender.completed = number + 1;
-        if let (Some(posted), Some(samples)) = (sender.groups.pop_front(), samples) {
-            samples.record(now.saturating_duration_since(posted).as_nanos() as f64);
-        }
+        self.ended
+            .extend(sender.groups.pop_front().map(|posted| (posted, now)));
         Ok(())
     }
 

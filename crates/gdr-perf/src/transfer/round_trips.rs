@@ -22,7 +22,7 @@ const MOST_UNSIGNALLED: u64 = 64;
 
 /// How often an end looks at its memory between two polls of the queue of a kernel device, which
 /// delivers messages without being polled. A poll takes much longer than a look.
-const LOOKS: u32 = 8;
+const LOOKS: u32 = 64;
 
 /// An end that answers looks at the clock after so many messages: that takes time of the other end's
 /// round trips.
@@ -56,6 +56,8 @@ pub(super) struct RoundTrips<'a> {
     marks: Marks,
     /// The bytes to send, if they are sent inline.
     inline: Vec<u8>,
+    /// The next request, if it was made while the peer had its turn.
+    next: Option<SendRequest>,
     /// One of so many requests has a completion.
     every: u64,
     sent: u64,
@@ -125,6 +127,7 @@ impl<'a> RoundTrips<'a> {
             immediate,
             marks,
             inline: Vec::new(),
+            next: None,
             every: u64::from(plan.tx_depth / 2).clamp(1, MOST_UNSIGNALLED),
             sent: 0,
             completed: 0,
@@ -177,6 +180,23 @@ impl<'a> RoundTrips<'a> {
 
     /// Sends the next message.
     fn send(&mut self) -> Result<()> {
+        // A copy into GPU memory takes longer than the round trip.
+        if self.inline.is_empty() && self.marks == Marks::Read {
+            let mark = mark(self.sent);
+            self.memory.outgoing.write(self.size - 1, &[mark])?;
+        }
+        let request = match self.next.take() {
+            Some(request) => request,
+            None => self.request()?,
+        };
+        self.pairs.all()[0].post_send(request)?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// The request of the next message, whose bytes are in memory when it is sent, if they are not
+    /// inline.
+    fn request(&mut self) -> Result<SendRequest> {
         let mark = mark(self.sent);
         let mut request = match self.plan.verb.operation() {
             Operation::Send => SendRequest::send(id(0, self.sent)),
@@ -190,20 +210,19 @@ impl<'a> RoundTrips<'a> {
                 *last = mark;
                 request.inline(&self.inline)
             }
-            None => {
-                // A copy into GPU memory takes longer than the round trip.
-                if self.marks == Marks::Read {
-                    self.memory.outgoing.write(self.size - 1, &[mark])?;
-                }
-                request.segment(self.memory.outgoing.segment(0, self.size)?)
-            }
+            None => request.segment(self.memory.outgoing.segment(0, self.size)?),
         };
         // An answer shows that a message arrived: completions only free the queue.
-        if !(self.sent + 1).is_multiple_of(self.every) {
-            request = request.unsignalled();
-        }
-        self.pairs.all()[0].post_send(request)?;
-        self.sent += 1;
+        Ok(match (self.sent + 1).is_multiple_of(self.every) {
+            true => request,
+            false => request.unsignalled(),
+        })
+    }
+
+    /// What may be done while the peer has its turn: posts receives again, and makes the next request.
+    fn prepare(&mut self) -> Result<()> {
+        self.post_used_receives()?;
+        self.next = Some(self.request()?);
         Ok(())
     }
 
@@ -294,8 +313,8 @@ impl<'a> RoundTrips<'a> {
         observe: Observe<'_>,
     ) -> Result<Sent> {
         let (most, until) = match amount {
-            Amount::Iterations(iterations) => (iterations, Duration::MAX),
-            Amount::Seconds(seconds) => (u64::MAX, Duration::from_secs_f64(seconds)),
+            Amount::Iterations(iterations) => (iterations, None),
+            Amount::Seconds(seconds) => (u64::MAX, Some(Duration::from_secs_f64(seconds))),
         };
         let mut wait = Wait::new(self.plan, self.size);
         let start = Instant::now();
@@ -303,21 +322,23 @@ impl<'a> RoundTrips<'a> {
         let mut messages = 0;
         // Statistics of a round are kept while the message of the next one is under way.
         let mut ended = None;
-        let mut keep = |ended: Option<Duration>| {
-            if let (Some(round_trip), Some(samples)) = (ended, samples.as_deref_mut()) {
+        let mut keep = |ended: Option<(Instant, Instant)>| {
+            if let (Some((posted, answered)), Some(samples)) = (ended, samples.as_deref_mut()) {
+                let round_trip = answered.saturating_duration_since(posted);
                 samples.record(round_trip.as_nanos() as f64 / 2.0);
             }
         };
-        while messages < most && now.saturating_duration_since(start) < until {
+        let is_over = |now: Instant| until.is_some_and(|until| now - start >= until);
+        while messages < most && !is_over(now) {
             // As perftest does: the time from one message to the next, by one look at the clock.
             let posted = now;
             self.send()?;
-            self.post_used_receives()?;
+            self.prepare()?;
             keep(ended.take());
             wait.look(now, observe)?;
             self.receive(&mut wait, observe, &mut || false)?;
             now = Instant::now();
-            ended = Some(now.saturating_duration_since(posted));
+            ended = Some((posted, now));
             messages += 1;
             wait.progress();
             self.make_room(&mut wait, observe)?;
@@ -338,7 +359,7 @@ impl<'a> RoundTrips<'a> {
         let mut wait = Wait::new(self.plan, self.size);
         while self.receive(&mut wait, observe, ended)? {
             self.send()?;
-            self.post_used_receives()?;
+            self.prepare()?;
             wait.progress();
             if self.sent.is_multiple_of(MESSAGES_PER_LOOK) {
                 wait.look(Instant::now(), observe)?;

@@ -170,12 +170,10 @@ fn an_overrun_completion_queue_returns_its_completions_then_reports_the_overrun(
 
 #[test]
 fn a_failed_poll_names_its_verb_and_the_queue_stays_usable() {
-    for (spec, verb) in [
-        (roce(), "ibv_start_poll"),
-        (
-            DeviceSpec::rxe("rxe_poll", Ipv4Addr::new(10, 9, 0, 3)),
-            "ibv_poll_cq",
-        ),
+    let verb = "ibv_poll_cq";
+    for spec in [
+        roce(),
+        DeviceSpec::rxe("rxe_poll", Ipv4Addr::new(10, 9, 0, 3)),
     ] {
         let fake = Fake::load();
         let (a, b) = connected(&fake, &spec, &roce());

@@ -193,7 +193,6 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
         "ibv_alloc_pd",
         "ibv_create_comp_channel",
         "ibv_create_cq",
-        "ibv_create_cq_ex",
         "ibv_create_qp",
         "ibv_create_qp_ex",
         "mlx5dv_create_qp",
@@ -202,7 +201,6 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
         let spec = DeviceSpec {
             // Devices of mlx5 make their queue pairs by a function of their own.
             scatter_to_cqe: verb == "mlx5dv_create_qp",
-            extended_queues: verb == "ibv_create_cq_ex",
             extended_requests: verb == "ibv_create_qp_ex",
             ..roce()
         };

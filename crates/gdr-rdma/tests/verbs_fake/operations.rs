@@ -226,21 +226,6 @@ fn ports_of_an_infiniband_subnet_connect_by_their_lids() {
 }
 
 #[test]
-fn completion_queues_are_extended_if_the_device_supports_them() {
-    let fake = Fake::load();
-    for (kind, (a, b)) in ["ibv_create_cq_ex", "ibv_create_cq"]
-        .into_iter()
-        .zip(kinds())
-    {
-        let (a, b) = connected(&fake, &a, &b);
-        let made = calls(&fake, &a.name(), &["ibv_create_cq_ex", "ibv_create_cq"]);
-        let verbs: Vec<_> = made.iter().map(|call| call.verb.as_str()).collect();
-        assert_eq!(verbs, [kind]);
-        close(&fake, a, b);
-    }
-}
-
-#[test]
 fn requests_are_extended_if_the_device_supports_them() {
     let fake = Fake::load();
     for (verb, (a, b)) in ["ibv_wr_complete", "ibv_post_send"]

@@ -1,12 +1,15 @@
 //! Whether other threads want the CPU of a thread that polls in a loop.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A yield that takes longer let another thread run. Without another thread it takes well below a
-/// microsecond.
+use crate::os::involuntary_switches;
+
+/// A yield that takes longer may have let another thread run. Without another thread it takes well
+/// below a microsecond, but longer under an emulator or an interrupt: the kernel tells then.
 const SWITCH: Duration = Duration::from_micros(2);
 /// After so many yields at which no other thread ran, the CPU counts as free.
 const QUIET_YIELDS: u32 = 64;
@@ -31,13 +34,22 @@ impl CpuContention {
 
     /// Yields the CPU.
     pub(super) fn yield_now(&self) {
+        thread_local! {
+            /// The switches of this thread when it last asked for them.
+            static SWITCHES: Cell<i64> = const { Cell::new(0) };
+        }
         let start = Instant::now();
         thread::yield_now();
-        self.record(start.elapsed());
+        self.record(start.elapsed(), || {
+            let now = involuntary_switches();
+            SWITCHES.replace(now) != now
+        });
     }
 
-    fn record(&self, yielded: Duration) {
-        let quiet = match yielded > SWITCH {
+    /// Records a yield. `has_switched` asks the kernel whether another thread ran, which takes a system
+    /// call.
+    fn record(&self, yielded: Duration, has_switched: impl FnOnce() -> bool) {
+        let quiet = match yielded > SWITCH && has_switched() {
             true => 0,
             false => (self.quiet.load(Ordering::Relaxed) + 1).min(QUIET_YIELDS),
         };
@@ -59,13 +71,24 @@ mod tests {
         let contention = CpuContention {
             quiet: AtomicU32::new(QUIET_YIELDS),
         };
-        contention.record(Duration::from_nanos(400));
+        let short = Duration::from_nanos(400);
+        contention.record(short, || unreachable!("no system call after a short yield"));
         assert!(!contention.is_present());
-        contention.record(Duration::from_micros(20));
+        contention.record(Duration::from_micros(20), || true);
         for _ in 0..QUIET_YIELDS {
             assert!(contention.is_present());
-            contention.record(Duration::from_nanos(400));
+            contention.record(short, || true);
         }
+        assert!(!contention.is_present());
+    }
+
+    #[test]
+    fn a_long_yield_at_which_no_other_thread_ran_is_no_contention() {
+        let contention = CpuContention {
+            quiet: AtomicU32::new(QUIET_YIELDS),
+        };
+        // An emulator takes so long for the system call alone.
+        contention.record(Duration::from_micros(20), || false);
         assert!(!contention.is_present());
     }
 }

@@ -1,7 +1,7 @@
 //! Completion queues of kernel devices.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,11 +9,8 @@ use std::time::{Duration, Instant};
 
 use gdr_roce::{Completion, Immediate, Qpn, WcOpcode, WcStatus};
 use gdr_verbs_sys::{
-    Errno, Notify, Polled, VerbError, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_ex_to_cq,
-    ibv_cq_init_attr_ex, ibv_create_cq_ex, ibv_create_cq_wc_flags, ibv_end_poll, ibv_poll_cq,
-    ibv_req_notify_cq, ibv_start_poll, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_read_byte_len,
-    ibv_wc_read_imm_data, ibv_wc_read_opcode, ibv_wc_read_qp_num, ibv_wc_read_wc_flags,
-    ibv_wc_status,
+    Notify, VerbError, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc,
+    ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
 };
 
 use super::context::{Context, nonblocking, sleep_on};
@@ -21,18 +18,10 @@ use super::outstanding::OutstandingRequests;
 use crate::deadline::Deadline;
 use crate::error::{Result, VerbsError};
 use crate::lock::lock;
-use crate::provider::flush_list::FlushList;
 use crate::provider::{CompletionQueueOps, DeviceOps};
 
 /// How many completions are polled at a time, at most.
 const BATCH: usize = 16;
-
-/// What is read from a completion of an extended queue, besides what each has.
-const READ: [ibv_create_cq_wc_flags; 3] = [
-    ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN,
-    ibv_create_cq_wc_flags::IBV_WC_EX_WITH_IMM,
-    ibv_create_cq_wc_flags::IBV_WC_EX_WITH_QP_NUM,
-];
 
 /// How long a waiter polls before it sleeps.
 const BUSY_POLL: Duration = Duration::from_micros(50);
@@ -48,25 +37,8 @@ pub(super) struct VerbsCompletionQueue {
 
 #[derive(Clone, Copy, Debug)]
 struct Raw {
-    queue: Form,
+    queue: NonNull<ibv_cq>,
     channel: NonNull<ibv_comp_channel>,
-}
-
-/// An extended queue if the device has them, else a plain one. The two are read differently.
-#[derive(Clone, Copy, Debug)]
-enum Form {
-    Extended(NonNull<ibv_cq_ex>),
-    Plain(NonNull<ibv_cq>),
-}
-
-impl Form {
-    /// The queue as every other verb takes it.
-    fn plain(self) -> *mut ibv_cq {
-        match self {
-            Self::Extended(queue) => ibv_cq_ex_to_cq(queue).as_ptr(),
-            Self::Plain(queue) => queue.as_ptr(),
-        }
-    }
 }
 
 // SAFETY: as for `Context`.
@@ -85,12 +57,10 @@ struct State {
 }
 
 impl State {
-    /// Adds a completion that was polled, unless its queue pair is destroyed.
-    fn add(&mut self, found: &Found) {
-        if let Some(completion) = translate(found, &self.qps) {
-            self.unflushed |= brought_bytes(&completion);
-            self.polled.push_back(completion);
-        }
+    /// Adds a completion that was polled.
+    fn add(&mut self, completion: Completion) {
+        self.unflushed |= brought_bytes(&completion);
+        self.polled.push_back(completion);
     }
 }
 
@@ -109,35 +79,17 @@ impl VerbsCompletionQueue {
     }
 
     pub(super) fn raw(&self) -> std::result::Result<*mut ibv_cq, VerbsError> {
-        Ok(self.create()?.queue.plain())
+        Ok(self.create()?.queue.as_ptr())
     }
 
     fn create(&self) -> std::result::Result<Raw, VerbsError> {
         let created = self.created.get_or_init(|| {
             let (verbs, context) = (self.context.verbs(), self.context.raw());
             let entries = i32::try_from(self.capacity.max(1)).unwrap_or(i32::MAX);
-            // SAFETY: the context is open, and this holds it; the channel outlives the queue; the
-            // attributes are numbers and pointers, which may be null.
+            // SAFETY: the context is open, and this holds it; the channel outlives the queue.
             unsafe {
                 let channel = verbs.ibv_create_comp_channel(context)?;
-                let mut attr = ibv_cq_init_attr_ex {
-                    cqe: entries.unsigned_abs(),
-                    channel: channel.as_ptr(),
-                    wc_flags: u64::from(READ.iter().fold(0, |all, flag| all | flag.0)),
-                    ..mem::zeroed()
-                };
-                let queue = match ibv_create_cq_ex(context, &mut attr) {
-                    Ok(queue) => Ok(Form::Extended(queue)),
-                    Err(error) if !is_unsupported(error) => Err(error),
-                    Err(error) => {
-                        tracing::debug!(%error, "a plain completion queue");
-                        let channel = channel.as_ptr();
-                        let made =
-                            verbs.ibv_create_cq(context, entries, ptr::null_mut(), channel, 0);
-                        made.map(Form::Plain)
-                    }
-                };
-                match queue {
+                match verbs.ibv_create_cq(context, entries, ptr::null_mut(), channel.as_ptr(), 0) {
                     Ok(queue) => Ok(Raw { queue, channel }),
                     Err(error) => {
                         // The first error is the one to return.
@@ -164,6 +116,35 @@ impl VerbsCompletionQueue {
     /// Removes a queue pair, which is about to be destroyed; its further completions are dropped.
     pub(super) fn remove_qp(&self, qpn: u32) {
         lock(&self.state).qps.remove(&qpn);
+    }
+
+    /// Polls the queue. Returns the first completion, unless a flush has to come before it; keeps the
+    /// others in `state`.
+    ///
+    /// # Safety
+    /// The queue is alive.
+    unsafe fn read(
+        &self,
+        queue: NonNull<ibv_cq>,
+        state: &mut State,
+    ) -> std::result::Result<Option<Completion>, VerbError> {
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
+        // SAFETY: the caller's promise.
+        let polled = unsafe { ibv_poll_cq(queue.as_ptr(), &mut room) }?;
+        let mut first = None;
+        for wc in polled {
+            // Completions of destroyed queue pairs are dropped.
+            let Some(completion) = translate(wc, &state.qps) else {
+                continue;
+            };
+            let is_flush_needed = brought_bytes(&completion) && !self.context.flushes().is_empty();
+            if first.is_none() && state.polled.is_empty() && !is_flush_needed {
+                first = Some(completion);
+            } else {
+                state.add(completion);
+            }
+        }
+        Ok(first)
     }
 
     /// Returns the first polled completion, after a flush if bytes arrived with it. If the flush
@@ -205,15 +186,12 @@ impl CompletionQueueOps for VerbsCompletionQueue {
         };
         let mut state = lock(&self.state);
         if state.polled.is_empty() {
-            let read = match raw.queue {
-                // SAFETY: the queue is alive, and the lock keeps others from polling it.
-                Form::Extended(queue) => unsafe {
-                    read_extended(queue.as_ptr(), &mut state, self.context.flushes())
-                },
-                // SAFETY: the queue is alive, and plain.
-                Form::Plain(queue) => unsafe { read_plain(queue.as_ptr(), &mut state) },
-            };
-            read.map_err(|error| self.context.failed(error))?;
+            // SAFETY: the queue is alive.
+            let first = unsafe { self.read(raw.queue, &mut state) };
+            let first = first.map_err(|error| self.context.failed(error))?;
+            if first.is_some() || state.polled.is_empty() {
+                return Ok(first);
+            }
         }
         Ok(self.next(&mut state)?)
     }
@@ -234,7 +212,7 @@ impl CompletionQueueOps for VerbsCompletionQueue {
                 continue;
             }
             // SAFETY: the queue is alive.
-            unsafe { ibv_req_notify_cq(raw.queue.plain(), Notify::Next) }
+            unsafe { ibv_req_notify_cq(raw.queue.as_ptr(), Notify::Next) }
                 .map_err(|error| self.context.failed(error))?;
             // Completions that arrived before the request cause no event.
             if let Some(completion) = self.poll()? {
@@ -257,15 +235,6 @@ impl CompletionQueueOps for VerbsCompletionQueue {
     }
 }
 
-/// Whether an extended queue or queue pair failed because the device does not support it: a plain
-/// one may work.
-pub(super) fn is_unsupported(error: VerbError) -> bool {
-    matches!(
-        error.errno(),
-        Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL
-    )
-}
-
 fn channel_fd(raw: &Raw) -> BorrowedFd<'_> {
     // SAFETY: the channel is alive as long as the queue that is borrowed.
     unsafe { BorrowedFd::borrow_raw(raw.channel.as_ref().fd) }
@@ -284,7 +253,7 @@ impl Drop for VerbsCompletionQueue {
         // after the queue that uses it.
         let results = unsafe {
             [
-                verbs.ibv_destroy_cq(raw.queue.plain()),
+                verbs.ibv_destroy_cq(raw.queue.as_ptr()),
                 verbs.ibv_destroy_comp_channel(raw.channel.as_ptr()),
             ]
         };
@@ -294,129 +263,15 @@ impl Drop for VerbsCompletionQueue {
     }
 }
 
-/// A completion as a queue reports it.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    number: u64,
-    qpn: u32,
-    status: ibv_wc_status,
-    /// The rest is valid only for successes.
-    opcode: ibv_wc_opcode,
-    byte_len: u32,
-    immediate: Option<Immediate>,
-}
-
-/// Polls a plain queue.
-///
-/// # Safety
-/// The queue is alive, and plain.
-unsafe fn read_plain(queue: *mut ibv_cq, state: &mut State) -> std::result::Result<(), VerbError> {
-    let mut room = [MaybeUninit::<ibv_wc>::uninit(); BATCH];
-    // SAFETY: the caller's promise.
-    for wc in unsafe { ibv_poll_cq(queue, &mut room) }? {
-        state.add(&Found {
-            number: wc.wr_id,
-            qpn: wc.qp_num,
-            status: wc.status,
-            opcode: wc.opcode,
-            byte_len: wc.byte_len,
-            immediate: if has_immediate(wc.wc_flags) {
-                // SAFETY: the flag says that the union holds an immediate.
-                Some(Immediate(u32::from_be(unsafe {
-                    wc.__bindgen_anon_1.imm_data
-                })))
-            } else {
-                None
-            },
-        });
-    }
-    Ok(())
-}
-
-/// Polls an extended queue, one completion at a time: rxe's library, in rdma-core 44 at least, loses
-/// the completion after the one that `ibv_next_poll` reported to be the last.
-///
-/// More than one is polled only where a flush has to follow, which serves all of them: looking
-/// for a second one would delay the first.
-///
-/// # Safety
-/// The queue is alive, was created with [`READ`], and no other thread polls it.
-unsafe fn read_extended(
-    queue: *mut ibv_cq_ex,
-    state: &mut State,
-    flushes: &FlushList,
-) -> std::result::Result<(), VerbError> {
-    while state.polled.len() < BATCH {
-        // SAFETY: the caller's promise.
-        match unsafe { read_next(queue) } {
-            Ok(Some(found)) => state.add(&found),
-            Ok(None) => break,
-            // The completions before the error are returned first.
-            Err(error) if !state.polled.is_empty() => {
-                tracing::warn!(%error, "a completion queue fails");
-                break;
-            }
-            Err(error) => return Err(error),
-        }
-        let is_flush_needed = state.unflushed && !flushes.is_empty();
-        if !state.polled.is_empty() && !is_flush_needed {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// The next completion of an extended queue.
-///
-/// # Safety
-/// As [`read_extended`].
-unsafe fn read_next(queue: *mut ibv_cq_ex) -> std::result::Result<Option<Found>, VerbError> {
-    // SAFETY: the caller's promise; polling ends below.
-    if unsafe { ibv_start_poll(queue) }? == Polled::Empty {
-        return Ok(None);
-    }
-    // SAFETY: a completion is there, and the queue is being polled until it was read.
-    let (current, ended) = unsafe { (read_current(queue), ibv_end_poll(queue)) };
-    ended?;
-    current.map(Some)
-}
-
-/// # Safety
-/// The last step of polling found a completion.
-unsafe fn read_current(queue: *mut ibv_cq_ex) -> std::result::Result<Found, VerbError> {
-    // SAFETY: the caller's promise; the queue was made with the flags for these.
-    unsafe {
-        let mut found = Found {
-            number: (*queue).wr_id,
-            qpn: ibv_wc_read_qp_num(queue)?,
-            status: (*queue).status,
-            opcode: ibv_wc_opcode::IBV_WC_SEND,
-            byte_len: 0,
-            immediate: None,
-        };
-        if found.status == ibv_wc_status::IBV_WC_SUCCESS {
-            found.opcode = ibv_wc_read_opcode(queue)?;
-            found.byte_len = ibv_wc_read_byte_len(queue)?;
-            if has_immediate(ibv_wc_read_wc_flags(queue)?) {
-                let immediate = ibv_wc_read_imm_data(queue)?;
-                found.immediate = Some(Immediate(u32::from_be(immediate)));
-            }
-        }
-        Ok(found)
-    }
-}
-
-fn has_immediate(flags: u32) -> bool {
-    flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0
-}
-
 /// Translates a completion; `None` for one of a destroyed queue pair.
-fn translate(found: &Found, qps: &BTreeMap<u32, Arc<OutstandingRequests>>) -> Option<Completion> {
-    let posted = qps.get(&found.qpn)?.complete(found.number)?;
-    let status = status(found.status);
+#[inline]
+fn translate(wc: &ibv_wc, qps: &BTreeMap<u32, Arc<OutstandingRequests>>) -> Option<Completion> {
+    let posted = qps.get(&wc.qp_num)?.complete(wc.wr_id)?;
+    let status = status(wc.status);
     let success = status == WcStatus::Success;
     let receive = posted.opcode.is_receive();
-    let by_write = success && found.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    let by_write = success && wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    let has_immediate = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
     Some(Completion {
         id: posted.id,
         status,
@@ -427,12 +282,19 @@ fn translate(found: &Found, qps: &BTreeMap<u32, Arc<OutstandingRequests>>) -> Op
         },
         byte_len: match (success, receive) {
             (false, _) => 0,
-            (true, true) => found.byte_len,
+            (true, true) => wc.byte_len,
             (true, false) => posted.len,
         },
-        immediate: found.immediate.filter(|_| success && receive),
+        immediate: if success && receive && has_immediate {
+            // SAFETY: the flag says that the union holds an immediate.
+            Some(Immediate(u32::from_be(unsafe {
+                wc.__bindgen_anon_1.imm_data
+            })))
+        } else {
+            None
+        },
         solicited: false,
-        qpn: Qpn::new(found.qpn),
+        qpn: Qpn::new(wc.qp_num),
         source_qpn: None,
         ip_checksum_ok: false,
     })

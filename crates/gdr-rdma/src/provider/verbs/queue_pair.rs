@@ -13,7 +13,7 @@ use gdr_verbs_sys::{
     ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
 };
 
-use super::completion_queue::{VerbsCompletionQueue, is_unsupported};
+use super::completion_queue::VerbsCompletionQueue;
 use super::context::{Context, bytes_of, gid_of, is_routing_error};
 use super::memory_region::access_flags;
 use super::outstanding::OutstandingRequests;
@@ -406,6 +406,15 @@ fn ack_timeout(options: &ConnectionOptions) -> AckTimeout {
         .map(AckTimeout::new)
         .find(reaches)
         .unwrap_or(longest)
+}
+
+/// Whether an extended queue pair failed because the device does not support it: a plain
+/// one may work.
+fn is_unsupported(error: VerbError) -> bool {
+    matches!(
+        error.errno(),
+        Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL
+    )
 }
 
 fn attributes(state: ibv_qp_state) -> ibv_qp_attr {

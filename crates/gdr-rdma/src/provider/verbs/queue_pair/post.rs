@@ -3,7 +3,6 @@
 use std::ffi::c_void;
 use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
-use std::slice;
 
 use gdr_roce::{
     AtomicOp, Immediate, MAX_MESSAGE, Operation, PostError, Remote, SendFlags, State, WcOpcode,
@@ -34,10 +33,10 @@ struct Prepared {
 impl VerbsQueuePair {
     /// Posts requests in order, up to the first that is refused.
     pub(super) fn post_send_list(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
-        // The usual case, of which the latency of a message is a part.
+        // The usual case, of which the latency of a message is a part: one call of the library.
         if let [request] = requests {
             let posted = self.prepare(request).and_then(|mut prepared| {
-                self.post_one(request, &mut prepared)
+                self.post_plain(request, &mut prepared)
                     .map_err(|error| self.refused(error, self.capabilities.max_send_wr))
             });
             return (usize::from(posted.is_ok()), posted);
@@ -79,7 +78,7 @@ impl VerbsQueuePair {
             }
         }
         for index in 0..count {
-            let done = self.post_one(&mut requests[index], &mut prepared[index]);
+            let done = self.post_plain(&mut requests[index], &mut prepared[index]);
             if done.is_err() {
                 return (index, done);
             }
@@ -87,20 +86,7 @@ impl VerbsQueuePair {
         (count, Ok(()))
     }
 
-    fn post_one(
-        &self,
-        request: &mut SendRequest,
-        prepared: &mut Prepared,
-    ) -> std::result::Result<(), VerbError> {
-        match self.extended {
-            Some(qp) => {
-                let (request, prepared) = (slice::from_mut(request), slice::from_ref(prepared));
-                self.post_extended(qp, request, prepared)
-            }
-            None => self.post_plain(request, prepared),
-        }
-    }
-
+    #[inline]
     fn prepare(&self, request: &SendRequest) -> Result<Prepared> {
         let (sges, len) = self.sges(&request.operation, &request.data)?;
         let posted = Posted {
@@ -111,6 +97,7 @@ impl VerbsQueuePair {
         Ok(Prepared { posted, sges })
     }
 
+    #[inline]
     fn post_plain(
         &self,
         request: &mut SendRequest,
@@ -246,6 +233,7 @@ impl VerbsQueuePair {
     }
 
     /// Translates the error of a request that was not posted.
+    #[cold]
     fn refused(&self, error: VerbError, room: u32) -> Error {
         let state = self.state();
         match error.errno() {
