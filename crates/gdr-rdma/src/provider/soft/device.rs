@@ -114,6 +114,11 @@ impl SoftDevice {
         &self.name
     }
 
+    /// How many shards it has.
+    pub(super) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
     /// The shards, of which there is at least one.
     fn engines(&self) -> impl DoubleEndedIterator<Item = &SharedEngine> {
         self.shards.iter().map(|shard| &*shard.engine)
