@@ -1,12 +1,12 @@
 //! Getting several objects with one posting and one wait.
 
-use gdr_rdma::{Deadline, RemoteMemory};
+use gdr_rdma::{Deadline, RemoteMemory, Stripe};
 
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::header::{ObjectLine, SlotLine, SlotState};
 use crate::lap::Part;
-use crate::link_channel::{Fault, LINES, Order, Step, pieces};
+use crate::link_channel::{Fault, LINES, Order, Step};
 use crate::link_shared::{LinkShared, LinkState, LocalMemory};
 use crate::mode::Mode;
 use crate::protocol::{Domain, Opened};
@@ -162,7 +162,7 @@ fn try_read(
             continue;
         }
         let data = RemoteMemory::from(opened.data);
-        for (at, len) in pieces(opened.info.bytes) {
+        for (at, len) in Stripe::parts(opened.info.bytes, 1) {
             bytes.push(Step::Read {
                 from: data.at(opened.stride * u64::from(slot.0) + at),
                 to: item.get.1.region().segment(at, len)?,

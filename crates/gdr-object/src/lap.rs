@@ -1,12 +1,12 @@
 //! Reading an object: the header, bytes of a slot, and the header again.
 
-use gdr_rdma::{Deadline, RemoteMemory, Watch};
+use gdr_rdma::{Deadline, RemoteMemory, Stripe, Watch};
 
 use crate::binding::{Attempt, Binding};
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::header::{LINE, ObjectLine, Slot, SlotLine, SlotState};
-use crate::link_channel::{Fault, LinkChannel, Order, STRIPED_FROM, Step, pieces};
+use crate::link_channel::{Fault, LinkChannel, Order, Step};
 use crate::link_shared::{LinkState, LocalMemory};
 use crate::mode::{Checksum, Mode, Rights};
 use crate::protocol::{Opened, Refused, Request, Response};
@@ -197,7 +197,7 @@ impl Binding {
             of: part.len,
         };
         let mut steps = Vec::new();
-        for (at, len) in pieces(part.len) {
+        for (at, len) in Stripe::parts(part.len, 1) {
             steps.push(Step::Read {
                 from: data.at(start + at),
                 to: part.to.region().segment(part.at + at, len)?,
@@ -205,7 +205,7 @@ impl Binding {
             });
         }
         let mut arrived = 0;
-        if part.len >= STRIPED_FROM {
+        if part.len >= Stripe::LONG_TRANSFER {
             // A fence orders the READs of one queue pair only: those of all have ended before the
             // line's is posted.
             let moved = channel.run_striped(steps.drain(..), deadline, watch);

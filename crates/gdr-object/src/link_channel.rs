@@ -1,21 +1,17 @@
 //! The link's end of a queue pair to an owner: transfers and wake-ups, each with a deadline.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     Access, Buffer, Completion, Deadline, Error as RdmaError, MemoryRegion, Mtu, ProtectionDomain,
-    RecvRequest, Remote, RemoteMemory, Segment, SendRequest, Session, Watch, WcStatus, WrId,
+    RecvRequest, Remote, RemoteMemory, Segment, SendRequest, Session, Stripe, StripedPart, Watch,
+    WcStatus, WrId,
 };
 
 use crate::connection::{CELL, CELLS, Connection, LANES, QUEUE};
 use crate::error::Result;
 use crate::header::LINE;
 
-/// Bytes of one request: a stall is noticed and reported by the piece.
-const PIECE: u64 = 1 << 20;
-/// Requests that are outstanding at a time: as many READs as a queue pair may have.
-const WINDOW: usize = 16;
 /// Receives that wait for wake-ups.
 const RECEIVES: u64 = 64;
 /// Header lines that one batch of transfers can receive.
@@ -24,10 +20,6 @@ pub(crate) const LINES: u64 = 1024;
 const LOOK: Duration = Duration::from_millis(20);
 /// The identifiers of receives, which those of sends do not reach.
 const RECEIVE: WrId = WrId(u64::MAX);
-/// Bits of a send's number in its identifier; those above are its lane.
-const NUMBER_BITS: u32 = 48;
-/// Bytes from which on a transfer is striped over several queue pairs.
-pub(crate) const STRIPED_FROM: u64 = 16 * PIECE;
 
 /// One end of a queue pair, with the memory that the owner writes wake-ups to.
 #[derive(Debug)]
@@ -43,8 +35,14 @@ pub(crate) struct LinkChannel {
     /// The mailbox at the owner.
     cells: RemoteMemory,
     next: u64,
-    /// How many receives of wake-ups are not posted again yet.
-    receives_taken: usize,
+    wake_ups: WakeUps,
+}
+
+/// The receives of wake-ups.
+#[derive(Debug, Default)]
+struct WakeUps {
+    /// How many are not posted again yet.
+    taken: usize,
 }
 
 /// A part of a transfer.
@@ -97,6 +95,14 @@ impl Step {
             Self::Write { from, to } => SendRequest::write(id, to).segment(from),
             Self::Store { word, to } => SendRequest::write(id, to).inline(&word.to_le_bytes()),
         }
+    }
+}
+
+impl From<Step> for StripedPart {
+    fn from(step: Step) -> Self {
+        let bytes = step.bytes();
+        let request = step.request(WrId(0));
+        Self { request, bytes }
     }
 }
 
@@ -158,7 +164,7 @@ impl LinkChannel {
             lines,
             cells,
             next: 0,
-            receives_taken: 0,
+            wake_ups: WakeUps::default(),
         })
     }
 
@@ -233,36 +239,19 @@ impl LinkChannel {
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
-        let mut steps = steps.into_iter().fuse();
-        let first = self.next;
-        // The bytes of each request, which complete in this order.
-        let mut outstanding = vec![VecDeque::with_capacity(WINDOW); lanes];
-        let (mut done, mut looked) = (0, Instant::now());
+        let mut parts = steps.into_iter().map(StripedPart::from).fuse();
+        let pairs = self.lanes.iter().take(lanes).map(|lane| &lane.pair);
+        let mut stripe = Stripe::over(pairs).numbered_from(self.next);
+        let mut looked = Instant::now();
         loop {
-            let mut requests: Vec<Vec<SendRequest>> = vec![Vec::new(); lanes];
-            let least = |outstanding: &[VecDeque<u64>]| {
-                let lanes = outstanding.iter().enumerate();
-                let lengths = lanes.map(|(lane, it)| (it.len(), lane)).min();
-                lengths.filter(|(len, _)| *len < WINDOW)
-            };
-            while let Some((_, lane)) = least(&outstanding)
-                && let Some(step) = steps.next()
-            {
-                outstanding[lane].push_back(step.bytes());
-                let id = WrId((lane as u64) << NUMBER_BITS | self.next);
-                requests[lane].push(step.request(id));
-                self.next += 1;
-            }
-            for (lane, requests) in self.lanes.iter().zip(requests) {
-                if !requests.is_empty() {
-                    let posted = lane.pair.post_sends(requests);
-                    posted.map_err(|refused| refused.error)?;
-                }
-            }
-            if outstanding.iter().all(VecDeque::is_empty) {
+            stripe.post(&mut parts)?;
+            self.next = stripe.next_number();
+            if stripe.outstanding() == 0 {
                 return Ok(());
             }
-            let Some(completion) = self.wait(deadline, owner)? else {
+            let next = self.wake_ups.wait(&self.lanes[0], deadline, owner)?;
+            let Some(completion) = next else {
+                let done = stripe.moved();
                 return Err(Fault::Deadline { done });
             };
             // Also where one completion follows another, for long.
@@ -272,15 +261,8 @@ impl LinkChannel {
                 }
                 looked = Instant::now();
             }
-            let WrId(id) = completion.id;
-            let number = id & ((1 << NUMBER_BITS) - 1);
-            // Sends whose end was not waited for complete here, too.
-            if completion.id != RECEIVE
-                && number >= first
-                && let Some(lane) = outstanding.get_mut((id >> NUMBER_BITS) as usize)
-            {
-                done += lane.pop_front().unwrap_or(0);
-            }
+            // Sends whose end was not waited for complete here, too, and so do receives.
+            stripe.completed(&completion);
         }
     }
 
@@ -297,25 +279,33 @@ impl LinkChannel {
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
-        self.wait(deadline, owner).map(drop)
+        let waited = self.wake_ups.wait(&self.lanes[0], deadline, owner);
+        waited.map(drop)
     }
+}
 
+impl WakeUps {
     /// The next completion, a success; `None` at the deadline. Posts the receives of earlier wake-ups
     /// again.
-    fn wait(&mut self, deadline: Deadline, owner: &Watch) -> Result<Option<Completion>, Fault> {
+    fn wait(
+        &mut self,
+        lane: &Connection,
+        deadline: Deadline,
+        owner: &Watch,
+    ) -> Result<Option<Completion>, Fault> {
         // Now, and not when they completed: a wake-up is to be passed on at once.
-        while self.receives_taken > 0 {
-            self.lanes[0].pair.post_recv(RecvRequest::new(RECEIVE))?;
-            self.receives_taken -= 1;
+        while self.taken > 0 {
+            lane.pair.post_recv(RecvRequest::new(RECEIVE))?;
+            self.taken -= 1;
         }
         loop {
             let look = Deadline::after(LOOK.min(deadline.remaining()));
-            match self.lanes[0].queue.wait(look) {
+            match lane.queue.wait(look) {
                 Ok(completion) if completion.status != WcStatus::Success => {
                     return Err(Fault::Status(completion.status));
                 }
                 Ok(completion) => {
-                    self.receives_taken += usize::from(completion.opcode.is_receive());
+                    self.taken += usize::from(completion.opcode.is_receive());
                     return Ok(Some(completion));
                 }
                 // Between its answers the owner sends nothing: this is the end of the connection.
@@ -325,30 +315,5 @@ impl LinkChannel {
                 Err(error) => return Err(error.into()),
             }
         }
-    }
-}
-
-/// The pieces of `len` bytes, as offset and length.
-pub(crate) fn pieces(len: u64) -> impl Iterator<Item = (u64, u64)> {
-    let starts = (0..len.div_ceil(PIECE)).map(|piece| piece * PIECE);
-    starts.map(move |start| (start, PIECE.min(len - start)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_a_transfer_once() {
-        for len in [1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 7] {
-            let mut end = 0;
-            for (at, piece) in pieces(len) {
-                assert_eq!(at, end);
-                assert!(piece > 0 && piece <= PIECE);
-                end += piece;
-            }
-            assert_eq!(end, len);
-        }
-        assert_eq!(pieces(0).count(), 0);
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use gdr_rdma::{
     Access, Awaited, Buffer, Deadline, Device, Error as RdmaError, HandshakeError, MemoryRegion,
-    Mtu, PeerText, ProtectionDomain, Security, Session, Watch,
+    Mtu, PeerText, ProtectionDomain, Security, Session, Stripe, Watch,
 };
 
 use crate::checksum::Summer;
 use crate::connection::path_mtu;
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
-use crate::link_channel::{LinkChannel, STRIPED_FROM};
+use crate::link_channel::LinkChannel;
 use crate::lock::{Turn, Turns, lock};
 use crate::protocol::{self, Domain, Request, Response, VERSION};
 
@@ -378,7 +378,7 @@ impl LinkState {
         self.channel(link, domain, deadline)?;
         if let (Some(channel), Some(control)) =
             (&mut self.channels[domain.index()], &mut self.control)
-            && bytes >= STRIPED_FROM
+            && bytes >= Stripe::LONG_TRANSFER
         {
             while channel.is_narrow() {
                 if let Err(error) = control.widen(link, domain, channel, deadline) {

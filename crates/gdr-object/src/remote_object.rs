@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gdr_rdma::{Deadline, RemoteMemory};
+use gdr_rdma::{Deadline, RemoteMemory, Stripe};
 
 use crate::binding::{Attempt, Binding};
 use crate::epoch::{Epoch, Generation};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::follower::Follower;
 use crate::info::{Handle, ObjectInfo};
 use crate::lap::Part;
-use crate::link_channel::{Step, pieces};
+use crate::link_channel::Step;
 use crate::link_shared::{LinkShared, LocalMemory};
 use crate::mode::{Checksum, Rights};
 use crate::name::ObjectName;
@@ -168,7 +168,7 @@ impl RemoteObject {
                 other => return Err(self.0.refused(other, Rights::ReadWrite)),
             };
             let mut steps = Vec::new();
-            for (at, len) in pieces(bytes) {
+            for (at, len) in Stripe::parts(bytes, 1) {
                 steps.push(Step::Write {
                     from: from.region().segment(at, len)?,
                     to: memory.at(at),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gdr_copy::Caching;
-use gdr_rdma::WcStatus;
+use gdr_rdma::{SoftOptions, WcStatus};
 
 use crate::transfer::PlanError;
 
@@ -279,6 +279,9 @@ pub enum SettingsError {
     /// A number of bytes that cannot be transferred.
     #[error("{0} bytes cannot be transferred: give a multiple of 4 up to 1G")]
     TransferSize(u64),
+    /// A number of queue pairs that no transfer is striped over.
+    #[error("a transfer is striped over 1 to {most} queue pairs, not {0}", most = SoftOptions::MAX_SHARDS)]
+    QueuePairs(usize),
     /// Fewer than one iteration.
     #[error("0 iterations prove nothing: give at least 1")]
     NoIterations,

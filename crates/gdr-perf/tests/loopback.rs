@@ -18,7 +18,7 @@ use gdr_perf::loopback::{
     SweepSettings, Timeouts, TransferMode, TransferPreference, Verdict,
 };
 use gdr_perf::{BenchTarget, Error};
-use gdr_rdma::{Device, Listener, Security, SharedKey};
+use gdr_rdma::{Device, Listener, Security, SharedKey, SoftOptions};
 
 fn settings(size: u64, iterations: u32) -> Settings {
     Settings {
@@ -306,6 +306,65 @@ fn two_ends_come_to_the_same_verdict() {
         assert_eq!(receiver.path, sender.path);
         assert_eq!(receiver.last, sender.last);
     }
+}
+
+/// Two iterations, on a machine that may be busy.
+fn patient(size: u64) -> Settings {
+    Settings {
+        timeout: LIMIT,
+        ..settings(size, 2)
+    }
+}
+
+/// A device with several shards.
+fn wide(last: u8) -> Device {
+    let address = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
+    Device::soft_with(SoftOptions::new(address).port(0).shards(3)).unwrap()
+}
+
+#[test]
+fn a_long_transfer_is_striped_over_a_queue_pair_for_each_shard_and_a_short_one_is_not() {
+    let (from, to) = (wide(2), wide(1));
+    for (size, queue_pairs, message) in [(17 << 20, 3, 1 << 20), (1 << 20, 1, 1 << 20)] {
+        for transfer in [TransferPreference::Direct, TransferPreference::Staged] {
+            let (to_where, settings) = (destination(transfer), patient(size));
+            let report = loopback::run(&target(), &from, &to, to_where, &settings, &mut go_on);
+            let report = report.unwrap();
+            assert_passed(&report);
+            let path = &report.path;
+            assert_eq!((path.queue_pairs, path.message), (queue_pairs, message));
+            let json = serde_json::to_value(&report).unwrap();
+            assert_eq!(json["path"]["queue_pairs"], queue_pairs);
+        }
+    }
+}
+
+#[test]
+fn a_sender_with_several_shards_stripes_to_a_receiver_with_any_number() {
+    let listener = Listener::bind((LOCALHOST, 0).into()).unwrap();
+    let address = listener.address().unwrap();
+    let settings = patient(16 << 20);
+    let [receiver, sender] = thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            let device = loopback::open_listener(LOCALHOST, None, 0).unwrap();
+            let timeouts = Timeouts {
+                peer: LIMIT,
+                step: LIMIT,
+            };
+            let (security, to) = (&Security::Loopback, Destination::default());
+            let target = target();
+            loopback::listen(
+                &target, &device, &listener, security, to, timeouts, &mut go_on,
+            )
+        });
+        let security = &Security::Loopback;
+        let sender = loopback::connect(&wide(2), address, security, &settings, &mut go_on);
+        [receiver.join().unwrap().unwrap(), sender.unwrap()]
+    });
+    assert_passed(&receiver);
+    assert_passed(&sender);
+    assert_eq!(receiver.path, sender.path);
+    assert_eq!(sender.path.queue_pairs, 3);
 }
 
 #[test]

@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_secs(1);
 /// hangs.
 const HANGS: Duration = Duration::from_secs(60);
 /// Of the messages of `gdr loopback`.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of a greeting, and of a frame's header.
 const GREETING: usize = 44;
 const HEADER: usize = 8;
@@ -231,7 +231,7 @@ fn soon() -> Deadline {
 fn ask(version: u32) -> Vec<u8> {
     let end = r#"{"device":"d","address":"127.0.0.1:9","provider":"p","integrity":"i"}"#;
     let ask = format!(
-        r#"{{"message":"ask","version":{version},"size":4096,"iterations":1,"seed":1,"end":{end}}}"#
+        r#"{{"message":"ask","version":{version},"size":4096,"iterations":1,"seed":1,"queue_pairs":1,"end":{end}}}"#
     );
     ask.into_bytes()
 }
@@ -260,14 +260,16 @@ fn another_version_is_refused_and_the_peer_gets_the_reason() {
 #[test]
 fn unusable_settings_of_the_peer_are_refused_and_the_peer_gets_the_reason() {
     let end = r#"{"device":"d","address":"127.0.0.1:9","provider":"p","integrity":"i"}"#;
-    for (size, iterations, expected) in [
-        (0_u64, 1, "0 bytes cannot be transferred"),
-        (3, 1, "a multiple of 4"),
-        (2 << 30, 1, "up to 1G"),
-        (4096, 0, "0 iterations"),
+    for (size, iterations, queue_pairs, expected) in [
+        (0_u64, 1, 1, "0 bytes cannot be transferred"),
+        (3, 1, 1, "a multiple of 4"),
+        (2 << 30, 1, 1, "up to 1G"),
+        (4096, 0, 1, "0 iterations"),
+        (4096, 1, 0, "1 to 8 queue pairs, not 0"),
+        (4096, 1, 1000, "1 to 8 queue pairs, not 1000"),
     ] {
         let ask = format!(
-            r#"{{"message":"ask","version":{VERSION},"size":{size},"iterations":{iterations},"seed":1,"end":{end}}}"#
+            r#"{{"message":"ask","version":{VERSION},"size":{size},"iterations":{iterations},"seed":1,"queue_pairs":{queue_pairs},"end":{end}}}"#
         );
         let mut refusal = None;
         let error = against(|session| {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use fixture::{target, target_that_maps_other_memory};
 use gdr_perf::loopback::{self, Destination, Timeouts, TransferMode, TransferPreference};
 use gdr_perf::transfer::{
-    self, Amount, AtomicKind, Direction, Metric, Plan, Thresholds, TransferEndpoint, TransferEvent,
-    TransferMemory, TransferReport, Verb, Verification,
+    self, Amount, AtomicKind, Direction, Metric, Plan, Striping, Thresholds, TransferEndpoint,
+    TransferEvent, TransferMemory, TransferReport, Verb, Verification,
 };
 use gdr_perf::{Error, PeerError, SettingsError};
 use gdr_rdma::{Deadline, Listener, Security, Session};
@@ -175,6 +175,37 @@ fn every_verb_and_size_is_measured_and_every_byte_that_was_sent_is_compared() {
             assert!((rate - row.gb_per_s).abs() < 1e-9 * rate.max(1.0));
         }
         assert!(report.passed && !report.simulated);
+    }
+}
+
+#[test]
+fn messages_are_striped_over_all_queue_pairs_and_compared() {
+    for (verb, direction) in [
+        (Verb::WriteBw, Direction::OneWay),
+        (Verb::ReadBw, Direction::OneWay),
+        (Verb::WriteBw, Direction::BothWays),
+    ] {
+        let plan = Plan {
+            sizes: vec![1, 4097, 100_003, 5 << 20],
+            amount: Amount::Iterations(6),
+            queue_pairs: 3,
+            striping: Striping::On,
+            signal_every: 1,
+            direction,
+            ..short(verb)
+        };
+        let report = measured(&plan, TransferMemory::Host, TransferMemory::Host);
+        let ends = match direction {
+            Direction::OneWay => 1,
+            Direction::BothWays => 2,
+        };
+        for row in &report.rows {
+            assert_eq!(row.messages, 6 * ends, "{verb} {}", row.size);
+            assert_eq!(row.latency.summary.samples, 6);
+            // The last messages, one in each slot.
+            let verified = 8 * ends * row.size;
+            assert_eq!(row.verified_bytes, Some(verified), "{verb} {}", row.size);
+        }
     }
 }
 
@@ -390,16 +421,21 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
             error,
             Error::Peer(PeerError::Version {
                 theirs: 99,
-                ours: 1
+                ours: 2
             })
         ),
         "{error}"
     );
+    // An earlier version, whose plan had fewer fields.
+    let earlier = ask(1, &plan).replace(r#","striping":"off""#, "");
+    assert!(!earlier.contains("striping"), "{earlier}");
+    let error = served(&[&earlier]).to_string();
+    assert!(error.contains("speaks version 1"), "{error}");
     let long = Plan {
         sizes: vec![1 << 40],
         ..plan.clone()
     };
-    let error = served(&[&ask(1, &long)]).to_string();
+    let error = served(&[&ask(2, &long)]).to_string();
     assert!(
         error.contains("longer than the registered memory"),
         "{error}"

@@ -139,6 +139,12 @@ impl Device {
         self.0.receive_buffer()
     }
 
+    /// How many shards it has ([`SoftOptions::shards`]); 1 for a kernel device. Queue pairs are spread
+    /// over them, so a transfer over as many queue pairs ([`Stripe`](crate::Stripe)) uses all of them.
+    pub fn shards(&self) -> usize {
+        self.0.shards()
+    }
+
     /// What was sent, received and dropped. All counters are 0 for a kernel device, and in a
     /// forked child.
     pub fn counters(&self) -> Counters {

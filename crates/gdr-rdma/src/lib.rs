@@ -139,7 +139,7 @@ pub use provider::verbs::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid
 pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
-pub use stripe::{Stripe, StripeError, StripedRange};
+pub use stripe::{Stripe, StripedPart, StripedRange};
 pub use types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
     Integrity, Lid, LinkLayer, NoGid, PayloadBytes, PeerText, PortUse, Provider,

@@ -137,6 +137,24 @@ mod tests {
     }
 
     #[test]
+    fn only_the_first_request_completes_first() {
+        let mut queue = OutstandingQueue::default();
+        for number in [3, 4, 7] {
+            queue.push(request(number));
+        }
+        let mut first = |number| queue.complete_first(number).map(|ended| ended.id);
+        for other in [0, 2, 4, 7, u64::MAX] {
+            assert_eq!(first(other), None, "{other}");
+        }
+        assert_eq!(
+            [3, 3, 4].map(first),
+            [Some(WrId(103)), None, Some(WrId(104))]
+        );
+        assert_eq!(completed(&mut queue, 7), [7]);
+        assert!(queue.complete_first(7).is_none(), "the queue is empty");
+    }
+
+    #[test]
     fn a_request_that_is_removed_leaves_those_before_it() {
         let mut queue = OutstandingQueue::default();
         for number in [3, 4, 7] {

@@ -1,54 +1,75 @@
-//! One long transfer over several queue pairs.
+//! Long transfers over several queue pairs.
 
-use std::time::Duration;
+use std::collections::VecDeque;
 
-use gdr_roce::{Completion, Remote, WcStatus, WrId};
+use gdr_roce::{Completion, Remote, WrId};
 
-use crate::completion_queue::CompletionQueue;
-use crate::deadline::Deadline;
-use crate::error::Error;
+use crate::error::Result;
 use crate::memory_region::MemoryRegion;
 use crate::queue_pair::QueuePair;
 use crate::work_request::SendRequest;
 
-/// The longest part that one queue pair moves at a time.
+/// The longest part of a transfer: one that stalls is noticed by the part.
 const PART: u64 = 1 << 20;
-/// How many parts of a queue pair are under way: it has the next one when the last is acknowledged.
-const DEPTH: u64 = 2;
+/// Parts begin at multiples of this: a page.
+const PART_ALIGNMENT: u64 = 4096;
+/// Requests of a queue pair that are outstanding at a time: as many READs as it may have.
+const WINDOW: usize = 16;
+/// Bits of a request's number in its identifier; those above are its queue pair.
+const NUMBER_BITS: u32 = 48;
 
-/// How long the requests of a transfer that failed may take to be flushed.
-const ABORT_LIMIT: Duration = Duration::from_secs(10);
-
-/// A striped transfer failed. Every queue pair of it is in ERR, and moves no bytes any more.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StripeError {
-    /// There is no queue pair.
-    #[error("a transfer was striped over no queue pair; give at least one")]
-    NoQueuePairs,
-    /// A part failed.
-    #[error("a part of a striped transfer failed: {0}; connect new queue pairs")]
-    Part(WcStatus),
-    /// A request was refused, or did not complete before the deadline.
-    #[error(transparent)]
-    Rdma(#[from] Error),
-}
-
-type Result<T> = std::result::Result<T, StripeError>;
-
-/// Queue pairs over which long transfers are striped.
+/// Requests that are spread over queue pairs: the one with the fewest outstanding requests gets the
+/// next one.
 ///
-/// All of them are connected to the same device, and the completions of their sends come by one queue,
-/// which has room for two of each. While a transfer runs, nothing else is posted to them and no other
-/// thread takes completions from the queue.
+/// All queue pairs are connected to the same device. The completions of their sends come by one queue,
+/// which has room for the [window](Stripe::window) of each. The caller takes them, passes them on, and
+/// posts again:
 ///
-/// Queue pairs in several shards of the soft provider use several processors.
-#[derive(Clone, Copy, Debug)]
+/// ```no_run
+/// # use gdr_rdma::{Deadline, QueuePair, Stripe, StripedRange, WcStatus};
+/// # fn transfer(
+/// #     pairs: &[QueuePair],
+/// #     range: &StripedRange<'_>,
+/// #     deadline: Deadline,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut parts = range.writes(pairs.len())?.into_iter();
+/// let mut stripe = Stripe::over(pairs);
+/// loop {
+///     stripe.post(&mut parts)?;
+///     if stripe.outstanding() == 0 {
+///         break;
+///     }
+///     let completion = pairs[0].send_queue().wait(deadline)?;
+///     if completion.status != WcStatus::Success {
+///         return Err(completion.status.to_string().into());
+///     }
+///     stripe.completed(&completion);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After an error requests may be outstanding: they end with their queue pairs.
+///
+/// Queue pairs in several shards of the soft provider use several processors, and each queue pair has a
+/// window of its own on the network.
+#[derive(Debug)]
 pub struct Stripe<'a> {
-    pairs: &'a [QueuePair],
+    pairs: Vec<&'a QueuePair>,
+    lanes: Lanes,
 }
 
-/// The memory of both sides, and its length.
+/// A request of a [`Stripe`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct StripedPart {
+    /// The request, with a completion. The stripe replaces its identifier.
+    pub request: SendRequest,
+    /// How many bytes [`Stripe::moved`] counts for it.
+    pub bytes: u64,
+}
+
+/// The memory of both sides of a transfer, and its length.
 #[derive(Clone, Copy, Debug)]
 pub struct StripedRange<'a> {
     /// The memory of this side.
@@ -61,121 +82,256 @@ pub struct StripedRange<'a> {
     pub len: u64,
 }
 
-#[derive(Clone, Copy)]
-enum Direction {
-    Write,
-    Read,
-}
-
 impl<'a> Stripe<'a> {
-    /// Stripes over these queue pairs.
-    pub const fn over(pairs: &'a [QueuePair]) -> Self {
-        Self { pairs }
+    /// Bytes from which on a transfer gains by several queue pairs: shorter ones end before all of them
+    /// are busy.
+    pub const LONG_TRANSFER: u64 = 16 << 20;
+
+    /// Spreads requests over these queue pairs, 16 outstanding ones of each.
+    pub fn over(pairs: impl IntoIterator<Item = &'a QueuePair>) -> Self {
+        let pairs: Vec<_> = pairs.into_iter().collect();
+        let lanes = Lanes::new(pairs.len());
+        Self { pairs, lanes }
     }
 
-    /// Writes a range into the peer's memory.
+    /// Sets how many requests of each queue pair may be outstanding, at least one.
+    #[must_use]
+    pub fn window(mut self, window: usize) -> Self {
+        self.lanes.window = window.max(1);
+        self
+    }
+
+    /// Numbers the requests from `number` on, of which 48 bits are used: completions of earlier numbers
+    /// are none of this stripe.
+    #[must_use]
+    pub fn numbered_from(mut self, number: u64) -> Self {
+        self.lanes.first = number;
+        self.lanes.next = number;
+        self
+    }
+
+    /// The number that the next request gets.
+    pub fn next_number(&self) -> u64 {
+        self.lanes.next
+    }
+
+    /// Takes as many requests from `parts` as the windows have room for, and posts them. Those of one
+    /// queue pair are in the order of `parts`, which is asked again after its end.
     ///
     /// # Errors
-    /// [`StripeError::Part`] for a part that failed; those of [`QueuePair::post_send`] and of
-    /// [`CompletionQueue::wait`], a deadline that has passed among them.
-    pub fn write(&self, range: &StripedRange<'_>, deadline: Deadline) -> Result<()> {
-        self.run(Direction::Write, range, deadline)
+    /// Those of [`QueuePair::post_sends`]. The requests that were taken and not posted are lost.
+    pub fn post(&mut self, parts: &mut impl Iterator<Item = StripedPart>) -> Result<()> {
+        let mut requests: Vec<Vec<SendRequest>> = vec![Vec::new(); self.pairs.len()];
+        while let Some(lane) = self.lanes.idlest()
+            && let Some(StripedPart { mut request, bytes }) = parts.next()
+        {
+            request.id = self.lanes.begin(lane, bytes);
+            requests[lane].push(request);
+        }
+        let mut outcome = Ok(());
+        for (lane, requests) in requests.into_iter().enumerate() {
+            let taken = requests.len();
+            if taken == 0 {
+                continue;
+            }
+            let posted = match &outcome {
+                Ok(()) => self.pairs[lane].post_sends(requests),
+                Err(_) => {
+                    self.lanes.withdraw(lane, taken);
+                    continue;
+                }
+            };
+            if let Err(refused) = posted {
+                self.lanes.withdraw(lane, taken - refused.posted);
+                outcome = Err(refused.error);
+            }
+        }
+        outcome
     }
 
-    /// Reads a range of the peer's memory.
+    /// Takes note of a completion, and returns whether it is one of this stripe. Whether it is a success
+    /// is for the caller to look at.
+    pub fn completed(&mut self, completion: &Completion) -> bool {
+        !completion.opcode.is_receive() && self.lanes.end(completion.id)
+    }
+
+    /// How many requests are posted and not complete.
+    pub fn outstanding(&self) -> usize {
+        self.lanes.outstanding.iter().map(VecDeque::len).sum()
+    }
+
+    /// The bytes of the requests that are complete.
+    pub fn moved(&self) -> u64 {
+        self.lanes.moved
+    }
+
+    /// The offsets and lengths of the parts of a transfer of `len` bytes over so many queue pairs: 1 MiB
+    /// at most, and in short transfers whole pages for each queue pair.
+    pub fn parts(len: u64, queue_pairs: usize) -> impl Iterator<Item = (u64, u64)> {
+        let share = len.div_ceil(queue_pairs.max(1) as u64);
+        let part = share.next_multiple_of(PART_ALIGNMENT).min(PART);
+        let starts = (0..len.div_ceil(part.max(1))).map(move |number| number * part);
+        starts.map(move |start| (start, part.min(len - start)))
+    }
+}
+
+impl StripedRange<'_> {
+    /// WRITEs of all its parts.
     ///
     /// # Errors
-    /// As [`Stripe::write`].
-    pub fn read(&self, range: &StripedRange<'_>, deadline: Deadline) -> Result<()> {
-        self.run(Direction::Read, range, deadline)
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if it ends behind the region of this side.
+    pub fn writes(&self, queue_pairs: usize) -> Result<Vec<StripedPart>> {
+        self.requests(queue_pairs, |remote| SendRequest::write(WrId(0), remote))
     }
 
-    fn run(
+    /// READs of all its parts.
+    ///
+    /// # Errors
+    /// As [`StripedRange::writes`].
+    pub fn reads(&self, queue_pairs: usize) -> Result<Vec<StripedPart>> {
+        self.requests(queue_pairs, |remote| SendRequest::read(WrId(0), remote))
+    }
+
+    fn requests(
         &self,
-        direction: Direction,
-        range: &StripedRange<'_>,
-        deadline: Deadline,
-    ) -> Result<()> {
-        let Some(first) = self.pairs.first() else {
-            return Err(StripeError::NoQueuePairs);
-        };
-        let mut run = Run {
-            stripe: self,
-            direction,
-            range,
-            begun: 0,
-            under_way: 0,
-        };
-        let queue = first.send_queue();
-        let finished = run.finish(queue, deadline);
-        if finished.is_err() {
-            run.abort(queue);
-        }
-        finished
+        queue_pairs: usize,
+        request: impl Fn(Remote) -> SendRequest,
+    ) -> Result<Vec<StripedPart>> {
+        let parts = Stripe::parts(self.len, queue_pairs);
+        let parts = parts.map(|(start, bytes)| {
+            let remote = Remote {
+                addr: self.remote.addr.wrapping_add(start),
+                ..self.remote
+            };
+            let segment = self
+                .local
+                .segment(self.offset.saturating_add(start), bytes)?;
+            let request = request(remote).segment(segment);
+            Ok(StripedPart { request, bytes })
+        });
+        parts.collect()
     }
 }
 
-/// A transfer that is under way.
-struct Run<'a> {
-    stripe: &'a Stripe<'a>,
-    direction: Direction,
-    range: &'a StripedRange<'a>,
-    /// Bytes that were posted.
-    begun: u64,
-    /// Parts that are not complete.
-    under_way: u64,
+/// Which queue pair has which requests, of whose numbers nothing is known but the order.
+#[derive(Debug)]
+struct Lanes {
+    /// The bytes of the requests of each queue pair, which complete in this order.
+    outstanding: Vec<VecDeque<u64>>,
+    window: usize,
+    first: u64,
+    next: u64,
+    moved: u64,
 }
 
-impl Run<'_> {
-    fn finish(&mut self, queue: &CompletionQueue, deadline: Deadline) -> Result<()> {
-        for _ in 0..DEPTH {
-            for pair in 0..self.stripe.pairs.len() {
-                self.post(pair)?;
-            }
+impl Lanes {
+    fn new(lanes: usize) -> Self {
+        Self {
+            outstanding: vec![VecDeque::new(); lanes],
+            window: WINDOW,
+            first: 0,
+            next: 0,
+            moved: 0,
         }
-        while self.under_way > 0 {
-            let Completion { id, status, .. } = queue.wait(deadline)?;
-            self.under_way -= 1;
-            if status != WcStatus::Success {
-                return Err(StripeError::Part(status));
-            }
-            self.post(id.0 as usize)?;
-        }
-        Ok(())
     }
 
-    /// Posts the next part, if there is one, to a queue pair.
-    fn post(&mut self, pair: usize) -> Result<()> {
-        let range = self.range;
-        let left = range.len - self.begun;
-        let Some(queue_pair) = self.stripe.pairs.get(pair).filter(|_| left > 0) else {
-            return Ok(());
-        };
-        // A short transfer has parts for each queue pair, too, of whole pages.
-        let share = range.len.div_ceil(DEPTH * self.stripe.pairs.len() as u64);
-        let part = share.next_multiple_of(4096).min(PART).min(left);
-        let remote = Remote {
-            addr: range.remote.addr.wrapping_add(self.begun),
-            ..range.remote
-        };
-        let id = WrId(pair as u64);
-        let request = match self.direction {
-            Direction::Write => SendRequest::write(id, remote),
-            Direction::Read => SendRequest::read(id, remote),
-        };
-        let segment = range.local.segment(range.offset + self.begun, part)?;
-        queue_pair.post_send(request.segment(segment))?;
-        self.begun += part;
-        self.under_way += 1;
-        Ok(())
+    /// The queue pair with the fewest outstanding requests, unless its window is full.
+    fn idlest(&self) -> Option<usize> {
+        let lanes = self.outstanding.iter().map(VecDeque::len).enumerate();
+        let (lane, outstanding) = lanes.min_by_key(|(_, outstanding)| *outstanding)?;
+        (outstanding < self.window).then_some(lane)
     }
 
-    /// Ends the parts that are under way, and takes their completions.
-    fn abort(&mut self, queue: &CompletionQueue) {
-        self.stripe.pairs.iter().for_each(QueuePair::to_error);
-        let deadline = Deadline::after(ABORT_LIMIT);
-        while self.under_way > 0 && queue.wait(deadline).is_ok() {
-            self.under_way -= 1;
+    /// The identifier of the next request, of `bytes`, which the queue pair `lane` gets.
+    fn begin(&mut self, lane: usize, bytes: u64) -> WrId {
+        self.outstanding[lane].push_back(bytes);
+        let id = WrId((lane as u64) << NUMBER_BITS | self.next);
+        self.next += 1;
+        id
+    }
+
+    /// Takes back the last requests of a queue pair.
+    fn withdraw(&mut self, lane: usize, requests: usize) {
+        let lane = &mut self.outstanding[lane];
+        lane.truncate(lane.len() - requests);
+    }
+
+    /// Returns whether it was a request of these queue pairs that is complete now.
+    fn end(&mut self, WrId(id): WrId) -> bool {
+        let number = id & ((1 << NUMBER_BITS) - 1);
+        let lane = self.outstanding.get_mut((id >> NUMBER_BITS) as usize);
+        let is_own = (self.first..self.next).contains(&number);
+        let Some(bytes) = lane.filter(|_| is_own).and_then(VecDeque::pop_front) else {
+            return false;
+        };
+        self.moved += bytes;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_transfer_once() {
+        for pairs in [1, 2, 3, 8, 64] {
+            for len in [
+                1,
+                4095,
+                4097,
+                PART - 1,
+                PART,
+                PART + 1,
+                5 * PART + 7,
+                64 * PART,
+            ] {
+                let mut end = 0;
+                for (at, part) in Stripe::parts(len, pairs) {
+                    assert_eq!(at, end);
+                    assert!(at.is_multiple_of(PART_ALIGNMENT));
+                    assert!(part > 0 && part <= PART);
+                    end += part;
+                }
+                assert_eq!(end, len);
+            }
+            assert_eq!(Stripe::parts(0, pairs).count(), 0);
         }
+    }
+
+    #[test]
+    fn a_short_transfer_has_a_part_for_each_queue_pair_and_for_one_is_not_divided() {
+        assert_eq!(Stripe::parts(64 << 10, 8).count(), 8);
+        assert_eq!(Stripe::parts(PART, 1).count(), 1);
+        assert_eq!(Stripe::parts(4096, 8).count(), 1);
+    }
+
+    #[test]
+    fn the_queue_pair_with_the_fewest_requests_gets_the_next_until_all_windows_are_full() {
+        let mut lanes = Lanes::new(3);
+        lanes.window = 2;
+        let mut begun = Vec::new();
+        while let Some(lane) = lanes.idlest() {
+            begun.push((lane, lanes.begin(lane, 10)));
+        }
+        let order: Vec<_> = begun.iter().map(|(lane, _)| *lane).collect();
+        assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+        assert!(lanes.end(begun[4].1));
+        assert_eq!((lanes.idlest(), lanes.moved), (Some(1), 10));
+    }
+
+    #[test]
+    fn completions_of_other_requests_are_not_counted() {
+        let mut lanes = Lanes::new(2);
+        (lanes.first, lanes.next) = (7, 7);
+        let own = lanes.begin(1, 5);
+        // One before it, one that was not posted, another queue pair, and a receive's.
+        let later = WrId(own.0 + 1);
+        for other in [WrId(6), later, WrId(2 << NUMBER_BITS | 7), WrId(u64::MAX)] {
+            assert!(!lanes.end(other), "{other:?}");
+        }
+        assert!(lanes.end(own));
+        assert!(!lanes.end(own), "it is complete already");
+        assert_eq!(lanes.moved, 5);
     }
 }

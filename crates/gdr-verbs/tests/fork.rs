@@ -5,6 +5,8 @@
 
 #[path = "library/built.rs"]
 mod built;
+#[path = "library/child.rs"]
+mod child;
 #[allow(dead_code, reason = "the other test binary uses the rest")]
 #[path = "library/side.rs"]
 mod side;
@@ -13,50 +15,11 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use child::Child;
 use gdr_verbs_sys::*;
 use side::*;
-
-/// A forked child.
-struct Child(libc::pid_t);
-
-impl Child {
-    /// Runs `work` in a child, which then ends by `_exit`: with 0 unless it panics or hangs.
-    fn fork(work: impl FnOnce()) -> Self {
-        // It is built and loaded here. A child cannot wait for another thread of its parent that does so.
-        library();
-        // SAFETY: the child calls the library, which is what is tested, and the C library's allocator,
-        // which may be used after a fork.
-        match unsafe { libc::fork() } {
-            0 => {
-                // SAFETY: ends a child that hangs.
-                unsafe { libc::alarm(60) };
-                let outcome = panic::catch_unwind(AssertUnwindSafe(work));
-                // SAFETY: ends the child without the parent's destructors.
-                unsafe { libc::_exit(c_int::from(outcome.is_err())) }
-            }
-            pid => {
-                assert!(pid > 0);
-                Self(pid)
-            }
-        }
-    }
-
-    fn kill(&self) {
-        // SAFETY: a child of this process that was not waited for.
-        assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
-    }
-
-    /// Waits for its end; returns its status as `waitpid` has it.
-    fn wait(self) -> c_int {
-        let mut status = 0;
-        // SAFETY: a child of this process.
-        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
-        status
-    }
-}
 
 /// Both ends of a pipe.
 fn pipe() -> (File, File) {

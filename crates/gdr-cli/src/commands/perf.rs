@@ -16,7 +16,7 @@ use gdr_perf::loopback::{
 };
 use gdr_perf::transfer::{
     self, Amount, AtomicKind, Direction, InvalidThreshold, LocalEnd, MaximumLatency, MinimumRate,
-    Plan, Thresholds, TransferEvent, TransferMemory, Verb, Verification,
+    Plan, Striping, Thresholds, TransferEvent, TransferMemory, Verb, Verification,
 };
 
 use gdr_rdma::{Device, Provider as ChosenProvider};
@@ -45,6 +45,7 @@ Examples:
   gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, every byte compared
   gdr perf read-lat node2 -d mlx5_0 --key-file k       by a NIC, to another host
   gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
+  gdr perf write-bw node2 -q 8 --stripe -s 64M --key-file k    each message over 8 queue pairs
   gdr perf write-bw node2 --gpu 0 --min 80Gbps --max-lat p99=50us --key-file k
   gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
   gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
@@ -136,6 +137,10 @@ pub(crate) struct Options {
     /// Queue pairs
     #[arg(short, long, visible_alias = "qp", value_name = "N", value_parser = count, default_value = "1")]
     queue_pairs: u32,
+
+    /// Stripe each message of write-bw or read-bw over all queue pairs, one message after the other
+    #[arg(long)]
+    stripe: bool,
 
     /// Send both ways at the same time
     #[arg(short, long)]
@@ -254,6 +259,10 @@ impl Options {
             amount,
             warm_up: self.warm_up,
             queue_pairs: self.queue_pairs,
+            striping: match self.stripe {
+                true => Striping::On,
+                false => Striping::Off,
+            },
             tx_depth: self.tx_depth.unwrap_or(usual.tx_depth),
             rx_depth: self.rx_depth,
             signal_every: self.cq_mod,

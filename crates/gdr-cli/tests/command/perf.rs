@@ -57,6 +57,23 @@ fn both_ends_print_what_the_client_chose_and_every_byte_is_compared() {
 }
 
 #[test]
+fn striped_messages_are_compared_and_the_document_says_that_they_were() {
+    let server = serve(14910, "");
+    let line = "read-bw 127.0.0.1 -s 1,1M -n 20 -q 3 --stripe --verify --json";
+    let output = client(14910, line);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["plan"]["striping"], "on");
+    assert_eq!(report["rows"][1]["messages"], 20);
+    assert_eq!(report["rows"][1]["verified_bytes"], 16 << 20);
+    let (status, served) = server.end();
+    assert_eq!(status, 0, "{served}");
+    let words = "one message after the other striped over them";
+    let served = served.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(served.contains(words), "{served}");
+}
+
+#[test]
 fn a_document_has_every_size_with_its_histogram_and_the_picture_its_values() {
     let folder = tempfile::tempdir().unwrap();
     let svg = folder.path().join("curve.svg");
@@ -139,6 +156,16 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
         ),
         ("atomic-bw 127.0.0.1 -s 16", 64, "8 bytes, not 16"),
         ("write-lat 127.0.0.1 -q 2", 64, "give 1 queue pair"),
+        (
+            "send-bw 127.0.0.1 -q 2 --stripe",
+            64,
+            "a message of send-bw cannot be striped",
+        ),
+        (
+            "write-bw 127.0.0.1 --stripe",
+            64,
+            "cannot be striped over 1 queue pair",
+        ),
         (
             "write-lat 127.0.0.1 -b",
             64,

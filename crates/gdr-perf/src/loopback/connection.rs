@@ -1,19 +1,21 @@
 //! One end of the RDMA connection, and waiting for its completions.
 
 use std::hint;
+use std::slice;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     AckTimeout, AsyncEvent, Completion, CompletionQueue, ConnectionOptions, Deadline, Endpoint,
-    Mtu, ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, Watch, WcStatus,
+    Mtu, ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, Stripe, StripedPart, Watch,
+    WcStatus,
 };
 
 use super::event::{Event, Observer};
 use super::report::Ended;
 use crate::error::{Error, PEER_ENDED, Result, TransferFailure};
 
-/// Completion queue entries of each direction: more than the messages of an iteration.
+/// Completion queue entries of each direction of a queue pair: more than the messages of an iteration.
 const ENTRIES: usize = 128;
 /// Empty polls between two readings of the clock.
 const POLLS: u32 = 64;
@@ -23,7 +25,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pair: QueuePair,
+    /// One, or several for long transfers.
+    pairs: Vec<QueuePair>,
     queue: CompletionQueue,
     /// The session with a peer that sends nothing while requests are measured.
     peer: Option<Watch>,
@@ -31,10 +34,16 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(domain: &ProtectionDomain) -> Result<Self> {
-        let queue = domain.device().completion_queue(2 * ENTRIES);
-        let pair = domain.queue_pair(&QueuePairOptions::new(&queue))?;
+        Self::over(domain, 1)
+    }
+
+    /// One over several queue pairs.
+    pub(super) fn over(domain: &ProtectionDomain, queue_pairs: usize) -> Result<Self> {
+        let queue = domain.device().completion_queue(2 * ENTRIES * queue_pairs);
+        let options = QueuePairOptions::new(&queue);
+        let pairs = (0..queue_pairs).map(|_| domain.queue_pair(&options));
         Ok(Self {
-            pair,
+            pairs: pairs.collect::<Result<_, _>>()?,
             queue,
             peer: None,
         })
@@ -45,19 +54,43 @@ impl Connection {
         self.peer = Some(peer);
     }
 
+    /// The first queue pair.
     pub(super) fn pair(&self) -> &QueuePair {
-        &self.pair
+        &self.pairs[0]
     }
 
-    /// Connects; requests without an answer fail after `give_up_after`.
+    /// Every queue pair.
+    pub(super) fn pairs(&self) -> &[QueuePair] {
+        &self.pairs
+    }
+
+    /// What the peer must know of each queue pair.
+    pub(super) fn endpoints(&self) -> Vec<Endpoint> {
+        self.pairs.iter().map(QueuePair::endpoint).collect()
+    }
+
+    /// Connects the only queue pair; requests without an answer fail after `give_up_after`.
     pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu, give_up_after: Duration) -> Result<()> {
+        self.connect_all(slice::from_ref(peer), mtu, give_up_after)
+    }
+
+    /// Connects each queue pair with one of the peer.
+    pub(super) fn connect_all(
+        &self,
+        peers: &[Endpoint],
+        mtu: Mtu,
+        give_up_after: Duration,
+    ) -> Result<()> {
         let options = ConnectionOptions {
             timeout: ack_timeout(give_up_after),
             retry_count: RetryCount::new(7),
             give_up_after: Some(give_up_after),
             ..ConnectionOptions::new(mtu)
         };
-        Ok(self.pair.connect(peer, &options)?)
+        for (pair, peer) in self.pairs.iter().zip(peers) {
+            pair.connect(peer, &options)?;
+        }
+        Ok(())
     }
 
     /// Takes the next completion from the queue.
@@ -115,36 +148,78 @@ impl Connection {
         right: impl Fn(&Completion) -> Option<String>,
     ) -> Result<Ended> {
         for completions in 0..due {
-            let completion = loop {
-                let left = (start + limit).saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Ok(Ended::Late {
-                        waited_ms: limit.as_millis() as u64,
-                        completions,
-                        due,
-                    });
-                }
-                match self.queue.wait(Deadline::after(left.min(LOOK))) {
-                    Ok(completion) => break completion,
-                    Err(gdr_rdma::Error::Deadline { .. }) => {
-                        observer.notify(Event::Waiting)?;
-                        if observer.is_interrupted() {
-                            let reason = PEER_ENDED.to_owned();
-                            return Ok(Ended::Failed { reason });
-                        }
+            match self.next(start, limit, observer)? {
+                Next::Completion(completion) => {
+                    if let Some(reason) = right(&completion) {
+                        return Ok(Ended::Failed { reason });
                     }
-                    Err(error) => return Err(error.into()),
                 }
-            };
-            if completion.status != WcStatus::Success {
-                return Ok(self.explain(completion.status));
-            }
-            if let Some(reason) = right(&completion) {
-                return Ok(Ended::Failed { reason });
+                Next::Late => return Ok(late(limit, completions, due)),
+                Next::Ended(ended) => return Ok(ended),
             }
         }
-        let ns = start.elapsed().as_nanos() as u64;
-        Ok(Ended::Done { ns })
+        Ok(done(start))
+    }
+
+    /// Executes requests over all queue pairs, and waits until `limit` after `start` for their
+    /// completions.
+    pub(super) fn execute(
+        &self,
+        parts: Vec<StripedPart>,
+        start: Instant,
+        limit: Duration,
+        observer: &mut Observer<'_>,
+    ) -> Result<Ended> {
+        let due = parts.len() as u32;
+        let mut parts = parts.into_iter();
+        let mut stripe = Stripe::over(&self.pairs);
+        let mut completions = 0;
+        let mut refusal = None;
+        loop {
+            if refusal.is_none() {
+                refusal = stripe.post(&mut parts).err();
+            }
+            if stripe.outstanding() == 0 {
+                return Ok(match refusal {
+                    Some(error) => Ended::Failed {
+                        reason: error.to_string(),
+                    },
+                    None => done(start),
+                });
+            }
+            // After a refusal, too: the completions of earlier requests explain more than it does.
+            match self.next(start, limit, observer)? {
+                Next::Completion(completion) => {
+                    completions += u32::from(stripe.completed(&completion));
+                }
+                Next::Late => return Ok(late(limit, completions, due)),
+                Next::Ended(ended) => return Ok(ended),
+            }
+        }
+    }
+
+    /// Waits until `limit` after `start` for the next completion.
+    fn next(&self, start: Instant, limit: Duration, observer: &mut Observer<'_>) -> Result<Next> {
+        loop {
+            let left = (start + limit).saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Next::Late);
+            }
+            match self.queue.wait(Deadline::after(left.min(LOOK))) {
+                Ok(completion) if completion.status != WcStatus::Success => {
+                    return Ok(Next::Ended(self.explain(completion.status)));
+                }
+                Ok(completion) => return Ok(Next::Completion(completion)),
+                Err(gdr_rdma::Error::Deadline { .. }) => {
+                    observer.notify(Event::Waiting)?;
+                    if observer.is_interrupted() {
+                        let reason = PEER_ENDED.to_owned();
+                        return Ok(Next::Ended(Ended::Failed { reason }));
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     fn explain(&self, status: WcStatus) -> Ended {
@@ -162,12 +237,12 @@ impl Connection {
         }
     }
 
-    /// The asynchronous event that explains why the queue pair failed.
+    /// The asynchronous event that explains why a queue pair failed.
     fn fatal_event(&self) -> Option<&'static str> {
-        let qpn = self.pair.qpn();
-        let device = self.pair.domain().device();
+        let device = self.pair().domain().device();
+        let is_own = |qpn| self.pairs.iter().any(|pair| pair.qpn() == qpn);
         std::iter::from_fn(|| device.poll_event()).find_map(|event| match event {
-            AsyncEvent::QueuePair { qpn: of, event } if of == qpn => match event {
+            AsyncEvent::QueuePair { qpn, event } if is_own(qpn) => match event {
                 gdr_rdma::Event::InvalidRequest => {
                     Some("the peer sent a request that breaks the protocol")
                 }
@@ -185,6 +260,29 @@ impl Connection {
             _ => None,
         })
     }
+}
+
+/// What a wait for a completion found.
+enum Next {
+    /// A success.
+    Completion(Completion),
+    /// The limit has passed.
+    Late,
+    /// A request failed, or the peer ended.
+    Ended(Ended),
+}
+
+fn late(limit: Duration, completions: u32, due: u32) -> Ended {
+    Ended::Late {
+        waited_ms: limit.as_millis() as u64,
+        completions,
+        due,
+    }
+}
+
+fn done(start: Instant) -> Ended {
+    let ns = start.elapsed().as_nanos() as u64;
+    Ended::Done { ns }
 }
 
 /// Fails unless `completion` is a success of `operation` on `size` bytes.

@@ -47,6 +47,7 @@ impl GpuSide {
         device: &Device,
         destination: Destination,
         settings: &Settings,
+        queue_pairs: usize,
     ) -> Result<Self> {
         let gpu = target.gpu();
         let size = settings.size;
@@ -67,7 +68,7 @@ impl GpuSide {
             _ => Registration::placed(target, &domain, &buffer, destination, size)?,
         };
         Ok(Self {
-            connection: Connection::new(&domain)?,
+            connection: Connection::over(&domain, queue_pairs)?,
             region: registration.region,
             stage: registration.stage,
             mapping: registration.mapping,
@@ -86,20 +87,20 @@ impl GpuSide {
         &self.memory
     }
 
-    pub(super) fn endpoint(&self) -> Endpoint {
-        self.connection.pair().endpoint()
+    pub(super) fn endpoints(&self) -> Vec<Endpoint> {
+        self.connection.endpoints()
     }
 
     pub(super) fn remote(&self) -> RemoteMemory {
         self.region.remote()
     }
 
-    pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu) -> Result<()> {
-        self.connection.connect(peer, mtu, self.give_up_after)
+    pub(super) fn connect(&self, peers: &[Endpoint], mtu: Mtu) -> Result<()> {
+        self.connection.connect_all(peers, mtu, self.give_up_after)
     }
 
     /// Fills GPU memory with pattern A and verifies it, both by a kernel; then posts the receive for
-    /// the WRITE's immediate.
+    /// the WRITE's immediate, which comes by the first queue pair.
     pub(super) fn fill(&mut self, number: u32, seeds: Seeds) -> Outcome {
         Outcome::of(self.try_fill(number, seeds))
     }

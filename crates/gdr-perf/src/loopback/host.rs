@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
-    Access, Buffer, Device, Endpoint, Immediate, MemoryRegion, Mtu, RemoteMemory, SendRequest, WrId,
+    Access, Buffer, Device, Endpoint, Immediate, MemoryRegion, Mtu, RemoteMemory, SendRequest,
+    StripedPart, StripedRange, WrId,
 };
 
 use super::compare::{CHUNK, Comparison, fill, pieces};
@@ -32,7 +33,7 @@ enum Transfer {
 }
 
 impl HostSide {
-    pub(super) fn new(device: &Device, settings: &Settings) -> Result<Self> {
+    pub(super) fn new(device: &Device, settings: &Settings, queue_pairs: usize) -> Result<Self> {
         let bytes = usize::try_from(settings.size).map_err(|_| SettingsError::TooLarge {
             bytes: settings.size,
         })?;
@@ -40,7 +41,7 @@ impl HostSide {
         let source = Buffer::host(bytes)?;
         let sink = Buffer::host(bytes)?;
         Ok(Self {
-            connection: Connection::new(&domain)?,
+            connection: Connection::over(&domain, queue_pairs)?,
             source: domain.register(&source, Access::empty())?,
             sink: domain.register(&sink, Access::LOCAL_WRITE)?,
             size: settings.size,
@@ -50,12 +51,12 @@ impl HostSide {
         })
     }
 
-    pub(super) fn endpoint(&self) -> Endpoint {
-        self.connection.pair().endpoint()
+    pub(super) fn endpoints(&self) -> Vec<Endpoint> {
+        self.connection.endpoints()
     }
 
-    pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu) -> Result<()> {
-        self.connection.connect(peer, mtu, self.give_up_after)
+    pub(super) fn connect(&self, peers: &[Endpoint], mtu: Mtu) -> Result<()> {
+        self.connection.connect_all(peers, mtu, self.give_up_after)
     }
 
     /// Fills host memory with the pattern of `seed`.
@@ -68,7 +69,8 @@ impl HostSide {
         Ok(())
     }
 
-    /// Writes all host memory to `remote`; the last message carries `number` as its immediate.
+    /// Writes all host memory to `remote`; the last message carries `number` as its immediate. Over
+    /// several queue pairs, whose messages have no order, it is one without bytes after all others.
     pub(super) fn write(
         &self,
         number: u32,
@@ -90,42 +92,56 @@ impl HostSide {
         observer: &mut Observer<'_>,
     ) -> Result<Ended> {
         let start = Instant::now();
-        let mut due = 0;
-        for (offset, len) in pieces(self.size, MESSAGE) {
-            let id = WrId(offset);
-            let request = match transfer {
-                Transfer::Write(number) => {
-                    let last = offset + len == self.size;
-                    let write = SendRequest::write(id, remote.at(offset));
-                    let write = if last {
-                        write.immediate(Immediate(number))
-                    } else {
-                        write
-                    };
-                    write.segment(self.source.segment(offset, len)?)
-                }
-                Transfer::Read => SendRequest::read(id, remote.at(offset))
-                    .segment(self.sink.segment(offset, len)?),
-            };
-            match self.connection.pair().post_send(request) {
-                Ok(()) => due += 1,
-                // The completions of earlier requests explain more than this error.
-                Err(_) if due > 0 => break,
-                Err(error) => {
-                    let reason = error.to_string();
-                    return Ok(Ended::Failed { reason });
-                }
-            }
-        }
-        let all = self.size.div_ceil(MESSAGE);
+        let queue_pairs = self.connection.pairs().len();
+        let range = |local| StripedRange {
+            local,
+            offset: 0,
+            remote: remote.at(0),
+            len: self.size,
+        };
+        let parts = match (transfer, queue_pairs) {
+            (_, 1) => self.messages(transfer, remote)?,
+            (Transfer::Write(_), _) => range(&self.source).writes(queue_pairs)?,
+            (Transfer::Read, _) => range(&self.sink).reads(queue_pairs)?,
+        };
         let ended = self
             .connection
-            .wait(start, self.limit, due, observer, |_| None)?;
-        if ended.is_done() && u64::from(due) < all {
-            let reason = format!("only {due} of {all} messages could be posted");
-            return Ok(Ended::Failed { reason });
+            .execute(parts, start, self.limit, observer)?;
+        match transfer {
+            Transfer::Write(number) if queue_pairs > 1 && ended.is_done() => {
+                let write = SendRequest::write(WrId(0), remote.at(0));
+                let last = StripedPart {
+                    request: write.immediate(Immediate(number)),
+                    bytes: 0,
+                };
+                let connection = &self.connection;
+                connection.execute(vec![last], start, self.limit, observer)
+            }
+            _ => Ok(ended),
         }
-        Ok(ended)
+    }
+
+    /// The messages of a transfer over one queue pair.
+    fn messages(&self, transfer: Transfer, remote: &RemoteMemory) -> Result<Vec<StripedPart>> {
+        let messages = pieces(self.size, MESSAGE).map(|(offset, bytes)| {
+            let (id, remote) = (WrId(0), remote.at(offset));
+            let request = match transfer {
+                Transfer::Write(number) => {
+                    let is_last = offset + bytes == self.size;
+                    let write = SendRequest::write(id, remote);
+                    let write = match is_last {
+                        true => write.immediate(Immediate(number)),
+                        false => write,
+                    };
+                    write.segment(self.source.segment(offset, bytes)?)
+                }
+                Transfer::Read => {
+                    SendRequest::read(id, remote).segment(self.sink.segment(offset, bytes)?)
+                }
+            };
+            Ok(StripedPart { request, bytes })
+        });
+        messages.collect()
     }
 
     /// Compares the bytes that were read back with the pattern of `seed`.
@@ -155,13 +171,13 @@ mod tests {
         Device::soft_with(SoftOptions::default().port(0)).unwrap()
     }
 
-    fn host(device: &Device, timeout: Duration) -> HostSide {
+    fn host(device: &Device, timeout: Duration, queue_pairs: usize) -> HostSide {
         let settings = Settings {
             size: 4096,
             timeout,
             ..Settings::default()
         };
-        HostSide::new(device, &settings).unwrap()
+        HostSide::new(device, &settings, queue_pairs).unwrap()
     }
 
     fn write(from: &HostSide, to: &HostSide) -> Ended {
@@ -177,8 +193,8 @@ mod tests {
     fn a_peer_that_is_gone_is_an_error_completion_with_a_remedy() {
         let (here, there) = (device(), device());
         let limit = Duration::from_secs(1);
-        let (from, to) = (host(&here, limit), host(&there, limit));
-        from.connect(&to.endpoint(), Mtu::B1024).unwrap();
+        let (from, to) = (host(&here, limit, 1), host(&there, limit, 1));
+        from.connect(&to.endpoints(), Mtu::B1024).unwrap();
         let Ended::Error { status, remedy, .. } = write(&from, &to) else {
             panic!("it did not fail with a completion");
         };
@@ -190,9 +206,9 @@ mod tests {
     fn a_peer_that_never_takes_the_message_is_a_missed_deadline() {
         let (here, there) = (device(), device());
         let limit = Duration::from_millis(300);
-        let (from, to) = (host(&here, limit), host(&there, limit));
-        from.connect(&to.endpoint(), Mtu::B1024).unwrap();
-        to.connect(&from.endpoint(), Mtu::B1024).unwrap();
+        let (from, to) = (host(&here, limit, 1), host(&there, limit, 1));
+        from.connect(&to.endpoints(), Mtu::B1024).unwrap();
+        to.connect(&from.endpoints(), Mtu::B1024).unwrap();
         // No receive is posted for the immediate, so the sender retries until the deadline.
         let ended = write(&from, &to);
         assert_eq!(

@@ -30,13 +30,15 @@ pub fn run(
 ) -> Result<Report> {
     settings.check()?;
     let mut observer = Observer::new(observe);
-    let mut gpu = GpuSide::new(target, to, destination, settings)?;
-    let mut host = HostSide::new(from, settings)?;
+    let queue_pairs = settings.queue_pairs(from);
+    let mut gpu = GpuSide::new(target, to, destination, settings, queue_pairs)?;
+    let mut host = HostSide::new(from, settings, queue_pairs)?;
     let mtu = mutual_mtu(from, to)?;
-    gpu.connect(&host.endpoint(), mtu)?;
-    host.connect(&gpu.endpoint(), mtu)?;
+    gpu.connect(&host.endpoints(), mtu)?;
+    host.connect(&gpu.endpoints(), mtu)?;
     let memory = gpu.memory().clone();
     let path = Path::new(End::of(from), End::of(to), mtu, settings.size);
+    let path = path.over(queue_pairs, settings.size);
     observer.notify(Event::Ready {
         settings,
         memory: &memory,

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, Session};
+use gdr_rdma::{Deadline, Session, SoftOptions};
 use serde::{Deserialize, Serialize};
 
 use super::report::{Checks, End, Ended, Memory, Outcome, PacketCounts};
 use super::settings::Settings;
-use crate::error::{PeerError, Result};
+use crate::error::{PeerError, Result, SettingsError};
 use crate::peer_message;
 
 /// The version of the protocol.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,17 +65,22 @@ pub(super) struct Ask {
     pub(super) size: u64,
     pub(super) iterations: u32,
     pub(super) seed: u32,
+    /// Over how many queue pairs the connecting end sends. Earlier versions, which are named as such, do
+    /// not have it.
+    #[serde(default)]
+    pub(super) queue_pairs: usize,
     pub(super) end: End,
 }
 
 impl Ask {
-    /// Requests a run with `settings`, into which the end `end` writes.
-    pub(super) fn new(settings: &Settings, end: End) -> Self {
+    /// Requests a run with `settings`, into which the end `end` writes over so many queue pairs.
+    pub(super) fn new(settings: &Settings, queue_pairs: usize, end: End) -> Self {
         Self {
             version: VERSION,
             size: settings.size,
             iterations: settings.iterations,
             seed: settings.seed,
+            queue_pairs,
             end,
         }
     }
@@ -96,6 +101,10 @@ impl Ask {
             timeout,
         };
         settings.check().map_err(PeerError::Settings)?;
+        if !(1..=SoftOptions::MAX_SHARDS).contains(&self.queue_pairs) {
+            let refused = SettingsError::QueuePairs(self.queue_pairs);
+            return Err(PeerError::Settings(refused));
+        }
         Ok(settings)
     }
 }

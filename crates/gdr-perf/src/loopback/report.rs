@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use gdr_rdma::{Counters, Device, Mtu, Provider};
+use gdr_rdma::{Counters, Device, Mtu, Provider, Stripe};
 use serde::{Deserialize, Serialize};
 
 use super::settings::{MESSAGE, Seeds};
@@ -163,6 +163,8 @@ pub struct Path {
     pub mtu: usize,
     /// Bytes of each message but the last.
     pub message: u64,
+    /// The queue pairs over which the messages are striped.
+    pub queue_pairs: usize,
 }
 
 /// A device at one end.
@@ -190,12 +192,30 @@ impl End {
 }
 
 impl Path {
+    /// A path with one queue pair, for messages of `size` bytes at most.
     pub(super) fn new(from: End, to: End, mtu: Mtu, size: u64) -> Self {
         Self {
             from,
             to,
             mtu: mtu.bytes(),
             message: size.min(MESSAGE),
+            queue_pairs: 1,
+        }
+    }
+
+    /// The same for transfers of `size` bytes over so many queue pairs.
+    pub(super) fn over(self, queue_pairs: usize, size: u64) -> Self {
+        let message = match queue_pairs {
+            1 => self.message,
+            _ => Stripe::parts(size, queue_pairs)
+                .map(|(_, bytes)| bytes)
+                .max()
+                .unwrap_or_default(),
+        };
+        Self {
+            message,
+            queue_pairs,
+            ..self
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gdr_cuda::{MemoryKind, pattern_word};
+use gdr_rdma::{Device, Stripe};
 
 use crate::error::{MOST_SECONDS, Result, SettingsError};
 
@@ -89,6 +90,14 @@ impl Settings {
     /// The deadline of one step.
     pub(super) fn limit(&self) -> Duration {
         self.timeout + Duration::from_secs(self.size / BYTES_PER_SECOND)
+    }
+
+    /// Over how many queue pairs `device` sends: one for each of its shards if the transfer is long.
+    pub(super) fn queue_pairs(&self, device: &Device) -> usize {
+        match self.size {
+            Stripe::LONG_TRANSFER.. => device.shards(),
+            _ => 1,
+        }
     }
 
     /// How long a request is retransmitted without an acknowledgement. Shorter than the step, so

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, Device, Listener, PeerInfo, RemoteMemory, Security, Session};
+use gdr_rdma::{
+    Deadline, Device, Endpoint, Listener, Mtu, PeerInfo, RemoteMemory, Security, Session,
+};
 
 use super::event::{Event, Observer, Step};
 use super::gpu::GpuSide;
@@ -49,10 +51,29 @@ impl PeerSession {
         receive(&mut self.stream, Deadline::after(limit))
     }
 
-    /// Exchanges endpoints and regions with the peer.
-    fn introduce(&mut self, ours: &PeerInfo) -> Result<PeerInfo> {
-        let deadline = Deadline::after(self.limit);
-        self.stream.introduce(ours, deadline).map_err(refusal)
+    /// Exchanges the endpoints of all queue pairs with those of the peer's device, and the regions.
+    fn introduce_all(
+        &mut self,
+        device: &Device,
+        peer: &End,
+        endpoints: Vec<Endpoint>,
+        mtu: Mtu,
+        regions: &[RemoteMemory],
+    ) -> Result<(Vec<Endpoint>, Vec<RemoteMemory>)> {
+        let (mut peers, mut their_regions) = (Vec::new(), Vec::new());
+        for endpoint in endpoints {
+            let ours = PeerInfo {
+                endpoint,
+                path_mtu: mtu,
+                regions: regions.to_vec(),
+            };
+            let deadline = Deadline::after(self.limit);
+            let theirs = self.stream.introduce(&ours, deadline).map_err(refusal)?;
+            check_end(device, peer, &theirs)?;
+            peers.push(theirs.endpoint);
+            their_regions = theirs.regions;
+        }
+        Ok((peers, their_regions))
     }
 
     /// Waits until both ends are connected.
@@ -166,7 +187,7 @@ fn prepare(
     let settings = ask.settings(timeouts.step)?;
     session.limit = settings.peer_limit();
     session.stream.give_up_after(settings.limit())?;
-    let gpu = GpuSide::new(target, device, destination, &settings)?;
+    let gpu = GpuSide::new(target, device, destination, &settings, ask.queue_pairs)?;
     let memory = gpu.memory().clone();
     let ours = device.path_mtu(ask.end.address.ip())?;
     session.send(&Message::Ready(Box::new(Ready {
@@ -178,15 +199,12 @@ fn prepare(
         Message::Agreed { mtu } => known_mtu(mtu)?,
         other => return unexpected(&other),
     };
-    let theirs = session.introduce(&PeerInfo {
-        endpoint: gpu.endpoint(),
-        path_mtu: mtu,
-        regions: vec![gpu.remote()],
-    })?;
-    check_end(device, &ask.end, &theirs)?;
-    gpu.connect(&theirs.endpoint, mtu)?;
+    let (peers, _) =
+        session.introduce_all(device, &ask.end, gpu.endpoints(), mtu, &[gpu.remote()])?;
+    gpu.connect(&peers, mtu)?;
     session.barrier()?;
     let path = Path::new(ask.end, End::of(device), mtu, settings.size);
+    let path = path.over(ask.queue_pairs, settings.size);
     Ok(Prepared {
         gpu,
         settings,
@@ -259,27 +277,28 @@ struct Agreed {
 
 fn agree(device: &Device, settings: &Settings, session: &mut PeerSession) -> Result<Agreed> {
     session.stream.give_up_after(settings.limit())?;
-    session.send(&Message::Ask(Ask::new(settings, End::of(device))))?;
+    let queue_pairs = settings.queue_pairs(device);
+    session.send(&Message::Ask(Ask::new(
+        settings,
+        queue_pairs,
+        End::of(device),
+    )))?;
     let Ready { memory, end, mtu } = match session.receive()? {
         Message::Ready(ready) => *ready,
         other => return unexpected(&other),
     };
     let mtu = common_mtu(device, &end, mtu)?;
     session.send(&Message::Agreed { mtu: mtu.code() })?;
-    let host = HostSide::new(device, settings)?;
-    let theirs = session.introduce(&PeerInfo {
-        endpoint: host.endpoint(),
-        path_mtu: mtu,
-        regions: Vec::new(),
-    })?;
-    check_end(device, &end, &theirs)?;
-    let remote = match theirs.regions[..] {
+    let host = HostSide::new(device, settings, queue_pairs)?;
+    let (peers, regions) = session.introduce_all(device, &end, host.endpoints(), mtu, &[])?;
+    let remote = match regions[..] {
         [remote] if remote.len == settings.size => remote,
         _ => return Err(PeerError::OtherMemory.into()),
     };
-    host.connect(&theirs.endpoint, mtu)?;
+    host.connect(&peers, mtu)?;
     session.barrier()?;
     let path = Path::new(End::of(device), end, mtu, settings.size);
+    let path = path.over(queue_pairs, settings.size);
     Ok(Agreed {
         host,
         remote,

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gdr_cuda::{CuResult, DeviceBuffer, Stream};
-use gdr_rdma::{Access, Buffer, MemoryRegion, ProtectionDomain, Provider, RemoteMemory, Segment};
+use gdr_rdma::{
+    Access, Buffer, MemoryRegion, ProtectionDomain, Provider, Remote, RemoteMemory, Segment,
+    StripedRange,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::bench_target::BenchTarget;
@@ -154,6 +157,16 @@ impl Area {
 
     pub(super) fn segment(&self, offset: u64, len: u64) -> Result<Segment> {
         Ok(self.region.segment(offset, len)?)
+    }
+
+    /// The bytes at `offset`, and those of the peer with which a striped message exchanges them.
+    pub(super) const fn range(&self, offset: u64, remote: Remote, len: u64) -> StripedRange<'_> {
+        StripedRange {
+            local: &self.region,
+            offset,
+            remote,
+            len,
+        }
     }
 
     /// Writes the pattern of `seed` to `len` bytes at a multiple of 4, in whole words.

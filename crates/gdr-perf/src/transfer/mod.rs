@@ -7,7 +7,9 @@
 //! each size has other patterns, so that leftover bytes do not pass.
 //!
 //! - *Bandwidth*: several requests in flight; the time runs from the first request to the last
-//!   completion. The latencies of a row are those under this load, of requests with a completion.
+//!   completion. The latencies of a row are those under this load, of requests with a completion. With
+//!   [`Striping::On`] one message is in flight, in parts over all queue pairs, and a latency is that of
+//!   a whole message.
 //! - *Latency*: WRITE and SEND go back and forth, and a sample is half of a round trip; READs and
 //!   atomic operations are posted one by one, and a sample is the time to the completion.
 
@@ -25,7 +27,9 @@ mod verb;
 
 pub use endpoint::TransferEndpoint;
 pub use memory::{LocalEnd, MemoryFacts, TransferMemory};
-pub use plan::{Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Role, Verification};
+pub use plan::{
+    Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Role, Striping, Verification,
+};
 pub use report::{
     CpuSeconds, LatencyDistribution, TransferEnd, TransferEvent, TransferReport, TransferRow,
 };

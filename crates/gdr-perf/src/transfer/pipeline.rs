@@ -1,12 +1,13 @@
-//! Several requests in flight, for bandwidth; one at a time, for the latency of READs and atomics.
+//! Several requests in flight, for bandwidth; one at a time, for the latency of READs and atomics; one
+//! message at a time over several queue pairs.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use gdr_rdma::{AtomicOp, RecvRequest, RemoteMemory, SendRequest};
+use gdr_rdma::{AtomicOp, RecvRequest, RemoteMemory, SendRequest, Stripe};
 
 use super::memory::EndMemory;
-use super::plan::{Amount, AtomicKind, Layout, Pattern, Plan, Role, Verification};
+use super::plan::{Amount, AtomicKind, Layout, Pattern, Plan, Role, Striping, Verification};
 use super::queue_pairs::{QueuePairs, Wait, id, of_id};
 use super::report::Observe;
 use super::verb::{Metric, Operation};
@@ -42,7 +43,7 @@ pub(super) struct Remote {
     pub(super) incoming: RemoteMemory,
 }
 
-/// The requests of a queue pair.
+/// The messages of a queue pair, or those that are striped over all.
 #[derive(Debug, Default)]
 struct Sender {
     posted: u64,
@@ -81,7 +82,7 @@ impl<'a> Pipeline<'a> {
             Metric::Bandwidth => (plan.tx_depth.into(), plan.signal_every.into()),
             Metric::Latency => (1, 1),
         };
-        let of_each = 0..plan.queue_pairs;
+        let of_each = 0..plan.sequences();
         let mut pipeline = Self {
             plan,
             role,
@@ -164,6 +165,9 @@ impl<'a> Pipeline<'a> {
         mut samples: Option<&mut Samples>,
         observe: Observe<'_>,
     ) -> Result<Sent> {
+        if self.plan.striping == Striping::On {
+            return self.send_striped(amount, samples, observe);
+        }
         let before: u64 = self.completed();
         let goal = match amount {
             Amount::Iterations(iterations) => iterations.next_multiple_of(self.every),
@@ -203,6 +207,75 @@ impl<'a> Pipeline<'a> {
             messages: self.completed() - before,
             elapsed: now.saturating_duration_since(start),
         })
+    }
+
+    /// As [`Pipeline::send`], of messages over all queue pairs.
+    fn send_striped(
+        &mut self,
+        amount: Amount,
+        mut samples: Option<&mut Samples>,
+        observe: Observe<'_>,
+    ) -> Result<Sent> {
+        let mut wait = Wait::new(self.plan, self.size);
+        let before = self.completed();
+        let start = Instant::now();
+        let mut now = start;
+        loop {
+            let (messages, elapsed) = (
+                self.completed() - before,
+                now.saturating_duration_since(start),
+            );
+            let is_over = match amount {
+                Amount::Iterations(iterations) => messages >= iterations,
+                Amount::Seconds(seconds) => elapsed >= Duration::from_secs_f64(seconds),
+            };
+            if is_over {
+                return Ok(Sent { messages, elapsed });
+            }
+            let begun = now;
+            now = self.send_message(self.senders[0].completed, &mut wait, observe)?;
+            self.senders[0].completed += 1;
+            if let Some(samples) = &mut samples {
+                samples.record(now.saturating_duration_since(begun).as_nanos() as f64);
+            }
+        }
+    }
+
+    /// Stripes the message number `number`, and waits until it is complete. Returns the time.
+    fn send_message(&self, number: u64, wait: &mut Wait, observe: Observe<'_>) -> Result<Instant> {
+        let (size, offset) = (self.size, self.layout.offset(0, number % self.layout.slots));
+        let pairs = self.pairs.all();
+        let parts = match self.plan.verb.operation() {
+            Operation::Read => {
+                let from = self.remote.outgoing.at(offset);
+                let range = self.memory.incoming.range(offset, from, size);
+                range.reads(pairs.len())?
+            }
+            _ => {
+                let to = self.remote.incoming.at(offset);
+                let range = self.memory.outgoing.range(offset, to, size);
+                range.writes(pairs.len())?
+            }
+        };
+        let mut parts = parts.into_iter();
+        let mut stripe = Stripe::over(pairs).window(self.depth as usize);
+        loop {
+            stripe.post(&mut parts)?;
+            if stripe.outstanding() == 0 {
+                let now = Instant::now();
+                wait.look(now, observe)?;
+                return Ok(now);
+            }
+            match self.pairs.poll(wait)? {
+                Some(completion) => {
+                    stripe.completed(&completion);
+                    wait.progress();
+                }
+                None => {
+                    wait.idle(observe)?;
+                }
+            }
+        }
     }
 
     fn completed(&self) -> u64 {
@@ -367,7 +440,7 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// The number of messages that were sent by each queue pair.
+    /// The number of messages that were sent by each queue pair, or striped.
     pub(super) fn messages(&self) -> Vec<u64> {
         self.senders.iter().map(|sender| sender.completed).collect()
     }
@@ -444,7 +517,7 @@ impl<'a> Pipeline<'a> {
 
 /// The error of a peer that sent counts for other queue pairs than the plan has.
 pub(super) fn check_counts(plan: &Plan, counts: &[u64]) -> Result<(), Error> {
-    match counts.len() == plan.queue_pairs as usize {
+    match counts.len() == plan.sequences() as usize {
         true => Ok(()),
         false => Err(PeerError::MessageCount.into()),
     }

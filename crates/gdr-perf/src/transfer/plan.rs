@@ -65,6 +65,17 @@ pub enum Verification {
     On,
 }
 
+/// How a message uses several queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Striping {
+    /// Each queue pair has messages of its own.
+    #[default]
+    Off,
+    /// One message after the other, each in parts over all queue pairs.
+    On,
+}
+
 /// What is measured. The connecting end chooses it, the listening end may refuse.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -78,6 +89,9 @@ pub struct Plan {
     pub warm_up: u64,
     /// The number of queue pairs.
     pub queue_pairs: u32,
+    /// Whether a message is striped over them.
+    #[serde(default)]
+    pub striping: Striping,
     /// Requests in flight of each queue pair, where bandwidth is measured.
     pub tx_depth: u32,
     /// Receives that are posted for each queue pair.
@@ -138,6 +152,18 @@ pub enum PlanError {
         "{0} has one request in flight, and no second direction: measure the bandwidth instead"
     )]
     LatencyDirection(Verb),
+    /// A message over several queue pairs that cannot be divided.
+    #[error("a message of {0} cannot be striped over queue pairs: stripe write-bw or read-bw")]
+    StripedVerb(Verb),
+    /// A message over one queue pair.
+    #[error("a message cannot be striped over 1 queue pair: give at least 2")]
+    StripedOverOne,
+    /// Parts without a completion.
+    #[error("every part of a striped message has a completion, not one in {0}: give 1")]
+    StripedSignals(u32),
+    /// Parts that are sent inline.
+    #[error("a striped message goes from registered memory, not inline up to {0} bytes: give 0")]
+    StripedInline(u32),
     /// A depth that no queue has.
     #[error("{0} requests in flight: give 1 to {MOST_DEPTH}")]
     Depth(u32),
@@ -182,6 +208,7 @@ impl Plan {
             amount: Amount::Iterations(iterations),
             warm_up: 100,
             queue_pairs: 1,
+            striping: Striping::Off,
             tx_depth: match verb.operation() {
                 Operation::Read | Operation::Atomic => 16,
                 Operation::Write | Operation::Send => 128,
@@ -245,6 +272,9 @@ impl Plan {
                 return Err(PlanError::LatencyDirection(self.verb));
             }
         }
+        if self.striping == Striping::On {
+            self.check_striping()?;
+        }
         for depth in [self.tx_depth, self.rx_depth] {
             if depth == 0 || depth > MOST_DEPTH {
                 return Err(PlanError::Depth(depth));
@@ -266,6 +296,30 @@ impl Plan {
             return Err(PlanError::LongTimeout(seconds));
         }
         Ok(())
+    }
+
+    fn check_striping(&self) -> Result<(), PlanError> {
+        if !matches!(self.verb, Verb::WriteBw | Verb::ReadBw) {
+            return Err(PlanError::StripedVerb(self.verb));
+        }
+        if self.queue_pairs == 1 {
+            return Err(PlanError::StripedOverOne);
+        }
+        if self.signal_every > 1 {
+            return Err(PlanError::StripedSignals(self.signal_every));
+        }
+        match self.inline {
+            0 => Ok(()),
+            inline => Err(PlanError::StripedInline(inline)),
+        }
+    }
+
+    /// How many sequences of messages there are: one of each queue pair, or one for all.
+    pub(super) const fn sequences(&self) -> u32 {
+        match self.striping {
+            Striping::Off => self.queue_pairs,
+            Striping::On => 1,
+        }
     }
 
     /// The requested path MTU.
@@ -298,7 +352,7 @@ impl Plan {
         };
         let messages = iterations
             .saturating_add(self.warm_up)
-            .saturating_mul(self.queue_pairs.into());
+            .saturating_mul(self.sequences().into());
         let ms = messages.saturating_mul(10 + size / 1000);
         let most = Duration::from_secs(MOST_SECONDS);
         (self.limit(size) * 4 + measured).saturating_add(Duration::from_millis(ms).min(most))
@@ -307,26 +361,26 @@ impl Plan {
     /// The slots of one size.
     pub(super) fn layout(&self, size: u64) -> Layout {
         let stride = size.next_multiple_of(ALIGNMENT);
-        let queue_pairs = u64::from(self.queue_pairs);
+        let sequences = u64::from(self.sequences());
         let depth = match self.verb.operation() {
             // Each result of an atomic operation is read before its slot is used again.
             Operation::Atomic => {
                 return Layout {
                     stride,
                     slots: self.tx_depth.into(),
-                    queue_pairs,
+                    sequences,
                 };
             }
             _ => u64::from(self.tx_depth),
         };
         let slots = match self.verb.metric() {
             Metric::Latency => 1,
-            Metric::Bandwidth => (SLOT_BYTES / (stride * queue_pairs)).clamp(1, depth),
+            Metric::Bandwidth => (SLOT_BYTES / (stride * sequences)).clamp(1, depth),
         };
         Layout {
             stride,
             slots,
-            queue_pairs,
+            sequences,
         }
     }
 
@@ -389,13 +443,14 @@ pub(super) struct Pattern {
     pub(super) slot: u64,
 }
 
-/// The places of messages in an area: each queue pair has slots, and its message number `n` uses
-/// slot `n` modulo their number.
+/// The places of messages in an area: each sequence of messages has slots, and its message number `n`
+/// uses slot `n` modulo their number. A sequence has the number of its queue pair; a striped one is the
+/// only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     stride: u64,
     pub(super) slots: u64,
-    queue_pairs: u64,
+    sequences: u64,
 }
 
 impl Layout {
@@ -405,7 +460,7 @@ impl Layout {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.stride * self.slots * self.queue_pairs
+        self.stride * self.slots * self.sequences
     }
 }
 
@@ -414,6 +469,11 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    fn stripe(plan: &mut Plan) {
+        plan.queue_pairs = 4;
+        plan.striping = Striping::On;
+    }
 
     #[test]
     fn plans_that_cannot_be_measured_are_refused_by_name() {
@@ -426,8 +486,11 @@ mod tests {
             with(verb, |_| ()).unwrap();
             with(verb, |plan| plan.sizes = Plan::all_sizes(plan.verb)).unwrap();
         }
+        for verb in [Verb::WriteBw, Verb::ReadBw] {
+            with(verb, stripe).unwrap();
+        }
         type Case = (Verb, fn(&mut Plan), PlanError);
-        let cases: [Case; 15] = [
+        let cases: [Case; 21] = [
             (Verb::WriteBw, |p| p.sizes = vec![], PlanError::Sizes(0)),
             (
                 Verb::WriteBw,
@@ -473,6 +536,38 @@ mod tests {
                 Verb::SendLat,
                 |p| p.direction = Direction::BothWays,
                 PlanError::LatencyDirection(Verb::SendLat),
+            ),
+            (Verb::SendBw, stripe, PlanError::StripedVerb(Verb::SendBw)),
+            (
+                Verb::AtomicBw,
+                stripe,
+                PlanError::StripedVerb(Verb::AtomicBw),
+            ),
+            (
+                Verb::ReadLat,
+                |p| p.striping = Striping::On,
+                PlanError::StripedVerb(Verb::ReadLat),
+            ),
+            (
+                Verb::WriteBw,
+                |p| p.striping = Striping::On,
+                PlanError::StripedOverOne,
+            ),
+            (
+                Verb::WriteBw,
+                |p| {
+                    stripe(p);
+                    p.signal_every = 2;
+                },
+                PlanError::StripedSignals(2),
+            ),
+            (
+                Verb::WriteBw,
+                |p| {
+                    stripe(p);
+                    p.inline = 64;
+                },
+                PlanError::StripedInline(64),
             ),
             (Verb::SendBw, |p| p.rx_depth = 0, PlanError::Depth(0)),
             (

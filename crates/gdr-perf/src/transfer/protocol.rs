@@ -9,7 +9,7 @@ use super::round_trips::Immediates;
 use crate::error::{PeerError, Result};
 
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub(super) enum Message {
     Agreed { mtu: u8 },
     /// An end has filled its memory for the next size and posted its receives.
     Prepared { row: usize },
-    /// An end has sent all of a size: the messages of each queue pair.
+    /// An end has sent all of a size: the messages of each queue pair, or those that were striped.
     Sent { messages: Vec<u64> },
     /// The listening end has measured and compared a size.
     Measured(Measured),

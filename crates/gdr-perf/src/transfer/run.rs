@@ -439,7 +439,7 @@ impl End<'_> {
         conversation.send(&Message::Sent { messages })?;
         let theirs = match self.plan.direction {
             Direction::OneWay if !self.plan.verb.is_ping_pong() => {
-                vec![0; self.plan.queue_pairs as usize]
+                vec![0; self.plan.sequences() as usize]
             }
             _ => self.peer_sent(conversation, &mut work, size, observe)?,
         };

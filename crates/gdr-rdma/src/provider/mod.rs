@@ -57,6 +57,11 @@ pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
         0
     }
 
+    /// How many shards it has.
+    fn shards(&self) -> usize {
+        1
+    }
+
     fn counters(&self) -> Counters {
         Counters::default()
     }

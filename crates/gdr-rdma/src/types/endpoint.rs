@@ -38,9 +38,8 @@ pub struct UdEndpoint {
 /// The UDP port from which an [`Endpoint`] sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourcePort {
-    /// Always the port of [`Endpoint::address`], as the soft provider does. Packets from another
-    /// port of that address are dropped.
+    /// Always the port of [`Endpoint::address`]. Packets from another port of that address are dropped.
     OfAddress,
-    /// Any port, as network cards and Linux's rxe do.
+    /// Any port, as of network cards and Linux's rxe.
     Any,
 }

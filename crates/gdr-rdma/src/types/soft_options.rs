@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use gdr_roce::wire::UDP_PORT;
 
+use super::SourcePort;
+
 /// How to open a device of the soft provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -14,6 +16,7 @@ pub struct SoftOptions {
     pub(crate) busy_poll: Duration,
     pub(crate) receive_buffer: usize,
     pub(crate) shards: Option<usize>,
+    source_port: Option<SourcePort>,
 }
 
 impl SoftOptions {
@@ -28,6 +31,7 @@ impl SoftOptions {
             busy_poll: Duration::from_micros(50),
             receive_buffer: 8 << 20,
             shards: None,
+            source_port: None,
         }
     }
 
@@ -61,14 +65,34 @@ impl SoftOptions {
     ///
     /// By default the environment variable `GDR_SHARDS` decides, and a value outside is an error. Else there is one for every two
     /// processors of this process at a loopback address, and a single one at others: there the kernel
-    /// may merge datagrams for several shards, and those that reach a wrong one are sent again. There
-    /// is a single one with [`PortUse::Shared`], too, whose slots are few: each shard takes one.
+    /// may merge datagrams for several shards if the peer sends all of them from one port, and those that
+    /// reach a wrong one are sent again ([`source_ports`](Self::source_ports)). There is a single one with [`PortUse::Shared`], too, whose slots are few: each shard takes one.
     ///
     /// A thread that polls or waits for a completion queue drives the shard of its queue pairs itself if
     /// all of them are of one shard. Otherwise the threads of the shards do.
     pub const fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
+    }
+
+    /// Sets the UDP ports from which connections send. [`SourcePort::OfAddress`] is the one at which the
+    /// device receives, and the default at a loopback address. With [`SourcePort::Any`], the default at
+    /// others, the port follows from the numbers of the queue pairs, 49152 to 65535: routers and the
+    /// peer's network interface then spread them over paths and receive queues, and the kernel there
+    /// does not merge datagrams for several shards. Each shard binds up to 16 ports, two for each shard of the
+    /// peers; while no port is free, packets leave from the one of the device.
+    pub const fn source_ports(mut self, source_port: SourcePort) -> Self {
+        self.source_port = Some(source_port);
+        self
+    }
+
+    /// The UDP ports from which connections send.
+    pub(crate) fn source_port(&self) -> SourcePort {
+        let by_default = match self.address.ip().is_loopback() {
+            true => SourcePort::OfAddress,
+            false => SourcePort::Any,
+        };
+        self.source_port.unwrap_or(by_default)
     }
 
     /// Sets how many bytes of received packets the kernel is asked to queue for each shard; 8 MiB by

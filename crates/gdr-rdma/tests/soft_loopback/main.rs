@@ -21,4 +21,5 @@ mod posting;
 mod raw;
 mod shards;
 mod shared_receives;
+mod source_ports;
 mod strangers;

@@ -1,12 +1,13 @@
 //! Devices with several shards.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::thread;
 
 use gdr_rdma::{
     AsyncEvent, Capabilities, CompletionQueue, Device, Error, MemoryRegion, PortUse, Qkey,
-    QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, State, Stripe,
-    StripeError, StripedRange, UdEndpoint, UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
+    QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, Stripe,
+    StripedPart, StripedRange, UdEndpoint, UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
 };
 
 use crate::fixture::*;
@@ -347,6 +348,23 @@ fn completions_that_do_not_fit_end_the_queue_pairs_of_every_shard() {
     );
 }
 
+/// Executes requests over all queue pairs; ends at the first that fails.
+fn transfer(side: &Wide, parts: Vec<StripedPart>) -> WcStatus {
+    let mut parts = parts.into_iter();
+    let mut stripe = Stripe::over(&side.pairs).window(2);
+    loop {
+        stripe.post(&mut parts).unwrap();
+        if stripe.outstanding() == 0 {
+            return WcStatus::Success;
+        }
+        let completion = side.side.queue.wait(soon()).unwrap();
+        assert!(stripe.completed(&completion), "{completion:?}");
+        if completion.status != WcStatus::Success {
+            return completion.status;
+        }
+    }
+}
+
 #[test]
 fn a_striped_transfer_moves_every_byte_once_and_no_other() {
     let (near, far) = (
@@ -357,7 +375,6 @@ fn a_striped_transfer_moves_every_byte_once_and_no_other() {
     const ROOM: usize = (9 << 20) + 8192;
     let (source, target) = (near.side.memory(ROOM), far.side.memory(ROOM));
     let back = near.side.memory(ROOM);
-    let stripe = Stripe::over(&near.pairs);
     let sent = fill(&source, 5);
     for len in [0, 1, 4096, 100_001, 9 << 20] {
         let cleared = fill(&target, !5);
@@ -368,17 +385,58 @@ fn a_striped_transfer_moves_every_byte_once_and_no_other() {
             remote: target.remote().at(100),
             len,
         };
-        stripe.write(&range(&source), soon()).unwrap();
-        stripe.read(&range(&back), soon()).unwrap();
+        let writes = range(&source).writes(SHARDS).unwrap();
+        assert_eq!(transfer(&near, writes), WcStatus::Success);
+        let reads = range(&back).reads(SHARDS).unwrap();
+        assert_eq!(transfer(&near, reads), WcStatus::Success);
         let end = 100 + len as usize;
         let expected = [&cleared[..100], &sent[100..end], &cleared[end..]].concat();
         assert!(bytes(&target) == expected, "{len} written");
         assert!(bytes(&back) == expected, "{len} read");
     }
+    let range = StripedRange {
+        local: &source,
+        offset: 8192,
+        remote: target.remote().at(0),
+        len: ROOM as u64,
+    };
+    for parts in [range.writes(SHARDS), range.reads(SHARDS)] {
+        assert!(matches!(parts, Err(Error::OutOfRange { .. })), "{parts:?}");
+    }
 }
 
 #[test]
-fn a_striped_transfer_that_fails_leaves_nothing_under_way() {
+fn a_striped_transfer_keeps_all_queue_pairs_busy_and_counts_what_is_complete() {
+    let (near, far) = (Wide::new(FIRST, SHARDS, 3), Wide::new(SECOND, SHARDS, 3));
+    near.connect(&far);
+    let (source, target) = (near.side.memory(100), far.side.memory(100));
+    let part = |n: u64| {
+        let write = SendRequest::write(WrId(0), target.remote().at(n));
+        StripedPart {
+            request: write.segment(source.segment(n, 1).unwrap()),
+            bytes: 1,
+        }
+    };
+    let mut parts = (0..100).map(part);
+    let mut stripe = Stripe::over(&near.pairs).window(4).numbered_from(1000);
+    stripe.post(&mut parts).unwrap();
+    assert_eq!(stripe.outstanding(), 12);
+    let mut of_pair = [0; 3];
+    let mut ids = HashSet::new();
+    while stripe.outstanding() > 0 {
+        let completion = near.side.queue.wait(soon()).unwrap();
+        let pair = near.pairs.iter().position(|it| it.qpn() == completion.qpn);
+        of_pair[pair.unwrap()] += 1;
+        assert!(ids.insert(completion.id));
+        assert!(stripe.completed(&completion));
+        stripe.post(&mut parts).unwrap();
+    }
+    assert_eq!((stripe.moved(), stripe.next_number()), (100, 1100));
+    assert!(of_pair.iter().all(|count| *count >= 4), "{of_pair:?}");
+}
+
+#[test]
+fn a_part_of_a_striped_transfer_that_fails_has_a_completion() {
     let (near, far) = (
         Wide::new(FIRST, SHARDS, SHARDS),
         Wide::new(SECOND, SHARDS, SHARDS),
@@ -391,18 +449,6 @@ fn a_striped_transfer_that_fails_leaves_nothing_under_way() {
         remote: target.remote().at(0),
         len: 4 << 20,
     };
-    let failed = Stripe::over(&near.pairs).write(&range, soon());
-    assert!(
-        matches!(
-            failed,
-            Err(StripeError::Part(
-                WcStatus::RemoteAccess | WcStatus::WrFlushed
-            ))
-        ),
-        "{failed:?}"
-    );
-    assert!(near.pairs.iter().all(|pair| pair.state() == State::Error));
-    assert_eq!(near.side.queue.poll().unwrap(), None);
-    let none = Stripe::over(&[]).write(&range, soon());
-    assert!(matches!(none, Err(StripeError::NoQueuePairs)));
+    let status = transfer(&near, range.writes(SHARDS).unwrap());
+    assert_eq!(status, WcStatus::RemoteAccess);
 }

@@ -131,6 +131,20 @@ fn the_driver_flushes_exactly_for_completions_of_received_bytes() {
 }
 
 #[test]
+fn one_flush_serves_all_completions_that_are_there() {
+    let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
+    let before = ends.driver.flushes();
+    for _ in 0..3 {
+        ends.arrive();
+    }
+    for _ in 0..3 {
+        assert_eq!(ends.b.done().id, WrId(7));
+    }
+    assert_eq!(ends.driver.flushes(), before + 1);
+    ends.close();
+}
+
+#[test]
 fn nothing_is_flushed_after_the_memory_is_deregistered() {
     let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
     let before = ends.driver.flushes();

@@ -1,4 +1,4 @@
-use fake_ibverbs::{DeviceSpec, Fake};
+use fake_ibverbs::{DeviceSpec, Fake, Request};
 use gdr_rdma::{AtomicOp, Error, Immediate, PostError, RecvRequest, SendRequest, WcOpcode, WrId};
 
 use crate::fixture::*;
@@ -249,6 +249,72 @@ fn requests_are_extended_if_the_device_supports_them() {
         drop(target);
         close(&fake, a, b);
     }
+}
+
+#[test]
+fn a_single_request_is_posted_or_refused_as_one_of_a_list_is() {
+    let fake = Fake::load();
+    for (a, b) in kinds() {
+        let (a, b) = connected(&fake, &a, &b);
+        let (source, target) = (a.memory(64), b.memory(64));
+        let sent = fill(&source, 9);
+        let write = |n: u64| SendRequest::write(WrId(n), target.remote().at(0));
+        let long = write(0).inline(&[1; 100_000]);
+        let refused = a.pair.post_sends([long]).unwrap_err();
+        assert_eq!(refused.posted, 0);
+        assert!(
+            matches!(
+                refused.error,
+                Error::Post(PostError::InlineTooLong { len: 100_000, .. })
+            ),
+            "{refused}"
+        );
+        assert!(calls(&fake, &a.name(), &POSTING).is_empty());
+        hold(&fake, &a.name(), true);
+        let whole = || source.segment(0, 64).unwrap();
+        let refused = (0..).find_map(|n| {
+            let posted = a.pair.post_sends([write(n).segment(whole())]);
+            posted.err().map(|refused| (n, refused))
+        });
+        let (count, refused) = refused.unwrap();
+        assert_eq!((count, refused.posted), (128, 0));
+        assert!(
+            matches!(refused.error, Error::Post(PostError::Full(128))),
+            "{refused}"
+        );
+        hold(&fake, &a.name(), false);
+        for n in 0..count {
+            assert_eq!(a.done().id, WrId(n));
+        }
+        assert_eq!(bytes(&target), sent);
+        drop((source, target));
+        close(&fake, a, b);
+    }
+}
+
+/// A search for a second completion would delay the first.
+#[test]
+fn a_poll_of_an_extended_queue_takes_one_completion() {
+    let fake = Fake::load();
+    let (a, b) = sides(&fake);
+    let target = b.memory(8);
+    for n in 0..2 {
+        let write = SendRequest::write(WrId(n), target.remote().at(0));
+        a.pair.post_send(write.inline(&[1])).unwrap();
+    }
+    assert_eq!(a.done().id, WrId(0));
+    // Only a completion that is still in the queue can be refused.
+    fake.request(&Request::Refuse {
+        device: a.name(),
+        verb: "ibv_start_poll".to_owned(),
+        errno: libc::EIO,
+        times: 1,
+    });
+    let refused = a.queue.poll().unwrap_err().to_string();
+    assert!(refused.contains("ibv_start_poll"), "{refused}");
+    assert_eq!(a.done().id, WrId(1));
+    drop(target);
+    close(&fake, a, b);
 }
 
 #[test]

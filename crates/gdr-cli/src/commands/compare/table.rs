@@ -268,6 +268,7 @@ pub(super) mod tests {
                 to: end("127.0.0.2:4791"),
                 mtu: 4096,
                 message: 65_536,
+                queue_pairs: 1,
             },
             processes: Some(PipelineProcesses {
                 role: Role::Client,

@@ -172,15 +172,20 @@ impl Lines {
             ))?;
         }
         output.line(format_args!("integrity {}", path.to.integrity))?;
-        output.line(format_args!(
-            "moving    {} bytes in messages of {}, path MTU {}; {} iterations, seed {}, {} s a step",
+        let over = match path.queue_pairs {
+            1 => String::new(),
+            several => format!(" over {several} queue pairs"),
+        };
+        let moving = format!(
+            "{} bytes in messages of {}{over}, path MTU {}; {} iterations, seed {}, {} s a step",
             settings.size,
             path.message,
             path.mtu,
             settings.iterations,
             settings.seed,
             settings.timeout.as_secs()
-        ))
+        );
+        output.paragraph("moving    ", INDENT, &moving)
     }
 
     fn ended(&self, iteration: &Iteration, output: &mut Output) -> Result<()> {

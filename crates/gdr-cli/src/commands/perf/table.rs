@@ -2,7 +2,8 @@
 
 use gdr_perf::Result;
 use gdr_perf::transfer::{
-    Direction, Metric, TransferEnd, TransferEvent, TransferReport, TransferRow, Verb, Verification,
+    Direction, Metric, Striping, TransferEnd, TransferEvent, TransferReport, TransferRow, Verb,
+    Verification,
 };
 
 use crate::commands::describe;
@@ -165,6 +166,9 @@ fn introduce(report: &TransferReport, output: &mut Output) -> Result<()> {
             if plan.queue_pairs == 1 { "" } else { "s" },
             plan.tx_depth
         );
+        if plan.striping == Striping::On {
+            words += ", one message after the other striped over them";
+        }
         if plan.direction == Direction::BothWays {
             words += ", both ways";
         }

@@ -25,7 +25,7 @@ use crate::bounded_queue::{BoundedQueue, Stored};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::types::{AsyncEvent, Counters, Integrity, PortUse, Shards, SoftOptions};
+use crate::types::{AsyncEvent, Counters, Integrity, PortUse, Shards, SoftOptions, SourcePort};
 
 /// The limit for the end of the progress threads. One poll of an engine takes well below a
 /// millisecond; copies to a GPU that hangs take longer.
@@ -68,9 +68,7 @@ impl SoftDevice {
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(Error::AddressNotUnicast(ip));
         }
-        let (port_use, shards) = (options.port_use, shards(options)?);
-        let sockets =
-            Socket::bind_shards(options.address, port_use, shards, options.receive_buffer)?;
+        let sockets = Socket::bind_shards(options, shards(options)?)?;
         let state = DeviceState::new(sockets.len(), options.busy_poll, on_event)?;
         let mut device = Self {
             state: Arc::new(state),
@@ -114,6 +112,11 @@ impl SoftDevice {
         &self.name
     }
 
+    /// How many shards it has.
+    pub(super) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
     /// The shards, of which there is at least one.
     fn engines(&self) -> impl DoubleEndedIterator<Item = &SharedEngine> {
         self.shards.iter().map(|shard| &*shard.engine)
@@ -146,6 +149,11 @@ impl SoftDevice {
 
     pub(super) fn state(&self) -> &DeviceState {
         &self.state
+    }
+
+    /// The UDP ports from which its connections send.
+    pub(super) fn source_port(&self) -> SourcePort {
+        self.first().socket().source_port()
     }
 
     pub(super) fn local(&self) -> SocketAddr {

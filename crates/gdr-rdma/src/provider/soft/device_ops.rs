@@ -39,6 +39,10 @@ impl DeviceOps for SoftDevice {
         SoftDevice::receive_buffer(self)
     }
 
+    fn shards(&self) -> usize {
+        SoftDevice::shards(self)
+    }
+
     fn counters(&self) -> Counters {
         SoftDevice::counters(self)
     }

@@ -186,6 +186,7 @@ impl Engine {
         peer: Peer,
         attributes: &RtrAttributes,
     ) -> Result<()> {
+        self.socket.open_flow(qpn, attributes.dest_qpn);
         // First, so that the kernel drops none of the packets that are meant for the new state.
         self.peers.add_peer(&self.socket, peer.address.ip())?;
         let connected = self.start(qpn, |qp| {

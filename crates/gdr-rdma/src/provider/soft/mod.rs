@@ -23,6 +23,7 @@ mod device_ops;
 mod device_state;
 mod engine;
 mod filter;
+mod flows;
 mod memory;
 mod packets;
 mod partial_icrc;

@@ -165,11 +165,14 @@ impl<'a> ProgressThread<'a> {
         let mut all = SmallVec::<[PollFd<'_>; 4]>::from_iter([wake]);
         // A failed socket would wake it again at once.
         if !failed {
-            let mut interest = PollFlags::IN;
+            all.push(PollFd::from_borrowed_fd(
+                shared.socket().as_fd(),
+                PollFlags::IN,
+            ));
             if wakeup.when_writable {
-                interest |= PollFlags::OUT;
+                let blocked = shared.socket().blocked_fd();
+                all.push(PollFd::from_borrowed_fd(blocked, PollFlags::OUT));
             }
-            all.push(PollFd::from_borrowed_fd(shared.socket().as_fd(), interest));
             let raw = shared.socket().raw();
             all.extend(raw.map(|raw| PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN)));
             let of_packets = match wakeup.when_frames_fit {

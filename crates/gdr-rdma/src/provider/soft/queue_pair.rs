@@ -71,8 +71,7 @@ impl QueuePairOps for SoftQueuePair {
     }
 
     fn source_port(&self) -> SourcePort {
-        // The device's one socket sends and receives.
-        SourcePort::OfAddress
+        self.device.source_port()
     }
 
     fn loss_recovery(&self) -> LossRecovery {

@@ -94,16 +94,27 @@ pub(super) fn add_shards(
 
 /// Binds a socket that may be one of a group.
 pub(super) fn bind(address: SocketAddr) -> io::Result<ProcessFd> {
+    let socket = unbound(address)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+/// Binds a socket that has its port for itself.
+pub(super) fn bind_alone(address: SocketAddr) -> io::Result<ProcessFd> {
+    let socket = unbound(address)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+fn unbound(address: SocketAddr) -> io::Result<ProcessFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-    let socket = ProcessFd::from(socket);
-    sockopt::set_socket_reuseport(&socket, true)?;
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
+    Ok(ProcessFd::from(socket))
 }
 
 /// Sends a datagram to the number that `number` returns for each index, and receives it from the

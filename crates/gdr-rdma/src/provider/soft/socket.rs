@@ -13,6 +13,7 @@ use rustix::net::sockopt;
 use smallvec::SmallVec;
 
 use super::filter::{self, Senders, Unchecked};
+use super::flows::{Flow, Flows};
 use super::packets::PacketSocket;
 use super::partial_icrc::PartialIcrc;
 use super::port_group::{PortGroup, SolePort, claim_port};
@@ -22,7 +23,7 @@ use super::reuseport;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::provider::soft::process_fd::ProcessFd;
-use crate::types::{Integrity, PortUse, Shards};
+use crate::types::{Integrity, PortUse, Shards, SoftOptions, SourcePort};
 
 /// An unconnected socket that forbids fragmentation. Linux then writes 0 into IPv4's identification
 /// field, and counts up from there over the segments of one send; the ICRC covers that field.
@@ -31,6 +32,8 @@ pub(super) struct Socket {
     state: UdpSocketState,
     local: SocketAddr,
     receive_buffer: usize,
+    /// For packets of connections, if those have source ports of their own.
+    flows: Option<Flows>,
     /// For packets without a UDP checksum, over IPv4 and if this process has CAP_NET_RAW.
     raw: Option<RawSocket>,
     /// For raw packets, from the first queue pair on that asks for it.
@@ -56,15 +59,10 @@ enum Port {
 }
 
 impl Socket {
-    /// Binds the sockets of a device at `address`, one for each shard; port 0 takes a free one. The
-    /// kernel is asked to queue `wanted` bytes of received packets for each.
-    pub(super) fn bind_shards(
-        address: SocketAddr,
-        port_use: PortUse,
-        shards: Shards,
-        wanted: usize,
-    ) -> Result<Vec<Self>> {
-        let (port, sockets) = match port_use {
+    /// Binds the sockets of a device, one for each shard; port 0 takes a free one.
+    pub(super) fn bind_shards(options: &SoftOptions, shards: Shards) -> Result<Vec<Self>> {
+        let address = options.address;
+        let (port, sockets) = match options.port_use {
             PortUse::Exclusive => Port::bind(address, shards)?,
             PortUse::Shared => {
                 let (group, sockets) = PortGroup::join(address, shards)?;
@@ -75,7 +73,7 @@ impl Socket {
         let count = sockets.len();
         let new = |(shard, socket)| {
             let range = port.range(shard, count);
-            Self::new(socket, range, wanted, Arc::clone(&port))
+            Self::new(socket, range, options, Arc::clone(&port))
         };
         sockets.into_iter().enumerate().map(new).collect()
     }
@@ -83,12 +81,19 @@ impl Socket {
     /// Binds the only socket of a device that has its port for itself.
     #[cfg(test)]
     pub(super) fn bind(address: SocketAddr, wanted: usize) -> Result<Self> {
-        let sockets = Self::bind_shards(address, PortUse::Exclusive, Shards::Exactly(1), wanted);
-        Ok(sockets?.remove(0))
+        let options = SoftOptions::new(address.ip()).port(address.port());
+        let options = options.receive_buffer(wanted);
+        Ok(Self::bind_shards(&options, Shards::Exactly(1))?.remove(0))
     }
 
     /// Prepares a socket that is bound.
-    fn new(socket: ProcessFd, range: QpnRange, wanted: usize, port: Arc<Port>) -> Result<Self> {
+    fn new(
+        socket: ProcessFd,
+        range: QpnRange,
+        options: &SoftOptions,
+        port: Arc<Port>,
+    ) -> Result<Self> {
+        let wanted = options.receive_buffer;
         // The forced option may exceed net.core.rmem_max and needs CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, wanted)
@@ -96,13 +101,8 @@ impl Socket {
         }
         let receive_buffer = sockopt::socket_recv_buffer_size(&socket)
             .map_err(|errno| Error::os("getsockopt(SO_RCVBUF)", errno))?;
-        // On one host, sent packets count here until the receiver has received them. With less room
-        // than there, the sender waits before the receiver's kernel drops packets.
-        let send_buffer = receive_buffer / 4; // The kernel doubles what is set.
-        if sockopt::set_socket_send_buffer_size_force(&socket, send_buffer).is_err() {
-            sockopt::set_socket_send_buffer_size(&socket, send_buffer)
-                .map_err(|errno| Error::os("setsockopt(SO_SNDBUF)", errno))?;
-        }
+        limit_sending(socket.as_fd(), receive_buffer)
+            .map_err(|source| Error::os("setsockopt(SO_SNDBUF)", source))?;
         let local = rustix::net::getsockname(&socket)
             .and_then(SocketAddr::try_from)
             .map_err(|errno| Error::os("getsockname", errno))?;
@@ -124,6 +124,10 @@ impl Socket {
             state,
             local,
             receive_buffer,
+            flows: match options.source_port() {
+                SourcePort::OfAddress => None,
+                SourcePort::Any => Some(Flows::new()),
+            },
             raw,
             packets: OnceLock::new(),
             senders: Mutex::new(Senders::Any),
@@ -186,6 +190,45 @@ impl Socket {
     pub(super) fn owns(&self, qpn: Qpn) -> bool {
         let bits = self.range.mask_and_value();
         bits.is_none_or(|(mask, value)| qpn.get() & mask == value)
+    }
+
+    /// The UDP ports from which packets of connections leave.
+    pub(super) fn source_port(&self) -> SourcePort {
+        match self.flows {
+            None => SourcePort::OfAddress,
+            Some(_) => SourcePort::Any,
+        }
+    }
+
+    /// Prepares to send from a queue pair to one of a peer. Without a source port for both, packets
+    /// leave from the port of the device.
+    pub(super) fn open_flow(&self, own: Qpn, peer: Qpn) {
+        let Some(flows) = &self.flows else {
+            return;
+        };
+        let opened = flows.open(self.local, own, peer, |flow| {
+            limit_sending(flow, self.receive_buffer)
+        });
+        if let Err(error) = opened {
+            tracing::debug!(%error, local = %self.local, "a connection has no source port of its own");
+        }
+    }
+
+    /// The address from which a packet leaves.
+    fn source_of(&self, packet: &[u8]) -> SocketAddr {
+        let flow = self.flows.as_ref().and_then(|flows| flows.of(packet));
+        flow.map_or(self.local, Flow::local)
+    }
+
+    /// Whether two packets leave from one port.
+    pub(super) fn is_same_flow(&self, one: &[u8], other: &[u8]) -> bool {
+        self.flows.is_none() || self.source_of(one) == self.source_of(other)
+    }
+
+    /// The descriptor that the last send without room waits for.
+    pub(super) fn blocked_fd(&self) -> BorrowedFd<'_> {
+        let flow = self.flows.as_ref().and_then(Flows::blocked);
+        flow.unwrap_or_else(|| self.as_fd())
     }
 
     /// Whether a datagram has arrived, or the socket failed.
@@ -334,7 +377,7 @@ impl Socket {
     /// Writes the ICRC of a packet, the one at `position` of a segmented send.
     pub(super) fn seal(&self, dst: SocketAddr, position: usize, datagram: &mut [u8]) {
         // A batch has fewer segments than the field has numbers.
-        if let Some(path) = self.path(self.local, dst, position as u16) {
+        if let Some(path) = self.path(self.source_of(datagram), dst, position as u16) {
             icrc::seal(&path, datagram);
         }
     }
@@ -353,8 +396,11 @@ impl Socket {
             segment_size: segment,
             src_ip: None,
         };
-        self.state
-            .try_send(UdpSockRef::from(&self.socket), &transmit)
+        let by_flow = self.flows.as_ref().and_then(|flows| flows.send(&transmit));
+        by_flow.unwrap_or_else(|| {
+            self.state
+                .try_send(UdpSockRef::from(&self.socket), &transmit)
+        })
     }
 }
 
@@ -390,6 +436,17 @@ impl Port {
             Self::Exclusive | Self::Sole { .. } => QpnRange::Shard(shard as u8),
         }
     }
+}
+
+/// Gives a socket less room for sent packets than there is for received ones, `receive_buffer`. On one
+/// host, sent packets count until the receiver has received them: the sender waits before the receiver's
+/// kernel drops packets.
+fn limit_sending(socket: BorrowedFd<'_>, receive_buffer: usize) -> io::Result<()> {
+    let send_buffer = receive_buffer / 4; // The kernel doubles what is set.
+    if sockopt::set_socket_send_buffer_size_force(socket, send_buffer).is_err() {
+        sockopt::set_socket_send_buffer_size(socket, send_buffer)?;
+    }
+    Ok(())
 }
 
 /// How many datagrams the kernel has dropped at a socket.

@@ -78,6 +78,7 @@ impl Batch {
         let fits = self.count == 0
             || (self.dst == dst
                 && self.steering == steering_bits(&self.bytes[self.len..][..len])
+                && socket.is_same_flow(&self.bytes, &self.bytes[self.len..][..len])
                 && !self.closed
                 && len <= self.segment
                 && self.len + len <= MOST_BYTES
@@ -155,9 +156,11 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::time::Duration;
 
+    use gdr_roce::Qpn;
     use gdr_roce::wire::icrc;
 
     use super::*;
+    use crate::types::{Shards, SoftOptions, SourcePort};
 
     const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     /// Bytes of each packet: many more fit one send than the kernel segments.
@@ -240,6 +243,34 @@ mod tests {
             batch.push(&socket, &mut counters, to, LEN);
             assert_eq!(counters.packets_sent, sent, "{qpn:#x}");
         }
+    }
+
+    #[test]
+    fn packets_of_two_source_ports_are_not_sent_together() {
+        let options = SoftOptions::new(HERE.ip()).port(0);
+        let options = options.source_ports(SourcePort::Any);
+        let sockets = Socket::bind_shards(&options, Shards::Exactly(1));
+        let socket = sockets.unwrap().remove(0);
+        let (receiver, mut counters) = (receiver(), Counters::default());
+        let to = receiver.local_addr().unwrap();
+        // Of one shard: two of even numbers, and one of odd.
+        let peers = [0x100_u32, 0x102, 0x101];
+        for peer in peers {
+            socket.open_flow(Qpn::new(7), Qpn::new(peer));
+        }
+        let mut batch = Batch::new(socket.local());
+        for (peer, sent) in peers.into_iter().zip([0, 0, 2]) {
+            batch.room()[..LEN].fill(0);
+            batch.room()[4..8].copy_from_slice(&peer.to_be_bytes());
+            batch.push(&socket, &mut counters, to, LEN);
+            assert_eq!(counters.packets_sent, sent, "{peer:#x}");
+        }
+        assert_eq!(batch.send(&socket, &mut counters), Sent::Gone);
+        let mut bytes = [0; 100];
+        let mut received = || receiver.recv_from(&mut bytes).unwrap().1.port();
+        let ports = [(); 3].map(|()| received());
+        assert_eq!(ports[0], ports[1]);
+        assert_ne!(ports[1], ports[2]);
     }
 
     #[test]

@@ -173,6 +173,16 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_complete_one_by_one_end_in_their_order() {
+        let requests = OutstandingRequests::default();
+        let numbers = [1, 2, 3].map(|id| post(&requests, posted(id, WcOpcode::Write)));
+        for (id, number) in (1..).zip(numbers) {
+            assert_eq!(requests.complete(number), Some(posted(id, WcOpcode::Write)));
+            assert_eq!(requests.complete(number), None, "it is complete already");
+        }
+    }
+
+    #[test]
     #[cfg_attr(
         miri,
         ignore = "hundreds of thousands of numbers are too many to interpret"

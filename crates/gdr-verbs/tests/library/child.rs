@@ -1,0 +1,45 @@
+//! Forked children.
+
+use std::ffi::c_int;
+use std::panic::{self, AssertUnwindSafe};
+
+use crate::side::library;
+
+/// A forked child, with its number.
+pub(crate) struct Child(pub(crate) libc::pid_t);
+
+impl Child {
+    /// Runs `work` in a child, which then ends by `_exit`: with 0 unless it panics or hangs.
+    pub(crate) fn fork(work: impl FnOnce()) -> Self {
+        // It is built and loaded here. A child cannot wait for another thread of its parent that does so.
+        library();
+        // SAFETY: the child calls the library, which is what is tested, and the C library's allocator,
+        // which may be used after a fork.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: ends a child that hangs.
+                unsafe { libc::alarm(60) };
+                let outcome = panic::catch_unwind(AssertUnwindSafe(work));
+                // SAFETY: ends the child without the parent's destructors.
+                unsafe { libc::_exit(c_int::from(outcome.is_err())) }
+            }
+            pid => {
+                assert!(pid > 0);
+                Self(pid)
+            }
+        }
+    }
+
+    pub(crate) fn kill(&self) {
+        // SAFETY: a child of this process that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
+    }
+
+    /// Waits for its end; returns its status as `waitpid` has it.
+    pub(crate) fn wait(self) -> c_int {
+        let mut status = 0;
+        // SAFETY: a child of this process.
+        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
+        status
+    }
+}
