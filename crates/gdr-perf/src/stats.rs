@@ -203,6 +203,12 @@ pub fn histogram(durations_ns: &[f64], bins: usize) -> Vec<Bin> {
     found
 }
 
+/// The median; of an even number, the upper one of the two values in the middle.
+pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

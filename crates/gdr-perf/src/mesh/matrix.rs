@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::stats::median;
+
 /// What connects two ranks, as far as it decides what to expect of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -103,12 +105,6 @@ pub(super) fn part_of_expected(cell: &Cell, expected: &[Expected]) -> Option<f64
         .iter()
         .find(|expected| expected.link == cell.link)?;
     Some(cell.gb_per_s()? / of_kind.median_gb_per_s)
-}
-
-/// The upper one of the two values in the middle of an even number.
-pub(super) fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::matrix::{Cell, Expected, median, part_of_expected};
+use super::matrix::{Cell, Expected, part_of_expected};
+use crate::stats::median;
 
 /// The fewest ranks among which one can be blamed: of two, neither is known to be the cause.
 const LEAST_RANKS: usize = 3;

@@ -41,6 +41,11 @@ impl CopyStream {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
     /// Queues a copy from page-locked memory.
     pub(super) fn queue_write(
         &self,
@@ -80,7 +85,8 @@ impl CopyStream {
         Ok(())
     }
 
-    fn check(&self) -> Result<()> {
+    /// Fails after a wait that timed out.
+    pub(super) fn check(&self) -> Result<()> {
         if !self.lost.get() {
             return Ok(());
         }

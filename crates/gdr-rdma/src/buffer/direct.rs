@@ -11,7 +11,6 @@ use gdr_copy::{Mapping, built_in_calibration, calibration_for};
 use gdr_cuda::DeviceBuffer;
 
 use super::CopyEngineThreshold;
-use super::copy_stream::CopyStream;
 use super::read_ahead::ReadAhead;
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -56,7 +55,6 @@ struct Thresholds {
 
 #[derive(Debug)]
 struct EngineState {
-    stream: CopyStream,
     ahead: ReadAhead,
     /// The end offsets of requests that are announced and not yet served, the oldest first.
     ends: VecDeque<u64>,
@@ -96,7 +94,6 @@ impl EngineReads {
         if super::check_range(start, mapping.len(), buffer.len()).is_err() {
             return Err(elsewhere);
         }
-        let stream = CopyStream::new(buffer.gpu())?;
         let thresholds = match from {
             CopyEngineThreshold::From(bytes) => Thresholds {
                 alone: bytes,
@@ -110,7 +107,6 @@ impl EngineReads {
             start,
             thresholds,
             state: Mutex::new(EngineState {
-                stream,
                 ahead,
                 ends: VecDeque::new(),
             }),
@@ -121,11 +117,10 @@ impl EngineReads {
     fn serve(&self, at: u64, bytes: &mut [u8]) -> Result<usize> {
         let mut state = self.lock();
         state.served(at + bytes.len() as u64);
-        let EngineState { stream, ahead, .. } = &mut *state;
         let mut done = 0;
         while done < bytes.len() {
             let rest = &mut bytes[done..];
-            match ahead.serve(stream, &self.buffer, at + done as u64, rest)? {
+            match state.ahead.serve(&self.buffer, at + done as u64, rest)? {
                 0 => break,
                 len => done += len,
             }
@@ -232,31 +227,32 @@ impl Direct {
             true => copies.thresholds.among,
             false => copies.thresholds.alone,
         };
-        let EngineState { stream, ahead, .. } = &mut *state;
         if len < from {
-            ahead.forget(at, len);
+            state.ahead.forget(at, len);
             return Ok(());
         }
         // The stores so far reach the GPU before the call that starts the copy: PCIe keeps posted
         // writes in order.
         self.mapping.flush();
-        ahead.expect(stream, &copies.buffer, at, len)
+        state.ahead.expect(&copies.buffer, at, len)
     }
 
-    /// Loads without a fence: the values are no older than [`Direct::begin_reads`] or
-    /// [`Direct::expect_read`].
+    /// Copies what was read ahead into the start of `bytes`, and returns how many bytes. They are no
+    /// older than [`Direct::expect_read`].
+    #[inline]
+    pub(super) fn load_ahead(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        super::check_range(offset, bytes.len() as u64, self.len())?;
+        match &self.copies {
+            Some(copies) => copies.serve(copies.start + offset, bytes),
+            None => Ok(0),
+        }
+    }
+
+    /// Loads without a fence: the values are no older than [`Direct::begin_reads`].
     #[inline]
     pub(super) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
-        let done = match &self.copies {
-            Some(copies) => copies.serve(copies.start + offset, bytes)?,
-            None => 0,
-        };
-        if done == bytes.len() {
-            return Ok(());
-        }
-        let at = offset + done as u64;
-        Ok(self.mapping.read_at_unfenced(at, &mut bytes[done..])?)
+        Ok(self.mapping.read_at_unfenced(offset, bytes)?)
     }
 
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -400,7 +400,17 @@ impl Buffer {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Loads part of a message.
+    /// Copies the part of a message that was read ahead into the start of `bytes`, and returns how many
+    /// bytes: no fence is needed for them.
+    #[inline]
+    pub(crate) fn fetch_ahead(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.load_ahead(offset, bytes),
+            Memory::Host(_) | Memory::Staged(_) => Ok(0),
+        }
+    }
+
+    /// Loads part of a message, behind [`Buffer::begin_reads`].
     #[inline]
     pub(crate) fn fetch(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         match &**self.0 {

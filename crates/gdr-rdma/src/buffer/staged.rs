@@ -2,7 +2,7 @@
 //!
 //! Received bytes are gathered in slots of page-locked memory. Each slot is copied to the GPU when it
 //! is full or when the engine flushes; the copies run on a separate stream while the next slot
-//! fills. Bytes to send are read ahead on the same stream.
+//! fills. Bytes to send are read ahead on other streams.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -105,11 +105,10 @@ impl Staged {
     /// call.
     pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
         super::check_range(offset, len, self.len())?;
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        // The stream runs the copies in this order.
-        state.submit(&self.buffer)?;
-        state.ahead.expect(&state.stream, &self.buffer, offset, len)
+        let mut state = self.lock();
+        // The copies of both directions are on different streams.
+        state.drain(&self.buffer)?;
+        state.ahead.expect(&self.buffer, offset, len)
     }
 
     /// Copies GPU memory into `bytes`.
@@ -121,12 +120,11 @@ impl Staged {
         let mut at = offset;
         while !rest.is_empty() {
             let ahead = &mut state.ahead;
-            let mut len = ahead.serve(&state.stream, &self.buffer, at, rest)?;
+            let mut len = ahead.serve(&self.buffer, at, rest)?;
             if len == 0 {
-                // They were served before, or other chunks have taken their room.
-                let (missing, stream) = (rest.len() as u64, &state.stream);
-                ahead.expect(stream, &self.buffer, at, missing)?;
-                len = ahead.serve(stream, &self.buffer, at, rest)?;
+                // They were served before, and other chunks have taken their room.
+                ahead.expect(&self.buffer, at, rest.len() as u64)?;
+                len = ahead.serve(&self.buffer, at, rest)?;
             }
             at += len as u64;
             rest = &mut rest[len..];

@@ -10,9 +10,9 @@
 //! - *bandwidth*: [`DEPTH`] requests in flight. Requests longer than one message are several messages
 //!   in flight together; their bandwidth is computed from the latency.
 //!
-//! With short requests the paths take turns, so that what disturbs the machine disturbs each of them. After
-//! each size the first and the last MiB of one more request on each path are compared with the bytes that
-//! were sent; a difference is an error.
+//! The paths take turns, each time in another order, so that what disturbs the machine disturbs each of
+//! them. After each size the first and the last MiB of one more request on each path are compared with
+//! the bytes that were sent; a difference is an error.
 
 mod path;
 mod report;
@@ -35,18 +35,14 @@ use super::settings::MESSAGE;
 use super::staging::StagingBuffer;
 use crate::bench_target::BenchTarget;
 use crate::error::{Result, SettingsError, proceed};
-use crate::stats::Samples;
+use crate::stats::{Samples, median};
 
 /// Requests in flight where bandwidth is measured.
 const DEPTH: u64 = 16;
-/// The turns of each path with requests up to [`SHORT`]; with longer ones it is one.
-const TURNS: u32 = 5;
-/// The longest requests of which many complete in a turn.
-const SHORT: u64 = 256 << 10;
-/// How long each figure is measured in all turns, unless a single request takes longer.
-const DURATION: Duration = Duration::from_millis(250);
-/// The fewest rounds of a latency.
-const LEAST: u64 = 5;
+/// The turns of each path: each of three paths is twice the first, the second and the third.
+const TURNS: u32 = 6;
+/// How long each figure is measured in one turn, unless a single request takes longer.
+const DURATION: Duration = Duration::from_millis(42);
 /// Rounds before the measured ones of a turn, unless they take longer than it.
 const WARM_UP: u32 = 20;
 /// Bytes of a piece that the GPU copies to or from a staging buffer: long enough to hide the fixed
@@ -122,25 +118,16 @@ pub fn sweep(
 /// What was measured on a path.
 struct Figures {
     latency: Samples,
-    /// Requests of the bandwidth, and their time.
-    completed: u64,
-    elapsed: Duration,
+    /// The bandwidth of each turn, in bytes a nanosecond.
+    rates: Vec<f64>,
 }
 
 impl Figures {
     fn new() -> Result<Self> {
         Ok(Self {
             latency: Samples::new()?,
-            completed: 0,
-            elapsed: Duration::ZERO,
+            rates: Vec::with_capacity(TURNS as usize),
         })
-    }
-}
-
-fn turns(size: u64) -> u32 {
-    match size <= SHORT {
-        true => TURNS,
-        false => 1,
     }
 }
 
@@ -159,36 +146,34 @@ fn measure(
             path,
             operation,
             size,
-            turns: turns(size),
             limit: settings.limit(size),
         };
         runs.push((run, Figures::new()?));
     }
-    for turn in 1..=turns(size) {
+    for turn in 1..=TURNS {
         // In all turns so far.
-        let rounds = u64::from(settings.rounds) * u64::from(turn) / u64::from(turns(size));
-        for (run, figures) in &mut runs {
+        let rounds = u64::from(settings.rounds) * u64::from(turn) / u64::from(TURNS);
+        let (before, first) = runs.split_at_mut(turn as usize % paths.len());
+        for (run, figures) in first.iter_mut().chain(before) {
             run.latency(rounds, &mut figures.latency)?;
-        }
-        for (run, figures) in &mut runs {
             if size <= MESSAGE {
-                run.bandwidth(figures)?;
+                figures.rates.push(run.bandwidth()?);
             }
         }
     }
-    let rows = runs.into_iter().map(|(run, figures)| {
+    let rows = runs.into_iter().map(|(run, mut figures)| {
         run.compare()?;
         let latency = figures.latency.summary()?;
-        let (bytes, ns) = match size <= MESSAGE {
-            true => (figures.completed * size, figures.elapsed.as_nanos() as f64),
-            false => (size, latency.median_ns),
+        let gb_per_s = match size <= MESSAGE {
+            true => median(&mut figures.rates).unwrap_or_default(),
+            false => size as f64 / latency.median_ns.max(1.0),
         };
         Ok(Row {
             operation,
             size,
             kind: run.path.kind,
             latency,
-            gb_per_s: bytes as f64 / ns.max(1.0),
+            gb_per_s,
         })
     });
     rows.collect()
@@ -206,32 +191,25 @@ struct Run<'a> {
     path: &'a MemoryPath,
     operation: Operation,
     size: u64,
-    turns: u32,
     limit: Duration,
 }
 
 impl Run<'_> {
-    /// The time for a figure in one turn.
-    fn duration(&self) -> Duration {
-        DURATION / self.turns
-    }
-
     /// Measures one request at a time, from post to completion, until there are `rounds` of them.
     fn latency(&self, rounds: u64, samples: &mut Samples) -> Result<()> {
         let start = Instant::now();
         for _ in 0..WARM_UP {
             self.round()?;
-            if start.elapsed() > self.duration() {
+            if start.elapsed() > DURATION {
                 break;
             }
         }
-        let least = samples.len() + LEAST / u64::from(self.turns);
+        let before = samples.len();
         let start = Instant::now();
-        while samples.len() < rounds && (samples.len() < least || start.elapsed() < self.duration())
-        {
-            let before = Instant::now();
+        while samples.len() < rounds && (samples.len() == before || start.elapsed() < DURATION) {
+            let posted = Instant::now();
             self.round()?;
-            samples.record(before.elapsed().as_nanos() as f64);
+            samples.record(posted.elapsed().as_nanos() as f64);
         }
         Ok(())
     }
@@ -306,15 +284,15 @@ impl Run<'_> {
         }
     }
 
-    /// Measures several requests in flight.
-    fn bandwidth(&self, figures: &mut Figures) -> Result<()> {
+    /// Measures several requests in flight; returns the bytes a nanosecond.
+    fn bandwidth(&self) -> Result<f64> {
         for _ in 0..DEPTH {
             self.post(0, self.size)?;
         }
         let start = Instant::now();
         let mut completed = 0_u64;
         let mut elapsed = Duration::ZERO;
-        while elapsed < self.duration() || completed < DEPTH {
+        while elapsed < DURATION || completed < DEPTH {
             self.done(Instant::now() + self.limit)?;
             completed += 1;
             if let Some(stage) = &self.path.stage {
@@ -329,9 +307,11 @@ impl Run<'_> {
             self.done(Instant::now() + self.limit)?;
             self.arrived(0, self.size)?;
         }
-        figures.completed += completed;
-        figures.elapsed += elapsed;
-        self.path.stage.as_ref().map_or(Ok(()), StagingBuffer::wait)
+        self.path
+            .stage
+            .as_ref()
+            .map_or(Ok(()), StagingBuffer::wait)?;
+        Ok((completed * self.size) as f64 / elapsed.as_nanos() as f64)
     }
 
     fn post(&self, offset: u64, len: u64) -> Result<()> {

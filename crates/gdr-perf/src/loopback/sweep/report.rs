@@ -98,7 +98,7 @@ pub struct Row {
     pub kind: PathKind,
     /// From post to completion, one request at a time.
     pub latency: Summary,
-    /// Bytes a nanosecond (GB/s), several requests in flight.
+    /// Bytes a nanosecond (GB/s), several requests in flight: the median of the turns.
     pub gb_per_s: f64,
 }
 
