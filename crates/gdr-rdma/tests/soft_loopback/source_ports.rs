@@ -87,7 +87,7 @@ fn ports_to(side: &Side, peers: &[u32]) -> Vec<u16> {
             loss_recovery: LossRecovery::GoBackN,
         };
         pair.connect(&peer, &options()).unwrap();
-        let send = SendRequest::send(WrId(0)).inline(b"to nobody");
+        let send = SendRequest::send(WrId(0)).inline(b"no receive");
         pair.post_send(send).unwrap();
     }
     let mut ports = HashMap::new();
