@@ -145,6 +145,18 @@ fn one_flush_serves_all_completions_that_are_there() {
 }
 
 #[test]
+fn a_completion_without_bytes_does_not_overtake_one_that_needs_a_flush() {
+    let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
+    let there = ends.a.memory(64);
+    ends.arrive();
+    let write = SendRequest::write(WrId(4), there.remote().at(0)).inline(&[1]);
+    ends.b.pair.post_send(write).unwrap();
+    assert_eq!([(); 2].map(|()| ends.b.done().id), [WrId(7), WrId(4)]);
+    drop(there);
+    ends.close();
+}
+
+#[test]
 fn nothing_is_flushed_after_the_memory_is_deregistered() {
     let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
     let before = ends.driver.flushes();

@@ -1,4 +1,4 @@
-use fake_ibverbs::{DeviceSpec, Fake, Request};
+use fake_ibverbs::{DeviceSpec, Fake};
 use gdr_rdma::{AtomicOp, Error, Immediate, PostError, RecvRequest, SendRequest, WcOpcode, WrId};
 
 use crate::fixture::*;
@@ -290,31 +290,6 @@ fn a_single_request_is_posted_or_refused_as_one_of_a_list_is() {
         drop((source, target));
         close(&fake, a, b);
     }
-}
-
-/// A search for a second completion would delay the first.
-#[test]
-fn a_poll_of_an_extended_queue_takes_one_completion() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    let target = b.memory(8);
-    for n in 0..2 {
-        let write = SendRequest::write(WrId(n), target.remote().at(0));
-        a.pair.post_send(write.inline(&[1])).unwrap();
-    }
-    assert_eq!(a.done().id, WrId(0));
-    // Only a completion that is still in the queue can be refused.
-    fake.request(&Request::Refuse {
-        device: a.name(),
-        verb: "ibv_start_poll".to_owned(),
-        errno: libc::EIO,
-        times: 1,
-    });
-    let refused = a.queue.poll().unwrap_err().to_string();
-    assert!(refused.contains("ibv_start_poll"), "{refused}");
-    assert_eq!(a.done().id, WrId(1));
-    drop(target);
-    close(&fake, a, b);
 }
 
 #[test]
