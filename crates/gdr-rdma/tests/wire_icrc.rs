@@ -18,13 +18,15 @@ use std::thread;
 
 use gdr_rdma::{
     Access, AckTimeout, Buffer, ConnectionOptions, Device, Endpoint, Mtu, Psn, Qpn,
-    QueuePairOptions, Remote, Rkey, SendRequest, SourcePort, WrId,
+    QueuePairOptions, Remote, Rkey, SendRequest, SoftOptions, SourcePort, WrId,
 };
 use gdr_roce::wire::icrc::{self, Ip, Path};
 use gdr_roce::wire::{Opcode, Packet};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The port of both devices.
+const PORT: u16 = 4791;
 /// Bytes of an IPv4 and a UDP header.
 const HEADERS: usize = 28;
 
@@ -80,17 +82,27 @@ fn tun() -> io::Result<File> {
     Ok(tun)
 }
 
+/// Whether a source port is the one of the device, or one of RoCE v2 for connections.
+fn is_right(source_port: SourcePort, port: u16) -> bool {
+    match source_port {
+        SourcePort::OfAddress => port == PORT,
+        SourcePort::Any => port >= 0xc000,
+    }
+}
+
 /// Reads packets until the last of a WRITE has gone by, and judges each: identification and ICRC.
-fn judge(tun: &mut File, local_port: u16) -> Vec<(u16, bool)> {
+fn judge(tun: &mut File, source_port: SourcePort) -> Vec<(u16, bool)> {
     let mut seen = Vec::new();
     let mut bytes = [0; 9000];
     loop {
         let len = tun.read(&mut bytes).unwrap();
         let packet = &bytes[..len];
         let is_roce = len > HEADERS && packet[0] == 0x45 && packet[9] == 17;
-        if !is_roce || packet[20..22] != local_port.to_be_bytes() {
+        if !is_roce || packet[22..24] != PORT.to_be_bytes() {
             continue;
         }
+        let from = u16::from_be_bytes([packet[20], packet[21]]);
+        assert!(is_right(source_port, from), "{from}");
         let identification = u16::from_be_bytes([packet[4], packet[5]]);
         assert_eq!(packet[6] & 0x40, 0x40, "fragmentation is forbidden");
         let path = Path {
@@ -100,8 +112,8 @@ fn judge(tun: &mut File, local_port: u16) -> Vec<(u16, bool)> {
                 identification,
                 dont_fragment: true,
             },
-            src_port: local_port,
-            dst_port: 4791,
+            src_port: from,
+            dst_port: PORT,
         };
         let datagram = &packet[HEADERS..];
         seen.push((identification, icrc::matches(&path, datagram)));
@@ -122,13 +134,20 @@ fn scenario() {
             return;
         }
     };
-    let device = Device::soft(IpAddr::V4(HERE)).unwrap();
+    for source_port in [SourcePort::Any, SourcePort::OfAddress] {
+        let options = SoftOptions::new(IpAddr::V4(HERE)).source_ports(source_port);
+        from_device(Device::soft_with(options).unwrap(), source_port, &mut tun);
+    }
+}
+
+/// Sends from a device, and judges what leaves.
+fn from_device(device: Device, source_port: SourcePort, tun: &mut File) {
     assert_eq!(device.path_mtu(IpAddr::V4(THERE)).unwrap(), Mtu::B4096);
     let domain = device.protection_domain();
     let queue = device.completion_queue(16);
     let pair = domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
     let peer = Endpoint {
-        address: SocketAddr::from((THERE, 4791)),
+        address: SocketAddr::from((THERE, PORT)),
         qpn: Qpn::new(99),
         psn: Psn::new(7),
         lid: None,
@@ -150,13 +169,13 @@ fn scenario() {
     // By itself: 0, as Linux has it for an unconnected socket that forbids fragmentation.
     let one = SendRequest::write(WrId(0), remote).segment(source.segment(0, 100).unwrap());
     pair.post_send(one).unwrap();
-    assert_eq!(judge(&mut tun, 4791), [(0, true)]);
+    assert_eq!(judge(tun, source_port), [(0, true)]);
 
     // Ten packets: the first is longer, so a segmented send ends after the second; another takes
     // the other eight.
     let ten = SendRequest::write(WrId(1), remote).segment(source.segment(0, 10_000).unwrap());
     pair.post_send(ten).unwrap();
-    let seen = judge(&mut tun, 4791);
+    let seen = judge(tun, source_port);
     let expected: Vec<_> = (0..2).chain(0..8).map(|id| (id, true)).collect();
     assert_eq!(seen, expected);
 }
