@@ -313,6 +313,7 @@ mod tests {
         let mut begun = Vec::new();
         while let Some(lane) = lanes.idlest() {
             begun.push((lane, lanes.begin(lane, 10)));
+            assert!(begun.len() <= 6, "{begun:?}");
         }
         let order: Vec<_> = begun.iter().map(|(lane, _)| *lane).collect();
         assert_eq!(order, [0, 1, 2, 0, 1, 2]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::os::involuntary_switches;
 
 /// A yield that takes longer may have let another thread run. Without another thread it takes well
-/// below a microsecond, but longer under an emulator or an interrupt: the kernel tells then.
+/// below a microsecond, but longer under an emulator or an interrupt: then the kernel's count decides.
 const SWITCH: Duration = Duration::from_micros(2);
 /// After so many yields at which no other thread ran, the CPU counts as free.
 const QUIET_YIELDS: u32 = 64;

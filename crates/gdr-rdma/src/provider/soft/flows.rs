@@ -82,8 +82,7 @@ impl Flows {
 
     /// The flow of a packet; `None` if no queue pair is connected to its destination's shard.
     pub(super) fn of(&self, packet: &[u8]) -> Option<&Flow> {
-        let word = packet.get(Slot::OFFSET as usize..)?.first_chunk()?;
-        self.flows[index(u32::from_be_bytes(*word))].get()
+        self.flows[place(packet)?].get()
     }
 
     /// The descriptor that is waited for until it can send again, if it is one of these.
@@ -98,17 +97,15 @@ impl Flows {
     /// Sends `transmit` by its flow; `None` if it has none.
     pub(super) fn send(&self, transmit: &Transmit<'_>) -> Option<io::Result<()>> {
         self.blocked.store(MOST, Ordering::Relaxed);
-        let flow = self.of(transmit.contents)?;
+        let place = place(transmit.contents)?;
+        let flow = self.flows[place].get()?;
         let sent = flow
             .state
             .try_send(UdpSockRef::from(&flow.socket), transmit);
         if let Err(error) = &sent
             && error.kind() == io::ErrorKind::WouldBlock
         {
-            let is_flow = |it: &OnceLock<Flow>| it.get().is_some_and(|it| std::ptr::eq(it, flow));
-            let blocked = self.flows.iter().position(is_flow);
-            self.blocked
-                .store(blocked.unwrap_or(MOST), Ordering::Relaxed);
+            self.blocked.store(place, Ordering::Relaxed);
         }
         Some(sent)
     }
@@ -145,6 +142,12 @@ impl Flow {
             local,
         })
     }
+}
+
+/// The flow of a packet, by its destination.
+fn place(packet: &[u8]) -> Option<usize> {
+    let word = packet.get(Slot::OFFSET as usize..)?.first_chunk()?;
+    Some(index(u32::from_be_bytes(*word)))
 }
 
 /// The flow of packets to a queue pair: no two shards of a peer share one.
