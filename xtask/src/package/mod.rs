@@ -5,6 +5,7 @@ mod archive;
 mod build_paths;
 mod check;
 mod deb;
+mod dockerfile;
 mod elf;
 mod layout;
 mod programs;
