@@ -2,9 +2,10 @@
 //! the guide of `docs/` as a book.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use crate::results::{Outcome, Results, is_missing};
+use crate::book;
+use crate::results::{Outcome, Results};
 use crate::workspace::{cargo, root, target};
 
 /// The list of the book's pages.
@@ -36,27 +37,14 @@ fn list_of_checks() -> anyhow::Result<Outcome> {
     Outcome::of(command)
 }
 
-/// `cargo xtask guide`: checks the pages, and builds the book where mdBook is installed.
+/// `cargo xtask guide`: checks the pages, and builds the book.
 pub(crate) fn guide() -> anyhow::Result<ExitCode> {
     let mut results = Results::default();
     results.check("links in the documentation", links);
     results.check("pages of the guide", pages);
-    results.check("the guide as a book", book);
-    println!("open {}", target().join("guide/index.html").display());
+    results.check("the guide as a book", book::check);
+    println!("open {}", book::folder().join("index.html").display());
     Ok(results.close())
-}
-
-fn book() -> anyhow::Result<Outcome> {
-    let mut command = Command::new("mdbook");
-    command.arg("build").arg(root().join("docs"));
-    command.arg("--dest-dir").arg(target().join("guide"));
-    match Outcome::of(command) {
-        Err(error) if is_missing(&error) => {
-            let reason = "mdBook is not installed: cargo install mdbook --locked".to_owned();
-            Ok(Outcome::Skipped { reason })
-        }
-        outcome => outcome,
-    }
 }
 
 /// Checks that the book has every page of `docs/`, and that no page links to a file outside of the

@@ -5,6 +5,7 @@
 
 mod api;
 mod bindings;
+mod book;
 mod cargo_tests;
 mod dependencies;
 mod documentation;
@@ -52,7 +53,7 @@ enum Task {
     Test,
     /// Build the documentation and check every link in it.
     Docs,
-    /// Check the pages of the guide, and build it as a book where mdBook is installed.
+    /// Check the pages of the guide, and build it as a book.
     Guide,
     /// Run the examples that need no hardware and check the last line of each.
     Examples,

@@ -65,7 +65,12 @@ impl Environment {
 
     /// Its Python, in the root of the workspace.
     pub(crate) fn python(&self) -> Command {
-        let mut command = Command::new(self.0.join("bin/python"));
+        self.program("python")
+    }
+
+    /// A program of one of its packages, in the root of the workspace.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.0.join("bin").join(name));
         command.current_dir(root());
         command
     }

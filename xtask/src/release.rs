@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 
 use crate::dependencies::Dependencies;
-use crate::package::{self, Architecture, PACKAGES, VERSION};
+use crate::package::{self, Architecture, PUBLISHED, VERSION};
 use crate::results::{Outcome, Results};
 use crate::workspace::{cargo, root};
 use crate::{sbom, third_party, wheel};
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     });
     results.check("licences and bill of materials", || {
         let targets = package::targets();
-        let dependencies = Dependencies::of(&PACKAGES, &targets)?;
+        let dependencies = Dependencies::of(&PUBLISHED, &targets)?;
         write(
             &out,
             "third-party.md",

@@ -69,11 +69,11 @@ fn component(package: &Package) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::package::PACKAGES;
+    use crate::package::PUBLISHED;
 
     #[test]
     fn every_crate_is_a_component_and_every_reference_is_defined() {
-        let dependencies = Dependencies::of(&PACKAGES, &[]).unwrap();
+        let dependencies = Dependencies::of(&PUBLISHED, &[]).unwrap();
         let document = document(&dependencies, "gdr", "1.0.0");
         let components = document["components"].as_array().unwrap();
         let urls: Vec<_> = components

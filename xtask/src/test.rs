@@ -9,8 +9,8 @@ use crate::gpu_steps::STEPS;
 use crate::results::{Outcome, Results};
 use crate::workspace::{cargo, has_subcommand, root, set_built, target};
 use crate::{
-    api, cargo_tests, documentation, examples, fleet_files, fuzz, gpu_bundle, house, mesh, models,
-    msrv, mutants, picture, verbs_programs, vm, wheel,
+    api, book, cargo_tests, documentation, examples, fleet_files, fuzz, gpu_bundle, house, mesh,
+    models, msrv, mutants, picture, verbs_programs, vm, wheel,
 };
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -45,6 +45,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     results.check("links in the documentation", documentation::links);
     results.check("picture of a terminal", picture::check);
     results.check("pages of the guide", documentation::pages);
+    results.check("the guide as a book", book::check);
     results.check("models of the hazard pointers", models::loom);
     results.check("tests under Miri", models::miri);
     results.check("oldest supported Rust", msrv::check);

@@ -85,11 +85,11 @@ fn texts_of(package: &Package) -> anyhow::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::package::PACKAGES;
+    use crate::package::PUBLISHED;
 
     #[test]
     fn every_crate_in_the_programs_has_a_licence_and_its_text_is_printed_once() {
-        let dependencies = Dependencies::of(&PACKAGES, &[]).unwrap();
+        let dependencies = Dependencies::of(&PUBLISHED, &[]).unwrap();
         let page = licences(&dependencies).unwrap();
         assert!(page.contains("| libc | "), "{page}");
         assert!(!page.contains("| gdr-copy | "), "{page}");

@@ -9,12 +9,13 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
+use crate::dependencies::Dependencies;
 use crate::install::{copy_program, make_folder};
-use crate::package::{self, Architecture, OLDEST_GLIBC, Programs};
+use crate::package::{self, Architecture, BuildPaths, OLDEST_GLIBC, PUBLISHED, Programs, VERSION};
 use crate::python_environment::Environment;
 use crate::results::{Outcome, Results};
-use crate::verbs_library;
 use crate::workspace::{self, root, succeed, target};
+use crate::{sbom, third_party, verbs_library};
 
 /// The packages of PyPI that build and test a wheel.
 const TOOLS: [&str; 2] = ["maturin==1.16.0", "pytest==9.2.0"];
@@ -90,6 +91,7 @@ pub(crate) fn check() -> anyhow::Result<Outcome> {
 /// Builds the wheel in `out` and returns its file.
 pub(crate) fn build(profile: &str, out: &Path) -> anyhow::Result<PathBuf> {
     let package = stage(&Carried::of_host(profile)?, "package")?;
+    add_documents(&package, &[])?;
     remove_wheels(out)?;
     let mut maturin = maturin(&tools()?, &package, out)?;
     maturin
@@ -111,6 +113,7 @@ pub(crate) fn build_portable(
     let mut built = Vec::new();
     for (&architecture, programs) in architectures.iter().zip(&programs) {
         let package = stage(&Carried::of_packages(programs), "package")?;
+        add_documents(&package, &[architecture.target()])?;
         let mut maturin = maturin(&python, &package, out)?;
         let platform = format!("manylinux_{}_{}", OLDEST_GLIBC.0, OLDEST_GLIBC.1);
         maturin
@@ -139,7 +142,8 @@ pub(crate) fn build_portable(
     Ok(built)
 }
 
-/// Checks that every program and library of a wheel starts with the oldest glibc and nothing else.
+/// Checks that every program and library of a wheel starts with the oldest glibc and nothing else, and
+/// that no file has a path of this machine.
 fn check_files(python: &Environment, wheel: &Path) -> anyhow::Result<()> {
     const FILES: [&str; 6] = [
         "_gdr.abi3.so",
@@ -162,7 +166,7 @@ fn check_files(python: &Environment, wheel: &Path) -> anyhow::Result<()> {
     for file in FILES {
         package::check_needs(&unpacked.join("gdr").join(file), OLDEST_GLIBC)?;
     }
-    Ok(())
+    BuildPaths::of_this_machine().check(&unpacked)
 }
 
 /// maturin, without the arguments for a target.
@@ -298,6 +302,21 @@ fn stage(carried: &Carried, name: &str) -> anyhow::Result<PathBuf> {
             .for_each(|file| strip(file));
     }
     Ok(package)
+}
+
+/// Adds the licences of everything in a wheel, which maturin finds by these names, and the bill of
+/// materials that pyproject.toml names.
+fn add_documents(package: &Path, targets: &[String]) -> anyhow::Result<()> {
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        fs::copy(root().join(name), package.join(name)).context(name)?;
+    }
+    let dependencies = Dependencies::of(&PUBLISHED, targets)?;
+    let licences = third_party::licences(&dependencies)?;
+    fs::write(package.join("LICENSE-third-party.md"), licences)?;
+    let document = sbom::document(&dependencies, "gdr", VERSION);
+    let text = serde_json::to_string_pretty(&document)? + "\n";
+    fs::write(package.join("gdr.cdx.json"), text)?;
+    Ok(())
 }
 
 /// Removes the symbols that nothing needs at run time. Without strip the wheel is larger.

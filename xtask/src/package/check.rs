@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, bail, ensure};
 
 use super::architecture::Architecture;
+use super::dockerfile::Dockerfile;
 use super::root::Root;
 use super::{Kind, Package, VERSION};
 use crate::packages::{Apt, cache, once};
@@ -66,6 +67,11 @@ pub(super) fn run(packages: &[Package]) -> anyhow::Result<ExitCode> {
             "the archive on Debian 11, which has glibc 2.31",
             of(Kind::Tar, host),
             archive,
+        );
+        check(
+            "the steps of the archive's Dockerfile",
+            of(Kind::Tar, host),
+            image,
         );
         check(
             "RPM packages, installed and removed",
@@ -188,6 +194,26 @@ fn archive(archives: &[&Path]) -> anyhow::Result<()> {
         ],
     )?;
     same_files(&before, &root.files()?)
+}
+
+/// The steps of the Dockerfile, one by one, in a root in place of its base image; the image has gdr and
+/// libgdrapi, and nothing of the archive's folder.
+fn image(archives: &[&Path]) -> anyhow::Result<()> {
+    let root = Root::debian("bookworm", &[])?;
+    root.add(archives)?;
+    root.run("cd /tmp; tar xzf gdr-*.tar.gz; rm gdr-*.tar.gz")?;
+    let text = root.run("cat /tmp/gdr-*-linux/Dockerfile")?;
+    let Dockerfile { folder, scripts } = Dockerfile::parse(&text)?;
+    root.run(&format!("mv /tmp/gdr-*-linux {folder}"))?;
+    let (command, steps) = scripts.split_last().context("no CMD")?;
+    for step in steps {
+        root.run(step)?;
+    }
+    root.run(&format!("{command} || test $? -le 3; test ! -e {folder}"))?;
+    contains(
+        &root.run("gdr loopback; ldconfig --print-cache")?,
+        &[SIMULATED, "PASS", "=> /usr/local/lib/libgdrapi.so.2"],
+    )
 }
 
 /// RPM packages are installed by rpm in a root without its database, so without their dependencies.

@@ -9,6 +9,7 @@ use anyhow::Context;
 
 use super::architecture::Architecture;
 use super::archive::gzip;
+use super::build_paths::BuildPaths;
 use super::layout::{self, Content, Folders, Item, Part};
 use super::programs::Programs;
 use super::{VERSION, filled};
@@ -49,6 +50,7 @@ pub(super) fn build(
         }
         layout::stage(&items, &folder)?;
         control(name, architecture, &items, &folder.join("DEBIAN"))?;
+        BuildPaths::of_this_machine().check(&folder)?;
         let file = out.join(format!(
             "{name}_{VERSION}-{REVISION}_{}.deb",
             architecture.of_debian()

@@ -2,8 +2,10 @@
 
 mod architecture;
 mod archive;
+mod build_paths;
 mod check;
 mod deb;
+mod dockerfile;
 mod elf;
 mod layout;
 mod programs;
@@ -18,9 +20,10 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 pub(crate) use self::architecture::Architecture;
+pub(crate) use self::build_paths::BuildPaths;
 pub(crate) use self::elf::check as check_needs;
-use self::layout::{Folders, Part};
-pub(crate) use self::programs::{OLDEST_GLIBC, PACKAGES, Programs, release_flags};
+use self::layout::{Content, Folders, Part};
+pub(crate) use self::programs::{OLDEST_GLIBC, PUBLISHED, Programs, release_flags};
 use crate::install::make_folder;
 use crate::tools::{Program, Tools};
 use crate::workspace::root;
@@ -174,6 +177,14 @@ fn archive_of(
     }
     items.extend(layout::archive_root(programs)?);
     items.sort_by(|one, other| one.path.cmp(&other.path));
+    let paths = BuildPaths::of_this_machine();
+    for item in &items {
+        let bytes = match &item.content {
+            Content::Bytes { bytes, .. } => bytes,
+            Content::Link(target) => target.as_bytes(),
+        };
+        paths.check_bytes(bytes, &item.path)?;
+    }
     let file = out.join(format!("{name}.tar.gz"));
     archive::write(&items, &name, time, &file)?;
     Ok(file)

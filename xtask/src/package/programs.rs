@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use super::architecture::Architecture;
+use super::build_paths::BuildPaths;
 use super::elf::{self, Glibc};
 use super::targets;
 use crate::dependencies::Dependencies;
@@ -33,7 +34,16 @@ const SMALL: [&str; 6] = [
 ];
 
 /// The crates whose programs and libraries are packaged.
-pub(crate) const PACKAGES: [&str; 4] = ["gdr-cli", "gdrapi", "gdr-verbs", "gdr-verbs-trace"];
+const PACKAGES: [&str; 4] = ["gdr-cli", "gdrapi", "gdr-verbs", "gdr-verbs-trace"];
+
+/// The crates of everything that a release publishes: these, and the module of the Python package.
+pub(crate) const PUBLISHED: [&str; 5] = [
+    "gdr-cli",
+    "gdr-python",
+    "gdr-verbs",
+    "gdr-verbs-trace",
+    "gdrapi",
+];
 
 /// What is packaged for one architecture.
 #[derive(Debug)]
@@ -119,20 +129,8 @@ pub(crate) fn release_flags(cargo: &mut Command, time: u64) {
     cargo
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
-        .env("RUSTFLAGS", remapped())
+        .env("RUSTFLAGS", BuildPaths::of_this_machine().flags())
         .env("SOURCE_DATE_EPOCH", time.to_string());
-}
-
-/// Flags of the compiler that keep folders of this machine out of panic messages.
-fn remapped() -> String {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let cargo = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
-    let folders = [(cargo, "/cargo"), (Some(root().to_owned()), "/gdr")];
-    let flags = folders.into_iter().filter_map(|(folder, name)| {
-        let folder = folder?;
-        Some(format!("--remap-path-prefix={}={name}", folder.display()))
-    });
-    flags.collect::<Vec<_>>().join(" ")
 }
 
 /// Writes the manual pages with a program that runs here.
@@ -154,11 +152,19 @@ fn pages(gdr: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 impl Programs {
-    /// Checks that each starts with the oldest glibc and nothing else, and the size of the command.
+    /// Checks that each starts with the oldest glibc and nothing else and has no path of this machine,
+    /// and the size of the command.
     fn check(&self) -> anyhow::Result<()> {
+        let paths = BuildPaths::of_this_machine();
         for file in [&self.gdr, &self.gdrapi].into_iter().chain(&self.verbs) {
             elf::check(file, OLDEST_GLIBC)?;
+            paths.check(file)?;
         }
+        // Packages have both compressed.
+        for page in &self.pages {
+            paths.check(page)?;
+        }
+        paths.check_bytes(self.third_party.as_bytes(), Path::new("third-party.md"))?;
         let bytes = fs::metadata(&self.gdr)?.len();
         if bytes > MOST_BYTES {
             bail!(

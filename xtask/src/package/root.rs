@@ -12,7 +12,7 @@ use crate::tools::is_installed;
 use crate::workspace::{succeed, target};
 
 /// How long a script in a root may take.
-const LIMIT: &str = "300";
+const LIMIT: &str = "900";
 
 /// A root folder, which is removed when this is dropped.
 #[derive(Debug)]

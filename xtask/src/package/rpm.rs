@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 
 use super::architecture::Architecture;
+use super::build_paths::BuildPaths;
 use super::layout::{self, Content, Folders, Item, Part};
 use super::programs::Programs;
 use super::{VERSION, filled};
@@ -70,11 +71,15 @@ pub(super) fn build(
         .env("SOURCE_DATE_EPOCH", time.to_string())
         .stdout(Stdio::null());
     succeed(command)?;
+    let paths = BuildPaths::of_this_machine();
+    paths.check(&stage)?;
     let mut files = Vec::new();
     for (name, _) in PACKAGES {
         let name = format!("{name}-{VERSION}-1.{}.rpm", architecture.name());
         let file = out.join(&name);
         fs::copy(made.join(&name), &file).with_context(|| file.display().to_string())?;
+        // Its header, with what rpmbuild notes of the build, is not compressed.
+        paths.check(&file)?;
         files.push(file);
     }
     Ok(files)
