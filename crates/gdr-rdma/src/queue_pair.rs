@@ -1,5 +1,7 @@
 //! Queue pairs.
 
+use std::slice;
+
 use gdr_roce::{Access, Capabilities, Psn, Qpn, State};
 use smallvec::SmallVec;
 
@@ -243,10 +245,10 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; the request was not posted.
-    pub fn post_send(&self, request: SendRequest) -> Result<()> {
+    pub fn post_send(&self, mut request: SendRequest) -> Result<()> {
         self.domain
             .check_regions(request.segments().iter().map(Segment::region))?;
-        self.pair.post_sends(&mut [request]).1
+        self.pair.post_sends(slice::from_mut(&mut request)).1
     }
 
     /// Posts several requests, in order. Together they take fewer system calls, as short messages

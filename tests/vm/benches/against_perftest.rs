@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_setaffinity};
+
 /// The `gdr` command in the guest.
 const GDR: &str = "/gdr/gdr";
 /// The device, and its address.
@@ -18,8 +20,10 @@ const PORT: u16 = 18515;
 const LIMIT: &str = "120";
 /// What the guest's clock is read from. perftest reads the TSC itself, gdr this clock.
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+/// The CPUs of the kernel's workers that are bound to none, as a mask.
+const WORKERS: &str = "/sys/devices/virtual/workqueue/cpumask";
 /// Turns of each case: perftest, then gdr.
-const TURNS: usize = 5;
+const TURNS: usize = 7;
 
 /// One measurement by both programs.
 struct Case {
@@ -76,19 +80,23 @@ fn main() {
         "gdr perf beside perftest on {DEVICE}, medians of {TURNS} turns each, clock {}:",
         clock.trim()
     );
+    // Which CPU the kernel's workers of rxe run on is a matter of luck otherwise, and decides whether
+    // each message wakes an idle CPU: they get one, and clients the other.
+    fs::write(WORKERS, "1").unwrap();
     for case in &CASES {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..TURNS {
             theirs.push(perftest(case));
             ours.push(gdr(case));
         }
+        let [theirs_range, ours_range] = [&theirs, &ours].map(|values| range(values));
         let (theirs, ours) = (median(theirs), median(ours));
         let unit = match case.metric {
             Metric::Bandwidth => "Gb/s",
             Metric::Latency => "us",
         };
         println!(
-            "  {:13} {theirs:9.3} {unit:4} {:10} {ours:9.3} {unit:4} ratio {:.3}",
+            "  {:12} {theirs:7.3} {theirs_range:17} {:9} {ours:7.3} {ours_range:17} {unit:4} ratio {:.3}",
             case.perftest,
             case.gdr,
             ours / theirs
@@ -97,6 +105,13 @@ fn main() {
     if accelerator == "tcg" {
         println!("under TCG QEMU translates every instruction, so only the ratios are meaningful");
     }
+}
+
+/// The least and the greatest.
+fn range(values: &[f64]) -> String {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let greatest = values.iter().copied().fold(0.0, f64::max);
+    format!("({least:.2} to {greatest:.2})")
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -116,12 +131,14 @@ fn program(name: &str, arguments: &str) -> Command {
 
 /// Runs a server and a client; returns what the client prints.
 fn serve(name: &str, server: &str, client: &str) -> String {
+    pin(0);
     let mut serving = program(name, server)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     wait_until_it_listens(&mut serving);
+    pin(1);
     let Output {
         status,
         stdout,
@@ -137,6 +154,13 @@ fn serve(name: &str, server: &str, client: &str) -> String {
         text(&served.stderr)
     );
     text(&stdout)
+}
+
+/// Programs that are started from now on run on this CPU.
+fn pin(cpu: usize) {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    sched_setaffinity(None, &cpus).unwrap();
 }
 
 /// Waits until the port is in the state LISTEN (0A in `/proc/net/tcp`).

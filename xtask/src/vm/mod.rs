@@ -216,6 +216,7 @@ fn start(
     let boot = Boot {
         kernel: &guest.kernel,
         initrd: &initrd,
+        arguments: program.kernel_arguments(),
         console: &console,
     };
     let mut host_fails = None;

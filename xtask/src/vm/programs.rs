@@ -268,6 +268,16 @@ impl Program {
         self.files.iter().map(|(name, file)| (&**name, &**file))
     }
 
+    /// Arguments of the guest's kernel for it.
+    pub(crate) fn kernel_arguments(&self) -> &'static str {
+        match self.kind {
+            // To wake a CPU that the host has put to sleep takes longer than a message, or not,
+            // depending on what else the host does: the guest's CPUs never sleep while it measures.
+            Kind::Benchmark(_) => "idle=poll",
+            Kind::Tests | Kind::Foreign => "",
+        }
+    }
+
     /// Lists the names of its tests. Those of another architecture are not known without a guest.
     pub(crate) fn list(&self, filters: &[String]) -> anyhow::Result<Vec<String>> {
         match self.kind {

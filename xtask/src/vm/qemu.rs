@@ -55,6 +55,8 @@ impl Accelerator {
 pub(crate) struct Boot<'a> {
     pub(crate) kernel: &'a Path,
     pub(crate) initrd: &'a Path,
+    /// Arguments of the kernel for what runs in the guest.
+    pub(crate) arguments: &'a str,
     /// The file for the kernel's console.
     pub(crate) console: &'a Path,
 }
@@ -92,7 +94,7 @@ impl Machine {
             .args(["-m", board.megabytes, "-accel", accelerator.name()])
             // Without a network card the guest cannot send to any network.
             .args(["-cpu", cpu, "-nic", "none", "-append"])
-            .arg(board.kernel_arguments())
+            .arg(format!("{} {}", board.kernel_arguments(), boot.arguments))
             .arg("-kernel")
             .arg(boot.kernel)
             .arg("-initrd")

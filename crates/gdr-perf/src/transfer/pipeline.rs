@@ -50,8 +50,6 @@ struct Sender {
     completed: u64,
     /// The groups in flight, each with one completion: when they were posted.
     groups: VecDeque<Instant>,
-    /// The next request, if it was made while the one before was in flight.
-    next: Option<SendRequest>,
 }
 
 /// The receives of a queue pair.
@@ -168,15 +166,13 @@ impl<'a> Pipeline<'a> {
         if self.plan.striping == Striping::On {
             return self.send_striped(amount, samples, observe);
         }
+        if self.plan.verb.metric() == Metric::Latency {
+            return self.send_one_by_one(amount, samples, observe);
+        }
         let before: u64 = self.completed();
-        let goal = match amount {
-            Amount::Iterations(iterations) => iterations.next_multiple_of(self.every),
-            Amount::Seconds(_) => u64::MAX,
-        };
-        let until = match amount {
-            Amount::Iterations(_) => None,
-            Amount::Seconds(seconds) => Some(Duration::from_secs_f64(seconds)),
-        };
+        let (most, until) = amount.limits();
+        // Without a limit: as many as there is time for.
+        let goal = most.checked_next_multiple_of(self.every).unwrap_or(most);
         let goals: Vec<u64> = self
             .senders
             .iter()
@@ -209,6 +205,58 @@ impl<'a> Pipeline<'a> {
         })
     }
 
+    /// As [`Pipeline::send`], of one request at a time. The time from a completion to the next post is
+    /// part of the latency: what need not be done then is done while the next request is in flight.
+    fn send_one_by_one(
+        &mut self,
+        amount: Amount,
+        mut samples: Option<&mut Samples>,
+        observe: Observe<'_>,
+    ) -> Result<Sent> {
+        let (most, until) = amount.limits();
+        let pair = &self.pairs.all()[0];
+        let before = self.completed();
+        let mut wait = Wait::new(self.plan, self.size);
+        let mut keep = |ended: Option<(Instant, Instant)>| {
+            if let (Some((posted, completed)), Some(samples)) = (ended, samples.as_deref_mut()) {
+                let taken = completed.saturating_duration_since(posted);
+                samples.record(taken.as_nanos() as f64);
+            }
+        };
+        let mut request = self.request(0, before)?;
+        let mut ended = None;
+        let start = Instant::now();
+        let mut now = start;
+        for messages in 1.. {
+            // As perftest does: the time from one request to the next, by one look at the clock.
+            let posted = now;
+            pair.post_send(request)?;
+            request = self.request(0, before + messages)?;
+            keep(ended.take());
+            wait.look(now, observe)?;
+            let completion = loop {
+                match self.pairs.poll(&wait)? {
+                    Some(completion) => break completion,
+                    None => wait.idle(observe)?,
+                };
+            };
+            now = Instant::now();
+            ended = Some((posted, now));
+            wait.progress();
+            let (queue_pair, number) = of_id(completion.id);
+            self.check_results(queue_pair, number)?;
+            self.senders[queue_pair].completed = number + 1;
+            if messages >= most || until.is_some_and(|until| now - start >= until) {
+                break;
+            }
+        }
+        keep(ended);
+        Ok(Sent {
+            messages: self.completed() - before,
+            elapsed: now.saturating_duration_since(start),
+        })
+    }
+
     /// As [`Pipeline::send`], of messages over all queue pairs.
     fn send_striped(
         &mut self,
@@ -216,6 +264,7 @@ impl<'a> Pipeline<'a> {
         mut samples: Option<&mut Samples>,
         observe: Observe<'_>,
     ) -> Result<Sent> {
+        let (most, until) = amount.limits();
         let mut wait = Wait::new(self.plan, self.size);
         let before = self.completed();
         let start = Instant::now();
@@ -225,11 +274,7 @@ impl<'a> Pipeline<'a> {
                 self.completed() - before,
                 now.saturating_duration_since(start),
             );
-            let is_over = match amount {
-                Amount::Iterations(iterations) => messages >= iterations,
-                Amount::Seconds(seconds) => elapsed >= Duration::from_secs_f64(seconds),
-            };
-            if is_over {
+            if messages >= most || until.is_some_and(|until| elapsed >= until) {
                 return Ok(Sent { messages, elapsed });
             }
             let begun = now;
@@ -294,20 +339,11 @@ impl<'a> Pipeline<'a> {
         let first = sender.posted;
         let count = groups * self.every;
         if count == 1 {
-            let request = match self.senders[queue_pair].next.take() {
-                Some(request) => request,
-                None => self.request(queue_pair, first)?,
-            };
+            let request = self.request(queue_pair, first)?;
             self.pairs.all()[queue_pair].post_send(request)?;
-            // Only READs and atomics are sent one at a time: making a request reads no memory.
-            let next = match self.depth {
-                1 => Some(self.request(queue_pair, first + 1)?),
-                _ => None,
-            };
             let sender = &mut self.senders[queue_pair];
             sender.posted += 1;
             sender.groups.push_back(now);
-            sender.next = next;
             return Ok(());
         }
         let mut requests = Vec::with_capacity(count as usize);
@@ -422,6 +458,16 @@ impl<'a> Pipeline<'a> {
     }
 
     fn sent(&mut self, queue_pair: usize, number: u64, now: Instant) -> Result<()> {
+        self.check_results(queue_pair, number)?;
+        let sender = &mut self.senders[queue_pair];
+        sender.completed = number + 1;
+        self.ended
+            .extend(sender.groups.pop_front().map(|posted| (posted, now)));
+        Ok(())
+    }
+
+    /// Checks the results of the atomics that have completed, up to this number.
+    fn check_results(&self, queue_pair: usize, number: u64) -> Result<()> {
         let first = self.senders[queue_pair].completed;
         if self.plan.verify == Verification::On && self.plan.verb.operation() == Operation::Atomic {
             // A counter that only this queue pair changes.
@@ -433,10 +479,6 @@ impl<'a> Pipeline<'a> {
                 compare(&what, &number.to_ne_bytes(), &found.to_ne_bytes())?;
             }
         }
-        let sender = &mut self.senders[queue_pair];
-        sender.completed = number + 1;
-        self.ended
-            .extend(sender.groups.pop_front().map(|posted| (posted, now)));
         Ok(())
     }
 

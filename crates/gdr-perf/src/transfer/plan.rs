@@ -32,6 +32,16 @@ pub enum Amount {
     Seconds(f64),
 }
 
+impl Amount {
+    /// The most messages, and the most time.
+    pub(super) fn limits(self) -> (u64, Option<Duration>) {
+        match self {
+            Self::Iterations(iterations) => (iterations, None),
+            Self::Seconds(seconds) => (u64::MAX, Some(Duration::from_secs_f64(seconds))),
+        }
+    }
+}
+
 /// Who sends where bandwidth is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -4,7 +4,7 @@
 //! two rounds in a row differ. In host memory a WRITE is seen by that byte, as in `ib_write_lat`. The
 //! CPU does not watch GPU memory: there the WRITE has an immediate, and its receive completes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gdr_rdma::{Buffer, Immediate, Provider, RecvRequest, SendRequest, WcOpcode};
 
@@ -312,10 +312,7 @@ impl<'a> RoundTrips<'a> {
         mut samples: Option<&mut Samples>,
         observe: Observe<'_>,
     ) -> Result<Sent> {
-        let (most, until) = match amount {
-            Amount::Iterations(iterations) => (iterations, None),
-            Amount::Seconds(seconds) => (u64::MAX, Some(Duration::from_secs_f64(seconds))),
-        };
+        let (most, until) = amount.limits();
         let mut wait = Wait::new(self.plan, self.size);
         let start = Instant::now();
         let mut now = start;

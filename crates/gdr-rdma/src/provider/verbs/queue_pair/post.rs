@@ -35,17 +35,17 @@ impl VerbsQueuePair {
     pub(super) fn post_send_list(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
         // The usual case, of which the latency of a message is a part: one call of the library.
         if let [request] = requests {
-            let posted = self.prepare(request).and_then(|mut prepared| {
-                self.post_plain(request, &mut prepared)
-                    .map_err(|error| self.refused(error, self.capabilities.max_send_wr))
-            });
-            return (usize::from(posted.is_ok()), posted);
+            return match self.post_one(request) {
+                Ok(()) => (1, Ok(())),
+                Err(error) => (0, Err(error)),
+            };
         }
         let mut prepared = SmallVec::<[Prepared; 4]>::new();
         let mut outcome = Ok(());
         for request in &*requests {
-            match self.prepare(request) {
-                Ok(request) => prepared.push(request),
+            let mut sges = SmallVec::new();
+            match self.prepare(request, &mut sges) {
+                Ok(posted) => prepared.push(Prepared { posted, sges }),
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -78,7 +78,8 @@ impl VerbsQueuePair {
             }
         }
         for index in 0..count {
-            let done = self.post_plain(&mut requests[index], &mut prepared[index]);
+            let Prepared { posted, sges } = &mut prepared[index];
+            let done = self.post_plain(&mut requests[index], *posted, sges);
             if done.is_err() {
                 return (index, done);
             }
@@ -87,26 +88,34 @@ impl VerbsQueuePair {
     }
 
     #[inline]
-    fn prepare(&self, request: &SendRequest) -> Result<Prepared> {
-        let (sges, len) = self.sges(&request.operation, &request.data)?;
-        let posted = Posted {
+    fn post_one(&self, request: &mut SendRequest) -> Result<()> {
+        let mut sges = SmallVec::new();
+        let posted = self.prepare(request, &mut sges)?;
+        self.post_plain(request, posted, &mut sges)
+            .map_err(|error| self.refused(error, self.capabilities.max_send_wr))
+    }
+
+    /// Checks a request, and adds its segments to `sges` as the device takes them.
+    #[inline]
+    fn prepare(&self, request: &SendRequest, sges: &mut SmallVec<[ibv_sge; 2]>) -> Result<Posted> {
+        Ok(Posted {
             id: request.id,
             opcode: opcode(&request.operation),
-            len,
-        };
-        Ok(Prepared { posted, sges })
+            len: self.sges(&request.operation, &request.data, sges)?,
+        })
     }
 
     #[inline]
     fn post_plain(
         &self,
         request: &mut SendRequest,
-        prepared: &mut Prepared,
+        posted: Posted,
+        sges: &mut [ibv_sge],
     ) -> std::result::Result<(), VerbError> {
         // SAFETY: numbers, null pointers, and unions of them.
         let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-        wr.sg_list = prepared.sges.as_mut_ptr();
-        wr.num_sge = i32::try_from(prepared.sges.len()).unwrap_or(i32::MAX);
+        wr.sg_list = sges.as_mut_ptr();
+        wr.num_sge = i32::try_from(sges.len()).unwrap_or(i32::MAX);
         wr.send_flags = send_flags(request.flags);
         let mut inline;
         if let Data::Inline(bytes) = &request.data {
@@ -125,7 +134,7 @@ impl VerbsQueuePair {
         // that they name is valid until the request has completed: registered memory is kept by
         // `outstanding`, inline data is copied before this returns.
         unsafe { ibv_post_send(self.qp.as_ptr(), &mut wr) }.map_err(|error| error.error)?;
-        posting.add_send(prepared.posted, segments(request));
+        posting.add_send(posted, segments(request));
         Ok(())
     }
 
@@ -163,10 +172,14 @@ impl VerbsQueuePair {
         Ok(())
     }
 
-    /// The segments of a request as the device takes them, and their total length.
-    fn sges(&self, operation: &Operation, data: &Data) -> Result<(SmallVec<[ibv_sge; 2]>, u32)> {
+    /// Adds the segments of a request as the device takes them; returns their total length.
+    fn sges(
+        &self,
+        operation: &Operation,
+        data: &Data,
+        sges: &mut SmallVec<[ibv_sge; 2]>,
+    ) -> Result<u32> {
         let fetches = matches!(operation, Operation::Read { .. } | Operation::Atomic { .. });
-        let mut sges = SmallVec::new();
         let len = match data {
             Data::Segments(segments) => {
                 let mut len = 0;
@@ -192,7 +205,7 @@ impl VerbsQueuePair {
             Ok(len) if matches!(operation, Operation::Atomic { .. }) && len != 8 => {
                 Err(PostError::AtomicLength(u64::from(len)).into())
             }
-            Ok(len) if len <= MAX_MESSAGE => Ok((sges, len)),
+            Ok(len) if len <= MAX_MESSAGE => Ok(len),
             _ => Err(PostError::TooLong(len).into()),
         }
     }
