@@ -63,6 +63,13 @@ pub(super) fn run(
     if node.inventory.numa.online.is_unknown() && on_one_node(theirs) {
         node.inventory.numa = NumaLayout::of_nodes(1);
     }
+    if leave_out_nvlinks(&mut node.inventory, theirs) {
+        anstream::eprintln!(
+            "note: {} has no NVLinks, as `nvidia-smi topo -mp` prints none: the distances over PCI are \
+             compared",
+            matrix.display()
+        );
+    }
     let report = compare(
         &node.inventory,
         &Cells::new(&node.inventory, Vocabulary::Smi),
@@ -109,6 +116,16 @@ pub(super) fn run(
         report.different.len()
     ))?;
     Ok(exit)
+}
+
+/// Leaves the NVLinks of a node out if the matrix has none: `nvidia-smi topo -mp` prints the distances
+/// over PCI alone. Returns whether there were any.
+fn leave_out_nvlinks(inventory: &mut Inventory, matrix: &TopoMatrix) -> bool {
+    let mut classes = matrix.rows.iter().flat_map(|row| &row.classes);
+    if classes.any(|class| matches!(class, Some(SmiClass::Nv(_)))) {
+        return false;
+    }
+    !std::mem::take(&mut inventory.nvlinks).is_empty()
 }
 
 /// Whether a matrix names only one NUMA node.
@@ -223,6 +240,27 @@ mod tests {
         let two = report("GPU0 mlx5_0 mlx5_1\nGPU0 X PIX PHB\nmlx5_0 PIX X PHB\n");
         assert_eq!(two.missing, ["mlx5_0", "mlx5_1"]);
         assert_eq!((two.equal, two.different.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_matrix_without_nvlinks_is_compared_with_the_distances_over_pci() {
+        let node = example::node();
+        let whole = Inventory::read(&node);
+        assert!(!whole.nvlinks.is_empty());
+        let printed = |inventory: &Inventory| {
+            let paint = render::Paint::Plain;
+            let text = render::matrix(&node, inventory, Vocabulary::Smi, paint);
+            topo_matrix::read_all(&text).unwrap().remove(0)
+        };
+        let mut tree = whole.clone();
+        assert!(!leave_out_nvlinks(&mut tree, &printed(&whole)));
+        tree.nvlinks.clear();
+        let over_pci = printed(&tree);
+        let mut inventory = whole;
+        assert!(leave_out_nvlinks(&mut inventory, &over_pci));
+        let ours = Cells::new(&inventory, Vocabulary::Smi);
+        let report = compare(&inventory, &ours, &over_pci);
+        assert_eq!((report.equal, report.different.len()), (18 * 18, 0));
     }
 
     #[test]
