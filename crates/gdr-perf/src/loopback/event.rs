@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 
 use gdr_rdma::{Session, Watch};
 
-use super::report::{Iteration, Memory, Path};
+use super::report::{Iteration, Path};
 use super::settings::Settings;
 use crate::error::{Result, proceed};
+use crate::memory_facts::Memory;
 
 /// What happens during a run.
 #[derive(Clone, Copy, Debug)]

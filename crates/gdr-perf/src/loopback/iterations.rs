@@ -2,9 +2,10 @@
 
 use super::diagnose::{diagnose, diagnose_error};
 use super::event::{Event, Observer};
-use super::report::{Cause, Ended, Iteration, Memory, Path, Report, Throughput, Verdict};
+use super::report::{Cause, Ended, Iteration, Path, Report, Throughput, Verdict};
 use super::settings::Settings;
 use crate::error::{Error, Result};
+use crate::memory_facts::Memory;
 use crate::report::Schema;
 
 /// Runs all iterations, up to the first that fails.

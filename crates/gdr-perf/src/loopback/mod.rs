@@ -22,23 +22,25 @@
 pub(crate) mod compare;
 pub(crate) mod connection;
 mod device;
-pub(crate) mod device_memory;
+mod device_memory;
 mod device_select;
 mod diagnose;
 mod event;
-pub(crate) mod gpu;
+mod gpu;
 mod host;
 mod host_port;
 mod in_process;
 mod iterations;
 pub mod pipeline;
 mod protocol;
+pub(crate) mod registration;
 mod report;
 mod settings;
-mod staging;
+pub(crate) mod staging;
 mod sweep;
 mod two_process;
 
+pub use crate::memory_facts::{Memory, TransferMode};
 pub use device::{open_both, open_connector, open_listener};
 pub use device_select::{
     Chosen, DeviceName, DevicePair, InvalidDeviceName, NicDistance, ProviderPreference,
@@ -47,8 +49,8 @@ pub use event::{Event, Step};
 pub use host_port::{HostPort, InvalidHostPort, SETUP_PORT, is_this_host};
 pub use in_process::run;
 pub use report::{
-    Cause, CauseKind, Checks, Difference, End, Ended, Iteration, Memory, Outcome, PacketCounts,
-    Packets, Path, Report, Throughput, TransferMode, Verdict,
+    Cause, CauseKind, Checks, Difference, End, Ended, Iteration, Outcome, PacketCounts, Packets,
+    Path, Report, Throughput, Verdict,
 };
 pub use settings::{Destination, Settings, TransferPreference};
 pub use sweep::{DirectRatio, Operation, PathKind, Row, Sweep, SweepEvent, SweepSettings, sweep};

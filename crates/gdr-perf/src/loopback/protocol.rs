@@ -5,9 +5,10 @@ use std::time::Duration;
 use gdr_rdma::{Deadline, Session, SoftOptions};
 use serde::{Deserialize, Serialize};
 
-use super::report::{Checks, End, Ended, Memory, Outcome, PacketCounts};
+use super::report::{Checks, End, Ended, Outcome, PacketCounts};
 use super::settings::Settings;
 use crate::error::{PeerError, Result, SettingsError};
+use crate::memory_facts::Memory;
 use crate::peer_message;
 
 /// The version of the protocol.

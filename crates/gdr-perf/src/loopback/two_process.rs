@@ -13,11 +13,12 @@ use super::gpu::GpuSide;
 use super::host::HostSide;
 use super::iterations::{Tally, run_all};
 use super::protocol::{Ask, Message, Ready, receive, send, unexpected};
-use super::report::{Cause, End, Iteration, Memory, Outcome, PacketCounter, Packets, Path, Report};
+use super::report::{Cause, End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
 use super::settings::{Destination, Settings};
 use crate::bench_target::BenchTarget;
 use crate::conversation::{AFTERMATH, check_end, common_mtu, known_mtu, reach};
 use crate::error::{Error, PeerError, Result};
+use crate::memory_facts::Memory;
 use crate::peer_message::refusal;
 
 /// The time that a message may take in addition to its step.
