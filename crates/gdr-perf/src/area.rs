@@ -11,9 +11,10 @@ use gdr_rdma::{
 
 use crate::bench_target::BenchTarget;
 use crate::error::{Error, Result, SettingsError, compare};
-use crate::loopback::compare::{self as pattern, CHUNK};
+use crate::loopback::compare::{self as pattern, CHUNK, Comparison};
 use crate::loopback::registration::{GpuRange, Registration};
-use crate::loopback::{Destination, TransferPreference};
+use crate::loopback::staging::StagingBuffer;
+use crate::loopback::{Destination, Outcome, TransferPreference};
 use crate::memory_facts::MemoryFacts;
 
 /// The memory that an end sends from and receives into.
@@ -25,11 +26,22 @@ pub enum TransferMemory<'a> {
     Gpu(&'a BenchTarget, Destination),
 }
 
+/// What is made of GPU memory that a kernel device cannot access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StandIn {
+    /// Nothing: figures of other memory would be no figures of GPU memory.
+    Refused,
+    /// Page-locked host memory is registered instead, and copied by [`Area::before_sending`]
+    /// and [`Area::after_receiving`].
+    Allowed,
+}
+
 enum AreaMemory {
     Host(Buffer),
     Gpu {
         buffer: Arc<DeviceBuffer>,
         stream: Stream,
+        stage: Option<StagingBuffer>,
     },
 }
 
@@ -50,11 +62,12 @@ impl Area {
         memory: TransferMemory<'_>,
         len: u64,
         access: Access,
+        stand_in: StandIn,
     ) -> Result<(Self, MemoryFacts)> {
         match memory {
             TransferMemory::Host => Ok((Self::host(domain, len, access)?, MemoryFacts::host())),
             TransferMemory::Gpu(target, destination) => {
-                Self::gpu(domain, target, destination, len, access)
+                Self::gpu(domain, target, destination, len, access, stand_in)
             }
         }
     }
@@ -74,14 +87,15 @@ impl Area {
         destination: Destination,
         len: u64,
         access: Access,
+        stand_in: StandIn,
     ) -> Result<(Self, MemoryFacts)> {
         let is_verbs = domain.device().provider() == Provider::Verbs;
-        let transfer = match (is_verbs, destination.transfer) {
-            (true, TransferPreference::Staged) => {
+        let transfer = match (is_verbs, stand_in, destination.transfer) {
+            (true, StandIn::Refused, TransferPreference::Staged) => {
                 return Err(SettingsError::StagedByDevice.into());
             }
-            (true, _) => TransferPreference::Direct,
-            (false, wanted) => wanted,
+            (true, StandIn::Refused, _) => TransferPreference::Direct,
+            (_, _, wanted) => wanted,
         };
         let destination = Destination {
             transfer,
@@ -96,6 +110,7 @@ impl Area {
         let made = Registration::new(target, domain, range, access, destination)?;
         let memory = AreaMemory::Gpu {
             stream: target.gpu().stream()?,
+            stage: made.stage,
             buffer,
         };
         let area = Self {
@@ -174,6 +189,48 @@ impl Area {
             compare(what, &expected[..len as usize], found).map_err(|error| moved(error, at))?;
         }
         Ok(())
+    }
+
+    /// Compares the first `len` bytes, whole words, with the pattern of `seed`; `before` is the seed of
+    /// the pattern that it may hold instead.
+    pub(crate) fn outcome(&self, len: u64, seed: u32, before: u32) -> Result<Outcome> {
+        match &self.memory {
+            AreaMemory::Gpu { buffer, stream, .. } => {
+                let range = GpuRange {
+                    buffer,
+                    offset: 0,
+                    len,
+                };
+                pattern::by_kernel(stream, range, seed, Some(before), KERNEL_LIMIT)
+            }
+            AreaMemory::Host(buffer) => {
+                let mut comparison = Comparison::new(seed, Some(before));
+                let mut chunk = vec![0; CHUNK.min(len as usize)];
+                for (offset, len) in pattern::pieces(len, CHUNK as u64) {
+                    let chunk = &mut chunk[..len as usize];
+                    buffer.read_at(offset, chunk)?;
+                    comparison.add(chunk);
+                }
+                Ok(comparison.outcome())
+            }
+        }
+    }
+
+    /// Copies GPU memory to the host memory that stands in for it, if any does, before it is sent.
+    pub(crate) fn before_sending(&self) -> Result<()> {
+        self.stage().map_or(Ok(()), StagingBuffer::copy_out)
+    }
+
+    /// Copies what arrived in host memory that stands in for GPU memory, if any does, to the GPU.
+    pub(crate) fn after_receiving(&self) -> Result<()> {
+        self.stage().map_or(Ok(()), StagingBuffer::copy_in)
+    }
+
+    fn stage(&self) -> Option<&StagingBuffer> {
+        match &self.memory {
+            AreaMemory::Host(_) => None,
+            AreaMemory::Gpu { stage, .. } => stage.as_ref(),
+        }
     }
 
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {

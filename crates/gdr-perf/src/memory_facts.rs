@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::SettingsError;
 use crate::report::Subject;
 
 /// The GPU memory, and how bytes are transferred into it.
@@ -73,6 +74,15 @@ impl MemoryFacts {
         }
     }
 
+    /// Refuses a run between this memory and that of `other`, if only one of two GPUs is simulated: its
+    /// result would be about neither.
+    pub(crate) fn check_beside(&self, other: &Subject) -> Result<(), SettingsError> {
+        match &self.gpu {
+            Some(gpu) if gpu.simulated != other.simulated => Err(SettingsError::MixedSimulation),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether figures with this memory describe no hardware.
     pub fn is_simulated(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.simulated)
@@ -89,6 +99,38 @@ impl From<Memory> for MemoryFacts {
             why: Some(memory.why),
             refusals: memory.refusals,
             long_reads_from: memory.long_reads_from,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(simulated: bool) -> Subject {
+        Subject {
+            simulated,
+            backend: "sim".to_owned(),
+            route: None,
+            gpu: "a GPU".to_owned(),
+            pci: "0000:01:00.0".to_owned(),
+            cuda: "13.0".to_owned(),
+            driver: None,
+        }
+    }
+
+    #[test]
+    fn a_simulated_gpu_and_a_real_one_are_not_compared_and_host_memory_goes_with_either() {
+        for other in [true, false].map(subject) {
+            MemoryFacts::host().check_beside(&other).unwrap();
+            for simulated in [true, false] {
+                let facts = MemoryFacts {
+                    gpu: Some(subject(simulated)),
+                    ..MemoryFacts::host()
+                };
+                let refused = facts.check_beside(&other).is_err();
+                assert_eq!(refused, simulated != other.simulated);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::event::{Event, Observer};
 use super::report::{Cause, Ended, Iteration, Path, Report, Throughput, Verdict};
 use super::settings::Settings;
 use crate::error::{Error, Result};
-use crate::memory_facts::Memory;
+use crate::memory_facts::{Memory, MemoryFacts};
 use crate::report::Schema;
 
 /// Runs all iterations, up to the first that fails.
@@ -87,6 +87,7 @@ impl Tally {
         self,
         settings: &Settings,
         memory: Memory,
+        source: MemoryFacts,
         path: Path,
         end: Result<Option<Cause>>,
     ) -> Report {
@@ -106,6 +107,7 @@ impl Tally {
             verdict,
             cause,
             memory,
+            source,
             path,
             size,
             iterations: settings.iterations,

@@ -3,11 +3,12 @@
 //! Each iteration:
 //!
 //! 1. a kernel fills the target with *pattern A*, and another verifies it;
-//! 2. host memory at the other device is filled with *pattern B*, and RDMA WRITE transfers it to
-//!    the target; the last message carries an immediate, so that both ends get a completion;
+//! 2. memory at the other device, of its host or of a GPU, is filled with *pattern B*, and RDMA WRITE
+//!    transfers it to the target; the last message carries an immediate, so that both ends get a
+//!    completion;
 //! 3. the target is compared by a kernel launched after the completion, by a copy to the host, and
 //!    by loads through a CPU mapping; the bytes around it must be unchanged;
-//! 4. RDMA READ transfers it back into other host memory, where it is compared.
+//! 4. RDMA READ transfers it back into other memory of the same kind, where it is compared.
 //!
 //! A run passes only if every part of it does: successful calls alone prove nothing. Every wait has
 //! a deadline. A failed run has a [`Cause`]: nothing arrived, only a part, or other bytes, or a
@@ -27,7 +28,6 @@ mod device_select;
 mod diagnose;
 mod event;
 mod gpu;
-mod host;
 mod host_port;
 mod in_process;
 mod iterations;
@@ -35,6 +35,7 @@ pub mod pipeline;
 mod protocol;
 pub(crate) mod registration;
 mod report;
+mod requester;
 mod settings;
 pub(crate) mod staging;
 mod sweep;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::{MESSAGE, Seeds};
 use crate::error::Remedy;
-use crate::memory_facts::Memory;
+use crate::memory_facts::{Memory, MemoryFacts};
 use crate::report::Schema;
 
 /// The report of a run.
@@ -23,6 +23,8 @@ pub struct Report {
     /// The GPU memory, with `simulated`.
     #[serde(flatten)]
     pub memory: Memory,
+    /// The memory that was sent and read back into.
+    pub source: MemoryFacts,
     /// The devices.
     pub path: Path,
     /// Bytes an iteration.
@@ -123,9 +125,9 @@ pub enum Verdict {
 /// The two devices of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Path {
-    /// The device of the host memory.
+    /// The device that sends, and reads back.
     pub from: End,
-    /// The device of the GPU memory.
+    /// The device of the GPU memory that receives.
     pub to: End,
     /// Bytes of payload a packet.
     pub mtu: usize,

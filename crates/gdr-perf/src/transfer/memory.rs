@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use gdr_rdma::{Access, ProtectionDomain};
 
-use crate::area::{Area, TransferMemory};
+use crate::area::{Area, StandIn, TransferMemory};
 use crate::error::Result;
 use crate::memory_facts::MemoryFacts;
 use crate::report::CpuPlacement;
@@ -49,7 +49,7 @@ impl EndMemory {
         memory: TransferMemory<'_>,
         len: u64,
     ) -> Result<Self> {
-        let area = || Area::new(domain, memory, len, access());
+        let area = || Area::new(domain, memory, len, access(), StandIn::Refused);
         let ((outgoing, _), (incoming, facts)) = (area()?, area()?);
         Ok(Self {
             outgoing,
