@@ -445,7 +445,8 @@ fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
 fn compare(target: &BenchTarget, settings: &PipelineSettings) -> Result<PipelineReport, Error> {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let mut go_on = |_: PipelineEvent<'_>| ControlFlow::Continue(());
-    pipeline::compare(target, &from, &to, settings, &mut go_on)
+    let source = TransferMemory::Host;
+    pipeline::compare(target, &from, &to, source, settings, &mut go_on)
 }
 
 #[test]

@@ -302,7 +302,8 @@ fn agree(
         Message::Ready(ready) => *ready,
         other => return unexpected(&other),
     };
-    facts.check_beside(&memory.subject)?;
+    let fits = facts.check_beside(&memory.subject);
+    fits.map_err(PeerError::Settings)?;
     let mtu = common_mtu(device, &end, mtu)?;
     session.send(&Message::Agreed { mtu: mtu.code() })?;
     let (peers, regions) = session.introduce_all(device, &end, requester.endpoints(), mtu, &[])?;
