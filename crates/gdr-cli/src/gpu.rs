@@ -112,6 +112,24 @@ impl GpuOptions {
         self.gpu.is_some() || self.backend.is_some() || self.simulate || self.require_gpu
     }
 
+    /// The same options where another one names a second GPU: a machine that has GPUs is asked for then,
+    /// and without a name the first is the default, as ever.
+    pub(crate) fn beside(&self, other: Option<&GpuName>) -> Self {
+        let first = other.map(|_| GpuName::Index(0));
+        Self {
+            gpu: self.gpu.clone().or(first),
+            ..self.clone()
+        }
+    }
+
+    /// The same options, with this GPU.
+    pub(crate) fn with_gpu(&self, name: &GpuName) -> Self {
+        Self {
+            gpu: Some(name.clone()),
+            ..self.clone()
+        }
+    }
+
     /// The requested GPU, where `variable` is the value of `GDR_BACKEND`.
     pub(crate) fn wanted(&self, variable: Option<&str>) -> anyhow::Result<Wanted> {
         let usage = |what: &str| Err(UsageError(what.to_owned()).into());
@@ -240,7 +258,7 @@ fn describe(gpu: &DeviceInfo) -> String {
 
 /// No GPU of this process has the given name.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}; this process sees {}; check --gpu and CUDA_VISIBLE_DEVICES", seen.join(", "))]
+#[error("{what}; this process sees {}; check the name and CUDA_VISIBLE_DEVICES", seen.join(", "))]
 pub(crate) struct NoSuchGpu {
     what: String,
     seen: Vec<String>,
@@ -293,6 +311,11 @@ mod tests {
             ..GpuOptions::default()
         };
         assert_eq!(demand(&gpu, None), Demand::Named);
+        // The GPU that another option names is a real one, too.
+        let source = GpuName::Index(1);
+        assert_eq!(demand(&none.beside(Some(&source)), None), Demand::Named);
+        assert_eq!(demand(&none.beside(None), None), Demand::Unsaid);
+        assert_eq!(none.with_gpu(&source).gpu, Some(source));
     }
 
     #[test]

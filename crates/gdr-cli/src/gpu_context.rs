@@ -127,6 +127,14 @@ impl GpuContext {
         Ok(found.ok_or(missing)?.clone())
     }
 
+    /// The same target on the GPU of this name, if one is named.
+    pub(crate) fn second(&self, name: Option<&GpuName>) -> anyhow::Result<Option<BenchTarget>> {
+        match name {
+            Some(name) => Ok(Some(self.target.on(self.gpu(Some(name))?))),
+            None => Ok(None),
+        }
+    }
+
     /// As [`GpuContext::open`], for memory that RDMA transfers into. A GPU whose memory no backend maps
     /// is accepted where the options name no backend: a staged transfer reaches it too.
     pub(crate) fn open_for_transfer(

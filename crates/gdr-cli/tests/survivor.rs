@@ -20,6 +20,7 @@ use gdr_perf::BenchTarget;
 use gdr_perf::loopback::{
     self, Destination, Event, Report, Settings, Step, Timeouts, TransferPreference, Verdict,
 };
+use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Listener, Security};
 
 const REAPER: &str = "gdr-rdma-reaper";
@@ -164,7 +165,8 @@ fn send(at: Option<Step>, iterations: u32) -> Report {
     };
     let mut observe = killer(at, &mut victim);
     let security = Security::Loopback;
-    loopback::connect(&device, address, &security, &settings, &mut observe).unwrap()
+    let source = TransferMemory::Host;
+    loopback::connect(&device, address, &security, source, &settings, &mut observe).unwrap()
 }
 
 fn listening(stdout: &mut BufReader<ChildStdout>) -> SocketAddr {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gdr_copy::{Context, MapOptions, Mapping, Pinned};
-use gdr_cuda::{DeviceBuffer, DevicePtr, DriverKind, Gpu};
+use gdr_cuda::{CuResult, DeviceBuffer, DevicePtr, DriverKind, Gpu, MemoryKind};
 
 use crate::error::{Error, Result};
 
@@ -78,6 +78,17 @@ impl BenchTarget {
     /// Whether the GPU is simulated.
     pub fn simulated(&self) -> bool {
         self.gpu.driver().kind() == DriverKind::Simulated
+    }
+
+    /// Allocates GPU memory; where too little is free, the error says so.
+    pub(crate) fn allocate(&self, kind: MemoryKind, bytes: u64) -> Result<Arc<DeviceBuffer>> {
+        match self.gpu.allocate(kind, bytes) {
+            Ok(buffer) => Ok(Arc::new(buffer)),
+            Err(source) if source.cu_result() == Some(CuResult::OUT_OF_MEMORY) => {
+                Err(Error::GpuMemory { bytes, source })
+            }
+            Err(source) => Err(source.into()),
+        }
     }
 
     /// Pins `len` bytes at `ptr`.

@@ -297,6 +297,12 @@ pub enum SettingsError {
          processes"
     )]
     MixedProviders { verbs: String, soft: IpAddr },
+    /// A simulated GPU at one end and a real one at the other.
+    #[error(
+        "the GPU of one end is simulated and that of the other one is real, so the result would be about \
+         neither: simulate both, or none"
+    )]
+    MixedSimulation,
     /// A kernel device where the soft provider was chosen.
     #[error(
         "the soft provider has no device `{0}`: its devices are the addresses of this machine, \

@@ -39,6 +39,7 @@
 #![deny(unsafe_code)]
 
 pub mod apiperf;
+mod area;
 pub mod baseline;
 mod bench_target;
 mod conversation;
@@ -49,6 +50,7 @@ pub mod copysweep;
 mod error;
 pub mod loopback;
 pub mod mapped_buffer;
+mod memory_facts;
 pub mod mesh;
 mod page_locked;
 mod peer_message;

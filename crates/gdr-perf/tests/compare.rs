@@ -9,10 +9,10 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
-use fixture::{target, target_that_maps_other_memory};
+use fixture::{target, target_that_maps_other_memory, two_targets};
 use gdr_perf::loopback::pipeline::{self, PipelineEvent, PipelineReport, PipelineSettings};
-use gdr_perf::loopback::{self, Timeouts};
-use gdr_perf::transfer::Role;
+use gdr_perf::loopback::{self, Destination, Timeouts, TransferPreference};
+use gdr_perf::transfer::{MemoryFacts, Role, TransferMemory};
 use gdr_perf::{BenchTarget, Error, PeerError, TransferFailure};
 use gdr_rdma::{
     Deadline, Endpoint, Listener, Mtu, PeerInfo, QueuePairOptions, RemoteMemory, Rkey, Security,
@@ -46,8 +46,13 @@ fn go_on(_: PipelineEvent<'_>) -> ControlFlow<()> {
 }
 
 fn serve(listener: &Listener, observe: Observe<'_>) -> Ended {
+    serve_from(TransferMemory::Host, listener, observe)
+}
+
+fn serve_from(source: TransferMemory<'_>, listener: &Listener, observe: Observe<'_>) -> Ended {
     let device = loopback::open_listener(SERVER, None, 0)?;
-    pipeline::serve(&device, listener, &Security::Loopback, TIMEOUTS, observe)
+    let security = &Security::Loopback;
+    pipeline::serve(&device, listener, security, source, TIMEOUTS, observe)
 }
 
 fn compare_with(
@@ -97,9 +102,52 @@ fn both_ends_report_the_same_figures_and_who_had_the_gpu() {
         document
     };
     assert_eq!(of(&client, "client"), of(&server, "server"));
+    assert_eq!(client.source, MemoryFacts::host());
     assert_eq!(client.path.from.address.ip(), SERVER);
     assert_eq!(client.path.to.address.ip(), CLIENT);
     assert_eq!(server.processes.map(|both| both.role), Some(Role::Server));
+}
+
+#[test]
+fn frames_in_memory_of_a_gpu_are_reported_by_both_ends() {
+    let [target, source] = two_targets();
+    let pci = source.gpu().info().bdf.to_string();
+    for transfer in [TransferPreference::Direct, TransferPreference::Staged] {
+        let memory = TransferMemory::Gpu(
+            &source,
+            Destination {
+                transfer,
+                ..Destination::default()
+            },
+        );
+        let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+        let address = listener.address().unwrap();
+        let settings = settings();
+        let (client, server) = thread::scope(|scope| {
+            let serving = scope.spawn(|| serve_from(memory, &listener, &mut go_on));
+            let measured = compare_with(address, &target, &settings, &mut go_on);
+            (measured.unwrap(), serving.join().unwrap().unwrap())
+        });
+        assert_eq!(client.source, server.source);
+        assert_eq!(client.source.kind, "gpu");
+        assert_eq!(client.source.gpu.as_ref().unwrap().pci, pci);
+        assert_eq!(client.subject.pci, target.gpu().info().bdf.to_string());
+        assert_eq!(client.rows, server.rows);
+
+        let (from, to) = loopback::open_both(None, None, 0).unwrap();
+        let alone = pipeline::compare(&target, &from, &to, memory, &settings, &mut go_on).unwrap();
+        assert_eq!(alone.source, client.source);
+        assert_eq!(alone.rows.len(), settings.sizes.len());
+    }
+}
+
+#[test]
+fn frames_that_are_in_other_memory_are_wrong() {
+    let (source, target) = (target_that_maps_other_memory(), target());
+    let (from, to) = loopback::open_both(None, None, 0).unwrap();
+    let memory = TransferMemory::Gpu(&source, Destination::default());
+    let wrong = pipeline::compare(&target, &from, &to, memory, &settings(), &mut go_on);
+    assert!(matches!(wrong, Err(Error::WrongData { .. })), "{wrong:?}");
 }
 
 #[test]

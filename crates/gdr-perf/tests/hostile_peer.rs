@@ -314,9 +314,14 @@ fn compare_client(endpoint: Endpoint) -> Vec<Step> {
 }
 
 fn serve_frames(listener: &Listener) -> Result<pipeline::PipelineReport, Error> {
-    pipeline::serve(device(SERVER), listener, SECURITY, TIMEOUTS, &mut |_| {
-        ControlFlow::Continue(())
-    })
+    pipeline::serve(
+        device(SERVER),
+        listener,
+        SECURITY,
+        TransferMemory::Host,
+        TIMEOUTS,
+        &mut |_| ControlFlow::Continue(()),
+    )
 }
 
 #[test]

@@ -17,6 +17,7 @@ use gdr_perf::loopback::{
     self, CauseKind, Destination, Event, Operation, Outcome, PathKind, Report, Settings,
     SweepSettings, Timeouts, TransferMode, TransferPreference, Verdict,
 };
+use gdr_perf::transfer::{MemoryFacts, TransferMemory};
 use gdr_perf::{BenchTarget, Error};
 use gdr_rdma::{Device, Listener, Security, SharedKey, SoftOptions};
 
@@ -39,10 +40,28 @@ fn go_on(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Both ends in this process, on free ports.
-fn run(target: &BenchTarget, destination: Destination, settings: &Settings) -> Report {
+/// Both ends in this process, on free ports, from `source`.
+fn run_from(
+    source: TransferMemory<'_>,
+    target: &BenchTarget,
+    destination: Destination,
+    settings: &Settings,
+) -> Result<Report, Error> {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
-    loopback::run(target, &from, &to, destination, settings, &mut go_on).unwrap()
+    loopback::run(
+        target,
+        &from,
+        &to,
+        source,
+        destination,
+        settings,
+        &mut go_on,
+    )
+}
+
+/// The same from host memory.
+fn run(target: &BenchTarget, destination: Destination, settings: &Settings) -> Report {
+    run_from(TransferMemory::Host, target, destination, settings).unwrap()
 }
 
 fn assert_passed(report: &Report) {
@@ -91,9 +110,8 @@ fn where_no_backend_works_it_is_staged_and_every_reason_is_reported() {
     let mapping = report.last.unwrap().checks.mapping;
     assert!(matches!(mapping, Outcome::NotDone { .. }), "{mapping:?}");
 
-    let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let (direct, settings) = (destination(TransferPreference::Direct), settings(4096, 1));
-    let refused = loopback::run(&target(), &from, &to, direct, &settings, &mut go_on);
+    let refused = run_from(TransferMemory::Host, &target(), direct, &settings);
     assert!(matches!(refused, Err(Error::NoMappings(_))), "{refused:?}");
 }
 
@@ -203,10 +221,9 @@ fn memory_that_cannot_be_mapped_is_staged_and_the_reason_is_reported() {
     let mapping = report.last.unwrap().checks.mapping;
     assert!(matches!(mapping, Outcome::NotDone { .. }), "{mapping:?}");
 
-    let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let direct = destination(TransferPreference::Direct);
     let settings = settings(4096, 1);
-    let refused = loopback::run(&refuse(target()), &from, &to, direct, &settings, &mut go_on);
+    let refused = run_from(TransferMemory::Host, &refuse(target()), direct, &settings);
     assert!(matches!(refused, Err(Error::Copy(_))), "{refused:?}");
 }
 
@@ -218,6 +235,7 @@ fn a_run_that_is_stopped_is_undecided() {
         &target(),
         &from,
         &to,
+        TransferMemory::Host,
         Destination::default(),
         &settings(4096, 100),
         &mut |event| {
@@ -289,7 +307,9 @@ fn two_ends_within(
             )
         });
         let device = loopback::open_connector(address.ip(), None, 0).unwrap();
-        let sender = loopback::connect(&device, address, &clients, settings, observe_sender);
+        let source = TransferMemory::Host;
+        let sender =
+            loopback::connect(&device, address, &clients, source, settings, observe_sender);
         [server.join().unwrap(), sender]
     })
 }
@@ -303,6 +323,8 @@ fn two_ends_come_to_the_same_verdict() {
         assert_passed(&receiver);
         assert_passed(&sender);
         assert_eq!(receiver.memory, sender.memory);
+        assert_eq!(receiver.source, MemoryFacts::host());
+        assert_eq!(receiver.source, sender.source);
         assert_eq!(receiver.path, sender.path);
         assert_eq!(receiver.last, sender.last);
     }
@@ -327,9 +349,11 @@ fn a_long_transfer_is_striped_over_a_queue_pair_for_each_shard_and_a_short_one_i
     let (from, to) = (wide(2), wide(1));
     for (size, queue_pairs, message) in [(17 << 20, 3, 1 << 20), (1 << 20, 1, 1 << 20)] {
         for transfer in [TransferPreference::Direct, TransferPreference::Staged] {
-            let (to_where, settings) = (destination(transfer), patient(size));
-            let report = loopback::run(&target(), &from, &to, to_where, &settings, &mut go_on);
-            let report = report.unwrap();
+            let (source, to_where) = (TransferMemory::Host, destination(transfer));
+            let (target, settings) = (target(), patient(size));
+            let report =
+                loopback::run(&target, &from, &to, source, to_where, &settings, &mut go_on)
+                    .unwrap();
             assert_passed(&report);
             let path = &report.path;
             assert_eq!((path.queue_pairs, path.message), (queue_pairs, message));
@@ -357,8 +381,9 @@ fn a_sender_with_several_shards_stripes_to_a_receiver_with_any_number() {
                 &target, &device, &listener, security, to, timeouts, &mut go_on,
             )
         });
-        let security = &Security::Loopback;
-        let sender = loopback::connect(&wide(2), address, security, &settings, &mut go_on);
+        let (security, source) = (&Security::Loopback, TransferMemory::Host);
+        let device = wide(2);
+        let sender = loopback::connect(&device, address, security, source, &settings, &mut go_on);
         [receiver.join().unwrap().unwrap(), sender.unwrap()]
     });
     assert_passed(&receiver);
@@ -406,15 +431,12 @@ fn a_sender_that_stops_leaves_the_receiver_with_a_failure() {
 
 #[test]
 fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
-    let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let odd = settings(7, 1);
-    let refused = loopback::run(
+    let refused = run_from(
+        TransferMemory::Host,
         &target(),
-        &from,
-        &to,
         Destination::default(),
         &odd,
-        &mut go_on,
     );
     assert!(matches!(refused, Err(Error::Settings(_))));
 }
@@ -423,7 +445,8 @@ fn settings_that_make_no_sense_are_refused_before_anything_is_done() {
 fn compare(target: &BenchTarget, settings: &PipelineSettings) -> Result<PipelineReport, Error> {
     let (from, to) = loopback::open_both(None, None, 0).unwrap();
     let mut go_on = |_: PipelineEvent<'_>| ControlFlow::Continue(());
-    pipeline::compare(target, &from, &to, settings, &mut go_on)
+    let source = TransferMemory::Host;
+    pipeline::compare(target, &from, &to, source, settings, &mut go_on)
 }
 
 #[test]

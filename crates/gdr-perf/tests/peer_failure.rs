@@ -18,6 +18,7 @@ use gdr_perf::Error;
 use gdr_perf::loopback::{
     self, CauseKind, Destination, Ended, Event, Report, Settings, Timeouts, Verdict,
 };
+use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Deadline, HandshakeError, Listener, Mtu, PeerInfo, Security, Session};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -71,7 +72,14 @@ fn send_within(timeout: Duration, peer: SocketAddr) -> Result<Report, Error> {
         timeout,
         ..Settings::default()
     };
-    loopback::connect(&device, peer, &Security::Loopback, &settings, &mut go_on)
+    loopback::connect(
+        &device,
+        peer,
+        &Security::Loopback,
+        TransferMemory::Host,
+        &settings,
+        &mut go_on,
+    )
 }
 
 /// What a proxy does once it has passed on as many messages as it may.

@@ -8,8 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use gdr_cuda::MemoryKind;
+use gdr_perf::BenchTarget;
 use gdr_perf::loopback::pipeline::{self, PipelineEvent, PipelineReport, PipelineSettings};
-use gdr_perf::loopback::{DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts};
+use gdr_perf::loopback::{
+    Destination, DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts, TransferPreference,
+};
+use gdr_perf::transfer::TransferMemory;
 
 use super::measurement::Measurement;
 use super::say_simulated;
@@ -17,8 +22,8 @@ use crate::chart;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::figures::FigureOptions;
 use crate::global::Global;
-use crate::gpu::{Allocator, GpuOptions};
-use crate::gpu_context::GpuContext;
+use crate::gpu::{Allocator, GpuName, GpuOptions};
+use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::host_source;
 use crate::interrupt::{self, FirstSignal};
 use crate::output::{Output, flow};
@@ -35,6 +40,7 @@ Examples:
   gdr compare --smallest 1M --size 1G        larger frames
   gdr compare --kiro                         frames of 512 MiB, as KIRO's benchmark had
   gdr compare --from mlx5_0 --to mlx5_1      from one NIC to another
+  gdr compare --gpu 1 --from-gpu 0           frames in memory of one GPU, received by another
   gdr compare --server --key-file k          the frames of another machine: here they are
   gdr compare node1 --key-file k             and here is the GPU that receives them
   gdr compare --csv > frames.csv             the figures for another program
@@ -42,7 +48,7 @@ Examples:
 
 /// Compare frames received into GPU memory with frames received into host memory
 ///
-/// A frame is read by RDMA from host memory, a kernel doubles its 32-bit words, and the result is
+/// A frame is read by RDMA from host memory (or from memory of another GPU), a kernel doubles its 32-bit words, and the result is
 /// copied to host memory. The staged mode receives into page-locked host memory and copies to the
 /// GPU; the direct mode receives into GPU memory. Both modes take turns, every word of the results is
 /// compared, and a cost for each frame and each byte is fitted to the medians.
@@ -59,12 +65,11 @@ pub(crate) struct Options {
     #[arg(value_name = "HOST[:PORT]")]
     host: Option<HostPort>,
 
-    /// Offer frames in host memory to one client
+    /// Offer frames to one client
     #[arg(
         long,
         conflicts_with_all = [
-            "host", "to", "smallest", "size", "kiro", "iterations", "pattern", "memory", "gpu",
-            "require_gpu",
+            "host", "to", "smallest", "size", "kiro", "iterations", "pattern", "gpu", "require_gpu",
         ]
     )]
     server: bool,
@@ -74,9 +79,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "HOST[:PORT]", requires = "server")]
     bind: Option<HostPort>,
 
-    /// Device of the frames, in host memory [default: the same as --to, or 127.0.0.2]
+    /// Device of the frames [default: the same as --to, or 127.0.0.2]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "host")]
     from: Option<DeviceName>,
+
+    /// GPU in whose memory the frames are, instead of host memory: its index, UUID or PCI address, as
+    /// of --gpu; with --server, of the server
+    #[arg(long, value_name = "GPU", value_parser = GpuName::parse, conflicts_with = "host")]
+    from_gpu: Option<GpuName>,
 
     /// Device that receives them [default: the active one nearest to the GPU, or 127.0.0.1]
     #[arg(long, value_name = "DEV", value_parser = device_name)]
@@ -110,9 +120,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
     pattern: u32,
 
-    /// CUDA function that allocates the GPU memory
-    #[arg(long, value_enum, value_name = "FN", default_value_t = Allocator::Plain)]
-    memory: Allocator,
+    /// CUDA function that allocates the GPU memory [default: cuMemAlloc]
+    #[arg(long, value_enum, value_name = "FN")]
+    memory: Option<Allocator>,
 
     /// Seconds that a frame may take; a second more for each 64 MiB
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
@@ -155,6 +165,24 @@ impl Options {
         }
     }
 
+    fn memory_kind(&self) -> MemoryKind {
+        self.memory.unwrap_or(Allocator::Plain).into()
+    }
+
+    /// The memory of the frames, if that of this GPU.
+    fn source<'a>(&self, gpu: Option<&'a BenchTarget>) -> TransferMemory<'a> {
+        match gpu {
+            Some(gpu) => {
+                let destination = Destination {
+                    memory: self.memory_kind(),
+                    transfer: TransferPreference::Auto,
+                };
+                TransferMemory::Gpu(gpu, destination)
+            }
+            None => TransferMemory::Host,
+        }
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout.into())
     }
@@ -176,7 +204,7 @@ impl Options {
         }
         Ok(PipelineSettings {
             rounds: self.iterations.unwrap_or(preset.rounds),
-            memory: self.memory.into(),
+            memory: self.memory_kind(),
             seed: self.pattern,
             timeout: self.timeout(),
             ..preset
@@ -188,6 +216,11 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let is_alone = options.host.is_none() && !options.server;
     if is_alone && options.security.is_given() {
         let what = "--key-file and --insecure need a peer: give --server, or the name of its host";
+        return Err(UsageError(what.to_owned()).into());
+    }
+    if options.server && options.memory.is_some() && options.from_gpu.is_none() {
+        let what = "--memory is about GPU memory, and the frames of this server are in host memory: name a \
+                    GPU with --from-gpu, or give --memory to the client";
         return Err(UsageError(what.to_owned()).into());
     }
     let settings = options.settings()?;
@@ -218,7 +251,23 @@ fn serve(
     table: &mut Table,
     output: &mut Output,
 ) -> Result<PipelineReport> {
-    let pair = options.pair().settle()?;
+    let mut pair = options.pair().settle()?;
+    pair.choose()?;
+    let gpu = match &options.from_gpu {
+        Some(name) => Some(GpuContext::open_for_transfer(
+            &options.gpu.with_gpu(name),
+            WithoutGpu::Fails,
+            TransferPreference::Auto,
+        )?),
+        None => None,
+    };
+    if let Some(gpu) = &gpu {
+        if gpu.simulated.is_none() {
+            pair.nearest = nearest_nics(gpu.target.gpu(), &host_source::this_node());
+        }
+        announce(global, options, gpu, output)?;
+        table.simulation_is_known();
+    }
     let chosen = pair.choose()?;
     let host = match &options.bind {
         Some(host) => host.clone(),
@@ -234,16 +283,33 @@ fn serve(
         step: options.timeout(),
     };
     let security = &addresses.security;
+    let source = options.source(gpu.as_ref().map(|gpu| &gpu.target));
     Ok(pipeline::serve(
         &device,
         &listener,
         security,
+        source,
         timeouts,
         &mut |event| match global.json {
             true => ControlFlow::Continue(()),
             false => flow(table.event(&event, output)),
         },
     )?)
+}
+
+/// Writes that the GPU is simulated, if it is.
+fn announce(
+    global: &Global,
+    options: &Options,
+    gpu: &GpuContext,
+    output: &mut Output,
+) -> gdr_perf::Result<()> {
+    match &gpu.simulated {
+        Some(reason) if options.figures.csv => Output::simulated_aside(reason),
+        _ if global.json => {}
+        _ => say_simulated(gpu, output)?,
+    }
+    Ok(())
 }
 
 /// Measures frames of this process or of a server.
@@ -265,16 +331,14 @@ fn measure(
         None => None,
     };
     let without_gpu = without_gpu(options.provider, [&options.from, &options.to]);
-    let gpu = GpuContext::open(&options.gpu, without_gpu)?;
+    let source = options.from_gpu.as_ref();
+    let gpu = GpuContext::open(&options.gpu.beside(source), without_gpu)?;
+    let source = gpu.second(source)?;
     if gpu.simulated.is_none() {
         pair.nearest = nearest_nics(gpu.target.gpu(), &host_source::this_node());
     }
     let chosen = pair.choose()?;
-    match &gpu.simulated {
-        Some(reason) if options.figures.csv => Output::simulated_aside(reason),
-        _ if global.json => {}
-        _ => say_simulated(&gpu, output)?,
-    }
+    announce(global, options, &gpu, output)?;
     let mut measurement = Measurement::start(global, settings.sizes.len())?;
     let mut observe = |event: PipelineEvent<'_>| {
         if let PipelineEvent::Measured(row) = &event {
@@ -290,7 +354,8 @@ fn measure(
         None => pair
             .both(&chosen)
             .and_then(|(from, to)| {
-                pipeline::compare(&gpu.target, &from, &to, settings, &mut observe)
+                let source = options.source(source.as_ref());
+                pipeline::compare(&gpu.target, &from, &to, source, settings, &mut observe)
             })
             .map_err(Into::into),
         Some(addresses) => addresses.first(|address| {

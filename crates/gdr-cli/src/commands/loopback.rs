@@ -14,13 +14,14 @@ use gdr_perf::loopback::{
     self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, Report, Settings, Step,
     SweepEvent, SweepSettings, Timeouts, TransferPreference, Verdict,
 };
+use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::Listener;
 
 use super::say_simulated;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::figures::FigureOptions;
 use crate::global::Global;
-use crate::gpu::{Allocator, GpuOptions};
+use crate::gpu::{Allocator, GpuName, GpuOptions};
 use crate::gpu_context::GpuContext;
 use crate::host_source;
 use crate::interrupt::{self, FirstSignal};
@@ -40,6 +41,7 @@ Examples:
   gdr loopback                              prove RDMA into GPU memory, within this machine
   gdr loopback --size 64M --staged          through host memory and the copy engine instead
   gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; one name twice: within it
+  gdr loopback --gpu 1 --from-gpu 0         from memory of one GPU into that of another
   gdr loopback --all                        each GPU, by the NIC that is nearest to it
   gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
   gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
@@ -59,7 +61,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// Device that sends, from host memory [default: the same as --to, or 127.0.0.2]
+    /// Device that sends [default: the same as --to, or 127.0.0.2]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "listen")]
     from: Option<DeviceName>,
 
@@ -67,6 +69,16 @@ pub(crate) struct Options {
     /// 127.0.0.1]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "connect")]
     to: Option<DeviceName>,
+
+    /// Send from memory of this GPU instead of host memory, and read back into it: its index, UUID or
+    /// PCI address, as of --gpu
+    #[arg(
+        long,
+        value_name = "GPU",
+        value_parser = GpuName::parse,
+        conflicts_with_all = ["listen", "sweep"]
+    )]
+    from_gpu: Option<GpuName>,
 
     /// UDP port of soft devices; only peers that run gdr accept another port than 4791
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
@@ -105,22 +117,16 @@ pub(crate) struct Options {
     pattern: u32,
 
     /// Transfer through a CPU mapping (soft) or a registration (verbs) of GPU memory, or fail
-    #[arg(long, conflicts_with_all = ["staged", "connect"])]
+    #[arg(long, conflicts_with = "staged")]
     direct: bool,
 
     /// Transfer through host memory and the GPU's copy engine
-    #[arg(long, conflicts_with = "connect")]
+    #[arg(long)]
     staged: bool,
 
-    /// CUDA function that allocates the GPU memory
-    #[arg(
-        long,
-        value_enum,
-        value_name = "FN",
-        default_value_t = Allocator::Plain,
-        conflicts_with = "connect"
-    )]
-    memory: Allocator,
+    /// CUDA function that allocates the GPU memory [default: cuMemAlloc]
+    #[arg(long, value_enum, value_name = "FN")]
+    memory: Option<Allocator>,
 
     /// Seconds that a step may take; a second more for each 64 MiB
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
@@ -187,7 +193,7 @@ impl Options {
 
     fn destination(&self) -> Destination {
         Destination {
-            memory: self.memory.into(),
+            memory: self.memory.unwrap_or(Allocator::Plain).into(),
             transfer: match (self.direct, self.staged) {
                 (true, _) => TransferPreference::Direct,
                 (_, true) => TransferPreference::Staged,
@@ -198,6 +204,35 @@ impl Options {
 
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout.into())
+    }
+
+    /// Refuses options about GPU memory that this end does not have.
+    fn check(&self) -> Result<(), UsageError> {
+        let given = [
+            (self.direct, "--direct"),
+            (self.staged, "--staged"),
+            (self.memory.is_some(), "--memory"),
+        ];
+        let is_host_only = self.connect.is_some() && self.from_gpu.is_none();
+        match given.iter().find(|(given, _)| *given && is_host_only) {
+            Some((_, option)) => Err(UsageError(format!(
+                "{option} is about GPU memory, and --connect sends host memory: name a GPU with \
+                 --from-gpu, or give {option} to the end that listens"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the GPUs of this process: `None` for an end that has host memory only.
+    fn open_gpus(&self) -> Result<Option<GpuContext>> {
+        let gpu = match (&self.connect, &self.from_gpu) {
+            (None, source) => self.gpu.beside(source.as_ref()),
+            (Some(_), Some(source)) => self.gpu.with_gpu(source),
+            (Some(_), None) => return Ok(None),
+        };
+        let without = without_gpu(self.provider, [&self.from, &self.to]);
+        let transfer = self.destination().transfer;
+        GpuContext::open_for_transfer(&gpu, without, transfer).map(Some)
     }
 
     /// The addresses of a run in two processes.
@@ -213,6 +248,7 @@ impl Options {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    options.check()?;
     let alone = options.listen.is_none() && options.connect.is_none();
     if alone && options.security.is_given() {
         let what = "--key-file and --insecure need a peer: use --listen or --connect";
@@ -228,13 +264,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let peer = options.addresses()?;
     let mut pair = options.pair().settle()?;
     pair.choose()?;
-    let gpu = match options.connect {
-        None => Some(GpuContext::open_for_transfer(
-            &options.gpu,
-            without_gpu(options.provider, [&options.from, &options.to]),
-            options.destination().transfer,
-        )?),
-        Some(_) => None,
+    let gpu = options.open_gpus()?;
+    let source = match &gpu {
+        Some(gpu) => gpu.second(options.from_gpu.as_ref())?,
+        None => None,
     };
     if let (Some(gpu), true) = (&gpu, options.all) {
         return all::run(global, options, gpu, &pair, output);
@@ -251,6 +284,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     }
     let setup = Setup {
         devices,
+        source,
         settings: options.settings(),
         destination: options.destination(),
     };
@@ -279,14 +313,14 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         }
         flow(lines.event(&event, output))
     };
-    let mut report = match (gpu, peer) {
-        (Some(gpu), Some(addresses)) => {
+    let mut report = match (&options.connect, gpu, peer) {
+        (Some(_), _, Some(addresses)) => connect(&setup, &addresses, &mut observe)?,
+        (None, Some(gpu), Some(addresses)) => {
             let wait = Duration::from_secs(options.wait.into());
             listen(&gpu.target, &setup, wait, &addresses, &mut observe)?
         }
-        (Some(gpu), None) => within(&gpu.target, &setup, &mut observe)?,
-        (None, Some(addresses)) => connect(&setup, &addresses, &mut observe)?,
-        (None, None) => return Err(UsageError("there is nothing to do".into()).into()),
+        (None, Some(gpu), None) => within(&gpu.target, &setup, &mut observe)?,
+        _ => return Err(UsageError("there is nothing to do".into()).into()),
     };
     drop(progress);
     spell_remedies(&mut report);
@@ -364,8 +398,20 @@ struct Devices {
 /// A run, whichever of its ends are in this process.
 struct Setup {
     devices: Devices,
+    /// The GPU whose memory is sent; `None` for host memory.
+    source: Option<BenchTarget>,
     settings: Settings,
+    /// How the memory of either GPU is allocated and reached.
     destination: Destination,
+}
+
+impl Setup {
+    fn source(&self) -> TransferMemory<'_> {
+        match &self.source {
+            Some(source) => TransferMemory::Gpu(source, self.destination),
+            None => TransferMemory::Host,
+        }
+    }
 }
 
 /// Both ends in this process.
@@ -376,6 +422,7 @@ fn within(target: &BenchTarget, setup: &Setup, observe: Observe<'_>) -> Result<R
         target,
         &from,
         &to,
+        setup.source(),
         setup.destination,
         &setup.settings,
         observe,
@@ -419,6 +466,7 @@ fn connect(setup: &Setup, addresses: &Addresses, observe: Observe<'_>) -> Result
             &device,
             address,
             &addresses.security,
+            setup.source(),
             &setup.settings,
             observe,
         )?)

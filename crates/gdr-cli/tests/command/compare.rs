@@ -138,6 +138,71 @@ fn the_document_of_a_client_names_both_processes() {
     assert!(device.starts_with("soft-127.0.0.1"), "{device}");
 }
 
+/// The PCI addresses of the simulated GPUs.
+fn simulated_gpus() -> [String; 2] {
+    let info = json("info");
+    [0, 1].map(|at| info["gpus"][at]["pci"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn frames_in_memory_of_one_gpu_are_received_by_the_other() {
+    let gpus = simulated_gpus();
+    for (port, from, to) in [(14776, 1, 0), (14777, 0, 1)] {
+        let line = format!("compare --from-gpu {from} --gpu {to} --size 16 -i 5 --port {port}");
+        let report = json(&line);
+        assert_eq!(report["pci"], gpus[to].as_str());
+        assert_eq!(report["source"]["kind"], "gpu");
+        assert_eq!(report["source"]["gpu"]["pci"], gpus[from].as_str());
+        assert_eq!(report["source"]["reached"], "direct");
+        assert_eq!(report["rows"].as_array().unwrap().len(), 2);
+        let text = fine(&line);
+        let frames = format!(
+            "frames    in memory of simulated: Simulated GPU ({})",
+            gpus[from]
+        );
+        assert!(text.contains(&frames), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+    }
+    let text = fine("compare --size 16 -i 5 --port 14778");
+    assert!(text.contains("\nframes    in host memory\n"), "{text}");
+    let unknown = simulated("compare --from-gpu 7 --port 14778 --json");
+    assert_eq!(code(&unknown), 2);
+    let fault: Value = serde_json::from_slice(&unknown.stdout).unwrap();
+    assert_eq!(fault["error"]["name"], "no_such_device");
+}
+
+#[test]
+fn frames_in_memory_of_a_gpu_of_the_server_are_named_at_both_ends() {
+    let gpus = simulated_gpus();
+    let folder = tempfile::tempdir().unwrap();
+    let [ours, theirs] = ["client.svg", "server.svg"].map(|name| folder.path().join(name));
+    let server = Server::start(&format!(
+        "compare --server --from-gpu 1 --simulate --bind 127.0.0.1:14779 --port 14779 --timeout 60 \
+         --svg {}",
+        theirs.display()
+    ));
+    let output = client(14779, &format!("--size 64 -i 5 --svg {}", ours.display()));
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (status, served) = server.end();
+    assert_eq!(status, 0, "{served}");
+    let measured = stdout(&output);
+    assert_eq!(table(&measured), table(&served));
+    let frames = format!("in memory of simulated: Simulated GPU ({})", gpus[1]);
+    for text in [&measured, &served] {
+        assert!(text.contains(&format!("frames    {frames}")), "{text}");
+        let last = text.lines().last().unwrap();
+        assert!(last.starts_with("SIMULATED"), "{text}");
+    }
+    // The server has said it in its first line.
+    assert_eq!(served.matches("SIMULATED").count(), 1, "{served}");
+    let [ours, theirs] = [ours, theirs].map(|path| std::fs::read_to_string(path).unwrap());
+    assert_eq!(ours, theirs);
+    assert!(ours.contains(&format!("frames: {frames}")), "{ours}");
+}
+
 #[test]
 fn a_server_that_is_killed_while_a_client_measures_is_named() {
     let server = serve(14872);
@@ -173,6 +238,13 @@ fn options_of_another_end_are_usage_errors() {
         ("compare --key-file k", "need a peer"),
         ("compare --server --size 4K", "cannot be used with"),
         ("compare --server --gpu 0", "cannot be used with"),
+        (
+            "compare --server --from-gpu 1 --gpu 0",
+            "cannot be used with",
+        ),
+        ("compare --server --memory cuMemCreate", "--from-gpu"),
+        ("compare 127.0.0.1 --from-gpu 1", "cannot be used with"),
+        ("compare --from-gpu mlx5_0", "not the name of a GPU"),
         ("compare 127.0.0.1 --from 127.0.0.2", "cannot be used with"),
         ("compare --bind 127.0.0.1", "--server"),
         ("compare 10.255.255.1 --simulate", "--key-file FILE on both"),

@@ -143,6 +143,92 @@ fn every_gpu_is_proved_by_itself() {
     drop(taken);
 }
 
+/// The PCI addresses of the simulated GPUs.
+fn simulated_gpus() -> [String; 2] {
+    let info = json("info");
+    [0, 1].map(|at| info["gpus"][at]["pci"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn bytes_go_from_memory_of_one_gpu_into_that_of_the_other_and_back() {
+    let gpus = simulated_gpus();
+    for (port, from, to, way) in [
+        (14770, 1, 0, "direct"),
+        (14771, 0, 1, "staged"),
+        (14772, 1, 1, "staged"),
+    ] {
+        let line = format!(
+            "loopback --port {port} --from-gpu {from} --gpu {to} --{way} --size 100000 -i 2"
+        );
+        let text = fine(&line);
+        let [source, target] = [from, to].map(|at: usize| gpus[at].as_str());
+        for begin in [
+            "from      GPU memory at ".to_owned(),
+            "to        GPU memory at ".to_owned(),
+            format!("from GPU  simulated: Simulated GPU ({source})"),
+            format!("reached   {way}: "),
+        ] {
+            assert!(
+                text.lines().any(|it| it.starts_with(&begin)),
+                "{begin}: {text}"
+            );
+        }
+        let arrived = "PASS: 2 of 2 times, 100000 bytes arrived in simulated GPU memory";
+        assert!(verdict(&text).starts_with(arrived), "{text}");
+        assert!(text.lines().all(|it| it.chars().count() <= 100), "{text}");
+
+        let report = json(&line);
+        assert_eq!(report["verdict"], "pass");
+        assert_eq!(report["pci"], target);
+        assert_eq!(report["source"]["kind"], "gpu");
+        assert_eq!(report["source"]["gpu"]["pci"], source);
+        assert_eq!(report["source"]["gpu"]["simulated"], true);
+        assert_eq!(report["source"]["reached"], way);
+    }
+    let report = json("loopback --port 14773 --size 4K -i 1");
+    assert_eq!(report["source"]["kind"], "host");
+    let address = format!(
+        "loopback --port 14773 --size 4K -i 1 --from-gpu {}",
+        gpus[1]
+    );
+    assert_eq!(json(&address)["source"]["gpu"]["pci"], gpus[1].as_str());
+}
+
+#[test]
+fn every_gpu_is_proved_from_memory_of_the_named_one() {
+    let gpus = simulated_gpus();
+    let proofs = json("loopback --all --from-gpu 1 --port 14774 --size 4K --iterations 1");
+    assert_eq!(proofs["passed"], 2);
+    for (at, gpu) in gpus.iter().enumerate() {
+        let report = &proofs["gpus"][at]["report"];
+        assert_eq!(report["pci"], gpu.as_str());
+        assert_eq!(report["source"]["gpu"]["pci"], gpus[1].as_str());
+    }
+}
+
+#[test]
+fn a_sender_of_another_process_has_memory_of_a_gpu() {
+    let gpus = simulated_gpus();
+    let (listener, mut stdout) =
+        Running::start("loopback --listen 127.0.0.1:14775 --port 14775 --gpu 0");
+    read_until(&mut stdout, "listening on ");
+    let text = fine(
+        "loopback --connect 127.0.0.1:14775 --port 14775 --from-gpu 1 --staged --memory cuMemCreate \
+         --size 4K -i 2",
+    );
+    let (code, served) = listener.end(stdout);
+    assert_eq!(code, 0, "{served}");
+    let source = format!("from GPU  simulated: Simulated GPU ({})", gpus[1]);
+    for text in [&text, &served] {
+        assert!(text.contains("PASS: 2 of 2 times"), "{text}");
+        assert!(text.contains(&source), "{text}");
+        assert!(text.contains("staged: packets come from"), "{text}");
+    }
+    let of_peer = served.lines().find(|line| line.starts_with("from GPU"));
+    assert!(of_peer.unwrap().ends_with("(the peer says)"), "{served}");
+    assert_eq!(text.matches("SIMULATED").count(), 2, "{text}");
+}
+
 #[test]
 fn devices_that_cannot_be_used_are_named() {
     let output = simulated("loopback --from mlx5_0");
@@ -185,6 +271,13 @@ fn options_that_make_no_sense_together_end_with_64() {
         "loopback --listen 127.0.0.1 --to 127.0.0.5",
         "loopback --sweep --connect 127.0.0.1",
         "loopback --sweep --listen 127.0.0.1",
+        "loopback --sweep --from-gpu 1",
+        "loopback --listen 127.0.0.1 --from-gpu 1",
+        "loopback --connect 127.0.0.1 --from-gpu 1 --gpu 0",
+        "loopback --connect 127.0.0.1 --from-gpu 1 --direct --staged",
+        "loopback --connect 127.0.0.1 --direct",
+        "loopback --connect 127.0.0.1 --memory cuMemCreate",
+        "loopback --from-gpu mlx5_0",
     ] {
         let output = simulated(line);
         assert_eq!(code(&output), 64, "{line}: {}", stderr(&output));
@@ -276,6 +369,14 @@ fn errors_are_named_for_programs_too() {
             "no device `mlx5_0`",
         ),
         ("loopback --gpu 7", "no_such_device", 2, "7"),
+        ("loopback --from-gpu 7", "no_such_device", 2, "7"),
+        ("loopback --all --from-gpu 7", "no_such_device", 2, "7"),
+        (
+            "loopback --connect 127.0.0.1 --from-gpu 7",
+            "no_such_device",
+            2,
+            "7",
+        ),
     ] {
         let output = simulated(&format!("{line} --json"));
         assert_eq!(code(&output), status, "{line}: {}", stderr(&output));

@@ -138,6 +138,35 @@ fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal() {
 }
 
 #[test]
+fn memory_of_a_gpu_is_sent_by_the_device_or_staged_where_the_device_refuses_it() {
+    let two = [device("mlx5_0", 1), device("mlx5_1", 2)];
+    let line = "--from mlx5_0 --to mlx5_1 --from-gpu 1";
+    let source = &report(&two, line)["source"];
+    assert_eq!(source["reached"], "device");
+    let why = source["why"].as_str().unwrap();
+    assert!(why.contains("verified by a transfer"), "{why}");
+    let staged = report(&two, &format!("{line} --staged"));
+    assert_eq!(staged["source"]["reached"], "staged");
+    assert_eq!(staged["reached"], "staged");
+
+    let refusing = DeviceSpec {
+        dma_buf: GpuPath::Refuses(EOPNOTSUPP),
+        peer_memory: GpuPath::Refuses(EFAULT),
+        ..device("mlx5_0", 1)
+    };
+    let devices = [refusing, device("mlx5_1", 2)];
+    let report = self::report(&devices, line);
+    let source = &report["source"];
+    assert_eq!(source["reached"], "staged");
+    assert_eq!(source["refusals"].as_array().unwrap().len(), 2, "{source}");
+    assert_eq!(report["reached"], "device");
+    let text = stdout(&loopback(&devices, line));
+    assert!(text.contains("rejected before: dma-buf: "), "{text}");
+    let refused = loopback(&devices, &format!("{line} --direct"));
+    assert_eq!(code(&refused), 2, "{}", stdout(&refused));
+}
+
+#[test]
 fn a_device_that_loses_bytes_to_gpu_memory_is_found_out_and_staged() {
     let lossy = DeviceSpec {
         dma_buf: GpuPath::LosesBytes,

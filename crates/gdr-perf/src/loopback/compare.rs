@@ -1,15 +1,19 @@
 //! Comparison of bytes with a pattern, word by word.
 
-use gdr_cuda::pattern_word;
+use std::time::Duration;
 
+use gdr_cuda::{Stream, pattern_word};
+
+use super::registration::GpuRange;
 use super::report::{Difference, Outcome};
+use crate::error::Result;
 
 /// Bytes that are copied out of GPU memory at a time.
-pub(super) const CHUNK: usize = 1 << 20;
+pub(crate) const CHUNK: usize = 1 << 20;
 
 /// A running comparison. Bytes are added in order, in whole words.
 #[derive(Debug)]
-pub(super) struct Comparison {
+pub(crate) struct Comparison {
     /// The seed of the expected pattern.
     expected: u32,
     /// The seed of the pattern that was there before.
@@ -21,7 +25,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn new(expected: u32, before: Option<u32>) -> Self {
+    pub(crate) fn new(expected: u32, before: Option<u32>) -> Self {
         Self {
             expected,
             before,
@@ -33,7 +37,7 @@ impl Comparison {
     }
 
     /// Compares the next bytes.
-    pub(super) fn add(&mut self, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
         for word in bytes.as_chunks::<4>().0 {
             let (index, found) = (self.index, u32::from_le_bytes(*word));
             self.index += 1;
@@ -50,7 +54,7 @@ impl Comparison {
     }
 
     /// The result.
-    pub(super) fn outcome(self) -> Outcome {
+    pub(crate) fn outcome(self) -> Outcome {
         match self.first {
             None => Outcome::Equal,
             Some((first, expected, found)) => Outcome::Differs(Difference {
@@ -63,6 +67,35 @@ impl Comparison {
             }),
         }
     }
+}
+
+/// Compares whole words of GPU memory with the pattern of `seed` by a kernel; `before` is the seed of
+/// the pattern that was there before.
+pub(crate) fn by_kernel(
+    stream: &Stream,
+    range: GpuRange<'_>,
+    seed: u32,
+    before: Option<u32>,
+    limit: Duration,
+) -> Result<Outcome> {
+    let words = range.len / 4;
+    let look = |seed| stream.verify_pattern(range.buffer, range.offset, words, seed, limit);
+    let found = look(seed)?;
+    if found.mismatches == 0 {
+        return Ok(Outcome::Equal);
+    }
+    let still_before = match before {
+        Some(before) => words.saturating_sub(look(before)?.mismatches),
+        None => 0,
+    };
+    Ok(Outcome::Differs(Difference {
+        words,
+        mismatches: found.mismatches,
+        still_before,
+        first_offset: found.first.saturating_mul(4),
+        expected: found.expected,
+        found: found.found,
+    }))
 }
 
 /// Fills `bytes` with the pattern of `seed`, from word `index` on.

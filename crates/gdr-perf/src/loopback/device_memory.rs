@@ -6,10 +6,10 @@ use std::sync::Arc;
 use gdr_cuda::DeviceBuffer;
 use gdr_rdma::{Access, Buffer, MemoryRegion, ProtectionDomain, VerbsError};
 
-use super::report::TransferMode;
 use super::settings::TransferPreference;
 use super::staging::StagingBuffer;
 use crate::error::Result;
+use crate::memory_facts::TransferMode;
 
 /// A range of GPU memory that a kernel device can transfer into.
 pub(super) struct DeviceMemory {
@@ -79,7 +79,7 @@ impl DeviceMemory {
 
 /// The registration method, whether a transfer verified it, and how bytes become visible after a
 /// completion.
-pub(crate) fn why(region: &MemoryRegion) -> String {
+fn why(region: &MemoryRegion) -> String {
     let mut why = format!("registered by {}, ", region.route());
     match region.unverified_reason() {
         None => why += "verified by a transfer",

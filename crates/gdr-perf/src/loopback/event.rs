@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 
 use gdr_rdma::{Session, Watch};
 
-use super::report::{Iteration, Memory, Path};
+use super::report::{Iteration, Path};
 use super::settings::Settings;
 use crate::error::{Result, proceed};
+use crate::memory_facts::{Memory, MemoryFacts};
 
 /// What happens during a run.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +30,10 @@ pub enum Event<'a> {
     Ready {
         /// How much, and how often.
         settings: &'a Settings,
-        /// The GPU memory.
+        /// The GPU memory that receives.
         memory: &'a Memory,
+        /// The memory that is sent.
+        source: &'a MemoryFacts,
         /// The devices.
         path: &'a Path,
     },

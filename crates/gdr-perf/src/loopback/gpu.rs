@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gdr_copy::Mapping;
-use gdr_cuda::{CuResult, DeviceBuffer, Stream};
+use gdr_cuda::{DeviceBuffer, Stream};
 use gdr_rdma::{
-    Access, Buffer, CopyEngineThreshold, Device, Endpoint, Immediate, MemoryRegion, Mtu,
-    ProtectionDomain, Provider, RecvRequest, RemoteMemory, WcOpcode, WrId,
+    Access, Device, Endpoint, Immediate, MemoryRegion, Mtu, RecvRequest, RemoteMemory, WcOpcode,
+    WrId,
 };
 
-use super::compare::{CHUNK, Comparison, pieces};
+use super::compare::{CHUNK, Comparison, by_kernel, pieces};
 use super::connection::Connection;
-use super::device_memory::DeviceMemory;
 use super::event::Observer;
-use super::report::{Checks, Difference, Ended, Memory, Outcome, TransferMode};
-use super::settings::{Destination, Seeds, Settings, TransferPreference};
+use super::registration::{GpuRange, Registration};
+use super::report::{Checks, Ended, Outcome};
+use super::settings::{Destination, Seeds, Settings};
 use super::staging::StagingBuffer;
 use crate::bench_target::BenchTarget;
-use crate::error::{Error, Result};
-use crate::report::Subject;
+use crate::error::Result;
+use crate::memory_facts::Memory;
 
 /// Bytes before and after the target that must stay unchanged.
 const GUARD: u64 = 4096;
@@ -49,24 +49,16 @@ impl GpuSide {
         settings: &Settings,
         queue_pairs: usize,
     ) -> Result<Self> {
-        let gpu = target.gpu();
         let size = settings.size;
-        let bytes = size + 2 * GUARD;
-        let buffer =
-            gpu.allocate(destination.memory, bytes)
-                .map_err(|source| match source.cu_result() {
-                    Some(CuResult::OUT_OF_MEMORY) => Error::GpuMemory { bytes, source },
-                    _ => source.into(),
-                })?;
-        let buffer = Arc::new(buffer);
-        let stream = gpu.stream()?;
+        let buffer = target.allocate(destination.memory, size + 2 * GUARD)?;
+        let stream = target.gpu().stream()?;
         let domain = device.protection_domain();
-        let registration = match device.provider() {
-            Provider::Verbs => {
-                Registration::registered(target, &domain, &buffer, destination, size)?
-            }
-            _ => Registration::placed(target, &domain, &buffer, destination, size)?,
+        let range = GpuRange {
+            buffer: &buffer,
+            offset: GUARD,
+            len: size,
         };
+        let registration = Registration::new(target, &domain, range, access(), destination)?;
         Ok(Self {
             connection: Connection::over(&domain, queue_pairs)?,
             region: registration.region,
@@ -174,27 +166,12 @@ impl GpuSide {
     }
 
     fn by_kernel(&self, seed: u32, before: Option<u32>) -> Result<Outcome> {
-        let words = self.size / 4;
-        let look = |seed| {
-            self.stream
-                .verify_pattern(&self.buffer, GUARD, words, seed, self.limit)
+        let range = GpuRange {
+            buffer: &self.buffer,
+            offset: GUARD,
+            len: self.size,
         };
-        let found = look(seed)?;
-        if found.mismatches == 0 {
-            return Ok(Outcome::Equal);
-        }
-        let still_before = match before {
-            Some(before) => words.saturating_sub(look(before)?.mismatches),
-            None => 0,
-        };
-        Ok(Outcome::Differs(Difference {
-            words,
-            mismatches: found.mismatches,
-            still_before,
-            first_offset: found.first.saturating_mul(4),
-            expected: found.expected,
-            found: found.found,
-        }))
+        by_kernel(&self.stream, range, seed, before, self.limit)
     }
 
     fn by_copy(&mut self, seeds: Seeds) -> Result<Outcome> {
@@ -252,122 +229,4 @@ impl GpuSide {
 /// The access of the peer to the target.
 fn access() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ
-}
-
-/// The target, registered with a device.
-struct Registration {
-    region: MemoryRegion,
-    stage: Option<StagingBuffer>,
-    mapping: Option<Arc<Mapping>>,
-    memory: Memory,
-}
-
-impl Registration {
-    /// For a soft device, which stores the bytes itself.
-    fn placed(
-        target: &BenchTarget,
-        domain: &ProtectionDomain,
-        buffer: &Arc<DeviceBuffer>,
-        destination: Destination,
-        size: u64,
-    ) -> Result<Self> {
-        let reached = map_or_stage(target, buffer, destination.transfer)?;
-        let local = match &reached.mapping {
-            Some(mapping) => direct(Arc::clone(mapping), buffer)?,
-            None => Buffer::staged(Arc::clone(buffer))?,
-        };
-        let region = domain.register_range(&local, GUARD, size, access())?;
-        let memory = Memory {
-            subject: reached.subject,
-            allocated_by: destination.memory.function().to_owned(),
-            reached: match reached.mapping {
-                Some(_) => TransferMode::Direct,
-                None => TransferMode::Staged,
-            },
-            why: reached.why,
-            refusals: Vec::new(),
-            long_reads_from: local.long_reads_from(),
-        };
-        Ok(Self {
-            region,
-            stage: None,
-            mapping: reached.mapping,
-            memory,
-        })
-    }
-
-    /// For a kernel device.
-    fn registered(
-        target: &BenchTarget,
-        domain: &ProtectionDomain,
-        buffer: &Arc<DeviceBuffer>,
-        destination: Destination,
-        size: u64,
-    ) -> Result<Self> {
-        let made = DeviceMemory::new(domain, buffer, GUARD, size, access(), destination.transfer)?;
-        let memory = Memory {
-            subject: Subject::new(target, None),
-            allocated_by: destination.memory.function().to_owned(),
-            reached: made.reached,
-            why: made.why,
-            refusals: made.refusals,
-            long_reads_from: None,
-        };
-        Ok(Self {
-            region: made.region,
-            stage: made.stage,
-            mapping: None,
-            memory,
-        })
-    }
-}
-
-/// A mapping of GPU memory, or the reason to stage.
-pub(crate) struct MappedOrStaged {
-    pub(crate) mapping: Option<Arc<Mapping>>,
-    pub(crate) subject: Subject,
-    pub(crate) why: String,
-}
-
-/// A buffer that is written through `mapping`; the copy engine makes its long reads.
-pub(crate) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Result<Buffer> {
-    let (copied, from) = (Arc::clone(buffer), CopyEngineThreshold::Planned);
-    match Buffer::direct_with_copies(Arc::clone(&mapping), copied, from) {
-        // A backend that maps other memory: the run has to detect the consequence.
-        Err(gdr_rdma::Error::MappedElsewhere { .. }) => Ok(Buffer::direct(mapping)?),
-        made => Ok(made?),
-    }
-}
-
-/// Maps `buffer` unless `wanted` is staged.
-pub(crate) fn map_or_stage(
-    target: &BenchTarget,
-    buffer: &DeviceBuffer,
-    wanted: TransferPreference,
-) -> Result<MappedOrStaged> {
-    let staged = |why: String| MappedOrStaged {
-        mapping: None,
-        subject: Subject::new(target, None),
-        why,
-    };
-    if wanted == TransferPreference::Staged {
-        return Ok(staged("requested".into()));
-    }
-    let mapped = target
-        .pin(buffer.ptr(), buffer.len())
-        .and_then(|pinned| Ok((pinned.map()?, Subject::new(target, Some(&pinned)))));
-    match mapped {
-        Ok((mapping, subject)) => Ok(MappedOrStaged {
-            mapping: Some(Arc::new(mapping)),
-            subject,
-            why: match wanted {
-                TransferPreference::Direct => "requested".into(),
-                _ => "this memory can be mapped".into(),
-            },
-        }),
-        Err(error) if wanted == TransferPreference::Auto => {
-            Ok(staged(format!("this memory cannot be mapped: {error}")))
-        }
-        Err(error) => Err(error),
-    }
 }

@@ -7,14 +7,15 @@ use gdr_rdma::Device;
 use super::device::mutual_mtu;
 use super::event::{Event, Observer, Step};
 use super::gpu::GpuSide;
-use super::host::HostSide;
 use super::iterations::{Tally, run_all};
 use super::report::{End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
+use super::requester::Requester;
 use super::settings::{Destination, Settings};
+use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::error::Result;
 
-/// Transfers bytes from host memory at `from` into GPU memory at `to`, both in this process. A run
+/// Transfers bytes from `source` at `from` into GPU memory at `to`, both in this process. A run
 /// that `observe` breaks is [`super::Verdict::Undecided`].
 ///
 /// # Errors
@@ -24,6 +25,7 @@ pub fn run(
     target: &BenchTarget,
     from: &Device,
     to: &Device,
+    source: TransferMemory<'_>,
     destination: Destination,
     settings: &Settings,
     observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
@@ -32,16 +34,18 @@ pub fn run(
     let mut observer = Observer::new(observe);
     let queue_pairs = settings.queue_pairs(from);
     let mut gpu = GpuSide::new(target, to, destination, settings, queue_pairs)?;
-    let mut host = HostSide::new(from, settings, queue_pairs)?;
+    let requester = Requester::new(from, source, settings, queue_pairs)?;
     let mtu = mutual_mtu(from, to)?;
-    gpu.connect(&host.endpoints(), mtu)?;
-    host.connect(&gpu.endpoints(), mtu)?;
-    let memory = gpu.memory().clone();
+    gpu.connect(&requester.endpoints(), mtu)?;
+    requester.connect(&gpu.endpoints(), mtu)?;
+    let (memory, source) = (gpu.memory().clone(), requester.facts().clone());
+    source.check_beside(&memory.subject)?;
     let path = Path::new(End::of(from), End::of(to), mtu, settings.size);
     let path = path.over(queue_pairs, settings.size);
     observer.notify(Event::Ready {
         settings,
         memory: &memory,
+        source: &source,
         path: &path,
     })?;
 
@@ -52,7 +56,7 @@ pub fn run(
         &mut observer,
         |iteration, observer| {
             let (sender, receiver) = (PacketCounter::start(from), PacketCounter::start(to));
-            let outcome = round(&mut gpu, &mut host, settings, iteration, observer);
+            let outcome = round(&mut gpu, &requester, settings, iteration, observer);
             iteration.packets = Packets {
                 sender: sender.counted(),
                 receiver: receiver.counted(),
@@ -60,12 +64,12 @@ pub fn run(
             outcome
         },
     );
-    Ok(tally.report(settings, memory, path, end))
+    Ok(tally.report(settings, memory, source, path, end))
 }
 
 fn round(
     gpu: &mut GpuSide,
-    host: &mut HostSide,
+    requester: &Requester,
     settings: &Settings,
     iteration: &mut Iteration,
     observer: &mut Observer<'_>,
@@ -78,9 +82,9 @@ fn round(
     if iteration.filled != Outcome::Equal {
         return Ok(());
     }
-    host.load(seeds.sent)?;
+    requester.load(seeds.sent)?;
     observer.step(number, Step::Write)?;
-    iteration.sent = host.write(number, &remote, observer)?;
+    iteration.sent = requester.write(number, &remote, observer)?;
     if iteration.sent.is_done() {
         iteration.received = gpu.arrived(number, observer)?;
     }
@@ -88,9 +92,9 @@ fn round(
     iteration.checks = gpu.verify(seeds);
     if iteration.sent.is_done() {
         observer.step(number, Step::Read)?;
-        iteration.read = host.read(&remote, observer)?;
+        iteration.read = requester.read(&remote, observer)?;
         if iteration.read.is_done() {
-            iteration.read_back = host.compare(seeds.sent, seeds.before);
+            iteration.read_back = requester.compare(seeds.sent, seeds.before);
         }
     }
     Ok(())

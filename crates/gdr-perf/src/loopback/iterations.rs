@@ -2,9 +2,10 @@
 
 use super::diagnose::{diagnose, diagnose_error};
 use super::event::{Event, Observer};
-use super::report::{Cause, Ended, Iteration, Memory, Path, Report, Throughput, Verdict};
+use super::report::{Cause, Ended, Iteration, Path, Report, Throughput, Verdict};
 use super::settings::Settings;
 use crate::error::{Error, Result};
+use crate::memory_facts::{Memory, MemoryFacts};
 use crate::report::Schema;
 
 /// Runs all iterations, up to the first that fails.
@@ -86,6 +87,7 @@ impl Tally {
         self,
         settings: &Settings,
         memory: Memory,
+        source: MemoryFacts,
         path: Path,
         end: Result<Option<Cause>>,
     ) -> Report {
@@ -105,6 +107,7 @@ impl Tally {
             verdict,
             cause,
             memory,
+            source,
             path,
             size,
             iterations: settings.iterations,

@@ -3,11 +3,12 @@
 //! Each iteration:
 //!
 //! 1. a kernel fills the target with *pattern A*, and another verifies it;
-//! 2. host memory at the other device is filled with *pattern B*, and RDMA WRITE transfers it to
-//!    the target; the last message carries an immediate, so that both ends get a completion;
+//! 2. memory at the other device, of its host or of a GPU, is filled with *pattern B*, and RDMA WRITE
+//!    transfers it to the target; the last message carries an immediate, so that both ends get a
+//!    completion;
 //! 3. the target is compared by a kernel launched after the completion, by a copy to the host, and
 //!    by loads through a CPU mapping; the bytes around it must be unchanged;
-//! 4. RDMA READ transfers it back into other host memory, where it is compared.
+//! 4. RDMA READ transfers it back into other memory of the same kind, where it is compared.
 //!
 //! A run passes only if every part of it does: successful calls alone prove nothing. Every wait has
 //! a deadline. A failed run has a [`Cause`]: nothing arrived, only a part, or other bytes, or a
@@ -22,23 +23,25 @@
 pub(crate) mod compare;
 pub(crate) mod connection;
 mod device;
-pub(crate) mod device_memory;
+mod device_memory;
 mod device_select;
 mod diagnose;
 mod event;
-pub(crate) mod gpu;
-mod host;
+mod gpu;
 mod host_port;
 mod in_process;
 mod iterations;
 pub mod pipeline;
 mod protocol;
+pub(crate) mod registration;
 mod report;
+mod requester;
 mod settings;
-mod staging;
+pub(crate) mod staging;
 mod sweep;
 mod two_process;
 
+pub use crate::memory_facts::{Memory, TransferMode};
 pub use device::{open_both, open_connector, open_listener};
 pub use device_select::{
     Chosen, DeviceName, DevicePair, InvalidDeviceName, NicDistance, ProviderPreference,
@@ -47,8 +50,8 @@ pub use event::{Event, Step};
 pub use host_port::{HostPort, InvalidHostPort, SETUP_PORT, is_this_host};
 pub use in_process::run;
 pub use report::{
-    Cause, CauseKind, Checks, Difference, End, Ended, Iteration, Memory, Outcome, PacketCounts,
-    Packets, Path, Report, Throughput, TransferMode, Verdict,
+    Cause, CauseKind, Checks, Difference, End, Ended, Iteration, Outcome, PacketCounts, Packets,
+    Path, Report, Throughput, Verdict,
 };
 pub use settings::{Destination, Settings, TransferPreference};
 pub use sweep::{DirectRatio, Operation, PathKind, Row, Sweep, SweepEvent, SweepSettings, sweep};

@@ -5,9 +5,10 @@ use std::time::Duration;
 use gdr_rdma::{Deadline, Session, SoftOptions};
 use serde::{Deserialize, Serialize};
 
-use super::report::{Checks, End, Ended, Memory, Outcome, PacketCounts};
+use super::report::{Checks, End, Ended, Outcome, PacketCounts};
 use super::settings::Settings;
 use crate::error::{PeerError, Result, SettingsError};
+use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message;
 
 /// The version of the protocol.
@@ -18,7 +19,7 @@ const VERSION: u32 = 3;
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(super) enum Message {
     /// What the connecting end requests.
-    Ask(Ask),
+    Ask(Box<Ask>),
     /// The listening end accepts.
     Ready(Box<Ready>),
     /// The connecting end has chosen the path MTU.
@@ -70,11 +71,19 @@ pub(super) struct Ask {
     #[serde(default)]
     pub(super) queue_pairs: usize,
     pub(super) end: End,
+    /// The memory that it sends. An end that does not say it has host memory only.
+    #[serde(default = "MemoryFacts::host")]
+    pub(super) source: MemoryFacts,
 }
 
 impl Ask {
-    /// Requests a run with `settings`, into which the end `end` writes over so many queue pairs.
-    pub(super) fn new(settings: &Settings, queue_pairs: usize, end: End) -> Self {
+    /// Requests a run with `settings`, into which the end `end` writes `source` over so many queue pairs.
+    pub(super) fn new(
+        settings: &Settings,
+        queue_pairs: usize,
+        end: End,
+        source: MemoryFacts,
+    ) -> Self {
         Self {
             version: VERSION,
             size: settings.size,
@@ -82,6 +91,7 @@ impl Ask {
             seed: settings.seed,
             queue_pairs,
             end,
+            source,
         }
     }
 
@@ -215,6 +225,22 @@ mod tests {
         let many = serde_json::json!({ "message": "filled", "outcome": vec![1; 1000] });
         let error = parse(&serde_json::to_vec(&many).unwrap()).unwrap_err();
         assert!(error.to_string().contains("too many entries"), "{error}");
+    }
+
+    #[test]
+    fn an_end_that_names_no_source_sends_host_memory() {
+        let device = gdr_rdma::Device::soft_with(SoftOptions::default().port(0)).unwrap();
+        let ask = Ask::new(
+            &Settings::default(),
+            1,
+            End::of(&device),
+            MemoryFacts::host(),
+        );
+        let message = Message::Ask(Box::new(ask));
+        let mut earlier = serde_json::to_value(&message).unwrap();
+        assert!(earlier.as_object_mut().unwrap().remove("source").is_some());
+        let bytes = serde_json::to_vec(&earlier).unwrap();
+        assert_eq!(parse(&bytes).unwrap(), message);
     }
 
     proptest! {

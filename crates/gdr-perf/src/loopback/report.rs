@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::{MESSAGE, Seeds};
 use crate::error::Remedy;
-use crate::report::{Schema, Subject};
+use crate::memory_facts::{Memory, MemoryFacts};
+use crate::report::Schema;
 
 /// The report of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +23,8 @@ pub struct Report {
     /// The GPU memory, with `simulated`.
     #[serde(flatten)]
     pub memory: Memory,
+    /// The memory that was sent and read back into.
+    pub source: MemoryFacts,
     /// The devices.
     pub path: Path,
     /// Bytes an iteration.
@@ -119,45 +122,12 @@ pub enum Verdict {
     Undecided,
 }
 
-/// The GPU memory, and how bytes are transferred into it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
-    /// The GPU, the backend and its route.
-    #[serde(flatten)]
-    pub subject: Subject,
-    /// The CUDA function that allocated it.
-    pub allocated_by: String,
-    /// How received bytes get into it.
-    pub reached: TransferMode,
-    /// Why this mode is used.
-    pub why: String,
-    /// The registration methods that a kernel device rejected, a sentence each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub refusals: Vec<String>,
-    /// Single READs of this many bytes and more are made by the copy engine, although others go by
-    /// the mapping.
-    #[serde(default)]
-    pub long_reads_from: Option<u64>,
-}
-
-/// How received bytes get into GPU memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TransferMode {
-    /// By CPU stores into a mapping of it.
-    Direct,
-    /// By the kernel device itself, with which the memory is registered.
-    Device,
-    /// Through host memory, by the GPU's copy engine.
-    Staged,
-}
-
 /// The two devices of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Path {
-    /// The device of the host memory.
+    /// The device that sends, and reads back.
     pub from: End,
-    /// The device of the GPU memory.
+    /// The device of the GPU memory that receives.
     pub to: End,
     /// Bytes of payload a packet.
     pub mtu: usize,

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Host memory that a device accesses instead of GPU memory. The GPU's copy engine copies received
 /// bytes from here to the GPU, and bytes to send from the GPU to here.
-pub(super) struct StagingBuffer {
+pub(crate) struct StagingBuffer {
     gpu: Arc<DeviceBuffer>,
     /// The offset in the GPU buffer.
     offset: u64,
@@ -58,13 +58,13 @@ impl StagingBuffer {
     }
 
     /// Copies all of the host memory to the GPU.
-    pub(super) fn copy_in(&self) -> Result<()> {
+    pub(crate) fn copy_in(&self) -> Result<()> {
         self.begin_in(0, self.memory.len() as u64)?;
         self.wait()
     }
 
     /// Copies all of the GPU memory to the host memory.
-    pub(super) fn copy_out(&self) -> Result<()> {
+    pub(crate) fn copy_out(&self) -> Result<()> {
         self.begin_out(0, self.memory.len() as u64)?;
         self.wait()
     }

@@ -10,14 +10,16 @@ use gdr_rdma::{
 
 use super::event::{Event, Observer, Step};
 use super::gpu::GpuSide;
-use super::host::HostSide;
 use super::iterations::{Tally, run_all};
 use super::protocol::{Ask, Message, Ready, receive, send, unexpected};
-use super::report::{Cause, End, Iteration, Memory, Outcome, PacketCounter, Packets, Path, Report};
+use super::report::{Cause, End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
+use super::requester::Requester;
 use super::settings::{Destination, Settings};
+use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::conversation::{AFTERMATH, check_end, common_mtu, known_mtu, reach};
 use crate::error::{Error, PeerError, Result};
+use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message::refusal;
 
 /// The time that a message may take in addition to its step.
@@ -136,12 +138,14 @@ pub fn listen(
         mut gpu,
         settings,
         memory,
+        source,
         path,
     } = session.explain(prepared)?;
     observer.watch(&session.stream)?;
     observer.notify(Event::Ready {
         settings: &settings,
         memory: &memory,
+        source: &source,
         path: &path,
     })?;
 
@@ -162,7 +166,7 @@ pub fn listen(
         },
     );
     session.conclude(&end);
-    Ok(tally.report(&settings, memory, path, end))
+    Ok(tally.report(&settings, memory, source, path, end))
 }
 
 /// The listening end after the setup, with the peer's settings.
@@ -170,6 +174,7 @@ struct Prepared {
     gpu: GpuSide,
     settings: Settings,
     memory: Memory,
+    source: MemoryFacts,
     path: Path,
 }
 
@@ -181,7 +186,7 @@ fn prepare(
     session: &mut PeerSession,
 ) -> Result<Prepared> {
     let ask = match session.receive()? {
-        Message::Ask(ask) => ask,
+        Message::Ask(ask) => *ask,
         other => return unexpected(&other),
     };
     let settings = ask.settings(timeouts.step)?;
@@ -189,6 +194,8 @@ fn prepare(
     session.stream.give_up_after(settings.limit())?;
     let gpu = GpuSide::new(target, device, destination, &settings, ask.queue_pairs)?;
     let memory = gpu.memory().clone();
+    let fits = ask.source.check_beside(&memory.subject);
+    fits.map_err(PeerError::Settings)?;
     let ours = device.path_mtu(ask.end.address.ip())?;
     session.send(&Message::Ready(Box::new(Ready {
         memory: memory.clone(),
@@ -209,11 +216,12 @@ fn prepare(
         gpu,
         settings,
         memory,
+        source: ask.source,
         path,
     })
 }
 
-/// Connects to a peer that [listens](listen), and writes into its GPU memory from host memory at
+/// Connects to a peer that [listens](listen), and writes into its GPU memory from `source` at
 /// `device`.
 ///
 /// Without a key, the connection comes from the device's own address: the peer accepts only that one
@@ -225,6 +233,7 @@ pub fn connect(
     device: &Device,
     peer: SocketAddr,
     security: &Security,
+    source: TransferMemory<'_>,
     settings: &Settings,
     observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> Result<Report> {
@@ -236,17 +245,19 @@ pub fn connect(
         stream: session,
         limit: settings.peer_limit(),
     };
-    let agreed = agree(device, settings, &mut session);
+    let agreed = agree(device, source, settings, &mut session);
     let Agreed {
-        mut host,
+        requester,
         remote,
         memory,
         path,
     } = session.explain(agreed)?;
+    let source = requester.facts().clone();
     observer.watch(&session.stream)?;
     observer.notify(Event::Ready {
         settings,
         memory: &memory,
+        source: &source,
         path: &path,
     })?;
 
@@ -260,47 +271,52 @@ pub fn connect(
                 remote,
                 session: &mut session,
             };
-            send_round(&mut host, device, to, settings, iteration, observer)
+            send_round(&requester, device, to, settings, iteration, observer)
         },
     );
     session.conclude(&end);
-    Ok(tally.report(settings, memory, path, end))
+    Ok(tally.report(settings, memory, source, path, end))
 }
 
 /// The connecting end after the setup, with the peer's offer.
 struct Agreed {
-    host: HostSide,
+    requester: Requester,
     remote: RemoteMemory,
     memory: Memory,
     path: Path,
 }
 
-fn agree(device: &Device, settings: &Settings, session: &mut PeerSession) -> Result<Agreed> {
+fn agree(
+    device: &Device,
+    source: TransferMemory<'_>,
+    settings: &Settings,
+    session: &mut PeerSession,
+) -> Result<Agreed> {
     session.stream.give_up_after(settings.limit())?;
     let queue_pairs = settings.queue_pairs(device);
-    session.send(&Message::Ask(Ask::new(
-        settings,
-        queue_pairs,
-        End::of(device),
-    )))?;
+    let requester = Requester::new(device, source, settings, queue_pairs)?;
+    let facts = requester.facts();
+    let ask = Ask::new(settings, queue_pairs, End::of(device), facts.clone());
+    session.send(&Message::Ask(Box::new(ask)))?;
     let Ready { memory, end, mtu } = match session.receive()? {
         Message::Ready(ready) => *ready,
         other => return unexpected(&other),
     };
+    let fits = facts.check_beside(&memory.subject);
+    fits.map_err(PeerError::Settings)?;
     let mtu = common_mtu(device, &end, mtu)?;
     session.send(&Message::Agreed { mtu: mtu.code() })?;
-    let host = HostSide::new(device, settings, queue_pairs)?;
-    let (peers, regions) = session.introduce_all(device, &end, host.endpoints(), mtu, &[])?;
+    let (peers, regions) = session.introduce_all(device, &end, requester.endpoints(), mtu, &[])?;
     let remote = match regions[..] {
         [remote] if remote.len == settings.size => remote,
         _ => return Err(PeerError::OtherMemory.into()),
     };
-    host.connect(&peers, mtu)?;
+    requester.connect(&peers, mtu)?;
     session.barrier()?;
     let path = Path::new(End::of(device), end, mtu, settings.size);
     let path = path.over(queue_pairs, settings.size);
     Ok(Agreed {
-        host,
+        requester,
         remote,
         memory,
         path,
@@ -376,7 +392,7 @@ struct RemoteEnd<'a> {
 }
 
 fn send_round(
-    host: &mut HostSide,
+    requester: &Requester,
     device: &Device,
     RemoteEnd { remote, session }: RemoteEnd<'_>,
     settings: &Settings,
@@ -387,7 +403,7 @@ fn send_round(
     let seeds = settings.seeds(number);
     let counting = PacketCounter::start(device);
     observer.step(number, Step::Fill)?;
-    host.load(seeds.sent)?;
+    requester.load(seeds.sent)?;
     iteration.filled = match session.receive()? {
         Message::Filled { outcome } => outcome.of_peer(),
         other => return unexpected(&other),
@@ -396,7 +412,7 @@ fn send_round(
         return Ok(());
     }
     observer.step(number, Step::Write)?;
-    iteration.sent = host.write(number, &remote, observer)?;
+    iteration.sent = requester.write(number, &remote, observer)?;
     let sent = iteration.sent.is_done();
     iteration.packets = Packets {
         sender: counting.counted(),
@@ -422,9 +438,9 @@ fn send_round(
     }
     if sent {
         observer.step(number, Step::Read)?;
-        iteration.read = host.read(&remote, observer)?;
+        iteration.read = requester.read(&remote, observer)?;
         if iteration.read.is_done() {
-            iteration.read_back = host.compare(seeds.sent, seeds.before);
+            iteration.read_back = requester.compare(seeds.sent, seeds.before);
         }
     }
     iteration.packets.sender = counting.counted();

@@ -25,8 +25,10 @@ mod run;
 mod threshold;
 mod verb;
 
+pub use crate::area::TransferMemory;
+pub use crate::memory_facts::MemoryFacts;
 pub use endpoint::TransferEndpoint;
-pub use memory::{LocalEnd, MemoryFacts, TransferMemory};
+pub use memory::LocalEnd;
 pub use plan::{
     Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Role, Striping, Verification,
 };

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::MemoryFacts;
 use super::plan::Plan;
 use super::report::{TransferEnd, TransferRow};
 use super::round_trips::Immediates;
 use crate::error::{PeerError, Result};
+use crate::memory_facts::MemoryFacts;
 
 /// The version of the protocol.
 pub(super) const VERSION: u32 = 2;

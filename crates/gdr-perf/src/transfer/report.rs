@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::MemoryFacts;
 use super::plan::{Plan, Role};
 use super::threshold::Thresholds;
 use crate::error::Result;
 use crate::loopback::End;
+use crate::memory_facts::MemoryFacts;
 use crate::report::{ProcessFacts, Schema};
 use crate::stats::{Bucket, Samples, Summary};
 

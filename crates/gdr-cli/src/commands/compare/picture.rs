@@ -2,7 +2,7 @@
 
 use gdr_perf::loopback::pipeline::{FrameFigures, PipelineReport, PipelineRow};
 
-use super::table::{device_in_words, sentence};
+use super::table::{device_in_words, frames_in_words, sentence};
 use crate::chart::{BLUE, Chart, Curve, GREEN, ORANGE, Panel, Scale};
 use crate::commands::describe;
 use crate::units::figure;
@@ -51,6 +51,7 @@ pub(super) fn svg(report: &PipelineReport) -> String {
     let mut notes = device_in_words(report)
         .map(|(what, words)| format!("{what}: {words}"))
         .to_vec();
+    notes.push(format!("frames: {}", frames_in_words(&report.source)));
     notes.push(format!(
         "GPU: {}, {}",
         describe(&report.subject),

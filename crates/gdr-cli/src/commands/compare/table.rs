@@ -1,10 +1,11 @@
 //! The table of `gdr compare`.
 
 use gdr_perf::Result;
+use gdr_perf::loopback::TransferMode;
 use gdr_perf::loopback::pipeline::{
     CostModel, Crossing, FrameFigures, PipelineEvent, PipelineReport, PipelineRow, Published,
 };
-use gdr_perf::transfer::Role;
+use gdr_perf::transfer::{MemoryFacts, Role};
 
 use crate::commands::describe;
 use crate::figures::{
@@ -27,6 +28,7 @@ pub(super) struct Table {
     options: FigureOptions,
     figures: Figures,
     is_simulated: bool,
+    simulation_is_known: bool,
 }
 
 impl Table {
@@ -35,7 +37,13 @@ impl Table {
             options,
             figures: Figures::new(options, &[&ROW, &DURATION, &RECEIVE, &RATE, &RATIO]),
             is_simulated: false,
+            simulation_is_known: false,
         }
+    }
+
+    /// That this process has a GPU, and whether it is simulated, has been written.
+    pub(super) fn simulation_is_known(&mut self) {
+        self.simulation_is_known = true;
     }
 
     pub(super) fn event(&mut self, event: &PipelineEvent<'_>, output: &mut Output) -> Result<()> {
@@ -46,7 +54,7 @@ impl Table {
             PipelineEvent::Ready(report) => {
                 self.is_simulated = report.subject.simulated;
                 let role = report.processes.as_ref().map(|both| both.role);
-                if self.is_simulated && role == Some(Role::Server) {
+                if self.is_simulated && !self.simulation_is_known && role == Some(Role::Server) {
                     let why = "the GPU of the client";
                     match self.options.csv {
                         true => Output::simulated_aside(why),
@@ -124,6 +132,7 @@ fn introduce(report: &PipelineReport, output: &mut Output) -> Result<()> {
     for (what, words) in device_in_words(report) {
         output.paragraph(&format!("{what:<10}"), "          ", &words)?;
     }
+    output.paragraph("frames    ", "          ", &frames_in_words(&report.source))?;
     output.line(format_args!(
         "GPU       {}, {}",
         describe(&report.subject),
@@ -165,6 +174,27 @@ pub(super) fn device_in_words(report: &PipelineReport) -> [(&'static str, String
         );
         (what, words)
     })
+}
+
+/// Where the frames are, and how GPU memory is reached.
+pub(super) fn frames_in_words(source: &MemoryFacts) -> String {
+    let Some(gpu) = &source.gpu else {
+        return "in host memory".to_owned();
+    };
+    let how = match source.reached {
+        Some(TransferMode::Direct) => "read through a mapping of it",
+        Some(TransferMode::Device) => "read by the device itself",
+        Some(TransferMode::Staged) | None => "staged through host memory",
+    };
+    let mut words = format!("in memory of {}", describe(gpu));
+    if let Some(function) = &source.allocated_by {
+        words += &format!(", {function}");
+    }
+    words += &format!("; {how}");
+    if let Some(why) = &source.why {
+        words += &format!(" ({why})");
+    }
+    words
 }
 
 /// The cost of a frame by its size.
@@ -263,6 +293,7 @@ pub(super) mod tests {
                 driver: None,
             },
             allocated_by: "cuMemAlloc".into(),
+            source: MemoryFacts::host(),
             path: Path {
                 from: end("127.0.0.1:4791"),
                 to: end("127.0.0.2:4791"),
@@ -360,6 +391,23 @@ pub(super) mod tests {
         );
         assert!(picture.contains("node&lt;1&gt;") && !picture.contains("node<1>"));
         assert!(picture.contains("SIMULATED"));
+    }
+
+    #[test]
+    fn the_memory_of_the_frames_is_named_where_it_is_a_gpus() {
+        let mut report = report();
+        assert!(picture::svg(&report).contains("frames: in host memory"));
+        report.source = MemoryFacts {
+            gpu: Some(report.subject.clone()),
+            allocated_by: Some("cuMemAlloc".into()),
+            reached: Some(TransferMode::Staged),
+            why: Some("requested".into()),
+            ..MemoryFacts::host()
+        };
+        let words = "in memory of simulated: a GPU (0000:01:00.0), backend sim, cuMemAlloc; staged through \
+                     host memory (requested)";
+        assert_eq!(frames_in_words(&report.source), words);
+        assert!(picture::svg(&report).contains(&format!("frames: {words}")));
     }
 
     #[test]

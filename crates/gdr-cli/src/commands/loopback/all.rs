@@ -133,6 +133,7 @@ fn one(
     }
     let setup = Setup {
         devices: Devices { pair, chosen },
+        source: context.second(options.from_gpu.as_ref())?,
         settings: options.settings(),
         destination: options.destination(),
     };

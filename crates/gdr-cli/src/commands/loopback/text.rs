@@ -5,6 +5,7 @@ use gdr_perf::loopback::{
     Checks, Difference, Ended, Event, Iteration, Memory, Outcome, Path, Report, Settings,
     Throughput, TransferMode, Verdict,
 };
+use gdr_perf::transfer::MemoryFacts;
 use owo_colors::OwoColorize;
 
 use crate::commands::describe;
@@ -113,8 +114,9 @@ impl Lines {
             Event::Ready {
                 settings,
                 memory,
+                source,
                 path,
-            } => self.ready(settings, memory, path, output),
+            } => self.ready(settings, memory, source, path, output),
             Event::Ended(iteration) => self.ended(iteration, output),
             _ => Ok(()),
         }
@@ -124,6 +126,7 @@ impl Lines {
         &mut self,
         settings: &Settings,
         memory: &Memory,
+        source: &MemoryFacts,
         path: &Path,
         output: &mut Output,
     ) -> Result<()> {
@@ -134,7 +137,7 @@ impl Lines {
             output.line(connected)?;
         }
         let ends = [
-            ("from", &path.from, "host", Role::Sender),
+            ("from", &path.from, kind(source), Role::Sender),
             ("to", &path.to, "GPU", Role::Receiver),
         ];
         for (what, end, kind, role) in ends {
@@ -146,6 +149,7 @@ impl Lines {
                 self.role.mark(role)
             ))?;
         }
+        self.source(source, output)?;
         let mark = self.role.mark(Role::Receiver);
         output.line(format_args!(
             "GPU       {}, {}{mark}",
@@ -186,6 +190,39 @@ impl Lines {
             settings.timeout.as_secs()
         );
         output.paragraph("moving    ", INDENT, &moving)
+    }
+
+    /// Writes which GPU's memory is sent, and how it is reached.
+    fn source(&self, source: &MemoryFacts, output: &mut Output) -> Result<()> {
+        let Some(gpu) = &source.gpu else {
+            return Ok(());
+        };
+        let mark = self.role.mark(Role::Sender);
+        let allocated_by = source.allocated_by.as_deref().unwrap_or_default();
+        output.line(format_args!(
+            "from GPU  {}, {allocated_by}{mark}",
+            describe(gpu)
+        ))?;
+        let how = match source.reached {
+            Some(TransferMode::Direct) => {
+                "direct: packets are loaded from GPU memory, and stored into it, through a CPU mapping"
+            }
+            Some(TransferMode::Device) => "direct: the device reads and writes GPU memory itself",
+            Some(TransferMode::Staged) | None => {
+                "staged: packets come from and go to host memory, and the copy engine copies them"
+            }
+        };
+        let why = source.why.as_deref().unwrap_or("for an unknown reason");
+        output.paragraph("reached   ", INDENT, &format!("{how} ({why}){mark}"))?;
+        for refusal in &source.refusals {
+            output.paragraph(INDENT, INDENT, &format!("rejected before: {refusal}"))?;
+        }
+        match source.long_reads_from {
+            Some(bytes) => output.line(format_args!(
+                "          WRITEs of {bytes} bytes and more use the copy engine, which was faster here"
+            )),
+            None => Ok(()),
+        }
     }
 
     fn ended(&self, iteration: &Iteration, output: &mut Output) -> Result<()> {
@@ -339,6 +376,14 @@ fn request(ended: &Ended) -> String {
         } => format!("{status}: {meaning}").red().to_string(),
         Ended::Failed { reason } => format!("failed: {reason}").red().to_string(),
         Ended::NotDone { reason } => format!("not done: {reason}"),
+    }
+}
+
+/// The kind of memory in one word.
+fn kind(memory: &MemoryFacts) -> &'static str {
+    match memory.gpu {
+        Some(_) => "GPU",
+        None => "host",
     }
 }
 

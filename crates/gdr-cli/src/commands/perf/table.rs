@@ -232,13 +232,7 @@ pub(super) mod tests {
                 provider: "soft".into(),
                 integrity: "all".into(),
             },
-            memory: MemoryFacts {
-                kind: "host".into(),
-                gpu: None,
-                allocated_by: None,
-                reached: None,
-                why: None,
-            },
+            memory: MemoryFacts::host(),
         };
         let rows = [64_u64, 4096, 65_536].map(|size| {
             let base = size as f64;

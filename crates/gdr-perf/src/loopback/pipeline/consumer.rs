@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gdr_cuda::{CuResult, DeviceBuffer, HostBuffer, MemoryKind, Stream};
+use gdr_cuda::{DeviceBuffer, HostBuffer, MemoryKind, Stream};
 use gdr_rdma::{
     Access, Buffer, Device, Endpoint, MemoryRegion, Mtu, ProtectionDomain, Provider, RemoteMemory,
     SendRequest, Watch, WrId,
@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use super::super::compare::{CHUNK, fill, pieces};
 use super::super::connection::Connection;
 use super::super::device_memory::DeviceMemory;
-use super::super::gpu;
+use super::super::registration;
 use super::super::settings::{MESSAGE, TransferPreference};
 use super::report::FrameFigures;
 use super::settings::PipelineSettings;
 use crate::bench_target::BenchTarget;
-use crate::error::{Error, Result, SettingsError};
+use crate::error::{Result, SettingsError};
 use crate::report::Subject;
 use crate::stats::Samples;
 
@@ -58,7 +58,7 @@ pub(super) struct Consumer {
     /// Page-locked memory that frames of the staged mode are received into.
     staging: Arc<HostBuffer>,
     input: Arc<DeviceBuffer>,
-    output: DeviceBuffer,
+    output: Arc<DeviceBuffer>,
     result: Arc<HostBuffer>,
     facts: Facts,
 }
@@ -81,14 +81,8 @@ impl Consumer {
         let bytes = settings.largest();
         let len = usize::try_from(bytes).map_err(|_| SettingsError::TooLarge { bytes })?;
         let gpu = target.gpu();
-        let allocate = || {
-            let made = gpu.allocate(settings.memory, bytes);
-            made.map_err(|source| match source.cu_result() {
-                Some(CuResult::OUT_OF_MEMORY) => Error::GpuMemory { bytes, source },
-                _ => source.into(),
-            })
-        };
-        let (input, output) = (Arc::new(allocate()?), allocate()?);
+        let allocate = || target.allocate(settings.memory, bytes);
+        let (input, output) = (allocate()?, allocate()?);
         let [staging, result] = [(), ()].map(|()| gpu.allocate_host(len).map(Arc::new));
         let (staging, result) = (staging?, result?);
         let domain = device.protection_domain();
@@ -249,11 +243,11 @@ fn direct_region(
             Some(_) => (None, missing(subject, made.missing())),
         });
     }
-    let reached = gpu::map_or_stage(target, input, wanted)?;
+    let reached = registration::map_or_stage(target, input, wanted)?;
     let Some(mapping) = reached.mapping else {
         return Ok((None, missing(reached.subject, reached.why)));
     };
-    let local = gpu::direct(mapping, input)?;
+    let local = registration::direct(mapping, input)?;
     let why = "the CPU stores into a mapping of the GPU memory".to_owned();
     Ok((
         Some(domain.register(&local, access)?),

@@ -1,6 +1,6 @@
 //! The same frames staged and direct, up to a kernel's result in host memory.
 //!
-//! A frame is read by RDMA from the host memory of another device; a kernel doubles its 32-bit words;
+//! A frame is read by RDMA from memory of another device, of its host or of a GPU; a kernel doubles its 32-bit words;
 //! the result is copied to page-locked host memory. The *staged* mode receives into page-locked host
 //! memory and copies to the GPU; the *direct* mode receives into GPU memory. This is the benchmark of
 //! KIRO's GPUDirect extension, without its polling for a new frame.
@@ -30,6 +30,7 @@ use self::consumer::{Consumer, Measured, ReceiveMode};
 use self::producer::Producer;
 use super::device::mutual_mtu;
 use super::report::{End, Path};
+use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::error::{Result, proceed};
 
@@ -55,7 +56,7 @@ pub enum PipelineEvent<'a> {
     Measured(&'a PipelineRow),
 }
 
-/// Measures frames from host memory at `from` to the GPU at `to`, both in this process.
+/// Measures frames from `source` at `from` to the GPU at `to`, both in this process.
 ///
 /// # Errors
 /// Those of the setup; [`crate::Error::Transfer`] for a READ that fails or misses its deadline;
@@ -64,17 +65,20 @@ pub fn compare(
     target: &BenchTarget,
     from: &Device,
     to: &Device,
+    source: TransferMemory<'_>,
     settings: &PipelineSettings,
     observe: &mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>,
 ) -> Result<PipelineReport> {
     settings.check()?;
     let mtu = mutual_mtu(from, to)?;
-    let producer = Producer::new(from, settings.largest(), settings.seed)?;
+    let producer = Producer::new(from, source, settings.largest(), settings.seed)?;
     let consumer = Consumer::new(target, to, settings)?;
+    producer.facts().check_beside(&consumer.facts().subject)?;
     producer.connect(&consumer.endpoint(), mtu, settings.give_up_after())?;
     consumer.connect(&producer.endpoint(), mtu, settings.give_up_after())?;
     let path = Path::new(End::of(from), End::of(to), mtu, settings.largest());
-    let mut report = PipelineReport::begin(consumer.facts().clone(), path);
+    let mut report =
+        PipelineReport::begin(consumer.facts().clone(), producer.facts().clone(), path);
     report.published = settings.published;
     proceed(observe(PipelineEvent::Ready(&report)))?;
     let remote = producer.remote();

@@ -1,36 +1,45 @@
-//! The end that offers frames in host memory. Its CPU takes no part in a transfer.
+//! The end that offers frames, in host memory or in memory of a GPU. Its CPU takes no part in a transfer
+//! with a kernel device.
 
 use std::time::Duration;
 
-use gdr_rdma::{Access, Buffer, Device, Endpoint, MemoryRegion, Mtu, RemoteMemory};
+use gdr_rdma::{Access, Device, Endpoint, Mtu, RemoteMemory};
 
-use super::super::compare::{CHUNK, fill, pieces};
 use super::super::connection::Connection;
-use crate::error::{Result, SettingsError};
+use crate::area::{Area, StandIn, TransferMemory};
+use crate::error::Result;
+use crate::memory_facts::MemoryFacts;
 
-/// Frames of a pattern in host memory, registered for READs.
+/// Frames of a pattern, registered for READs.
 pub(super) struct Producer {
-    // Fields drop in order: the connection goes before the region.
+    // Fields drop in order: the connection goes before the memory.
     connection: Connection,
-    region: MemoryRegion,
+    frames: Area,
+    facts: MemoryFacts,
 }
 
 impl Producer {
-    /// Fills `bytes` of host memory with the pattern of `seed`.
-    pub(super) fn new(device: &Device, bytes: u64, seed: u32) -> Result<Self> {
-        let len = usize::try_from(bytes).map_err(|_| SettingsError::TooLarge { bytes })?;
+    /// Fills `bytes` of `memory` with the pattern of `seed`.
+    pub(super) fn new(
+        device: &Device,
+        memory: TransferMemory<'_>,
+        bytes: u64,
+        seed: u32,
+    ) -> Result<Self> {
         let domain = device.protection_domain();
-        let buffer = Buffer::host(len)?;
-        let mut chunk = vec![0; CHUNK];
-        for (offset, len) in pieces(bytes, CHUNK as u64) {
-            let chunk = &mut chunk[..len as usize];
-            fill(chunk, seed, offset / 4);
-            buffer.write_at(offset, chunk)?;
-        }
+        let access = Access::REMOTE_READ;
+        let (frames, facts) = Area::new(&domain, memory, bytes, access, StandIn::Refused)?;
+        frames.fill(0, bytes, seed)?;
         Ok(Self {
             connection: Connection::new(&domain)?,
-            region: domain.register(&buffer, Access::REMOTE_READ)?,
+            frames,
+            facts,
         })
+    }
+
+    /// Its memory, for the report.
+    pub(super) fn facts(&self) -> &MemoryFacts {
+        &self.facts
     }
 
     pub(super) fn endpoint(&self) -> Endpoint {
@@ -38,7 +47,7 @@ impl Producer {
     }
 
     pub(super) fn remote(&self) -> RemoteMemory {
-        self.region.remote()
+        self.frames.remote()
     }
 
     pub(super) fn connect(&self, peer: &Endpoint, mtu: Mtu, give_up_after: Duration) -> Result<()> {

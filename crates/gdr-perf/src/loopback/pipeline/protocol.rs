@@ -9,6 +9,7 @@ use super::consumer::Facts;
 use super::report::PipelineRow;
 use super::settings::PipelineSettings;
 use crate::error::{PeerError, Result};
+use crate::memory_facts::MemoryFacts;
 use crate::report::ProcessFacts;
 
 /// The version of the protocol.
@@ -86,6 +87,9 @@ pub(super) struct Ready {
     pub(super) end: End,
     /// The path MTU as this end sees it.
     pub(super) mtu: u8,
+    /// The memory of the frames. An end that does not say it has host memory only.
+    #[serde(default = "MemoryFacts::host")]
+    pub(super) source: MemoryFacts,
 }
 
 /// Fails because `message` is not the one that the protocol has here.
@@ -97,4 +101,30 @@ pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
         Message::Row(_) => "row",
     };
     Err(PeerError::OutOfTurn(name).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+
+    #[test]
+    fn an_end_that_names_no_source_has_frames_in_host_memory() {
+        let end = End {
+            device: "soft".to_owned(),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 4791)),
+            provider: "soft".to_owned(),
+            integrity: "all".to_owned(),
+        };
+        let message = Message::Ready(Box::new(Ready {
+            process: ProcessFacts::of_this_one(),
+            end,
+            mtu: 5,
+            source: MemoryFacts::host(),
+        }));
+        let mut earlier = serde_json::to_value(&message).unwrap();
+        assert!(earlier.as_object_mut().unwrap().remove("source").is_some());
+        assert_eq!(serde_json::from_value::<Message>(earlier).unwrap(), message);
+    }
 }

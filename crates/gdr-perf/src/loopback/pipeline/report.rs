@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::super::report::Path;
 use super::consumer::Facts;
 use super::cost_model::{CostModel, Crossing};
+use crate::memory_facts::MemoryFacts;
 use crate::report::{ProcessFacts, Schema, Subject};
 use crate::stats::Summary;
 use crate::transfer::Role;
@@ -20,6 +21,8 @@ pub struct PipelineReport {
     pub subject: Subject,
     /// The CUDA function that allocated the GPU memory.
     pub allocated_by: String,
+    /// The memory of the frames.
+    pub source: MemoryFacts,
     /// The devices: frames go from `from` to `to`.
     pub path: Path,
     /// The two processes; `None` if both ends were in one.
@@ -109,11 +112,12 @@ impl PipelineRow {
 
 impl PipelineReport {
     /// A report without rows.
-    pub(super) fn begin(facts: Facts, path: Path) -> Self {
+    pub(super) fn begin(facts: Facts, source: MemoryFacts, path: Path) -> Self {
         Self {
             schema: Schema::first("gdr.compare"),
             subject: facts.subject,
             allocated_by: facts.allocated_by,
+            source,
             path,
             processes: None,
             direct: facts.direct,

@@ -14,6 +14,7 @@ use super::protocol::{Ask, Message, Ready, unexpected};
 use super::report::{PipelineProcesses, PipelineReport, PipelineRow};
 use super::settings::PipelineSettings;
 use super::{DURATION, LEAST, PipelineEvent, measure};
+use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::conversation::{Conversation, common_mtu, known_mtu, reach};
 use crate::error::{PeerError, Result, proceed};
@@ -22,7 +23,7 @@ use crate::transfer::Role;
 
 type Observe<'a> = &'a mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>;
 
-/// Measures frames from the host memory of a peer that [serves](serve) them to the GPU at `device`.
+/// Measures frames from memory of a peer that [serves](serve) them to the GPU at `device`.
 ///
 /// Without a key, the connection comes from the device's own address: the peer accepts only that one
 /// as the RDMA address.
@@ -46,7 +47,7 @@ pub fn compare_with(
     conversation.conclude(measured)
 }
 
-/// Waits for one peer that [compares](compare_with), and offers it frames in host memory at `device`.
+/// Waits for one peer that [compares](compare_with), and offers it frames in `source` at `device`.
 /// The peer chooses the settings, and the report has its figures.
 ///
 /// # Errors
@@ -55,13 +56,14 @@ pub fn serve(
     device: &Device,
     listener: &Listener,
     security: &Security,
+    source: TransferMemory<'_>,
     timeouts: Timeouts,
     observe: &mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>,
 ) -> Result<PipelineReport> {
     proceed(observe(PipelineEvent::Listening(listener.address()?)))?;
     let session = listener.accept(security, Deadline::after(timeouts.peer))?;
     let mut conversation = Conversation::new(session, timeouts.step)?;
-    let served = server(&mut conversation, device, observe);
+    let served = server(&mut conversation, device, source, observe);
     conversation.conclude(served)
 }
 
@@ -96,10 +98,13 @@ fn client(
         process: theirs,
         end: from,
         mtu,
+        source,
     } = match conversation.receive(filling(settings))? {
         Message::Ready(ready) => *ready,
         other => return unexpected(&other),
     };
+    let fits = source.check_beside(&facts.subject);
+    fits.map_err(PeerError::Settings)?;
     let mtu = common_mtu(device, &from, mtu)?;
     conversation.send(&Message::Agreed { mtu: mtu.code() })?;
     let limit = settings.limit(settings.largest());
@@ -118,7 +123,7 @@ fn client(
     consumer.watch(conversation.watch()?);
 
     let path = Path::new(from, end, mtu, settings.largest());
-    let mut report = PipelineReport::begin(facts, path);
+    let mut report = PipelineReport::begin(facts, source, path);
     report.published = settings.published;
     report.processes = Some(PipelineProcesses {
         role: Role::Client,
@@ -139,6 +144,7 @@ fn client(
 fn server(
     conversation: &mut Conversation,
     device: &Device,
+    source: TransferMemory<'_>,
     observe: Observe<'_>,
 ) -> Result<PipelineReport> {
     let ask = match conversation.receive(conversation.limit)? {
@@ -147,12 +153,16 @@ fn server(
     };
     let settings = ask.settings()?;
     conversation.limit = settings.limit(0);
-    let producer = Producer::new(device, settings.largest(), settings.seed)?;
+    let producer = Producer::new(device, source, settings.largest(), settings.seed)?;
+    let source = producer.facts().clone();
+    let fits = source.check_beside(&ask.memory.subject);
+    fits.map_err(PeerError::Settings)?;
     let (ours, end) = (ProcessFacts::of_this_one(), End::of(device));
     let ready = Ready {
         process: ours.clone(),
         end: end.clone(),
         mtu: device.path_mtu(ask.end.address.ip())?.code(),
+        source: source.clone(),
     };
     conversation.send(&Message::Ready(Box::new(ready)))?;
     let mtu = match conversation.receive(conversation.limit)? {
@@ -170,7 +180,7 @@ fn server(
     conversation.barrier(limit)?;
 
     let path = Path::new(end, ask.end, mtu, settings.largest());
-    let mut report = PipelineReport::begin(ask.memory, path);
+    let mut report = PipelineReport::begin(ask.memory, source, path);
     report.processes = Some(PipelineProcesses {
         role: Role::Server,
         from: ours,

@@ -10,7 +10,7 @@ use gdr_rdma::{
 
 use super::super::connection::Connection;
 use super::super::device_memory::DeviceMemory;
-use super::super::gpu;
+use super::super::registration;
 use super::super::settings::TransferPreference;
 use super::super::staging::StagingBuffer;
 use super::report::{Operation, PathKind};
@@ -92,7 +92,7 @@ pub(super) fn build(
 ) -> Result<MemoryPaths> {
     let len = settings.largest;
     let there = to.protection_domain();
-    let buffer = Arc::new(target.gpu().allocate(settings.destination.memory, len)?);
+    let buffer = target.allocate(settings.destination.memory, len)?;
     let limit = settings.limit(len);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let path = |kind, region: MemoryRegion, memory, stage| -> Result<MemoryPath> {
@@ -139,11 +139,11 @@ pub(super) fn build(
             }
         }
     } else {
-        let direct = gpu::map_or_stage(target, &buffer, wanted)?;
+        let direct = registration::map_or_stage(target, &buffer, wanted)?;
         paths.subject = direct.subject;
         match direct.mapping {
             Some(mapping) => {
-                let local = gpu::direct(mapping, &buffer)?;
+                let local = registration::direct(mapping, &buffer)?;
                 paths.long_reads_from = local.long_reads_from();
                 let region = there.register(&local, access)?;
                 paths

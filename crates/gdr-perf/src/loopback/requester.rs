@@ -1,28 +1,30 @@
-//! The end that owns host memory, and makes the requests.
+//! The end that makes the requests, from its host memory or from memory of a GPU.
 
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
-    Access, Buffer, Device, Endpoint, Immediate, MemoryRegion, Mtu, RemoteMemory, SendRequest,
-    StripedPart, StripedRange, WrId,
+    Access, Device, Endpoint, Immediate, Mtu, RemoteMemory, SendRequest, StripedPart, WrId,
 };
 
-use super::compare::{CHUNK, Comparison, fill, pieces};
+use super::compare::pieces;
 use super::connection::Connection;
 use super::event::Observer;
 use super::report::{Ended, Outcome};
 use super::settings::{MESSAGE, Settings};
-use crate::error::{Result, SettingsError};
+use crate::area::{Area, StandIn, TransferMemory};
+use crate::error::Result;
+use crate::memory_facts::MemoryFacts;
 
-/// Host memory, registered with a device.
-pub(super) struct HostSide {
+/// The memory that is sent, and the memory that is read back into, registered with a device.
+pub(super) struct Requester {
+    // The connection goes before the memory.
     connection: Connection,
-    source: MemoryRegion,
-    sink: MemoryRegion,
+    source: Area,
+    sink: Area,
+    facts: MemoryFacts,
     size: u64,
     limit: Duration,
     give_up_after: Duration,
-    chunk: Vec<u8>,
 }
 
 /// A transfer and its direction.
@@ -32,23 +34,33 @@ enum Transfer {
     Read,
 }
 
-impl HostSide {
-    pub(super) fn new(device: &Device, settings: &Settings, queue_pairs: usize) -> Result<Self> {
-        let bytes = usize::try_from(settings.size).map_err(|_| SettingsError::TooLarge {
-            bytes: settings.size,
-        })?;
+impl Requester {
+    pub(super) fn new(
+        device: &Device,
+        memory: TransferMemory<'_>,
+        settings: &Settings,
+        queue_pairs: usize,
+    ) -> Result<Self> {
+        let size = settings.size;
         let domain = device.protection_domain();
-        let source = Buffer::host(bytes)?;
-        let sink = Buffer::host(bytes)?;
+        // The peer has no access to either.
+        let area = |access| Area::new(&domain, memory, size, access, StandIn::Allowed);
+        let (source, facts) = area(Access::empty())?;
+        let (sink, _) = area(Access::LOCAL_WRITE)?;
         Ok(Self {
             connection: Connection::over(&domain, queue_pairs)?,
-            source: domain.register(&source, Access::empty())?,
-            sink: domain.register(&sink, Access::LOCAL_WRITE)?,
-            size: settings.size,
+            source,
+            sink,
+            facts,
+            size,
             limit: settings.limit(),
             give_up_after: settings.give_up_after(),
-            chunk: vec![0; CHUNK],
         })
+    }
+
+    /// Its memory, for the report.
+    pub(super) fn facts(&self) -> &MemoryFacts {
+        &self.facts
     }
 
     pub(super) fn endpoints(&self) -> Vec<Endpoint> {
@@ -59,17 +71,13 @@ impl HostSide {
         self.connection.connect_all(peers, mtu, self.give_up_after)
     }
 
-    /// Fills host memory with the pattern of `seed`.
-    pub(super) fn load(&mut self, seed: u32) -> Result<()> {
-        for (offset, len) in pieces(self.size, CHUNK as u64) {
-            let chunk = &mut self.chunk[..len as usize];
-            fill(chunk, seed, offset / 4);
-            self.source.buffer().write_at(offset, chunk)?;
-        }
-        Ok(())
+    /// Fills the memory that is sent with the pattern of `seed`.
+    pub(super) fn load(&self, seed: u32) -> Result<()> {
+        self.source.fill(0, self.size, seed)?;
+        self.source.before_sending()
     }
 
-    /// Writes all host memory to `remote`; the last message carries `number` as its immediate. Over
+    /// Writes all of it to `remote`; the last message carries `number` as its immediate. Over
     /// several queue pairs, whose messages have no order, it is one without bytes after all others.
     pub(super) fn write(
         &self,
@@ -93,16 +101,11 @@ impl HostSide {
     ) -> Result<Ended> {
         let start = Instant::now();
         let queue_pairs = self.connection.pairs().len();
-        let range = |local| StripedRange {
-            local,
-            offset: 0,
-            remote: remote.at(0),
-            len: self.size,
-        };
+        let (whole, size) = (remote.at(0), self.size);
         let parts = match (transfer, queue_pairs) {
             (_, 1) => self.messages(transfer, remote)?,
-            (Transfer::Write(_), _) => range(&self.source).writes(queue_pairs)?,
-            (Transfer::Read, _) => range(&self.sink).reads(queue_pairs)?,
+            (Transfer::Write(_), _) => self.source.range(0, whole, size).writes(queue_pairs)?,
+            (Transfer::Read, _) => self.sink.range(0, whole, size).reads(queue_pairs)?,
         };
         let ended = self
             .connection
@@ -145,18 +148,9 @@ impl HostSide {
     }
 
     /// Compares the bytes that were read back with the pattern of `seed`.
-    pub(super) fn compare(&mut self, seed: u32, before: u32) -> Outcome {
-        Outcome::of(self.try_compare(seed, before))
-    }
-
-    fn try_compare(&mut self, seed: u32, before: u32) -> Result<Outcome> {
-        let mut comparison = Comparison::new(seed, Some(before));
-        for (offset, len) in pieces(self.size, CHUNK as u64) {
-            let chunk = &mut self.chunk[..len as usize];
-            self.sink.buffer().read_at(offset, chunk)?;
-            comparison.add(chunk);
-        }
-        Ok(comparison.outcome())
+    pub(super) fn compare(&self, seed: u32, before: u32) -> Outcome {
+        let arrived = self.sink.after_receiving();
+        Outcome::of(arrived.and_then(|()| self.sink.outcome(self.size, seed, before)))
     }
 }
 
@@ -171,19 +165,21 @@ mod tests {
         Device::soft_with(SoftOptions::default().port(0)).unwrap()
     }
 
-    fn host(device: &Device, timeout: Duration, queue_pairs: usize) -> HostSide {
+    fn requester(device: &Device, timeout: Duration, queue_pairs: usize) -> Requester {
         let settings = Settings {
             size: 4096,
             timeout,
             ..Settings::default()
         };
-        HostSide::new(device, &settings, queue_pairs).unwrap()
+        Requester::new(device, TransferMemory::Host, &settings, queue_pairs).unwrap()
     }
 
-    fn write(from: &HostSide, to: &HostSide) -> Ended {
+    fn write(from: &Requester, to: &Requester) -> Ended {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let domain = to.connection.pair().domain();
-        let target = domain.register(to.sink.buffer(), access).unwrap();
+        let target = domain
+            .register(to.sink.host_buffer().unwrap(), access)
+            .unwrap();
         let mut observe = |_: Event<'_>| std::ops::ControlFlow::Continue(());
         let mut observer = Observer::new(&mut observe);
         from.write(1, &target.remote(), &mut observer).unwrap()
@@ -193,7 +189,7 @@ mod tests {
     fn a_peer_that_is_gone_is_an_error_completion_with_a_remedy() {
         let (here, there) = (device(), device());
         let limit = Duration::from_secs(1);
-        let (from, to) = (host(&here, limit, 1), host(&there, limit, 1));
+        let (from, to) = (requester(&here, limit, 1), requester(&there, limit, 1));
         from.connect(&to.endpoints(), Mtu::B1024).unwrap();
         let Ended::Error { status, remedy, .. } = write(&from, &to) else {
             panic!("it did not fail with a completion");
@@ -206,7 +202,7 @@ mod tests {
     fn a_peer_that_never_takes_the_message_is_a_missed_deadline() {
         let (here, there) = (device(), device());
         let limit = Duration::from_millis(300);
-        let (from, to) = (host(&here, limit, 1), host(&there, limit, 1));
+        let (from, to) = (requester(&here, limit, 1), requester(&there, limit, 1));
         from.connect(&to.endpoints(), Mtu::B1024).unwrap();
         to.connect(&from.endpoints(), Mtu::B1024).unwrap();
         // No receive is posted for the immediate, so the sender retries until the deadline.
