@@ -33,27 +33,33 @@ impl CpuContention {
     }
 
     /// Yields the CPU.
-    pub(super) fn yield_now(&self) {
+    pub(super) fn yield_now(&self) -> Yielded {
         thread_local! {
             /// The switches of this thread when it last asked for them.
             static SWITCHES: Cell<i64> = const { Cell::new(0) };
         }
         let start = Instant::now();
         thread::yield_now();
-        self.record(start.elapsed(), || {
+        let end = Instant::now();
+        let lost = self.record(end - start, || {
             let now = involuntary_switches();
             SWITCHES.replace(now) != now
         });
+        Yielded { end, lost }
     }
 
-    /// Records a yield. `has_switched` asks the kernel whether another thread ran, which takes a system
-    /// call.
-    fn record(&self, yielded: Duration, has_switched: impl FnOnce() -> bool) {
-        let quiet = match yielded > SWITCH && has_switched() {
-            true => 0,
-            false => (self.quiet.load(Ordering::Relaxed) + 1).min(QUIET_YIELDS),
+    /// Records a yield; returns how long another thread had the CPU. `has_switched` asks the kernel
+    /// whether one ran, which takes a system call.
+    fn record(&self, yielded: Duration, has_switched: impl FnOnce() -> bool) -> Duration {
+        let (quiet, lost) = match yielded > SWITCH && has_switched() {
+            true => (0, yielded),
+            false => {
+                let quiet = self.quiet.load(Ordering::Relaxed) + 1;
+                (quiet.min(QUIET_YIELDS), Duration::ZERO)
+            }
         };
         self.quiet.store(quiet, Ordering::Relaxed);
+        lost
     }
 
     /// Whether other threads want this CPU.
@@ -62,9 +68,125 @@ impl CpuContention {
     }
 }
 
+/// What a yield showed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Yielded {
+    pub(super) end: Instant,
+    /// How long another thread had the CPU.
+    lost: Duration,
+}
+
+/// How much of its polling time a thread loses to others by its yields.
+///
+/// A program that computes takes whole time slices: half of the CPU and more. A thread that wakes for a
+/// moment from time to time, such as the progress thread of another device, takes a few percent, and it
+/// costs less to let it run than to stop polling.
+#[derive(Debug, Default)]
+pub(super) struct LostTime {
+    /// Up to when the current stretch of polling is counted.
+    counted: Option<Instant>,
+    polled: Duration,
+    lost: Duration,
+}
+
+/// What a window of polling showed about the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cpu {
+    /// Other threads took little of it.
+    Own,
+    /// Another thread computes on it.
+    Shared,
+}
+
+impl LostTime {
+    /// The polling time that is judged at once: several time slices of a thread that computes.
+    const WINDOW: Duration = Duration::from_millis(16);
+    /// One in so many parts of a window, lost, is the share of a thread that computes.
+    const SHARE: u32 = 4;
+
+    /// The thread polls at `now`, or still does.
+    pub(super) fn poll(&mut self, now: Instant) {
+        self.counted.get_or_insert(now);
+    }
+
+    /// The thread does something else for a while, which is not counted.
+    pub(super) fn pause(&mut self) {
+        self.counted = None;
+    }
+
+    /// Counts up to the end of a yield; returns what the window showed if it is full.
+    pub(super) fn record(&mut self, yielded: Yielded) -> Option<Cpu> {
+        let since = self.counted.replace(yielded.end).unwrap_or(yielded.end);
+        self.polled += yielded.end.saturating_duration_since(since);
+        self.lost += yielded.lost;
+        if self.polled < Self::WINDOW {
+            return None;
+        }
+        let cpu = match self.lost * Self::SHARE >= self.polled {
+            true => Cpu::Shared,
+            false => Cpu::Own,
+        };
+        (self.polled, self.lost) = (Duration::ZERO, Duration::ZERO);
+        Some(cpu)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a window shows of a thread that polls for `polls` between two yields, of which every one
+    /// loses `lost`.
+    fn window(polls: Duration, lost: Duration) -> Cpu {
+        let (mut time, mut now) = (LostTime::default(), Instant::now());
+        loop {
+            time.poll(now);
+            now += polls + lost;
+            if let Some(cpu) = time.record(Yielded { end: now, lost }) {
+                return cpu;
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_that_computes_shares_the_cpu_and_a_thread_that_wakes_for_a_moment_does_not() {
+        // The progress thread of another device wakes every millisecond.
+        let [micros, millis] = [Duration::from_micros, Duration::from_millis];
+        assert_eq!(window(micros(950), micros(50)), Cpu::Own);
+        assert_eq!(window(micros(900), micros(100)), Cpu::Own);
+        // Time slices of 4 ms after each short stretch of polls, or after one as long.
+        assert_eq!(window(micros(50), millis(4)), Cpu::Shared);
+        assert_eq!(window(millis(4), millis(4)), Cpu::Shared);
+        assert_eq!(window(micros(100), micros(100)), Cpu::Shared);
+    }
+
+    #[test]
+    fn one_time_slice_alone_is_no_share() {
+        let (mut time, start) = (LostTime::default(), Instant::now());
+        let at = |micros, lost| Yielded {
+            end: start + Duration::from_micros(micros),
+            lost: Duration::from_micros(lost),
+        };
+        time.poll(start);
+        assert_eq!(time.record(at(3_500, 3_000)), None);
+        assert_eq!(time.record(at(17_000, 0)), Some(Cpu::Own));
+    }
+
+    #[test]
+    fn time_between_stretches_of_polling_is_not_counted() {
+        let (mut time, mut now) = (LostTime::default(), Instant::now());
+        let lost = Duration::from_micros(50);
+        // Half of the time that it polls is lost, and a twentieth of the whole time.
+        let shown = std::iter::repeat_with(|| {
+            time.poll(now);
+            now += 2 * lost;
+            let shown = time.record(Yielded { end: now, lost });
+            time.pause();
+            now += 18 * lost;
+            shown
+        });
+        assert_eq!(shown.take(1000).flatten().next(), Some(Cpu::Shared));
+    }
 
     #[test]
     fn one_long_yield_shows_contention_and_many_short_ones_its_end() {
@@ -74,10 +196,11 @@ mod tests {
         let short = Duration::from_nanos(400);
         contention.record(short, || unreachable!("no system call after a short yield"));
         assert!(!contention.is_present());
-        contention.record(Duration::from_micros(20), || true);
+        let long = Duration::from_micros(20);
+        assert_eq!(contention.record(long, || true), long);
         for _ in 0..QUIET_YIELDS {
             assert!(contention.is_present());
-            contention.record(short, || true);
+            assert_eq!(contention.record(short, || true), Duration::ZERO);
         }
         assert!(!contention.is_present());
     }
@@ -88,7 +211,8 @@ mod tests {
             quiet: AtomicU32::new(QUIET_YIELDS),
         };
         // An emulator takes so long for the system call alone.
-        contention.record(Duration::from_micros(20), || false);
+        let lost = contention.record(Duration::from_micros(20), || false);
+        assert_eq!(lost, Duration::ZERO);
         assert!(!contention.is_present());
     }
 }

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 
 use super::caller_activity::Sampler;
-use super::cpu_contention::CpuContention;
+use super::cpu_contention::{Cpu, CpuContention, LostTime, Yielded};
 use super::shared_engine::{SharedEngine, pause};
 use crate::os::{block_signals, shorten_time_slice};
 
@@ -18,8 +18,8 @@ use crate::os::{block_signals, shorten_time_slice};
 const FIRST_YIELD: Duration = Duration::from_micros(250);
 /// The longest delay of packets that arrive just after those threads have stopped polling.
 const LONGEST_YIELD: Duration = Duration::from_millis(1);
-/// How long the thread does not busy-poll after another thread wanted its CPU, the first time. Each
-/// further time doubles it, up to [`LONGEST_CALM`]: to find out costs a time slice of that thread.
+/// How long the thread does not busy-poll after another thread computed on its CPU, the first time. Each
+/// further time doubles it, up to [`LONGEST_CALM`]: to find out costs time slices of that thread.
 const FIRST_CALM: Duration = Duration::from_millis(100);
 const LONGEST_CALM: Duration = Duration::from_secs(1);
 /// For so long after the last packet, the thread looks after its timers every [`TICK`]: a thread that
@@ -44,7 +44,8 @@ struct ProgressThread<'a> {
     next_yield: Duration,
     idle_polls: u64,
     contention: CpuContention,
-    /// Another thread wants the CPU: no busy polling until then.
+    lost_time: LostTime,
+    /// Another thread computes on the CPU: no busy polling until then.
     calm_until: Option<Instant>,
     next_calm: Duration,
 }
@@ -59,6 +60,7 @@ impl<'a> ProgressThread<'a> {
             next_yield: FIRST_YIELD,
             idle_polls: 0,
             contention: CpuContention::new(),
+            lost_time: LostTime::default(),
             calm_until: None,
             next_calm: FIRST_CALM,
         }
@@ -92,6 +94,7 @@ impl<'a> ProgressThread<'a> {
     /// Leaves the engine to threads of the program for a while.
     fn yield_engine(&mut self) {
         self.wake_up();
+        self.lost_time.pause();
         self.engine.set_yielded(true);
         let wake = PollFd::from_borrowed_fd(self.engine.wake_fd().as_fd(), PollFlags::IN);
         let woken = wait_for(&mut [wake], Some(self.next_yield));
@@ -108,38 +111,44 @@ impl<'a> ProgressThread<'a> {
 
     /// Polls without sleeping; returns whether it did.
     fn busy_poll(&mut self) -> bool {
-        if self.calm_until.is_some_and(|until| Instant::now() < until) {
+        let now = Instant::now();
+        if self.calm_until.is_some_and(|until| now < until) {
             return false;
         }
+        self.calm_until = None;
         self.wake_up();
+        self.lost_time.poll(now);
         if self.engine.try_poll() {
             self.last_work = Instant::now();
             return true;
         }
-        if self.last_work.elapsed() >= self.engine.busy_poll() {
+        if now.saturating_duration_since(self.last_work) >= self.engine.busy_poll() {
             return false;
         }
         self.idle_polls = self.idle_polls.wrapping_add(1);
-        if pause(self.idle_polls, &self.contention) {
-            self.find_contention();
+        if let Some(yielded) = pause(self.idle_polls, &self.contention) {
+            self.find_contention(yielded);
         }
         true
     }
 
-    /// Ends the busy polling if the last yield let another thread run. That may be the one for which
-    /// the packets are: a thread that sleeps until they arrive takes no CPU time from it.
-    fn find_contention(&mut self) {
-        if self.contention.is_present() {
-            self.calm_until = Some(Instant::now() + self.next_calm);
-            self.next_calm = (2 * self.next_calm).min(LONGEST_CALM);
-            self.contention = CpuContention::new();
-        } else {
-            self.next_calm = FIRST_CALM;
+    /// Ends the busy polling if another thread computes on this CPU. That may be the one for which the
+    /// packets are: a thread that sleeps until they arrive takes no CPU time from it.
+    fn find_contention(&mut self, yielded: Yielded) {
+        match self.lost_time.record(yielded) {
+            Some(Cpu::Shared) => {
+                self.calm_until = Some(yielded.end + self.next_calm);
+                self.next_calm = (2 * self.next_calm).min(LONGEST_CALM);
+                self.contention = CpuContention::new();
+            }
+            Some(Cpu::Own) => self.next_calm = FIRST_CALM,
+            None => {}
         }
     }
 
     /// Polls once, then sleeps until a packet, a timer or a call.
     fn poll_and_sleep(&mut self) {
+        self.lost_time.pause();
         let shared = self.engine;
         let mut engine = shared.lock_last();
         engine.sleep = None;

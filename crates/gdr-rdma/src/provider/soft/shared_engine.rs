@@ -19,7 +19,7 @@ use gdr_roce::{
 };
 
 use super::caller_activity::{CallerActivity, nanoseconds, since};
-use super::cpu_contention::CpuContention;
+use super::cpu_contention::{CpuContention, Yielded};
 use super::cq_entries::{CqEntries, CqProducer};
 use super::device_state::DeviceState;
 use super::engine::Engine;
@@ -416,7 +416,7 @@ impl SharedEngine {
         let begin = since(self.device.epoch);
         let polls = self.callers.begin(begin);
         let worked = self.try_poll();
-        let yielded = !worked && pause(polls, &self.contention);
+        let yielded = !worked && pause(polls, &self.contention).is_some();
         // An idle poll is short.
         let end = if worked || yielded {
             since(self.device.epoch)
@@ -544,15 +544,12 @@ impl fmt::Debug for SharedEngine {
     }
 }
 
-/// Passes the time after an idle poll; `polls` counts them. Returns whether it yielded the CPU.
-pub(super) fn pause(polls: u64, contention: &CpuContention) -> bool {
+/// After an idle poll, yields the CPU from time to time; `polls` counts them. Between two polls there is
+/// no pause: each of them is a system call.
+pub(super) fn pause(polls: u64, contention: &CpuContention) -> Option<Yielded> {
     // The peer may be the one that wants the CPU.
     let yields = contention.is_present() || polls.is_multiple_of(POLLS_PER_YIELD);
-    match yields {
-        true => contention.yield_now(),
-        false => hint::spin_loop(),
-    }
-    yields
+    yields.then(|| contention.yield_now())
 }
 
 /// The locked engine. Unlocking it updates [`SharedEngine::due`].
