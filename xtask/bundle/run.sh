@@ -68,7 +68,8 @@ os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
     return $status
 }
 # nccl NAME LARGEST GPU GPU RUNNER...: two ranks of NCCL's allreduces up to a size, each as a host of its
-# own, so that the bytes go through the network. Each rank's log is NAME.rank.RANK.log.
+# own, so that the bytes go through the network. Each rank's log is NAME.rank.RANK.log. With
+# BY=library the ranks call NCCL's own functions, else PyTorch's.
 nccl() {
     local name=$1 largest=$2 gpus=("$3" "$4") rank ranks=() status=0
     shift 4
@@ -79,7 +80,7 @@ nccl() {
             NCCL_HOSTID="host$rank" NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo \
             NCCL_IB_GID_INDEX=0 NCCL_NET_GDR_LEVEL=SYS NCCL_GIN_TYPE=2 \
             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_DEBUG_FILE="$OUT/$name.rank.$rank.log" \
-            "$@" python3 "$HERE/nccl.py" "$largest" >"$OUT/$name.rank.$rank.jsonl" &
+            "$@" python3 "$HERE/nccl.py" "$largest" "${BY:-torch}" >"$OUT/$name.rank.$rank.jsonl" &
         ranks+=($!)
     done
     for rank in "${ranks[@]}"; do
@@ -114,12 +115,13 @@ traced() {
     "$HERE/bin/xtask" traced "$folder"
 }
 
-# perf GPU OF SERVER, VERB, OPTIONS OF BOTH: two processes.
+# perf GPU OF SERVER, VERB, OPTIONS OF THE CLIENT: two processes. SERVER has further options of the server.
 perf() {
     local gpu=$1 server status i
     local log=$OUT/perf-server.$$.log
     shift
-    "$GDR" perf "$1" --bind 127.0.0.1 --require-gpu --gpu "$gpu" >"$log" 2>&1 &
+    # shellcheck disable=SC2086 # It is a list of options.
+    "$GDR" perf "$1" --bind 127.0.0.1 --require-gpu --gpu "$gpu" ${SERVER:-} >"$log" 2>&1 &
     server=$!
     for ((i = 0; i < 300; i++)); do
         grep -q '^waiting' "$log" && break
@@ -130,6 +132,39 @@ perf() {
     status=$?
     wait "$server" || { status=$?; cat "$log" >&2; }
     rm -f "$log"
+    return $status
+}
+
+# between_gpus VERB OPTIONS...: from GPU 0 to GPU 1 and back, each directly and staged.
+between_gpus() {
+    local verb=$1 way gpu status=0
+    shift
+    for way in direct staged; do
+        for gpu in 0 1; do
+            echo "== $verb, client on GPU $gpu, server on GPU $((1 - gpu)), $way"
+            SERVER=--$way perf $((1 - gpu)) "$verb" --gpu "$gpu" "--$way" "$@" || status=$?
+        done
+    done
+    return $status
+}
+
+# visible GPUS: gdr with these GPUs, in this order, against what the driver says of them.
+visible() {
+    local gpus index=0 gpu status=0
+    export CUDA_VISIBLE_DEVICES=$1
+    IFS=, read -ra gpus <<<"$1"
+    echo "== CUDA_VISIBLE_DEVICES=$1"
+    for gpu in "${gpus[@]}"; do
+        local address used
+        # nvidia-smi writes the domain with eight digits, gdr with four.
+        address=$(nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader -i "$gpu" | tr A-F a-f)
+        used=$("$GDR" loopback --require-gpu --gpu "$index" --json | sed -nE 's/.*"pci": "([^"]*)".*/\1/p' | head -n 1)
+        echo "--gpu $index is $used, nvidia-smi's $gpu is $address"
+        [ "0000$used" = "$address" ] || status=1
+        index=$((index + 1))
+    done
+    "$GDR" loopback --all --require-gpu --size 16M && perf 0 write-bw --gpu $((index - 1)) -s 1M -D 1 --verify ||
+        status=1
     return $status
 }
 
@@ -161,10 +196,22 @@ mesh() {
     return $status
 }
 
+# gdr's distances beside those that nvidia-smi prints, cell by cell.
+topology() {
+    local option status=0
+    for option in -m -mp; do
+        nvidia-smi topo $option >"$OUT/nvidia-smi-topo$option.txt" && cat "$OUT/nvidia-smi-topo$option.txt" &&
+            "$GDR" topo check --matrix "$OUT/nvidia-smi-topo$option.txt" || status=$?
+    done
+    "$GDR" topo && "$GDR" topo why GPU0 GPU1 && a_warning_is_fine "$GDR" doctor || status=$?
+    return $status
+}
+
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
-export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct nccl_gdrcopy traced perf mesh wheel two_gpus
+export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct nccl_gdrcopy traced perf between_gpus visible topology mesh wheel
+export -f two_gpus
 
 # The machine. Commands and files that do not exist here are left out.
 {

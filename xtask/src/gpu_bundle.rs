@@ -28,6 +28,9 @@ const EXAMPLES: [(&str, &str); 6] = [
 /// A rank of NCCL's allreduces.
 const NCCL: &str = include_str!("../bundle/nccl.py");
 
+/// Objects of one GPU that another process reads into another GPU.
+const OBJECTS: &str = include_str!("../bundle/objects.py");
+
 /// The Python package beside PyTorch.
 const WHEEL: &str = include_str!("../bundle/wheel.py");
 
@@ -69,6 +72,7 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     // It compares reports of `gdr trace` with counters.
     copy_program(&env::current_exe()?, &out.join("bin/xtask"))?;
     fs::write(out.join("nccl.py"), NCCL)?;
+    fs::write(out.join("objects.py"), OBJECTS)?;
     fs::write(out.join("wheel.py"), WHEEL)?;
     match wheel::build("release", &out.join("wheel")) {
         Ok(_) => {}
