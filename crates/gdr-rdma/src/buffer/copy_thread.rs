@@ -27,7 +27,7 @@ use super::copy_stream::{CHUNK, STREAMS};
 use super::read_ahead::{Arrival, Copies, ReadAhead, Ticket};
 use super::read_source::ReadSource;
 use crate::lock::lock;
-use crate::os::block_signals;
+use crate::os::{block_signals, shorten_time_slice};
 use crate::process_bound::ProcessBound;
 
 /// The length of the ring in bytes. It is shared by all memory of a GPU that a program registers: chunks of
@@ -401,6 +401,8 @@ impl Copies for Handed {
 /// The thread.
 fn serve(link: &Link, gpu: Gpu) {
     block_signals();
+    // The engine waits for a copy from when this thread is woken.
+    shorten_time_slice();
     let cuda = match ConcreteDriver::of(gpu.driver()) {
         ConcreteDriver::Cuda(cuda) => Some(cuda),
         ConcreteDriver::Simulated(_) => None,

@@ -424,3 +424,32 @@ impl Direct {
         Ok(before)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gdr_copy::Context;
+    use gdr_cuda::{MemoryKind, Ordinal, SimDriver};
+
+    use super::*;
+
+    #[test]
+    fn only_the_allocated_part_of_a_mapping_is_copied_by_a_thread() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let memory = Arc::new(gpu.allocate(MemoryKind::Plain, 10_000).unwrap());
+        let mapping = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
+        let mapping = mapping.unwrap().map().unwrap();
+        // SAFETY: `memory` outlives it.
+        let first = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), 6000) }.unwrap();
+        let (thread, from) = (CopyThread::new(&gpu), CopyEngineThreshold::From(1));
+        let reads = EngineReads::by_thread(&mapping, Arc::new(first), &thread, from).unwrap();
+        for (offset, len, inside) in [
+            (0, 100, 100),
+            (0, 10_000, 6000),
+            (5990, 20, 10),
+            (6000, 1, 0),
+            (9000, 1000, 0),
+        ] {
+            assert_eq!(reads.part(offset, len), (offset, inside), "{offset} {len}");
+        }
+    }
+}
