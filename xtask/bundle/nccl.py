@@ -2,8 +2,10 @@
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are those of torchrun; DEVICE is the GPU of the rank.
 The first argument is the largest size in bytes. The second one is `torch` for PyTorch's process group
-or `library` for the functions of libnccl.so.2 itself. Prints a line of JSON for each size; ends with 1
-if any element was wrong.
+or `library` for the functions of libnccl.so.2 itself. With a third argument, `allocate`, another thread
+allocates and frees memory of the GPU all the time: both calls wait for the whole GPU and hold locks of the
+driver, while NCCL's kernels wait for the network. Prints a line of JSON for each size; ends with 1 if any
+element was wrong.
 """
 
 import ctypes
@@ -12,6 +14,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
 
 import torch
@@ -78,11 +81,54 @@ class Library:
         self.call("ncclCommDestroy", self.communicator)
 
 
+class Allocations:
+    """A thread that allocates and frees memory by the driver's functions until it is stopped."""
+
+    # More than what the driver keeps for small allocations, so that each call maps and unmaps memory.
+    BYTES = 8 << 20
+
+    def __init__(self, device):
+        self.device = device
+        self.number = 0
+        self.error = None
+        self.ends = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        try:
+            # ctypes lets other threads of Python run during each call.
+            driver = ctypes.CDLL("libcuda.so.1")
+            context, device = ctypes.c_void_p(), ctypes.c_int()
+
+            def call(name, *arguments):
+                result = getattr(driver, name)(*arguments)
+                assert result == 0, f"{name} failed: {result}"
+
+            call("cuDeviceGet", ctypes.byref(device), self.device)
+            call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            call("cuCtxSetCurrent", context)
+            while not self.ends.is_set():
+                memory = ctypes.c_uint64()
+                call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(self.BYTES))
+                call("cuMemFree_v2", memory)
+                self.number += 1
+        except Exception as error:
+            self.error = error
+
+    def stop(self):
+        self.ends.set()
+        self.thread.join(LIMIT.total_seconds())
+        assert not self.thread.is_alive(), "an allocation does not end"
+        assert self.error is None, self.error
+
+
 def main():
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     most, kind = int(sys.argv[1]), sys.argv[2]
     torch.cuda.set_device(int(os.environ["DEVICE"]))
     communicator = {"torch": ProcessGroup, "library": Library}[kind](rank, ranks)
+    allocations = Allocations(int(os.environ["DEVICE"])) if sys.argv[3:] == ["allocate"] else None
     wrong = 0
     size = 8
     while size <= most:
@@ -112,8 +158,12 @@ def main():
             "max_us": round(max(seconds[1:]) * 1e6, 1),
             "wrong_elements": bad,
         }
+        if allocations is not None:
+            line["allocations"] = allocations.number
         print(json.dumps(line), flush=True)
         size *= 2
+    if allocations is not None:
+        allocations.stop()
     communicator.close()
     return wrong != 0
 

@@ -69,7 +69,8 @@ os.execv(sys.argv[1], sys.argv[1:])' "$program" "$@"
 }
 # nccl NAME LARGEST GPU GPU RUNNER...: two ranks of NCCL's allreduces up to a size, each as a host of its
 # own, so that the bytes go through the network. Each rank's log is NAME.rank.RANK.log. With
-# BY=library the ranks call NCCL's own functions, else PyTorch's.
+# BY=library the ranks call NCCL's own functions, else PyTorch's. With ALLOCATE=allocate another thread
+# of each rank allocates and frees GPU memory all the time.
 nccl() {
     local name=$1 largest=$2 gpus=("$3" "$4") rank ranks=() status=0
     shift 4
@@ -80,7 +81,8 @@ nccl() {
             NCCL_HOSTID="host$rank" NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo \
             NCCL_IB_GID_INDEX=0 NCCL_NET_GDR_LEVEL=SYS NCCL_GIN_TYPE=2 \
             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_DEBUG_FILE="$OUT/$name.rank.$rank.log" \
-            "$@" python3 "$HERE/nccl.py" "$largest" "${BY:-torch}" >"$OUT/$name.rank.$rank.jsonl" &
+            "$@" python3 "$HERE/nccl.py" "$largest" "${BY:-torch}" ${ALLOCATE:+"$ALLOCATE"} \
+            >"$OUT/$name.rank.$rank.jsonl" &
         ranks+=($!)
     done
     for rank in "${ranks[@]}"; do

@@ -233,6 +233,21 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"two_gpus; nccl_direct nccl-two-gpus $((256 << 20)) 0 1 "$GDR" run --nic 127.0.0.1 --"#,
     },
     Step {
+        // The calls hold locks of the driver while they wait for NCCL's kernels, which wait for gdr.
+        name: "two GPUs: NCCL through gdr's device while memory is allocated and freed",
+        file: "nccl-two-gpus-allocate",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"two_gpus; ALLOCATE=allocate nccl_direct nccl-two-gpus-allocate $((16 << 20)) 0 1 "$GDR" run --nic 127.0.0.1 --"#,
+    },
+    Step {
+        name: "two GPUs: NCCL through gdr's device, sent by loads of the CPU",
+        file: "nccl-two-gpus-cpu-reads",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#"two_gpus; GDR_VERBS_GPU_READS=cpu nccl_direct nccl-two-gpus-cpu-reads $((256 << 20)) 0 1 "$GDR" run --nic 127.0.0.1 --"#,
+    },
+    Step {
         name: "two GPUs: NCCL through sockets",
         file: "nccl-two-gpus-sockets",
         prints: Prints::Text,

@@ -75,7 +75,7 @@ pub use backend::rm::status::RmStatus;
 pub use backend_kind::{BackendChoice, BackendKind, ParseBackendError, Rejected};
 pub use context::{Context, ContextBuilder};
 pub use copier::cpu_pool::block_signals;
-pub use copier::{Copier, Transfer};
+pub use copier::{Allocations, Copier, Transfer};
 pub use cpu::Caching;
 pub use error::{Error, Result};
 pub use flag::{Flag, FlagWord};

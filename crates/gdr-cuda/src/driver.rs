@@ -78,9 +78,20 @@ pub struct RawAllocation {
     pub handle: u64,
 }
 
+/// Who allocated page-locked host memory, and so what ends its mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMemoryOrigin {
+    /// The driver: the memory goes with its context.
+    Driver,
+    /// This process, which has registered it with the driver: the memory stays mapped until it is freed.
+    Registered,
+}
+
 /// Page-locked host memory that the GPU can reach; [`crate::HostBuffer`] owns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawHostAllocation {
+    /// Who allocated it.
+    pub origin: HostMemoryOrigin,
     /// CPU address.
     pub cpu: *mut u8,
     /// The address that kernels use for it.
@@ -208,7 +219,14 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Allocates page-locked host memory that kernels on `device` can read and write.
     fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation>;
 
-    /// Frees an allocation of [`Driver::allocate_host`].
+    /// As [`Driver::allocate_host`], but the CPU can access the memory until it is freed, also after the
+    /// context was destroyed (`cudaDeviceReset`) or the driver was deinitialized: memory of this process
+    /// that is registered with the driver (`cuMemHostRegister`). `len` is rounded up to pages.
+    fn register_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {
+        self.allocate_host(device, len)
+    }
+
+    /// Frees an allocation of [`Driver::allocate_host`] or [`Driver::register_host`].
     ///
     /// # Safety
     /// `allocation` came from this driver and `device`, has not been freed, and neither the CPU

@@ -34,6 +34,11 @@ impl HostBuffer {
         Ok(Self { gpu, raw })
     }
 
+    pub(crate) fn register(gpu: Gpu, len: usize) -> Result<Self> {
+        let raw = gpu.driver().register_host(gpu.info().ordinal, len)?;
+        Ok(Self { gpu, raw })
+    }
+
     /// Gives up the allocation, which is not freed.
     pub(crate) fn into_raw(self) -> (Gpu, RawHostAllocation) {
         let this = ManuallyDrop::new(self);

@@ -65,8 +65,8 @@ pub use cuda::probe_alloc::ProbeAllocator;
 pub use cuda::{CaptureGuard, Cuda};
 pub use device::{CudaVersion, DeviceInfo, Ordinal};
 pub use driver::{
-    DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
-    StreamState,
+    DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, MemoryKind, RawAllocation,
+    RawHostAllocation, RawStream, StreamState,
 };
 pub use environment::open_driver;
 pub use error::{CuResult, Error, Result};

@@ -319,6 +319,27 @@ impl Stream {
         })
     }
 
+    /// Queues a write of the flag at `offset` of page-locked memory, a multiple of 4, and returns. The CPU
+    /// that finds `value` there ([`HostBuffer::load_u32`]) sees what the work queued before has written. The
+    /// memory stays allocated until the stream is found idle.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`], the driver's: `CUDA_ERROR_NOT_SUPPORTED` before CUDA
+    /// 11.7. The flag is not written then.
+    pub fn queue_flag(&self, host: &Arc<HostBuffer>, offset: usize, value: u32) -> Result<()> {
+        host.at(offset, 4)?;
+        let flag = host.gpu_ptr().checked_add(offset as u64);
+        let flag = flag.filter(|flag| flag.get().is_multiple_of(4));
+        let flag = flag.ok_or(Error::Misaligned {
+            offset: offset as u64,
+            alignment: 4,
+        })?;
+        self.queue_with(&[], Some(host), |driver| {
+            // SAFETY: the word is in the memory and aligned, and `queue_with` keeps the memory.
+            unsafe { driver.queue_write_u32(self.raw, flag, value) }
+        })
+    }
+
     /// Queues a call of `call` on the CPU, after everything queued before, and returns. Later work on
     /// the stream waits for it.
     ///

@@ -615,3 +615,36 @@ fn a_word_is_written_after_the_work_queued_before_it() {
     }
     assert_eq!(host.load_u32(8).unwrap(), 10);
 }
+
+#[test]
+fn a_flag_comes_after_the_work_before_it() {
+    let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+    let host = Arc::new(gpu.register_host(8192).unwrap());
+    assert!(host.len() >= 8192);
+    host.write(0, &[0; 8192]).unwrap();
+    let memory = gpu.allocate(MemoryKind::Plain, 4096).unwrap();
+    memory.write(0, &[7; 4096]).unwrap();
+    let stream = gpu.stream().unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    stream
+        .queue_call(move || assert!(released.recv().is_err()))
+        .unwrap();
+    stream.queue_read(&memory, 0, &host, 0, 4096).unwrap();
+    stream.queue_flag(&host, 4096, 5).unwrap();
+    assert_eq!(host.load_u32(4096).unwrap(), 0);
+    drop(release);
+    while host.load_u32(4096).unwrap() != 5 {
+        std::thread::yield_now();
+    }
+    let mut seen = [0; 4096];
+    host.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [7; 4096]);
+    assert!(matches!(
+        stream.queue_flag(&host, host.len() - 2, 1),
+        Err(Error::OutOfRange { .. })
+    ));
+    assert!(matches!(
+        stream.queue_flag(&host, 2, 1),
+        Err(Error::Misaligned { .. })
+    ));
+}

@@ -116,7 +116,7 @@ mod types;
 mod ud_queue_pair;
 mod work_request;
 
-pub use buffer::{Buffer, BufferKind, CopyEngineThreshold};
+pub use buffer::{Buffer, BufferKind, CopyEngineThreshold, CopyThread};
 pub use completion_queue::CompletionQueue;
 pub use connect::{Listener, PeerInfo, Security, Session, SharedKey, Watch};
 pub use deadline::Deadline;

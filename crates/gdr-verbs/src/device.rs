@@ -15,6 +15,7 @@ use rustix::net;
 use crate::errno::Errno;
 use crate::event::{self, Subject};
 use crate::event_queue::EventQueue;
+use crate::gpu_memory;
 use crate::nics;
 use crate::ret::{number, plain, pointer};
 use crate::slab::{CObject, is_own};
@@ -191,6 +192,8 @@ impl Device {
         }
         let owners = Arc::clone(&state.owners);
         let on_event = move |event: &AsyncEvent| owners.tell(event);
+        // A value without a meaning is refused here, and not at the first registration.
+        gpu_memory::reads()?;
         // Programs of other processes may have the address open, too.
         let options = SoftOptions::new(self.nic.address).port_use(PortUse::Shared);
         let opened = raw::Device::open(&options, Some(Box::new(on_event)))

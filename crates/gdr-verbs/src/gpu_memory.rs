@@ -2,13 +2,17 @@
 //!
 //! Nothing here loads or initializes CUDA for a program: an address is looked up only if the process
 //! has the driver's library already. The memory is mapped through `gdr-copy`, so the engine's thread
-//! stores to it without a CUDA context.
+//! stores to it without a CUDA context. What is sent from it is read by the GPU's copy engine, by calls of
+//! a thread of their own: a thread of the program may hold a lock of the driver while it waits for a kernel
+//! that waits for the bytes to be sent, so the engine's thread must not need the driver.
 
+use std::env;
+use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
-use gdr_copy::{Context, PerProcess, PinGranularity, PinOptions};
-use gdr_cuda::{Cuda, DevicePtr, Driver, Gpu, Ordinal, PointerKind};
-use gdr_rdma::Buffer;
+use gdr_copy::{Context, Mapping, PerProcess, PinGranularity, PinOptions};
+use gdr_cuda::{Cuda, DeviceBuffer, DevicePtr, Driver, Gpu, Ordinal, PointerKind};
+use gdr_rdma::{Buffer, CopyEngineThreshold, CopyThread};
 
 use crate::device::lock;
 use crate::errno::Errno;
@@ -37,32 +41,92 @@ pub(crate) fn place(address: usize) -> Place {
     }
 }
 
-/// Whether GPU memory can be taken: the driver is there, and its memory can be mapped.
-pub(crate) fn is_supported() -> bool {
-    driver().is_some_and(|driver| context(driver, Ordinal(0)).is_ok())
+/// Says how memory of GPUs is read.
+const VARIABLE: &str = "GDR_VERBS_GPU_READS";
+
+/// How memory of GPUs is read that is sent, or that peers READ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuReads {
+    /// Long messages by the GPU's copy engine.
+    CopyEngine,
+    /// All by loads of the engine's thread.
+    Cpu,
 }
 
-/// The way to map memory of a GPU. It is found once for each GPU, and kept where there is none, too.
-fn context(driver: &Arc<Cuda>, ordinal: Ordinal) -> Result<Arc<Context>, Errno> {
-    type Contexts = Vec<(Ordinal, Option<Arc<Context>>)>;
-    static CONTEXTS: PerProcess<Mutex<Contexts>> = PerProcess::new();
-    let mut contexts = lock(CONTEXTS.get());
-    let known = contexts.iter().find(|(of, _)| *of == ordinal);
-    let context = if let Some((_, context)) = known {
-        context.clone()
+/// What the environment says of [`GpuReads`].
+///
+/// # Errors
+/// `EINVAL` for a value that has no meaning.
+pub(crate) fn reads() -> Result<GpuReads, Errno> {
+    reads_of(env::var_os(VARIABLE).as_deref()).map_err(|value| {
+        tracing::error!(
+            "{VARIABLE} is `{value}`: give `copy-engine` or `cpu`, or leave it unset; no device opens"
+        );
+        Errno::INVAL
+    })
+}
+
+fn reads_of(value: Option<&OsStr>) -> Result<GpuReads, String> {
+    let value = value.filter(|value| !value.is_empty());
+    let text = value.map(|value| value.to_string_lossy());
+    match text.as_deref().map(str::trim) {
+        None | Some("copy-engine") => Ok(GpuReads::CopyEngine),
+        Some("cpu") => Ok(GpuReads::Cpu),
+        Some(other) => Err(other.to_owned()),
+    }
+}
+
+/// Whether GPU memory can be taken: the driver is there, and its memory can be mapped.
+pub(crate) fn is_supported() -> bool {
+    driver().is_some_and(|driver| access(driver, Ordinal(0)).is_ok())
+}
+
+/// The ways to memory of a GPU.
+struct GpuAccess {
+    context: Context,
+    /// `None` where the CPU loads all that is read.
+    copies: Option<Copies>,
+}
+
+/// Who copies long messages, and which are long.
+struct Copies {
+    thread: CopyThread,
+    from: CopyEngineThreshold,
+}
+
+impl GpuAccess {
+    /// Those of this environment.
+    fn open(gpu: &Gpu) -> gdr_copy::Result<Self> {
+        let copies = (reads() == Ok(GpuReads::CopyEngine)).then(|| Copies {
+            thread: CopyThread::new(gpu),
+            from: CopyEngineThreshold::Planned,
+        });
+        let context = Context::open_for(gpu)?;
+        Ok(Self { context, copies })
+    }
+}
+
+/// The ways to memory of a GPU. They are found once for each GPU, and kept where there are none, too.
+fn access(driver: &Arc<Cuda>, ordinal: Ordinal) -> Result<Arc<GpuAccess>, Errno> {
+    type Known = Vec<(Ordinal, Option<Arc<GpuAccess>>)>;
+    static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new();
+    let mut known = lock(KNOWN.get());
+    let of_gpu = known.iter().find(|(of, _)| *of == ordinal);
+    let access = if let Some((_, access)) = of_gpu {
+        access.clone()
     } else {
         let gpu = Gpu::open(Arc::clone(driver) as Arc<dyn Driver>, ordinal)
             .inspect_err(|error| tracing::warn!(%error, "no GPU memory can be registered"));
-        let context = gpu.ok().and_then(|gpu| {
-            Context::open_for(&gpu)
+        let access = gpu.ok().and_then(|gpu| {
+            GpuAccess::open(&gpu)
                 .inspect_err(|error| tracing::warn!(%error, "no GPU memory can be registered"))
                 .ok()
         });
-        let context = context.map(Arc::new);
-        contexts.push((ordinal, context.clone()));
-        context
+        let access = access.map(Arc::new);
+        known.push((ordinal, access.clone()));
+        access
     };
-    context.ok_or(Errno::OPNOTSUPP)
+    access.ok_or(Errno::OPNOTSUPP)
 }
 
 /// Maps memory of a GPU.
@@ -71,24 +135,54 @@ fn context(driver: &Arc<Cuda>, ordinal: Ordinal) -> Result<Arc<Context>, Errno> 
 /// `EOPNOTSUPP` where no backend of `gdr-copy` works; `EFAULT` for memory that cannot be mapped.
 pub(crate) fn map(ordinal: Ordinal, address: usize, len: usize) -> Result<Buffer, Errno> {
     let driver = driver().ok_or(Errno::OPNOTSUPP)?;
-    let context = context(driver, ordinal)?;
-    map_pages(&context, address, len)
+    let access = access(driver, ordinal)?;
+    map_pages(&access, address, len)
 }
 
 /// Maps the GPU pages of a range.
 ///
 /// As with a network card, only pages have to be allocated: programs round the ranges that they
 /// register, UCX to 16 bytes, and CUDA reports the length of an allocation as it was asked for.
-fn map_pages(context: &Context, address: usize, len: usize) -> Result<Buffer, Errno> {
+fn map_pages(access: &GpuAccess, address: usize, len: usize) -> Result<Buffer, Errno> {
     let options = PinOptions::new().with_granularity(PinGranularity::GpuPages);
-    let pinned = context
+    let mapping = access
+        .context
         .pin_with(DevicePtr::new(address as u64), len as u64, options)
         .and_then(|pinned| pinned.map())
         .map_err(|error| {
             tracing::warn!(%error, address, len, "GPU memory cannot be registered");
             Errno::FAULT
         })?;
-    Ok(Buffer::direct(pinned)?)
+    let mapping = Arc::new(mapping);
+    if let Some(copies) = &access.copies {
+        match copied(&mapping, copies) {
+            Ok(buffer) => return Ok(buffer),
+            Err(error) => tracing::debug!(%error, "GPU memory is loaded by CPU"),
+        }
+    }
+    Ok(Buffer::direct(mapping)?)
+}
+
+/// A mapping of which long messages are copied.
+fn copied(mapping: &Arc<Mapping>, copies: &Copies) -> gdr_rdma::Result<Buffer> {
+    let gpu = copies.thread.gpu();
+    let memory = allocated(gpu, mapping.device_ptr(), mapping.len())?;
+    let mapping = Arc::clone(mapping);
+    Buffer::direct_with_copy_thread(mapping, memory, &copies.thread, copies.from)
+}
+
+/// The allocated part of a range: all of it, or what is in the allocation in which it begins.
+fn allocated(gpu: &Gpu, ptr: DevicePtr, len: u64) -> gdr_cuda::Result<DeviceBuffer> {
+    // SAFETY: the program keeps memory allocated while it is registered, as `ibv_reg_mr` asks of it. If it
+    // frees the memory nevertheless, the copy thread finds that out before it reads it.
+    let whole = unsafe { DeviceBuffer::borrowed(gpu, ptr, len) };
+    match whole {
+        Err(gdr_cuda::Error::PastAllocation { available, .. }) if available > 0 => {
+            // SAFETY: as above.
+            unsafe { DeviceBuffer::borrowed(gpu, ptr, available.min(len)) }
+        }
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -97,27 +191,80 @@ mod tests {
 
     use super::*;
 
+    const PAGE: usize = 64 << 10;
+
+    fn gpu() -> Gpu {
+        Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap()
+    }
+
+    fn by_cpu(gpu: &Gpu) -> GpuAccess {
+        GpuAccess {
+            context: Context::builder().gpu(gpu).unwrap().open().unwrap(),
+            copies: None,
+        }
+    }
+
+    fn by_copy_engine(gpu: &Gpu) -> GpuAccess {
+        let copies = Copies {
+            thread: CopyThread::new(gpu),
+            from: CopyEngineThreshold::From(1),
+        };
+        GpuAccess {
+            copies: Some(copies),
+            ..by_cpu(gpu)
+        }
+    }
+
     #[test]
     fn a_range_may_end_after_its_allocation_on_the_last_page_of_that() {
-        const PAGE: usize = 64 << 10;
-        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
-        let context = Context::builder().gpu(&gpu).unwrap().open().unwrap();
+        for access in [by_cpu, by_copy_engine] {
+            let gpu = gpu();
+            let access = access(&gpu);
+            let memory = gpu.allocate(MemoryKind::Plain, PAGE as u64 + 8).unwrap();
+            let address = memory.ptr().get() as usize;
+
+            let buffer = map_pages(&access, address, PAGE + 16).unwrap();
+            assert_eq!(buffer.len(), PAGE as u64 + 16);
+            buffer.write_at(PAGE as u64, b"the last").unwrap();
+            let mut seen = [0; 8];
+            memory.read(PAGE as u64, &mut seen).unwrap();
+            assert_eq!(&seen, b"the last");
+            let long_from = access.copies.as_ref().map(|_| 1);
+            assert_eq!(buffer.long_reads_from(), long_from);
+
+            assert_eq!(
+                buffer_len(map_pages(&access, address, 2 * PAGE)),
+                Ok(2 * PAGE as u64)
+            );
+            let past = map_pages(&access, address, 2 * PAGE + 1);
+            assert_eq!(buffer_len(past), Err(Errno::FAULT));
+        }
+    }
+
+    #[test]
+    fn only_the_part_of_a_range_that_is_allocated_is_copied() {
+        let gpu = gpu();
         let memory = gpu.allocate(MemoryKind::Plain, PAGE as u64 + 8).unwrap();
-        let address = memory.ptr().get() as usize;
+        let at = |offset| memory.ptr().checked_add(offset).unwrap();
+        let part = |offset, len| allocated(&gpu, at(offset), len).unwrap();
+        for (offset, len, inside) in [(0, 100, 100), (0, 2 * PAGE as u64, PAGE as u64 + 8)] {
+            let part = part(offset, len);
+            assert_eq!((part.ptr(), part.len()), (at(offset), inside));
+        }
+        assert_eq!(part(PAGE as u64, 4096).len(), 8);
+        assert!(allocated(&gpu, at(PAGE as u64 + 8), 8).is_err());
+    }
 
-        let buffer = map_pages(&context, address, PAGE + 16).unwrap();
-        assert_eq!(buffer.len(), PAGE as u64 + 16);
-        buffer.write_at(PAGE as u64, b"the last").unwrap();
-        let mut seen = [0; 8];
-        memory.read(PAGE as u64, &mut seen).unwrap();
-        assert_eq!(&seen, b"the last");
-
-        assert_eq!(
-            buffer_len(map_pages(&context, address, 2 * PAGE)),
-            Ok(2 * PAGE as u64)
-        );
-        let past = map_pages(&context, address, 2 * PAGE + 1);
-        assert_eq!(buffer_len(past), Err(Errno::FAULT));
+    #[test]
+    fn memory_of_a_program_is_copied_unless_the_environment_says_otherwise() {
+        let os = |text: &'static str| Some(OsStr::new(text));
+        for value in [None, os(""), os("copy-engine"), os(" copy-engine\n")] {
+            assert_eq!(reads_of(value), Ok(GpuReads::CopyEngine), "{value:?}");
+        }
+        assert_eq!(reads_of(os("cpu")), Ok(GpuReads::Cpu));
+        for value in ["0", "CPU", "auto", "no"] {
+            assert_eq!(reads_of(os(value)), Err(value.to_owned()));
+        }
     }
 
     fn buffer_len(mapped: Result<Buffer, Errno>) -> Result<u64, Errno> {

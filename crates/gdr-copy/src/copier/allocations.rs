@@ -7,15 +7,20 @@ use gdr_cuda::{AddressRange, BufferId, DeviceBuffer, DevicePtr};
 
 use crate::error::{Error, Result};
 
-/// The allocations of a buffer. If one changes, the memory at its address is another one.
+/// The allocations of a buffer that another library owns, by their serial numbers
+/// (`CU_POINTER_ATTRIBUTE_BUFFER_ID`). If one changes, the memory at its address is another one.
 #[derive(Debug)]
-pub(super) struct Allocations {
+pub struct Allocations {
     buffer: Arc<DeviceBuffer>,
     all: Vec<(AddressRange, BufferId)>,
 }
 
 impl Allocations {
-    pub(super) fn of(buffer: Arc<DeviceBuffer>) -> Result<Self> {
+    /// Those of `buffer` now.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] where the driver knows no memory.
+    pub fn of(buffer: Arc<DeviceBuffer>) -> Result<Self> {
         let driver = buffer.gpu().driver();
         let end = buffer.ptr().checked_add(buffer.len());
         let end = end.unwrap_or(DevicePtr::new(u64::MAX));
@@ -31,12 +36,18 @@ impl Allocations {
         })
     }
 
-    pub(super) fn buffer(&self) -> &Arc<DeviceBuffer> {
+    /// The buffer.
+    pub fn buffer(&self) -> &Arc<DeviceBuffer> {
         &self.buffer
     }
 
-    /// Fails if memory of this range was freed: its address may belong to another allocation now.
-    pub(super) fn check(&self, range: Range<u64>) -> Result<()> {
+    /// Fails if memory of this range of the buffer was freed since [`Allocations::of`]: its address may
+    /// belong to another allocation now. What was queued between two checks that succeed reads the memory of
+    /// the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Freed`]; [`Error::Gpu`].
+    pub fn check(&self, range: Range<u64>) -> Result<()> {
         let driver = self.buffer.gpu().driver();
         let at = |offset| self.buffer.ptr().get() + offset;
         for (allocation, id) in &self.all {

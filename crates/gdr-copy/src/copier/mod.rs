@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use gdr_cuda::{DeviceBuffer, HostBuffer};
 
-use self::allocations::Allocations;
 use self::copy_engine::CopyEngine;
 use self::cpu_pool::CpuPool;
 use self::resident::ResidentKernel;
@@ -27,6 +26,7 @@ use crate::plan::{
     CopyDirection, CopyEngineUse, CopyPath, CopyPlan, CopyRequest, HostMemory, Planner, ResidentUse,
 };
 
+pub use self::allocations::Allocations;
 pub use self::transfer::Transfer;
 
 /// How long a copy by the copy engine may take where the caller sets no limit.

@@ -314,6 +314,28 @@ impl Planner {
         Some(low)
     }
 
+    /// The size from which on a single read is faster by the copy engine, to page-locked memory, than by
+    /// the calling thread, where the engine costs `extra_ns` more than its curve says: where another thread
+    /// makes the calls, for example. `None` if it never is, or may not be used.
+    pub fn delayed_reads_from(&self, extra_ns: f64) -> Option<u64> {
+        let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
+        let least = self.copy_engine_from(direction, host)?;
+        let curve = |path| {
+            self.calibration.curve(&Series {
+                direction,
+                host,
+                path,
+            })
+        };
+        let (loads, engine) = (curve(CopyPath::ONE_THREAD)?, curve(CopyPath::CopyEngine)?);
+        let is_faster = |len| engine.ns(len) + extra_ns <= loads.ns(len);
+        match (is_faster(least), is_faster(LARGEST)) {
+            (true, _) => Some(least),
+            (false, true) => Some(crossing(least, LARGEST, is_faster)),
+            (false, false) => None,
+        }
+    }
+
     /// The plan of a copy.
     pub fn plan(&self, request: &CopyRequest) -> CopyPlan {
         let path = self.path(request.direction, request.host, request.len);
@@ -508,6 +530,24 @@ mod tests {
         assert!(queued > 64 && queued < single, "{queued} {single}");
         let limits = PathLimits::ONE_THREAD;
         assert_eq!(Planner::new(&calibration, limits).queued_reads_from(), None);
+    }
+
+    #[test]
+    fn a_copy_engine_that_costs_more_is_used_for_longer_reads() {
+        let calibration = Calibration::built_in(Machine::Pcie);
+        let planner = Planner::new(&calibration, PathLimits::all(threads(1)));
+        let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
+        let single = planner.copy_engine_from(direction, host);
+        assert_eq!(planner.delayed_reads_from(0.0), single);
+        // Loads take about 1 us for each KiB.
+        let later = planner.delayed_reads_from(50_000.0).unwrap();
+        assert!((40 << 10..100 << 10).contains(&later), "{later}");
+        assert_eq!(planner.delayed_reads_from(f64::INFINITY), None);
+        let limits = PathLimits::ONE_THREAD;
+        assert_eq!(
+            Planner::new(&calibration, limits).delayed_reads_from(0.0),
+            None
+        );
     }
 
     #[test]

@@ -120,6 +120,9 @@ api! {
             "cuMemHostGetDevicePointer" @ 3020 or "cuMemHostGetDevicePointer_v2",
             (*mut CUdeviceptr, *mut c_void, c_uint);
         mem_free_host: "cuMemFreeHost" @ 2000 or "cuMemFreeHost", (*mut c_void);
+        mem_host_register: "cuMemHostRegister" @ 6050 or "cuMemHostRegister_v2",
+            (*mut c_void, usize, c_uint);
+        mem_host_unregister: "cuMemHostUnregister" @ 4000 or "cuMemHostUnregister", (*mut c_void);
 
         mem_get_allocation_granularity:
             "cuMemGetAllocationGranularity" @ 10020 or "cuMemGetAllocationGranularity",

@@ -1,6 +1,7 @@
 //! Allocating and freeing.
 
-use std::ptr;
+use std::ffi::c_void;
+use std::{io, mem, ptr};
 
 use super::layout::{
     self, GRANULARITY_MINIMUM, HANDLE_TYPE_NONE, HANDLE_TYPE_POSIX_FD, MEM_ATTACH_GLOBAL,
@@ -8,7 +9,7 @@ use super::layout::{
 };
 use super::{Cuda, check, size};
 use crate::device::Ordinal;
-use crate::driver::{MemoryKind, RawAllocation, RawHostAllocation};
+use crate::driver::{HostMemoryOrigin, MemoryKind, RawAllocation, RawHostAllocation};
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::DevicePtr;
 
@@ -51,6 +52,52 @@ impl Reservation<'_> {
             });
         }
         results.into_iter().collect()
+    }
+}
+
+/// Pages of this process, unmapped on drop. A forked child does not have them: the GPU goes on using the
+/// parent's.
+struct PrivatePages {
+    address: *mut c_void,
+    len: usize,
+}
+
+impl PrivatePages {
+    /// At least `len` zeroed bytes.
+    fn new(len: usize) -> Result<Self> {
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).unwrap_or(4096);
+        let len = len.max(1).checked_next_multiple_of(page);
+        let len = len.unwrap_or(usize::MAX);
+        let (access, kind) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: new pages at an address of the kernel's choice.
+        let address = unsafe { libc::mmap(ptr::null_mut(), len, access, kind, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(Error::Os {
+                what: "mapping memory for page-locking failed",
+                source: io::Error::last_os_error(),
+            });
+        }
+        let pages = Self { address, len };
+        // SAFETY: the pages that were just mapped.
+        if unsafe { libc::madvise(address, len, libc::MADV_DONTFORK) } != 0 {
+            return Err(Error::Os {
+                what: "excluding page-locked memory from forked children failed",
+                source: io::Error::last_os_error(),
+            });
+        }
+        Ok(pages)
+    }
+}
+
+impl Drop for PrivatePages {
+    fn drop(&mut self) {
+        // SAFETY: this value mapped them, and nothing uses them.
+        unsafe { libc::munmap(self.address, self.len) };
     }
 }
 
@@ -250,10 +297,76 @@ impl Cuda {
             return Err(error);
         }
         Ok(RawHostAllocation {
+            origin: HostMemoryOrigin::Driver,
             cpu: cpu.cast(),
             gpu: DevicePtr::new(gpu),
             len,
         })
+    }
+
+    pub(super) fn register_host_memory(
+        &self,
+        device: Ordinal,
+        len: usize,
+    ) -> Result<RawHostAllocation> {
+        let _current = self.enter(device)?;
+        let pages = PrivatePages::new(len)?;
+        let flags = layout::HOST_REGISTER_PORTABLE_AND_MAPPED;
+        // SAFETY: pages of this process, which stay mapped until they are unregistered.
+        check("cuMemHostRegister", unsafe {
+            (self.api.mem_host_register)(pages.address, pages.len, flags)
+        })?;
+        let mut gpu = 0;
+        // SAFETY: a place for the answer and memory registered as mapped; no flags exist.
+        let status = unsafe { (self.api.mem_host_get_device_pointer)(&mut gpu, pages.address, 0) };
+        if let Err(error) = check("cuMemHostGetDevicePointer", status) {
+            // SAFETY: registered above, and not used yet.
+            let undone = check("cuMemHostUnregister", unsafe {
+                (self.api.mem_host_unregister)(pages.address)
+            });
+            if undone.is_err() {
+                // The driver may still have them.
+                mem::forget(pages);
+            }
+            return Err(error);
+        }
+        let (cpu, len) = (pages.address.cast(), pages.len);
+        mem::forget(pages);
+        Ok(RawHostAllocation {
+            origin: HostMemoryOrigin::Registered,
+            cpu,
+            gpu: DevicePtr::new(gpu),
+            len,
+        })
+    }
+
+    /// # Safety
+    /// As for [`crate::Driver::free_host`].
+    pub(super) unsafe fn free_host_memory(
+        &self,
+        device: Ordinal,
+        allocation: &RawHostAllocation,
+    ) -> Result<()> {
+        let _current = self.enter(device)?;
+        let address = allocation.cpu.cast();
+        match allocation.origin {
+            HostMemoryOrigin::Driver => {
+                // SAFETY: the caller's promise: allocated by `cuMemHostAlloc`, and out of use.
+                check("cuMemFreeHost", unsafe {
+                    (self.api.mem_free_host)(address)
+                })
+            }
+            HostMemoryOrigin::Registered => {
+                // SAFETY: the caller's promise: registered by `register_host_memory`, and out of use.
+                // After an error the driver may still have the pages, which stay mapped then.
+                check("cuMemHostUnregister", unsafe {
+                    (self.api.mem_host_unregister)(address)
+                })?;
+                let len = allocation.len;
+                drop(PrivatePages { address, len });
+                Ok(())
+            }
+        }
     }
 
     /// Waits for the default stream of the current context.

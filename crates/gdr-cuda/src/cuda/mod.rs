@@ -252,12 +252,13 @@ impl Driver for Cuda {
         self.allocate_host_memory(device, len)
     }
 
+    fn register_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {
+        self.register_host_memory(device, len)
+    }
+
     unsafe fn free_host(&self, device: Ordinal, allocation: &RawHostAllocation) -> Result<()> {
-        let _current = self.enter(device)?;
-        // SAFETY: the caller's promise: allocated by `cuMemHostAlloc`, and out of use.
-        check("cuMemFreeHost", unsafe {
-            (self.api.mem_free_host)(allocation.cpu.cast())
-        })
+        // SAFETY: the caller's promise.
+        unsafe { self.free_host_memory(device, allocation) }
     }
 
     fn create_stream(&self, device: Ordinal) -> Result<RawStream> {

@@ -24,8 +24,8 @@ use self::stream::Worker;
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
 use crate::driver::sealed::Sealed;
 use crate::driver::{
-    DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
-    StreamState,
+    DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, MemoryKind, RawAllocation,
+    RawHostAllocation, RawStream, StreamState,
 };
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
@@ -389,7 +389,13 @@ impl Driver for SimDriver {
             .host
             .cpu_address(gpu)
             .ok_or(Error::UnknownPointer { ptr: gpu })?;
-        Ok(RawHostAllocation { cpu, gpu, len })
+        let origin = HostMemoryOrigin::Driver;
+        Ok(RawHostAllocation {
+            origin,
+            cpu,
+            gpu,
+            len,
+        })
     }
 
     unsafe fn free_host(&self, _device: Ordinal, allocation: &RawHostAllocation) -> Result<()> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use gdr_cuda::{
-    CudaVersion, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, HostCall, Launch, MemoryKind, Ordinal,
+    CudaVersion, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, Launch, MemoryKind, Ordinal,
     PointerInfo, RawAllocation, RawHostAllocation, RawStream, Result, SimDriver, StreamState,
 };
 
@@ -52,7 +52,8 @@ impl Driver for Outsider {
     /// The reason for the seal: `HostBuffer` would access this address.
     fn allocate_host(&self, _: Ordinal, len: usize) -> Result<RawHostAllocation> {
         let (cpu, gpu) = (std::ptr::without_provenance_mut(0x10), DevicePtr::new(0x10));
-        Ok(RawHostAllocation { cpu, gpu, len })
+        let origin = HostMemoryOrigin::Driver;
+        Ok(RawHostAllocation { origin, cpu, gpu, len })
     }
 
     unsafe fn free_host(&self, _: Ordinal, _: &RawHostAllocation) -> Result<()> {

@@ -8,8 +8,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_cuda::{DeviceBuffer, Gpu, HostBuffer, Stream};
+use gdr_cuda::{DeviceBuffer, Gpu, HostBuffer, PooledHostBuffer, Stream};
 
+use super::read_ahead::{Arrival, Copies, Ticket};
+use super::read_source::ReadSource;
 use crate::error::Result;
 
 /// The length of one copy in bytes, at most: all of a READ as this crate's requester splits it (64
@@ -19,6 +21,9 @@ pub(super) const CHUNK: usize = 256 << 10;
 /// requester has two such READs in flight, each chunk of a longer message is followed by the next, and
 /// some room is left for other queue pairs. To receive, one chunk fills while others are copied.
 pub(super) const STAGING: usize = 4 * CHUNK;
+
+/// How many streams there are for reads. More chunks than that share streams, and so the waits for them.
+pub(super) const STREAMS: usize = 4;
 
 /// The limit of a wait. A copy of 256 KiB takes some 20 us.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -39,11 +44,6 @@ impl CopyStream {
             lost: Cell::new(false),
             limit: LIMIT,
         })
-    }
-
-    #[cfg(test)]
-    pub(super) fn stream(&self) -> &Stream {
-        &self.stream
     }
 
     /// Queues a copy from page-locked memory.
@@ -95,6 +95,75 @@ impl CopyStream {
             limit: self.limit,
         }
         .into())
+    }
+}
+
+/// The copies of a [`ReadAhead`](super::read_ahead::ReadAhead) by the thread that reads: it makes the calls
+/// of the driver, and waits for them. The number of a ticket is that of a stream.
+#[derive(Debug)]
+pub(super) struct Streams {
+    streams: Vec<CopyStream>,
+    /// Whether a copy was queued on a stream since that was waited for.
+    busy: [bool; STREAMS],
+    /// The stream of the last copy.
+    last: usize,
+    memory: PooledHostBuffer,
+}
+
+impl Streams {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
+        let streams: Result<_> = (0..STREAMS).map(|_| CopyStream::new(gpu)).collect();
+        Ok(Self {
+            streams: streams?,
+            busy: [false; STREAMS],
+            last: 0,
+            memory: PooledHostBuffer::new(gpu, STAGING)?,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn stream(&self, number: usize) -> &Stream {
+        &self.streams[number].stream
+    }
+
+    /// Fails after a wait that timed out, on whichever stream.
+    fn check(&self) -> Result<()> {
+        self.streams.iter().try_for_each(CopyStream::check)
+    }
+}
+
+impl Copies for Streams {
+    fn ring_len(&self) -> usize {
+        STAGING
+    }
+
+    fn memory(&self) -> Option<&HostBuffer> {
+        Some(&self.memory)
+    }
+
+    fn queue(
+        &mut self,
+        source: &Arc<ReadSource>,
+        offset: u64,
+        at: usize,
+        len: usize,
+    ) -> Result<Option<Ticket>> {
+        self.check()?;
+        // A stream without a copy in progress, or the one that was used the longest time ago.
+        let free = self.busy.iter().position(|busy| !busy);
+        let stream = free.unwrap_or((self.last + 1) % STREAMS);
+        self.streams[stream].queue_read(source.buffer(), offset, &self.memory, at, len)?;
+        self.last = stream;
+        self.busy[stream] = true;
+        Ok(Some(Ticket(stream as u64)))
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Arrival> {
+        self.check()?;
+        let stream = ticket.0 as usize;
+        self.streams[stream].wait()?;
+        self.busy[stream] = false;
+        Ok(Arrival::Complete)
     }
 }
 

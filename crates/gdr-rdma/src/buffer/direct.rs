@@ -2,16 +2,22 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
+use std::ops::Range;
 #[cfg(test)]
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
 use gdr_copy::{Mapping, built_in_calibration, calibration_for};
-use gdr_cuda::DeviceBuffer;
+use gdr_cuda::{DeviceBuffer, Gpu};
 
 use super::CopyEngineThreshold;
-use super::read_ahead::ReadAhead;
+use super::copy_stream::Streams;
+use super::copy_thread::CopyThread;
+use super::read_ahead::{Copies, ReadAhead};
+use super::read_source::ReadSource;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use gdr_roce::AtomicOp;
@@ -20,6 +26,14 @@ use gdr_roce::AtomicOp;
 const NEVER: u64 = u64::MAX;
 /// How many announced requests are remembered until they are served.
 const REQUESTS: usize = 64;
+/// What a copy by the copy thread costs more than one by the thread that waits for it, in nanoseconds: the
+/// thread is woken, and the CPU's scheduler may take its time.
+const HAND_OVER_NS: f64 = 50_000.0;
+/// The same where other copies are in progress: the thread is awake, and looks at the allocation twice.
+const NEXT_HAND_OVER_NS: f64 = 15_000.0;
+/// How long the end of a registration waits for copies in progress. Without work of the program before
+/// them they take some microseconds.
+const END_LIMIT: Duration = Duration::from_millis(200);
 
 /// A mapping: received bytes are stored straight into GPU memory.
 #[derive(Debug)]
@@ -37,90 +51,165 @@ pub(crate) struct Direct {
 /// Reads of the same memory by the copy engine.
 #[derive(Debug)]
 struct EngineReads {
-    buffer: Arc<DeviceBuffer>,
-    /// The offset of the mapping in it.
-    start: u64,
+    source: Arc<ReadSource>,
+    /// The part of the source's buffer that is mapped and in the buffer.
+    range: Range<u64>,
     thresholds: Thresholds,
-    state: Mutex<EngineState>,
+    /// The end offsets of requests that are announced and not yet served, the oldest first.
+    ends: Mutex<VecDeque<u64>>,
+    /// Whether there was a long read.
+    is_used: AtomicBool,
+    ahead: Arc<Mutex<ReadAhead<dyn Copies>>>,
+    caller: Caller,
+}
+
+/// Who calls the driver.
+#[derive(Debug)]
+enum Caller {
+    /// Whichever thread reads.
+    Reader,
+    /// A thread of its own.
+    Thread(CopyThread),
 }
 
 /// The lengths in bytes from which on the copy engine is used.
 #[derive(Clone, Copy, Debug)]
-struct Thresholds {
+pub(super) struct Thresholds {
     /// For a single request, which waits for its copy.
     alone: u64,
     /// For one of several requests, whose copies overlap.
     among: u64,
 }
 
-#[derive(Debug)]
-struct EngineState {
-    ahead: ReadAhead,
-    /// The end offsets of requests that are announced and not yet served, the oldest first.
-    ends: VecDeque<u64>,
+/// Remembers a request; returns whether there are others.
+fn announce(ends: &mut VecDeque<u64>, end: u64) -> bool {
+    let others = !ends.is_empty();
+    if ends.len() == REQUESTS {
+        ends.pop_front();
+    }
+    ends.push_back(end);
+    others
 }
 
-impl EngineState {
-    /// Remembers a request; returns whether there are others.
-    fn announce(&mut self, end: u64) -> bool {
-        let others = !self.ends.is_empty();
-        if self.ends.len() == REQUESTS {
-            self.ends.pop_front();
-        }
-        self.ends.push_back(end);
-        others
-    }
-
-    /// Records that bytes up to `end` were served; requests announced before it were served too, or
-    /// never will be.
-    fn served(&mut self, end: u64) {
-        if let Some(last) = self.ends.iter().position(|known| *known == end) {
-            self.ends.drain(..=last);
-        }
+/// Records that bytes up to `end` were served; requests announced before it were served too, or never
+/// will be.
+fn served(ends: &mut VecDeque<u64>, end: u64) {
+    if let Some(last) = ends.iter().position(|known| *known == end) {
+        ends.drain(..=last);
     }
 }
 
 impl EngineReads {
-    fn new(
+    fn by_reader(
         mapping: &Mapping,
         buffer: Arc<DeviceBuffer>,
         from: CopyEngineThreshold,
     ) -> Result<Self> {
-        let (mapped, allocated) = (mapping.device_ptr().get(), buffer.ptr().get());
-        let elsewhere = Error::MappedElsewhere { mapped, allocated };
-        let Some(start) = mapped.checked_sub(allocated) else {
-            return Err(elsewhere);
-        };
+        let start = offset_in(mapping, &buffer)?;
         if super::check_range(start, mapping.len(), buffer.len()).is_err() {
-            return Err(elsewhere);
+            return Err(elsewhere(mapping, &buffer));
         }
         let thresholds = match from {
             CopyEngineThreshold::From(bytes) => Thresholds {
                 alone: bytes,
                 among: bytes,
             },
-            CopyEngineThreshold::Planned => planned(mapping, &buffer),
+            CopyEngineThreshold::Planned => planned(mapping, buffer.gpu(), &Caller::Reader),
         };
-        let ahead = ReadAhead::new(buffer.gpu())?;
+        let ahead = ReadAhead::new(Streams::new(buffer.gpu())?);
         Ok(Self {
-            buffer,
-            start,
+            range: start..start + mapping.len(),
+            source: Arc::new(ReadSource::kept(buffer)),
             thresholds,
-            state: Mutex::new(EngineState {
-                ahead,
-                ends: VecDeque::new(),
-            }),
+            ends: Mutex::default(),
+            is_used: AtomicBool::new(false),
+            ahead: Arc::new(Mutex::new(ahead)),
+            caller: Caller::Reader,
         })
     }
 
+    fn by_thread(
+        mapping: &Mapping,
+        buffer: Arc<DeviceBuffer>,
+        thread: &CopyThread,
+        from: CopyEngineThreshold,
+    ) -> Result<Self> {
+        let start = offset_in(mapping, &buffer)?;
+        let (own, of_thread) = (buffer.gpu(), thread.gpu());
+        let [buffer_on, stream] = [own, of_thread].map(|gpu| gpu.info().ordinal);
+        if buffer_on != stream || !Arc::ptr_eq(own.driver(), of_thread.driver()) {
+            let buffer = buffer_on;
+            return Err(gdr_cuda::Error::ForeignBuffer { buffer, stream }.into());
+        }
+        let caller = Caller::Thread(thread.clone());
+        let thresholds = match from {
+            CopyEngineThreshold::From(bytes) => Thresholds {
+                alone: bytes,
+                among: bytes,
+            },
+            CopyEngineThreshold::Planned => {
+                thread.thresholds(|| planned(mapping, buffer.gpu(), &caller))
+            }
+        };
+        // What is mapped behind the allocation is left to the CPU.
+        let end = buffer.len().min(start.saturating_add(mapping.len()));
+        Ok(Self {
+            range: start..end,
+            source: Arc::new(ReadSource::foreign(buffer)?),
+            thresholds,
+            ends: Mutex::default(),
+            is_used: AtomicBool::new(false),
+            ahead: thread.ahead(),
+            caller,
+        })
+    }
+
+    /// The place of a range of the mapping in the buffer, and how many of its bytes are there.
+    fn part(&self, offset: u64, len: u64) -> (u64, u64) {
+        let at = self.range.start + offset;
+        (at, len.min(self.range.end.saturating_sub(at)))
+    }
+
+    /// Announces a request.
+    fn expect(&self, mapping: &Mapping, offset: u64, len: u64) -> Result<()> {
+        let (at, len) = self.part(offset, len);
+        if len == 0 {
+            return Ok(());
+        }
+        let from = match announce(&mut lock(&self.ends), at + len) {
+            true => self.thresholds.among,
+            false => self.thresholds.alone,
+        };
+        if len < from {
+            // Without a long read there is nothing to forget, and no lock to share with other memory.
+            if self.is_used.load(Ordering::SeqCst) {
+                lock(&self.ahead).forget(self.source.id(), at, len);
+            }
+            return Ok(());
+        }
+        self.is_used.store(true, Ordering::SeqCst);
+        // The stores so far reach the GPU before the call that starts the copy: PCIe keeps posted
+        // writes in order.
+        mapping.flush();
+        lock(&self.ahead).expect(&self.source, at, len)
+    }
+
     /// Copies bytes that were read ahead into the start of `bytes`; returns how many.
-    fn serve(&self, at: u64, bytes: &mut [u8]) -> Result<usize> {
-        let mut state = self.lock();
-        state.served(at + bytes.len() as u64);
+    fn serve(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        let (at, len) = self.part(offset, bytes.len() as u64);
+        if len == 0 {
+            return Ok(0);
+        }
+        served(&mut lock(&self.ends), at + len);
+        if !self.is_used.load(Ordering::SeqCst) {
+            return Ok(0);
+        }
+        let bytes = &mut bytes[..len as usize];
+        let mut ahead = lock(&self.ahead);
         let mut done = 0;
         while done < bytes.len() {
             let rest = &mut bytes[done..];
-            match state.ahead.serve(&self.buffer, at + done as u64, rest)? {
+            match ahead.serve(&self.source, at + done as u64, rest)? {
                 0 => break,
                 len => done += len,
             }
@@ -128,26 +217,56 @@ impl EngineReads {
         Ok(done)
     }
 
-    fn lock(&self) -> MutexGuard<'_, EngineState> {
-        lock(&self.state)
+    fn end(&self, limit: Duration) {
+        if let Caller::Thread(thread) = &self.caller
+            && self.is_used.load(Ordering::SeqCst)
+        {
+            thread.end_reads(&self.source, limit);
+        }
     }
+}
+
+impl Drop for EngineReads {
+    fn drop(&mut self) {
+        // The ring is not this memory's own. A registration that ended has waited already.
+        self.end(Duration::ZERO);
+    }
+}
+
+/// The offset of the mapping in a buffer.
+fn offset_in(mapping: &Mapping, buffer: &DeviceBuffer) -> Result<u64> {
+    let start = mapping.device_ptr().offset_from(buffer.ptr());
+    let start = start.filter(|start| *start < buffer.len());
+    start.ok_or_else(|| elsewhere(mapping, buffer))
+}
+
+fn elsewhere(mapping: &Mapping, buffer: &DeviceBuffer) -> Error {
+    let (mapped, allocated) = (mapping.device_ptr().get(), buffer.ptr().get());
+    Error::MappedElsewhere { mapped, allocated }
 }
 
 /// The lengths that the planner of copies chooses, for loads by one thread. A profile that cannot be
 /// read counts as none.
-fn planned(mapping: &Mapping, buffer: &DeviceBuffer) -> Thresholds {
-    let (calibration, source) = calibration_for(buffer.gpu(), mapping).unwrap_or_else(|error| {
+fn planned(mapping: &Mapping, gpu: &Gpu, caller: &Caller) -> Thresholds {
+    let (calibration, source) = calibration_for(gpu, mapping).unwrap_or_else(|error| {
         tracing::warn!(%error, "built-in costs are used");
         built_in_calibration(mapping)
     });
     let planner = Planner::new(&calibration, PathLimits::all(NonZeroU16::MIN));
-    let alone = planner.copy_engine_from(CopyDirection::FromGpu, HostMemory::PageLocked);
-    let alone = alone.unwrap_or(NEVER);
-    let thresholds = Thresholds {
-        alone,
-        among: planner.queued_reads_from().unwrap_or(alone),
+    let [alone, among] = match caller {
+        Caller::Reader => {
+            let alone = planner.copy_engine_from(CopyDirection::FromGpu, HostMemory::PageLocked);
+            [alone, planner.queued_reads_from().or(alone)]
+        }
+        Caller::Thread(_) => {
+            [HAND_OVER_NS, NEXT_HAND_OVER_NS].map(|ns| planner.delayed_reads_from(ns))
+        }
     };
-    tracing::debug!(?thresholds, %source, "long reads use the copy engine");
+    let thresholds = Thresholds {
+        alone: alone.unwrap_or(NEVER),
+        among: among.unwrap_or(NEVER),
+    };
+    tracing::debug!(?thresholds, %source, ?caller, "long reads use the copy engine");
     thresholds
 }
 
@@ -167,7 +286,20 @@ impl Direct {
         buffer: Arc<DeviceBuffer>,
         from: CopyEngineThreshold,
     ) -> Result<Self> {
-        let copies = EngineReads::new(&mapping, buffer, from)?;
+        let copies = EngineReads::by_reader(&mapping, buffer, from)?;
+        Ok(Self {
+            copies: Some(copies),
+            ..Self::new(mapping)
+        })
+    }
+
+    pub(super) fn with_copy_thread(
+        mapping: Arc<Mapping>,
+        buffer: Arc<DeviceBuffer>,
+        thread: &CopyThread,
+        from: CopyEngineThreshold,
+    ) -> Result<Self> {
+        let copies = EngineReads::by_thread(&mapping, buffer, thread, from)?;
         Ok(Self {
             copies: Some(copies),
             ..Self::new(mapping)
@@ -179,8 +311,14 @@ impl Direct {
     }
 
     pub(super) fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
-        let copies = self.copies.as_ref()?;
-        Some((&copies.buffer, copies.start))
+        match self.copies.as_ref()? {
+            // The buffer may end before the mapping, and its owner may free it.
+            EngineReads {
+                caller: Caller::Thread(_),
+                ..
+            } => None,
+            copies => Some((copies.source.buffer(), copies.range.start)),
+        }
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -218,23 +356,18 @@ impl Direct {
     /// call.
     pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
         super::check_range(offset, len, self.len())?;
-        let Some(copies) = &self.copies else {
-            return Ok(());
-        };
-        let mut state = copies.lock();
-        let at = copies.start + offset;
-        let from = match state.announce(at + len) {
-            true => copies.thresholds.among,
-            false => copies.thresholds.alone,
-        };
-        if len < from {
-            state.ahead.forget(at, len);
-            return Ok(());
+        match &self.copies {
+            Some(copies) => copies.expect(&self.mapping, offset, len),
+            None => Ok(()),
         }
-        // The stores so far reach the GPU before the call that starts the copy: PCIe keeps posted
-        // writes in order.
-        self.mapping.flush();
-        state.ahead.expect(&copies.buffer, at, len)
+    }
+
+    /// Ends the reads of requests that are not served: nothing of the memory is copied any more when this
+    /// returns, unless the driver is held up by the program.
+    pub(super) fn end_reads(&self) {
+        if let Some(copies) = &self.copies {
+            copies.end(END_LIMIT);
+        }
     }
 
     /// Copies what was read ahead into the start of `bytes`, and returns how many bytes. They are no
@@ -243,7 +376,7 @@ impl Direct {
     pub(super) fn load_ahead(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
         match &self.copies {
-            Some(copies) => copies.serve(copies.start + offset, bytes),
+            Some(copies) => copies.serve(offset, bytes),
             None => Ok(0),
         }
     }
@@ -263,9 +396,15 @@ impl Direct {
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         super::check_range(offset, bytes.len() as u64, self.len())?;
         match &self.copies {
-            Some(copies) if bytes.len() as u64 >= copies.thresholds.alone => {
+            Some(EngineReads {
+                source,
+                range,
+                thresholds,
+                caller: Caller::Reader,
+                ..
+            }) if bytes.len() as u64 >= thresholds.alone => {
                 self.mapping.flush();
-                Ok(copies.buffer.read(copies.start + offset, bytes)?)
+                Ok(source.buffer().read(range.start + offset, bytes)?)
             }
             _ => Ok(self.mapping.read_at(offset, bytes)?),
         }
@@ -283,5 +422,34 @@ impl Direct {
             self.write(offset, &after.to_ne_bytes())?;
         }
         Ok(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_copy::Context;
+    use gdr_cuda::{MemoryKind, Ordinal, SimDriver};
+
+    use super::*;
+
+    #[test]
+    fn only_the_allocated_part_of_a_mapping_is_copied_by_a_thread() {
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let memory = Arc::new(gpu.allocate(MemoryKind::Plain, 10_000).unwrap());
+        let mapping = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
+        let mapping = mapping.unwrap().map().unwrap();
+        // SAFETY: `memory` outlives it.
+        let first = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), 6000) }.unwrap();
+        let (thread, from) = (CopyThread::new(&gpu), CopyEngineThreshold::From(1));
+        let reads = EngineReads::by_thread(&mapping, Arc::new(first), &thread, from).unwrap();
+        for (offset, len, inside) in [
+            (0, 100, 100),
+            (0, 10_000, 6000),
+            (5990, 20, 10),
+            (6000, 1, 0),
+            (9000, 1000, 0),
+        ] {
+            assert_eq!(reads.part(offset, len), (offset, inside), "{offset} {len}");
+        }
     }
 }

@@ -5,12 +5,15 @@
 //! bytes, which the CPU gathers) when the copies of all slots are complete; in [`read_ahead`] (bytes
 //! to send, of any length) at once, because they can be read again; in
 //! [`StagingRing`](crate::StagingRing) (registered memory, which the NIC accesses) when a slot's
-//! request has completed. The first two share [`copy_stream`].
+//! request has completed. The first two share [`copy_stream`]; in programs that use the GPU themselves the
+//! copies of the second are made by [`copy_thread`].
 
 mod copy_stream;
+mod copy_thread;
 mod direct;
 mod host;
 mod read_ahead;
+mod read_source;
 mod staged;
 mod volatile_copy;
 
@@ -23,6 +26,7 @@ use gdr_copy::Mapping;
 use gdr_cuda::{DeviceBuffer, HostBuffer};
 use gdr_roce::AtomicOp;
 
+pub use self::copy_thread::CopyThread;
 use self::direct::Direct;
 use self::host::HostMemory;
 use self::staged::Staged;
@@ -189,6 +193,38 @@ impl Buffer {
     ) -> Result<Self> {
         let mapping = not_empty(mapping.into())?;
         Direct::with_copies(mapping, buffer.into(), from)
+            .map(|direct| Self::of(Memory::Direct(direct)))
+    }
+
+    /// As [`Buffer::direct_with_copies`], for memory that the program allocated and may free, and with the
+    /// calls of the driver made by `thread` alone: in a program whose own threads hold locks of the driver
+    /// while they wait for kernels, and these for the network.
+    ///
+    /// The soft provider never waits for the driver here. What `thread` has not copied within half a
+    /// millisecond is loaded by the CPU through the mapping, as with [`Buffer::direct`], and for a while
+    /// nothing more is asked for. All buffers of `thread` share 4 MiB of page-locked memory; a buffer has
+    /// none of its own.
+    ///
+    /// `buffer` names the memory, and may end before the mapping, whose last page may go beyond the
+    /// allocation: the rest is loaded by the CPU. Before and after each copy is queued, its allocation is
+    /// compared with that at the time of this call; memory that was freed in between is loaded by the CPU
+    /// from then on, through the mapping, which keeps it. [`Buffer::device_memory`] is `None`.
+    ///
+    /// `from` as [`CopyEngineThreshold::Planned`] counts what the hand-over to the thread costs: over PCIe
+    /// reads from some 60 KiB on are long, and from some 20 KiB on if they are one of several. It is
+    /// planned once for a GPU.
+    ///
+    /// # Errors
+    /// [`Error::MappedElsewhere`] if the mapping does not begin in `buffer`; [`Error::Cuda`] if that is on
+    /// another GPU than `thread`; [`Error::EmptyBuffer`], [`Error::Copy`].
+    pub fn direct_with_copy_thread(
+        mapping: impl Into<Arc<Mapping>>,
+        buffer: impl Into<Arc<DeviceBuffer>>,
+        thread: &CopyThread,
+        from: CopyEngineThreshold,
+    ) -> Result<Self> {
+        let mapping = not_empty(mapping.into())?;
+        Direct::with_copy_thread(mapping, buffer.into(), thread, from)
             .map(|direct| Self::of(Memory::Direct(direct)))
     }
 
@@ -374,6 +410,15 @@ impl Buffer {
     pub(crate) fn begin_reads(&self) {
         match &**self.0 {
             Memory::Direct(memory) => memory.begin_reads(),
+            Memory::Host(_) | Memory::Staged(_) => {}
+        }
+    }
+
+    /// Ends what was announced and not fetched. Nothing of the memory is read behind the engine's back
+    /// any more when this returns, unless the driver is held up; a registration of the memory has ended.
+    pub(crate) fn end_reads(&self) {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.end_reads(),
             Memory::Host(_) | Memory::Staged(_) => {}
         }
     }

@@ -7,42 +7,80 @@
 //!
 //! The bytes served for a request are never older than its announcement, which drops all chunks of
 //! the range that were read before.
+//!
+//! Who makes the copies is behind [`Copies`]: the thread of the engine itself
+//! ([`Streams`](super::copy_stream::Streams)), or a thread of its own
+//! ([`Handed`](super::copy_thread::Handed)), whose copies may be late. The bytes of a late copy are
+//! loaded by CPU, and its place in the ring is used again only when it is complete.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use gdr_cuda::{DeviceBuffer, Gpu, PooledHostBuffer};
+use gdr_cuda::HostBuffer;
 
-use super::copy_stream::{CHUNK, CopyStream, STAGING};
+use super::copy_stream::CHUNK;
+use super::read_source::{ReadSource, SourceId};
 use super::volatile_copy;
 use crate::error::Result;
 
 /// The length in bytes of the first chunk of a request that finds no copy in progress: some 15 packets,
 /// which one system call sends while the next chunk is copied.
-const FIRST: usize = 64 << 10;
-/// How many streams there are. More chunks than that share streams, and so the waits for them.
-const STREAMS: usize = 4;
+pub(super) const FIRST: usize = 64 << 10;
 /// How many announced requests are remembered until they are served.
 const REQUESTS: usize = 64;
 
+/// Makes the copies of a [`ReadAhead`].
+pub(super) trait Copies: fmt::Debug + Send {
+    /// The length of the ring in bytes.
+    fn ring_len(&self) -> usize;
+
+    /// The page-locked memory, which begins with the ring; `None` before the first copy.
+    fn memory(&self) -> Option<&HostBuffer>;
+
+    /// Queues a copy to offset `at` of the ring; `None` if there is none to be had now.
+    fn queue(
+        &mut self,
+        source: &Arc<ReadSource>,
+        offset: u64,
+        at: usize,
+        len: usize,
+    ) -> Result<Option<Ticket>>;
+
+    /// Waits for a copy, for a time that is bounded.
+    fn wait(&mut self, ticket: Ticket) -> Result<Arrival>;
+}
+
+/// Names a copy, or several that are waited for together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(pub(super) u64);
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The copy is complete.
+    Complete,
+    /// It is not, and the caller loads the bytes itself.
+    Late,
+}
+
 /// Copies of GPU memory for announced requests.
 #[derive(Debug)]
-pub(super) struct ReadAhead {
-    streams: Vec<CopyStream>,
-    /// The stream of the last chunk.
-    stream: usize,
-    memory: PooledHostBuffer,
+pub(super) struct ReadAhead<C: ?Sized> {
     /// Where the next chunk goes.
     head: usize,
     /// The oldest first.
     chunks: VecDeque<Chunk>,
     /// Those that are announced and not yet served, the oldest first.
     requests: VecDeque<Request>,
+    copies: C,
 }
 
 /// An announced request.
 #[derive(Clone, Copy, Debug)]
 struct Request {
+    source: SourceId,
     /// The offset of the first byte for which a copy may be queued when it is needed. It only grows, so
     /// a request that its peer gave up costs few copies.
     next: u64,
@@ -53,15 +91,16 @@ struct Request {
 /// Part of GPU memory that was copied.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    /// The offset of its first byte in the device buffer.
+    source: SourceId,
+    /// The offset of its first byte in the source.
     offset: u64,
     len: usize,
     /// The offset of its first byte in the memory.
     at: usize,
     /// The end of the announced range.
     end: u64,
-    /// The stream on which it is copied.
-    stream: usize,
+    /// What to wait for.
+    ticket: Ticket,
     progress: Progress,
     demand: Demand,
     /// Whether the next chunk was queued.
@@ -71,7 +110,7 @@ struct Chunk {
 /// How far the copy of a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Its stream was not waited for since it was queued.
+    /// No wait has found it complete.
     Pending,
     Complete,
 }
@@ -97,12 +136,14 @@ enum Replace {
 }
 
 impl Chunk {
-    fn contains(&self, offset: u64) -> bool {
-        offset >= self.offset && offset - self.offset < self.len as u64
+    fn contains(&self, source: SourceId, offset: u64) -> bool {
+        self.source == source && offset >= self.offset && offset - self.offset < self.len as u64
     }
 
-    fn overlaps(&self, offset: u64, len: u64) -> bool {
-        self.offset < offset.saturating_add(len) && offset < self.offset + self.len as u64
+    fn overlaps(&self, source: SourceId, offset: u64, len: u64) -> bool {
+        self.source == source
+            && self.offset < offset.saturating_add(len)
+            && offset < self.offset + self.len as u64
     }
 
     fn uses(&self, memory: &Range<usize>) -> bool {
@@ -114,82 +155,114 @@ impl Chunk {
     }
 }
 
-impl ReadAhead {
-    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
-        let streams: Result<_> = (0..STREAMS).map(|_| CopyStream::new(gpu)).collect();
-        Ok(Self {
-            streams: streams?,
-            stream: 0,
-            memory: PooledHostBuffer::new(gpu, STAGING)?,
+impl<C: Copies> ReadAhead<C> {
+    pub(super) fn new(copies: C) -> Self {
+        Self {
             head: 0,
             chunks: VecDeque::new(),
             requests: VecDeque::new(),
-        })
+            copies,
+        }
     }
 
+    /// Ends all requests of a source, and drops its chunks. Returns what makes the copies, and those that
+    /// may still be in progress.
+    pub(super) fn end(&mut self, source: SourceId) -> (&mut C, Vec<Ticket>) {
+        self.requests.retain(|request| request.source != source);
+        self.forget(source, 0, u64::MAX);
+        let pending = self.chunks.iter().filter(|chunk| chunk.source == source);
+        let pending = pending.map(|chunk| chunk.ticket).collect();
+        (&mut self.copies, pending)
+    }
+
+    #[cfg(test)]
+    pub(super) fn copies(&mut self) -> &mut C {
+        &mut self.copies
+    }
+
+    /// The parts of the ring whose copies are not known to be complete.
+    #[cfg(test)]
+    pub(super) fn in_progress(&self) -> Vec<Range<usize>> {
+        let pending = self.chunks.iter().filter(|chunk| chunk.is_pending());
+        pending
+            .map(|chunk| chunk.at..chunk.at + chunk.len)
+            .collect()
+    }
+}
+
+impl<C: Copies + ?Sized> ReadAhead<C> {
     /// Drops the chunks of this range.
-    pub(super) fn forget(&mut self, offset: u64, len: u64) {
+    pub(super) fn forget(&mut self, source: SourceId, offset: u64, len: u64) {
         // The memory of a copy in progress stays in use.
         self.chunks
-            .retain(|chunk| chunk.is_pending() || !chunk.overlaps(offset, len));
+            .retain(|chunk| chunk.is_pending() || !chunk.overlaps(source, offset, len));
         for chunk in &mut self.chunks {
-            if chunk.overlaps(offset, len) {
+            if chunk.overlaps(source, offset, len) {
                 chunk.demand = Demand::Dropped;
             }
         }
     }
 
-    /// Announces a request that reads this range of `buffer`, which is not empty, and queues the copy
-    /// of its first bytes, unless the memory is full of bytes that other requests need. All calls must
-    /// name the same buffer.
-    pub(super) fn expect(&mut self, buffer: &DeviceBuffer, offset: u64, len: u64) -> Result<()> {
-        self.forget(offset, len);
+    /// Announces a request that reads this range of `source`, which is not empty, and queues the copy
+    /// of its first bytes, unless the memory is full of bytes that other requests need.
+    pub(super) fn expect(&mut self, source: &Arc<ReadSource>, offset: u64, len: u64) -> Result<()> {
+        self.forget(source.id(), offset, len);
         if self.requests.len() == REQUESTS {
             self.requests.pop_front();
         }
         let end = offset + len;
-        self.requests.push_back(Request { next: offset, end });
+        self.requests.push_back(Request {
+            source: source.id(),
+            next: offset,
+            end,
+        });
         let is_idle = !self.chunks.iter().any(Chunk::is_pending);
         let first = match is_idle && len > 2 * FIRST as u64 {
             true => FIRST,
             false => CHUNK,
         };
-        self.queue(buffer, offset..end, first, Replace::Served)?;
+        self.queue(source, offset..end, first, Replace::Served)?;
         if first == FIRST {
-            self.go_on(buffer, offset)?;
+            self.go_on(source, offset)?;
         }
         Ok(())
     }
 
     /// Copies bytes at `offset` into the start of `bytes`; returns how many, 0 if they were not read
-    /// ahead.
+    /// ahead, or not in time.
     pub(super) fn serve(
         &mut self,
-        buffer: &DeviceBuffer,
+        source: &Arc<ReadSource>,
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<usize> {
-        if self.chunk(offset).is_none() {
+        let id = source.id();
+        if self.chunk(id, offset).is_none() {
             // There was no room, or another request has taken it.
-            let needs = |request: &&mut Request| request.next <= offset && offset < request.end;
+            let needs = |request: &&mut Request| {
+                request.source == id && request.next <= offset && offset < request.end
+            };
             let Some(request) = self.requests.iter_mut().rev().find(needs) else {
                 return Ok(0);
             };
             let end = request.end;
             request.next = end.min(offset + CHUNK as u64);
-            self.queue(buffer, offset..end, CHUNK, Replace::Any)?;
+            self.queue(source, offset..end, CHUNK, Replace::Any)?;
         }
         let Some(&mut Chunk {
-            stream, progress, ..
-        }) = self.chunk(offset)
+            ticket, progress, ..
+        }) = self.chunk(id, offset)
         else {
             return Ok(0);
         };
-        if progress == Progress::Pending {
-            self.wait(stream)?;
+        if progress == Progress::Pending && self.wait(ticket)? == Arrival::Late {
+            return Ok(0);
         }
-        self.go_on(buffer, offset)?;
-        let Some(chunk) = self.chunk(offset) else {
+        if source.is_lost() {
+            return Ok(0);
+        }
+        self.go_on(source, offset)?;
+        let Some(chunk) = self.chunk(id, offset) else {
             return Ok(0);
         };
         let skip = (offset - chunk.offset) as usize;
@@ -198,61 +271,66 @@ impl ReadAhead {
             chunk.demand = Demand::Served;
         }
         let (end, from) = (offset + len as u64, chunk.at + skip);
-        let from = self.memory.part(from, len)?;
-        // SAFETY: `part` returns the address of `len` bytes of page-locked memory, which this value
+        let Some(memory) = self.copies.memory() else {
+            return Ok(0);
+        };
+        let from = memory.part(from, len)?;
+        // SAFETY: `part` returns the address of `len` bytes of page-locked memory, which `copies`
         // keeps; there are no references to them.
         unsafe { volatile_copy::load(from, &mut bytes[..len]) };
-        if let Some(served) = self.requests.iter().position(|it| it.end == end) {
+        let is_served = |it: &Request| it.source == id && it.end == end;
+        if let Some(served) = self.requests.iter().position(is_served) {
             self.requests.remove(served);
         }
         Ok(len)
     }
 
     /// The latest chunk that has the byte at `offset`.
-    fn chunk(&mut self, offset: u64) -> Option<&mut Chunk> {
-        let has = |chunk: &&mut Chunk| chunk.demand != Demand::Dropped && chunk.contains(offset);
+    fn chunk(&mut self, source: SourceId, offset: u64) -> Option<&mut Chunk> {
+        let has =
+            |chunk: &&mut Chunk| chunk.demand != Demand::Dropped && chunk.contains(source, offset);
         self.chunks.iter_mut().rev().find(has)
     }
 
     /// Queues the chunk behind that of `offset`, if its request goes on.
-    fn go_on(&mut self, buffer: &DeviceBuffer, offset: u64) -> Result<()> {
-        let Some(chunk) = self.chunk(offset) else {
+    fn go_on(&mut self, source: &Arc<ReadSource>, offset: u64) -> Result<()> {
+        let Some(chunk) = self.chunk(source.id(), offset) else {
             return Ok(());
         };
         let next = chunk.offset + chunk.len as u64..chunk.end;
         if chunk.continued || next.is_empty() {
             return Ok(());
         }
-        let queued = self.queue(buffer, next, CHUNK, Replace::Served)?;
-        if let Some(chunk) = self.chunk(offset) {
+        let queued = self.queue(source, next, CHUNK, Replace::Served)?;
+        if let Some(chunk) = self.chunk(source.id(), offset) {
             chunk.continued = queued;
         }
         Ok(())
     }
 
-    /// Waits for the copies on a stream.
-    fn wait(&mut self, stream: usize) -> Result<()> {
-        self.check()?;
-        self.streams[stream].wait()?;
-        for chunk in &mut self.chunks {
-            if chunk.stream == stream {
-                chunk.progress = Progress::Complete;
+    /// Waits for a copy.
+    fn wait(&mut self, ticket: Ticket) -> Result<Arrival> {
+        let arrival = self.copies.wait(ticket)?;
+        if arrival == Arrival::Complete {
+            for chunk in &mut self.chunks {
+                if chunk.ticket == ticket {
+                    chunk.progress = Progress::Complete;
+                }
             }
         }
-        Ok(())
+        Ok(arrival)
     }
 
     /// Queues the copy of the first bytes of a range, `longest` at most; returns whether there was room.
     fn queue(
         &mut self,
-        buffer: &DeviceBuffer,
+        source: &Arc<ReadSource>,
         range: Range<u64>,
         longest: usize,
         replace: Replace,
     ) -> Result<bool> {
-        self.check()?;
         let len = (range.end - range.start).min(longest as u64) as usize;
-        let at = match self.head + len > STAGING {
+        let at = match self.head + len > self.copies.ring_len() {
             true => 0,
             false => self.head,
         };
@@ -261,41 +339,30 @@ impl ReadAhead {
         if replace == Replace::Served && self.chunks.iter().any(is_needed) {
             return Ok(false);
         }
-        // Another stream must not begin to copy to where one still copies.
+        // Nothing may be copied to where another copy may still write.
         let copying = |chunk: &&Chunk| chunk.uses(&room) && chunk.is_pending();
-        while let Some(stream) = self.chunks.iter().find(copying).map(|chunk| chunk.stream) {
-            self.wait(stream)?;
+        while let Some(ticket) = self.chunks.iter().find(copying).map(|chunk| chunk.ticket) {
+            if self.wait(ticket)? == Arrival::Late {
+                return Ok(false);
+            }
         }
+        let Some(ticket) = self.copies.queue(source, range.start, at, len)? else {
+            return Ok(false);
+        };
         self.chunks.retain(|chunk| !chunk.uses(&room));
-        let stream = self.free_stream();
-        self.streams[stream].queue_read(buffer, range.start, &self.memory, at, len)?;
-        (self.stream, self.head) = (stream, room.end);
+        self.head = room.end;
         self.chunks.push_back(Chunk {
+            source: source.id(),
             offset: range.start,
             len,
             at,
             end: range.end,
-            stream,
+            ticket,
             progress: Progress::Pending,
             demand: Demand::Expected,
             continued: false,
         });
         Ok(true)
-    }
-
-    /// Fails after a wait that timed out, on whichever stream.
-    fn check(&self) -> Result<()> {
-        self.streams.iter().try_for_each(CopyStream::check)
-    }
-
-    /// A stream without a copy in progress, or the one that was used the longest time ago.
-    fn free_stream(&self) -> usize {
-        let is_free = |stream: &usize| {
-            let mut chunks = self.chunks.iter();
-            !chunks.any(|chunk| chunk.stream == *stream && chunk.is_pending())
-        };
-        let next = (self.stream + 1) % STREAMS;
-        (0..STREAMS).find(is_free).unwrap_or(next)
     }
 }
 
@@ -304,18 +371,20 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use gdr_cuda::{MemoryKind, Ordinal, SimDriver};
+    use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
 
     use super::*;
+    use crate::buffer::copy_stream::{STAGING, Streams};
 
     const PACKET: usize = 4096;
 
     /// A buffer of so many bytes with `seed` in the bytes of the pattern, and its reads.
-    fn setup(len: usize, seed: u8) -> (DeviceBuffer, ReadAhead) {
+    fn setup(len: usize, seed: u8) -> (Arc<ReadSource>, ReadAhead<Streams>) {
         let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
         let buffer = gpu.allocate(MemoryKind::Plain, len as u64).unwrap();
         buffer.write(0, &pattern(0, len, seed)).unwrap();
-        (buffer, ReadAhead::new(&gpu).unwrap())
+        let source = Arc::new(ReadSource::kept(Arc::new(buffer)));
+        (source, ReadAhead::new(Streams::new(&gpu).unwrap()))
     }
 
     /// The bytes at an offset.
@@ -325,9 +394,14 @@ mod tests {
     }
 
     /// Serves a packet; returns whether it was read ahead in full.
-    fn packet(ahead: &mut ReadAhead, buffer: &DeviceBuffer, offset: u64, seed: u8) -> bool {
+    fn packet(
+        ahead: &mut ReadAhead<Streams>,
+        source: &Arc<ReadSource>,
+        offset: u64,
+        seed: u8,
+    ) -> bool {
         let mut bytes = [0; PACKET];
-        let len = ahead.serve(buffer, offset, &mut bytes).unwrap();
+        let len = ahead.serve(source, offset, &mut bytes).unwrap();
         assert_eq!(bytes[..len], pattern(offset, len, seed), "at {offset}");
         len == PACKET
     }
@@ -335,36 +409,37 @@ mod tests {
     #[test]
     fn bytes_are_no_older_than_the_latest_announcement() {
         let len = 2 * CHUNK;
-        let (buffer, mut ahead) = setup(len, 1);
+        let (source, mut ahead) = setup(len, 1);
         for seed in 1..=9 {
-            buffer.write(0, &pattern(0, len, seed)).unwrap();
-            ahead.expect(&buffer, 0, len as u64).unwrap();
+            let written = source.buffer().write(0, &pattern(0, len, seed));
+            written.unwrap();
+            ahead.expect(&source, 0, len as u64).unwrap();
             // The peer may give up a request, and begin again.
             let packets = if seed % 3 == 0 { 3 } else { len / PACKET };
             for number in 0..packets {
                 let offset = (number * PACKET) as u64;
-                assert!(packet(&mut ahead, &buffer, offset, seed), "{number}");
+                assert!(packet(&mut ahead, &source, offset, seed), "{number}");
             }
         }
     }
 
     #[test]
     fn a_packet_waits_only_for_the_chunk_that_has_it() {
-        let (buffer, mut ahead) = setup(CHUNK, 5);
+        let (source, mut ahead) = setup(CHUNK, 5);
         let (release, released) = channel();
-        let later = ahead.streams[1].stream();
+        let later = ahead.copies.stream(1);
         let wait = move || released.recv_timeout(Duration::from_secs(120)).unwrap();
         later.queue_call(wait).unwrap();
-        ahead.expect(&buffer, 0, CHUNK as u64).unwrap();
+        ahead.expect(&source, 0, CHUNK as u64).unwrap();
         for number in 0..FIRST / PACKET {
             let offset = (number * PACKET) as u64;
-            assert!(packet(&mut ahead, &buffer, offset, 5));
+            assert!(packet(&mut ahead, &source, offset, 5));
         }
-        assert!(!ahead.streams[1].stream().is_idle().unwrap());
+        assert!(!ahead.copies.stream(1).is_idle().unwrap());
         release.send(()).unwrap();
         for number in FIRST / PACKET..CHUNK / PACKET {
             let offset = (number * PACKET) as u64;
-            assert!(packet(&mut ahead, &buffer, offset, 5));
+            assert!(packet(&mut ahead, &source, offset, 5));
         }
         assert!(ahead.requests.is_empty());
     }
@@ -373,29 +448,29 @@ mod tests {
     fn requests_for_which_there_was_no_room_are_read_when_their_turn_comes() {
         let requests = 4 * STAGING / CHUNK;
         let len = requests * CHUNK;
-        let (buffer, mut ahead) = setup(len, 3);
+        let (source, mut ahead) = setup(len, 3);
         for request in 0..requests {
             let offset = (request * CHUNK) as u64;
-            ahead.expect(&buffer, offset, CHUNK as u64).unwrap();
+            ahead.expect(&source, offset, CHUNK as u64).unwrap();
         }
         let kept: usize = ahead.chunks.iter().map(|chunk| chunk.len).sum();
         assert_eq!(kept, STAGING, "none that is needed was replaced");
         for number in 0..len / PACKET {
             let offset = (number * PACKET) as u64;
-            assert!(packet(&mut ahead, &buffer, offset, 3), "{number}");
+            assert!(packet(&mut ahead, &source, offset, 3), "{number}");
         }
         assert!(ahead.requests.is_empty());
     }
 
     #[test]
     fn a_request_that_was_given_up_does_not_have_its_bytes_copied_for_ever() {
-        let (buffer, mut ahead) = setup(CHUNK, 7);
-        ahead.expect(&buffer, 0, CHUNK as u64).unwrap();
+        let (source, mut ahead) = setup(CHUNK, 7);
+        ahead.expect(&source, 0, CHUNK as u64).unwrap();
         let copied = (0..5).filter(|_| {
             // A short request, whose bytes the CPU loads.
-            ahead.forget(0, 64);
+            ahead.forget(source.id(), 0, 64);
             let mut bytes = [0; 64];
-            ahead.serve(&buffer, 0, &mut bytes).unwrap() > 0
+            ahead.serve(&source, 0, &mut bytes).unwrap() > 0
         });
         assert_eq!(copied.count(), 1);
     }

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use gdr_cuda::{DeviceBuffer, PooledHostBuffer};
 
-use super::copy_stream::{CHUNK, CopyStream, STAGING};
+use super::copy_stream::{CHUNK, CopyStream, STAGING, Streams};
 use super::read_ahead::ReadAhead;
+use super::read_source::ReadSource;
 use crate::error::Result;
 use crate::lock::lock;
 use gdr_roce::AtomicOp;
@@ -22,7 +23,7 @@ const WORD: usize = 8;
 /// A device buffer behind page-locked memory.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    buffer: Arc<DeviceBuffer>,
+    source: Arc<ReadSource>,
     state: Mutex<State>,
 }
 
@@ -34,7 +35,7 @@ struct State {
     slot: usize,
     /// The bytes in it.
     gathered: Gathered,
-    ahead: ReadAhead,
+    ahead: ReadAhead<Streams>,
 }
 
 /// Consecutive bytes that are not yet copied to the device.
@@ -52,24 +53,24 @@ impl Staged {
             slots: PooledHostBuffer::new(gpu, STAGING)?,
             slot: 0,
             gathered: Gathered::default(),
-            ahead: ReadAhead::new(gpu)?,
+            ahead: ReadAhead::new(Streams::new(gpu)?),
         };
         Ok(Self {
-            buffer,
+            source: Arc::new(ReadSource::kept(buffer)),
             state: Mutex::new(state),
         })
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.buffer.len()
+        self.source.buffer().len()
     }
 
     pub(super) fn device_buffer(&self) -> &Arc<DeviceBuffer> {
-        &self.buffer
+        self.source.buffer()
     }
 
     pub(super) fn address(&self) -> u64 {
-        self.buffer.ptr().get()
+        self.source.buffer().ptr().get()
     }
 
     /// Stores bytes; they are in GPU memory after [`Staged::flush`].
@@ -81,7 +82,7 @@ impl Staged {
         while !rest.is_empty() {
             let follows = at == state.gathered.offset + state.gathered.len as u64;
             if state.gathered.len == CHUNK || (state.gathered.len > 0 && !follows) {
-                state.submit(&self.buffer)?;
+                state.submit(self.source.buffer())?;
             }
             if state.gathered.len == 0 {
                 state.gathered.offset = at;
@@ -98,7 +99,7 @@ impl Staged {
 
     /// Waits until all stored bytes are in GPU memory.
     pub(super) fn flush(&self) -> Result<()> {
-        self.lock().drain(&self.buffer)
+        self.lock().drain(self.source.buffer())
     }
 
     /// Announces that a request will read this range: the bytes loaded for it are no older than this
@@ -107,8 +108,8 @@ impl Staged {
         super::check_range(offset, len, self.len())?;
         let mut state = self.lock();
         // The copies of both directions are on different streams.
-        state.drain(&self.buffer)?;
-        state.ahead.expect(&self.buffer, offset, len)
+        state.drain(self.source.buffer())?;
+        state.ahead.expect(&self.source, offset, len)
     }
 
     /// Copies GPU memory into `bytes`.
@@ -120,11 +121,11 @@ impl Staged {
         let mut at = offset;
         while !rest.is_empty() {
             let ahead = &mut state.ahead;
-            let mut len = ahead.serve(&self.buffer, at, rest)?;
+            let mut len = ahead.serve(&self.source, at, rest)?;
             if len == 0 {
                 // They were served before, and other chunks have taken their room.
-                ahead.expect(&self.buffer, at, rest.len() as u64)?;
-                len = ahead.serve(&self.buffer, at, rest)?;
+                ahead.expect(&self.source, at, rest.len() as u64)?;
+                len = ahead.serve(&self.source, at, rest)?;
             }
             at += len as u64;
             rest = &mut rest[len..];
@@ -135,21 +136,21 @@ impl Staged {
     /// Copies for the program, after the bytes that the engine gathered. The copy runs on the default
     /// stream, where it may wait for kernels, so it must not run under the lock.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.lock().drain(&self.buffer)?;
-        Ok(self.buffer.write(offset, bytes)?)
+        self.lock().drain(self.source.buffer())?;
+        Ok(self.source.buffer().write(offset, bytes)?)
     }
 
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.lock().drain(&self.buffer)?;
-        Ok(self.buffer.read(offset, bytes)?)
+        self.lock().drain(self.source.buffer())?;
+        Ok(self.source.buffer().read(offset, bytes)?)
     }
 
     pub(super) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
         let mut state = self.lock();
-        state.drain(&self.buffer)?;
+        state.drain(self.source.buffer())?;
         // All slots are empty now, and the word goes through the first one.
         let State { stream, slots, .. } = &*state;
-        stream.queue_read(&self.buffer, offset, slots, 0, WORD)?;
+        stream.queue_read(self.source.buffer(), offset, slots, 0, WORD)?;
         stream.wait()?;
         let mut word = [0; WORD];
         slots.read(0, &mut word)?;
@@ -157,7 +158,7 @@ impl Staged {
         let after = operation.apply(before);
         if after != before {
             slots.write(0, &after.to_ne_bytes())?;
-            stream.queue_write(slots, 0, &self.buffer, offset, WORD)?;
+            stream.queue_write(slots, 0, self.source.buffer(), offset, WORD)?;
             stream.wait()?;
         }
         Ok(before)

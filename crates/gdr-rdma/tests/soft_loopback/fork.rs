@@ -2,9 +2,11 @@
 
 use std::ptr;
 
+use gdr_copy::Context;
+use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
-    Counters, Device, Qkey, RecvRequest, SendRequest, State, UdQueuePairOptions, UdSendRequest,
-    WrId,
+    Buffer, CopyEngineThreshold, CopyThread, Counters, Device, Qkey, RecvRequest, SendRequest,
+    State, UdQueuePairOptions, UdSendRequest, WrId,
 };
 
 use crate::fixture::*;
@@ -95,6 +97,39 @@ fn a_child_is_refused_datagrams_and_shared_receives_and_its_drops_change_nothing
     let mut ended = [a.done().id, a.done().id];
     ended.sort_unstable();
     assert_eq!(ended, [WrId(1), WrId(9)]);
+}
+
+#[test]
+fn a_child_has_no_thread_that_copies_gpu_memory_and_drops_it_at_once() {
+    let Some((a, b)) = sides() else { return };
+    let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+    let memory = std::sync::Arc::new(gpu.allocate(MemoryKind::Plain, 1 << 20).unwrap());
+    let mapping = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
+    let mapping = mapping.unwrap().map().unwrap();
+    let (thread, from) = (CopyThread::new(&gpu), CopyEngineThreshold::From(1));
+    let buffer = Buffer::direct_with_copy_thread(mapping, memory, &thread, from).unwrap();
+    let region = b.domain.register(&buffer, EVERYTHING).unwrap();
+    let here = a.memory(1 << 20);
+    let read = || {
+        let whole = here.segment(0, 1 << 20).unwrap();
+        SendRequest::read(WrId(0), region.remote().at(0)).segment(whole)
+    };
+    a.pair.post_send(read()).unwrap();
+    a.done();
+    in_child(|| {
+        let threads = std::fs::read_dir("/proc/self/task").map_err(|_| "no /proc")?;
+        check(threads.count() == 1, "a thread")?;
+        refused(buffer.read_at(0, &mut [1]), "read_at")?;
+        // SAFETY: the child leaves by `_exit` and uses none of them again.
+        unsafe {
+            ptr::drop_in_place(ptr::from_ref(&region).cast_mut());
+            ptr::drop_in_place(ptr::from_ref(&buffer).cast_mut());
+            ptr::drop_in_place(ptr::from_ref(&thread).cast_mut());
+        }
+        Ok(())
+    });
+    a.pair.post_send(read()).unwrap();
+    a.done();
 }
 
 #[test]

@@ -8,8 +8,8 @@ use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
 use gdr_copy::{BackendKind, Context, Mapping};
 use gdr_cuda::{DeviceBuffer, Driver, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
-    AtomicOp, Buffer, BufferKind, CopyEngineThreshold, Error, Immediate, MemoryRegion, RecvRequest,
-    SendRequest, WrId,
+    AtomicOp, Buffer, BufferKind, CopyEngineThreshold, CopyThread, Error, Immediate, MemoryRegion,
+    RecvRequest, SendRequest, WrId,
 };
 
 use crate::fixture::*;
@@ -29,6 +29,8 @@ enum Method {
     Direct,
     /// Direct, with all reads by the copy engine.
     DirectWithCopies,
+    /// Direct, with all reads by a thread of its own.
+    DirectWithCopyThread,
     Staged,
 }
 
@@ -45,6 +47,12 @@ fn map(driver: &Arc<SimDriver>, device: &DeviceBuffer, skip: u64, len: u64) -> M
     pinned.unwrap().map().unwrap()
 }
 
+/// The first bytes of memory, as a library has it that did not allocate it.
+fn borrowed(gpu: &Gpu, device: &DeviceBuffer, len: u64) -> DeviceBuffer {
+    // SAFETY: nothing but tests uses the memory. Those that free it do so to see that it is not used then.
+    unsafe { DeviceBuffer::borrowed(gpu, device.ptr(), len) }.unwrap()
+}
+
 impl GpuMemory {
     fn new(side: &Side, method: Method) -> Self {
         let driver = SimDriver::new(1);
@@ -57,6 +65,12 @@ impl GpuMemory {
                 let device = Arc::clone(&device);
                 let from = CopyEngineThreshold::From(1);
                 let buffer = Buffer::direct_with_copies(mapping(), device, from);
+                (buffer, BufferKind::Direct)
+            }
+            Method::DirectWithCopyThread => {
+                let from = CopyEngineThreshold::From(1);
+                let (thread, memory) = (CopyThread::new(&gpu), borrowed(&gpu, &device, LEN));
+                let buffer = Buffer::direct_with_copy_thread(mapping(), memory, &thread, from);
                 (buffer, BufferKind::Direct)
             }
             Method::Staged => (Buffer::staged(Arc::clone(&device)), BufferKind::Staged),
@@ -80,7 +94,12 @@ impl GpuMemory {
     }
 }
 
-const METHODS: [Method; 3] = [Method::Direct, Method::DirectWithCopies, Method::Staged];
+const METHODS: [Method; 4] = [
+    Method::Direct,
+    Method::DirectWithCopies,
+    Method::DirectWithCopyThread,
+    Method::Staged,
+];
 
 #[test]
 fn writes_are_in_gpu_memory_when_they_complete() {
@@ -307,6 +326,64 @@ fn a_mapping_inside_its_allocation_reads_at_the_right_offset() {
 }
 
 #[test]
+fn a_mapping_may_go_beyond_the_memory_that_a_thread_copies() {
+    let Some((a, b)) = sides() else { return };
+    let driver = SimDriver::new(1);
+    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+    let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    let kept = pattern(LEN as usize, 9);
+    device.write(0, &kept).unwrap();
+    let (thread, from) = (CopyThread::new(&gpu), CopyEngineThreshold::From(1));
+    let inside = (1 << 20) + 100;
+    let memory = borrowed(&gpu, &device, inside);
+    let mapping = map(&driver, &device, 0, LEN);
+    let buffer = Buffer::direct_with_copy_thread(mapping, memory, &thread, from).unwrap();
+    assert_eq!(buffer.len(), LEN);
+    assert!(buffer.device_memory().is_none());
+    let region = b.domain.register(&buffer, EVERYTHING).unwrap();
+    let here = a.memory(LEN as usize);
+    for (offset, len) in [(0, LEN), (inside - 10, 20), (inside, 5000), (0, LEN)] {
+        let read = SendRequest::read(WrId(0), region.remote().at(offset));
+        let read = read.segment(here.segment(0, len).unwrap());
+        a.pair.post_send(read).unwrap();
+        a.done();
+        let from = offset as usize;
+        assert!(bytes(&here)[..len as usize] == kept[from..from + len as usize]);
+    }
+
+    let other = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    let mapping = || map(&driver, &other, 0, LEN);
+    let memory = borrowed(&gpu, &device, LEN);
+    let elsewhere = Buffer::direct_with_copy_thread(mapping(), memory, &thread, from);
+    assert!(matches!(elsewhere, Err(Error::MappedElsewhere { .. })));
+    let strange = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+    let strange = CopyThread::new(&strange);
+    let memory = borrowed(&gpu, &other, LEN);
+    let foreign = Buffer::direct_with_copy_thread(mapping(), memory, &strange, from);
+    assert!(matches!(foreign, Err(Error::Cuda(_))), "{foreign:?}");
+}
+
+#[test]
+fn memory_that_the_program_freed_is_read_through_its_mapping() {
+    let Some((a, b)) = sides() else { return };
+    let GpuMemory { device, region, .. } = GpuMemory::new(&b, Method::DirectWithCopyThread);
+    let kept = pattern(LEN as usize, 4);
+    device.write(0, &kept).unwrap();
+    let here = a.memory(LEN as usize);
+    let mut device = Some(device);
+    for turn in 0..4 {
+        fill(&here, turn);
+        let read = SendRequest::read(WrId(0), region.remote().at(0));
+        let read = read.segment(here.segment(0, LEN).unwrap());
+        a.pair.post_send(read).unwrap();
+        a.done();
+        assert!(bytes(&here) == kept, "turn {turn}");
+        // Its address is free now, but for the mapping.
+        device.take();
+    }
+}
+
+#[test]
 fn a_planned_threshold_is_that_of_the_machine_and_needs_no_measurement() {
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
@@ -397,7 +474,7 @@ fn a_copy_of_the_program_that_waits_for_a_kernel_delays_no_packet() {
                 scope.spawn(|| gpu.region.buffer().read_at(300, &mut [0; 100])),
             ];
             let wait = match method {
-                Method::Direct => 0,
+                Method::Direct | Method::DirectWithCopyThread => 0,
                 Method::DirectWithCopies => 1,
                 Method::Staged => 2,
             };

@@ -136,8 +136,13 @@ impl Drop for TableEntry {
             return;
         }
         // Waits until each engine releases its read guard: from here on none finds the buffer.
+        let mut region = None;
         for table in self.table.tables.iter().rev() {
-            drop(lock::write(&table.0).remove(&self.key));
+            region = lock::write(&table.0).remove(&self.key);
+        }
+        // The program may free the memory now.
+        if let Some(region) = region {
+            region.buffer.end_reads();
         }
     }
 }

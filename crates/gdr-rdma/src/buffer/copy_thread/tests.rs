@@ -1,0 +1,369 @@
+//! Tests of the hand-over, with a simulated GPU.
+
+use std::sync::mpsc::{Sender, channel};
+
+use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal, SimDriver};
+
+use super::*;
+use crate::buffer::read_ahead::FIRST;
+
+const PACKET: usize = 4096;
+const LEN: usize = 2 * RING;
+/// Nothing of a test takes so long.
+const FOREVER: Duration = Duration::from_secs(3600);
+/// Every copy is in time, but for tests that hold it up for ever.
+const NEVER_LATE: Timeouts = Timeouts {
+    late: FOREVER,
+    first_pause: FOREVER,
+    longest_pause: FOREVER,
+};
+/// A copy that is not complete at once is late.
+const LATE_AT_ONCE: Timeouts = Timeouts {
+    late: Duration::ZERO,
+    ..NEVER_LATE
+};
+
+struct Setup {
+    source: Arc<ReadSource>,
+    memory: Arc<DeviceBuffer>,
+    thread: CopyThread,
+}
+
+/// The bytes at an offset.
+fn pattern(offset: u64, len: usize) -> Vec<u8> {
+    let byte = |at: u64| (at / 7 + at / PACKET as u64) as u8;
+    (offset..offset + len as u64).map(byte).collect()
+}
+
+/// A buffer with the pattern, and a copy thread that is ready.
+fn setup(timeouts: Timeouts) -> Setup {
+    setup_on(SimDriver::new(1), timeouts)
+}
+
+fn setup_on(driver: Arc<SimDriver>, timeouts: Timeouts) -> Setup {
+    let gpu = Gpu::open(driver, Ordinal(0)).unwrap();
+    let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap());
+    memory.write(0, &pattern(0, LEN)).unwrap();
+    let setup = Setup {
+        source: source(&memory),
+        memory,
+        thread: CopyThread::with_timeouts(&gpu, timeouts),
+    };
+    lock(&setup.thread.0.ahead).copies().start();
+    setup.is_ready();
+    setup
+}
+
+/// Waits until nothing is in progress.
+fn settle(thread: &CopyThread) {
+    loop {
+        let mut ahead = lock(&thread.0.ahead);
+        let copies = ahead.copies();
+        let all: Vec<Ticket> = (0..copies.next).map(Ticket).collect();
+        if copies.are_complete(&all) {
+            return;
+        }
+        assert!(!copies.link.has_failed.load(Ordering::Relaxed));
+        drop(ahead);
+        thread::yield_now();
+    }
+}
+
+/// As a region: memory that another library owns.
+fn source(memory: &DeviceBuffer) -> Arc<ReadSource> {
+    // SAFETY: tests that free it do so to see that it is not used then.
+    let borrowed =
+        unsafe { DeviceBuffer::borrowed(memory.gpu(), memory.ptr(), memory.len()) }.unwrap();
+    Arc::new(ReadSource::foreign(Arc::new(borrowed)).unwrap())
+}
+
+impl Setup {
+    fn link(&self) -> Arc<Link> {
+        Arc::clone(&lock(&self.thread.0.ahead).copies().link)
+    }
+
+    /// Waits until copies can be made.
+    fn is_ready(&self) {
+        while self.link().memory.get().is_none() {
+            thread::yield_now();
+        }
+    }
+
+    fn expect(&self, offset: usize, len: usize) {
+        let ahead = self.thread.ahead();
+        let expected = lock(&ahead).expect(&self.source, offset as u64, len as u64);
+        expected.unwrap();
+    }
+
+    /// Serves a packet; returns how many of its bytes were copied, which are right.
+    fn packet(&self, offset: usize) -> usize {
+        let mut bytes = [0; PACKET];
+        let ahead = self.thread.ahead();
+        let served = lock(&ahead).serve(&self.source, offset as u64, &mut bytes);
+        let len = served.unwrap();
+        assert_eq!(bytes[..len], pattern(offset as u64, len), "at {offset}");
+        len
+    }
+
+    /// How many copies were handed over.
+    fn handed(&self) -> u64 {
+        lock(&self.thread.0.ahead).copies().next
+    }
+
+    /// Holds up all streams until the sender is dropped.
+    fn hold_up(&self) -> Vec<Sender<()>> {
+        let link = self.link();
+        let streams = lock(&link.streams);
+        let hold = |stream: &Arc<Stream>| {
+            let (release, released) = channel::<()>();
+            let queued = stream.queue_call(move || assert!(released.recv().is_err()));
+            queued.unwrap();
+            release
+        };
+        streams.iter().map(hold).collect()
+    }
+
+    fn pause_ends(&self) {
+        lock(&self.thread.0.ahead).copies().paused_until = None;
+    }
+
+    fn pause(&self) -> Duration {
+        lock(&self.thread.0.ahead).copies().pause
+    }
+
+    /// Waits until nothing is in progress.
+    fn settle(&self) {
+        settle(&self.thread);
+    }
+}
+
+#[test]
+fn long_messages_are_copied_chunk_by_chunk() {
+    let setup = setup(NEVER_LATE);
+    for message in [CHUNK, 3 * CHUNK + 5 * PACKET, RING + CHUNK] {
+        setup.expect(0, message);
+        for at in (0..message).step_by(PACKET) {
+            assert_eq!(setup.packet(at), PACKET, "{at} of {message}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_held_up_does_not_hold_up_the_engine() {
+    let setup = setup(LATE_AT_ONCE);
+    let held = setup.hold_up();
+    setup.expect(0, 4 * CHUNK);
+    let handed = setup.handed();
+    for at in (0..4 * CHUNK).step_by(PACKET) {
+        assert_eq!(setup.packet(at), 0, "the CPU loads it");
+    }
+    assert_eq!(setup.handed(), handed, "no more are asked for");
+    drop(held);
+    setup.settle();
+    // What came late is as new as its request, and is not copied again.
+    assert_eq!(setup.packet(0), PACKET);
+    assert_eq!(setup.handed(), handed);
+}
+
+#[test]
+fn a_driver_that_is_blocked_does_not_hold_up_the_engine() {
+    let setup = setup(LATE_AT_ONCE);
+    let link = setup.link();
+    let driver = lock(&link.driver);
+    setup.expect(0, 4 * CHUNK);
+    for at in (0..4 * CHUNK).step_by(PACKET) {
+        assert_eq!(setup.packet(at), 0, "the CPU loads it");
+    }
+    // Nor does the end of a region wait for it.
+    setup.thread.end_reads(&setup.source, Duration::ZERO);
+    drop(driver);
+    setup.settle();
+    assert_eq!(setup.packet(0), 0, "it was ended");
+}
+
+#[test]
+fn the_place_of_a_late_copy_is_not_used_before_it_is_complete() {
+    let setup = setup(LATE_AT_ONCE);
+    let held = setup.hold_up();
+    let in_progress = || lock(&setup.thread.ahead()).in_progress();
+    // More requests than the ring has places for, each of which finds the pause over.
+    for chunk in 0..LEN / CHUNK {
+        setup.expect(chunk * CHUNK, CHUNK);
+        assert_eq!(setup.packet(chunk * CHUNK), 0);
+        setup.pause_ends();
+        let parts = in_progress();
+        assert_eq!(parts.len() as u64, setup.handed(), "all are kept");
+        for (number, part) in parts.iter().enumerate() {
+            let mut others = parts[number + 1..].iter();
+            assert!(!others.any(|it| it.start < part.end && part.start < it.end));
+        }
+    }
+    let handed = setup.handed();
+    assert!(handed >= (RING / CHUNK) as u64, "{handed}");
+    drop(held);
+    setup.settle();
+    setup.expect(0, CHUNK);
+    assert!(setup.handed() > handed, "places are free again");
+}
+
+#[test]
+fn no_slot_is_used_before_its_copy_is_complete() {
+    let setup = setup(LATE_AT_ONCE);
+    let held = setup.hold_up();
+    for number in 0..2 * SLOTS {
+        setup.expect(number * PACKET, PACKET);
+        setup.pause_ends();
+    }
+    assert_eq!(setup.handed(), SLOTS as u64);
+    drop(held);
+    setup.settle();
+    setup.expect(0, PACKET);
+    assert_eq!(setup.handed(), SLOTS as u64 + 1);
+}
+
+#[test]
+fn pauses_grow_until_a_copy_is_in_time() {
+    let (first, longest) = (FOREVER, 5 * FOREVER);
+    let setup = setup(Timeouts {
+        longest_pause: longest,
+        ..LATE_AT_ONCE
+    });
+    let held = setup.hold_up();
+    for pause in [2 * first, 4 * first, longest, longest] {
+        setup.expect(0, PACKET);
+        assert_eq!(setup.packet(0), 0);
+        assert_eq!(setup.pause(), pause);
+        // During the pause nothing is asked for or waited for, and it does not grow.
+        let handed = setup.handed();
+        setup.expect(PACKET, CHUNK);
+        assert_eq!(setup.packet(PACKET), 0);
+        assert_eq!((setup.handed(), setup.pause()), (handed, pause));
+        setup.pause_ends();
+    }
+    drop(held);
+    setup.settle();
+    setup.expect(0, PACKET);
+    setup.settle();
+    assert_eq!(setup.packet(0), PACKET);
+    assert_eq!(setup.pause(), first);
+}
+
+#[test]
+fn memory_that_was_freed_is_not_copied() {
+    let driver = SimDriver::new(1);
+    let setup = setup_on(driver.clone(), NEVER_LATE);
+    let other = setup.memory.gpu().allocate(MemoryKind::Plain, LEN as u64);
+    let other = other.unwrap();
+    other.write(0, &pattern(0, PACKET)).unwrap();
+    let Setup {
+        source: freed,
+        memory,
+        thread: copies,
+    } = setup;
+    let kept = source(&other);
+    drop(memory);
+    // For the other memory. A copy of the first one would take it.
+    driver.destroy_context_after(1);
+    let ahead = copies.ahead();
+    lock(&ahead).expect(&freed, 0, CHUNK as u64).unwrap();
+    let mut bytes = [0; PACKET];
+    assert_eq!(lock(&ahead).serve(&freed, 0, &mut bytes).unwrap(), 0);
+    assert!(freed.is_lost());
+    let handed = lock(&ahead).copies().next;
+    lock(&ahead).expect(&freed, 0, CHUNK as u64).unwrap();
+    assert_eq!(lock(&ahead).copies().next, handed, "it is not tried again");
+    lock(&ahead).expect(&kept, 0, PACKET as u64).unwrap();
+    settle(&copies);
+    assert_eq!(lock(&ahead).serve(&kept, 0, &mut bytes).unwrap(), PACKET);
+    assert_eq!(bytes[..], pattern(0, PACKET));
+}
+
+#[test]
+fn bytes_of_memory_that_was_freed_during_the_copy_are_not_served() {
+    let Setup {
+        source,
+        memory,
+        thread: copies,
+    } = setup(NEVER_LATE);
+    let ahead = copies.ahead();
+    lock(&ahead).expect(&source, 0, FIRST as u64).unwrap();
+    while !lock(&ahead).copies().are_complete(&[Ticket(0)]) {
+        thread::yield_now();
+    }
+    drop(memory);
+    assert!(!source.look(0, PACKET));
+    let mut bytes = [0; PACKET];
+    assert_eq!(lock(&ahead).serve(&source, 0, &mut bytes).unwrap(), 0);
+}
+
+#[test]
+fn requests_of_a_region_that_ended_are_not_copied_any_more() {
+    let gpu_driver = SimDriver::new(1);
+    let setup = setup_on(gpu_driver.clone(), NEVER_LATE);
+    let link = setup.link();
+    let driver = lock(&link.driver);
+    setup.expect(0, 4 * CHUNK);
+    setup.thread.end_reads(&setup.source, Duration::ZERO);
+    // For the later request. A copy of the first one would take it.
+    gpu_driver.destroy_context_after(1);
+    drop(driver);
+    setup.settle();
+    assert_eq!(setup.packet(0), 0);
+    setup.expect(0, PACKET);
+    setup.settle();
+    assert_eq!(setup.packet(0), PACKET);
+}
+
+#[test]
+fn regions_of_one_gpu_share_the_ring_and_not_the_bytes() {
+    let setup = setup(NEVER_LATE);
+    let other = source(&setup.memory);
+    setup.expect(0, CHUNK);
+    let ahead = setup.thread.ahead();
+    let mut bytes = [0; PACKET];
+    assert_eq!(lock(&ahead).serve(&other, 0, &mut bytes).unwrap(), 0);
+    lock(&ahead).expect(&other, 0, CHUNK as u64).unwrap();
+    assert_eq!(lock(&ahead).serve(&other, 0, &mut bytes).unwrap(), PACKET);
+    assert_eq!(setup.packet(0), PACKET);
+}
+
+#[test]
+fn a_context_that_was_destroyed_leaves_the_bytes_to_the_cpu() {
+    let driver = SimDriver::new(1);
+    let setup = setup_on(driver.clone(), LATE_AT_ONCE);
+    driver.destroy_context();
+    setup.expect(0, CHUNK);
+    assert_eq!(setup.packet(0), 0);
+    let link = setup.link();
+    while !link.has_failed.load(Ordering::Relaxed) {
+        thread::yield_now();
+    }
+    setup.pause_ends();
+    let handed = setup.handed();
+    setup.expect(CHUNK, CHUNK);
+    assert_eq!(setup.packet(CHUNK), 0);
+    assert_eq!(setup.handed(), handed);
+}
+
+#[test]
+fn the_thread_is_started_by_the_first_long_read() {
+    let mut setup = setup(NEVER_LATE);
+    setup.thread = CopyThread::with_timeouts(setup.memory.gpu(), NEVER_LATE);
+    assert!(!lock(&setup.thread.0.ahead).copies().is_started);
+    setup.expect(0, CHUNK);
+    // Its bytes may be loaded by CPU; no call waits for a ring that is not there yet.
+    setup.packet(0);
+    setup.is_ready();
+    setup.expect(0, CHUNK);
+    assert_eq!(setup.packet(0), PACKET);
+}
+
+#[test]
+fn the_thread_ends_with_its_last_user() {
+    let setup = setup(NEVER_LATE);
+    let link = Arc::downgrade(&setup.link());
+    drop(setup);
+    while link.strong_count() > 0 {
+        thread::yield_now();
+    }
+}
