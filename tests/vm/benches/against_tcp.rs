@@ -99,7 +99,11 @@ impl Side {
 
     fn connect(&self, peer: &Self) {
         let endpoint = peer.pair.endpoint();
-        let options = ConnectionOptions::new(Mtu::B4096);
+        let options = ConnectionOptions {
+            // A loaded host may stop the guest for longer than the eight attempts take.
+            give_up_after: Some(LIMIT),
+            ..ConnectionOptions::new(Mtu::B4096)
+        };
         self.pair.connect(&endpoint, &options).unwrap();
     }
 }
