@@ -367,7 +367,12 @@ impl Engine {
     /// Sends for every ready queue pair in turn, and settles what it completed.
     fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
+        if self.qps.ready.is_empty() {
+            self.send_batch();
+            return any;
+        }
         let mut now = Some(now);
+        let alone = self.qps.ready.len() == 1;
         // None is added or removed meanwhile. They are back before anything else looks.
         let mut qps = mem::take(&mut self.qps.qps);
         // Also while blocked: completions need no room in the socket.
@@ -383,20 +388,26 @@ impl Engine {
             // What one sends may take as long as a round trip.
             let now = now.take().unwrap_or_else(|| self.now());
             let more = self.transmit_one(qp, regions, now, &mut any);
+            if alone {
+                // The peer works while this thread settles.
+                self.send_batch();
+            }
             self.settle(qp);
             if more {
                 schedule(&mut self.qps.ready, qp);
             }
         }
         self.qps.qps = qps;
-        if !self.blocked {
-            self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
-            if !self.blocked && !self.batch.is_empty() {
-                // A packet was carried over.
-                self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
-            }
-        }
+        self.send_batch();
         any
+    }
+
+    /// Sends what is in the batch, unless the kernel has no room.
+    fn send_batch(&mut self) {
+        while !self.blocked && !self.batch.is_empty() {
+            // Another round sends a packet that was carried over.
+            self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+        }
     }
 
     /// Sends up to a quantum; returns whether there may be more.

@@ -4,7 +4,7 @@
 //! most of the instructions of a round trip outside the kernel were of that preparation.
 
 use std::io;
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -79,8 +79,9 @@ pub(super) fn receive(socket: &ProcessFd, room: &mut [u8], meta: &mut RecvMeta) 
     let Ok(len) = usize::try_from(received) else {
         return Err(io::Error::last_os_error());
     };
-    let merged = message.msg_controllen as usize >= mem::offset_of!(Control, padding)
-        && (control.header.cmsg_level, control.header.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO);
+    // Zeros where the kernel added none.
+    let kind = (control.header.cmsg_level, control.header.cmsg_type);
+    let merged = kind == (libc::SOL_UDP, libc::UDP_GRO);
     meta.len = len;
     meta.stride = match usize::try_from(control.value) {
         Ok(stride) if merged => stride,
