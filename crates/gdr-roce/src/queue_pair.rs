@@ -422,6 +422,12 @@ impl QueuePair {
         }
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) has to be called: if not, no response and no
+    /// request waits to be sent, and it would return `None`.
+    pub fn may_transmit(&self) -> bool {
+        self.responder.has_responses() || self.requester.has_unsent()
+    }
+
     fn poll_request(
         &mut self,
         now: Time,

@@ -7,33 +7,39 @@ use std::time::Duration;
 ///
 /// This crate does not read a clock: the caller passes the time, which must not decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
-pub struct Time(Duration);
+pub struct Time(u64);
 
 impl Time {
     /// The epoch.
-    pub const EPOCH: Self = Self(Duration::ZERO);
+    pub const EPOCH: Self = Self(0);
 
-    /// The point in time `elapsed` after the epoch.
+    /// The point in time `elapsed` after the epoch; at most 584 years.
     pub const fn since_epoch(elapsed: Duration) -> Self {
-        Self(elapsed)
+        Self(nanoseconds(elapsed))
     }
 
     /// The duration since the epoch.
     pub const fn elapsed(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.0)
     }
 
     /// The duration since `earlier`, or zero if `earlier` is later than this.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// A duration in nanoseconds, in which times are compared and added by one instruction.
+const fn nanoseconds(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(duration.subsec_nanos() as u64)
 }
 
 impl Add<Duration> for Time {
     type Output = Self;
 
     fn add(self, later: Duration) -> Self {
-        Self(self.0.saturating_add(later))
+        Self(self.0.saturating_add(nanoseconds(later)))
     }
 }
 

@@ -256,6 +256,12 @@ impl Requester {
         self.next != self.una
     }
 
+    /// Whether a packet may be sent now or later without a call of the program. If not, a poll does
+    /// nothing.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.cursor < self.send_queue.len() || !self.missing.is_empty()
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         // No packet is outstanding during the wait after an RNR NAK.
         let timers = [self.retransmit_at, self.paced_until];

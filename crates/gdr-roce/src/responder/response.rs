@@ -126,6 +126,10 @@ impl Responder {
         matches!(self.responses.front(), Some(Response::Read { .. }))
     }
 
+    pub(crate) fn has_responses(&self) -> bool {
+        !self.responses.is_empty()
+    }
+
     /// Writes the next response packet to `out`.
     pub(crate) fn poll(
         &mut self,

@@ -1,15 +1,16 @@
 //! How much of the time threads of the program drive the engine themselves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use super::clock::nanoseconds;
 
 /// The longest time between two calls of a program that does nothing but poll.
 const LONGEST_GAP: Duration = Duration::from_micros(5);
 /// A program with fewer calls in an interval does not poll, even if they took all of its time.
 const FEWEST_CALLS: u64 = 4;
 
-/// The calls in which threads of the program drive the engine. Times are nanoseconds since the epoch
-/// of the engine.
+/// The calls in which threads of the program drive the engine. Times are those of the device's clock.
 #[derive(Debug, Default)]
 pub(super) struct CallerActivity {
     calls: AtomicU64,
@@ -111,16 +112,6 @@ impl Sampler {
     pub(super) fn restart(&mut self, activity: &CallerActivity, now: u64) {
         self.0 = activity.totals(now);
     }
-}
-
-/// The time since the epoch, for a clock that wraps after 584 years.
-pub(super) fn since(epoch: Instant) -> u64 {
-    nanoseconds(epoch.elapsed())
-}
-
-/// As a number that an atomic holds.
-pub(super) fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

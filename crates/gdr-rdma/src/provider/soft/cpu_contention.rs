@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::clock::{Clock, nanoseconds};
 use crate::os::involuntary_switches;
 
 /// A yield that takes longer may have let another thread run. Without another thread it takes well
@@ -33,14 +34,14 @@ impl CpuContention {
     }
 
     /// Yields the CPU.
-    pub(super) fn yield_now(&self) -> Yielded {
+    pub(super) fn yield_now(&self, clock: &Clock) -> Yielded {
         thread_local! {
             /// The switches of this thread when it last asked for them.
             static SWITCHES: Cell<i64> = const { Cell::new(0) };
         }
-        let start = Instant::now();
+        let start = clock.now();
         thread::yield_now();
-        let end = Instant::now();
+        let end = clock.now();
         let lost = self.record(end - start, || {
             let now = involuntary_switches();
             SWITCHES.replace(now) != now
@@ -50,12 +51,12 @@ impl CpuContention {
 
     /// Records a yield; returns how long another thread had the CPU. `has_switched` asks the kernel
     /// whether one ran, which takes a system call.
-    fn record(&self, yielded: Duration, has_switched: impl FnOnce() -> bool) -> Duration {
-        let (quiet, lost) = match yielded > SWITCH && has_switched() {
+    fn record(&self, yielded: u64, has_switched: impl FnOnce() -> bool) -> u64 {
+        let (quiet, lost) = match yielded > nanoseconds(SWITCH) && has_switched() {
             true => (0, yielded),
             false => {
                 let quiet = self.quiet.load(Ordering::Relaxed) + 1;
-                (quiet.min(QUIET_YIELDS), Duration::ZERO)
+                (quiet.min(QUIET_YIELDS), 0)
             }
         };
         self.quiet.store(quiet, Ordering::Relaxed);
@@ -68,12 +69,12 @@ impl CpuContention {
     }
 }
 
-/// What a yield showed.
+/// What a yield showed, in nanoseconds of the device's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Yielded {
-    pub(super) end: Instant,
+    pub(super) end: u64,
     /// How long another thread had the CPU.
-    lost: Duration,
+    lost: u64,
 }
 
 /// How much of its polling time a thread loses to others by its yields.
@@ -83,10 +84,10 @@ pub(super) struct Yielded {
 /// costs less to let it run than to stop polling.
 #[derive(Debug, Default)]
 pub(super) struct LostTime {
-    /// Up to when the current stretch of polling is counted.
-    counted: Option<Instant>,
-    polled: Duration,
-    lost: Duration,
+    /// Up to when the current period of polling is counted.
+    counted: Option<u64>,
+    polled: u64,
+    lost: u64,
 }
 
 /// What a window of polling showed about the CPU.
@@ -102,10 +103,10 @@ impl LostTime {
     /// The polling time that is judged at once: several time slices of a thread that computes.
     const WINDOW: Duration = Duration::from_millis(16);
     /// One in so many parts of a window, lost, is the share of a thread that computes.
-    const SHARE: u32 = 4;
+    const SHARE: u64 = 4;
 
     /// The thread polls at `now`, or still does.
-    pub(super) fn poll(&mut self, now: Instant) {
+    pub(super) fn poll(&mut self, now: u64) {
         self.counted.get_or_insert(now);
     }
 
@@ -117,16 +118,16 @@ impl LostTime {
     /// Counts up to the end of a yield; returns what the window showed if it is full.
     pub(super) fn record(&mut self, yielded: Yielded) -> Option<Cpu> {
         let since = self.counted.replace(yielded.end).unwrap_or(yielded.end);
-        self.polled += yielded.end.saturating_duration_since(since);
+        self.polled += yielded.end.saturating_sub(since);
         self.lost += yielded.lost;
-        if self.polled < Self::WINDOW {
+        if self.polled < nanoseconds(Self::WINDOW) {
             return None;
         }
         let cpu = match self.lost * Self::SHARE >= self.polled {
             true => Cpu::Shared,
             false => Cpu::Own,
         };
-        (self.polled, self.lost) = (Duration::ZERO, Duration::ZERO);
+        (self.polled, self.lost) = (0, 0);
         Some(cpu)
     }
 }
@@ -138,7 +139,8 @@ mod tests {
     /// What a window shows of a thread that polls for `polls` between two yields, of which every one
     /// loses `lost`.
     fn window(polls: Duration, lost: Duration) -> Cpu {
-        let (mut time, mut now) = (LostTime::default(), Instant::now());
+        let (mut time, mut now) = (LostTime::default(), 7);
+        let [polls, lost] = [polls, lost].map(nanoseconds);
         loop {
             time.poll(now);
             now += polls + lost;
@@ -154,7 +156,7 @@ mod tests {
         let [micros, millis] = [Duration::from_micros, Duration::from_millis];
         assert_eq!(window(micros(950), micros(50)), Cpu::Own);
         assert_eq!(window(micros(900), micros(100)), Cpu::Own);
-        // Time slices of 4 ms after each short stretch of polls, or after one as long.
+        // Time slices of 4 ms after a few polls each, or after polls that take as long.
         assert_eq!(window(micros(50), millis(4)), Cpu::Shared);
         assert_eq!(window(millis(4), millis(4)), Cpu::Shared);
         assert_eq!(window(micros(100), micros(100)), Cpu::Shared);
@@ -162,20 +164,20 @@ mod tests {
 
     #[test]
     fn one_time_slice_alone_is_no_share() {
-        let (mut time, start) = (LostTime::default(), Instant::now());
-        let at = |micros, lost| Yielded {
-            end: start + Duration::from_micros(micros),
-            lost: Duration::from_micros(lost),
+        let mut time = LostTime::default();
+        let at = |micros: u64, lost: u64| Yielded {
+            end: 1000 * micros,
+            lost: 1000 * lost,
         };
-        time.poll(start);
+        time.poll(0);
         assert_eq!(time.record(at(3_500, 3_000)), None);
         assert_eq!(time.record(at(17_000, 0)), Some(Cpu::Own));
     }
 
     #[test]
-    fn time_between_stretches_of_polling_is_not_counted() {
-        let (mut time, mut now) = (LostTime::default(), Instant::now());
-        let lost = Duration::from_micros(50);
+    fn time_between_periods_of_polling_is_not_counted() {
+        let (mut time, mut now) = (LostTime::default(), 0);
+        let lost = 50_000;
         // Half of the time that it polls is lost, and a twentieth of the whole time.
         let shown = std::iter::repeat_with(|| {
             time.poll(now);
@@ -193,14 +195,14 @@ mod tests {
         let contention = CpuContention {
             quiet: AtomicU32::new(QUIET_YIELDS),
         };
-        let short = Duration::from_nanos(400);
+        let short = 400;
         contention.record(short, || unreachable!("no system call after a short yield"));
         assert!(!contention.is_present());
-        let long = Duration::from_micros(20);
+        let long = 20_000;
         assert_eq!(contention.record(long, || true), long);
         for _ in 0..QUIET_YIELDS {
             assert!(contention.is_present());
-            assert_eq!(contention.record(short, || true), Duration::ZERO);
+            assert_eq!(contention.record(short, || true), 0);
         }
         assert!(!contention.is_present());
     }
@@ -211,8 +213,8 @@ mod tests {
             quiet: AtomicU32::new(QUIET_YIELDS),
         };
         // An emulator takes so long for the system call alone.
-        let lost = contention.record(Duration::from_micros(20), || false);
-        assert_eq!(lost, Duration::ZERO);
+        let lost = contention.record(20_000, || false);
+        assert_eq!(lost, 0);
         assert!(!contention.is_present());
     }
 }

@@ -1,13 +1,16 @@
 //! The entries of a completion queue, and the shards that add to them.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use gdr_roce::{Completion, Qpn, WcOpcode, WcStatus};
 
 use super::qpn_range::MOST_SHARDS;
 use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
+use crate::lock::lock;
+
+const _: () = assert!(MOST_SHARDS <= u32::BITS as usize);
 
 /// The entries of a completion queue. The engines of several shards may add to them.
 #[derive(Debug)]
@@ -15,7 +18,9 @@ pub(super) struct CqEntries {
     queue: BoundedQueue<Completion>,
     /// How many queue pairs of each shard add entries; one that does for its sends and its receives
     /// counts twice.
-    producers: [AtomicU32; MOST_SHARDS],
+    producers: Mutex<[u32; MOST_SHARDS]>,
+    /// A bit for each shard of which there are any: each post and each poll looks at it.
+    shards: AtomicU32,
     /// The device's sum of bytes of receives whose completions were removed.
     untaken: Arc<AtomicU64>,
 }
@@ -47,7 +52,8 @@ impl CqEntries {
     ) -> Self {
         Self {
             queue: BoundedQueue::watched(capacity, Loss::Fatal, on_completion),
-            producers: Default::default(),
+            producers: Mutex::default(),
+            shards: AtomicU32::new(0),
             untaken,
         }
     }
@@ -86,13 +92,23 @@ impl CqEntries {
     }
 
     pub(super) fn producers(&self) -> Producers {
-        let has_any = |(_, count): &(usize, &AtomicU32)| count.load(Ordering::Relaxed) > 0;
-        let mut shards = self.producers.iter().enumerate().filter(has_any);
-        match (shards.next(), shards.next()) {
-            (None, _) => Producers::None,
-            (Some((shard, _)), None) => Producers::Shard(shard),
-            (Some(_), Some(_)) => Producers::Several,
+        let shards = self.shards.load(Ordering::Relaxed);
+        match shards.count_ones() {
+            0 => Producers::None,
+            1 => Producers::Shard(shards.trailing_zeros() as usize),
+            _ => Producers::Several,
         }
+    }
+
+    /// Changes how many queue pairs of a shard add entries.
+    fn count_producers(&self, shard: usize, change: impl FnOnce(u32) -> u32) {
+        let mut producers = lock(&self.producers);
+        producers[shard] = change(producers[shard]);
+        let bit = 1 << shard;
+        match producers[shard] {
+            0 => self.shards.fetch_and(!bit, Ordering::Relaxed),
+            _ => self.shards.fetch_or(bit, Ordering::Relaxed),
+        };
     }
 }
 
@@ -122,7 +138,7 @@ pub(super) struct CqProducer {
 impl CqProducer {
     /// For a queue pair of a shard.
     pub(super) fn new(entries: Arc<CqEntries>, shard: usize) -> Self {
-        entries.producers[shard].fetch_add(1, Ordering::Relaxed);
+        entries.count_producers(shard, |count| count + 1);
         Self { entries, shard }
     }
 }
@@ -137,7 +153,7 @@ impl Deref for CqProducer {
 
 impl Drop for CqProducer {
     fn drop(&mut self) {
-        self.entries.producers[self.shard].fetch_sub(1, Ordering::Relaxed);
+        self.entries.count_producers(self.shard, |count| count - 1);
     }
 }
 

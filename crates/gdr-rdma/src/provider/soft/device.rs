@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fmt;
+use std::hint;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -207,9 +208,12 @@ impl SoftDevice {
         match &*self.shards {
             [only] => only.engine.progress(),
             // Their own threads go on beside it.
-            shards if self.check_process().is_ok() => shards
-                .iter()
-                .fold(false, |worked, shard| worked | shard.engine.try_poll()),
+            shards if self.check_process().is_ok() => {
+                let now = self.state.clock.now();
+                shards
+                    .iter()
+                    .fold(false, |worked, shard| worked | shard.engine.try_poll(now))
+            }
             _ => false,
         }
     }
@@ -265,7 +269,10 @@ impl SoftDevice {
     /// Passes the time while only the progress threads have something to do.
     fn pause(&self) {
         let waits = self.idle_waits.fetch_add(1, Ordering::Relaxed);
-        pause(waits, &self.contention);
+        // Other than a poll, this is no system call.
+        if pause(waits, &self.contention, &self.state.clock).is_none() {
+            hint::spin_loop();
+        }
     }
 }
 

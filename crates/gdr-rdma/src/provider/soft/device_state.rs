@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gdr_copy::ProcessId;
 use gdr_roce::Completion;
 use rustix::event::EventfdFlags;
 
+use super::clock::Clock;
 use super::cq_entries::CqEntries;
 use super::region_table::RegionTable;
 use super::srq_context::SrqContext;
@@ -24,7 +25,7 @@ pub(super) const EVENTS: usize = 1024;
 pub(super) struct DeviceState {
     /// The process that owns the sockets and the threads.
     pub(super) origin: ProcessId,
-    pub(super) epoch: Instant,
+    pub(super) clock: Clock,
     pub(super) regions: Arc<RegionTable>,
     pub(super) events: BoundedQueue<AsyncEvent>,
     pub(super) busy_poll: Duration,
@@ -50,7 +51,7 @@ impl DeviceState {
             |_| rustix::event::eventfd(0, flags).map_err(|errno| Error::os("eventfd", errno));
         Ok(Self {
             origin,
-            epoch: Instant::now(),
+            clock: Clock::start(),
             regions: Arc::new(RegionTable::new(origin, shards)),
             events: BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event),
             busy_poll,

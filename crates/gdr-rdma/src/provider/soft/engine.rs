@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
@@ -127,7 +128,7 @@ impl Engine {
     }
 
     pub(super) fn now(&self) -> Time {
-        Time::since_epoch(self.device.epoch.elapsed())
+        time(self.device.clock.now())
     }
 
     /// Returns a number that no queue pair has. The caller uses it before it asks for another.
@@ -265,8 +266,8 @@ impl Engine {
 
     /// Receives what has arrived, handles timers and sends what is due, without waiting; returns
     /// whether there was anything to do. Packets that no queue pair accepts do not count:
-    /// otherwise a stranger could keep threads awake.
-    pub(super) fn poll(&mut self, regions: &Regions) -> bool {
+    /// otherwise a stranger could keep threads awake. It begins at `now`, a time of the device's clock.
+    pub(super) fn poll(&mut self, regions: &Regions, now: u64) -> bool {
         if self.is_failed() {
             return !self.flushed && self.flush_all(regions);
         }
@@ -274,7 +275,11 @@ impl Engine {
         let received = self
             .rx
             .receive(&self.socket, |address| peers.is_peer(address));
-        let now = self.now();
+        // How long a packet took is measured up to here.
+        let now = match received {
+            Ok(true) => self.now(),
+            Ok(false) | Err(_) => time(now),
+        };
         self.fenced.clear();
         let accepted = match received {
             Ok(any) => (any || self.packets.has_flows()) && self.process(now, regions),
@@ -288,7 +293,7 @@ impl Engine {
         for qpn in self.packets.take_waiting() {
             self.schedule(Qpn::new(qpn));
         }
-        let sent = self.transmit(regions);
+        let sent = self.transmit(regions, now);
         accepted || due || unblocked || sent
     }
 
@@ -352,46 +357,67 @@ impl Engine {
         !self.blocked
     }
 
-    /// Sends what was just posted, outside a poll.
-    pub(super) fn send(&mut self, regions: &Regions) {
+    /// Sends what was just posted at `now`, a time of the device's clock, outside a poll.
+    pub(super) fn send(&mut self, regions: &Regions, now: u64) {
         // Another thread may have made the last poll, and its fences order only its own reads.
         self.fenced.clear();
-        self.transmit(regions);
+        self.transmit(regions, time(now));
     }
 
     /// Sends for every ready queue pair in turn, and settles what it completed.
-    fn transmit(&mut self, regions: &Regions) -> bool {
+    fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
+        if self.qps.ready.is_empty() {
+            self.send_batch();
+            return any;
+        }
+        let mut now = Some(now);
+        let alone = self.qps.ready.len() == 1;
+        // None is added or removed meanwhile. They are back before anything else looks.
+        let mut qps = mem::take(&mut self.qps.qps);
         // Also while blocked: completions need no room in the socket.
         for _ in 0..self.qps.ready.len() {
             let Some(qpn) = self.qps.ready.pop_front() else {
                 break;
             };
-            let Some(mut qp) = self.qps.qps.remove(&qpn) else {
+            let Some(qp) = qps.get_mut(&qpn) else {
                 continue;
             };
             qp.is_ready = false;
             qp.deferred = 0;
-            let more = self.transmit_one(&mut qp, regions, &mut any);
-            self.settle(&mut qp);
+            // What one sends may take as long as a round trip.
+            let now = now.take().unwrap_or_else(|| self.now());
+            let more = self.transmit_one(qp, regions, now, &mut any);
+            if alone {
+                // The peer works while this thread settles.
+                self.send_batch();
+            }
+            self.settle(qp);
             if more {
-                schedule(&mut self.qps.ready, &mut qp);
-            }
-            self.qps.qps.insert(qpn, qp);
-        }
-        if !self.blocked {
-            self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
-            if !self.blocked && !self.batch.is_empty() {
-                // A packet was carried over.
-                self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+                schedule(&mut self.qps.ready, qp);
             }
         }
+        self.qps.qps = qps;
+        self.send_batch();
         any
     }
 
+    /// Sends what is in the batch, unless the kernel has no room.
+    fn send_batch(&mut self) {
+        while !self.blocked && !self.batch.is_empty() {
+            // Another round sends a packet that was carried over.
+            self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+        }
+    }
+
     /// Sends up to a quantum; returns whether there may be more.
-    fn transmit_one(&mut self, qp: &mut QpContext, regions: &Regions, any: &mut bool) -> bool {
-        let now = self.now();
+    fn transmit_one(
+        &mut self,
+        qp: &mut QpContext,
+        regions: &Regions,
+        now: Time,
+        any: &mut bool,
+    ) -> bool {
         let cache = RegionCache::default();
         let mut memory = DomainMemory {
             regions,
@@ -410,6 +436,9 @@ impl Engine {
         for _ in 0..QUANTUM {
             if self.blocked {
                 return true;
+            }
+            if !qp.may_transmit() {
+                return false;
             }
             let room = self.batch.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
@@ -466,15 +495,19 @@ impl Engine {
     /// Flushes every queue pair, because another shard of the device failed.
     fn flush_all(&mut self, regions: &Regions) -> bool {
         self.enter_error();
-        self.transmit(regions);
+        self.transmit(regions, self.now());
         true
     }
+}
+
+/// A time of the device's clock as the protocol knows it.
+fn time(nanoseconds: u64) -> Time {
+    Time::since_epoch(Duration::from_nanos(nanoseconds))
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-    use std::time::Duration;
 
     use gdr_roce::wire::Opcode;
     use gdr_roce::{
@@ -547,14 +580,14 @@ mod tests {
         let (mut engine, qpn) = engine();
         post(&mut engine, qpn);
         assert!(!engine.may_defer(qpn), "there is no outstanding request");
-        engine.send(&Regions::default());
+        engine.send(&Regions::default(), 0);
         for n in 1..8 {
             post(&mut engine, qpn);
             assert!(engine.may_defer(qpn), "{n}");
         }
         post(&mut engine, qpn);
         assert!(!engine.may_defer(qpn));
-        engine.send(&Regions::default());
+        engine.send(&Regions::default(), 0);
         assert_eq!(engine.counters().packets_sent, 9);
         post(&mut engine, qpn);
         assert!(engine.may_defer(qpn));
@@ -564,7 +597,7 @@ mod tests {
     fn no_request_is_deferred_if_no_poll_would_follow() {
         let (mut engine, qpn) = engine();
         post(&mut engine, qpn);
-        engine.send(&Regions::default());
+        engine.send(&Regions::default(), 0);
         post(&mut engine, qpn);
         assert!(engine.may_defer(qpn));
         engine.sleep = Some(engine.wakeup());
@@ -581,7 +614,7 @@ mod tests {
         assert!(!engine.must_wake(), "nothing has happened");
         post(&mut engine, qpn);
         assert!(engine.must_wake(), "something is to be sent");
-        engine.send(&Regions::default());
+        engine.send(&Regions::default(), 0);
         assert!(!engine.must_wake(), "it was sent");
         let (now, later) = (engine.now(), Time::since_epoch(Duration::from_secs(9)));
         engine.timers.insert((later, 7));
@@ -632,11 +665,11 @@ mod tests {
             roce.post_send(&request).unwrap();
         };
         post(&mut engine);
-        engine.poll(&regions);
+        engine.poll(&regions, 0);
         assert_eq!(buffer.fences(), 1, "in a turn");
         for n in 1..=5 {
             post(&mut engine);
-            engine.send(&regions);
+            engine.send(&regions, 0);
             assert_eq!(buffer.fences(), 1 + n, "outside one");
         }
         assert_eq!(engine.counters().packets_sent, 6);
@@ -658,7 +691,7 @@ mod tests {
             let received = engine.counters().packets_received;
             neighbour.send_to(datagram, engine.socket.local()).unwrap();
             while engine.counters().packets_received == received {
-                assert!(!engine.poll(&Regions::default()));
+                assert!(!engine.poll(&Regions::default(), 0));
             }
             engine.counters()
         };
@@ -677,10 +710,10 @@ mod tests {
     fn a_poll_with_a_packet_of_the_peer_counts_as_work() {
         let (mut engine, qpn) = engine();
         post(&mut engine, qpn);
-        engine.send(&Regions::default());
+        engine.send(&Regions::default(), 0);
         let mut worked = false;
         while engine.counters().packets_received == 0 {
-            worked = engine.poll(&Regions::default());
+            worked = engine.poll(&Regions::default(), 0);
         }
         assert!(worked);
     }
@@ -704,9 +737,9 @@ mod tests {
         let now = Time::EPOCH;
         assert!(qp.poll_transmit(now, &mut memory, &mut lost).is_some());
         post(&mut engine, qpn);
-        engine.send(&regions);
+        engine.send(&regions, 0);
         while engine.counters().sequence_naks_received == 0 {
-            engine.poll(&regions);
+            engine.poll(&regions, 0);
         }
         let counters = engine.counters();
         assert_eq!(counters.sequence_naks_sent, 1);
@@ -738,7 +771,7 @@ mod tests {
                 sender.send_to(datagram, engine.socket.local()).unwrap();
             }
             while engine.counters().malformed == malformed {
-                engine.poll(&Regions::default());
+                engine.poll(&Regions::default(), 0);
             }
             let raw = engine.socket.raw().unwrap();
             assert_eq!(raw.is_enabled(), enabled, "{from:?}");

@@ -25,6 +25,7 @@ use super::process_fd::ProcessFd;
 use super::qpn_range::{MOST_SHARDS, SHARD_SHIFT};
 use super::reuseport;
 use super::slot::{QPN_MASK, Slot};
+use super::socket::send;
 
 /// How many flows there are for each shard of a peer: queue pairs of even and of odd numbers.
 const PER_SHARD: usize = 2;
@@ -99,9 +100,7 @@ impl Flows {
         self.blocked.store(MOST, Ordering::Relaxed);
         let place = place(transmit.contents)?;
         let flow = self.flows[place].get()?;
-        let sent = flow
-            .state
-            .try_send(UdpSockRef::from(&flow.socket), transmit);
+        let sent = send(&flow.socket, &flow.state, transmit);
         if let Err(error) = &sent
             && error.kind() == io::ErrorKind::WouldBlock
         {

@@ -15,6 +15,7 @@
 
 mod address;
 mod caller_activity;
+mod clock;
 mod completion_queue;
 mod cpu_contention;
 mod cq_entries;
@@ -43,6 +44,7 @@ mod reuseport;
 mod rx;
 mod shared_engine;
 mod shared_receive_queue;
+mod single_datagram;
 mod slot;
 mod socket;
 mod srq_context;

@@ -12,7 +12,7 @@
 
 use std::cell::Cell;
 
-use gdr_roce::wire::icrc::{LEN, Path};
+use gdr_roce::wire::icrc::{IcrcCache, LEN, Path};
 
 /// Ethernet's polynomial without x^32; bit 31 is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -24,17 +24,19 @@ const FROM_DEGREE_16: u32 = 0xffff;
 /// The bytes from behind the identification to the end of the headers of IPv4 and UDP.
 const HEADERS_BEHIND: usize = 14 + 8;
 
-/// Checks ICRCs for any identification. It caches the divisor of the last length.
+/// Checks ICRCs for any identification. It caches what depends on the last headers and length.
 #[derive(Debug)]
 pub(super) struct PartialIcrc {
     /// A length, and the factor that divides by the power of x for that length.
     divisor: Cell<(usize, u32)>,
+    icrc: IcrcCache,
 }
 
 impl PartialIcrc {
     pub(super) fn new() -> Self {
         Self {
             divisor: Cell::new((0, divisor(0))),
+            icrc: IcrcCache::new(),
         }
     }
 
@@ -44,7 +46,7 @@ impl PartialIcrc {
         let Some((body, icrc)) = datagram.split_last_chunk::<LEN>() else {
             return false;
         };
-        let difference = u32::from_le_bytes(path.icrc(body)) ^ u32::from_le_bytes(*icrc);
+        let difference = u32::from_le_bytes(self.icrc.icrc(path, body)) ^ u32::from_le_bytes(*icrc);
         if difference == 0 {
             return true;
         }

@@ -2,12 +2,13 @@
 
 use std::mem;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 
 use super::caller_activity::Sampler;
+use super::clock::nanoseconds;
 use super::cpu_contention::{Cpu, CpuContention, LostTime, Yielded};
 use super::shared_engine::{SharedEngine, pause};
 use crate::os::{block_signals, shorten_time_slice};
@@ -37,7 +38,10 @@ pub(super) fn run(engine: &SharedEngine) {
 struct ProgressThread<'a> {
     engine: &'a SharedEngine,
     sampler: Sampler,
-    last_work: Instant,
+    /// Times are those of the device's clock.
+    last_work: u64,
+    /// For how long after work the thread polls without sleeping.
+    busy_poll: u64,
     /// The engine holds the thread's sleep.
     is_sleeping: bool,
     /// How long the next yield lasts.
@@ -46,39 +50,46 @@ struct ProgressThread<'a> {
     contention: CpuContention,
     lost_time: LostTime,
     /// Another thread computes on the CPU: no busy polling until then.
-    calm_until: Option<Instant>,
+    calm_until: u64,
     next_calm: Duration,
 }
 
 impl<'a> ProgressThread<'a> {
     fn new(engine: &'a SharedEngine) -> Self {
+        let now = engine.clock().now();
         Self {
             engine,
-            sampler: Sampler::new(engine.callers(), engine.now()),
-            last_work: Instant::now(),
+            sampler: Sampler::new(engine.callers(), now),
+            last_work: now,
+            busy_poll: nanoseconds(engine.busy_poll()),
             is_sleeping: false,
             next_yield: FIRST_YIELD,
             idle_polls: 0,
             contention: CpuContention::new(),
             lost_time: LostTime::default(),
-            calm_until: None,
+            calm_until: 0,
             next_calm: FIRST_CALM,
         }
     }
 
     fn run(&mut self) {
         while !self.engine.is_stopped() {
-            if self.is_unneeded() {
+            let now = self.now();
+            if self.is_unneeded(now) {
                 self.yield_engine();
-            } else if !self.busy_poll() {
+            } else if !self.busy_poll(now) {
                 self.poll_and_sleep();
             }
         }
     }
 
+    fn now(&self) -> u64 {
+        self.engine.clock().now()
+    }
+
     /// Whether threads of the program drive the engine.
-    fn is_unneeded(&mut self) -> bool {
-        let (callers, now) = (self.engine.callers(), self.engine.now());
+    fn is_unneeded(&mut self, now: u64) -> bool {
+        let callers = self.engine.callers();
         let Some(interval) = self.sampler.sample(callers, now, FIRST_YIELD) else {
             return false;
         };
@@ -100,33 +111,30 @@ impl<'a> ProgressThread<'a> {
         let woken = wait_for(&mut [wake], Some(self.next_yield));
         self.engine.set_yielded(false);
         self.next_yield = (2 * self.next_yield).min(LONGEST_YIELD);
-        self.last_work = Instant::now();
+        self.last_work = self.now();
         if woken {
             self.engine.clear_wake();
             // The program stops polling.
-            self.sampler
-                .restart(self.engine.callers(), self.engine.now());
+            self.sampler.restart(self.engine.callers(), self.last_work);
         }
     }
 
     /// Polls without sleeping; returns whether it did.
-    fn busy_poll(&mut self) -> bool {
-        let now = Instant::now();
-        if self.calm_until.is_some_and(|until| now < until) {
+    fn busy_poll(&mut self, now: u64) -> bool {
+        if now < self.calm_until {
             return false;
         }
-        self.calm_until = None;
         self.wake_up();
         self.lost_time.poll(now);
-        if self.engine.try_poll() {
-            self.last_work = Instant::now();
+        if self.engine.try_poll(now) {
+            self.last_work = now;
             return true;
         }
-        if now.saturating_duration_since(self.last_work) >= self.engine.busy_poll() {
+        if now.saturating_sub(self.last_work) >= self.busy_poll {
             return false;
         }
         self.idle_polls = self.idle_polls.wrapping_add(1);
-        if let Some(yielded) = pause(self.idle_polls, &self.contention) {
+        if let Some(yielded) = pause(self.idle_polls, &self.contention, self.engine.clock()) {
             self.find_contention(yielded);
         }
         true
@@ -137,7 +145,7 @@ impl<'a> ProgressThread<'a> {
     fn find_contention(&mut self, yielded: Yielded) {
         match self.lost_time.record(yielded) {
             Some(Cpu::Shared) => {
-                self.calm_until = Some(yielded.end + self.next_calm);
+                self.calm_until = yielded.end + nanoseconds(self.next_calm);
                 self.next_calm = (2 * self.next_calm).min(LONGEST_CALM);
                 self.contention = CpuContention::new();
             }
@@ -153,14 +161,15 @@ impl<'a> ProgressThread<'a> {
         let mut engine = shared.lock_last();
         engine.sleep = None;
         // A wake-up does not restart the busy polling: it may be for a stranger's packet.
-        if shared.poll(&mut engine) {
-            self.last_work = Instant::now();
+        let now = self.now();
+        if shared.poll(&mut engine, now) {
+            self.last_work = now;
         }
         if engine.has_work() {
             return shared.unlock(engine);
         }
         let mut wakeup = engine.wakeup();
-        if self.last_work.elapsed() < ACTIVE {
+        if now.saturating_sub(self.last_work) < nanoseconds(ACTIVE) {
             let tick = engine.now() + TICK;
             wakeup.at = Some(wakeup.at.map_or(tick, |at| at.min(tick)));
         }

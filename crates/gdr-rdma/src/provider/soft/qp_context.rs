@@ -306,6 +306,15 @@ impl QpContext {
         }
     }
 
+    /// Whether [`QpContext::poll_transmit`] may have a packet.
+    pub(super) fn may_transmit(&self) -> bool {
+        match &self.roce {
+            Transport::Connection(roce) => roce.may_transmit(),
+            Transport::Datagrams(_) => true,
+            Transport::RawPackets(_) => false,
+        }
+    }
+
     /// Writes the next RoCE packet to `out`; returns its length and where it goes.
     pub(super) fn poll_transmit(
         &mut self,

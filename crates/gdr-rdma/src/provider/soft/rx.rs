@@ -118,12 +118,19 @@ impl Rx {
         is_peer: impl Fn(IpAddr) -> bool,
     ) -> Result<bool> {
         self.count = 0;
-        let mut rooms = self.bytes.chunks_mut(RECEIVE_LEN).map(IoSliceMut::new);
-        let mut rooms: [IoSliceMut<'_>; RECEIVES] =
-            std::array::from_fn(|_| rooms.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
-        self.count = socket
-            .receive(&mut rooms[..self.wanted], &mut self.metas[..self.wanted])
-            .map_err(|error| Error::os("recvmmsg", error))?;
+        let received = if self.wanted == 1 {
+            socket
+                .receive_one(&mut self.bytes[..RECEIVE_LEN], &mut self.metas[0])
+                .map_err(|error| Error::os("recvmsg", error))
+        } else {
+            let mut rooms = self.bytes.chunks_mut(RECEIVE_LEN).map(IoSliceMut::new);
+            let mut rooms: [IoSliceMut<'_>; RECEIVES] =
+                std::array::from_fn(|_| rooms.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
+            socket
+                .receive(&mut rooms, &mut self.metas)
+                .map_err(|error| Error::os("recvmmsg", error))
+        };
+        self.count = received?;
         self.wanted = if self.count > 0 { RECEIVES } else { 1 };
         let mut any = self.count > 0;
         if let (Some(rx), Some(raw)) = (&mut self.raw, socket.raw()) {

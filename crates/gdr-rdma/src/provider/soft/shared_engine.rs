@@ -18,7 +18,8 @@ use gdr_roce::{
     Capabilities, Mtu, PostError, Qpn, QueuePair, RawPacketQueuePair, Reliability, State,
 };
 
-use super::caller_activity::{CallerActivity, nanoseconds, since};
+use super::caller_activity::CallerActivity;
+use super::clock::{Clock, nanoseconds};
 use super::cpu_contention::{CpuContention, Yielded};
 use super::cq_entries::{CqEntries, CqProducer};
 use super::device_state::DeviceState;
@@ -97,7 +98,7 @@ pub(crate) struct SharedEngine {
     contention: CpuContention,
     /// How many times any thread looked for something to do.
     looks: AtomicU64,
-    /// When the engine has something to do even if nothing arrives: nanoseconds since the epoch.
+    /// When the engine has something to do even if nothing arrives: a time of the device's clock.
     due: AtomicU64,
     /// How many consecutive polls found nothing to do.
     idle_polls: AtomicU32,
@@ -297,13 +298,13 @@ impl SharedEngine {
         let Some(engine) = self.lock_of_caller(engine, left_to_thread) else {
             return Ok(outcome);
         };
-        let now = since(self.device.epoch);
+        let now = self.clock().now();
         self.callers.begin(now);
         if engine.may_defer(qpn) {
             self.callers.end(now);
         } else {
-            self.send_now(engine);
-            self.callers.end(since(self.device.epoch));
+            self.send_now(engine, now);
+            self.callers.end(self.clock().now());
         }
         Ok(outcome)
     }
@@ -341,14 +342,14 @@ impl SharedEngine {
         let (outcome, left_to_thread) = (post(qp), qp.is_left_to_thread());
         // A queue pair in ERR flushes its receives at once.
         if let Some(engine) = self.lock_of_caller(engine, left_to_thread) {
-            self.send_now(engine);
+            self.send_now(engine, self.clock().now());
         }
         Ok(outcome)
     }
 
     /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.
-    fn send_now(&self, mut engine: EngineGuard<'_>) {
-        engine.send(&self.device.regions.read(self.shard));
+    fn send_now(&self, mut engine: EngineGuard<'_>, now: u64) {
+        engine.send(&self.device.regions.read(self.shard), now);
         self.unlock(engine);
     }
 
@@ -366,7 +367,7 @@ impl SharedEngine {
 
     /// Polls the engine once, unless another thread uses it or waits for it; returns whether there
     /// was anything to do. Packets of strangers and damaged packets do not count.
-    pub(super) fn try_poll(&self) -> bool {
+    pub(super) fn try_poll(&self, now: u64) -> bool {
         self.looks.fetch_add(1, Ordering::Relaxed);
         if self.lock_waiters.load(Ordering::Relaxed) > 0
             && self.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
@@ -375,7 +376,7 @@ impl SharedEngine {
             return true;
         }
         let idle = self.idle_polls.load(Ordering::Relaxed);
-        if idle >= POLLS_UNCHECKED && !self.may_have_work() {
+        if idle >= POLLS_UNCHECKED && !self.may_have_work(now) {
             return false;
         }
         let Some(engine) = try_lock(&self.engine) else {
@@ -385,14 +386,14 @@ impl SharedEngine {
         };
         self.polls_given_way.store(0, Ordering::Relaxed);
         let mut engine = self.guard(engine);
-        let worked = self.poll(&mut engine);
+        let worked = self.poll(&mut engine, now);
         self.unlock(engine);
         worked
     }
 
     /// Polls the locked engine.
-    pub(super) fn poll(&self, engine: &mut Engine) -> bool {
-        let worked = engine.poll(&self.device.regions.read(self.shard));
+    pub(super) fn poll(&self, engine: &mut Engine, now: u64) -> bool {
+        let worked = engine.poll(&self.device.regions.read(self.shard), now);
         let idle = match worked {
             true => 0,
             false => self.idle_polls.load(Ordering::Relaxed).saturating_add(1),
@@ -402,29 +403,29 @@ impl SharedEngine {
     }
 
     /// Whether a poll may find anything to do, as far as can be seen without the mutex.
-    fn may_have_work(&self) -> bool {
+    fn may_have_work(&self, now: u64) -> bool {
         let due = self.due.load(Ordering::Acquire);
-        due == NOW || due <= since(self.device.epoch) || self.socket.is_readable()
+        due == NOW || due <= now || self.socket.is_readable()
     }
 
     /// One poll by a thread of the program, which from time to time yields its CPU if there was
     /// nothing to do.
     pub(super) fn progress(&self) -> bool {
-        if self.check_process().is_err() {
-            return false;
-        }
-        let begin = since(self.device.epoch);
+        self.check_process().is_ok() && self.progress_at(self.clock().now()).0
+    }
+
+    /// As [`SharedEngine::progress`], of the process that opened the device, from `begin` on; returns
+    /// when it ended as well.
+    fn progress_at(&self, begin: u64) -> (bool, u64) {
         let polls = self.callers.begin(begin);
-        let worked = self.try_poll();
-        let yielded = !worked && pause(polls, &self.contention).is_some();
-        // An idle poll is short.
-        let end = if worked || yielded {
-            since(self.device.epoch)
-        } else {
-            begin
+        let worked = self.try_poll(begin);
+        let yielded = match worked {
+            true => None,
+            false => pause(polls, &self.contention, self.clock()),
         };
+        let end = yielded.map_or_else(|| self.clock().now(), |yielded| yielded.end);
         self.callers.end(end);
-        worked
+        (worked, end)
     }
 
     /// Polls the engine until `take` returns something or the deadline has passed; returns `None` as
@@ -435,17 +436,25 @@ impl SharedEngine {
         take: &dyn Fn() -> Option<T>,
     ) -> Option<T> {
         let _polling = PollingWaiter::new(self);
-        let mut last_work = Instant::now();
+        if self.check_process().is_err() {
+            return None;
+        }
+        let mut now = self.clock().now();
+        let mut last_work = now;
+        let end = now.saturating_add(nanoseconds(deadline.remaining()));
+        let longest = nanoseconds(self.busy_poll());
         loop {
             if let Some(taken) = take() {
                 return Some(taken);
             }
-            if self.progress() {
-                last_work = Instant::now();
-            } else if last_work.elapsed() >= self.busy_poll() {
+            let worked;
+            (worked, now) = self.progress_at(now);
+            if worked {
+                last_work = now;
+            } else if now.saturating_sub(last_work) >= longest {
                 return None;
             }
-            if deadline.has_passed() {
+            if now >= end {
                 return take();
             }
         }
@@ -508,9 +517,9 @@ impl SharedEngine {
         &self.callers
     }
 
-    /// Nanoseconds since the epoch.
-    pub(super) fn now(&self) -> u64 {
-        since(self.device.epoch)
+    /// The clock of the device.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.device.clock
     }
 
     pub(super) fn has_polling_waiter(&self) -> bool {
@@ -546,10 +555,10 @@ impl fmt::Debug for SharedEngine {
 
 /// After an idle poll, yields the CPU from time to time; `polls` counts them. Between two polls there is
 /// no pause: each of them is a system call.
-pub(super) fn pause(polls: u64, contention: &CpuContention) -> Option<Yielded> {
+pub(super) fn pause(polls: u64, contention: &CpuContention, clock: &Clock) -> Option<Yielded> {
     // The peer may be the one that wants the CPU.
     let yields = contention.is_present() || polls.is_multiple_of(POLLS_PER_YIELD);
-    yields.then(|| contention.yield_now())
+    yields.then(|| contention.yield_now(clock))
 }
 
 /// The locked engine. Unlocking it updates [`SharedEngine::due`].

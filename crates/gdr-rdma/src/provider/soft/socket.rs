@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use gdr_roce::Qpn;
-use gdr_roce::wire::icrc::{self, Ip, Path};
+use gdr_roce::wire::icrc::{self, IcrcCache, Ip, Path};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
@@ -20,6 +20,7 @@ use super::port_group::{PortGroup, SolePort, claim_port};
 use super::qpn_range::QpnRange;
 use super::raw_socket::RawSocket;
 use super::reuseport;
+use super::single_datagram;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::provider::soft::process_fd::ProcessFd;
@@ -112,6 +113,7 @@ impl Socket {
         }
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(|source| Error::os("preparing a UDP socket", source))?;
+        single_datagram::omit_control_messages(&socket);
         let raw = match local {
             SocketAddr::V4(v4) => RawSocket::open(v4, range, wanted)
                 .inspect_err(|error| {
@@ -238,14 +240,16 @@ impl Socket {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let mut all = SmallVec::<[PollFd<'_>; 3]>::from_iter([udp]);
+        let packets = self.packets();
         let raw = self.raw.as_ref().filter(|raw| raw.is_enabled());
-        all.extend(raw.map(|raw| PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN)));
-        all.extend(
-            self.packets()
-                .map(|packets| PollFd::new(packets, PollFlags::IN)),
-        );
-        let ready = rustix::event::poll(&mut all, Some(&now));
+        let ready = if raw.is_none() && packets.is_none() {
+            rustix::event::poll(&mut [udp], Some(&now))
+        } else {
+            let mut all = SmallVec::<[PollFd<'_>; 3]>::from_iter([udp]);
+            all.extend(raw.map(|raw| PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN)));
+            all.extend(packets.map(|packets| PollFd::new(packets, PollFlags::IN)));
+            rustix::event::poll(&mut all, Some(&now))
+        };
         // If poll(2) fails, receiving reports why.
         !matches!(ready, Ok(0))
     }
@@ -374,11 +378,26 @@ impl Socket {
         }
     }
 
+    /// As [`Socket::receive`], but only one; returns how many.
+    pub(super) fn receive_one(&self, room: &mut [u8], meta: &mut RecvMeta) -> io::Result<usize> {
+        match single_datagram::receive(&self.socket, room, meta) {
+            Ok(()) => Ok(1),
+            Err(error) if is_nothing_received(error.kind()) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes the ICRC of a packet, the one at `position` of a segmented send.
-    pub(super) fn seal(&self, dst: SocketAddr, position: usize, datagram: &mut [u8]) {
+    pub(super) fn seal(
+        &self,
+        icrc: &IcrcCache,
+        dst: SocketAddr,
+        position: usize,
+        datagram: &mut [u8],
+    ) {
         // A batch has fewer segments than the field has numbers.
         if let Some(path) = self.path(self.source_of(datagram), dst, position as u16) {
-            icrc::seal(&path, datagram);
+            icrc.seal(&path, datagram);
         }
     }
 
@@ -397,10 +416,19 @@ impl Socket {
             src_ip: None,
         };
         let by_flow = self.flows.as_ref().and_then(|flows| flows.send(&transmit));
-        by_flow.unwrap_or_else(|| {
-            self.state
-                .try_send(UdpSockRef::from(&self.socket), &transmit)
-        })
+        by_flow.unwrap_or_else(|| send(&self.socket, &self.state, &transmit))
+    }
+}
+
+/// Sends one or several datagrams by a socket.
+pub(super) fn send(
+    socket: &ProcessFd,
+    state: &UdpSocketState,
+    transmit: &Transmit<'_>,
+) -> io::Result<()> {
+    match transmit.segment_size {
+        None => single_datagram::send(socket.as_fd(), &transmit.destination, transmit.contents),
+        Some(_) => state.try_send(UdpSockRef::from(socket), transmit),
     }
 }
 

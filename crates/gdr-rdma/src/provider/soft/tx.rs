@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use gdr_roce::wire::MAX_DATAGRAM;
+use gdr_roce::wire::icrc::IcrcCache;
 
 use super::qpn_range::steering_bits;
 use super::socket::Socket;
@@ -31,6 +32,7 @@ pub(super) struct Batch {
     closed: bool,
     /// The destination and length of a packet behind them, which goes with the next batch.
     carried: Option<(SocketAddr, usize)>,
+    icrc: IcrcCache,
 }
 
 /// The result of sending a batch.
@@ -53,6 +55,7 @@ impl Batch {
             count: 0,
             closed: false,
             carried: None,
+            icrc: IcrcCache::new(),
         }
     }
 
@@ -97,7 +100,7 @@ impl Batch {
             (self.dst, self.segment) = (dst, len);
             self.steering = steering_bits(&self.bytes[at..at + len]);
         }
-        socket.seal(dst, self.count, &mut self.bytes[at..at + len]);
+        socket.seal(&self.icrc, dst, self.count, &mut self.bytes[at..at + len]);
         self.closed = len < self.segment;
         self.len += len;
         self.count += 1;
@@ -139,7 +142,7 @@ impl Batch {
     /// field, and so its ICRC, is that of a single packet.
     fn send_singly(&mut self, socket: &Socket) -> io::Result<()> {
         for packet in self.bytes[..self.len].chunks_mut(self.segment) {
-            socket.seal(self.dst, 0, packet);
+            socket.seal(&self.icrc, self.dst, 0, packet);
             match socket.send(self.dst, packet, None) {
                 // The packet is lost, as packets may be.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

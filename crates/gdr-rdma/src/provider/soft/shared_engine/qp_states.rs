@@ -71,7 +71,7 @@ impl SharedEngine {
         let roce = engine.schedule(qpn).and_then(|qp| qp.roce.connection());
         let roce = roce.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
         roce.to_rts(attributes)?;
-        self.send_now(engine);
+        self.send_now(engine, self.clock().now());
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl SharedEngine {
         let qp = engine.schedule(qpn);
         let qp = qp.ok_or_else(|| unknown_qp(State::SendQueueDrained))?;
         qp.roce.enter_sqd()?;
-        self.send_now(engine);
+        self.send_now(engine, self.clock().now());
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl SharedEngine {
         let qp = engine.schedule(qpn);
         let qp = qp.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
         qp.roce.resume()?;
-        self.send_now(engine);
+        self.send_now(engine, self.clock().now());
         Ok(())
     }
 
@@ -173,6 +173,6 @@ impl SharedEngine {
         if let Some(qp) = engine.schedule(qpn) {
             qp.roce.enter_error();
         }
-        self.send_now(engine);
+        self.send_now(engine, self.clock().now());
     }
 }
