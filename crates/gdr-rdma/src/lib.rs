@@ -136,7 +136,7 @@ pub use os::disable_scatter_to_cqe;
 pub use protection_domain::ProtectionDomain;
 pub use provider::soft::{SoftAddress, raw};
 pub use provider::verbs::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid, VerbsPort};
-pub use queue_pair::{BatchPostError, QueuePair, QueuePairOptions};
+pub use queue_pair::{BatchPostError, PreparedSend, QueuePair, QueuePairOptions};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
 pub use stripe::{Stripe, StripedPart, StripedRange};

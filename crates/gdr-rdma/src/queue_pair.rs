@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use std::slice;
+use std::{fmt, slice};
 
 use gdr_roce::{Access, Capabilities, Psn, Qpn, State};
 use smallvec::SmallVec;
@@ -10,7 +10,7 @@ use crate::error::{Error, Foreign, Result};
 use crate::memory_region::{MemoryRegion, Segment};
 use crate::os;
 use crate::protection_domain::ProtectionDomain;
-use crate::provider::{QueuePairInit, QueuePairOps, QueuesInit};
+use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::types::{ConnectionOptions, Endpoint};
 use crate::work_request::{RecvRequest, SendRequest};
@@ -251,6 +251,37 @@ impl QueuePair {
         self.pair.post_sends(slice::from_mut(&mut request)).1
     }
 
+    /// Prepares a request, so that its later post takes the least time: what a kernel device needs is
+    /// checked and made now. The soft provider has no use for it and checks a request when it is posted.
+    ///
+    /// Prepare the next request while one is in flight, if the time from a completion to the next post
+    /// matters:
+    ///
+    /// ```no_run
+    /// # use gdr_rdma::{Deadline, QueuePair, Result, SendRequest};
+    /// # fn one_by_one(pair: &QueuePair, requests: Vec<SendRequest>, deadline: Deadline) -> Result<()> {
+    /// let mut requests = requests.into_iter();
+    /// let mut next = requests.next().map(|request| pair.prepare(request)).transpose()?;
+    /// while let Some(mut prepared) = next {
+    ///     prepared.post()?;
+    ///     next = requests.next().map(|request| pair.prepare(request)).transpose()?;
+    ///     pair.send_queue().wait(deadline)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`].
+    pub fn prepare(&self, request: SendRequest) -> Result<PreparedSend<'_>> {
+        self.domain
+            .check_regions(request.segments().iter().map(Segment::region))?;
+        Ok(PreparedSend {
+            request: self.pair.prepare(request)?,
+            pair: self,
+        })
+    }
+
     /// Posts several requests, in order. Together they take fewer system calls, as short messages
     /// share them.
     ///
@@ -301,5 +332,33 @@ impl QueuePair {
         self.domain
             .check_regions(request.segments.iter().map(Segment::region))?;
         self.pair.post_recv(request)
+    }
+}
+
+/// A request that one queue pair has checked and made ready: see [`QueuePair::prepare`]. It can be
+/// posted more than once, and keeps its regions registered until it is dropped.
+#[must_use]
+pub struct PreparedSend<'a> {
+    request: Box<dyn PreparedSendOps + 'a>,
+    pair: &'a QueuePair,
+}
+
+impl PreparedSend<'_> {
+    /// Posts the request, as [`QueuePair::post_send`] does. Posted again, it is another request with
+    /// the same identifier, memory and inline bytes.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`]; the request was not posted.
+    #[inline]
+    pub fn post(&mut self) -> Result<()> {
+        self.request.post()
+    }
+}
+
+impl fmt::Debug for PreparedSend<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedSend")
+            .field("pair", self.pair)
+            .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@
 //!   [`Striping::On`] one message is in flight, in parts over all queue pairs, and a latency is that of
 //!   a whole message.
 //! - *Latency*: WRITE and SEND go back and forth, and a sample is half of a round trip; READs and
-//!   atomic operations are posted one by one, and a sample is the time to the completion.
+//!   atomic operations are posted one by one, and a sample is the time from one to the next.
 
 mod endpoint;
 mod memory;

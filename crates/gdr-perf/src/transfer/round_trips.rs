@@ -4,9 +4,9 @@
 //! two rounds in a row differ. In host memory a WRITE is seen by that byte, as in `ib_write_lat`. The
 //! CPU does not watch GPU memory: there the WRITE has an immediate, and its receive completes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use gdr_rdma::{Buffer, Immediate, Provider, RecvRequest, SendRequest, WcOpcode};
+use gdr_rdma::{Buffer, Immediate, PreparedSend, Provider, RecvRequest, SendRequest, WcOpcode};
 
 use super::memory::EndMemory;
 use super::pipeline::{Remote, Sent};
@@ -57,7 +57,7 @@ pub(super) struct RoundTrips<'a> {
     /// The bytes to send, if they are sent inline.
     inline: Vec<u8>,
     /// The next request, if it was made while the peer had its turn.
-    next: Option<SendRequest>,
+    next: Option<PreparedSend<'a>>,
     /// One of so many requests has a completion.
     every: u64,
     sent: u64,
@@ -185,11 +185,10 @@ impl<'a> RoundTrips<'a> {
             let mark = mark(self.sent);
             self.memory.outgoing.write(self.size - 1, &[mark])?;
         }
-        let request = match self.next.take() {
-            Some(request) => request,
-            None => self.request()?,
-        };
-        self.pairs.all()[0].post_send(request)?;
+        match self.next.take() {
+            Some(mut next) => next.post()?,
+            None => self.pairs.all()[0].post_send(self.request()?)?,
+        }
         self.sent += 1;
         Ok(())
     }
@@ -222,7 +221,8 @@ impl<'a> RoundTrips<'a> {
     /// What may be done while the peer has its turn: posts receives again, and makes the next request.
     fn prepare(&mut self) -> Result<()> {
         self.post_used_receives()?;
-        self.next = Some(self.request()?);
+        let request = self.request()?;
+        self.next = Some(self.pairs.all()[0].prepare(request)?);
         Ok(())
     }
 
@@ -314,33 +314,36 @@ impl<'a> RoundTrips<'a> {
     ) -> Result<Sent> {
         let (most, until) = amount.limits();
         let mut wait = Wait::new(self.plan, self.size);
-        let start = Instant::now();
-        let mut now = start;
-        let mut messages = 0;
-        // Statistics of a round are kept while the message of the next one is under way.
-        let mut ended = None;
-        let mut keep = |ended: Option<(Instant, Instant)>| {
-            if let (Some((posted, answered)), Some(samples)) = (ended, samples.as_deref_mut()) {
-                let round_trip = answered.saturating_duration_since(posted);
+        let mut keep = |round_trip: Duration| {
+            if let Some(samples) = samples.as_deref_mut() {
                 samples.record(round_trip.as_nanos() as f64 / 2.0);
             }
         };
-        let is_over = |now: Instant| until.is_some_and(|until| now - start >= until);
-        while messages < most && !is_over(now) {
-            // As perftest does: the time from one message to the next, by one look at the clock.
-            let posted = now;
+        let mut messages = 0;
+        let start = Instant::now();
+        let mut posted = start;
+        loop {
             self.send()?;
+            // A sample is the time from one message to the next, as perftest's is. Behind the post the
+            // look at the clock, as all else, takes no time of the round trip.
+            let now = Instant::now();
+            if messages > 0 {
+                keep(now.saturating_duration_since(posted));
+                wait.progress();
+            }
+            posted = now;
+            messages += 1;
+            let is_last = messages >= most || until.is_some_and(|until| now - start >= until);
             self.prepare()?;
-            keep(ended.take());
             wait.look(now, observe)?;
             self.receive(&mut wait, observe, &mut || false)?;
-            now = Instant::now();
-            ended = Some((posted, now));
-            messages += 1;
-            wait.progress();
+            if is_last {
+                break;
+            }
             self.make_room(&mut wait, observe)?;
         }
-        keep(ended);
+        let now = Instant::now();
+        keep(now.saturating_duration_since(posted));
         Ok(Sent {
             messages,
             elapsed: now.saturating_duration_since(start),

@@ -229,7 +229,17 @@ pub(crate) trait QueuePairOps: Debug + Send + Sync {
     /// requests are taken out of them. A refused request stays whole.
     fn post_sends(&self, requests: &mut [SendRequest]) -> (usize, Result<()>);
 
+    /// Does all work on a request that need not wait until it is posted. Its regions belong to the
+    /// domain of the queue pair.
+    fn prepare(&self, request: SendRequest) -> Result<Box<dyn PreparedSendOps + '_>>;
+
     fn post_recv(&self, request: RecvRequest) -> Result<()>;
+}
+
+/// A prepared request. It keeps the memory of the request registered.
+pub(crate) trait PreparedSendOps: Send + Sync {
+    /// Posts the request, again if it was posted before.
+    fn post(&mut self) -> Result<()>;
 }
 
 /// Returns the completion queue as the type of one provider, or an error if it belongs to another.

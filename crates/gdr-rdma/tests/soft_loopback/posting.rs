@@ -98,3 +98,29 @@ fn a_signalled_request_behind_unsignalled_ones_completes_under_its_own_id() {
         assert_eq!(a.queue.poll().unwrap(), None);
     }
 }
+
+#[test]
+fn a_prepared_request_is_posted_as_often_as_wanted_and_keeps_its_memory() {
+    let Some((a, b)) = sides() else { return };
+    let (source, target) = (a.memory(64), b.memory(64));
+    let whole = source.segment(0, 64).unwrap();
+    let write = SendRequest::write(WrId(1), target.remote().at(0)).segment(whole);
+    let mut write = a.pair.prepare(write).unwrap();
+    for seed in [1, 2, 3] {
+        let sent = fill(&source, seed);
+        write.post().unwrap();
+        assert_eq!(a.done().id, WrId(1));
+        assert_eq!(bytes(&target), sent);
+    }
+    let sent = fill(&source, 4);
+    drop(source);
+    write.post().unwrap();
+    drop(write);
+    a.done();
+    assert_eq!(bytes(&target), sent);
+
+    let foreign = target.segment(0, 8).unwrap();
+    let write = SendRequest::write(WrId(2), target.remote().at(0)).segment(foreign);
+    let refused = a.pair.prepare(write).unwrap_err();
+    assert!(matches!(refused, Error::Foreign(_)), "{refused}");
+}

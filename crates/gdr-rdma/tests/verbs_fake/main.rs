@@ -16,5 +16,6 @@ mod infiniband;
 mod lifetime;
 mod numbers;
 mod operations;
+mod prepared;
 mod staging_ring;
 mod verification;

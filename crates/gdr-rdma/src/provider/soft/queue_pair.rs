@@ -1,5 +1,6 @@
 //! Queue pairs of the soft provider.
 
+use std::slice;
 use std::sync::Arc;
 
 use gdr_roce::{
@@ -12,7 +13,7 @@ use super::qp_context::Peer;
 use super::shared_engine::{QpParts, Service};
 use super::shared_receive_queue::SoftSharedReceiveQueue;
 use crate::error::{Error, Foreign, Result};
-use crate::provider::{QueuePairInit, QueuePairOps, QueuesInit, downcast_queue};
+use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit, downcast_queue};
 use crate::types::{ConnectionOptions, DomainId, Endpoint, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
 
@@ -135,9 +136,35 @@ impl QueuePairOps for SoftQueuePair {
         }
     }
 
+    fn prepare(&self, request: SendRequest) -> Result<Box<dyn PreparedSendOps + '_>> {
+        Ok(Box::new(PreparedRequest {
+            queue_pair: self,
+            next: request.clone(),
+            request,
+        }))
+    }
+
     fn post_recv(&self, request: RecvRequest) -> Result<()> {
         self.device.check_process()?;
         self.device.engine(self.qpn).post_recv(self.qpn, request)
+    }
+}
+
+/// A request to be posted later.
+struct PreparedRequest<'a> {
+    queue_pair: &'a SoftQueuePair,
+    request: SendRequest,
+    /// A copy for the next post, whose segments go to the engine.
+    next: SendRequest,
+}
+
+impl PreparedSendOps for PreparedRequest<'_> {
+    fn post(&mut self) -> Result<()> {
+        self.queue_pair
+            .post_sends(slice::from_mut(&mut self.next))
+            .1?;
+        self.next = self.request.clone();
+        Ok(())
     }
 }
 

@@ -44,6 +44,16 @@ struct Queues {
     receives: OutstandingQueue<Posted>,
 }
 
+impl Queues {
+    /// The queue of the request of this number.
+    fn queue(&mut self, number: u64) -> &mut OutstandingQueue<Posted> {
+        match number & RECEIVE {
+            0 => &mut self.sends,
+            _ => &mut self.receives,
+        }
+    }
+}
+
 impl OutstandingRequests {
     /// Locks the table until requests are posted and added to it.
     ///
@@ -55,17 +65,22 @@ impl OutstandingRequests {
     }
 
     /// Removes the request of this number, which has completed, and all before it in its queue.
+    #[inline]
     pub(super) fn complete(&self, number: u64) -> Option<Posted> {
         let mut queues = lock(&self.0);
-        let queue = match number & RECEIVE {
-            0 => &mut queues.sends,
-            _ => &mut queues.receives,
-        };
-        // Their regions may end with them, which takes other locks.
-        if let Some(request) = queue.complete_first(number) {
-            drop(queues);
-            return Some(request.detail);
+        match queues.queue(number).complete_first(number) {
+            // Its regions may end with it, which takes other locks.
+            Some(request) => {
+                drop(queues);
+                Some(request.detail)
+            }
+            None => Self::complete_several(queues, number),
         }
+    }
+
+    #[inline(never)]
+    fn complete_several(mut queues: MutexGuard<'_, Queues>, number: u64) -> Option<Posted> {
+        let queue = queues.queue(number);
         let mut segments = SmallVec::<[Segments; 4]>::new();
         let mut last = None;
         for mut request in queue.complete(number) {

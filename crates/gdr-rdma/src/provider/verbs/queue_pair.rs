@@ -13,13 +13,14 @@ use gdr_verbs_sys::{
     ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
 };
 
+use self::post::PreparedRequest;
 use super::completion_queue::VerbsCompletionQueue;
 use super::context::{Context, bytes_of, gid_of, is_routing_error};
 use super::memory_region::access_flags;
 use super::outstanding::OutstandingRequests;
 use super::protection_domain::VerbsDomain;
 use crate::error::{Error, Feature, Foreign, Result, VerbsError};
-use crate::provider::{DeviceOps, QueuePairInit, QueuePairOps, downcast_queue};
+use crate::provider::{DeviceOps, PreparedSendOps, QueuePairInit, QueuePairOps, downcast_queue};
 use crate::types::{ConnectionOptions, Endpoint, Lid, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
 
@@ -359,6 +360,10 @@ impl QueuePairOps for VerbsQueuePair {
             Ok(()) => self.post_send_list(requests),
             Err(error) => (0, Err(error)),
         }
+    }
+
+    fn prepare(&self, request: SendRequest) -> Result<Box<dyn PreparedSendOps + '_>> {
+        Ok(Box::new(PreparedRequest::new(self, request)?))
     }
 
     fn post_recv(&self, request: RecvRequest) -> Result<()> {

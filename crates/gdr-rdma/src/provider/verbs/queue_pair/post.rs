@@ -20,11 +20,11 @@ use super::VerbsQueuePair;
 use crate::error::{Error, Result, VerbsError};
 use crate::memory_region::Segment;
 use crate::outstanding::Segments;
-use crate::provider::QueuePairOps;
+use crate::provider::{PreparedSendOps, QueuePairOps};
 use crate::work_request::{Data, RecvRequest, SendRequest};
 
-/// A request that was checked.
-struct Prepared {
+/// A request of a list that was checked.
+struct Checked {
     posted: Posted,
     /// Its segments as the device takes them; none for inline data.
     sges: SmallVec<[ibv_sge; 2]>,
@@ -40,19 +40,19 @@ impl VerbsQueuePair {
                 Err(error) => (0, Err(error)),
             };
         }
-        let mut prepared = SmallVec::<[Prepared; 4]>::new();
+        let mut checked = SmallVec::<[Checked; 4]>::new();
         let mut outcome = Ok(());
         for request in &*requests {
             let mut sges = SmallVec::new();
-            match self.prepare(request, &mut sges) {
-                Ok(posted) => prepared.push(Prepared { posted, sges }),
+            match self.check(request, &mut sges) {
+                Ok(posted) => checked.push(Checked { posted, sges }),
                 Err(error) => {
                     outcome = Err(error);
                     break;
                 }
             }
         }
-        match self.post_prepared(&mut requests[..prepared.len()], &mut prepared) {
+        match self.post_checked(&mut requests[..checked.len()], &mut checked) {
             (posted, Ok(())) => (posted, outcome),
             (posted, Err(error)) => {
                 let error = self.refused(error, self.capabilities.max_send_wr);
@@ -62,23 +62,23 @@ impl VerbsQueuePair {
     }
 
     /// Returns how many requests were posted, and why no more.
-    fn post_prepared(
+    fn post_checked(
         &self,
         requests: &mut [SendRequest],
-        prepared: &mut [Prepared],
+        checked: &mut [Checked],
     ) -> (usize, std::result::Result<(), VerbError>) {
         let count = requests.len();
         if let Some(qp) = self.extended
             && count > 1
         {
             // This posts all or none. If there is no room for all, they are posted one by one.
-            match self.post_extended(qp, requests, prepared) {
+            match self.post_extended(qp, requests, checked) {
                 Ok(()) => return (count, Ok(())),
                 Err(error) => tracing::debug!(%error, "a batch is posted one by one"),
             }
         }
         for index in 0..count {
-            let Prepared { posted, sges } = &mut prepared[index];
+            let Checked { posted, sges } = &mut checked[index];
             let done = self.post_plain(&mut requests[index], *posted, sges);
             if done.is_err() {
                 return (index, done);
@@ -90,14 +90,14 @@ impl VerbsQueuePair {
     #[inline]
     fn post_one(&self, request: &mut SendRequest) -> Result<()> {
         let mut sges = SmallVec::new();
-        let posted = self.prepare(request, &mut sges)?;
+        let posted = self.check(request, &mut sges)?;
         self.post_plain(request, posted, &mut sges)
             .map_err(|error| self.refused(error, self.capabilities.max_send_wr))
     }
 
     /// Checks a request, and adds its segments to `sges` as the device takes them.
     #[inline]
-    fn prepare(&self, request: &SendRequest, sges: &mut SmallVec<[ibv_sge; 2]>) -> Result<Posted> {
+    fn check(&self, request: &SendRequest, sges: &mut SmallVec<[ibv_sge; 2]>) -> Result<Posted> {
         Ok(Posted {
             id: request.id,
             opcode: opcode(&request.operation),
@@ -112,14 +112,24 @@ impl VerbsQueuePair {
         posted: Posted,
         sges: &mut [ibv_sge],
     ) -> std::result::Result<(), VerbError> {
-        // SAFETY: numbers, null pointers, and unions of them.
-        let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        self.post_described(&mut describe(request), request, posted, sges, segments)
+    }
+
+    /// Posts a request that [`describe`] has described; `keep` returns the segments that are kept until
+    /// it completes.
+    #[inline]
+    fn post_described(
+        &self,
+        wr: &mut ibv_send_wr,
+        request: &mut SendRequest,
+        posted: Posted,
+        sges: &mut [ibv_sge],
+        keep: impl FnOnce(&mut SendRequest) -> Segments,
+    ) -> std::result::Result<(), VerbError> {
         wr.sg_list = sges.as_mut_ptr();
         wr.num_sge = i32::try_from(sges.len()).unwrap_or(i32::MAX);
-        wr.send_flags = send_flags(request.flags);
         let mut inline;
         if let Data::Inline(bytes) = &request.data {
-            wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
             inline = ibv_sge {
                 addr: bytes.as_ptr().expose_provenance() as u64,
                 length: bytes.len() as u32,
@@ -127,14 +137,13 @@ impl VerbsQueuePair {
             };
             (wr.sg_list, wr.num_sge) = (&raw mut inline, 1);
         }
-        describe(&request.operation, &mut wr);
         let mut posting = self.outstanding.begin_post();
         wr.wr_id = posting.send_numbers(1);
         // SAFETY: the queue pair is alive, the request and its SGEs are readable, and the memory
         // that they name is valid until the request has completed: registered memory is kept by
         // `outstanding`, inline data is copied before this returns.
-        unsafe { ibv_post_send(self.qp.as_ptr(), &mut wr) }.map_err(|error| error.error)?;
-        posting.add_send(posted, segments(request));
+        unsafe { ibv_post_send(self.qp.as_ptr(), wr) }.map_err(|error| error.error)?;
+        posting.add_send(posted, keep(request));
         Ok(())
     }
 
@@ -143,7 +152,7 @@ impl VerbsQueuePair {
         &self,
         qp: NonNull<ibv_qp_ex>,
         requests: &mut [SendRequest],
-        prepared: &[Prepared],
+        checked: &[Checked],
     ) -> std::result::Result<(), VerbError> {
         let qp = qp.as_ptr();
         let mut posting = self.outstanding.begin_post();
@@ -153,9 +162,9 @@ impl VerbsQueuePair {
         // as in `post_plain`.
         unsafe {
             ibv_wr_start(qp)?;
-            let described = numbers.zip(requests.iter().zip(prepared)).try_for_each(
-                |(number, (request, prepared))| {
-                    describe_extended(qp, number, request, &prepared.sges)
+            let described = numbers.zip(requests.iter().zip(checked)).try_for_each(
+                |(number, (request, checked))| {
+                    describe_extended(qp, number, request, &checked.sges)
                 },
             );
             match described {
@@ -166,8 +175,8 @@ impl VerbsQueuePair {
                 }
             }
         }
-        for (request, prepared) in requests.iter_mut().zip(prepared) {
-            posting.add_send(prepared.posted, segments(request));
+        for (request, checked) in requests.iter_mut().zip(checked) {
+            posting.add_send(checked.posted, segments(request));
         }
         Ok(())
     }
@@ -258,6 +267,52 @@ impl VerbsQueuePair {
             }
             _ => self.domain.context().failed(error).into(),
         }
+    }
+}
+
+/// A request that was checked and described before it is posted.
+pub(super) struct PreparedRequest<'a> {
+    queue_pair: &'a VerbsQueuePair,
+    request: SendRequest,
+    posted: Posted,
+    sges: SmallVec<[ibv_sge; 2]>,
+    /// Its pointers are set whenever it is posted.
+    wr: ibv_send_wr,
+}
+
+// SAFETY: the pointers of `wr` are used only by `post`, which sets them before and has the request to
+// itself.
+unsafe impl Send for PreparedRequest<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for PreparedRequest<'_> {}
+
+impl<'a> PreparedRequest<'a> {
+    pub(super) fn new(queue_pair: &'a VerbsQueuePair, request: SendRequest) -> Result<Self> {
+        let mut sges = SmallVec::new();
+        Ok(Self {
+            posted: queue_pair.check(&request, &mut sges)?,
+            wr: describe(&request),
+            queue_pair,
+            request,
+            sges,
+        })
+    }
+}
+
+impl PreparedSendOps for PreparedRequest<'_> {
+    fn post(&mut self) -> Result<()> {
+        self.queue_pair.check_process()?;
+        let posted = self.queue_pair.post_described(
+            &mut self.wr,
+            &mut self.request,
+            self.posted,
+            &mut self.sges,
+            |request| request.segments().into(),
+        );
+        posted.map_err(|error| {
+            let room = self.queue_pair.capabilities.max_send_wr;
+            self.queue_pair.refused(error, room)
+        })
     }
 }
 
@@ -376,8 +431,21 @@ unsafe fn describe_extended(
     }
 }
 
+/// The request as the device takes it, but for its number and the pointers to its SGEs.
+#[inline]
+fn describe(request: &SendRequest) -> ibv_send_wr {
+    // SAFETY: numbers, null pointers, and unions of them.
+    let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    wr.send_flags = send_flags(request.flags);
+    if let Data::Inline(_) = &request.data {
+        wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+    }
+    describe_operation(&request.operation, &mut wr);
+    wr
+}
+
 /// Fills in the operation of a request.
-fn describe(operation: &Operation, wr: &mut ibv_send_wr) {
+fn describe_operation(operation: &Operation, wr: &mut ibv_send_wr) {
     let place = |wr: &mut ibv_send_wr, remote: &Remote| {
         wr.wr.rdma.remote_addr = remote.addr;
         wr.wr.rdma.rkey = remote.rkey.0;
