@@ -26,6 +26,20 @@ pub enum TransferMemory<'a> {
     Gpu(&'a BenchTarget, Destination),
 }
 
+impl TransferMemory<'_> {
+    /// Whether it is GPU memory behind a staging buffer, as far as that is known before it is registered.
+    pub(crate) fn is_staged(&self) -> bool {
+        match self {
+            Self::Host => false,
+            Self::Gpu(target, destination) => match destination.transfer {
+                TransferPreference::Staged => true,
+                TransferPreference::Auto => target.context().is_err(),
+                TransferPreference::Direct => false,
+            },
+        }
+    }
+}
+
 /// What is made of GPU memory that a kernel device cannot access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StandIn {

@@ -345,21 +345,24 @@ fn wide(last: u8) -> Device {
 }
 
 #[test]
-fn a_long_transfer_is_striped_over_a_queue_pair_for_each_shard_and_a_short_one_is_not() {
+fn a_long_direct_transfer_is_striped_over_a_queue_pair_for_each_shard_and_no_other_is() {
+    use TransferPreference::{Direct, Staged};
     let (from, to) = (wide(2), wide(1));
-    for (size, queue_pairs, message) in [(17 << 20, 3, 1 << 20), (1 << 20, 1, 1 << 20)] {
-        for transfer in [TransferPreference::Direct, TransferPreference::Staged] {
-            let (source, to_where) = (TransferMemory::Host, destination(transfer));
-            let (target, settings) = (target(), patient(size));
-            let report =
-                loopback::run(&target, &from, &to, source, to_where, &settings, &mut go_on)
-                    .unwrap();
-            assert_passed(&report);
-            let path = &report.path;
-            assert_eq!((path.queue_pairs, path.message), (queue_pairs, message));
-            let json = serde_json::to_value(&report).unwrap();
-            assert_eq!(json["path"]["queue_pairs"], queue_pairs);
-        }
+    for (transfer, size, queue_pairs, message) in [
+        (Direct, 17 << 20, 3, 1 << 20),
+        (Direct, 1 << 20, 1, 1 << 20),
+        (Staged, 17 << 20, 1, 16 << 20),
+        (Staged, 1 << 20, 1, 1 << 20),
+    ] {
+        let (source, to_where) = (TransferMemory::Host, destination(transfer));
+        let (target, settings) = (target(), patient(size));
+        let report =
+            loopback::run(&target, &from, &to, source, to_where, &settings, &mut go_on).unwrap();
+        assert_passed(&report);
+        let path = &report.path;
+        assert_eq!((path.queue_pairs, path.message), (queue_pairs, message));
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["path"]["queue_pairs"], queue_pairs);
     }
 }
 
