@@ -213,7 +213,7 @@ fn compare(inventory: &Inventory, ours: &Cells, theirs: &TopoMatrix) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use gdr_node::{example, render};
+    use gdr_node::{NvLinks, example, render};
 
     use super::*;
 
@@ -245,8 +245,11 @@ mod tests {
     #[test]
     fn a_matrix_without_nvlinks_is_compared_with_the_distances_over_pci() {
         let node = example::node();
-        let whole = Inventory::read(&node);
-        assert!(!whole.nvlinks.is_empty());
+        let mut whole = Inventory::read(&node);
+        let gpus = whole.devices().into_iter();
+        let mut gpus = gpus.filter(|device| device.kind == DeviceKind::Gpu);
+        let [a, b] = [(); 2].map(|()| gpus.next().unwrap().bdf);
+        whole.nvlinks.push(NvLinks { a, b, count: 18 });
         let printed = |inventory: &Inventory| {
             let paint = render::Paint::Plain;
             let text = render::matrix(&node, inventory, Vocabulary::Smi, paint);
