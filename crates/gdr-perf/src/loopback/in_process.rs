@@ -32,8 +32,8 @@ pub fn run(
 ) -> Result<Report> {
     settings.check()?;
     let mut observer = Observer::new(observe);
-    let queue_pairs =
-        settings.queue_pairs(from, &[source, TransferMemory::Gpu(target, destination)]);
+    let memories = [source, TransferMemory::Gpu(target, destination)];
+    let queue_pairs = Requester::queue_pairs(from, settings.size, &memories);
     let mut gpu = GpuSide::new(target, to, destination, settings, queue_pairs)?;
     let requester = Requester::new(from, source, settings, queue_pairs)?;
     let mtu = mutual_mtu(from, to)?;

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use gdr_cuda::{MemoryKind, pattern_word};
-use gdr_rdma::{Device, Stripe};
 
-use crate::area::TransferMemory;
 use crate::error::{MOST_SECONDS, Result, SettingsError};
 
 /// The most bytes that one iteration transfers.
@@ -91,17 +89,6 @@ impl Settings {
     /// The deadline of one step.
     pub(super) fn limit(&self) -> Duration {
         self.timeout + Duration::from_secs(self.size / BYTES_PER_SECOND)
-    }
-
-    /// Over how many queue pairs `device` sends between these memories: one for each of its shards if the
-    /// transfer is long, and none is staged. Staged bytes are gathered in the order of one queue pair:
-    /// with eight of them the copies are short, and take four times as long on an H100.
-    pub(super) fn queue_pairs(&self, device: &Device, memories: &[TransferMemory<'_>]) -> usize {
-        let is_long = self.size >= Stripe::LONG_TRANSFER;
-        match is_long && !memories.iter().any(TransferMemory::is_staged) {
-            true => device.shards(),
-            false => 1,
-        }
     }
 
     /// How long a request is retransmitted without an acknowledgement. Shorter than the step, so

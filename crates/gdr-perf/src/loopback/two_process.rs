@@ -293,7 +293,7 @@ fn agree(
     session: &mut PeerSession,
 ) -> Result<Agreed> {
     session.stream.give_up_after(settings.limit())?;
-    let queue_pairs = settings.queue_pairs(device, &[source]);
+    let queue_pairs = Requester::queue_pairs(device, settings.size, &[source]);
     let requester = Requester::new(device, source, settings, queue_pairs)?;
     let facts = requester.facts();
     let ask = Ask::new(settings, queue_pairs, End::of(device), facts.clone());
