@@ -52,11 +52,6 @@ impl<T> OutstandingQueue<T> {
         }
     }
 
-    /// Whether this is the number of the first request.
-    pub(crate) fn is_first(&self, number: u64) -> bool {
-        self.0.front().is_some_and(|first| first.number == number)
-    }
-
     /// Removes the first request, if it is the one of this number.
     pub(crate) fn complete_first(&mut self, number: u64) -> Option<Outstanding<T>> {
         match self.0.front() {

@@ -2,7 +2,7 @@
 
 use std::{fmt, slice};
 
-use gdr_roce::{Access, Capabilities, Completion, Psn, Qpn, State};
+use gdr_roce::{Access, Capabilities, Psn, Qpn, State};
 use smallvec::SmallVec;
 
 use crate::completion_queue::CompletionQueue;
@@ -352,23 +352,6 @@ impl PreparedSend<'_> {
     #[inline]
     pub fn post(&mut self) -> Result<()> {
         self.request.post()
-    }
-
-    /// Polls the queue of the completions of the queue pair's sends, as [`CompletionQueue::poll`] does,
-    /// or a few times more, and returns the next completion, if there is one. If it is that of a send of
-    /// the queue pair which succeeded, the request is posted, as by [`PreparedSend::post`], before
-    /// anything else is done: for requests that are posted one by one this is the shortest time from a
-    /// completion to the next post.
-    ///
-    /// With the completion it returns the result of the post, which is a success also where nothing was
-    /// posted: after a completion of another status, of a receive or of another queue pair.
-    ///
-    /// # Errors
-    /// As [`CompletionQueue::poll`]; nothing was posted.
-    #[inline]
-    pub fn post_after_completion(&mut self) -> Result<Option<(Completion, Result<()>)>> {
-        let queue = &**self.pair.send_queue.ops();
-        self.request.post_after_completion(queue)
     }
 }
 

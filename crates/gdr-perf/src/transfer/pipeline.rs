@@ -233,8 +233,8 @@ impl<'a> Pipeline<'a> {
         let mut messages = 0;
         let start = Instant::now();
         let mut posted = start;
-        next.post()?;
         loop {
+            next.post()?;
             let now = Instant::now();
             if messages > 0 {
                 keep(now.saturating_duration_since(posted));
@@ -245,23 +245,16 @@ impl<'a> Pipeline<'a> {
             let is_last = messages >= most || until.is_some_and(|until| now - start >= until);
             next = pair.prepare(self.request(0, before + messages)?)?;
             wait.look(now, observe)?;
-            if is_last || checks_results {
-                while self.pairs.poll(&wait)?.is_none() {
-                    wait.idle(observe)?;
-                }
-                // The next atomic may overwrite the result; there are none of other operations.
+            while self.pairs.poll(&wait)?.is_none() {
+                wait.idle(observe)?;
+            }
+            // The next atomic may overwrite the result; there are none of other operations.
+            if checks_results {
                 self.check_results(0, self.senders[0].completed)?;
-            } else {
-                while self.pairs.poll_and_post(&mut next, &wait)?.is_none() {
-                    wait.idle(observe)?;
-                }
             }
             self.senders[0].completed += 1;
             if is_last {
                 break;
-            }
-            if checks_results {
-                next.post()?;
             }
         }
         let now = Instant::now();

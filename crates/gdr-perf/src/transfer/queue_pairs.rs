@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
-    Capabilities, Completion, CompletionQueue, ConnectionOptions, Endpoint, Mtu, PreparedSend,
-    ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, WrId,
+    Capabilities, Completion, CompletionQueue, ConnectionOptions, Endpoint, Mtu, ProtectionDomain,
+    QueuePair, QueuePairOptions, RetryCount, WrId,
 };
 
 use super::plan::Plan;
@@ -70,20 +70,6 @@ impl QueuePairs {
             success(completion, wait.operation, wait.size)?;
         }
         Ok(completion)
-    }
-
-    /// As [`QueuePairs::poll`]; posts `next` at once when there is a completion.
-    pub(super) fn poll_and_post(
-        &self,
-        next: &mut PreparedSend<'_>,
-        wait: &Wait,
-    ) -> Result<Option<Completion>> {
-        let Some((completion, posted)) = next.post_after_completion()? else {
-            return Ok(None);
-        };
-        success(&completion, wait.operation, wait.size)?;
-        posted?;
-        Ok(Some(completion))
     }
 }
 

@@ -19,9 +19,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use gdr_roce::{
-    Access, Capabilities, Completion, LossRecovery, Mtu, Psn, Qkey, Qpn, State, WcStatus,
-};
+use gdr_roce::{Access, Capabilities, Completion, LossRecovery, Mtu, Psn, Qkey, Qpn, State};
 
 pub(crate) use self::flush_list::{FlushList, RdmaWriteFlush};
 use crate::deadline::Deadline;
@@ -242,20 +240,6 @@ pub(crate) trait QueuePairOps: Debug + Send + Sync {
 pub(crate) trait PreparedSendOps: Send + Sync {
     /// Posts the request, again if it was posted before.
     fn post(&mut self) -> Result<()>;
-
-    /// Polls `queue`, the send queue of the queue pair, and posts the request if the completion is that
-    /// of a send of the queue pair which succeeded. Returns the result of the post as well.
-    fn post_after_completion(
-        &mut self,
-        queue: &dyn CompletionQueueOps,
-    ) -> Result<Option<(Completion, Result<()>)>>;
-}
-
-/// Whether a prepared request of the queue pair `qpn` follows this completion.
-fn is_followed(completion: &Completion, qpn: Qpn) -> bool {
-    completion.qpn == qpn
-        && completion.status == WcStatus::Success
-        && !completion.opcode.is_receive()
 }
 
 /// Returns the completion queue as the type of one provider, or an error if it belongs to another.

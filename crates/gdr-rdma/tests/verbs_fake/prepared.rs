@@ -2,8 +2,7 @@
 
 use fake_ibverbs::Fake;
 use gdr_rdma::{
-    Access, Buffer, Completion, Error, Foreign, PostError, PreparedSend, RecvRequest, SendRequest,
-    WcOpcode, WcStatus, WrId,
+    Access, Buffer, Error, Foreign, PostError, RecvRequest, SendRequest, WcOpcode, WrId,
 };
 
 use crate::fixture::*;
@@ -135,114 +134,5 @@ fn a_prepared_request_that_finds_no_room_can_be_posted_later() {
     assert!(bytes(&target) == sent);
     drop(write);
     drop((source, target));
-    close(&fake, a, b);
-}
-
-/// The next completion that [`PreparedSend::post_after_completion`] returns; the post succeeds.
-fn followed(next: &mut PreparedSend<'_>) -> Completion {
-    loop {
-        if let Some((completion, posted)) = next.post_after_completion().unwrap() {
-            posted.unwrap();
-            return completion;
-        }
-    }
-}
-
-#[test]
-fn a_prepared_request_follows_the_completion_of_another_send() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    let (source, target) = (a.memory(64), b.memory(64));
-    let write = |id| {
-        let whole = source.segment(0, 64).unwrap();
-        SendRequest::write(WrId(id), target.remote().at(0)).segment(whole)
-    };
-    let mut next = a.pair.prepare(write(10)).unwrap();
-    assert!(next.post_after_completion().unwrap().is_none());
-    a.pair.post_send(write(1)).unwrap();
-    assert_eq!(followed(&mut next).id, WrId(1));
-    for seed in [1, 2] {
-        let sent = fill(&source, seed);
-        assert_eq!(followed(&mut next).id, WrId(10));
-        a.pair.post_send(write(2)).unwrap();
-        assert_eq!([a.done().id, a.done().id], [WrId(10), WrId(2)]);
-        assert!(bytes(&target) == sent, "{seed}");
-        next.post().unwrap();
-    }
-    assert_eq!(a.done().id, WrId(10));
-    // One that has others before it, without a completion.
-    a.pair.post_send(write(3).unsignalled()).unwrap();
-    a.pair.post_send(write(4)).unwrap();
-    assert_eq!(followed(&mut next).id, WrId(4));
-    assert_eq!(a.done().id, WrId(10));
-    drop(next);
-    drop((source, target));
-    close(&fake, a, b);
-}
-
-#[test]
-fn a_prepared_request_follows_no_receive_and_no_failure() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    let target = b.memory(64);
-    let write = SendRequest::write(WrId(10), target.remote().at(0)).inline(b"next");
-    let mut next = a.pair.prepare(write).unwrap();
-    a.pair.post_recv(RecvRequest::new(WrId(1))).unwrap();
-    b.pair.post_send(SendRequest::send(WrId(2))).unwrap();
-    b.done();
-    assert_eq!(followed(&mut next).id, WrId(1));
-    let outside = SendRequest::write(WrId(3), target.remote().at(1 << 40)).inline(b"lost");
-    a.pair.post_send(outside).unwrap();
-    let failed = followed(&mut next);
-    assert_eq!(
-        (failed.id, failed.status),
-        (WrId(3), WcStatus::RemoteAccess)
-    );
-    assert!(next.post_after_completion().unwrap().is_none());
-    assert_eq!(bytes(&target), [0; 64]);
-    drop(next);
-    drop(target);
-    close(&fake, a, b);
-}
-
-#[test]
-fn a_region_ends_with_the_request_that_a_prepared_one_follows() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    let (source, target) = (a.memory(64), b.memory(64));
-    let write = |id| SendRequest::write(WrId(id), target.remote().at(0));
-    let mut next = a.pair.prepare(write(2).inline(b"next")).unwrap();
-    let first = write(1).segment(source.segment(0, 64).unwrap());
-    drop(source);
-    a.pair.post_send(first).unwrap();
-    assert_eq!(followed(&mut next).id, WrId(1));
-    assert_eq!(fake.live(&a.name()).regions, 0);
-    a.done();
-    drop(next);
-    drop(target);
-    close(&fake, a, b);
-}
-
-#[test]
-fn a_completion_makes_room_for_the_request_that_follows_it() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    let target = b.memory(64);
-    let write = |id| SendRequest::write(WrId(id), target.remote().at(0)).inline(b"x");
-    let mut next = a.pair.prepare(write(10)).unwrap();
-    a.pair.post_send(write(1)).unwrap();
-    hold(&fake, &a.name(), true);
-    for id in 2..=128 {
-        a.pair.post_send(write(id)).unwrap();
-    }
-    // The queue is full but for the request that is complete.
-    assert_eq!(followed(&mut next).id, WrId(1));
-    hold(&fake, &a.name(), false);
-    for id in 2..=128 {
-        assert_eq!(a.done().id, WrId(id));
-    }
-    assert_eq!(a.done().id, WrId(10));
-    drop(next);
-    drop(target);
     close(&fake, a, b);
 }

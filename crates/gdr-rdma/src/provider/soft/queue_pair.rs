@@ -4,8 +4,7 @@ use std::slice;
 use std::sync::Arc;
 
 use gdr_roce::{
-    Completion, LossRecovery, Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes,
-    State,
+    LossRecovery, Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State,
 };
 
 use super::completion_queue::SoftCompletionQueue;
@@ -14,10 +13,7 @@ use super::qp_context::Peer;
 use super::shared_engine::{QpParts, Service};
 use super::shared_receive_queue::SoftSharedReceiveQueue;
 use crate::error::{Error, Foreign, Result};
-use crate::provider::{
-    CompletionQueueOps, PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit, downcast_queue,
-    is_followed,
-};
+use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit, downcast_queue};
 use crate::types::{ConnectionOptions, DomainId, Endpoint, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
 
@@ -169,20 +165,6 @@ impl PreparedSendOps for PreparedRequest<'_> {
             .1?;
         self.next = self.request.clone();
         Ok(())
-    }
-
-    fn post_after_completion(
-        &mut self,
-        queue: &dyn CompletionQueueOps,
-    ) -> Result<Option<(Completion, Result<()>)>> {
-        let completion = queue.poll()?;
-        Ok(completion.map(|completion| {
-            let posted = match is_followed(&completion, self.queue_pair.qpn) {
-                true => self.post(),
-                false => Ok(()),
-            };
-            (completion, posted)
-        }))
     }
 }
 

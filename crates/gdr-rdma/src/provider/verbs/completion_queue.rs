@@ -14,19 +14,14 @@ use gdr_verbs_sys::{
 };
 
 use super::context::{Context, nonblocking, sleep_on};
-use super::outstanding::{OutstandingRequests, Posted};
+use super::outstanding::OutstandingRequests;
 use crate::deadline::Deadline;
 use crate::error::{Result, VerbsError};
 use crate::lock::lock;
-use crate::outstanding::Outstanding;
 use crate::provider::{CompletionQueueOps, DeviceOps};
 
 /// How many completions are polled at a time, at most.
 const BATCH: usize = 16;
-
-/// How often one call of [`VerbsCompletionQueue::poll_and`] polls. From call to call takes longer than
-/// from poll to poll, and a completion may wait that long.
-const POLLS: u32 = 32;
 
 /// How long a waiter polls before it sleeps.
 const BUSY_POLL: Duration = Duration::from_micros(50);
@@ -145,49 +140,6 @@ impl VerbsCompletionQueue {
     /// Removes a queue pair, which is about to be destroyed; its further completions are dropped.
     pub(super) fn remove_qp(&self, qpn: u32) {
         lock(&self.state).qps.remove(qpn);
-    }
-
-    /// As [`CompletionQueueOps::poll`], but polls [`POLLS`] times. Before anything else is done with a
-    /// completion that succeeded, `first` sees it, and may take its request out of the outstanding ones.
-    #[inline]
-    pub(super) fn poll_and(
-        &self,
-        first: impl FnOnce(&ibv_wc) -> Option<Outstanding<Posted>>,
-    ) -> Result<Option<Completion>> {
-        self.context.check_process()?;
-        let Some(Ok(raw)) = self.created.get() else {
-            return Ok(None);
-        };
-        let mut state = lock(&self.state);
-        if state.polled.is_empty() {
-            let mut room = [MaybeUninit::<ibv_wc>::uninit()];
-            let mut polls = 0;
-            let wc = loop {
-                // SAFETY: the queue is alive.
-                let polled = unsafe { ibv_poll_cq(raw.queue.as_ptr(), &mut room) };
-                let polled = polled.map_err(|error| self.context.failed(error))?;
-                if let Some(wc) = polled.first() {
-                    break *wc;
-                }
-                polls += 1;
-                if polls == POLLS {
-                    return Ok(None);
-                }
-            };
-            // A flush comes before all else.
-            if wc.status == ibv_wc_status::IBV_WC_SUCCESS
-                && self.context.flushes().is_empty()
-                && let Some(request) = first(&wc)
-            {
-                drop(state);
-                return Ok(Some(sent(&request.detail, &wc)));
-            }
-            let completion = translate(&wc, &state.qps);
-            state.unflushed |= completion.as_ref().is_some_and(brought_bytes);
-            state.polled.extend(completion);
-        }
-        drop(state);
-        self.poll()
     }
 
     /// Polls the queue. Returns the first completion, unless a flush has to come before it; keeps the
@@ -347,7 +299,17 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
     let posted = qps.get(wc.qp_num)?.complete(wc.wr_id)?;
     let receive = posted.opcode.is_receive();
     if wc.status == ibv_wc_status::IBV_WC_SUCCESS && !receive {
-        return Some(sent(&posted, wc));
+        return Some(Completion {
+            id: posted.id,
+            status: WcStatus::Success,
+            opcode: posted.opcode,
+            byte_len: posted.len,
+            immediate: None,
+            solicited: false,
+            qpn: Qpn::new(wc.qp_num),
+            source_qpn: None,
+            ip_checksum_ok: false,
+        });
     }
     let status = status(wc.status);
     let success = status == WcStatus::Success;
@@ -379,21 +341,6 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
         source_qpn: None,
         ip_checksum_ok: false,
     })
-}
-
-/// The completion of a send that succeeded.
-fn sent(posted: &Posted, wc: &ibv_wc) -> Completion {
-    Completion {
-        id: posted.id,
-        status: WcStatus::Success,
-        opcode: posted.opcode,
-        byte_len: posted.len,
-        immediate: None,
-        solicited: false,
-        qpn: Qpn::new(wc.qp_num),
-        source_qpn: None,
-        ip_checksum_ok: false,
-    }
 }
 
 /// Whether bytes arrived with a completion.

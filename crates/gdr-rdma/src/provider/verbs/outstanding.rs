@@ -114,18 +114,6 @@ impl Posting<'_> {
         queues.next
     }
 
-    /// Whether this is the number of the first outstanding send.
-    #[inline]
-    pub(super) fn is_first_send(&self, number: u64) -> bool {
-        self.0.sends.is_first(number)
-    }
-
-    /// Removes the first outstanding send, if it is the one of this number. Its regions may end with it,
-    /// which takes other locks: it is to be dropped after this.
-    pub(super) fn complete_first_send(&mut self, number: u64) -> Option<Outstanding<Posted>> {
-        self.0.sends.complete_first(number)
-    }
-
     /// Adds a send that was posted.
     pub(super) fn add_send(&mut self, posted: Posted, segments: Segments) {
         let request = self.request(0, posted, segments);

@@ -5,8 +5,7 @@ use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
 
 use gdr_roce::{
-    AtomicOp, Completion, Immediate, MAX_MESSAGE, Operation, PostError, Qpn, Remote, SendFlags,
-    State, WcOpcode,
+    AtomicOp, Immediate, MAX_MESSAGE, Operation, PostError, Remote, SendFlags, State, WcOpcode,
 };
 use gdr_verbs_sys::{
     Errno, VerbError, ibv_post_recv, ibv_post_send, ibv_qp_ex, ibv_recv_wr, ibv_send_flags,
@@ -16,12 +15,12 @@ use gdr_verbs_sys::{
 };
 use smallvec::SmallVec;
 
-use super::super::outstanding::{Posted, Posting};
+use super::super::outstanding::Posted;
 use super::VerbsQueuePair;
 use crate::error::{Error, Result, VerbsError};
 use crate::memory_region::Segment;
 use crate::outstanding::Segments;
-use crate::provider::{CompletionQueueOps, PreparedSendOps, QueuePairOps, is_followed};
+use crate::provider::{PreparedSendOps, QueuePairOps};
 use crate::work_request::{Data, RecvRequest, SendRequest};
 
 /// A request of a list that was checked.
@@ -113,9 +112,7 @@ impl VerbsQueuePair {
         posted: Posted,
         sges: &mut [ibv_sge],
     ) -> std::result::Result<(), VerbError> {
-        let mut posting = self.outstanding.begin_post();
-        let wr = &mut describe(request);
-        self.post_described(&mut posting, wr, request, posted, sges, segments)
+        self.post_described(&mut describe(request), request, posted, sges, segments)
     }
 
     /// Posts a request that [`describe`] has described; `keep` returns the segments that are kept until
@@ -123,7 +120,6 @@ impl VerbsQueuePair {
     #[inline]
     fn post_described(
         &self,
-        posting: &mut Posting<'_>,
         wr: &mut ibv_send_wr,
         request: &mut SendRequest,
         posted: Posted,
@@ -141,6 +137,7 @@ impl VerbsQueuePair {
             };
             (wr.sg_list, wr.num_sge) = (&raw mut inline, 1);
         }
+        let mut posting = self.outstanding.begin_post();
         wr.wr_id = posting.send_numbers(1);
         // SAFETY: the queue pair is alive, the request and its SGEs are readable, and the memory
         // that they name is valid until the request has completed: registered memory is kept by
@@ -302,56 +299,20 @@ impl<'a> PreparedRequest<'a> {
     }
 }
 
-impl PreparedRequest<'_> {
-    #[inline]
-    fn post_in(&mut self, posting: &mut Posting<'_>) -> std::result::Result<(), VerbError> {
-        self.queue_pair.post_described(
-            posting,
+impl PreparedSendOps for PreparedRequest<'_> {
+    fn post(&mut self) -> Result<()> {
+        self.queue_pair.check_process()?;
+        let posted = self.queue_pair.post_described(
             &mut self.wr,
             &mut self.request,
             self.posted,
             &mut self.sges,
             |request| request.segments().into(),
-        )
-    }
-
-    fn refused(&self, error: VerbError) -> Error {
-        let room = self.queue_pair.capabilities.max_send_wr;
-        self.queue_pair.refused(error, room)
-    }
-}
-
-impl PreparedSendOps for PreparedRequest<'_> {
-    fn post(&mut self) -> Result<()> {
-        self.queue_pair.check_process()?;
-        let posted = self.post_in(&mut self.queue_pair.outstanding.begin_post());
-        posted.map_err(|error| self.refused(error))
-    }
-
-    fn post_after_completion(
-        &mut self,
-        _queue: &dyn CompletionQueueOps,
-    ) -> Result<Option<(Completion, Result<()>)>> {
-        let queue_pair = self.queue_pair;
-        let number = queue_pair.number();
-        let mut posted = None;
-        let completion = queue_pair.queues[0].poll_and(|wc| {
-            // One lock for both requests, and only the necessary before the post.
-            let mut posting = queue_pair.outstanding.begin_post();
-            if wc.qp_num != number || !posting.is_first_send(wc.wr_id) {
-                return None;
-            }
-            posted = Some(self.post_in(&mut posting));
-            posting.complete_first_send(wc.wr_id)
-        })?;
-        Ok(completion.map(|completion| {
-            let posted = match posted {
-                Some(posted) => posted.map_err(|error| self.refused(error)),
-                None if is_followed(&completion, Qpn::new(number)) => self.post(),
-                None => Ok(()),
-            };
-            (completion, posted)
-        }))
+        );
+        posted.map_err(|error| {
+            let room = self.queue_pair.capabilities.max_send_wr;
+            self.queue_pair.refused(error, room)
+        })
     }
 }
 
