@@ -131,7 +131,7 @@ fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
     hasher.finalize().to_le_bytes()
 }
 
-/// Computes ICRCs as [`seal`] and [`matches`] do, and keeps the CRC of the last headers: most packets of a
+/// Computes ICRCs as [`seal`] and [`matches()`] do, and keeps the CRC of the last headers: most packets of a
 /// latency-bound connection differ from the one before only behind them.
 #[derive(Debug, Default)]
 pub struct IcrcCache {
