@@ -39,7 +39,8 @@ pub(super) trait Copies: fmt::Debug + Send {
     /// The page-locked memory, which begins with the ring; `None` before the first copy.
     fn memory(&self) -> Option<&HostBuffer>;
 
-    /// Queues a copy to offset `at` of the ring; `None` if there is none to be had now.
+    /// Queues a copy to offset `at` of the ring. Returns `None` if no copy can be queued now: the CPU loads
+    /// the bytes then.
     fn queue(
         &mut self,
         source: &Arc<ReadSource>,
