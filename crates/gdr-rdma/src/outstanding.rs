@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::memory_region::Segment;
 use crate::reaper;
 
-/// The segments of a request.
+/// The segments of a request, or of the few requests that complete at a time.
 pub(crate) type Segments = SmallVec<[Segment; 2]>;
 
 /// A posted request. It keeps its memory registered.

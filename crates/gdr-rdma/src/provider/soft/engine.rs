@@ -20,8 +20,8 @@ use super::transport::Transport;
 use super::tx::{Batch, Sent};
 use super::wakeup::Wakeup;
 use crate::error::{Error, Result};
-use crate::memory_region::Segment;
 use crate::os;
+use crate::outstanding::Segments;
 use crate::types::{AsyncEvent, Counters};
 
 /// How many packets one queue pair sends before the next one sends.
@@ -56,7 +56,7 @@ pub(super) struct Engine {
     flushed: bool,
     /// Segments of completed requests. The thread that polled the engine releases them once it is
     /// unlocked: they may be the last of a region, and of a whole GPU allocation.
-    pub(super) completed: Vec<Segment>,
+    pub(super) completed: Segments,
     /// What wakes the progress thread while it sleeps.
     pub(super) sleep: Option<Wakeup>,
 }
@@ -78,7 +78,7 @@ impl Engine {
             device,
             counters: Counters::default(),
             flushed: false,
-            completed: Vec::new(),
+            completed: Segments::new(),
             sleep: None,
         })
     }
@@ -171,9 +171,9 @@ impl Engine {
     }
 
     /// Puts a queue pair into RESET, as it was made; returns the segments of its requests.
-    pub(super) fn reset(&mut self, qpn: Qpn) -> Vec<Segment> {
+    pub(super) fn reset(&mut self, qpn: Qpn) -> Segments {
         let Some(qp) = self.remove(qpn) else {
-            return Vec::new();
+            return Segments::new();
         };
         let (fresh, segments) = (*qp).into_fresh();
         self.insert(fresh);
@@ -338,11 +338,21 @@ impl Engine {
             && time <= now
         {
             self.timers.pop_first();
-            any = true;
-            if let Some(qp) = self.qps.qps.get_mut(&qpn) {
-                qp.timer = None;
-                qp.roce.handle_deadline(now);
-                schedule(&mut self.qps.ready, qp);
+            let Some(qp) = self.qps.qps.get_mut(&qpn) else {
+                continue;
+            };
+            qp.timer = qp.roce.next_deadline();
+            match qp.timer {
+                Some(later) if later > now => {
+                    self.timers.insert((later, qpn));
+                }
+                Some(_) => {
+                    any = true;
+                    qp.timer = None;
+                    qp.roce.handle_deadline(now);
+                    schedule(&mut self.qps.ready, qp);
+                }
+                None => {}
             }
         }
         any
@@ -451,7 +461,7 @@ impl Engine {
         true
     }
 
-    /// Delivers completions and events, and sets the timer.
+    /// Delivers completions and events, and sets the timer if it is earlier than the one that is set.
     fn settle(&mut self, qp: &mut QpContext) {
         let (device, qpn) = (&self.device, qp.roce.qpn());
         qp.complete(&mut self.completed, &mut |queue| {
@@ -464,14 +474,15 @@ impl Engine {
         if let Some(srq) = &qp.srq {
             device.raise_limit(srq);
         }
-        let timer = qp.roce.next_deadline();
-        if timer != qp.timer {
-            if let Some(old) = mem::replace(&mut qp.timer, timer) {
+        // Nearly every timer is stopped or moved before it expires. An entry that has become too early
+        // stays, and is moved when its time comes: that is rarer than a packet.
+        if let Some(new) = qp.roce.next_deadline()
+            && qp.timer.is_none_or(|old| new < old)
+        {
+            if let Some(old) = qp.timer.replace(new) {
                 self.timers.remove(&(old, qpn.get()));
             }
-            if let Some(new) = timer {
-                self.timers.insert((new, qpn.get()));
-            }
+            self.timers.insert((new, qpn.get()));
         }
     }
 
@@ -511,12 +522,13 @@ mod tests {
 
     use gdr_roce::wire::Opcode;
     use gdr_roce::{
-        Access, AckTimeout, Capabilities, LossRecovery, Mtu, Psn, RetryCount, RetryLimit, RnrRetry,
-        RnrTimer, RtrAttributes, RtsAttributes, WrId,
+        Access, AckTimeout, Capabilities, LossRecovery, Mtu, Psn, Remote, RetryCount, RetryLimit,
+        Rkey, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, WrId,
     };
 
     use super::*;
     use crate::buffer::Buffer;
+    use crate::provider::soft::clock::nanoseconds;
     use crate::provider::soft::cq_entries::{CqEntries, CqProducer};
     use crate::provider::soft::qp_context;
     use crate::provider::soft::region_table::Region;
@@ -526,6 +538,11 @@ mod tests {
 
     /// An engine without a thread, with a queue pair that is connected to itself.
     fn engine() -> (Engine, Qpn) {
+        engine_with(AckTimeout::NEVER)
+    }
+
+    /// As [`engine`], with this timeout of the queue pair.
+    fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
         let device = Arc::new(DeviceState::new(1, Duration::ZERO, None).unwrap());
@@ -548,8 +565,8 @@ mod tests {
         .unwrap();
         roce.to_rts(&RtsAttributes {
             sq_psn: Psn::default(),
-            timeout: AckTimeout::NEVER,
-            retry_limit: RetryLimit::Count(RetryCount::new(0)),
+            timeout,
+            retry_limit: RetryLimit::Count(RetryCount::new(7)),
             rnr_retry: RnrRetry::new(0),
             max_rd_atomic: 1,
         })
@@ -605,6 +622,66 @@ mod tests {
         engine.sleep = None;
         engine.device.fail(&Error::ForkedChild);
         assert!(!engine.may_defer(qpn), "the engine is dead");
+    }
+
+    /// Posts a WRITE of no bytes, for which the peer needs no receive.
+    fn post_write(engine: &mut Engine, qpn: Qpn) {
+        let nowhere = Remote {
+            rkey: Rkey(0),
+            addr: 0,
+        };
+        let mut request = SendRequest::write(WrId(0), nowhere).inline(&[]);
+        let qp = engine.schedule(qpn).unwrap();
+        qp.post_send(&mut request).unwrap();
+    }
+
+    /// The deadline of the queue pair.
+    fn deadline(engine: &mut Engine, qpn: Qpn) -> Option<Time> {
+        engine.qps.get_mut(qpn.get()).unwrap().roce.next_deadline()
+    }
+
+    /// An engine whose queue pair has sent a request and received its acknowledgement, and when the timer
+    /// of that request expires.
+    fn after_a_request() -> (Engine, Qpn, Time) {
+        let (mut engine, qpn) = engine_with(AckTimeout::new(20));
+        post_write(&mut engine, qpn);
+        engine.send(&Regions::default(), 0);
+        let expires = deadline(&mut engine, qpn).unwrap();
+        while deadline(&mut engine, qpn).is_some() {
+            engine.poll(&Regions::default(), 0);
+        }
+        (engine, qpn, expires)
+    }
+
+    #[test]
+    fn a_timer_that_was_stopped_or_moved_is_no_work_when_its_time_comes() {
+        let (mut engine, _, expires) = after_a_request();
+        assert!(!engine.expire(expires), "it was stopped");
+        assert!(engine.timers.is_empty());
+
+        let (mut engine, qpn, expires) = after_a_request();
+        post_write(&mut engine, qpn);
+        engine.send(&Regions::default(), nanoseconds(expires.elapsed()));
+        assert_eq!(engine.wakeup().at, Some(expires), "it is not yet moved");
+        let sent = engine.counters().packets_sent;
+        assert!(!engine.expire(expires), "it was moved");
+        let later = deadline(&mut engine, qpn);
+        assert!(later > Some(expires));
+        assert_eq!(engine.wakeup().at, later);
+        assert!(engine.expire(later.unwrap()), "it expires");
+        engine.send(&Regions::default(), nanoseconds(later.unwrap().elapsed()));
+        assert_eq!(engine.counters().packets_sent, sent + 1);
+    }
+
+    #[test]
+    fn a_timer_that_is_earlier_than_the_one_before_is_set_at_once() {
+        let (mut engine, qpn, expires) = after_a_request();
+        post_write(&mut engine, qpn);
+        engine.send(&Regions::default(), 1);
+        let earlier = deadline(&mut engine, qpn);
+        assert!(earlier < Some(expires), "the round trip is known now");
+        assert_eq!(engine.wakeup().at, earlier);
+        assert_eq!(engine.timers.len(), 1);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(super) struct QpContext {
     /// The bytes that were posted since the engine last sent for it; a short request counts as
     /// [`SHORT`].
     pub(super) deferred: usize,
-    /// Its entry in the engine's timers.
+    /// Its entry in the engine's timers: its deadline, or an earlier time.
     pub(super) timer: Option<Time>,
     pub(super) payload: PayloadBytes,
     send_completions: CqProducer,
@@ -99,9 +99,9 @@ impl QpContext {
     /// The same queue pair, which is in RESET, and the segments of its requests. Its completions that
     /// were not taken are removed: a program that resets a queue pair after a failure does not
     /// expect those of the requests that were flushed.
-    pub(super) fn into_fresh(mut self) -> (Self, Vec<Segment>) {
+    pub(super) fn into_fresh(mut self) -> (Self, Segments) {
         // Completions that the protocol has not delivered belong to the time before.
-        let mut segments = Vec::new();
+        let mut segments = Segments::new();
         self.complete(&mut segments, &mut |_| {});
         let (send, recv) = (self.send_completions, self.recv_completions);
         for queue in [&send, &recv] {
@@ -343,7 +343,7 @@ impl QpContext {
     /// `completed`. Calls `overrun` with a queue that has lost its first completion.
     pub(super) fn complete(
         &mut self,
-        completed: &mut Vec<Segment>,
+        completed: &mut Segments,
         overrun: &mut dyn FnMut(&BoundedQueue<Completion>),
     ) {
         let mut lost = false;

@@ -73,9 +73,18 @@ pub(super) fn receive(socket: &ProcessFd, room: &mut [u8], meta: &mut RecvMeta) 
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of_val(&control) as _;
+    // recvmsg(3) is a point at which threads can be cancelled, for which glibc works before and after the
+    // system call.
     // SAFETY: the message names a socket address, a buffer and a control buffer with their lengths, none of
     // which is used otherwise until the call ends. The kernel writes initialized bytes.
-    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
+    let received = unsafe {
+        libc::syscall(
+            libc::SYS_recvmsg,
+            socket.as_raw_fd(),
+            &raw mut message,
+            0 as libc::c_int,
+        )
+    };
     let Ok(len) = usize::try_from(received) else {
         return Err(io::Error::last_os_error());
     };
