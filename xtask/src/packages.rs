@@ -70,7 +70,7 @@ pub(crate) fn once(
     make: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<PathBuf> {
     let written = folder.join("recipe");
-    if fs::read_to_string(&written).unwrap_or_default() != recipe {
+    if fs::read_to_string(&written).ok().as_deref() != Some(recipe) {
         let partial = folder.with_extension("partial");
         for old in [folder, &partial] {
             if old.exists() {

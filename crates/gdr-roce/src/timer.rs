@@ -30,7 +30,7 @@ impl Time {
 }
 
 /// A duration in nanoseconds, in which times are compared and added by one instruction.
-const fn nanoseconds(duration: Duration) -> u64 {
+pub(crate) const fn nanoseconds(duration: Duration) -> u64 {
     let seconds = duration.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(duration.subsec_nanos() as u64)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::timer::Time;
+use crate::timer::{Time, nanoseconds};
 
 /// The shortest retransmission timeout: longer than a busy peer usually takes to be scheduled. A
 /// timeout that was not needed costs one packet.
@@ -16,54 +16,61 @@ const HOST_JITTER: Duration = Duration::from_micros(500);
 const MINIMUM_AGE: Duration = Duration::from_secs(5);
 
 /// The round-trip time of a connection, as in RFC 6298.
+///
+/// All times are in nanoseconds: a short message waits for this arithmetic, and that of [`Duration`] takes
+/// several times as many instructions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundTrip {
-    smoothed: Option<Duration>,
-    variation: Duration,
-    latest: Duration,
+    smoothed: Option<u64>,
+    variation: u64,
+    latest: u64,
     /// The one measured before it.
-    previous: Duration,
+    previous: u64,
     /// The mean difference of one and the next, from those that became shorter: a queue that fills makes
     /// them only longer.
-    jitter: Duration,
+    jitter: u64,
     /// The shortest one of the connection.
-    shortest: Option<Duration>,
+    shortest: Option<u64>,
     /// The shortest one since `minimum_since`, and that of the period before.
-    minimum: Option<Duration>,
-    earlier_minimum: Option<Duration>,
+    minimum: Option<u64>,
+    earlier_minimum: Option<u64>,
     minimum_since: Time,
+}
+
+/// The mean of which one part in `2^shift` is `new`.
+const fn mean(old: u64, new: u64, shift: u32) -> u64 {
+    old - (old >> shift) + (new >> shift)
+}
+
+/// The shorter one of what is known and a new one.
+fn shorter(known: Option<u64>, new: u64) -> Option<u64> {
+    Some(known.map_or(new, |known| known.min(new)))
 }
 
 impl RoundTrip {
     /// Takes the measured time from a packet that was sent once to its acknowledgement at `now`.
     pub(super) fn sample(&mut self, now: Time, measured: Duration) {
+        let measured = nanoseconds(measured);
         self.previous = std::mem::replace(&mut self.latest, measured);
         // A round trip becomes as often longer as shorter.
-        let difference = self.previous.saturating_sub(measured) * 2;
-        self.jitter = (self.jitter * 7 + difference) / 8;
-        self.shortest = Some(
-            self.shortest
-                .map_or(measured, |shortest| shortest.min(measured)),
-        );
+        let difference = self.previous.saturating_sub(measured).saturating_mul(2);
+        self.jitter = mean(self.jitter, difference, 3);
+        self.shortest = shorter(self.shortest, measured);
         match self.smoothed {
             None => {
                 self.smoothed = Some(measured);
                 self.variation = measured / 2;
             }
             Some(smoothed) => {
-                let deviation = smoothed.abs_diff(measured);
-                self.variation = (self.variation * 3 + deviation) / 4;
-                self.smoothed = Some((smoothed * 7 + measured) / 8);
+                self.variation = mean(self.variation, smoothed.abs_diff(measured), 2);
+                self.smoothed = Some(mean(smoothed, measured, 3));
             }
         }
         if now.saturating_since(self.minimum_since) >= MINIMUM_AGE {
             self.earlier_minimum = self.minimum.take();
             self.minimum_since = now;
         }
-        self.minimum = Some(
-            self.minimum
-                .map_or(measured, |minimum| minimum.min(measured)),
-        );
+        self.minimum = shorter(self.minimum, measured);
     }
 
     /// Takes the time from the latest transmission of a packet that was sent more than once, if none was
@@ -71,6 +78,7 @@ impl RoundTrip {
     pub(super) fn guess(&mut self, time: Duration) -> bool {
         let unknown = self.smoothed.is_none();
         if unknown {
+            let time = nanoseconds(time);
             self.smoothed = Some(time);
             self.variation = time / 2;
         }
@@ -78,58 +86,59 @@ impl RoundTrip {
     }
 
     /// The smoothed round-trip time, once one was measured.
-    pub(super) const fn smoothed(&self) -> Option<Duration> {
-        self.smoothed
+    pub(super) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed.map(Duration::from_nanos)
     }
 
     /// The shortest recent round trip: that of a packet that waited in no queue.
     pub(super) fn minimum(&self) -> Option<Duration> {
         let both = [self.minimum, self.earlier_minimum];
-        both.into_iter().flatten().min()
+        both.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
     /// How long the latest packet waited in queues.
     pub(super) fn queueing(&self) -> Duration {
         let minimum = self.minimum().unwrap_or_default();
-        self.latest.saturating_sub(minimum)
+        Duration::from_nanos(self.latest).saturating_sub(minimum)
     }
 
     /// How long each of the two latest packets waited in queues. A host that had no CPU for a while delays
     /// one of them, and a full queue both.
     pub(super) fn standing_queueing(&self) -> Duration {
         let minimum = self.minimum().unwrap_or_default();
-        self.latest.min(self.previous).saturating_sub(minimum)
+        Duration::from_nanos(self.latest.min(self.previous)).saturating_sub(minimum)
     }
 
     /// The mean deviation of the round-trip time.
     pub(super) const fn variation(&self) -> Duration {
-        self.variation
+        Duration::from_nanos(self.variation)
     }
 
     /// By how much a round trip differs from the next one, if that is much of its length: hosts, and not
     /// queues, cause most of it.
     pub(super) fn jitter(&self) -> Option<Duration> {
-        let smoothed = self.smoothed?;
-        (self.jitter >= HOST_JITTER.max(smoothed / 4)).then_some(self.jitter)
+        let much = nanoseconds(HOST_JITTER).max(self.smoothed? / 4);
+        (self.jitter >= much).then_some(Duration::from_nanos(self.jitter))
     }
 
     /// The shortest round trip of the connection. Unlike [`Self::minimum`], it does not rise if the
     /// connection's own packets fill a queue for long.
-    pub(super) const fn shortest(&self) -> Option<Duration> {
-        self.shortest
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        self.shortest.map(Duration::from_nanos)
     }
 
     /// Whether packets hardly wait in queues.
     pub(super) fn has_empty_queues(&self) -> bool {
         let shortest = self.shortest.unwrap_or_default();
         self.smoothed
-            .is_some_and(|smoothed| smoothed <= shortest + shortest / 4)
+            .is_some_and(|smoothed| smoothed - shortest.min(smoothed) <= shortest / 4)
     }
 
     /// How long to wait for an acknowledgement, once a round trip was measured.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        let smoothed = self.smoothed?;
-        Some(smoothed + (self.variation * 4).max(SHORTEST_TIMEOUT))
+        let margin = self.variation.saturating_mul(4);
+        let margin = margin.max(nanoseconds(SHORTEST_TIMEOUT));
+        Some(Duration::from_nanos(self.smoothed?.saturating_add(margin)))
     }
 }
 
