@@ -46,6 +46,9 @@ pub(crate) struct Direct {
     /// How many times [`Direct::begin_reads`] was called.
     #[cfg(test)]
     fences: AtomicU32,
+    /// How many times [`Direct::flush`] was called.
+    #[cfg(test)]
+    flushes: AtomicU32,
 }
 
 /// Reads of the same memory by the copy engine.
@@ -171,7 +174,7 @@ impl EngineReads {
     }
 
     /// Announces a request.
-    fn expect(&self, mapping: &Mapping, offset: u64, len: u64) -> Result<()> {
+    fn expect(&self, offset: u64, len: u64) -> Result<()> {
         let (at, len) = self.part(offset, len);
         if len == 0 {
             return Ok(());
@@ -187,10 +190,9 @@ impl EngineReads {
             }
             return Ok(());
         }
-        self.is_used.store(true, Ordering::SeqCst);
-        // The stores so far reach the GPU before the call that starts the copy: PCIe keeps posted
-        // writes in order.
-        mapping.flush();
+        if !self.is_used.load(Ordering::SeqCst) {
+            self.is_used.store(true, Ordering::SeqCst);
+        }
         lock(&self.ahead).expect(&self.source, at, len)
     }
 
@@ -278,6 +280,8 @@ impl Direct {
             atomic: Mutex::new(()),
             #[cfg(test)]
             fences: AtomicU32::new(0),
+            #[cfg(test)]
+            flushes: AtomicU32::new(0),
         }
     }
 
@@ -338,6 +342,8 @@ impl Direct {
     }
 
     pub(super) fn flush(&self) {
+        #[cfg(test)]
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         self.mapping.flush();
     }
 
@@ -352,12 +358,17 @@ impl Direct {
         self.fences.load(Ordering::Relaxed)
     }
 
+    #[cfg(test)]
+    pub(super) fn flushes(&self) -> u32 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
     /// Announces that a request will read this range: the bytes loaded for it are no older than this
-    /// call.
+    /// call, and have what this thread stored before the last [`Direct::flush`].
     pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
         super::check_range(offset, len, self.len())?;
         match &self.copies {
-            Some(copies) => copies.expect(&self.mapping, offset, len),
+            Some(copies) => copies.expect(offset, len),
             None => Ok(()),
         }
     }

@@ -397,7 +397,7 @@ impl Buffer {
     }
 
     /// Announces that a request will fetch this range, which is not empty: the bytes that it fetches
-    /// are no older than this call.
+    /// are no older than this call, and have what this thread placed before the last [`Buffer::flush`].
     pub(crate) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
         match &**self.0 {
             Memory::Host(_) => Ok(()),
@@ -428,6 +428,15 @@ impl Buffer {
     pub(crate) fn fences(&self) -> u32 {
         match &**self.0 {
             Memory::Direct(memory) => memory.fences(),
+            Memory::Host(_) | Memory::Staged(_) => 0,
+        }
+    }
+
+    /// How many times [`Buffer::flush`] flushed mapped GPU memory.
+    #[cfg(test)]
+    pub(crate) fn flushes(&self) -> u32 {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.flushes(),
             Memory::Host(_) | Memory::Staged(_) => 0,
         }
     }

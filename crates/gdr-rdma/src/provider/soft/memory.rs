@@ -20,10 +20,16 @@ impl Dirty {
         }
     }
 
+    /// Whether this buffer was written and not yet flushed.
+    fn has(&self, buffer: &Buffer) -> bool {
+        self.0.iter().any(|(dirty, _)| dirty.is_same(buffer))
+    }
+
     /// Makes all written bytes visible. Calls `failed` for each queue pair whose bytes were not
     /// written.
     pub(super) fn flush(&mut self, mut failed: impl FnMut(Qpn)) {
-        for (buffer, qpn) in self.0.drain(..) {
+        // Their order does not matter.
+        while let Some((buffer, qpn)) = self.0.pop() {
             if let Err(error) = buffer.flush() {
                 tracing::warn!(%error, qpn = qpn.get(), "writing to a buffer failed");
                 failed(qpn);
@@ -92,7 +98,12 @@ impl Memory for DomainMemory<'_, '_> {
             Key::Remote(_) => access == Access::REMOTE_READ,
         };
         if reads && len > 0 {
-            let begun = region.buffer.expect_read(offset, len);
+            // A copy that begins now has what arrived before: PCIe keeps posted writes in order.
+            let flushed = match self.dirty.has(&region.buffer) {
+                true => region.buffer.flush(),
+                false => Ok(()),
+            };
+            let begun = flushed.and_then(|()| region.buffer.expect_read(offset, len));
             begun.map_err(|error| failed("reading", &error))?;
         }
         Ok(())
@@ -149,4 +160,58 @@ fn number(key: Key) -> u32 {
 fn failed(what: &str, error: &crate::Error) -> AccessError {
     tracing::warn!(%error, "{what} a buffer failed");
     AccessError::Failed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+    use gdr_roce::{Lkey, Rkey};
+
+    use super::*;
+
+    /// The copy engine would read what was there before the stores that the CPU still combines.
+    #[test]
+    fn a_read_behind_a_write_that_is_not_flushed_flushes_it() {
+        let driver = SimDriver::new(1);
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let memory = gpu.allocate(MemoryKind::Plain, 1 << 16).unwrap();
+        let context = gdr_copy::Context::builder().simulated(driver);
+        let context = context.backend(gdr_copy::BackendKind::Sim).open().unwrap();
+        let pinned = context.pin(memory.ptr(), memory.len()).unwrap();
+        let buffer = Buffer::direct(pinned.map().unwrap()).unwrap();
+        let (addr, len) = (buffer.address(), buffer.len());
+        let region = Region {
+            domain: DomainId::TEST,
+            addr,
+            len,
+            offset: 0,
+            access: Access::all(),
+            buffer: buffer.clone(),
+        };
+        let regions = Regions::from_iter([(77, Arc::new(region))]);
+        let (mut dirty, mut fenced) = (Dirty::default(), Vec::new());
+        let mut memory = DomainMemory {
+            regions: &regions,
+            cache: &RegionCache::default(),
+            domain: DomainId::TEST,
+            qpn: Qpn::new(3),
+            dirty: &mut dirty,
+            fenced: &mut fenced,
+        };
+        let (local, remote) = (Key::Local(Lkey(77)), Key::Remote(Rkey(77)));
+        let all = Extent { addr, len: 64 };
+        memory.check(remote, all, Access::REMOTE_READ).unwrap();
+        assert_eq!(buffer.flushes(), 0, "nothing was written");
+        memory.write(remote, addr, &[1; 64]).unwrap();
+        memory.check(remote, all, Access::REMOTE_WRITE).unwrap();
+        assert_eq!(buffer.flushes(), 0, "nothing is to be read");
+        memory.check(remote, all, Access::REMOTE_READ).unwrap();
+        assert_eq!(buffer.flushes(), 1);
+        memory.check(local, all, Access::empty()).unwrap();
+        assert_eq!(buffer.flushes(), 2);
+        dirty.flush(|_| panic!("it is written"));
+        assert_eq!(buffer.flushes(), 3);
+    }
 }
