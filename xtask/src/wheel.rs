@@ -126,6 +126,7 @@ pub(crate) fn build_portable(
             ])
             .args(["--target", &architecture.target()])
             .args(["--compatibility", &platform])
+            .args(["--compression-level", "9"])
             .env("CARGO_TARGET_DIR", target().join("packaging"));
         package::release_flags(&mut maturin, time);
         zig.lend_zig(&mut maturin);
