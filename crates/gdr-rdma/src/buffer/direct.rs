@@ -1,6 +1,5 @@
 //! GPU memory through a CPU mapping.
 
-use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::ops::Range;
 #[cfg(test)]
@@ -13,19 +12,17 @@ use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
 use gdr_copy::{Mapping, built_in_calibration, calibration_for};
 use gdr_cuda::{DeviceBuffer, Gpu};
 
-use super::CopyEngineThreshold;
 use super::copy_stream::Streams;
 use super::copy_thread::CopyThread;
 use super::read_ahead::{Copies, ReadAhead};
 use super::read_source::ReadSource;
+use super::{CopyEngineThreshold, Queued};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use gdr_roce::AtomicOp;
 
 /// The threshold of memory that the copy engine reads at no length.
 const NEVER: u64 = u64::MAX;
-/// How many announced requests are remembered until they are served.
-const REQUESTS: usize = 64;
 /// What a copy by the copy thread costs more than one by the thread that waits for it, in nanoseconds: the
 /// thread is woken, and the CPU's scheduler may take its time.
 const HAND_OVER_NS: f64 = 50_000.0;
@@ -58,8 +55,6 @@ struct EngineReads {
     /// The part of the source's buffer that is mapped and in the buffer.
     range: Range<u64>,
     thresholds: Thresholds,
-    /// The end offsets of requests that are announced and not yet served, the oldest first.
-    ends: Mutex<VecDeque<u64>>,
     /// Whether there was a long read.
     is_used: AtomicBool,
     ahead: Arc<Mutex<ReadAhead<dyn Copies>>>,
@@ -84,24 +79,6 @@ pub(super) struct Thresholds {
     among: u64,
 }
 
-/// Remembers a request; returns whether there are others.
-fn announce(ends: &mut VecDeque<u64>, end: u64) -> bool {
-    let others = !ends.is_empty();
-    if ends.len() == REQUESTS {
-        ends.pop_front();
-    }
-    ends.push_back(end);
-    others
-}
-
-/// Records that bytes up to `end` were served; requests announced before it were served too, or never
-/// will be.
-fn served(ends: &mut VecDeque<u64>, end: u64) {
-    if let Some(last) = ends.iter().position(|known| *known == end) {
-        ends.drain(..=last);
-    }
-}
-
 impl EngineReads {
     fn by_reader(
         mapping: &Mapping,
@@ -124,7 +101,6 @@ impl EngineReads {
             range: start..start + mapping.len(),
             source: Arc::new(ReadSource::kept(buffer)),
             thresholds,
-            ends: Mutex::default(),
             is_used: AtomicBool::new(false),
             ahead: Arc::new(Mutex::new(ahead)),
             caller: Caller::Reader,
@@ -160,7 +136,6 @@ impl EngineReads {
             range: start..end,
             source: Arc::new(ReadSource::foreign(buffer)?),
             thresholds,
-            ends: Mutex::default(),
             is_used: AtomicBool::new(false),
             ahead: thread.ahead(),
             caller,
@@ -174,14 +149,14 @@ impl EngineReads {
     }
 
     /// Announces a request.
-    fn expect(&self, offset: u64, len: u64) -> Result<()> {
+    fn expect(&self, offset: u64, len: u64, queued: Queued) -> Result<()> {
         let (at, len) = self.part(offset, len);
         if len == 0 {
             return Ok(());
         }
-        let from = match announce(&mut lock(&self.ends), at + len) {
-            true => self.thresholds.among,
-            false => self.thresholds.alone,
+        let from = match queued {
+            Queued::Alone => self.thresholds.alone,
+            Queued::AmongOthers => self.thresholds.among,
         };
         if len < from {
             // Without a long read there is nothing to forget, and no lock to share with other memory.
@@ -199,11 +174,7 @@ impl EngineReads {
     /// Copies bytes that were read ahead into the start of `bytes`; returns how many.
     fn serve(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let (at, len) = self.part(offset, bytes.len() as u64);
-        if len == 0 {
-            return Ok(0);
-        }
-        served(&mut lock(&self.ends), at + len);
-        if !self.is_used.load(Ordering::SeqCst) {
+        if len == 0 || !self.is_used.load(Ordering::SeqCst) {
             return Ok(0);
         }
         let bytes = &mut bytes[..len as usize];
@@ -329,6 +300,11 @@ impl Direct {
         self.mapping.device_ptr().get()
     }
 
+    /// Whether long reads are copied ahead.
+    pub(super) fn has_copies(&self) -> bool {
+        self.copies.is_some()
+    }
+
     pub(super) fn long_reads_from(&self) -> Option<u64> {
         let alone = self.copies.as_ref()?.thresholds.alone;
         (alone != NEVER).then_some(alone)
@@ -365,10 +341,10 @@ impl Direct {
 
     /// Announces that a request will read this range: the bytes loaded for it are no older than this
     /// call, and have what this thread stored before the last [`Direct::flush`].
-    pub(super) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
+    pub(super) fn expect_read(&self, offset: u64, len: u64, queued: Queued) -> Result<()> {
         super::check_range(offset, len, self.len())?;
         match &self.copies {
-            Some(copies) => copies.expect(offset, len),
+            Some(copies) => copies.expect(offset, len, queued),
             None => Ok(()),
         }
     }

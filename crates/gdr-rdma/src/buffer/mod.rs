@@ -66,6 +66,13 @@ pub enum CopyEngineThreshold {
     From(u64),
 }
 
+/// Whether other reads of the memory are announced and not yet served: their copies overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queued {
+    Alone,
+    AmongOthers,
+}
+
 /// Memory that can be registered for RDMA; a clone is the same memory.
 ///
 /// The network, the GPU and other threads may write to it at any time, so there is no `&[u8]` of it:
@@ -396,12 +403,20 @@ impl Buffer {
         Ok(())
     }
 
+    /// Whether [`Buffer::expect_read`] depends on other reads of the memory.
+    pub(crate) fn queues_reads(&self) -> bool {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.has_copies(),
+            Memory::Host(_) | Memory::Staged(_) => false,
+        }
+    }
+
     /// Announces that a request will fetch this range, which is not empty: the bytes that it fetches
     /// are no older than this call, and have what this thread placed before the last [`Buffer::flush`].
-    pub(crate) fn expect_read(&self, offset: u64, len: u64) -> Result<()> {
+    pub(crate) fn expect_read(&self, offset: u64, len: u64, queued: Queued) -> Result<()> {
         match &**self.0 {
             Memory::Host(_) => Ok(()),
-            Memory::Direct(memory) => memory.expect_read(offset, len),
+            Memory::Direct(memory) => memory.expect_read(offset, len, queued),
             Memory::Staged(memory) => memory.expect_read(offset, len),
         }
     }

@@ -1,5 +1,6 @@
 //! The engine: queue pairs, timers and the socket. One thread at a time uses it.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
+use super::announced_reads::AnnouncedReads;
 use super::device_state::DeviceState;
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::packets::{PacketPort, SentFrames};
@@ -49,6 +51,7 @@ pub(super) struct Engine {
     dirty: Dirty,
     /// Keys of regions behind whose reads a fence has run since the poll began.
     fenced: Vec<u32>,
+    announced: RefCell<AnnouncedReads>,
     device: Arc<DeviceState>,
     /// Without what the queue pairs count.
     counters: Counters,
@@ -75,6 +78,7 @@ impl Engine {
             timers: BTreeSet::new(),
             dirty: Dirty::default(),
             fenced: Vec::new(),
+            announced: RefCell::default(),
             device,
             counters: Counters::default(),
             flushed: false,
@@ -307,6 +311,7 @@ impl Engine {
             cache: RegionCache::default(),
             dirty: &mut self.dirty,
             fenced: &mut self.fenced,
+            announced: &self.announced,
             counters: &mut self.counters,
         };
         let mut accepted = false;
@@ -436,6 +441,7 @@ impl Engine {
             qpn: qp.roce.qpn(),
             dirty: &mut self.dirty,
             fenced: &mut self.fenced,
+            announced: &self.announced,
         };
         if let Transport::RawPackets(pair) = &mut qp.roce {
             let (socket, counters) = (self.socket.packets(), &mut self.counters);
@@ -810,6 +816,7 @@ mod tests {
             qpn,
             dirty: &mut Dirty::default(),
             fenced: &mut Vec::new(),
+            announced: &RefCell::default(),
         };
         let now = Time::EPOCH;
         assert!(qp.poll_transmit(now, &mut memory, &mut lost).is_some());

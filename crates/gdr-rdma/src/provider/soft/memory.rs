@@ -1,11 +1,12 @@
 //! Memory regions as the protocol accesses them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, Qpn};
 
+use super::announced_reads::AnnouncedReads;
 use super::region_table::{Region, Regions};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Queued};
 use crate::types::DomainId;
 
 /// Buffers that were written and not yet flushed, each with the queue pair that wrote.
@@ -52,6 +53,7 @@ pub(super) struct DomainMemory<'a, 'r> {
     pub(super) dirty: &'a mut Dirty,
     /// Keys of regions behind whose reads a fence has run since the poll began.
     pub(super) fenced: &'a mut Vec<u32>,
+    pub(super) announced: &'a RefCell<AnnouncedReads>,
 }
 
 impl<'r> DomainMemory<'_, 'r> {
@@ -103,7 +105,14 @@ impl Memory for DomainMemory<'_, '_> {
                 true => region.buffer.flush(),
                 false => Ok(()),
             };
-            let begun = flushed.and_then(|()| region.buffer.expect_read(offset, len));
+            let queued = match region.buffer.queues_reads() {
+                true => {
+                    let mut announced = self.announced.borrow_mut();
+                    announced.announce(number(key), offset + len)
+                }
+                false => Queued::Alone,
+            };
+            let begun = flushed.and_then(|()| region.buffer.expect_read(offset, len, queued));
             begun.map_err(|error| failed("reading", &error))?;
         }
         Ok(())
@@ -116,6 +125,10 @@ impl Memory for DomainMemory<'_, '_> {
         };
         let (region, offset) = self.find(key, addr, out.len() as u64, needed)?;
         let buffer = &region.buffer;
+        if buffer.queues_reads() {
+            let end = offset + out.len() as u64;
+            self.announced.borrow_mut().serve(number(key), end);
+        }
         let done = buffer
             .fetch_ahead(offset, out)
             .map_err(|error| failed("reading", &error))?;
@@ -199,6 +212,7 @@ mod tests {
             qpn: Qpn::new(3),
             dirty: &mut dirty,
             fenced: &mut fenced,
+            announced: &RefCell::default(),
         };
         let (local, remote) = (Key::Local(Lkey(77)), Key::Remote(Rkey(77)));
         let all = Extent { addr, len: 64 };

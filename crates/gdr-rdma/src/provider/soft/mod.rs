@@ -14,6 +14,7 @@
 //! most of the time: a signal handler or a scheduler that stops it there stops no other thread.
 
 mod address;
+mod announced_reads;
 mod caller_activity;
 mod clock;
 mod completion_queue;

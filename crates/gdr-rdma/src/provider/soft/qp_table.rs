@@ -1,5 +1,6 @@
 //! The queue pairs of an engine, and how received packets reach them.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Add;
@@ -7,6 +8,7 @@ use std::ops::Add;
 use gdr_roce::wire::Packet;
 use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
 
+use super::announced_reads::AnnouncedReads;
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::qp_context::QpContext;
 use super::region_table::Regions;
@@ -100,6 +102,7 @@ pub(super) struct Acceptor<'a> {
     pub(super) cache: RegionCache<'a>,
     pub(super) dirty: &'a mut Dirty,
     pub(super) fenced: &'a mut Vec<u32>,
+    pub(super) announced: &'a RefCell<AnnouncedReads>,
     pub(super) counters: &'a mut Counters,
 }
 
@@ -135,6 +138,7 @@ impl Acceptor<'_> {
             qpn,
             dirty: self.dirty,
             fenced: self.fenced,
+            announced: self.announced,
         };
         let accepted = qp.receive(self.now, &packet, datagram, &mut memory, self.counters);
         if accepted && !mem::replace(&mut qp.is_ready, true) {
@@ -158,6 +162,7 @@ impl Acceptor<'_> {
             qpn,
             dirty: self.dirty,
             fenced: self.fenced,
+            announced: self.announced,
         };
         let Some(pair) = qp.roce.raw_packets() else {
             return false;
