@@ -320,6 +320,22 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_is_made_once_for_each_recipe_also_for_an_empty_one() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("kept");
+        let mut made = 0;
+        for (recipe, times) in [("", 1), ("", 1), ("a", 2), ("", 3)] {
+            let make = |partial: &Path| {
+                made += 1;
+                Ok(fs::write(partial.join("content"), "")?)
+            };
+            assert_eq!(once(&folder, recipe, make).unwrap(), folder);
+            assert_eq!(made, times, "{recipe:?}");
+            assert!(folder.join("content").exists());
+        }
+    }
+
+    #[test]
     fn only_dependencies_on_libraries_are_followed() {
         let depends = "\
 iproute2

@@ -39,7 +39,7 @@ use crate::stats::{Samples, median};
 
 /// Requests in flight where bandwidth is measured.
 const DEPTH: u64 = 16;
-/// The turns of each path: each of three paths is twice the first, the second and the third.
+/// The turns of each path: three paths take them in each of their six orders once.
 const TURNS: u32 = 6;
 /// How long each figure is measured in one turn, unless a single request takes longer.
 const DURATION: Duration = Duration::from_millis(42);
@@ -154,7 +154,12 @@ fn measure(
         // In all turns so far.
         let rounds = u64::from(settings.rounds) * u64::from(turn) / u64::from(TURNS);
         let (before, first) = runs.split_at_mut(turn as usize % paths.len());
-        for (run, figures) in first.iter_mut().chain(before) {
+        let mut order: Vec<_> = first.iter_mut().chain(before).collect();
+        if turn > TURNS / 2 {
+            // What comes behind a path without the GPU finds that idle.
+            order.reverse();
+        }
+        for (run, figures) in order {
             run.latency(rounds, &mut figures.latency)?;
             if size <= MESSAGE {
                 figures.rates.push(run.bandwidth()?);

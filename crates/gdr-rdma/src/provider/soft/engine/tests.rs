@@ -1,0 +1,337 @@
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use gdr_roce::wire::Opcode;
+use gdr_roce::{
+    Access, AckTimeout, Capabilities, LossRecovery, Mtu, Psn, Remote, RetryCount, RetryLimit, Rkey,
+    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, WrId,
+};
+
+use super::*;
+use crate::buffer::Buffer;
+use crate::provider::soft::clock::nanoseconds;
+use crate::provider::soft::cq_entries::{CqEntries, CqProducer};
+use crate::provider::soft::qp_context;
+use crate::provider::soft::region_table::Region;
+use crate::provider::soft::transport::Transport;
+use crate::types::{DomainId, SourcePort};
+use crate::work_request::SendRequest;
+
+/// An engine without a thread, with a queue pair that is connected to itself.
+fn engine() -> (Engine, Qpn) {
+    engine_with(AckTimeout::NEVER)
+}
+
+/// As [`engine`], with this timeout of the queue pair.
+fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
+    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
+    let device = Arc::new(DeviceState::new(1, Duration::ZERO, None).unwrap());
+    let mut engine = Engine::new(Arc::clone(&socket), device).unwrap();
+    let qpn = engine.new_qpn().unwrap();
+    let capabilities = Capabilities {
+        max_send_wr: 64,
+        max_recv_wr: 1,
+        max_inline: 8,
+    };
+    let mut roce = qp_context::connection(qpn, capabilities, 1 << 20, None);
+    roce.to_init(Access::all()).unwrap();
+    roce.to_rtr(&RtrAttributes {
+        dest_qpn: qpn,
+        rq_psn: Psn::default(),
+        path_mtu: Mtu::B4096,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: RnrTimer::new(12),
+    })
+    .unwrap();
+    roce.to_rts(&RtsAttributes {
+        sq_psn: Psn::default(),
+        timeout,
+        retry_limit: RetryLimit::Count(RetryCount::new(7)),
+        rnr_retry: RnrRetry::new(0),
+        max_rd_atomic: 1,
+    })
+    .unwrap();
+    let queue = || CqProducer::new(Arc::new(CqEntries::new(64, None, Arc::default())), 0);
+    let roce = Transport::Connection(roce);
+    let mut qp = QpContext::new(roce, DomainId::TEST, queue(), queue());
+    let address = socket.local();
+    qp.peer = Some(Peer {
+        address,
+        source_port: SourcePort::OfAddress,
+        loss_recovery: LossRecovery::GoBackN,
+    });
+    engine.insert(qp);
+    let added = engine.peers.add_peer(&socket, address.ip());
+    added.unwrap();
+    (engine, qpn)
+}
+
+fn post(engine: &mut Engine, qpn: Qpn) {
+    let mut request = SendRequest::send(WrId(0)).inline(&[1]);
+    let qp = engine.schedule(qpn).unwrap();
+    qp.post_send(&mut request).unwrap();
+}
+
+#[test]
+fn at_most_eight_short_requests_are_deferred_behind_others() {
+    let (mut engine, qpn) = engine();
+    post(&mut engine, qpn);
+    assert!(!engine.may_defer(qpn), "there is no outstanding request");
+    engine.send(&Regions::default(), 0);
+    for n in 1..8 {
+        post(&mut engine, qpn);
+        assert!(engine.may_defer(qpn), "{n}");
+    }
+    post(&mut engine, qpn);
+    assert!(!engine.may_defer(qpn));
+    engine.send(&Regions::default(), 0);
+    assert_eq!(engine.counters().packets_sent, 9);
+    post(&mut engine, qpn);
+    assert!(engine.may_defer(qpn));
+}
+
+#[test]
+fn no_request_is_deferred_if_no_poll_would_follow() {
+    let (mut engine, qpn) = engine();
+    post(&mut engine, qpn);
+    engine.send(&Regions::default(), 0);
+    post(&mut engine, qpn);
+    assert!(engine.may_defer(qpn));
+    engine.sleep = Some(engine.wakeup());
+    assert!(!engine.may_defer(qpn), "the thread sleeps");
+    engine.sleep = None;
+    engine.device.fail(&Error::ForkedChild);
+    assert!(!engine.may_defer(qpn), "the engine is dead");
+}
+
+/// Posts a WRITE of no bytes, for which the peer needs no receive.
+fn post_write(engine: &mut Engine, qpn: Qpn) {
+    let nowhere = Remote {
+        rkey: Rkey(0),
+        addr: 0,
+    };
+    let mut request = SendRequest::write(WrId(0), nowhere).inline(&[]);
+    let qp = engine.schedule(qpn).unwrap();
+    qp.post_send(&mut request).unwrap();
+}
+
+/// The deadline of the queue pair.
+fn deadline(engine: &mut Engine, qpn: Qpn) -> Option<Time> {
+    engine.qps.get_mut(qpn.get()).unwrap().roce.next_deadline()
+}
+
+/// An engine whose queue pair has sent a request and received its acknowledgement, and when the timer
+/// of that request expires.
+fn after_a_request() -> (Engine, Qpn, Time) {
+    let (mut engine, qpn) = engine_with(AckTimeout::new(20));
+    post_write(&mut engine, qpn);
+    engine.send(&Regions::default(), 0);
+    let expires = deadline(&mut engine, qpn).unwrap();
+    while deadline(&mut engine, qpn).is_some() {
+        engine.poll(&Regions::default(), 0);
+    }
+    (engine, qpn, expires)
+}
+
+#[test]
+fn a_timer_that_was_stopped_or_moved_is_no_work_when_its_time_comes() {
+    let (mut engine, _, expires) = after_a_request();
+    assert!(!engine.expire(expires), "it was stopped");
+    assert!(engine.timers.is_empty());
+
+    let (mut engine, qpn, expires) = after_a_request();
+    post_write(&mut engine, qpn);
+    engine.send(&Regions::default(), nanoseconds(expires.elapsed()));
+    assert_eq!(engine.wakeup().at, Some(expires), "it is not yet moved");
+    let sent = engine.counters().packets_sent;
+    assert!(!engine.expire(expires), "it was moved");
+    let later = deadline(&mut engine, qpn);
+    assert!(later > Some(expires));
+    assert_eq!(engine.wakeup().at, later);
+    assert!(engine.expire(later.unwrap()), "it expires");
+    engine.send(&Regions::default(), nanoseconds(later.unwrap().elapsed()));
+    assert_eq!(engine.counters().packets_sent, sent + 1);
+}
+
+#[test]
+fn a_timer_that_is_earlier_than_the_one_before_is_set_at_once() {
+    let (mut engine, qpn, expires) = after_a_request();
+    post_write(&mut engine, qpn);
+    engine.send(&Regions::default(), 1);
+    let earlier = deadline(&mut engine, qpn);
+    assert!(earlier < Some(expires), "the round trip is known now");
+    assert_eq!(engine.wakeup().at, earlier);
+    assert_eq!(engine.timers.len(), 1);
+}
+
+#[test]
+fn a_sleeping_thread_is_woken_for_what_happened_since() {
+    let (mut engine, qpn) = engine();
+    engine.sleep = Some(engine.wakeup());
+    assert!(!engine.must_wake(), "nothing has happened");
+    post(&mut engine, qpn);
+    assert!(engine.must_wake(), "something is to be sent");
+    engine.send(&Regions::default(), 0);
+    assert!(!engine.must_wake(), "it was sent");
+    let (now, later) = (engine.now(), Time::since_epoch(Duration::from_secs(9)));
+    engine.timers.insert((later, 7));
+    assert!(engine.must_wake(), "it sleeps without an end");
+    engine.sleep = Some(engine.wakeup());
+    assert!(!engine.must_wake(), "it knows the end");
+    engine.timers.insert((now, 8));
+    assert!(engine.must_wake(), "it sleeps too long");
+    engine.sleep = Some(engine.wakeup());
+    engine.blocked = true;
+    assert!(engine.must_wake(), "room in the socket would not wake it");
+}
+
+/// Requests whose bytes are in mapped memory are read behind a fence of the thread that reads.
+#[test]
+fn requests_posted_outside_a_poll_are_read_behind_a_fence_of_their_own() {
+    let driver = gdr_cuda::SimDriver::new(1);
+    let gpu = gdr_cuda::Gpu::open(driver.clone(), gdr_cuda::Ordinal(0)).unwrap();
+    let memory = gpu.allocate(gdr_cuda::MemoryKind::Plain, 1 << 16).unwrap();
+    let context = gdr_copy::Context::builder().simulated(driver);
+    let context = context.backend(gdr_copy::BackendKind::Sim).open().unwrap();
+    let pinned = context.pin(memory.ptr(), memory.len()).unwrap();
+    let buffer = Buffer::direct(pinned.map().unwrap()).unwrap();
+    let (mut engine, qpn) = engine();
+    let region = Region {
+        domain: DomainId::TEST,
+        addr: buffer.address(),
+        len: buffer.len(),
+        offset: 0,
+        access: Access::all(),
+        buffer: buffer.clone(),
+    };
+    let regions = Regions::from_iter([(77, Arc::new(region))]);
+    let post = |engine: &mut Engine| {
+        let segment = gdr_roce::Segment {
+            lkey: gdr_roce::Lkey(77),
+            addr: buffer.address(),
+            len: 64,
+        };
+        let request = gdr_roce::SendRequest {
+            id: WrId(0),
+            operation: gdr_roce::Operation::Send { immediate: None },
+            data: gdr_roce::Data::Segments(&[segment]),
+            flags: gdr_roce::SendFlags::SIGNALLED,
+        };
+        let qp = engine.schedule(qpn).unwrap();
+        let roce = qp.roce.connection().unwrap();
+        roce.post_send(&request).unwrap();
+    };
+    post(&mut engine);
+    engine.poll(&regions, 0);
+    assert_eq!(buffer.fences(), 1, "in a turn");
+    for n in 1..=5 {
+        post(&mut engine);
+        engine.send(&regions, 0);
+        assert_eq!(buffer.fences(), 1 + n, "outside one");
+    }
+    assert_eq!(engine.counters().packets_sent, 6);
+}
+
+/// An acknowledgement for this queue pair, without its ICRC.
+fn acknowledgement(qpn: u32) -> Vec<u8> {
+    let mut packet = vec![Opcode::Acknowledge as u8, 0, 0xff, 0xff];
+    packet.extend(qpn.to_be_bytes());
+    packet.resize(20, 0);
+    packet
+}
+
+#[test]
+fn a_poll_without_an_accepted_packet_counts_as_idle() {
+    let (mut engine, qpn) = engine();
+    let neighbour = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let turns_for = |engine: &mut Engine, datagram: &[u8]| {
+        let received = engine.counters().packets_received;
+        neighbour.send_to(datagram, engine.socket.local()).unwrap();
+        while engine.counters().packets_received == received {
+            assert!(!engine.poll(&Regions::default(), 0));
+        }
+        engine.counters()
+    };
+    assert_eq!(turns_for(&mut engine, &[1]).malformed, 1);
+    let unknown = acknowledgement(qpn.get() ^ 1);
+    assert_eq!(turns_for(&mut engine, &unknown).unknown_queue_pair, 1);
+    let foreign = acknowledgement(qpn.get());
+    assert_eq!(turns_for(&mut engine, &foreign).strangers, 1);
+    let qp = engine.qps.get_mut(qpn.get()).unwrap();
+    qp.peer.as_mut().unwrap().source_port = SourcePort::Any;
+    let damaged = acknowledgement(qpn.get());
+    assert_eq!(turns_for(&mut engine, &damaged).icrc_mismatches, 1);
+}
+
+#[test]
+fn a_poll_with_a_packet_of_the_peer_counts_as_work() {
+    let (mut engine, qpn) = engine();
+    post(&mut engine, qpn);
+    engine.send(&Regions::default(), 0);
+    let mut worked = false;
+    while engine.counters().packets_received == 0 {
+        worked = engine.poll(&Regions::default(), 0);
+    }
+    assert!(worked);
+}
+
+#[test]
+fn naks_for_lost_packets_are_counted_on_both_sides() {
+    let (mut engine, qpn) = engine();
+    // The first of two packets is lost; the second then is out of order.
+    post(&mut engine, qpn);
+    let qp = engine.qps.get_mut(qpn.get()).unwrap();
+    let mut lost = [0; gdr_roce::wire::MAX_DATAGRAM];
+    let regions = Regions::default();
+    let mut memory = DomainMemory {
+        regions: &regions,
+        cache: &RegionCache::default(),
+        domain: DomainId::TEST,
+        qpn,
+        dirty: &mut Dirty::default(),
+        fenced: &mut Vec::new(),
+        announced: &RefCell::default(),
+    };
+    let now = Time::EPOCH;
+    assert!(qp.poll_transmit(now, &mut memory, &mut lost).is_some());
+    post(&mut engine, qpn);
+    engine.send(&regions, 0);
+    while engine.counters().sequence_naks_received == 0 {
+        engine.poll(&regions, 0);
+    }
+    let counters = engine.counters();
+    assert_eq!(counters.sequence_naks_sent, 1);
+    assert_eq!(counters.sequence_naks_received, 1);
+    drop(engine.remove(qpn));
+    assert_eq!(
+        engine.counters(),
+        counters,
+        "those of the former queue pair are kept"
+    );
+}
+
+/// With more peers than the kernel lists, what strangers send arrives.
+#[test]
+fn an_empty_datagram_enables_the_raw_socket_only_if_a_peer_sent_it() {
+    let (mut engine, _) = engine();
+    if engine.socket.raw().is_none() {
+        skip::skip("no raw socket (CAP_NET_RAW)");
+        return;
+    }
+    let many: Vec<_> = (1..=17).map(|n| IpAddr::from([127, 0, 9, n])).collect();
+    let open = [].iter();
+    engine.socket.accept_from(many.iter(), open).unwrap();
+    for (from, enabled) in [([127, 0, 0, 3], false), ([127, 0, 0, 1], true)] {
+        let sender = UdpSocket::bind((Ipv4Addr::from(from), 0)).unwrap();
+        let malformed = engine.counters().malformed;
+        // The second one shows that the first has been looked at.
+        for datagram in [&[][..], &[1]] {
+            sender.send_to(datagram, engine.socket.local()).unwrap();
+        }
+        while engine.counters().malformed == malformed {
+            engine.poll(&Regions::default(), 0);
+        }
+        let raw = engine.socket.raw().unwrap();
+        assert_eq!(raw.is_enabled(), enabled, "{from:?}");
+    }
+}
