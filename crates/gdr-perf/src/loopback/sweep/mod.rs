@@ -29,6 +29,7 @@ pub use report::{DirectRatio, Operation, PathKind, Row, Sweep};
 pub use settings::SweepSettings;
 
 use super::compare::pieces;
+use super::connection::Connection;
 use super::device::mutual_mtu;
 use super::report::{End, Path};
 use super::settings::MESSAGE;
@@ -39,10 +40,11 @@ use crate::stats::{Samples, median};
 
 /// Requests in flight where bandwidth is measured.
 const DEPTH: u64 = 16;
-/// The turns of each path: three paths take them in each of their six orders once.
-const TURNS: u32 = 6;
-/// How long each figure is measured in one turn, unless a single request takes longer.
-const DURATION: Duration = Duration::from_millis(42);
+/// The turns of each path: three paths take them in each of their six orders four times.
+const TURNS: u32 = 24;
+/// How long each figure is measured in one turn, unless a single request takes longer. The turns are
+/// short, as machines change their speed within a tenth of a second.
+const DURATION: Duration = Duration::from_millis(11);
 /// Rounds before the measured ones of a turn, unless they take longer than it.
 const WARM_UP: u32 = 20;
 /// Bytes of a piece that the GPU copies to or from a staging buffer: long enough to hide the fixed
@@ -106,7 +108,7 @@ pub fn sweep(
     proceed(observe(SweepEvent::Ready(&sweep)))?;
     for operation in [Operation::Write, Operation::Read] {
         for size in settings.sizes() {
-            let rows = measure(&host, &built.paths, operation, size, settings)?;
+            let rows = measure(&host, &built.here, &built.paths, operation, size, settings)?;
             proceed(observe(SweepEvent::Measured(&rows)))?;
             sweep.direct_to_staged.extend(DirectRatio::of(&rows));
             sweep.rows.extend(rows);
@@ -134,6 +136,7 @@ impl Figures {
 /// Measures the paths in turn.
 fn measure(
     host: &Host,
+    here: &Connection,
     paths: &[MemoryPath],
     operation: Operation,
     size: u64,
@@ -143,6 +146,7 @@ fn measure(
     for path in paths {
         let run = Run {
             host,
+            here,
             path,
             operation,
             size,
@@ -155,7 +159,7 @@ fn measure(
         let rounds = u64::from(settings.rounds) * u64::from(turn) / u64::from(TURNS);
         let (before, first) = runs.split_at_mut(turn as usize % paths.len());
         let mut order: Vec<_> = first.iter_mut().chain(before).collect();
-        if turn > TURNS / 2 {
+        if turn.is_multiple_of(2) {
             // What comes behind a path without the GPU finds that idle.
             order.reverse();
         }
@@ -193,6 +197,7 @@ fn pattern(seed: u32, offset: u64, len: u64) -> Vec<u8> {
 /// The measurement of one row.
 struct Run<'a> {
     host: &'a Host,
+    here: &'a Connection,
     path: &'a MemoryPath,
     operation: Operation,
     size: u64,
@@ -325,11 +330,13 @@ impl Run<'_> {
             stage.wait()?;
         }
         let Host { source, sink, .. } = self.host;
-        self.path.post(self.operation, source, sink, offset, len)
+        let here = self.here;
+        self.path
+            .post(here, self.operation, source, sink, offset, len)
     }
 
     fn done(&self, deadline: Instant) -> Result<()> {
         let what = (self.operation.name(), self.size);
-        self.path.here.spin(deadline, self.limit, what)
+        self.here.spin(deadline, self.limit, what)
     }
 }

@@ -1,4 +1,4 @@
-//! A path into memory with its own connection.
+//! The memory at the end of each path, and the connection to it.
 
 use std::sync::Arc;
 
@@ -44,19 +44,32 @@ impl PathMemory {
 /// A path into memory.
 pub(super) struct MemoryPath {
     pub(super) kind: PathKind,
-    pub(super) here: Connection,
     remote: RemoteMemory,
     pub(super) memory: PathMemory,
     /// The host memory that stands in for GPU memory, if the device cannot access that.
     pub(super) stage: Option<StagingBuffer>,
-    // Fields drop in order: the connections go before the region and the memory.
-    _there: Connection,
     _region: MemoryRegion,
 }
 
 impl MemoryPath {
+    fn new(
+        kind: PathKind,
+        region: MemoryRegion,
+        memory: PathMemory,
+        stage: Option<StagingBuffer>,
+    ) -> Self {
+        Self {
+            kind,
+            remote: region.remote(),
+            memory,
+            stage,
+            _region: region,
+        }
+    }
+
     pub(super) fn post(
         &self,
+        here: &Connection,
         operation: Operation,
         source: &MemoryRegion,
         sink: &MemoryRegion,
@@ -70,12 +83,16 @@ impl MemoryPath {
             }
             Operation::Read => SendRequest::read(id, remote).segment(sink.segment(offset, len)?),
         };
-        Ok(self.here.pair().post_send(request)?)
+        Ok(here.pair().post_send(request)?)
     }
 }
 
 /// All paths, and the report's facts about them.
 pub(super) struct MemoryPaths {
+    /// One for all paths: two queue pairs may be on two threads, and differ by where these run.
+    pub(super) here: Connection,
+    // Fields drop in order: the connections go before the regions and the memory.
+    _there: Connection,
     pub(super) paths: Vec<MemoryPath>,
     pub(super) subject: Subject,
     pub(super) direct_missing: Option<String>,
@@ -95,26 +112,17 @@ pub(super) fn build(
     let buffer = target.allocate(settings.destination.memory, len)?;
     let limit = settings.limit(len);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let path = |kind, region: MemoryRegion, memory, stage| -> Result<MemoryPath> {
-        let (near, far) = (Connection::new(here)?, Connection::new(&there)?);
-        near.connect(&far.pair().endpoint(), mtu, limit)?;
-        far.connect(&near.pair().endpoint(), mtu, limit)?;
-        Ok(MemoryPath {
-            kind,
-            here: near,
-            remote: region.remote(),
-            memory,
-            stage,
-            _there: far,
-            _region: region,
-        })
-    };
+    let (near, far) = (Connection::new(here)?, Connection::new(&there)?);
+    near.connect(&far.pair().endpoint(), mtu, limit)?;
+    far.connect(&near.pair().endpoint(), mtu, limit)?;
     let host = Buffer::host(len as usize)?;
     let region = there.register(&host, access)?;
-    let paths = vec![path(PathKind::Host, region, PathMemory::Host(host), None)?];
+    let host = MemoryPath::new(PathKind::Host, region, PathMemory::Host(host), None);
     let memory = || PathMemory::Gpu(Arc::clone(&buffer));
     let mut paths = MemoryPaths {
-        paths,
+        here: near,
+        _there: far,
+        paths: vec![host],
         subject: Subject::new(target, None),
         direct_missing: None,
         long_reads_from: None,
@@ -128,7 +136,7 @@ pub(super) fn build(
             paths.direct_missing = Some(made.missing());
             Some(staged)
         } else {
-            let direct = path(PathKind::Direct, made.region, memory(), None)?;
+            let direct = MemoryPath::new(PathKind::Direct, made.region, memory(), None);
             paths.paths.push(direct);
             match wanted {
                 TransferPreference::Direct => None,
@@ -146,9 +154,8 @@ pub(super) fn build(
                 let local = registration::direct(mapping, &buffer)?;
                 paths.long_reads_from = local.long_reads_from();
                 let region = there.register(&local, access)?;
-                paths
-                    .paths
-                    .push(path(PathKind::Direct, region, memory(), None)?);
+                let direct = MemoryPath::new(PathKind::Direct, region, memory(), None);
+                paths.paths.push(direct);
             }
             None => paths.direct_missing = Some(direct.why),
         }
@@ -161,9 +168,8 @@ pub(super) fn build(
         }
     };
     if let Some((region, stage)) = staged {
-        paths
-            .paths
-            .push(path(PathKind::Staged, region, memory(), stage)?);
+        let staged = MemoryPath::new(PathKind::Staged, region, memory(), stage);
+        paths.paths.push(staged);
     }
     Ok(paths)
 }
