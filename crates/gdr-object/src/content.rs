@@ -182,11 +182,11 @@ fn access_path(provider: Provider, region: &MemoryRegion, why: String) -> Access
     let method = match (provider, region.buffer().kind()) {
         (_, BufferKind::Host) => "host",
         (Provider::Soft, BufferKind::Direct) => "direct",
-        (Provider::Soft, _) => "staged",
+        (Provider::Soft, _) => AccessPath::STAGED,
         (_, _) => match region.route() {
             gdr_rdma::RegistrationMethod::DmaBuf => "dma-buf",
             gdr_rdma::RegistrationMethod::PeerMemory => "peer-memory",
-            _ => "staged",
+            _ => AccessPath::STAGED,
         },
     };
     let provider = match provider {

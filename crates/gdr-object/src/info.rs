@@ -80,6 +80,16 @@ pub struct AccessPath {
     pub why: String,
 }
 
+impl AccessPath {
+    /// How [`AccessPath::method`] names memory that is copied to and from host memory.
+    pub(crate) const STAGED: &str = "staged";
+
+    /// Whether the bytes pass through host memory.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.method == Self::STAGED
+    }
+}
+
 impl fmt::Display for AccessPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.provider, self.method)

@@ -6,7 +6,7 @@ use crate::binding::{Attempt, Binding};
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::header::{LINE, ObjectLine, Slot, SlotLine, SlotState};
-use crate::link_channel::{Fault, LinkChannel, Order, Step};
+use crate::link_channel::{Fault, Lanes, LinkChannel, Order, Step};
 use crate::link_shared::{LinkState, LocalMemory};
 use crate::mode::{Checksum, Mode, Rights};
 use crate::protocol::{Opened, Refused, Request, Response};
@@ -56,9 +56,10 @@ impl Binding {
         let mut overtaken = 0;
         self.attempt(deadline, |state, opened| {
             let part = part(opened)?;
+            let lanes = part.to.lanes(part.len, opened);
             loop {
                 let (channel, watch) =
-                    state.channel_for(&self.link, opened.domain, part.len, deadline)?;
+                    state.channel_for(&self.link, opened.domain, lanes, deadline)?;
                 match self.lap(channel, watch, opened, part, deadline)? {
                     Lap::Whole(epoch) => return Ok(epoch),
                     Lap::Empty => {
@@ -136,7 +137,8 @@ impl Binding {
             Response::Refused(Refused::Busy(_)) => return Ok(None),
             other => return Err(self.refused(other, Rights::Read)),
         };
-        let (channel, watch) = state.channel_for(&self.link, opened.domain, part.len, deadline)?;
+        let lanes = part.to.lanes(part.len, opened);
+        let (channel, watch) = state.channel_for(&self.link, opened.domain, lanes, deadline)?;
         let found = self.read_slot(channel, watch, opened, slot, part, deadline)?;
         match state.ask(&self.link, &Request::Release { object, epoch }, deadline)? {
             Response::Done => {}
@@ -205,10 +207,11 @@ impl Binding {
             });
         }
         let mut arrived = 0;
-        if part.len >= Stripe::LONG_TRANSFER {
+        let lanes = part.to.lanes(part.len, opened);
+        if lanes == Lanes::All {
             // A fence orders the READs of one queue pair only: those of all have ended before the
             // line's is posted.
-            let moved = channel.run_striped(steps.drain(..), deadline, watch);
+            let moved = channel.run_over(lanes, steps.drain(..), deadline, watch);
             moved.map_err(fault)?;
             arrived = part.len;
         }

@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
-    Access, Buffer, Completion, Deadline, Error as RdmaError, MemoryRegion, Mtu, ProtectionDomain,
-    RecvRequest, Remote, RemoteMemory, Segment, SendRequest, Session, Stripe, StripedPart, Watch,
-    WcStatus, WrId,
+    Access, Buffer, BufferKind, Completion, Deadline, Error as RdmaError, MemoryRegion, Mtu,
+    ProtectionDomain, RecvRequest, Remote, RemoteMemory, Segment, SendRequest, Session, Stripe,
+    StripedPart, Watch, WcStatus, WrId,
 };
 
 use crate::connection::{CELL, CELLS, Connection, LANES, QUEUE};
 use crate::error::Result;
 use crate::header::LINE;
+use crate::info::AccessPath;
 
 /// Receives that wait for wake-ups.
 const RECEIVES: u64 = 64;
@@ -103,6 +104,26 @@ impl From<Step> for StripedPart {
         let bytes = step.bytes();
         let request = step.request(WrId(0));
         Self { request, bytes }
+    }
+}
+
+/// Over which queue pairs of a channel bytes of an object move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lanes {
+    First,
+    All,
+}
+
+impl Lanes {
+    /// For `bytes` between memory here and an object that its owner reaches as `there` says: all for a
+    /// long transfer, unless an end is staged. Staged bytes are gathered in the order of one queue pair;
+    /// those of several are copied in short pieces, which takes four times as long on an H100.
+    pub(crate) fn of(bytes: u64, here: BufferKind, there: &AccessPath) -> Self {
+        let is_staged = here == BufferKind::Staged || there.is_staged();
+        match bytes >= Stripe::LONG_TRANSFER && !is_staged {
+            true => Self::All,
+            false => Self::First,
+        }
     }
 }
 
@@ -221,14 +242,19 @@ impl LinkChannel {
         self.execute(1, steps, deadline, owner)
     }
 
-    /// Executes all steps, in any order, over all queue pairs.
-    pub(crate) fn run_striped(
+    /// Executes all steps, in any order, over these queue pairs.
+    pub(crate) fn run_over(
         &mut self,
+        lanes: Lanes,
         steps: impl IntoIterator<Item = Step>,
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
-        self.execute(self.lanes.len(), steps, deadline, owner)
+        let count = match lanes {
+            Lanes::First => 1,
+            Lanes::All => self.lanes.len(),
+        };
+        self.execute(count, steps, deadline, owner)
     }
 
     /// Executes all steps over the first `lanes` queue pairs.
@@ -314,6 +340,31 @@ impl WakeUps {
                 Err(RdmaError::Deadline(_)) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_long_transfers_between_ends_that_are_not_staged_take_all_queue_pairs() {
+        let path = |method: &str| AccessPath {
+            provider: "soft".to_owned(),
+            method: method.to_owned(),
+            why: String::new(),
+        };
+        let long = Stripe::LONG_TRANSFER;
+        for (bytes, here, there, lanes) in [
+            (long, BufferKind::Host, "host", Lanes::All),
+            (long, BufferKind::Direct, "direct", Lanes::All),
+            (long - 1, BufferKind::Host, "host", Lanes::First),
+            (long, BufferKind::Staged, "host", Lanes::First),
+            (long, BufferKind::Host, "staged", Lanes::First),
+        ] {
+            let found = Lanes::of(bytes, here, &path(there));
+            assert_eq!(found, lanes, "{bytes} bytes, {here:?}, {there}");
         }
     }
 }

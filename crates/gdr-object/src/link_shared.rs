@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use gdr_rdma::{
     Access, Awaited, Buffer, Deadline, Device, Error as RdmaError, HandshakeError, MemoryRegion,
-    Mtu, PeerText, ProtectionDomain, Security, Session, Stripe, Watch,
+    Mtu, PeerText, ProtectionDomain, Security, Session, Watch,
 };
 
 use crate::checksum::Summer;
 use crate::connection::path_mtu;
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
-use crate::link_channel::LinkChannel;
+use crate::link_channel::{Lanes, LinkChannel};
 use crate::lock::{Turn, Turns, lock};
-use crate::protocol::{self, Domain, Request, Response, VERSION};
+use crate::protocol::{self, Domain, Opened, Request, Response, VERSION};
 
 /// When a link whose owner's host does not answer is given up, also while it waits.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
@@ -38,6 +38,11 @@ impl LocalMemory {
     #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
     pub fn len(&self) -> u64 {
         self.region.len()
+    }
+
+    /// The queue pairs for `bytes` between this memory and an object.
+    pub(crate) fn lanes(&self, bytes: u64, opened: &Opened) -> Lanes {
+        Lanes::of(bytes, self.buffer().kind(), &opened.info.path)
     }
 
     pub(crate) fn region(&self) -> &MemoryRegion {
@@ -367,18 +372,18 @@ impl LinkState {
         }
     }
 
-    /// As [`LinkState::channel`], with all queue pairs that a transfer of so many bytes uses.
+    /// As [`LinkState::channel`], with all queue pairs that a transfer over `lanes` uses.
     pub(crate) fn channel_for(
         &mut self,
         link: &LinkShared,
         domain: Domain,
-        bytes: u64,
+        lanes: Lanes,
         deadline: Deadline,
     ) -> Result<(&mut LinkChannel, &Watch)> {
         self.channel(link, domain, deadline)?;
         if let (Some(channel), Some(control)) =
             (&mut self.channels[domain.index()], &mut self.control)
-            && bytes >= Stripe::LONG_TRANSFER
+            && lanes == Lanes::All
         {
             while channel.is_narrow() {
                 if let Err(error) = control.widen(link, domain, channel, deadline) {

@@ -157,7 +157,8 @@ impl RemoteObject {
                 return Err(self.0.wrong_size(bytes, from).into());
             }
             // Before the slot is claimed, so that it is not held while a queue pair is connected.
-            state.channel_for(&self.0.link, opened.domain, bytes, deadline)?;
+            let lanes = from.lanes(bytes, opened);
+            state.channel_for(&self.0.link, opened.domain, lanes, deadline)?;
             let milliseconds = deadline.remaining().as_millis() as u64 + 1;
             let begin = Request::BeginPut {
                 object,
@@ -175,7 +176,7 @@ impl RemoteObject {
                 });
             }
             let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
-            let moved = channel.run_striped(steps, deadline, watch);
+            let moved = channel.run_over(lanes, steps, deadline, watch);
             if let Err(fault) = moved {
                 // Best effort, in the time that is left: the owner's limit ends it anyway.
                 let _ = state.ask(&self.0.link, &Request::AbandonPut { object }, deadline);
