@@ -16,11 +16,12 @@ use crate::wheel;
 use crate::workspace::{cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 7] = [
     ("gdr-copy", "reads"),
     ("gdrapi", "overhead"),
     ("gdr-object", "measure"),
     ("gdr-rdma", "resident_kernel"),
+    ("gdr-rdma", "posted_stores"),
     ("gdr-rdma", "shards"),
     ("gdr-verbs", "raw_packets"),
 ];

@@ -70,6 +70,13 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#""$HERE/bin/resident_kernel""#,
     },
     Step {
+        name: "stores into GPU memory right before a post",
+        file: "posted-stores",
+        prints: Prints::Text,
+        limit_s: 60,
+        command: r#""$HERE/bin/posted_stores""#,
+    },
+    Step {
         name: "raw packets into GPU memory",
         file: "raw-packets",
         prints: Prints::Text,

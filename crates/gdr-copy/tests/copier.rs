@@ -497,6 +497,33 @@ fn a_batch_copies_all_of_its_pieces_or_says_how_much() {
 }
 
 #[test]
+fn what_a_mapping_has_behind_its_buffer_is_copied_by_the_calling_thread() {
+    let limits = PathLimits::all(threads(1));
+    let Machinery { gpu, copier, .. } = machinery(limits);
+    let (mapping, planner) = (Arc::clone(copier.mapping()), copier.planner().clone());
+    let half = LEN as u64 / 2;
+    // SAFETY: `copier` keeps the memory, and is dropped later.
+    let first = unsafe { DeviceBuffer::borrowed(&gpu, mapping.device_ptr(), half) }.unwrap();
+    let copier_of_half = Copier::new(mapping, first, planner).unwrap();
+    let from = CopyDirection::FromGpu;
+    let path = |offset, len| {
+        let plan = copier_of_half.plan(from, HostMemory::Pageable, offset, len);
+        plan.path()
+    };
+    assert_eq!(path(0, half), CopyPath::CopyEngine);
+    assert_eq!(path(1, half), CopyPath::ONE_THREAD);
+    assert_eq!(path(half, half), CopyPath::ONE_THREAD);
+    let bytes = pattern(LEN, 3);
+    copier_of_half.write_at(0, &bytes).unwrap();
+    let mut seen = vec![0; LEN];
+    copier_of_half.read_at(0, &mut seen).unwrap();
+    assert!(seen == bytes);
+    let mut forced = vec![0; LEN];
+    let refused = copier_of_half.read_at_by(CopyPath::CopyEngine, 1, &mut forced[..half as usize]);
+    assert!(matches!(refused, Err(Error::PathForbidden { .. })));
+}
+
+#[test]
 fn a_mapping_of_another_buffer_is_refused() {
     let Machinery { gpu, copier, .. } = machinery(PathLimits::ONE_THREAD);
     let other = gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap();

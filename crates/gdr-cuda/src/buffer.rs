@@ -164,6 +164,25 @@ impl DeviceBuffer {
         unsafe { Self::from_owner(gpu, ptr, len, ()) }
     }
 
+    /// As [`DeviceBuffer::borrowed`], for as much of the range as the allocation has in which it begins: a
+    /// range that was rounded up to whole pages may go beyond.
+    ///
+    /// # Safety
+    /// As there, for that part.
+    ///
+    /// # Errors
+    /// As there, where the range begins in no allocation.
+    pub unsafe fn borrowed_part(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        match unsafe { Self::borrowed(gpu, ptr, len) } {
+            Err(Error::PastAllocation { available, .. }) if available > 0 => {
+                // SAFETY: as above.
+                unsafe { Self::borrowed(gpu, ptr, available.min(len)) }
+            }
+            whole => whole,
+        }
+    }
+
     /// Its device address.
     pub fn ptr(&self) -> DevicePtr {
         self.allocation.raw.ptr
@@ -383,5 +402,26 @@ impl Drop for Allocation {
         if let Err(error) = freed {
             tracing::debug!(ptr = %self.raw.ptr, %error, "freeing device memory failed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryKind, Ordinal, SimDriver};
+
+    #[test]
+    fn a_part_is_what_the_allocation_has_of_a_range() {
+        const LEN: u64 = (64 << 10) + 8;
+        let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let memory = gpu.allocate(MemoryKind::Plain, LEN).unwrap();
+        let at = |offset| memory.ptr().checked_add(offset).unwrap();
+        // SAFETY: `memory` outlives each part.
+        let part = |offset, len| unsafe { DeviceBuffer::borrowed_part(&gpu, at(offset), len) };
+        for (offset, len, inside) in [(0, 100, 100), (0, 2 * LEN, LEN), (LEN - 8, 4096, 8)] {
+            let part = part(offset, len).unwrap();
+            assert_eq!((part.ptr(), part.len()), (at(offset), inside));
+        }
+        assert!(part(LEN, 8).is_err());
     }
 }

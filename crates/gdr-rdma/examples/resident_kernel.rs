@@ -9,9 +9,10 @@
 //! mapped and to staged GPU memory must complete all the same, and so must the end of a region.
 //! Needs an NVIDIA GPU; exits with 77 without one.
 
+mod side;
+
 use std::error::Error;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::ptr;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use gdr_cuda::{Cuda, DeviceBuffer, Gpu, MemoryKind, Ordinal};
 use gdr_rdma::{
-    Access, AtomicOp, Buffer, CompletionQueue, ConnectionOptions, CopyEngineThreshold, Deadline,
-    Device, Mtu, ProtectionDomain, QueuePair, QueuePairOptions, SendRequest, SoftOptions, WcStatus,
-    WrId,
+    Access, AtomicOp, Buffer, CopyEngineThreshold, Deadline, SendRequest, WcStatus, WrId,
 };
+
+use side::Side;
 
 const LEN: usize = 256 << 10;
 /// What takes this long waits for the kernel.
@@ -50,11 +51,7 @@ fn main() -> ExitCode {
 
 fn run(driver: Arc<Cuda>) -> Result<(), Box<dyn Error>> {
     let gpu = Gpu::open(driver, Ordinal(0))?;
-    let near = Side::new(Ipv4Addr::new(127, 77, 9, 1))?;
-    let far = Side::new(Ipv4Addr::new(127, 77, 9, 2))?;
-    let options = ConnectionOptions::new(Mtu::B4096);
-    near.pair.connect(&far.pair.endpoint(), &options)?;
-    far.pair.connect(&near.pair.endpoint(), &options)?;
+    let [near, far] = Side::connected([[127, 77, 9, 1], [127, 77, 9, 2]])?;
 
     let context = gdr_copy::Context::open()?;
     let mut memory = Vec::new();
@@ -152,27 +149,6 @@ fn check(name: &str, buffer: &DeviceBuffer) -> Result<(), Box<dyn Error>> {
 
 fn pattern() -> Vec<u8> {
     (0..LEN).map(|i| (i * 31 + (i >> 8)) as u8).collect()
-}
-
-/// One device and a queue pair on it.
-struct Side {
-    pair: QueuePair,
-    queue: CompletionQueue,
-    domain: ProtectionDomain,
-}
-
-impl Side {
-    fn new(address: Ipv4Addr) -> Result<Self, Box<dyn Error>> {
-        let device = Device::soft_with(SoftOptions::new(IpAddr::V4(address)).port(0))?;
-        let domain = device.protection_domain();
-        let queue = device.completion_queue(64);
-        let pair = domain.queue_pair(&QueuePairOptions::new(&queue))?;
-        Ok(Self {
-            pair,
-            queue,
-            domain,
-        })
-    }
 }
 
 /// Spins until the 32-bit word at `stop` is not 0.

@@ -166,23 +166,11 @@ fn map_pages(access: &GpuAccess, address: usize, len: usize) -> Result<Buffer, E
 /// A mapping of which long messages are copied.
 fn copied(mapping: &Arc<Mapping>, copies: &Copies) -> gdr_rdma::Result<Buffer> {
     let gpu = copies.thread.gpu();
-    let memory = allocated(gpu, mapping.device_ptr(), mapping.len())?;
-    let mapping = Arc::clone(mapping);
-    Buffer::direct_with_copy_thread(mapping, memory, &copies.thread, copies.from)
-}
-
-/// The allocated part of a range: all of it, or what is in the allocation in which it begins.
-fn allocated(gpu: &Gpu, ptr: DevicePtr, len: u64) -> gdr_cuda::Result<DeviceBuffer> {
     // SAFETY: the program keeps memory allocated while it is registered, as `ibv_reg_mr` asks of it. If it
     // frees the memory nevertheless, the copy thread finds that out before it reads it.
-    let whole = unsafe { DeviceBuffer::borrowed(gpu, ptr, len) };
-    match whole {
-        Err(gdr_cuda::Error::PastAllocation { available, .. }) if available > 0 => {
-            // SAFETY: as above.
-            unsafe { DeviceBuffer::borrowed(gpu, ptr, available.min(len)) }
-        }
-        other => other,
-    }
+    let memory = unsafe { DeviceBuffer::borrowed_part(gpu, mapping.device_ptr(), mapping.len()) }?;
+    let mapping = Arc::clone(mapping);
+    Buffer::direct_with_copy_thread(mapping, memory, &copies.thread, copies.from)
 }
 
 #[cfg(test)]
@@ -239,20 +227,6 @@ mod tests {
             let past = map_pages(&access, address, 2 * PAGE + 1);
             assert_eq!(buffer_len(past), Err(Errno::FAULT));
         }
-    }
-
-    #[test]
-    fn only_the_part_of_a_range_that_is_allocated_is_copied() {
-        let gpu = gpu();
-        let memory = gpu.allocate(MemoryKind::Plain, PAGE as u64 + 8).unwrap();
-        let at = |offset| memory.ptr().checked_add(offset).unwrap();
-        let part = |offset, len| allocated(&gpu, at(offset), len).unwrap();
-        for (offset, len, inside) in [(0, 100, 100), (0, 2 * PAGE as u64, PAGE as u64 + 8)] {
-            let part = part(offset, len);
-            assert_eq!((part.ptr(), part.len()), (at(offset), inside));
-        }
-        assert_eq!(part(PAGE as u64, 4096).len(), 8);
-        assert!(allocated(&gpu, at(PAGE as u64 + 8), 8).is_err());
     }
 
     #[test]

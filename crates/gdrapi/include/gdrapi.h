@@ -25,7 +25,7 @@
  *   GDRCOPY_LOG_LEVEL         1 debug, 2 info, 3 warnings, 4 errors (the default)
  *   GDRCOPY_USE_DMABUF_MMAP   1: use the dmabuf backend and no other
  *   GDR_BACKEND               gdrdrv, dmabuf, rm or sim: use this backend and no other
- *   GDR_COPY                  name of the copy routine to use
+ *   GDR_COPY                  name of the copy routine to use; cpu: no copies by the copy engine
  *   GDR_SIM_BYTES             size of the simulated buffer of GDR_BACKEND=sim (64 MiB)
  */
 #ifndef GDR_GDRAPI_H

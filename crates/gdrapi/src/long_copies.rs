@@ -1,13 +1,14 @@
-//! Long copies on faster paths than stores and loads by the calling thread, where the environment asks
-//! for them.
+//! Long copies on faster paths than stores and loads by the calling thread, unless the environment forbids
+//! them.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `GDR_COPY=auto` | copies that the planner finds faster so are made by the GPU's copy engine |
+//! | `GDR_COPY` unset or `auto` | copies that the planner finds faster so are made by the GPU's copy engine |
+//! | `GDR_COPY=cpu`, or a copy routine | the calling thread makes each copy |
 //! | `GDR_COPY_THREADS=N` | long copies by CPU may use N threads, the caller's included |
 //!
-//! Without them a mapping has no long copies, and a copy costs one comparison more. With them a long
-//! copy takes locks and allocates, so it must not be made in a signal handler, or be left by a jump.
+//! A copy that is not long costs one comparison more. A long one takes locks and allocates, so it must not
+//! be made in a signal handler, or be left by a jump.
 
 use std::ffi::OsStr;
 use std::num::NonZeroU16;
@@ -53,8 +54,9 @@ fn limits_of(mode: Option<&OsStr>, threads: Option<&OsStr>) -> Option<PathLimits
     let limits = PathLimits {
         max_threads: max_threads.unwrap_or(NonZeroU16::MIN),
         copy_engine: match mode {
-            Some(mode) if mode == "auto" => CopyEngineUse::Allowed,
-            _ => CopyEngineUse::Forbidden,
+            None => CopyEngineUse::Allowed,
+            Some(mode) if mode.is_empty() || mode == "auto" => CopyEngineUse::Allowed,
+            Some(_) => CopyEngineUse::Forbidden,
         },
         resident: ResidentUse::Forbidden,
     };
@@ -62,8 +64,7 @@ fn limits_of(mode: Option<&OsStr>, threads: Option<&OsStr>) -> Option<PathLimits
 }
 
 impl LongCopies {
-    /// For the mapping of a pin, on the GPU of `driver`. `None` where no copy would take another path,
-    /// or the pin is not all of one allocation.
+    /// For the mapping of a pin, on the GPU of `driver`. `None` where no copy would take another path.
     pub(crate) fn of(
         mapping: &Arc<Mapping>,
         driver: &Arc<dyn Driver>,
@@ -90,7 +91,7 @@ impl LongCopies {
         tracing::info!(to, from, %source, "long copies");
         // SAFETY: the program keeps memory allocated while it copies it, as the interface requires. If
         // it has freed the memory before a copy, the copier finds that out and does not reach it.
-        let buffer = unsafe { DeviceBuffer::borrowed(&gpu, ptr, mapping.len()) }?;
+        let buffer = unsafe { DeviceBuffer::borrowed_part(&gpu, ptr, mapping.len()) }?;
         let copier = Copier::new(Arc::clone(mapping), buffer, planner)?.with_limit(LIMIT);
         copier.prepare()?;
         Ok(Some(Self { copier, to, from }))
@@ -157,18 +158,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_the_variables_there_are_no_long_copies() {
+    fn only_where_the_environment_says_so_does_the_calling_thread_make_each_copy() {
         let os = |text: &'static str| Some(OsStr::new(text));
-        for mode in [None, os(""), os("cpu"), os("avx2")] {
+        for mode in [os("cpu"), os("avx2")] {
             for threads in [None, os(""), os("1"), os("many"), os("0")] {
                 assert_eq!(limits_of(mode, threads), None, "{mode:?} {threads:?}");
             }
         }
-        let auto = limits_of(os("auto"), None).unwrap();
-        assert_eq!(auto, PathLimits::all(NonZeroU16::MIN));
+        for mode in [None, os(""), os("auto")] {
+            let limits = limits_of(mode, None).unwrap();
+            assert_eq!(limits, PathLimits::all(NonZeroU16::MIN), "{mode:?}");
+        }
         let four = NonZeroU16::new(4).unwrap();
         assert_eq!(limits_of(os("auto"), os("4")), Some(PathLimits::all(four)));
-        let cpu = limits_of(None, os("4")).unwrap();
+        let cpu = limits_of(os("cpu"), os("4")).unwrap();
         assert_eq!(
             (cpu.max_threads, cpu.copy_engine),
             (four, CopyEngineUse::Forbidden)

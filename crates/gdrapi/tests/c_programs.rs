@@ -239,15 +239,18 @@ fn long_copies_on_every_path_are_exact_and_those_of_threads_do_not_mix() {
     let folder = installed();
     let state = tempfile::tempdir().expect("a folder");
     let three = NonZeroU16::new(3).expect("not 0");
-    for (mode, threads, path) in [
-        ("auto", "1", CopyPath::CopyEngine),
-        ("auto", "3", CopyPath::cpu(three)),
-        ("cpu", "3", CopyPath::cpu(three)),
+    for (mode, threads, path, allocated) in [
+        ("auto", "1", CopyPath::CopyEngine, "1048576"),
+        // The last page of the pin goes beyond it.
+        ("auto", "1", CopyPath::CopyEngine, "1000000"),
+        ("auto", "3", CopyPath::cpu(three), "1048576"),
+        ("cpu", "3", CopyPath::cpu(three), "1048576"),
     ] {
         write_profile(state.path(), path);
         let variables = [
             ("GDR_COPY", mode),
             ("GDR_COPY_THREADS", threads),
+            ("GDR_SIM_BYTES", allocated),
             ("XDG_STATE_HOME", state.path().to_str().expect("a path")),
             ("GDRCOPY_ENABLE_LOGGING", "1"),
             ("GDRCOPY_LOG_LEVEL", "2"),
@@ -264,19 +267,22 @@ fn long_copies_on_every_path_are_exact_and_those_of_threads_do_not_mix() {
 }
 
 #[test]
-fn by_default_no_copy_is_long() {
+fn copies_are_long_unless_the_environment_leaves_them_to_the_calling_thread() {
     let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
     let folder = installed();
     let state = tempfile::tempdir().expect("a folder");
     write_profile(state.path(), CopyPath::CopyEngine);
     let program = compile(&cc, "gnu11", "long.c", folder.path());
-    let variables = [
-        ("GDR_COPY", "cpu"),
+    let common = [
         ("XDG_STATE_HOME", state.path().to_str().expect("a path")),
         ("GDRCOPY_ENABLE_LOGGING", "1"),
         ("GDRCOPY_LOG_LEVEL", "2"),
     ];
-    let output = run(&program, folder.path(), &variables);
-    assert_success("long.c", &output);
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("long copies"));
+    for (mode, are_long) in [(None, true), (Some(("GDR_COPY", "cpu")), false)] {
+        let variables: Vec<_> = common.into_iter().chain(mode).collect();
+        let output = run(&program, folder.path(), &variables);
+        assert_success("long.c", &output);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(log.contains("long copies"), are_long, "{mode:?}: {log}");
+    }
 }

@@ -5,18 +5,20 @@
 //! with a relaxed capture mode, so that a stream capture elsewhere in the process stays valid.
 
 use std::num::NonZeroU16;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gdr_cuda::{CaptureGuard, ConcreteDriver, Cuda, DeviceBuffer, HostBuffer, Stream};
 
 use super::allocations::Allocations;
 use super::cpu_pool::CpuPool;
-use super::ring::{PageableCopy, Ring, RingCopy};
+use super::lock;
+use super::ring::{PageableCopy, RingCopy};
+use super::rings::Rings;
 use crate::error::{Error, Result};
 use crate::plan::CopyDirection;
 
-/// How many rings and streams are kept for later copies.
+/// How many streams are kept for later copies.
 const MOST_KEPT: usize = 8;
 
 /// The copy engine for one buffer.
@@ -25,7 +27,7 @@ pub(super) struct CopyEngine {
     allocations: Arc<Allocations>,
     /// For the capture mode; `None` for the simulation, which has no captures.
     cuda: Option<Arc<Cuda>>,
-    rings: Mutex<Vec<Ring>>,
+    rings: Arc<Rings>,
     streams: Mutex<Vec<Stream>>,
 }
 
@@ -37,9 +39,9 @@ impl CopyEngine {
             ConcreteDriver::Simulated(_) => None,
         };
         Self {
+            rings: Rings::of(allocations.buffer().gpu()),
             allocations,
             cuda,
-            rings: Mutex::default(),
             streams: Mutex::default(),
         }
     }
@@ -99,25 +101,12 @@ impl CopyEngine {
         }
     }
 
-    /// Makes the ring of a later copy.
+    /// Makes the ring of a later copy, unless another buffer of the GPU has one that is not in use.
     pub(super) fn prepare(&self) -> Result<()> {
         let _relaxed = self.relax_capture();
-        let ring = self.ring()?;
-        self.keep_ring(ring);
+        let ring = self.rings.take(self.buffer().gpu())?;
+        self.rings.keep(ring);
         Ok(())
-    }
-
-    fn ring(&self) -> Result<Ring> {
-        let kept = lock(&self.rings).pop();
-        kept.map_or_else(|| Ring::new(self.buffer().gpu()), Ok)
-    }
-
-    /// Only after a copy that succeeded: the streams of others may not be idle.
-    fn keep_ring(&self, ring: Ring) {
-        let mut rings = lock(&self.rings);
-        if rings.len() < MOST_KEPT {
-            rings.push(ring);
-        }
     }
 
     /// Copies between pageable memory and the buffer, through a ring, by up to `threads` threads.
@@ -137,7 +126,7 @@ impl CopyEngine {
         self.allocations
             .check(offset..offset + plan.request().len)
             .map_err(nothing)?;
-        let ring = self.ring().map_err(nothing)?;
+        let ring = self.rings.take(self.buffer().gpu()).map_err(nothing)?;
         // SAFETY: the caller's promise.
         let copy = unsafe { RingCopy::new(&ring, self.buffer(), pageable) };
         copy.begin();
@@ -148,13 +137,16 @@ impl CopyEngine {
             copy.copy_piece(at);
         });
         let _relaxed = self.relax_capture();
-        copy.finish()?;
-        self.keep_ring(ring);
-        Ok(())
+        match copy.finish() {
+            Ok(()) => {
+                self.rings.keep(ring);
+                Ok(())
+            }
+            Err(error) => {
+                // What failed may have ended all of them, as the end of the context does.
+                self.rings.clear();
+                Err(error)
+            }
+        }
     }
-}
-
-/// The lists are valid after a panic in a thread that had one locked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

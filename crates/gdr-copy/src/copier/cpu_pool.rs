@@ -10,11 +10,13 @@ use std::num::NonZeroU16;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use gdr_cuda::Bdf;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::lock;
 
 /// How often the end of a job is checked before its thread sleeps: the last piece takes some 10 us.
 const SPINS: u32 = 20_000;
@@ -237,11 +239,6 @@ impl Shared {
             state = lock(&self.state);
         }
     }
-}
-
-/// The state is valid after a panic in a thread that had it locked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The CPUs on the NUMA node of a PCI function that this thread may use; `None` where the node

@@ -6,10 +6,11 @@ pub(crate) mod cpu_pool;
 mod pushed_lines;
 mod resident;
 mod ring;
+mod rings;
 mod transfer;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gdr_cuda::{DeviceBuffer, HostBuffer};
@@ -120,10 +121,11 @@ impl CpuCopy {
 }
 
 impl Copier {
-    /// Copies to and from `mapping`, which is a part of `buffer`.
+    /// Copies to and from `mapping`, which begins in `buffer`, and may end after it: a copy that does not lie
+    /// in `buffer` is made by the calling thread.
     ///
     /// # Errors
-    /// [`Error::MappedElsewhere`] if it is not; [`Error::Gpu`].
+    /// [`Error::MappedElsewhere`] if it does not begin there; [`Error::Gpu`].
     pub fn new(
         mapping: impl Into<Arc<Mapping>>,
         buffer: impl Into<Arc<DeviceBuffer>>,
@@ -133,10 +135,7 @@ impl Copier {
         let (mapped, allocated) = (mapping.device_ptr(), buffer.ptr());
         let start = mapped
             .offset_from(allocated)
-            .filter(|start| {
-                let end = start.checked_add(mapping.len());
-                end.is_some_and(|end| end <= buffer.len())
-            })
+            .filter(|start| *start < buffer.len())
             .ok_or(Error::MappedElsewhere { mapped, allocated })?;
         let pool = CpuPool::new(buffer.gpu().info().bdf);
         let allocations = Arc::new(Allocations::of(buffer)?);
@@ -202,8 +201,18 @@ impl Copier {
         offset: u64,
         len: u64,
     ) -> CopyPlan {
-        self.planner
-            .plan(&self.request(direction, host, offset, len))
+        let request = self.request(direction, host, offset, len);
+        match self.is_in_buffer(offset, len) {
+            true => self.planner.plan(&request),
+            false => CopyPlan::on(CopyPath::ONE_THREAD, request),
+        }
+    }
+
+    /// Whether a range of the mapping lies in the buffer.
+    fn is_in_buffer(&self, offset: u64, len: u64) -> bool {
+        let end = self.start.checked_add(offset);
+        let end = end.and_then(|at| at.checked_add(len));
+        end.is_some_and(|end| end <= self.allocations.buffer().len())
     }
 
     fn request(
@@ -232,7 +241,10 @@ impl Copier {
     ) -> Result<CopyPlan> {
         // A kernel does not pull.
         let is_impossible = (path, direction) == (CopyPath::Resident, CopyDirection::ToGpu);
-        if is_impossible || !self.planner.limits().allow(path) {
+        let by_cpu = matches!(path, CopyPath::Cpu { .. });
+        let is_elsewhere =
+            !by_cpu && !self.is_in_buffer(offset, len) && self.window_at(offset, len).is_ok();
+        if is_impossible || is_elsewhere || !self.planner.limits().allow(path) {
             return Err(Error::PathForbidden { path });
         }
         let request = self.request(direction, host, offset, len);
@@ -649,4 +661,9 @@ fn of_batch(error: Error, done: u64, len: u64) -> Error {
         len,
         source,
     }
+}
+
+/// Locks a mutex whose data is valid also after a panic in a thread that had it locked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
