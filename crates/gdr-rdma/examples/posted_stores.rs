@@ -6,7 +6,8 @@
 //!
 //! The CPU combines stores into a mapping, and keeps the last of them until a fence or until it needs the
 //! room. A NIC's doorbell flushes them; where the GPU's copy engine reads what is sent, the post must do
-//! so. The program here runs no fence of its own. Needs an NVIDIA GPU; exits with 77 without one.
+//! so. The program here runs no fence of its own. On x86 the locked instructions of a post flush as well,
+//! so there this shows that the bytes are right, not which instruction makes them so. Needs an NVIDIA GPU; exits with 77 without one.
 
 mod side;
 
