@@ -74,8 +74,9 @@ pub enum AccessError {
 /// domain is an [`UnknownKey`](AccessError::UnknownKey).
 ///
 /// A queue pair calls [`check`](Self::check) for the whole range of a message before it copies the
-/// first byte, and then copies packet by packet. A region may be deregistered in between, so
-/// [`read`](Self::read), [`write`](Self::write) and [`atomic`](Self::atomic) must check their own
+/// first byte, and then copies packet by packet. A SEND that arrives is the exception, as only its last
+/// packet says how long it is: each of its packets is checked alone. A region may be deregistered in
+/// between, so [`read`](Self::read), [`write`](Self::write) and [`atomic`](Self::atomic) must check their own
 /// range as well. They must copy all of a range or return an error.
 ///
 /// One call copies at most the payload of one packet, 4096 bytes. The range is never empty.

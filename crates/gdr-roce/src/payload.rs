@@ -38,10 +38,15 @@ impl Payload {
         Ok((payload, len as u32))
     }
 
-    /// Checks the access to the segments.
-    pub(crate) fn check(&self, memory: &dyn Memory, access: Access) -> Result<(), AccessError> {
+    /// Checks the access to the first `len` bytes.
+    pub(crate) fn check(
+        &self,
+        memory: &dyn Memory,
+        len: usize,
+        access: Access,
+    ) -> Result<(), AccessError> {
         match self {
-            Self::Segments(segments) => sge::check(memory, segments, access),
+            Self::Segments(segments) => sge::check(memory, segments, 0, len, access),
             Self::Inline(_) => Ok(()),
         }
     }

@@ -194,7 +194,7 @@ impl RawPacketQueuePair {
         let read = match out.get_mut(..wqe.len as usize) {
             Some(room) if wqe.len >= ETHERNET_HEADER => wqe
                 .payload
-                .check(memory, Access::empty())
+                .check(memory, wqe.len as usize, Access::empty())
                 .and_then(|()| wqe.payload.fill(memory, 0, room))
                 .map_err(|_| WcStatus::LocalProtection),
             _ => Err(WcStatus::LocalLength),
@@ -240,7 +240,7 @@ fn place(receive: &RecvWqe, frame: &[u8], memory: &mut dyn Memory) -> Result<u32
         return Err(WcStatus::LocalLength);
     }
     let segments = &receive.segments;
-    sge::check(memory, segments, Access::LOCAL_WRITE)
+    sge::check(memory, segments, 0, frame.len(), Access::LOCAL_WRITE)
         .and_then(|()| sge::scatter(memory, segments, 0, frame))
         .map_err(|_| WcStatus::LocalProtection)?;
     // It fits the segments, whose lengths are numbers of 32 bits, and a frame is far shorter.

@@ -14,22 +14,43 @@ pub(crate) fn total_len(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
-/// Checks the access to every segment that is not empty.
+/// The parts of segments that hold `len` bytes at `offset` of a message, and the number of bytes in
+/// each. The parts are not empty, and end early if the segments do.
+fn parts(
+    segments: &[Segment],
+    offset: u32,
+    len: usize,
+) -> impl Iterator<Item = Result<(Key, Extent), AccessError>> {
+    let (mut skip, mut left) = (offset, len);
+    segments.iter().filter_map(move |segment| {
+        if skip >= segment.len {
+            skip -= segment.len;
+            return None;
+        }
+        let here = left.min((segment.len - skip) as usize);
+        let addr = segment.addr.checked_add(skip.into());
+        skip = 0;
+        left -= here;
+        // At most the length of a segment.
+        let len = here as u32;
+        let part = addr.map(|addr| (Key::Local(segment.lkey), Extent { addr, len }));
+        (here > 0).then_some(part.ok_or(AccessError::OutOfRange))
+    })
+}
+
+/// Checks the access to `len` bytes at `offset`. Others are not touched, so they may be anything: a
+/// receive may be longer than its memory as long as no message is.
 pub(crate) fn check(
     memory: &dyn Memory,
     segments: &[Segment],
+    offset: u32,
+    len: usize,
     access: Access,
 ) -> Result<(), AccessError> {
-    segments
-        .iter()
-        .filter(|segment| segment.len > 0)
-        .try_for_each(|segment| {
-            let extent = Extent {
-                addr: segment.addr,
-                len: segment.len,
-            };
-            memory.check(Key::Local(segment.lkey), extent, access)
-        })
+    parts(segments, offset, len).try_for_each(|part| {
+        let (key, extent) = part?;
+        memory.check(key, extent, access)
+    })
 }
 
 /// Copies the bytes at `offset` to `out`. Fails with [`AccessError::OutOfRange`] if the segments
@@ -40,24 +61,11 @@ pub(crate) fn gather(
     offset: u32,
     mut out: &mut [u8],
 ) -> Result<(), AccessError> {
-    let mut skip = offset;
-    for segment in segments {
-        if out.is_empty() {
-            break;
-        }
-        if skip >= segment.len {
-            skip -= segment.len;
-            continue;
-        }
-        let here = out.len().min((segment.len - skip) as usize);
-        let (piece, rest) = out.split_at_mut(here);
-        let addr = segment
-            .addr
-            .checked_add(skip.into())
-            .ok_or(AccessError::OutOfRange)?;
-        memory.read(Key::Local(segment.lkey), addr, piece)?;
+    for part in parts(segments, offset, out.len()) {
+        let (key, extent) = part?;
+        let (piece, rest) = out.split_at_mut(extent.len as usize);
+        memory.read(key, extent.addr, piece)?;
         out = rest;
-        skip = 0;
     }
     if out.is_empty() {
         Ok(())
@@ -74,24 +82,11 @@ pub(crate) fn scatter(
     offset: u32,
     mut bytes: &[u8],
 ) -> Result<(), AccessError> {
-    let mut skip = offset;
-    for segment in segments {
-        if bytes.is_empty() {
-            break;
-        }
-        if skip >= segment.len {
-            skip -= segment.len;
-            continue;
-        }
-        let here = bytes.len().min((segment.len - skip) as usize);
-        let (piece, rest) = bytes.split_at(here);
-        let addr = segment
-            .addr
-            .checked_add(skip.into())
-            .ok_or(AccessError::OutOfRange)?;
-        memory.write(Key::Local(segment.lkey), addr, piece)?;
+    for part in parts(segments, offset, bytes.len()) {
+        let (key, extent) = part?;
+        let (piece, rest) = bytes.split_at(extent.len as usize);
+        memory.write(key, extent.addr, piece)?;
         bytes = rest;
-        skip = 0;
     }
     if bytes.is_empty() {
         Ok(())
@@ -143,11 +138,29 @@ mod tests {
     }
 
     #[test]
-    fn check_ignores_empty_segments_only() {
-        let (memory, mut segments) = segments([(0, 64), (99, 0)]);
-        assert_eq!(check(&memory, &segments, Access::LOCAL_WRITE), Ok(()));
-        segments[1].len = 1;
-        let outside = check(&memory, &segments, Access::LOCAL_WRITE);
-        assert_eq!(outside, Err(AccessError::OutOfRange));
+    fn check_looks_at_the_bytes_of_the_message_and_at_nothing_behind_them() {
+        // The second segment begins inside of the region and ends behind it; the third has no key.
+        let (memory, [inside, mut beyond, mut foreign]) = segments([(0, 8), (60, 8), (0, 4)]);
+        foreign.lkey = crate::ids::Lkey(1);
+        let check =
+            |segments: &[Segment], len| check(&memory, segments, 0, len, Access::LOCAL_WRITE);
+        let all = [inside, beyond, foreign];
+        for len in 0..=12 {
+            assert_eq!(check(&all, len), Ok(()), "{len}");
+        }
+        for len in 13..=16 {
+            assert_eq!(check(&all, len), Err(AccessError::OutOfRange), "{len}");
+        }
+        beyond.len = 0;
+        let all = [inside, beyond, foreign];
+        assert_eq!(check(&all, 8), Ok(()), "an empty segment holds nothing");
+        assert_eq!(check(&all, 9), Err(AccessError::UnknownKey));
+        beyond = Segment {
+            addr: u64::MAX,
+            len: 2,
+            ..inside
+        };
+        assert_eq!(check(&[beyond], 2), Err(AccessError::OutOfRange));
+        assert_eq!(check(&[beyond], 0), Ok(()));
     }
 }

@@ -296,7 +296,7 @@ impl<A: Copy> UdQueuePair<A> {
             source_qpn: self.qpn(),
         });
         headers.immediate = datagram.immediate.map(ImmDt);
-        let readable = wqe.payload.check(memory, Access::empty());
+        let readable = wqe.payload.check(memory, len, Access::empty());
         let emitted = readable
             .and_then(|()| emit(&headers, len, out, |room| wqe.payload.fill(memory, 0, room)));
         self.next_psn = self.next_psn.wrapping_add(1);
@@ -328,7 +328,7 @@ fn place(
         return Err(WcStatus::LocalLength);
     }
     let segments = &receive.segments;
-    sge::check(memory, segments, Access::LOCAL_WRITE)
+    sge::check(memory, segments, 0, len as usize, Access::LOCAL_WRITE)
         .and_then(|()| sge::scatter(memory, segments, 0, grh.as_bytes()))
         .and_then(|()| sge::scatter(memory, segments, BEHIND, payload))
         .map_err(|_| WcStatus::LocalProtection)?;

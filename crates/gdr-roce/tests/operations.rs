@@ -396,7 +396,7 @@ fn memory_that_is_deregistered_during_a_read_fails_the_connection() {
 #[test]
 fn a_receive_outside_registered_memory_fails_on_both_sides() {
     let mut pair = connected_pair();
-    let from = pair.segment(0, 0, 10);
+    let from = pair.segment(0, 0, 11);
     let into = [pair.segment(1, 0, 10), pair.segment(1, LEN as u64, 10)];
     pair.receive(1, &into);
     pair.send(2, Operation::Send { immediate: None }, &[from]);

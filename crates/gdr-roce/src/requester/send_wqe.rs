@@ -65,14 +65,14 @@ impl SendWqe {
         )
     }
 
-    /// Checks the local segments.
+    /// Checks the local bytes: all that are sent, or that the response fills.
     pub(super) fn check(&self, memory: &dyn Memory) -> Result<(), AccessError> {
         let access = if self.expects_response() {
             Access::LOCAL_WRITE
         } else {
             Access::empty()
         };
-        self.payload.check(memory, access)
+        self.payload.check(memory, self.len as usize, access)
     }
 
     pub(super) const fn completion(&self, status: WcStatus, qpn: Qpn) -> Completion {

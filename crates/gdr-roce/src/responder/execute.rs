@@ -104,9 +104,7 @@ impl Responder {
     ) -> Result<(), Nak> {
         if packet.opcode().position().is_first() {
             let receive = self.receives.take().ok_or(Nak::ReceiverNotReady)?;
-            let usable = sge::check(memory, &receive.segments, Access::LOCAL_WRITE);
             self.message = Message::Send { receive, placed: 0 };
-            usable.map_err(Nak::local)?;
         }
         let Message::Send { receive, placed } = &mut self.message else {
             return Err(Nak::INVALID);
@@ -116,7 +114,18 @@ impl Responder {
         if end > receive.capacity || end > MAX_DMA_LEN.into() {
             return Err(Nak::Fatal(NakCode::InvalidRequest, WcStatus::LocalLength));
         }
-        sge::scatter(memory, &receive.segments, *placed, payload).map_err(Nak::local)?;
+        // How long the message is, only its last packet says: what it does not reach is not looked at.
+        // A packet is placed as a whole, or not at all.
+        let segments = &receive.segments;
+        sge::check(
+            memory,
+            segments,
+            *placed,
+            payload.len(),
+            Access::LOCAL_WRITE,
+        )
+        .and_then(|()| sge::scatter(memory, segments, *placed, payload))
+        .map_err(Nak::local)?;
         *placed = end as u32;
         if packet.opcode().position().is_last()
             && let Message::Send { receive, placed } =
