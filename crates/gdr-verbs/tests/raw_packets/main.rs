@@ -6,6 +6,7 @@
 #[path = "../library/built.rs"]
 mod built;
 mod gpu;
+mod looped;
 mod namespace;
 
 use std::env;
@@ -31,6 +32,7 @@ const INSIDE: &str = "GDR_TEST_INTERFACES";
 const LIBRARY: &str = "GDR_TEST_LIBRARY";
 const VETH: &str = "veth";
 const LOOPBACK: &str = "loopback";
+const ONE_END: &str = "one end of a veth pair, with two addresses,";
 const GPU: &str = "loopback, and a simulated GPU";
 
 const PORT: u16 = 12_345;
@@ -83,6 +85,13 @@ fn a_frame_comes_back_on_the_loopback_interface() {
 }
 
 #[test]
+fn a_frame_for_its_own_interface_or_a_group_comes_back_once() {
+    if let Some(status) = run_inside(ONE_END) {
+        assert!(status.success());
+    }
+}
+
+#[test]
 fn a_frame_goes_from_memory_of_a_gpu_to_memory_of_a_gpu() {
     if let Some(status) = run_inside(GPU) {
         assert!(status.success());
@@ -111,6 +120,15 @@ fn in_a_namespace() {
             namespace::set_up(c"v1").unwrap();
             "v0,v1"
         }
+        ONE_END => {
+            namespace::add_veth_pair(c"v0", c"v1").unwrap();
+            namespace::set_address(c"v0", RECEIVER.into()).unwrap();
+            // A second address of the same interface.
+            namespace::set_address(c"v0:1", SENDER.into()).unwrap();
+            namespace::set_up(c"v0").unwrap();
+            namespace::set_up(c"v1").unwrap();
+            "10.77.1.1,10.77.1.2"
+        }
         _ => "127.0.0.1",
     };
     // SAFETY: no other thread uses the environment: the harness waits for this test.
@@ -123,7 +141,14 @@ fn in_a_namespace() {
         [device] => [*device, *device],
         devices => panic!("{} devices", devices.len()),
     };
+    if interfaces == ONE_END {
+        looped::by_an_interface(verbs, receiver, sender);
+        return;
+    }
     exchange(verbs, receiver, sender, &[]);
+    if interfaces == LOOPBACK {
+        looped::by_the_loopback_interface(verbs, receiver);
+    }
     if interfaces == VETH {
         exchange(verbs, receiver, sender, &TAG);
     }
@@ -157,7 +182,7 @@ impl End {
                 ..Default::default()
             };
             attr.cap.max_send_wr = 4;
-            attr.cap.max_recv_wr = 4;
+            attr.cap.max_recv_wr = 8;
             attr.cap.max_send_sge = 2;
             attr.cap.max_recv_sge = 2;
             let pair = verbs.ibv_create_qp(domain, &mut attr).unwrap().as_ptr();

@@ -1,4 +1,5 @@
 //! Network interfaces of a namespace of this process alone.
+#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::ffi::{CStr, c_ulong};
 use std::io;
@@ -35,6 +36,15 @@ fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::
 }
 
 fn change(name: &CStr, request: c_ulong, set: impl FnOnce(&mut libc::ifreq)) -> io::Result<()> {
+    ask(name, request, set).map(drop)
+}
+
+/// Makes a request about an interface (netdevice(7)); returns what the kernel has made of it.
+fn ask(
+    name: &CStr,
+    request: c_ulong,
+    set: impl FnOnce(&mut libc::ifreq),
+) -> io::Result<libc::ifreq> {
     let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     // SAFETY: a C struct of integers, for which zeros are a value.
     let mut wanted: libc::ifreq = unsafe { mem::zeroed() };
@@ -42,8 +52,18 @@ fn change(name: &CStr, request: c_ulong, set: impl FnOnce(&mut libc::ifreq)) -> 
         *to = *from as libc::c_char;
     }
     set(&mut wanted);
-    // SAFETY: the request reads the structure.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut wanted) }).map(drop)
+    // SAFETY: the request reads and writes the structure.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut wanted) })?;
+    Ok(wanted)
+}
+
+/// The Ethernet address of an interface.
+pub(crate) fn hardware_address(name: &CStr) -> io::Result<[u8; 6]> {
+    let answer = ask(name, libc::SIOCGIFHWADDR as c_ulong, |_| {})?;
+    // SAFETY: the request has set this member.
+    let found = unsafe { answer.ifr_ifru.ifru_hwaddr };
+    let [a, b, c, d, e, f, ..] = found.sa_data.map(|octet| octet as u8);
+    Ok([a, b, c, d, e, f])
 }
 
 /// Sets the address of an interface.
@@ -59,6 +79,11 @@ pub(crate) fn set_address(name: &CStr, address: Ipv4Addr) -> io::Result<()> {
     })
 }
 
+/// Takes the address of an interface away.
+pub(crate) fn remove_address(name: &CStr) -> io::Result<()> {
+    set_address(name, Ipv4Addr::UNSPECIFIED)
+}
+
 /// Sets an interface up.
 pub(crate) fn set_up(name: &CStr) -> io::Result<()> {
     change(name, libc::SIOCSIFFLAGS as c_ulong, |request| {
@@ -66,10 +91,36 @@ pub(crate) fn set_up(name: &CStr) -> io::Result<()> {
     })
 }
 
+/// Sets an interface down.
+pub(crate) fn set_down(name: &CStr) -> io::Result<()> {
+    change(name, libc::SIOCSIFFLAGS as c_ulong, |request| {
+        request.ifr_ifru.ifru_flags = 0;
+    })
+}
+
+/// Sets the longest packet of an interface.
+pub(crate) fn set_mtu(name: &CStr, mtu: u16) -> io::Result<()> {
+    change(name, libc::SIOCSIFMTU as c_ulong, |request| {
+        request.ifr_ifru.ifru_mtu = mtu.into();
+    })
+}
+
 /// A message of rtnetlink(7): attributes of attributes.
 struct Message(Vec<u8>);
 
 impl Message {
+    /// A request about an interface, which the kernel acknowledges.
+    fn new(kind: u16, flags: libc::c_int) -> Self {
+        let flags = flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK;
+        let mut message = Self(Vec::new());
+        message.0.extend(0_u32.to_ne_bytes());
+        message.0.extend(kind.to_ne_bytes());
+        message.0.extend((flags as u16).to_ne_bytes());
+        message.0.extend([0; 8]);
+        message.interface();
+        message
+    }
+
     /// Adds an attribute, whose value is what `add` adds.
     fn attribute(&mut self, kind: u16, add: impl FnOnce(&mut Self)) {
         let start = self.0.len();
@@ -91,19 +142,38 @@ impl Message {
     fn interface(&mut self) {
         self.0.extend([0; 16]);
     }
+
+    /// Makes the request, and waits for its answer.
+    fn request(mut self) -> io::Result<()> {
+        let len = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&len.to_ne_bytes());
+        let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+        let (fd, bytes) = (socket.as_raw_fd(), self.0.as_ptr().cast());
+        // SAFETY: the message, for the call.
+        let sent = unsafe { libc::send(fd, bytes, self.0.len(), 0) };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut answer = [0_u8; 1024];
+        // SAFETY: room for the answer, for the call. The kernel has answered already.
+        let received = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
+        if received < 20 {
+            return Err(io::Error::last_os_error());
+        }
+        // `struct nlmsgerr` behind the header: a negative error number, or 0.
+        let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
+        match error {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(-error)),
+        }
+    }
 }
 
 /// Makes two interfaces that are connected to each other (veth(4)).
 pub(crate) fn add_veth_pair(one: &CStr, other: &CStr) -> io::Result<()> {
     /// `VETH_INFO_PEER` of linux/veth.h.
     const PEER: u16 = 1;
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_CREATE | libc::NLM_F_EXCL | libc::NLM_F_ACK;
-    let mut message = Message(Vec::new());
-    message.0.extend(0_u32.to_ne_bytes());
-    message.0.extend(libc::RTM_NEWLINK.to_ne_bytes());
-    message.0.extend((flags as u16).to_ne_bytes());
-    message.0.extend([0; 8]);
-    message.interface();
+    let mut message = Message::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
     message.name(one);
     message.attribute(libc::IFLA_LINKINFO, |it| {
         it.attribute(libc::IFLA_INFO_KIND, |it| it.0.extend(b"veth"));
@@ -114,25 +184,12 @@ pub(crate) fn add_veth_pair(one: &CStr, other: &CStr) -> io::Result<()> {
             });
         });
     });
-    let len = message.0.len() as u32;
-    message.0[..4].copy_from_slice(&len.to_ne_bytes());
-    let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-    let (fd, bytes) = (socket.as_raw_fd(), message.0.as_ptr().cast());
-    // SAFETY: the message, for the call.
-    let sent = unsafe { libc::send(fd, bytes, message.0.len(), 0) };
-    if sent < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut answer = [0_u8; 1024];
-    // SAFETY: room for the answer, for the call. The kernel has answered already.
-    let received = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
-    if received < 20 {
-        return Err(io::Error::last_os_error());
-    }
-    // `struct nlmsgerr` behind the header: a negative error number, or 0.
-    let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
-    match error {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(-error)),
-    }
+    message.request()
+}
+
+/// Removes an interface, and the one that it is connected to.
+pub(crate) fn remove(name: &CStr) -> io::Result<()> {
+    let mut message = Message::new(libc::RTM_DELLINK, 0);
+    message.name(name);
+    message.request()
 }

@@ -131,7 +131,7 @@ impl Engine {
 
     /// Whether a poll would do something even if nothing arrives.
     pub(super) fn has_work(&self) -> bool {
-        !self.blocked && !self.qps.ready.is_empty()
+        !self.blocked && !self.qps.ready.is_empty() || self.packets.has_looped()
     }
 
     pub(super) fn now(&self) -> Time {

@@ -17,9 +17,9 @@ use super::qpn_range::QpnRange;
 use super::slot::{QPN_MASK, Slot};
 
 /// The number of bytes that a program keeps: 0 drops the packet, 8 keep the UDP header.
-const DROP: u32 = 0;
+pub(super) const DROP: u32 = 0;
 const EMPTY: u32 = UDP_HEADER;
-const KEEP: u32 = u32::MAX;
+pub(super) const KEEP: u32 = u32::MAX;
 const UDP_HEADER: u32 = 8;
 
 /// `SKF_NET_OFF` of linux/filter.h: offsets are relative to the IP header for every socket type.
@@ -190,6 +190,26 @@ pub(super) fn raw(senders: &Senders, port: u16, range: QpnRange) -> Vec<sock_fil
     program
 }
 
+/// Returns the program of a packet socket, which of the frames that this host sends keeps those for a
+/// group and for `address`, whose first octet is in bits 40 to 47.
+pub(super) fn frames_for(address: u64) -> [sock_filter; 11] {
+    /// `SKF_AD_OFF` and `SKF_AD_PKTTYPE` of linux/filter.h.
+    const PACKET_TYPE: u32 = 0xffff_f000 + 4;
+    [
+        statement(BPF_LD | BPF_B | BPF_ABS, PACKET_TYPE),
+        if_equal(libc::PACKET_OUTGOING.into(), 0, 7),
+        statement(BPF_LD | BPF_B | BPF_ABS, 0),
+        statement(BPF_ALU | BPF_AND | BPF_K, 1),
+        if_equal(1, 4, 0),
+        statement(BPF_LD | BPF_W | BPF_ABS, 0),
+        if_equal((address >> 16) as u32, 0, 3),
+        statement(BPF_LD | BPF_H | BPF_ABS, 4),
+        if_equal((address & 0xffff) as u32, 0, 1),
+        statement(BPF_RET | BPF_K, KEEP),
+        statement(BPF_RET | BPF_K, DROP),
+    ]
+}
+
 pub(super) fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter {
         code: code as u16,
@@ -200,7 +220,7 @@ pub(super) fn statement(code: u32, k: u32) -> sock_filter {
 }
 
 /// Skips `yes` instructions if the loaded value is `k`, else `no`.
-fn if_equal(k: u32, yes: u8, no: u8) -> sock_filter {
+pub(super) fn if_equal(k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter {
         jt: yes,
         jf: no,

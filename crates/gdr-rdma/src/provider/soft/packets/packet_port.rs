@@ -25,6 +25,8 @@ pub(crate) struct PacketPort {
     memberships: Vec<Membership>,
     /// Queue pairs whose next frame waits for room in the socket.
     waiting: Vec<u32>,
+    /// Frames that were sent and that the interface itself receives, at most [`RECEIVES`].
+    looped: Vec<Vec<u8>>,
     /// For one frame at a time.
     room: Vec<u8>,
 }
@@ -44,6 +46,11 @@ impl PacketPort {
     /// Whether any frame can have a receiver.
     pub(in super::super) fn has_flows(&self) -> bool {
         !self.flows.is_empty()
+    }
+
+    /// Whether frames that were sent wait to be received. Then there are flows.
+    pub(in super::super) fn has_looped(&self) -> bool {
+        !self.looped.is_empty()
     }
 
     /// Whether frames wait for room in the socket.
@@ -91,6 +98,7 @@ impl PacketPort {
     fn narrow(&mut self, socket: &PacketSocket) {
         let mut narrowed = self.apply_memberships(socket);
         if self.flows.is_empty() {
+            self.looped.clear();
             self.make_room();
             narrowed = narrowed.and_then(|()| socket.be_silent(&mut self.room));
         }
@@ -132,6 +140,9 @@ impl PacketPort {
         if self.flows.is_empty() {
             return accepted;
         }
+        for frame in std::mem::take(&mut self.looped) {
+            accepted |= steer(&self.flows, &frame, acceptor);
+        }
         for _ in 0..RECEIVES {
             let frame = match socket.receive(&mut self.room) {
                 Ok(Some(frame)) => &*frame,
@@ -143,14 +154,7 @@ impl PacketPort {
                     break;
                 }
             };
-            let Some(headers) = Headers::parse(frame) else {
-                continue;
-            };
-            let receivers = self.flows.receivers(&headers);
-            let checksum_ok = !receivers.is_empty() && headers.checksums_are_right(frame);
-            for qpn in receivers {
-                accepted |= acceptor.accept_frame(qpn, frame, checksum_ok);
-            }
+            accepted |= steer(&self.flows, frame, acceptor);
         }
         accepted
     }
@@ -168,6 +172,9 @@ impl PacketPort {
         };
         self.make_room();
         for _ in 0..SENDS {
+            if self.looped.len() >= RECEIVES {
+                break;
+            }
             let out = &mut self.room[..LONGEST_FRAME];
             let Some(next) = pair.poll_transmit(memory, out) else {
                 return SentFrames::All;
@@ -192,7 +199,12 @@ impl PacketPort {
                 }
             };
             match status {
-                WcStatus::Success => counters.frames_sent += 1,
+                WcStatus::Success => {
+                    counters.frames_sent += 1;
+                    if !self.flows.is_empty() && socket.takes_back(frame) {
+                        self.looped.push(frame.to_vec());
+                    }
+                }
                 _ => counters.sends_failed += 1,
             }
             pair.transmitted(status);
@@ -204,4 +216,18 @@ impl PacketPort {
     pub(in super::super) fn take_waiting(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.waiting)
     }
+}
+
+/// Passes a frame to the queue pairs that receive it; returns whether any accepted it.
+fn steer(flows: &FlowTable, frame: &[u8], acceptor: &mut Acceptor<'_>) -> bool {
+    let Some(headers) = Headers::parse(frame) else {
+        return false;
+    };
+    let receivers = flows.receivers(&headers);
+    let checksum_ok = !receivers.is_empty() && headers.checksums_are_right(frame);
+    let mut accepted = false;
+    for qpn in receivers {
+        accepted |= acceptor.accept_frame(qpn, frame, checksum_ok);
+    }
+    accepted
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::net::sockopt;
 
-use super::super::address;
+use super::super::{address, filter};
 use super::frame::complete_checksum;
 use crate::error::{Error, Result};
 use crate::provider::soft::process_fd::ProcessFd;
@@ -67,6 +67,18 @@ pub(crate) struct PacketSocket {
     interface: c_int,
     /// The interface's own address.
     address: u64,
+    loopback: Loopback,
+}
+
+/// What becomes of frames that this host sends to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loopback {
+    /// The interface receives every frame that it sends, and so does this socket.
+    ByInterface,
+    /// The interface sends them away. A network card passes a frame for its own address, or for a group,
+    /// back to its receivers. So the frames of other sockets are taken as they leave, and those of this
+    /// one, which the kernel does not show it, by its owner.
+    AsNetworkCard,
 }
 
 impl PacketSocket {
@@ -101,6 +113,7 @@ impl PacketSocket {
             socket,
             interface,
             address: 0,
+            loopback: Loopback::ByInterface,
         };
         packets.prepare(receive_buffer)?;
         packets
@@ -117,6 +130,9 @@ impl PacketSocket {
         }
         let [a, b, c, d, e, f, ..] = own.sll_addr;
         packets.address = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        packets
+            .select_outgoing(own.sll_hatype)
+            .map_err(|source| Error::os("setsockopt(SO_ATTACH_FILTER)", source))?;
         Ok(packets)
     }
 
@@ -129,17 +145,38 @@ impl PacketSocket {
             self.set_option(option, &on)
                 .map_err(|source| Error::os(name, source))?;
         }
-        // Linux before 4.20 does not have it: `receive` drops such frames as well.
-        let on: c_int = 1;
-        if let Err(error) = self.set_option(libc::PACKET_IGNORE_OUTGOING, &on) {
-            tracing::debug!(%error, "the kernel passes frames of this host, too");
-        }
         // The forced option may exceed net.core.rmem_max and needs CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&self.socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&self.socket, receive_buffer)
                 .map_err(|errno| Error::os("setsockopt(SO_RCVBUF)", errno))?;
         }
         Ok(())
+    }
+
+    /// Decides which frames of this host are received while they leave.
+    fn select_outgoing(&mut self, hardware_type: u16) -> io::Result<()> {
+        if hardware_type == libc::ARPHRD_ETHER {
+            self.loopback = Loopback::AsNetworkCard;
+            return filter::attach(self.as_fd(), &filter::frames_for(self.address));
+        }
+        // Linux before 4.20 does not have it: `receive` drops such frames as well.
+        let on: c_int = 1;
+        if let Err(error) = self.set_option(libc::PACKET_IGNORE_OUTGOING, &on) {
+            tracing::debug!(%error, "the kernel passes frames of this host, too");
+        }
+        Ok(())
+    }
+
+    /// Whether the interface receives this frame if it sends it, and the kernel does not show it to this
+    /// socket.
+    pub(super) fn takes_back(&self, frame: &[u8]) -> bool {
+        let is_for_us = match frame {
+            [a, b, c, d, e, f, ..] => {
+                a & 1 == 1 || u64::from_be_bytes([0, 0, *a, *b, *c, *d, *e, *f]) == self.address
+            }
+            _ => false,
+        };
+        self.loopback == Loopback::AsNetworkCard && is_for_us
     }
 
     /// Sets an option of packet sockets, whose value is a plain structure of C.
@@ -241,14 +278,16 @@ impl PacketSocket {
     }
 
     /// Receives one frame into `room`, of [`ROOM`] bytes, without waiting, as it is on the wire: with
-    /// its VLAN tag and with its checksums. Frames that this host sends are dropped. `None` if
-    /// nothing has arrived.
+    /// its VLAN tag and with its checksums. Of the frames that other sockets of this host send, these are
+    /// those that [come back](Self::takes_back). `None` if nothing has arrived.
     pub(super) fn receive<'a>(&self, room: &'a mut [u8]) -> io::Result<Option<&'a mut [u8]>> {
         loop {
             let Some(arrival) = self.receive_one(room)? else {
                 return Ok(None);
             };
-            if !arrival.is_outgoing && arrival.len >= ADDRESSES && arrival.len <= LONGEST_FRAME {
+            let frame = room.get(TAG..).unwrap_or_default();
+            let is_received = !arrival.is_outgoing || self.takes_back(frame);
+            if is_received && arrival.len >= ADDRESSES && arrival.len <= LONGEST_FRAME {
                 return Ok(Some(arrival.restore(room)));
             }
         }
