@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gdr_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_pd, ibv_wc, ibv_wc_flags};
 
 use crate::context::Context;
+use crate::device::check_gid_index;
 use crate::domain::{Domain, Use, next_handle};
 use crate::errno::Errno;
 use crate::ret::{minus_one, pointer, status};
@@ -83,9 +84,10 @@ impl AddressHandle {
 /// # Errors
 /// `EINVAL` for a path without a GID, which RoCE does not have.
 pub(crate) fn destination(path: &ibv_ah_attr) -> Result<SocketAddr, Errno> {
-    if path.is_global == 0 || path.grh.sgid_index != 0 {
+    if path.is_global == 0 {
         return Err(Errno::INVAL);
     }
+    check_gid_index(path.grh.sgid_index.into())?;
     // SAFETY: all bytes of the union are initialized, and every value is valid.
     let gid = Ipv6Addr::from(unsafe { path.grh.dgid.raw });
     if gid.is_unspecified() {

@@ -1,7 +1,6 @@
 //! Asynchronous events.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 
 use gdr_verbs_sys::{ibv_async_event, ibv_context};
 
@@ -21,8 +20,8 @@ unsafe extern "C" fn ibv_get_async_event(
 ) -> c_int {
     forward!(unless is_own(context), ibv_get_async_event(context, event));
     minus_one(|| {
-        let events = Arc::clone(Context::of(context)?.events());
-        let returned = events.take(|taken| {
+        let context = Context::of(context)?;
+        let returned = context.take_event(|taken| {
             let mut returned = ibv_async_event {
                 event_type: taken.kind,
                 ..Default::default()

@@ -1,14 +1,19 @@
 //! Contexts: open devices.
 
-use std::sync::{Arc, OnceLock};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use gdr_rdma::raw;
-use gdr_verbs_sys::{ibv_context, verbs_context};
+use gdr_rdma::Mtu;
+use gdr_rdma::raw::{self, LinkEvent, LinkState, LinkWatch};
+use gdr_verbs_sys::{ibv_context, ibv_event_type, verbs_context};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
 
 use crate::counters;
 use crate::device::{Device, lock};
 use crate::errno::Errno;
-use crate::event::Event;
+use crate::event::{self, Event, Subject};
 use crate::event_queue::EventQueue;
 use crate::slab::CObject;
 use crate::table::Table;
@@ -18,6 +23,10 @@ pub(crate) struct Context {
     object: CObject<verbs_context>,
     device: Arc<Device>,
     events: Arc<EventQueue<Event>>,
+    link: Mutex<LinkWatch>,
+    /// What programs poll: it is readable while there are events, or a report of the kernel that becomes
+    /// one. So no thread has to wait for those.
+    readiness: OwnedFd,
     /// The engine, from the first object on that needs it.
     engine: OnceLock<raw::Device>,
 }
@@ -30,8 +39,13 @@ impl Context {
         device: Arc<Device>,
         fill: impl FnOnce(&mut verbs_context),
     ) -> Result<Arc<Self>, Errno> {
-        let events = Arc::new(EventQueue::new()?);
-        let fd = events.raw_fd();
+        let events = Arc::new(EventQueue::nonblocking()?);
+        let link = LinkWatch::new(device.nic());
+        let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for source in [Some(events.as_fd()), link.as_fd()].into_iter().flatten() {
+            epoll::add(&readiness, source, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        let fd = readiness.as_raw_fd();
         // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
         let object = unsafe {
             CObject::<verbs_context>::new(|whole| {
@@ -48,6 +62,8 @@ impl Context {
             object,
             device,
             events,
+            link: Mutex::new(link),
+            readiness,
             engine: OnceLock::new(),
         }))
     }
@@ -67,6 +83,42 @@ impl Context {
 
     pub(crate) fn events(&self) -> &Arc<EventQueue<Event>> {
         &self.events
+    }
+
+    /// The state of the interface and the address of its device. Changes become events.
+    pub(crate) fn link(&self) -> LinkState {
+        let mut link = lock(&self.link);
+        link.poll(&mut |change| {
+            let kind = match change {
+                LinkEvent::Up => ibv_event_type::IBV_EVENT_PORT_ACTIVE,
+                LinkEvent::Down => ibv_event_type::IBV_EVENT_PORT_ERR,
+                LinkEvent::AddressChanged => ibv_event_type::IBV_EVENT_GID_CHANGE,
+                _ => return,
+            };
+            event::raise(&self.events, kind, &Subject::Port(1));
+        })
+    }
+
+    /// The largest path MTU of its interface.
+    pub(crate) fn mtu(&self) -> Mtu {
+        self.link().path_mtu.unwrap_or(Mtu::B1024)
+    }
+
+    /// Takes the oldest event. Waits for one unless the descriptor that the program has is non-blocking:
+    /// `EAGAIN` then. `count` is as in [`EventQueue::take`].
+    pub(crate) fn take_event<R>(&self, count: impl Fn(Event) -> R) -> Result<R, Errno> {
+        loop {
+            self.link();
+            match self.events.take(&count) {
+                Err(Errno::AGAIN) => {}
+                taken => return taken,
+            }
+            if rustix::fs::fcntl_getfl(&self.readiness)?.contains(OFlags::NONBLOCK) {
+                return Err(Errno::AGAIN);
+            }
+            let ready = PollFd::from_borrowed_fd(self.readiness.as_fd(), PollFlags::IN);
+            rustix::event::poll(&mut [ready], None)?;
+        }
     }
 
     /// The engine of its device, which it keeps open from here on.

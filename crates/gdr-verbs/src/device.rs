@@ -8,9 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::PerProcess;
 use gdr_rdma::raw::{self, WeakDevice};
-use gdr_rdma::{AsyncEvent, Mtu, PortUse, SoftAddress, SoftOptions, SrqNumber};
+use gdr_rdma::{AsyncEvent, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
-use rustix::net;
 
 use crate::errno::Errno;
 use crate::event::{self, Subject};
@@ -29,6 +28,21 @@ pub(crate) const MOST_SEGMENTS: u32 = 32;
 pub(crate) const MOST_INLINE: u32 = 1024;
 /// The most READs and atomics that a queue pair has outstanding.
 pub(crate) const MOST_READS: u8 = 16;
+
+/// How many entries the table of GIDs has: the module of the table says why.
+pub(crate) const GIDS_LISTED: c_int = 1;
+/// How many indices name the GID.
+const GID_INDICES: u32 = 4;
+
+/// # Errors
+/// `EINVAL` if no GID has this index.
+pub(crate) fn check_gid_index(index: u32) -> Result<(), Errno> {
+    if index < GID_INDICES {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
+    }
+}
 
 /// The start of the names of character devices.
 const NODE: &str = "uverbs";
@@ -141,13 +155,9 @@ impl Device {
         self.object.as_ptr().cast()
     }
 
-    /// The index of the network interface of its address; 0 if it is gone.
-    pub(crate) fn interface_index(&self) -> u32 {
-        // From a socket: `/sys` may be that of another network namespace.
-        let (family, kind) = (net::AddressFamily::INET, net::SocketType::DGRAM);
-        net::socket_with(family, kind, net::SocketFlags::CLOEXEC, None)
-            .and_then(|socket| net::netdevice::name_to_index(&socket, &self.nic.interface))
-            .unwrap_or(0)
+    /// Its address and interface, as they were when the devices were listed.
+    pub(crate) fn nic(&self) -> &SoftAddress {
+        &self.nic
     }
 
     /// Its only GID.
@@ -172,11 +182,6 @@ impl Device {
                     .fold(sum, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte))
             });
         (0x02 << 56) | (u64::from(folded & 0xff_ffff) << 32) | u64::from(low)
-    }
-
-    /// The largest path MTU of its interface.
-    pub(crate) fn mtu(&self) -> Mtu {
-        self.nic.path_mtu.unwrap_or(Mtu::B1024)
     }
 
     pub(crate) fn owners(&self) -> &Arc<Owners> {

@@ -9,11 +9,13 @@ use gdr_rdma::{Error, PostError};
 pub(crate) struct Errno(c_int);
 
 impl Errno {
+    pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const BADF: Self = Self(libc::EBADF);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
     pub(crate) const FAULT: Self = Self(libc::EFAULT);
     pub(crate) const INVAL: Self = Self(libc::EINVAL);
     pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const NODATA: Self = Self(libc::ENODATA);
     pub(crate) const NOENT: Self = Self(libc::ENOENT);
     pub(crate) const NOMEM: Self = Self(libc::ENOMEM);
     pub(crate) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);

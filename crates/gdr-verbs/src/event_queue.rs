@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,17 +22,31 @@ pub(crate) struct EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
+    /// A queue with a descriptor for the program. It is blocking, as in libibverbs; the program may
+    /// change that.
     pub(crate) fn new() -> Result<Self, Errno> {
-        // Blocking, as in libibverbs; the program may change that.
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?;
+        Self::with_flags(EventfdFlags::empty())
+    }
+
+    /// A queue that is behind a descriptor of something else.
+    pub(crate) fn nonblocking() -> Result<Self, Errno> {
+        Self::with_flags(EventfdFlags::NONBLOCK)
+    }
+
+    fn with_flags(flags: EventfdFlags) -> Result<Self, Errno> {
+        let flags = flags | EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE;
         Ok(Self {
-            fd,
+            fd: rustix::event::eventfd(0, flags)?,
             events: Mutex::new(VecDeque::new()),
         })
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub(crate) fn push(&self, event: T) {

@@ -9,8 +9,8 @@
 //!
 //! `GDR_NICS` lists addresses or network interfaces, separated by commas: the devices `gdr0`, `gdr1`
 //! and so on, in this order. Without it there is one for 127.0.0.1 and for the first IPv4 and IPv6
-//! address of every interface that is up. A device has one port and one GID, at index 0: its
-//! address, of type RoCE v2. Its engine is opened with the first protection domain or completion
+//! address of every interface that is up. A device has one port and one GID: its address, of type
+//! RoCE v2, at index 0 and also at 1 to 3, where programs for other devices look for it. Its engine is opened with the first protection domain or completion
 //! queue, not by listing, opening or querying the device.
 //!
 //! # Handles
@@ -41,6 +41,7 @@ mod errno;
 mod event;
 mod event_queue;
 mod flow;
+mod gid_table;
 mod gpu_memory;
 mod host_memory;
 mod modify;

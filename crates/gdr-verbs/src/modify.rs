@@ -96,7 +96,7 @@ fn modify(pair: &Pair, stored: &ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) -> 
     match pair.raw() {
         Service::Connection(raw) => {
             let changes = Changes::new(from, &wanted, mask)?;
-            let largest = pair.context().device().mtu();
+            let largest = pair.context().mtu();
             modify_connection(raw, (from, to), &wanted, largest, &changes)?;
         }
         Service::Datagrams(raw) => {

@@ -5,19 +5,20 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
 
+use gdr_rdma::raw::LinkCondition;
 use gdr_verbs_sys::{
     __be16, IBV_LINK_LAYER_ETHERNET, ibv_atomic_cap, ibv_context, ibv_device_attr,
-    ibv_device_attr_ex, ibv_device_cap_flags, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_mtu,
-    ibv_port_attr, ibv_port_cap_flags, ibv_port_state, ibv_qp, ibv_query_device_ex_input,
-    ibv_values_ex, ibv_values_mask, ibv_wr_opcode,
+    ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu, ibv_port_attr, ibv_port_cap_flags,
+    ibv_port_state, ibv_qp, ibv_query_device_ex_input, ibv_values_ex, ibv_values_mask,
+    ibv_wr_opcode,
 };
 
 use crate::completion_queue::MOST_ENTRIES;
 use crate::context::Context;
-use crate::device::{Device, MOST_READS, MOST_REQUESTS, MOST_SEGMENTS, put_text};
+use crate::device::{Device, GIDS_LISTED, MOST_READS, MOST_REQUESTS, MOST_SEGMENTS, put_text};
 use crate::errno::Errno;
 use crate::queue_pair::Pair;
-use crate::ret::{count, minus_one, number, status, status_and_errno};
+use crate::ret::{minus_one, number, status, status_and_errno};
 use crate::slab::is_own;
 use crate::system::forward;
 
@@ -28,11 +29,13 @@ const MANY: c_int = 1 << 20;
 /// `IBV_RAW_PACKET_CAP_IP_CSUM`.
 const RAW_PACKET_CAP_IP_CSUM: u32 = 1 << 2;
 /// The only port.
-const PORT: u32 = 1;
+pub(crate) const PORT: u32 = 1;
 /// 4x and 25 Gb/s a lane: 100 Gb/s, in the codes of the specification.
 const WIDTH_4X: u8 = 2;
 const SPEED_25: u8 = 32;
-/// `IB_PORT_PHYS_STATE_LINK_UP`.
+/// `IB_PORT_PHYS_STATE_POLLING`, `_DISABLED` and `_LINK_UP`.
+const POLLING: u8 = 2;
+const DISABLED: u8 = 3;
 const LINK_UP: u8 = 5;
 
 fn device_attributes(device: &Device) -> ibv_device_attr {
@@ -82,7 +85,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
 ///
 /// # Safety
 /// `size` bytes at `place` are writable.
-unsafe fn put_part<T>(whole: &T, place: *mut T, size: usize) {
+pub(crate) unsafe fn put_part<T>(whole: &T, place: *mut T, size: usize) {
     let size = size.min(size_of::<T>());
     // SAFETY: both have at least this many bytes, and do not overlap: one is the caller's.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), place.cast(), size) };
@@ -126,13 +129,21 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-fn port_attributes(device: &Device) -> ibv_port_attr {
-    let mtu = |mtu: gdr_rdma::Mtu| ibv_mtu(u32::from(mtu.code()));
+fn port_attributes(context: &Context) -> ibv_port_attr {
+    let (down, active) = (
+        ibv_port_state::IBV_PORT_DOWN,
+        ibv_port_state::IBV_PORT_ACTIVE,
+    );
+    let (state, phys_state) = match context.link().condition {
+        LinkCondition::Active => (active, LINK_UP),
+        LinkCondition::NoCarrier => (down, POLLING),
+        _ => (down, DISABLED),
+    };
     ibv_port_attr {
-        state: ibv_port_state::IBV_PORT_ACTIVE,
+        state,
         max_mtu: ibv_mtu::IBV_MTU_4096,
-        active_mtu: mtu(device.mtu()),
-        gid_tbl_len: 1,
+        active_mtu: ibv_mtu(u32::from(context.mtu().code())),
+        gid_tbl_len: GIDS_LISTED,
         port_cap_flags: ibv_port_cap_flags::IBV_PORT_IP_BASED_GIDS.0,
         max_msg_sz: MOST_BYTES,
         pkey_tbl_len: 1,
@@ -140,14 +151,17 @@ fn port_attributes(device: &Device) -> ibv_port_attr {
         active_width: WIDTH_4X,
         active_speed: SPEED_25,
         active_speed_ex: u32::from(SPEED_25),
-        phys_state: LINK_UP,
+        phys_state,
         link_layer: IBV_LINK_LAYER_ETHERNET,
         ..Default::default()
     }
 }
 
 /// The device of a context that has this port.
-fn device_with_port(context: *mut ibv_context, port: u32) -> Result<Arc<Context>, Errno> {
+pub(crate) fn device_with_port(
+    context: *mut ibv_context,
+    port: u32,
+) -> Result<Arc<Context>, Errno> {
     let context = Context::of(context)?;
     if port == PORT {
         Ok(context)
@@ -167,7 +181,7 @@ pub(crate) unsafe extern "C" fn query_port(
     status(|| {
         let context = device_with_port(context, port.into())?;
         // SAFETY: the contract of this function.
-        unsafe { put_part(&port_attributes(context.device()), attr, size) };
+        unsafe { put_part(&port_attributes(&context), attr, size) };
         Ok(())
     })
 }
@@ -184,111 +198,6 @@ unsafe extern "C" fn ibv_query_port(
     let size = offset_of!(ibv_port_attr, port_cap_flags2);
     // SAFETY: the contract of this function.
     unsafe { query_port(context, port, attr.cast(), size) }
-}
-
-/// # Safety
-/// `gid` is writable.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid(
-    context: *mut ibv_context,
-    port: u8,
-    index: c_int,
-    gid: *mut ibv_gid,
-) -> c_int {
-    forward!(unless is_own(context), ibv_query_gid(context, port, index, gid));
-    minus_one(|| {
-        let context = device_with_port(context, port.into())?;
-        if index != 0 {
-            return Err(Errno::INVAL);
-        }
-        let raw = context.device().gid().octets();
-        // SAFETY: the contract of this function.
-        unsafe { gid.write(ibv_gid { raw }) };
-        Ok(())
-    })
-}
-
-fn gid_entry(device: &Device) -> ibv_gid_entry {
-    ibv_gid_entry {
-        gid: ibv_gid {
-            raw: device.gid().octets(),
-        },
-        gid_index: 0,
-        port_num: PORT,
-        gid_type: ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0,
-        ndev_ifindex: device.interface_index(),
-    }
-}
-
-/// # Safety
-/// `size` bytes at `entry` are writable.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_ex(
-    context: *mut ibv_context,
-    port: u32,
-    index: u32,
-    entry: *mut ibv_gid_entry,
-    flags: u32,
-    size: usize,
-) -> c_int {
-    forward!(unless is_own(context), _ibv_query_gid_ex(context, port, index, entry, flags, size));
-    status_and_errno(|| {
-        let context = device_with_port(context, port)?;
-        if flags != 0 || index != 0 {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: the contract of this function.
-        unsafe { put_part(&gid_entry(context.device()), entry, size) };
-        Ok(())
-    })
-}
-
-/// # Safety
-/// `room` entries of `size` bytes are writable at `entries`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_table(
-    context: *mut ibv_context,
-    entries: *mut ibv_gid_entry,
-    room: usize,
-    flags: u32,
-    size: usize,
-) -> isize {
-    forward!(unless is_own(context), _ibv_query_gid_table(context, entries, room, flags, size));
-    count(|| {
-        let context = Context::of(context)?;
-        if flags != 0 || room == 0 {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: the contract of this function: there is room for one.
-        unsafe { put_part(&gid_entry(context.device()), entries, size) };
-        Ok(1)
-    })
-}
-
-/// `enum ibv_gid_type_sysfs`: RoCE v2.
-const SYSFS_ROCE_V2: u32 = 1;
-
-/// The type of a GID, by a private function of libibverbs that its example programs call.
-///
-/// # Safety
-/// `kind` is writable.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid_type(
-    context: *mut ibv_context,
-    port: u8,
-    index: u32,
-    kind: *mut u32,
-) -> c_int {
-    forward!(unless is_own(context), ibv_query_gid_type(context, port, index, kind));
-    minus_one(|| {
-        device_with_port(context, port.into())?;
-        if index != 0 {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: the contract of this function.
-        unsafe { kind.write(SYSFS_ROCE_V2) };
-        Ok(())
-    })
 }
 
 /// Full membership of the default partition.

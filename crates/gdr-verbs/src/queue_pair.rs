@@ -206,7 +206,7 @@ impl Pair {
                 Service::Connection(pair)
             }
             ibv_qp_type::IBV_QPT_UD => {
-                let mtu = context.device().mtu();
+                let mtu = context.mtu();
                 let pair = engine.ud_queue_pair(domain.raw(), queues, capabilities, mtu)?;
                 Service::Datagrams(pair)
             }

@@ -5,6 +5,7 @@
 
 mod built;
 mod extended;
+mod gids;
 mod misuse;
 mod objects;
 mod operations;

@@ -170,6 +170,9 @@ impl Listing {
             ]);
         }
         output.line(&table)?;
+        output.line(
+            "  for programs under `gdr run`, each of the GID indices 0 to 3 names the address",
+        )?;
         Ok(())
     }
 }

@@ -109,7 +109,7 @@ fn link_mtu(interface: &str) -> Option<u32> {
 }
 
 /// The largest path MTU whose packets fit `link`, the longest IP packet.
-fn path_mtu(link: u32, address: IpAddr) -> Option<Mtu> {
+pub(super) fn path_mtu(link: u32, address: IpAddr) -> Option<Mtu> {
     let ip = if address.is_ipv4() { 20 } else { 40 };
     Mtu::at_most((link as usize).saturating_sub(ip + HEADERS))
 }

@@ -26,6 +26,7 @@ mod device_state;
 mod engine;
 mod filter;
 mod flows;
+mod link;
 mod memory;
 mod packets;
 mod partial_icrc;
