@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::fork::ProcessId;
+use gdr_process::ProcessId;
 
 /// The size of a host page, the unit of a mapping. Every platform with an NVIDIA GPU has pages of 4
 /// KiB or more; a GPU page of 64 KiB is a multiple of all of them.

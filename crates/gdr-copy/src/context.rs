@@ -7,11 +7,11 @@ use gdr_cuda::{ConcreteDriver, Cuda, DeviceBuffer, DevicePtr, Gpu, Ordinal, SimD
 use crate::backend::{Backend, PinRequest};
 use crate::backend::{dmabuf, gdrdrv, rm, sim::SimBackend};
 use crate::backend_kind::{BackendChoice, BackendKind, Rejected};
-use crate::error::{Error, Result};
-use crate::fork::ProcessId;
+use crate::error::{Error, Result, only_in};
 use crate::options::PinOptions;
 use crate::pinned::Pinned;
 use crate::report::{Attributes, Bar1, RouteReport};
+use gdr_process::ProcessId;
 
 /// How to open a [`Context`].
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ impl ContextBuilder {
     /// # Errors
     /// [`Error::BackendName`].
     pub fn backend_from_env(mut self) -> Result<Self> {
-        if let Some(name) = std::env::var_os("GDR_BACKEND").filter(|name| !name.is_empty()) {
+        if let Some(name) = gdr_process::variable("GDR_BACKEND").filter(|name| !name.is_empty()) {
             self.backend = Some(name.to_string_lossy().parse()?);
         }
         Ok(self)
@@ -241,7 +241,7 @@ impl Context {
     /// # Errors
     /// As [`Context::pin`].
     pub fn pin_with(&self, ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Pinned> {
-        self.origin.check()?;
+        only_in(&self.origin)?;
         let request = PinRequest::new(ptr, len, options)?;
         Pinned::new(self.backend.clone(), self.origin, &request, None)
     }
@@ -265,7 +265,7 @@ impl Context {
         buffer: &Arc<DeviceBuffer>,
         options: PinOptions,
     ) -> Result<Pinned> {
-        self.origin.check()?;
+        only_in(&self.origin)?;
         let request = PinRequest::new(buffer.ptr(), buffer.len(), options)?;
         let (backend, buffer) = (self.backend.clone(), Some(buffer.clone()));
         Pinned::new(backend, self.origin, &request, buffer)
@@ -277,7 +277,7 @@ impl Context {
     /// # Errors
     /// Where the range itself cannot be pinned by any route (freed, managed, too long).
     pub fn routes(&self, ptr: DevicePtr, len: u64) -> Result<Vec<RouteReport>> {
-        self.origin.check()?;
+        only_in(&self.origin)?;
         self.backend
             .routes(&PinRequest::new(ptr, len, PinOptions::new())?)
     }
@@ -287,7 +287,7 @@ impl Context {
     /// # Errors
     /// Where the GPU is unknown or cannot be opened.
     pub fn bar1(&self, device: Ordinal) -> Result<Option<Bar1>> {
-        self.origin.check()?;
+        only_in(&self.origin)?;
         self.backend.bar1(device)
     }
 }

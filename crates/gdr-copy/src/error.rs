@@ -7,9 +7,9 @@ use gdr_cuda::{DevicePtr, PointerKind};
 use crate::backend::rm::status::RmStatus;
 use crate::backend_kind::{BackendKind, ParseBackendError, Rejected, list};
 use crate::cpu::Caching;
-use crate::fork::ProcessId;
 use crate::plan::CopyPath;
 use crate::report::Route;
+use gdr_process::ProcessId;
 
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -214,14 +214,11 @@ impl Error {
     }
 }
 
-impl ProcessId {
-    /// Refuses in any process but this one.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.is_current() {
-            Ok(())
-        } else {
-            Err(Error::ForkedChild)
-        }
+/// Refuses in any process but this one.
+pub(crate) fn only_in(process: &ProcessId) -> Result<()> {
+    match process.is_current() {
+        true => Ok(()),
+        false => Err(Error::ForkedChild),
     }
 }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use crate::cpu::{fence, trace};
 use crate::error::{Error, Result};
-use crate::fork::ProcessId;
+use gdr_process::ProcessId;
 
 mod sealed {
     pub trait Sealed {}

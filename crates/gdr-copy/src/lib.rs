@@ -53,6 +53,8 @@
 //! Loads and stores are the fastest path for short copies only. A [`Copier`] takes the fastest one for
 //! each: the calling thread, several threads, or the GPU's copy engine, as [`plan`] chooses.
 
+#![warn(clippy::disallowed_methods)]
+
 mod backend;
 mod backend_kind;
 mod bar_mapping;
@@ -61,7 +63,6 @@ mod copier;
 pub mod cpu;
 mod error;
 mod flag;
-mod fork;
 mod machine;
 mod mapping;
 mod options;
@@ -79,7 +80,7 @@ pub use copier::{Allocations, Copier, Transfer};
 pub use cpu::Caching;
 pub use error::{Error, Result};
 pub use flag::{Flag, FlagWord};
-pub use fork::{PerProcess, ProcessId};
+pub use gdr_process::{PerProcess, ProcessId};
 pub use machine::{default_threads, driver_version, profile_key};
 pub use mapping::{Mapping, Slice};
 pub use options::{Bus, MapOptions, PinGranularity, PinOptions};

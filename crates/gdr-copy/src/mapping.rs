@@ -9,8 +9,8 @@ use crate::bar_mapping::BarMapping;
 use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
 use crate::flag::{Flag, FlagWord};
-use crate::fork::ProcessId;
 use crate::pin_state::PinState;
+use gdr_process::ProcessId;
 
 /// A CPU mapping of a pinned range. Unmapped on drop; the pin may be dropped before or after.
 ///

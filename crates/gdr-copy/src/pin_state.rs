@@ -8,7 +8,7 @@ use gdr_cuda::{DeviceBuffer, DevicePtr};
 use crate::backend::{Backend, Pin};
 use crate::backend_kind::BackendKind;
 use crate::cpu::{Caching, Routine};
-use crate::fork::ProcessId;
+use gdr_process::ProcessId;
 
 /// A range that a backend has pinned.
 #[derive(Debug)]

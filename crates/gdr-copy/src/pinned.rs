@@ -8,12 +8,12 @@ use gdr_cuda::{DeviceBuffer, DevicePtr};
 use crate::backend::{Backend, PinRequest};
 use crate::backend_kind::BackendKind;
 use crate::bar_mapping::host_page;
-use crate::error::{Error, Result};
-use crate::fork::ProcessId;
+use crate::error::{Error, Result, only_in};
 use crate::mapping::Mapping;
 use crate::options::MapOptions;
 use crate::pin_state::PinState;
 use crate::report::{PinInfo, Route};
+use gdr_process::ProcessId;
 
 /// Pinned GPU memory: it stays allocated while this value or its [`Mapping`] exists.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Pinned {
     /// # Errors
     /// [`Error::ForkedChild`]; the module's.
     pub fn invalidated(&self) -> Result<bool> {
-        self.0.origin.check()?;
+        only_in(&self.0.origin)?;
         self.0.pin.invalidated()
     }
 
@@ -106,7 +106,7 @@ impl Pinned {
     /// [`Error::Caching`], [`Error::Bar1Exhausted`], [`Error::ForkedChild`]; the driver's.
     pub fn map_with(&self, options: MapOptions) -> Result<Mapping> {
         let state = &self.0;
-        state.origin.check()?;
+        only_in(&state.origin)?;
         let available = state.pin.len();
         let wanted = options.len().unwrap_or(available);
         let len = wanted

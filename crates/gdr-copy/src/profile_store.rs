@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use gdr_cuda::Gpu;
+use gdr_process::WholeFile;
 
 use crate::backend_kind::BackendKind;
 use crate::cpu::Caching;
@@ -50,13 +51,14 @@ pub enum ProfileError {
 }
 
 impl ProfileStore {
-    /// The folder of this user: `gdr/copy` in `$XDG_STATE_HOME`, else in `$HOME/.local/state`.
+    /// The folder of this user: `gdr/copy` in `$XDG_STATE_HOME`, else in `$HOME/.local/state`. A program that
+    /// has more rights than its caller has none.
     ///
     /// # Errors
     /// [`ProfileError::NoFolder`].
     pub fn of_user() -> Result<Self, ProfileError> {
         let absolute = |name: &str| {
-            let path = std::env::var_os(name).map(PathBuf::from);
+            let path = gdr_process::variable(name).map(PathBuf::from);
             path.filter(|path| path.is_absolute())
         };
         let state = absolute("XDG_STATE_HOME")
@@ -106,10 +108,9 @@ impl ProfileStore {
         let path = self.path(&profile.key);
         let write = |path: &Path| {
             fs::create_dir_all(&self.folder)?;
-            let part = path.with_extension(format!("part-{}", std::process::id()));
-            fs::write(&part, profile.to_string())?;
-            // A reader sees the old or the new file.
-            fs::rename(&part, path)
+            let mut file = WholeFile::private(path)?;
+            file.write_all(profile.to_string().as_bytes())?;
+            file.finish()
         };
         match write(&path) {
             Ok(()) => Ok(path),

@@ -1,6 +1,5 @@
 //! The driver that the environment chooses.
 
-use std::env;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ const SIMULATED_GPUS: u32 = 2;
 /// # Errors
 /// As [`Cuda::load`].
 pub fn open_driver() -> Result<Arc<dyn Driver>> {
-    if names_simulation(env::var_os(BACKEND).as_deref()) {
+    if names_simulation(gdr_process::variable(BACKEND).as_deref()) {
         tracing::warn!("{BACKEND}={SIMULATED}: the GPUs of this process are simulated");
         return Ok(SimDriver::new(SIMULATED_GPUS));
     }

@@ -36,6 +36,8 @@
 //! # }
 //! ```
 
+#![warn(clippy::disallowed_methods)]
+
 // `tests/sealed/outsider.rs`, which is included in tests of this crate, names it as other crates do.
 #[cfg(test)]
 extern crate self as gdr_cuda;

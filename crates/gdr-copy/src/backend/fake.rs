@@ -11,11 +11,11 @@ use crate::backend_kind::BackendKind;
 use crate::bar_mapping::{BarMapping, FdRange};
 use crate::cpu::Caching;
 use crate::error::Result;
-use crate::fork::ProcessId;
 use crate::options::PinOptions;
 use crate::pinned::Pinned;
 use crate::report::Attributes;
 use crate::report::Route;
+use gdr_process::ProcessId;
 
 /// The address of its memory.
 pub(crate) const BASE: u64 = 0x7f00_0000_0000;

@@ -272,7 +272,7 @@ impl fmt::Display for ChoiceReason {
 #[inline]
 pub fn choice() -> &'static RoutineChoice {
     static CHOICE: OnceLock<RoutineChoice> = OnceLock::new();
-    CHOICE.get_or_init(|| RoutineChoice::of(std::env::var_os(VARIABLE).as_deref()))
+    CHOICE.get_or_init(|| RoutineChoice::of(gdr_process::variable(VARIABLE).as_deref()))
 }
 
 impl RoutineChoice {

@@ -4,7 +4,6 @@ mod api;
 mod context;
 pub(crate) mod export;
 mod layout;
-mod library_path;
 mod memory;
 mod module;
 mod pointer;
@@ -12,9 +11,11 @@ pub(crate) mod probe_alloc;
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gdr_pci::Bdf;
+use gdr_process::LoadedLibrary;
 use libc::RTLD_NOLOAD;
 use libloading::os::unix::{Library, RTLD_NOW};
 
@@ -38,6 +39,9 @@ pub use self::context::CaptureGuard;
 /// The library that every NVIDIA driver installs; not `libcuda.so`, which may be the stub for
 /// linking.
 const LIBRARY: &str = "libcuda.so.1";
+
+/// The environment variable that names a file to load instead of `libcuda.so.1`.
+const VARIABLE: &str = "GDR_LIBCUDA";
 
 /// NVIDIA's driver, loaded at run time; CUDA 11.4 (driver 470) or later.
 ///
@@ -70,20 +74,45 @@ impl Cuda {
     /// The driver, if this process has loaded its library already. It is neither loaded nor
     /// initialized for the caller.
     ///
+    /// Where it is not loaded, this takes well under a microsecond and does not ask the loader for the
+    /// library: it may be called at each registration of memory, and a child that is forked meanwhile can
+    /// load libraries. It takes no lock that a forked child could wait for.
+    ///
     /// # Errors
-    /// As [`Cuda::load`], for a library that is loaded.
+    /// As [`Cuda::load`], for a library that is loaded. After an error the library is treated as absent until
+    /// the process loads another one.
     pub fn of_process() -> Result<Option<&'static Arc<Self>>> {
-        static DRIVER: OnceLock<Arc<Cuda>> = OnceLock::new();
-        if let Some(driver) = DRIVER.get() {
+        static LOADED: LoadedLibrary = LoadedLibrary::new("libcuda.so");
+        static DRIVER: AtomicPtr<Arc<Cuda>> = AtomicPtr::new(ptr::null_mut());
+        // SAFETY: null, or a leaked value that was complete when it was published.
+        if let Some(driver) = unsafe { DRIVER.load(Ordering::Acquire).as_ref() } {
             return Ok(Some(driver));
+        }
+        if !LOADED.is_loaded() {
+            return Ok(None);
         }
         // SAFETY: with this flag the loader only looks for a library that is loaded.
         let loaded = unsafe { Library::open(Some(LIBRARY), RTLD_NOLOAD | RTLD_NOW) };
-        if loaded.is_err() {
-            return Ok(None);
-        }
-        let driver = Self::load()?;
-        Ok(Some(DRIVER.get_or_init(|| driver)))
+        let driver = match loaded {
+            Ok(_) => Self::load().inspect_err(|_| LOADED.ignore())?,
+            Err(_) => {
+                LOADED.ignore();
+                return Ok(None);
+            }
+        };
+        let driver = Box::into_raw(Box::new(driver));
+        let known =
+            DRIVER.compare_exchange(ptr::null_mut(), driver, Ordering::AcqRel, Ordering::Acquire);
+        let driver = match known {
+            Ok(_) => driver,
+            Err(first) => {
+                // SAFETY: made above and never published.
+                drop(unsafe { Box::from_raw(driver) });
+                first
+            }
+        };
+        // SAFETY: a leaked value.
+        Ok(Some(unsafe { &*driver }))
     }
 
     /// Loads `libcuda.so.1`, or the file that the environment variable `GDR_LIBCUDA` names.
@@ -94,7 +123,8 @@ impl Cuda {
     /// [`Error::Library`] where it cannot be loaded, [`Error::Symbol`] where it is older than CUDA
     /// 11.4.
     pub fn load() -> Result<Arc<Self>> {
-        match library_path::named_library() {
+        // A library of the caller's choice is loaded only with the caller's rights.
+        match gdr_process::variable(VARIABLE).filter(|path| !path.is_empty()) {
             Some(path) => Self::load_from(&path),
             None => Self::load_from(OsStr::new(LIBRARY)),
         }

@@ -27,9 +27,9 @@ use crate::backend_kind::BackendKind;
 use crate::bar_mapping::{BarMapping, FdRange};
 use crate::cpu::Caching;
 use crate::error::{Error, Result};
-use crate::fork::ProcessId;
 use crate::report::Attributes;
 use crate::report::Route;
+use gdr_process::ProcessId;
 
 /// The module, open and of a supported version.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::abi::{self, ControlParams, Escape, Handle};
 use super::ioctl::{Node, RmIoctl};
 use super::status::RmStatus;
 use crate::error::{Error, Result};
-use crate::fork::ProcessId;
+use gdr_process::ProcessId;
 
 /// A client: a name space of RM objects, bound to one open file and one process.
 ///

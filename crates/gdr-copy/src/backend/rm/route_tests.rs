@@ -11,8 +11,8 @@ use super::fake_cuda::{FakeCuda, WrongAnswers};
 use super::resolve::{self, Range, by_route};
 use super::selftest::Verdicts;
 use super::*;
-use crate::fork::PerProcess;
 use crate::options::PinOptions;
+use gdr_process::PerProcess;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -17,8 +17,8 @@ use super::device::Device;
 use super::resolve::{Range, RouteError, by_route};
 use crate::cpu::{self, Routine};
 use crate::error::{Error, Result};
-use crate::fork::PerProcess;
 use crate::report::Route;
+use gdr_process::PerProcess;
 
 /// The verdicts of this process.
 pub(super) static VERDICTS: Verdicts = PerProcess::new();

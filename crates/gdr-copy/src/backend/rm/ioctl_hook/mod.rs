@@ -21,7 +21,7 @@ use std::sync::{Mutex, OnceLock};
 
 use self::got::{Detour, Slots, Target};
 use super::extents::ObjectRange;
-use crate::fork::PerProcess;
+use gdr_process::PerProcess;
 
 pub(super) use self::error::HookError;
 pub(super) use self::export::Export;

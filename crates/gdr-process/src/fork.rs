@@ -1,15 +1,15 @@
 //! Detecting a forked child.
 //!
-//! The NVIDIA driver ties a client to the process that allocated it, and mappings are not inherited
-//! (`MADV_DONTFORK`). So a child must neither use nor unmap the mappings of its parent: other
-//! memory may be at their addresses.
+//! A child has none of its parent's threads, and their locks stay as they were. The NVIDIA driver ties a
+//! client to the process that allocated it, and mappings of gdr are not inherited (`MADV_DONTFORK`). So a
+//! child must neither use nor unmap the mappings of its parent: other memory may be at their addresses.
 
 use std::ptr;
-use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-static REGISTERED: Once = Once::new();
+/// Not a `Once`, which a child would wait for if its parent's thread was in it.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
@@ -25,12 +25,14 @@ pub struct ProcessId {
 impl ProcessId {
     /// The calling process.
     pub fn current() -> Self {
-        REGISTERED.call_once(|| {
+        if !REGISTERED.load(Ordering::Acquire) {
             // SAFETY: `in_child` is async-signal-safe (one atomic add). It is never called after it
             // was unloaded: the C library removes the handlers of an unloaded object.
+            // Threads that get here at once register it twice, which does no harm.
             // After a failure (no memory), the comparison of process ids is the only test.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+            REGISTERED.store(true, Ordering::Release);
+        }
         Self {
             generation: GENERATION.load(Ordering::Relaxed),
             pid: std::process::id(),

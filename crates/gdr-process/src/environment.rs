@@ -1,0 +1,62 @@
+//! Environment variables that a library reads.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "every other module reads the environment by this one"
+)]
+
+use std::env;
+use std::ffi::OsString;
+
+/// Who sets the environment of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Environment {
+    /// The user whose rights the process has.
+    Own,
+    /// A caller with fewer rights: the program is setuid or setgid, or has file capabilities.
+    OfCaller,
+}
+
+impl Environment {
+    fn of_this_process() -> Self {
+        // SAFETY: getauxval takes any number and returns 0 for unknown ones.
+        match unsafe { libc::getauxval(libc::AT_SECURE) } {
+            0 => Self::Own,
+            _ => Self::OfCaller,
+        }
+    }
+}
+
+/// The value of an environment variable, which may be empty; `None` where it is not set.
+///
+/// In a process that has more rights than its caller (`AT_SECURE` of getauxval(3): setuid, setgid, file
+/// capabilities) no variable has a value. Its caller chose them, and must not choose which code runs and
+/// which files are written with these rights. The dynamic loader ignores `LD_PRELOAD` there, too.
+pub fn variable(name: &str) -> Option<OsString> {
+    variable_in(Environment::of_this_process(), name, env::var_os(name))
+}
+
+fn variable_in(environment: Environment, name: &str, value: Option<OsString>) -> Option<OsString> {
+    match environment {
+        Environment::Own => value,
+        Environment::OfCaller => {
+            if value.is_some() {
+                tracing::warn!("{name} is ignored: this program has more rights than its caller");
+            }
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_more_rights_than_its_caller_has_no_variables() {
+        let value = || Some(OsString::from("/tmp/x.so"));
+        assert_eq!(variable_in(Environment::Own, "GDR_X", value()), value());
+        assert_eq!(variable_in(Environment::Own, "GDR_X", None), None);
+        assert_eq!(variable_in(Environment::OfCaller, "GDR_X", value()), None);
+    }
+}

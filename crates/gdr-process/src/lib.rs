@@ -1,0 +1,26 @@
+//! The process that a library is in, and what such a library must not take for granted.
+//!
+//! A library that programs load without asking for it, such as a stand-in for libibverbs, runs in
+//! processes that fork at any moment. [`PerProcess`] is state that a forked child begins again, so that it
+//! never waits for a lock that a thread of its parent held. [`LoadedLibrary`] asks whether another library is
+//! loaded without leaving a lock of the loader behind in such a child.
+//!
+//! Some of these processes have more rights than their caller, who chose their environment: [`variable`] has
+//! no values there. [`WholeFile`] and [`create_new`] make files in folders where others may have put links.
+
+#![warn(clippy::disallowed_methods)]
+
+mod environment;
+mod fork;
+mod loader;
+mod whole_file;
+
+pub use environment::variable;
+pub use fork::{PerProcess, ProcessId};
+pub use loader::{LoadedLibrary, visit_loaded};
+pub use whole_file::{WholeFile, create_new};
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

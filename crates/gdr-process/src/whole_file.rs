@@ -1,0 +1,388 @@
+//! Files that are there as a whole, or not at all.
+
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// A file that is being written beside its final place, under a name that no other process can foresee.
+///
+/// [`WholeFile::finish`] puts it into its place in one step: a reader sees the old or the new contents. If
+/// this is dropped before, the new file is removed and the old one stays.
+#[derive(Debug)]
+pub struct WholeFile {
+    file: File,
+    method: Method,
+}
+
+/// Where the bytes go.
+#[derive(Debug)]
+enum Method {
+    /// To a file beside the place, which replaces what is there.
+    Beside { part: PathBuf, place: PathBuf },
+    /// To what is in the place.
+    Within,
+}
+
+/// The permissions of a file that only its owner may read.
+const PRIVATE: u32 = 0o600;
+/// The permissions of a new file, of which the umask takes some away.
+const NEW: u32 = 0o666;
+/// How many names are tried. 64 random bits are not taken twice by chance.
+const ATTEMPTS: usize = 16;
+
+impl WholeFile {
+    /// Begins a file that a program writes where its user named it, as a shell's `>` would: it keeps the
+    /// permissions, the owner and the group of a file that it replaces, and a new one has those of the
+    /// umask. A symbolic link stays, and what it names is replaced.
+    ///
+    /// What cannot be replaced so is written as it is, not in one step: a pipe or a device, a file with
+    /// several names, and one in a folder where the user may make no file.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn replacing(path: &Path) -> io::Result<Self> {
+        let before = match fs::metadata(path) {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if before.as_ref().is_some_and(|found| !found.is_file()) {
+            return Self::within(OpenOptions::new().write(true), path);
+        }
+        let place = target_of(path)?;
+        if place.starts_with("/proc") {
+            // An open file of this process, such as /dev/stdout.
+            return Self::within(OpenOptions::new().append(true), path);
+        }
+        let in_place = || Self::within(OpenOptions::new().write(true).truncate(true), path);
+        let Some(before) = before else {
+            return Self::beside(place, NEW);
+        };
+        if before.nlink() > 1 {
+            return in_place();
+        }
+        // As for writing into it: the permission to replace it is that of its folder.
+        OpenOptions::new().append(true).open(path)?;
+        // No other user may read it before it has the permissions of the old one.
+        match Self::beside(place, PRIVATE) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => in_place(),
+            begun => {
+                let begun = begun?;
+                begun.take_over(&before)?;
+                Ok(begun)
+            }
+        }
+    }
+
+    /// Writes a file as [`WholeFile::replacing`] does.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+        let mut whole = Self::replacing(path)?;
+        whole.file.write_all(content)?;
+        whole.finish()
+    }
+
+    /// Begins a file that a library makes in a folder, readable for its owner only. A symbolic link is
+    /// replaced, so no other user who may write to the folder chooses which file is written.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn private(path: &Path) -> io::Result<Self> {
+        Self::beside(path.to_owned(), PRIVATE)
+    }
+
+    fn within(how: &OpenOptions, path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: how.open(path)?,
+            method: Method::Within,
+        })
+    }
+
+    fn beside(place: PathBuf, mode: u32) -> io::Result<Self> {
+        let folder = match place.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let (file, part) = create_unforeseen(folder, mode)?;
+        Ok(Self {
+            file,
+            method: Method::Beside { part, place },
+        })
+    }
+
+    /// Gives the new file what the old one had. An owner or a group that this user may not give away is this
+    /// user's; then the bits that would raise rights are not taken over.
+    fn take_over(&self, before: &Metadata) -> io::Result<()> {
+        let now = self.file.metadata()?;
+        let mut mode = before.mode() & 0o7777;
+        if (now.uid(), now.gid()) != (before.uid(), before.gid())
+            && fchown(&self.file, Some(before.uid()), Some(before.gid())).is_err()
+        {
+            mode &= 0o777;
+            // The group may be one of this user's.
+            let _ = fchown(&self.file, None, Some(before.gid()));
+        }
+        self.file.set_permissions(Permissions::from_mode(mode))
+    }
+
+    /// The file.
+    pub const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Puts the file into its place.
+    ///
+    /// # Errors
+    /// Those of the system; the old file stays, unless it could not be replaced in one step.
+    pub fn finish(mut self) -> io::Result<()> {
+        let Method::Beside { part, place } = &self.method else {
+            return Ok(());
+        };
+        match fs::rename(part, place) {
+            Ok(()) => {
+                self.method = Method::Within;
+                Ok(())
+            }
+            // A file that is mounted there, as in a container.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                let mut to = OpenOptions::new().write(true).truncate(true).open(place)?;
+                self.file.rewind()?;
+                io::copy(&mut self.file, &mut to).map(drop)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl io::Write for WholeFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for WholeFile {
+    fn drop(&mut self) {
+        if let Method::Beside { part, .. } = &self.method {
+            // It may be gone with its folder.
+            let _ = fs::remove_file(part);
+        }
+    }
+}
+
+/// Makes a new file in a folder, which is there from the first moment on, and follows no link.
+///
+/// # Errors
+/// `AlreadyExists` if there is anything of that name, also a symbolic link; else those of the system.
+pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // O_CREAT with O_EXCL follows no link; the flag says so to readers and to odd file systems.
+    options
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        .mode(mode)
+        .open(path)
+}
+
+fn create_unforeseen(folder: &Path, mode: u32) -> io::Result<(File, PathBuf)> {
+    for _ in 0..ATTEMPTS {
+        let part = folder.join(format!(".gdr-{:016x}.part", random()?));
+        match create_new(&part, mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return Ok((other?, part)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn random() -> io::Result<u64> {
+    let mut bytes = [0_u8; 8];
+    // SAFETY: room for this many bytes.
+    let found = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match usize::try_from(found) {
+        Ok(len) if len == bytes.len() => Ok(u64::from_ne_bytes(bytes)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// How many symbolic links lead to a file at most, as for the kernel.
+const MOST_LINKS: usize = 40;
+
+/// The path behind symbolic links, whether there is a file or not.
+fn target_of(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        match fs::read_link(&place) {
+            // What is there is no path.
+            Ok(_) if place.starts_with("/proc") => return Ok(place),
+            Ok(target) => {
+                let folder = place.parent().unwrap_or(Path::new(""));
+                place = folder.join(target);
+            }
+            // Not a link, or not there.
+            Err(_) => return Ok(place),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir(&folder).unwrap();
+            Self(folder)
+        }
+
+        fn files(&self) -> usize {
+            fs::read_dir(&self.0).unwrap().count()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn write(whole: io::Result<WholeFile>, text: &str) {
+        let mut whole = whole.unwrap();
+        whole.write_all(text.as_bytes()).unwrap();
+        whole.finish().unwrap();
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_file_that_replaces_another_has_its_permissions() {
+        let folder = Folder::new("gdr-whole-mode");
+        let path = folder.0.join("file");
+        for wanted in [0o644, 0o600, 0o664, 0o755] {
+            fs::write(&path, "old").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(wanted)).unwrap();
+            write(WholeFile::replacing(&path), "new");
+            assert_eq!(mode(&path), wanted);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_new_file_has_the_permissions_of_the_umask_and_a_private_one_is_its_owners() {
+        let folder = Folder::new("gdr-whole-new");
+        let (ordinary, new, own) = (
+            folder.0.join("ordinary"),
+            folder.0.join("new"),
+            folder.0.join("own"),
+        );
+        fs::write(&ordinary, "").unwrap();
+        write(WholeFile::replacing(&new), "x");
+        write(WholeFile::private(&own), "x");
+        assert_eq!((mode(&new), mode(&own)), (mode(&ordinary), 0o600));
+    }
+
+    #[test]
+    fn a_link_stays_and_what_it_names_is_replaced_also_if_it_is_not_there_yet() {
+        let folder = Folder::new("gdr-whole-link");
+        let (first, second, path) = (
+            folder.0.join("first"),
+            folder.0.join("second"),
+            folder.0.join("file"),
+        );
+        symlink("second", &first).unwrap();
+        symlink(&path, &second).unwrap();
+        for text in ["one", "two"] {
+            write(WholeFile::replacing(&first), text);
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert!(fs::symlink_metadata(&path).unwrap().is_file());
+            assert!(fs::symlink_metadata(&first).unwrap().is_symlink());
+        }
+        symlink("circle", folder.0.join("circle")).unwrap();
+        let circle = WholeFile::replacing(&folder.0.join("circle"));
+        assert_eq!(circle.unwrap_err().raw_os_error(), Some(libc::ELOOP));
+    }
+
+    #[test]
+    fn a_library_replaces_a_link_and_does_not_write_what_it_names() {
+        let folder = Folder::new("gdr-whole-private");
+        let (victim, path) = (folder.0.join("victim"), folder.0.join("file"));
+        fs::write(&victim, "theirs").unwrap();
+        symlink(&victim, &path).unwrap();
+        write(WholeFile::private(&path), "ours");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "theirs");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "ours");
+        symlink(&victim, folder.0.join("new")).unwrap();
+        let made = create_new(&folder.0.join("new"), 0o600);
+        assert_eq!(made.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_file_that_is_not_finished_leaves_the_old_one_and_nothing_else() {
+        let folder = Folder::new("gdr-whole-left");
+        let path = folder.0.join("file");
+        fs::write(&path, "old").unwrap();
+        let mut whole = WholeFile::replacing(&path).unwrap();
+        whole.write_all(b"new").unwrap();
+        drop(whole);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(folder.files(), 1);
+    }
+
+    #[test]
+    fn what_is_not_a_file_is_written_as_it_is() {
+        let folder = Folder::new("gdr-whole-special");
+        assert!(WholeFile::replacing(&folder.0).is_err());
+        let null = folder.0.join("null");
+        symlink("/dev/null", &null).unwrap();
+        write(WholeFile::replacing(&null), "x");
+        let open = File::create(folder.0.join("open")).unwrap();
+        let by_number = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+        write(WholeFile::replacing(&by_number), "one ");
+        write(WholeFile::replacing(&by_number), "two");
+        let text = fs::read_to_string(folder.0.join("open")).unwrap();
+        assert_eq!((text.as_str(), folder.files()), ("one two", 2));
+    }
+
+    #[test]
+    fn a_file_with_two_names_keeps_both() {
+        let folder = Folder::new("gdr-whole-names");
+        let (one, two) = (folder.0.join("one"), folder.0.join("two"));
+        fs::write(&one, "a long old text").unwrap();
+        fs::hard_link(&one, &two).unwrap();
+        write(WholeFile::replacing(&one), "new");
+        assert_eq!(fs::read_to_string(&two).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_file_that_root_replaces_keeps_its_owner_and_group() {
+        let folder = Folder::new("gdr-whole-owner");
+        let path = folder.0.join("file");
+        fs::write(&path, "old").unwrap();
+        if std::os::unix::fs::chown(&path, Some(4001), Some(4002)).is_err() {
+            skip::skip("only root can give a file away");
+            return;
+        }
+        write(WholeFile::replacing(&path), "new");
+        let now = fs::metadata(&path).unwrap();
+        assert_eq!((now.uid(), now.gid()), (4001, 4002));
+    }
+}
