@@ -2,8 +2,11 @@
 //!
 //! The layouts are those of elf.h and link.h.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
+use std::ops::ControlFlow;
 use std::ptr;
+
+use gdr_process::visit_loaded;
 
 const PT_DYNAMIC: u32 = 2;
 const DT_STRTAB: i64 = 5;
@@ -30,41 +33,28 @@ struct Symbol {
     size: u64,
 }
 
-/// What is looked for, and where it is.
-struct Search<'a> {
-    name: &'a CStr,
-    found: *mut c_void,
-}
-
 /// The address of a function; null if the C library does not have it.
 pub(crate) fn function(name: &CStr) -> *mut c_void {
-    let mut search = Search {
-        name,
-        found: ptr::null_mut(),
-    };
-    // SAFETY: the callback gets the search, which lives until this returns.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
-}
-
-/// # Safety
-/// As `dl_iterate_phdr` calls it, with a [`Search`].
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-    // SAFETY: by contract.
-    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
-    if info.dlpi_name.is_null() {
-        return 0;
-    }
-    // SAFETY: the loader's name of the object.
-    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    // Before version 2.34 of the GNU C library the functions were in the second one.
-    if !file.starts_with(b"libc.so.") && !file.starts_with(b"libdl.so.") {
-        return 0;
-    }
-    // SAFETY: an object that the loader has loaded, for the time of this call.
-    search.found = unsafe { symbol(info, search.name) };
-    c_int::from(!search.found.is_null())
+    let mut found = ptr::null_mut();
+    visit_loaded(&mut |object| {
+        if object.dlpi_name.is_null() {
+            return ControlFlow::Continue(());
+        }
+        // SAFETY: the loader's name of the object.
+        let path = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
+        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        // Before version 2.34 of the GNU C library the functions were in the second one.
+        if !file.starts_with(b"libc.so.") && !file.starts_with(b"libdl.so.") {
+            return ControlFlow::Continue(());
+        }
+        // SAFETY: an object that the loader has loaded, for the time of this call.
+        found = unsafe { symbol(object, name) };
+        match found.is_null() {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    });
+    found
 }
 
 /// # Safety
@@ -157,6 +147,8 @@ unsafe fn search(
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_int;
+
     use super::*;
 
     #[test]

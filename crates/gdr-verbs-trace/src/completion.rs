@@ -3,13 +3,14 @@
 use std::ffi::c_int;
 use std::slice;
 
+use gdr_trace::MemoryKind;
 use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 
 use crate::context::Context;
-use crate::library::Missing;
-use crate::nesting::quietly;
+use crate::library::missing;
+use crate::nesting::keep_quiet;
 use crate::queue_pair::QueuePair;
-use crate::shared_receive_queue::completed;
+use crate::receive_kinds::Received;
 
 /// A completion, as far as it is counted.
 pub(crate) struct Completed {
@@ -18,7 +19,7 @@ pub(crate) struct Completed {
     pub(crate) opcode: ibv_wc_opcode,
     /// Without it, it counts for the queue pairs that have no row.
     pub(crate) qpn: Option<u32>,
-    pub(crate) bytes: u64,
+    pub(crate) bytes: u32,
 }
 
 /// Counts a completion.
@@ -40,34 +41,37 @@ pub(crate) fn count(context: &Context, completion: &Completed) {
         }
         return;
     }
-    let kind = completed(pair.and_then(QueuePair::receives));
     // The data of a WRITE with immediate data is not in the memory of the receive.
     let is_write = completion.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
     let bytes = if is_write { 0 } else { completion.bytes };
-    context.recorder.add_receive(row, kind, bytes);
+    let received = Received { row, bytes };
+    match pair.and_then(QueuePair::receives) {
+        Some(ring) => ring.complete(received, |received, kind| {
+            context.recorder.add_receive(received, kind);
+        }),
+        None => context.recorder.add_receive(received, MemoryKind::Unknown),
+    }
 }
 
 /// # Safety
 /// That of `ibv_poll_cq`.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the caller's queue.
-    let Some(context) = Context::of(unsafe { (*cq).context }) else {
-        return Missing::missing();
-    };
-    let Some(real) = context.real.basic.poll_cq else {
-        return Missing::missing();
+    let context = Context::behind(unsafe { (*cq).context });
+    let Some((context, real)) = context.and_then(|it| Some((it, it.real.basic.poll_cq?))) else {
+        return missing::negative();
     };
     // SAFETY: the caller's arguments.
     let result = unsafe { real(cq, entries, wc) };
     if let Ok(found @ 1..) = usize::try_from(result) {
-        quietly(|| {
+        keep_quiet(|| {
             // SAFETY: the library has written this many completions.
             for wc in unsafe { slice::from_raw_parts(wc, found) } {
                 let completion = Completed {
                     status: wc.status,
                     opcode: wc.opcode,
                     qpn: Some(wc.qp_num),
-                    bytes: wc.byte_len.into(),
+                    bytes: wc.byte_len,
                 };
                 count(context, &completion);
             }

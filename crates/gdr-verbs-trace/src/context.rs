@@ -36,17 +36,49 @@ pub(crate) struct RealOperations {
     pub(crate) create_srq_ex: Option<CreateSrqEx>,
 }
 
-/// By the address of the structure.
-pub(crate) static CONTEXTS: KeyMap = KeyMap::new();
+/// The contexts that are open, by the address of the structure.
+pub(crate) static OPEN: KeyMap = KeyMap::new();
+/// The contexts that were open, too: what a program calls through the structure of one that was closed goes
+/// to the library behind all the same.
+pub(crate) static REPLACED: KeyMap = KeyMap::new();
+/// By their own number.
+static NUMBERED: KeyMap = KeyMap::new();
+
+fn at(address: u64) -> &'static Context {
+    let record = ptr::with_exposed_provenance::<Context>(address as usize);
+    // SAFETY: the maps have addresses of leaked values only.
+    unsafe { &*record }
+}
 
 impl Context {
-    /// The context with an address, if it is traced.
+    /// Keeps a context that was opened.
+    pub(crate) fn keep(self, context: *mut ibv_context) {
+        let id = self.id;
+        let record = Box::into_raw(Box::new(self)).expose_provenance() as u64;
+        for (map, key) in [
+            (&NUMBERED, id.into()),
+            (&REPLACED, context.addr() as u64),
+            (&OPEN, context.addr() as u64),
+        ] {
+            map.insert(key, record);
+        }
+    }
+
+    /// The context with an address, if it is open and traced.
     #[inline]
     pub(crate) fn of(context: *mut ibv_context) -> Option<&'static Self> {
-        let address = CONTEXTS.get(context.addr() as u64)?;
-        let record = ptr::with_exposed_provenance::<Self>(address as usize);
-        // SAFETY: the map has addresses of leaked values only.
-        Some(unsafe { &*record })
+        OPEN.get(context.addr() as u64).map(at)
+    }
+
+    /// The context whose functions were replaced in the structure with an address, open or not.
+    #[inline]
+    pub(crate) fn behind(context: *mut ibv_context) -> Option<&'static Self> {
+        REPLACED.get(context.addr() as u64).map(at)
+    }
+
+    /// The context of an object with this key.
+    pub(crate) fn of_key(key: u64) -> Option<&'static Self> {
+        NUMBERED.get(key >> 32).map(at)
     }
 
     /// The key of an object of this context that has a number.

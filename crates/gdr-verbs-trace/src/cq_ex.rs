@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use gdr_verbs_sys::{
-    Errno, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_opcode,
+    Errno, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_opcode,
     ibv_wc_status,
 };
 
@@ -12,8 +12,8 @@ use crate::completion::{Completed, count};
 use crate::context::Context;
 use crate::interned::Interned;
 use crate::key_map::KeyMap;
-use crate::library::{self, Missing};
-use crate::nesting::{Nesting, keep_errno, quietly};
+use crate::library::missing;
+use crate::nesting::{Nesting, keep_quiet};
 
 type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
 type NextPoll = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
@@ -26,7 +26,8 @@ struct RealFunctions {
     next_poll: Option<NextPoll>,
 }
 
-/// The functions of queues, by the address of the structure.
+/// The functions that were in queues, by the address of the structure. Those of a queue that was destroyed
+/// stay: what a program calls through it goes to the library behind all the same.
 static QUEUES: KeyMap = KeyMap::new();
 
 /// The functions, once for all queues that have the same ones.
@@ -45,48 +46,29 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    let Some(real) = Context::of(context).and_then(|it| it.real.create_cq_ex) else {
-        return Missing::missing();
+    let Some(real) = Context::behind(context).and_then(|it| it.real.create_cq_ex) else {
+        return missing::null();
     };
     let nesting = Nesting::enter();
     // SAFETY: the caller's arguments.
     let cq = unsafe { real(context, attr) };
     if nesting.is_outermost() && !cq.is_null() {
-        quietly(|| {
-            keep_errno(|| {
-                // SAFETY: a new queue, which the program does not have yet.
-                let queue = unsafe { &mut *cq };
-                let real = RealFunctions {
-                    start_poll: queue.start_poll,
-                    next_poll: queue.next_poll,
-                };
-                // SAFETY: a structure of nullable functions.
-                let known = unsafe { FUNCTIONS.get(real) };
-                let known = ptr::from_ref(known).expose_provenance();
-                QUEUES.insert(cq.addr() as u64, known as u64);
-                queue.start_poll = queue.start_poll.and(Some(start_poll));
-                queue.next_poll = queue.next_poll.and(Some(next_poll));
-            });
+        keep_quiet(|| {
+            // SAFETY: a new queue, which the program does not have yet.
+            let queue = unsafe { &mut *cq };
+            let real = RealFunctions {
+                start_poll: queue.start_poll,
+                next_poll: queue.next_poll,
+            };
+            // SAFETY: a structure of nullable functions.
+            let known = unsafe { FUNCTIONS.get(real) };
+            let known = ptr::from_ref(known).expose_provenance();
+            QUEUES.insert(cq.addr() as u64, known as u64);
+            queue.start_poll = queue.start_poll.and(Some(start_poll));
+            queue.next_poll = queue.next_poll.and(Some(next_poll));
         });
     }
     cq
-}
-
-/// # Safety
-/// That of `ibv_destroy_cq`.
-pub(crate) unsafe extern "C" fn destroy_cq<const L: usize>(cq: *mut ibv_cq) -> c_int {
-    let Some(real) = library::ibv_destroy_cq(L) else {
-        return Missing::missing();
-    };
-    let key = cq.addr() as u64;
-    let nesting = Nesting::enter();
-    let known = nesting.is_outermost().then(|| QUEUES.remove(key)).flatten();
-    // SAFETY: the caller's argument.
-    let result = unsafe { real(cq) };
-    if let (Some(known), true) = (known, result != 0) {
-        QUEUES.insert(key, known);
-    }
-    result
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
@@ -97,7 +79,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     let result = unsafe { real(cq, attr) };
     if result == 0 {
         // SAFETY: the queue has a completion.
-        quietly(|| unsafe { count_current(cq) });
+        keep_quiet(|| unsafe { count_current(cq) });
     }
     result
 }
@@ -110,7 +92,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let result = unsafe { real(cq) };
     if result == 0 {
         // SAFETY: the queue has a completion.
-        quietly(|| unsafe { count_current(cq) });
+        keep_quiet(|| unsafe { count_current(cq) });
     }
     result
 }
@@ -138,7 +120,7 @@ unsafe fn count_current(cq: *mut ibv_cq_ex) {
         qpn: queue.read_qp_num.map(|read| unsafe { read(cq) }),
         bytes: match queue.read_byte_len {
             // SAFETY: as above.
-            Some(read) if is_success => unsafe { read(cq) }.into(),
+            Some(read) if is_success => unsafe { read(cq) },
             _ => 0,
         },
     };

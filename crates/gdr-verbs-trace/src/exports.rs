@@ -3,14 +3,13 @@
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gdr_verbs_sys::{
-    ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr,
+    ibv_context, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, ibv_srq,
 };
 
-use crate::cq_ex::destroy_cq;
 use crate::library::{
     COUNT, FUNCTIONS, Function, LIBRARIES, ibv_srq_init_attr, real, set_real, with_functions,
 };
@@ -36,7 +35,7 @@ unsafe impl Sync for Code {}
 /// Exports the functions.
 macro_rules! export {
     ($(
-        $name:ident $version:literal = $own:ident($($argument:ident: $type:ty),*) -> $ret:ty;
+        $name:ident $version:literal = $own:ident($($argument:ident: $type:ty),*) -> $ret:ty => $fails:ident;
     )*) => {
         /// What takes the place of a function of the library with this number.
         fn of_library(function: Function, library: usize) -> *const c_void {
@@ -69,8 +68,8 @@ macro_rules! export {
 
 with_functions!(export);
 
-/// Where the libraries from number 1 on are in memory.
-static BASES: Mutex<[usize; LIBRARIES]> = Mutex::new([0; LIBRARIES]);
+/// Where the libraries from number 1 on are in memory; 0 for those that are not known yet.
+static BASES: [AtomicUsize; LIBRARIES] = [const { AtomicUsize::new(0) }; LIBRARIES];
 
 /// What takes the place of a function that a program has looked up; `None` for functions that are not
 /// counted.
@@ -84,9 +83,11 @@ pub(crate) fn replacement(name: &CStr, found: *mut c_void) -> Option<*const c_vo
     if base_of(real(function, 0)) == Some(base) {
         return Some(own);
     }
-    let mut bases = BASES.lock().unwrap_or_else(PoisonError::into_inner);
-    let library = (1..LIBRARIES).find(|at| bases[*at] == base || bases[*at] == 0)?;
-    bases[library] = base;
+    // Without a lock, which a forked child would wait for.
+    let library = (1..LIBRARIES).find(|at| {
+        let known = BASES[*at].compare_exchange(0, base, Ordering::AcqRel, Ordering::Acquire);
+        known.is_ok() || known == Err(base)
+    })?;
     set_real(function, library, found);
     Some(of_library(function, library))
 }

@@ -3,12 +3,16 @@
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
+use gdr_process::PerProcess;
+
 /// Values that are never freed, each once.
-pub(crate) struct Interned<T: 'static>(Mutex<Vec<&'static T>>);
+///
+/// A forked child keeps equal ones of its own: a thread of its parent may hold the lock.
+pub(crate) struct Interned<T: 'static>(PerProcess<Mutex<Vec<&'static T>>>);
 
 impl<T: Copy + Send + Sync> Interned<T> {
     pub(crate) const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self(PerProcess::new())
     }
 
     /// The value that is kept for an equal one.
@@ -16,7 +20,8 @@ impl<T: Copy + Send + Sync> Interned<T> {
     /// # Safety
     /// `T` has fields of type `Option<fn>` only.
     pub(crate) unsafe fn get(&self, value: T) -> &'static T {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.get_fast();
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().find(|known| {
             // SAFETY: the contract of this function.
             unsafe { addresses(**known) == addresses(&value) }

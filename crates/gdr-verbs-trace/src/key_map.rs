@@ -1,18 +1,32 @@
 //! A map of numbers that is read without a lock, for lookups at every request.
+//!
+//! A forked child has the map as it was at that moment, also in the middle of a change: it takes turns with
+//! its own threads only, and each store of a change leaves every key that stays where a search finds it.
 
 use std::hint;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use gdr_process::PerProcess;
+
+use crate::nesting::keep_errno;
 
 /// A map from keys that are not 0 to values. Threads that change it take turns; readers take no lock.
 pub(crate) struct KeyMap {
     slots: AtomicPtr<Slots>,
+    /// The number of entries. In a child that was forked during a change it may be one off.
+    len: AtomicUsize,
+    turn: PerProcess<Turn>,
+}
+
+/// Who changes the map.
+#[derive(Default)]
+struct Turn {
+    writer: Mutex<()>,
     /// Odd while entries are moved.
     sequence: AtomicU64,
-    /// The number of entries.
-    len: Mutex<usize>,
 }
 
 /// Open addressing with linear probing. A table that is outgrown is not freed, as a reader may be in
@@ -33,8 +47,7 @@ const FIRST_SIZE: usize = 64;
 /// How often a reader tries again at once while entries are moved. That takes far less, unless the
 /// thread that moves them has lost its CPU.
 const SPINS: u32 = 1 << 10;
-/// How often it tries after that, and what it waits in between. If the thread never ends, it does not
-/// exist in this process: it forked meanwhile.
+/// How often it tries after that, and what it waits in between.
 const PAUSES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -68,11 +81,55 @@ impl Slots {
         })
     }
 
+    fn value_of(&self, key: u64) -> Option<u64> {
+        let (_, entry) = self.find(key)?;
+        let found = entry.key.load(Ordering::Relaxed) == key;
+        found.then(|| entry.value.load(Ordering::Relaxed))
+    }
+
+    /// Frees the first entry of a key.
+    fn take_out(&self, key: u64) {
+        let Some((mut hole, _)) = self.find(key) else {
+            return;
+        };
+        // Entries behind the hole that belong before it move into it, so no search ends early.
+        let mask = self.entries.len() - 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let next = &self.entries[at];
+            let moved = next.key.load(Ordering::Relaxed);
+            if moved == 0 {
+                break;
+            }
+            let wanted = self.first(moved);
+            if (at.wrapping_sub(wanted) & mask) >= (at.wrapping_sub(hole) & mask) {
+                // It stays in its old place until that becomes the hole.
+                self.entries[hole].set(moved, next.value.load(Ordering::Relaxed));
+                hole = at;
+            }
+        }
+        self.entries[hole].key.store(0, Ordering::Release);
+    }
+
     fn put(&self, key: u64, value: u64) {
         if let Some((_, entry)) = self.find(key) {
-            entry.value.store(value, Ordering::Relaxed);
-            entry.key.store(key, Ordering::Release);
+            entry.set(key, value);
         }
+    }
+}
+
+impl Entry {
+    /// Sets the value first: what has a key has its value.
+    fn set(&self, key: u64, value: u64) {
+        self.value.store(value, Ordering::Release);
+        self.key.store(key, Ordering::Release);
+    }
+}
+
+impl Turn {
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,8 +137,8 @@ impl KeyMap {
     pub(crate) const fn new() -> Self {
         Self {
             slots: AtomicPtr::new(std::ptr::null_mut()),
-            sequence: AtomicU64::new(0),
-            len: Mutex::new(0),
+            len: AtomicUsize::new(0),
+            turn: PerProcess::new(),
         }
     }
 
@@ -93,21 +150,24 @@ impl KeyMap {
     /// The value of a key.
     #[inline]
     pub(crate) fn get(&self, key: u64) -> Option<u64> {
+        // No entry, so no key either; 0 is the key of entries that are free.
+        self.slots().filter(|_| key != 0)?;
+        let turn = self.turn.get_fast();
         for attempt in 0..SPINS + PAUSES {
-            let before = self.sequence.load(Ordering::Acquire);
+            let before = turn.sequence.load(Ordering::Acquire);
             if before & 1 == 0 {
                 let (_, entry) = self.slots()?.find(key)?;
                 let found = entry.key.load(Ordering::Relaxed) == key;
                 let value = entry.value.load(Ordering::Relaxed);
                 fence(Ordering::Acquire);
-                if self.sequence.load(Ordering::Relaxed) == before {
+                if turn.sequence.load(Ordering::Relaxed) == before {
                     return found.then_some(value);
                 }
             }
             if attempt < SPINS {
                 hint::spin_loop();
             } else {
-                thread::sleep(PAUSE);
+                keep_errno(|| thread::sleep(PAUSE));
             }
         }
         None
@@ -115,10 +175,14 @@ impl KeyMap {
 
     /// Sets the value of a key.
     pub(crate) fn insert(&self, key: u64, value: u64) {
-        let mut len = self.len.lock().unwrap_or_else(PoisonError::into_inner);
+        if key == 0 {
+            return;
+        }
+        let _turn = self.turn.get_fast().lock();
+        let len = self.len.load(Ordering::Relaxed);
         let slots = match self.slots() {
             // At most half of the entries are in use.
-            Some(slots) if (*len + 1) * 2 <= slots.entries.len() => slots,
+            Some(slots) if (len + 1) * 2 <= slots.entries.len() => slots,
             other => {
                 let size = other.map_or(FIRST_SIZE, |slots| slots.entries.len() * 2);
                 let larger = Slots::new(size);
@@ -138,42 +202,25 @@ impl KeyMap {
             .find(key)
             .is_some_and(|(_, entry)| entry.key.load(Ordering::Relaxed) == 0);
         slots.put(key, value);
-        *len += usize::from(is_new);
+        self.len.store(len + usize::from(is_new), Ordering::Relaxed);
     }
 
     /// Removes a key; returns its value.
     pub(crate) fn remove(&self, key: u64) -> Option<u64> {
-        let mut len = self.len.lock().unwrap_or_else(PoisonError::into_inner);
+        self.slots().filter(|_| key != 0)?;
+        let turn = self.turn.get_fast();
+        let _turn = turn.lock();
         let slots = self.slots()?;
-        let (mut hole, entry) = slots.find(key)?;
-        if entry.key.load(Ordering::Relaxed) != key {
-            return None;
+        let value = slots.value_of(key)?;
+        // A key that was being moved when this process was forked is there twice.
+        while slots.value_of(key).is_some() {
+            turn.sequence.fetch_add(1, Ordering::AcqRel);
+            fence(Ordering::Release);
+            slots.take_out(key);
+            turn.sequence.fetch_add(1, Ordering::Release);
         }
-        let value = entry.value.load(Ordering::Relaxed);
-        self.sequence.fetch_add(1, Ordering::AcqRel);
-        fence(Ordering::Release);
-        // Entries behind the hole that belong before it move into it, so no search ends early.
-        let mask = slots.entries.len() - 1;
-        let mut at = hole;
-        loop {
-            at = (at + 1) & mask;
-            let next = &slots.entries[at];
-            let moved = next.key.load(Ordering::Relaxed);
-            if moved == 0 {
-                break;
-            }
-            let wanted = slots.first(moved);
-            if (at.wrapping_sub(wanted) & mask) >= (at.wrapping_sub(hole) & mask) {
-                let to = &slots.entries[hole];
-                let value = next.value.load(Ordering::Relaxed);
-                to.value.store(value, Ordering::Relaxed);
-                to.key.store(moved, Ordering::Relaxed);
-                hole = at;
-            }
-        }
-        slots.entries[hole].key.store(0, Ordering::Relaxed);
-        self.sequence.fetch_add(1, Ordering::Release);
-        *len -= 1;
+        let len = self.len.load(Ordering::Relaxed);
+        self.len.store(len.saturating_sub(1), Ordering::Relaxed);
         Some(value)
     }
 }
@@ -207,6 +254,15 @@ mod tests {
         for key in 1..=300 {
             assert_eq!(map.get(key), model.get(&key).copied());
         }
+    }
+
+    #[test]
+    fn nothing_has_the_key_0() {
+        let map = KeyMap::new();
+        map.insert(1, 1);
+        map.insert(0, 2);
+        assert_eq!((map.get(0), map.remove(0)), (None, None));
+        assert_eq!(map.remove(1), Some(1));
     }
 
     #[test]

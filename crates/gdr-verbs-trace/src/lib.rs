@@ -18,7 +18,10 @@
 //! Nothing here changes what a program sees: results, errno and the order of calls are those of the
 //! library behind.
 
+#![warn(clippy::disallowed_methods)]
+
 mod c_library;
+mod caller_memory;
 mod completion;
 mod context;
 mod cq_ex;

@@ -10,8 +10,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gdr_verbs_sys::{
-    Errno, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr,
+    Errno, ibv_context, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr,
 };
 
 use crate::nesting::set_errno;
@@ -34,52 +34,51 @@ pub(crate) struct ibv_srq_init_attr {
 macro_rules! with_functions {
     ($declare:ident) => {
         $declare! {
-            ibv_open_device c"IBVERBS_1.1" = open_device(device: *mut ibv_device) -> *mut ibv_context;
-            ibv_import_device c"IBVERBS_1.10" = import_device(fd: c_int) -> *mut ibv_context;
-            ibv_close_device c"IBVERBS_1.1" = close_device(context: *mut ibv_context) -> c_int;
+            ibv_open_device c"IBVERBS_1.1" = open_device(device: *mut ibv_device) -> *mut ibv_context => null;
+            ibv_import_device c"IBVERBS_1.10" = import_device(fd: c_int) -> *mut ibv_context => null;
+            ibv_close_device c"IBVERBS_1.1" = close_device(context: *mut ibv_context) -> c_int => minus_one;
             ibv_reg_mr c"IBVERBS_1.1" = reg_mr(
                 pd: *mut ibv_pd, address: *mut c_void, len: usize, access: c_int
-            ) -> *mut ibv_mr;
+            ) -> *mut ibv_mr => null;
             ibv_reg_mr_iova c"IBVERBS_1.7" = reg_mr_iova(
                 pd: *mut ibv_pd, address: *mut c_void, len: usize, iova: u64, access: c_int
-            ) -> *mut ibv_mr;
+            ) -> *mut ibv_mr => null;
             ibv_reg_mr_iova2 c"IBVERBS_1.8" = reg_mr_iova2(
                 pd: *mut ibv_pd, address: *mut c_void, len: usize, iova: u64, access: c_uint
-            ) -> *mut ibv_mr;
+            ) -> *mut ibv_mr => null;
             ibv_reg_dmabuf_mr c"IBVERBS_1.12" = reg_dmabuf_mr(
                 pd: *mut ibv_pd, offset: u64, len: usize, iova: u64, fd: c_int, access: c_int
-            ) -> *mut ibv_mr;
+            ) -> *mut ibv_mr => null;
             ibv_reg_mr_ex c"IBVERBS_1.15" = reg_mr_ex(
                 pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr
-            ) -> *mut ibv_mr;
+            ) -> *mut ibv_mr => null;
             ibv_rereg_mr c"IBVERBS_1.1" = rereg_mr(
                 mr: *mut ibv_mr, flags: c_int, pd: *mut ibv_pd, address: *mut c_void, len: usize,
                 access: c_int
-            ) -> c_int;
-            ibv_dereg_mr c"IBVERBS_1.1" = dereg_mr(mr: *mut ibv_mr) -> c_int;
+            ) -> c_int => rereg_mr;
+            ibv_dereg_mr c"IBVERBS_1.1" = dereg_mr(mr: *mut ibv_mr) -> c_int => error_number;
             ibv_create_qp c"IBVERBS_1.1" = create_qp(
                 pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr
-            ) -> *mut ibv_qp;
-            ibv_destroy_qp c"IBVERBS_1.1" = destroy_qp(qp: *mut ibv_qp) -> c_int;
+            ) -> *mut ibv_qp => null;
+            ibv_destroy_qp c"IBVERBS_1.1" = destroy_qp(qp: *mut ibv_qp) -> c_int => error_number;
             ibv_create_srq c"IBVERBS_1.1" = create_srq(
                 pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr
-            ) -> *mut ibv_srq;
-            ibv_destroy_srq c"IBVERBS_1.1" = destroy_srq(srq: *mut ibv_srq) -> c_int;
-            ibv_destroy_cq c"IBVERBS_1.1" = destroy_cq(cq: *mut ibv_cq) -> c_int;
+            ) -> *mut ibv_srq => null;
+            ibv_destroy_srq c"IBVERBS_1.1" = destroy_srq(srq: *mut ibv_srq) -> c_int => error_number;
             mlx5dv_open_device c"MLX5_1.7" = mlx5_open_device(
                 device: *mut ibv_device, attr: *mut c_void
-            ) -> *mut ibv_context;
+            ) -> *mut ibv_context => null;
             mlx5dv_create_qp c"MLX5_1.3" = mlx5_create_qp(
                 context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex, mlx5: *mut c_void
-            ) -> *mut ibv_qp;
+            ) -> *mut ibv_qp => null;
             mlx5dv_reg_dmabuf_mr c"MLX5_1.25" = mlx5_reg_dmabuf_mr(
                 pd: *mut ibv_pd, offset: u64, len: usize, iova: u64, fd: c_int, access: c_int, mlx5: c_int
-            ) -> *mut ibv_mr;
-            mlx5dv_init_obj c"MLX5_1.2" = mlx5_init_obj(object: *mut c_void, kinds: u64) -> c_int;
+            ) -> *mut ibv_mr => null;
+            mlx5dv_init_obj c"MLX5_1.2" = mlx5_init_obj(object: *mut c_void, kinds: u64) -> c_int => error_number;
             mlx5dv_devx_obj_create c"MLX5_1.7" = mlx5_devx_obj_create(
                 context: *mut ibv_context, input: *const c_void, input_len: usize, output: *mut c_void,
                 output_len: usize
-            ) -> *mut c_void;
+            ) -> *mut c_void => null;
         }
     };
 }
@@ -88,7 +87,7 @@ pub(crate) use with_functions;
 /// Declares a function for each that calls it in a library.
 macro_rules! declare_real {
     ($(
-        $name:ident $version:literal = $own:ident($($argument:ident: $type:ty),*) -> $ret:ty;
+        $name:ident $version:literal = $own:ident($($argument:ident: $type:ty),*) -> $ret:ty => $fails:ident;
     )*) => {
         #[allow(non_camel_case_types, reason = "the names in C")]
         #[derive(Clone, Copy)]
@@ -116,13 +115,16 @@ macro_rules! declare_real {
         }
 
         $(
-            /// The function of the library with this number.
-            pub(crate) fn $name(
-                library: usize
-            ) -> Option<unsafe extern "C" fn($($type),*) -> $ret> {
+            /// The function of the library with this number; one that fails where it has none.
+            pub(crate) fn $name(library: usize) -> unsafe extern "C" fn($($type),*) -> $ret {
+                extern "C" fn missing($(_: $type),*) -> $ret {
+                    missing::$fails()
+                }
                 let address = real(Function::$name, library);
-                // SAFETY: a function of this name has this type, or the address is null.
-                unsafe { mem::transmute(address) }
+                let found: Option<unsafe extern "C" fn($($type),*) -> $ret> =
+                    // SAFETY: a function of this name has this type, or the address is null.
+                    unsafe { mem::transmute(address) };
+                found.unwrap_or(missing)
             }
         )*
     };
@@ -151,21 +153,49 @@ pub(crate) fn set_real(function: Function, library: usize, address: *mut c_void)
     REAL[library][function as usize].store(address, Ordering::Release);
 }
 
-/// What a function returns that does not exist behind this library.
-pub(crate) trait Missing {
-    fn missing() -> Self;
-}
-
-impl<T> Missing for *mut T {
-    fn missing() -> Self {
-        set_errno(Errno::ENOSYS);
-        ptr::null_mut()
+/// Looks all functions up that linked programs call, when a program begins to use them: later calls do
+/// not ask the loader.
+pub(crate) fn look_up_all() {
+    for function in FUNCTIONS {
+        real(function, 0);
     }
 }
 
-impl Missing for c_int {
-    fn missing() -> Self {
-        set_errno(Errno::ENOSYS);
-        Errno::ENOSYS.0
+/// What functions return that do not exist behind this library, each by the convention of its name.
+pub(crate) mod missing {
+    use super::{Errno, c_int, ptr, set_errno};
+
+    /// A function that is not there.
+    const ERROR: Errno = Errno::EOPNOTSUPP;
+
+    /// Null, and errno.
+    pub(crate) fn null<T>() -> *mut T {
+        set_errno(ERROR);
+        ptr::null_mut()
+    }
+
+    /// An error number, and errno.
+    pub(crate) fn error_number() -> c_int {
+        set_errno(ERROR);
+        ERROR.0
+    }
+
+    /// A negative error number, where a positive one would be a count.
+    pub(crate) fn negative() -> c_int {
+        -ERROR.0
+    }
+
+    /// -1, and errno.
+    pub(crate) fn minus_one() -> c_int {
+        set_errno(ERROR);
+        -1
+    }
+
+    /// What `ibv_rereg_mr` returns where the device refuses, and errno.
+    pub(crate) fn rereg_mr() -> c_int {
+        /// `IBV_REREG_MR_ERR_CMD` of the header: the region is as it was.
+        const REFUSED_BY_DEVICE: c_int = -4;
+        set_errno(ERROR);
+        REFUSED_BY_DEVICE
     }
 }

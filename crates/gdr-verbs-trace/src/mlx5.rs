@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use gdr_trace::layout::flag;
 use gdr_verbs_sys::{ibv_context, ibv_device, ibv_qp, ibv_qp_init_attr_ex};
 
-use crate::library::{self, Missing};
+use crate::library;
 use crate::nesting::{keep_errno, quietly};
 use crate::region::{Wanted, registering};
 use crate::{open_context, queue_pair, recorder};
@@ -17,11 +17,8 @@ pub(crate) unsafe extern "C" fn open_device<const L: usize>(
     device: *mut ibv_device,
     attr: *mut c_void,
 ) -> *mut ibv_context {
-    match library::mlx5dv_open_device(L) {
-        // SAFETY: the caller's arguments.
-        Some(real) => open_context::open(|| unsafe { real(device, attr) }),
-        None => Missing::missing(),
-    }
+    // SAFETY: the caller's arguments.
+    open_context::open(|| unsafe { library::mlx5dv_open_device(L)(device, attr) })
 }
 
 /// # Safety
@@ -31,11 +28,10 @@ pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
     attr: *mut ibv_qp_init_attr_ex,
     mlx5: *mut c_void,
 ) -> *mut ibv_qp {
-    match library::mlx5dv_create_qp(L) {
-        // SAFETY: the caller's arguments.
-        Some(real) => unsafe { queue_pair::create_extended(attr, || real(context, attr, mlx5)) },
-        None => Missing::missing(),
-    }
+    // SAFETY: the caller's arguments.
+    let call = || unsafe { library::mlx5dv_create_qp(L)(context, attr, mlx5) };
+    // SAFETY: as above.
+    unsafe { queue_pair::create_extended(attr, call) }
 }
 
 registering! {
@@ -50,14 +46,11 @@ registering! {
 pub(crate) unsafe extern "C" fn init_obj<const L: usize>(object: *mut c_void, kinds: u64) -> c_int {
     /// `MLX5DV_OBJ_QP`, `MLX5DV_OBJ_SRQ` and `MLX5DV_OBJ_RWQ` of infiniband/mlx5dv.h.
     const QUEUES: u64 = 1 | 1 << 2 | 1 << 3;
-    let Some(real) = library::mlx5dv_init_obj(L) else {
-        return Missing::missing();
-    };
     if kinds & QUEUES != 0 {
         note(flag::MLX5_INIT_OBJ);
     }
     // SAFETY: the caller's arguments.
-    unsafe { real(object, kinds) }
+    unsafe { library::mlx5dv_init_obj(L)(object, kinds) }
 }
 
 /// # Safety
@@ -69,12 +62,9 @@ pub(crate) unsafe extern "C" fn devx_obj_create<const L: usize>(
     output: *mut c_void,
     output_len: usize,
 ) -> *mut c_void {
-    let Some(real) = library::mlx5dv_devx_obj_create(L) else {
-        return Missing::missing();
-    };
     note(flag::MLX5_DEVX);
     // SAFETY: the caller's arguments.
-    unsafe { real(context, input, input_len, output, output_len) }
+    unsafe { library::mlx5dv_devx_obj_create(L)(context, input, input_len, output, output_len) }
 }
 
 /// Notes that requests may be posted without this library.

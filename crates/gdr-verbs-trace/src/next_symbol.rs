@@ -12,19 +12,24 @@ type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) ->
 
 /// A function that linked programs would call without this library; null if there is no such function.
 pub(crate) fn behind_this_library(name: &CStr, version: &CStr) -> *mut c_void {
-    // Another version has the same function, as far as this library knows them.
     let versioned = real_dlvsym().map(|find| {
         // SAFETY: C strings.
         unsafe { find(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) }
     });
-    let found = versioned.unwrap_or(ptr::null_mut());
-    if !found.is_null() {
+    if let Some(found) = versioned
+        && !found.is_null()
+    {
         return found;
     }
-    real_dlsym().map_or(ptr::null_mut(), |find| {
+    // Another version has the same function, as far as this library knows them.
+    let found = real_dlsym().map_or(ptr::null_mut(), |find| {
         // SAFETY: a C string.
         unsafe { find(libc::RTLD_NEXT, name.as_ptr()) }
-    })
+    });
+    // The program must not find this error when it asks for its own.
+    // SAFETY: it returns a text of this thread, which is not used.
+    unsafe { libc::dlerror() };
+    found
 }
 
 /// The C library's `dlsym`.
@@ -39,6 +44,16 @@ pub(crate) fn real_dlvsym() -> Option<Dlvsym> {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     // SAFETY: null or the address of a function of this type.
     unsafe { mem::transmute(of_c_library(&REAL, c"dlvsym")) }
+}
+
+/// Finds both when this library is loaded: later lookups of the program do not ask the loader for them, in a
+/// forked child in particular.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOADING: extern "C" fn() = find_both;
+
+extern "C" fn find_both() {
+    let _found = (real_dlsym(), real_dlvsym());
 }
 
 fn of_c_library(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {

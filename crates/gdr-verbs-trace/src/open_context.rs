@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use gdr_verbs_sys::{ibv_context, ibv_device, provider_op_field, verbs_context};
 
-use crate::context::{CONTEXTS, Context, RealOperations};
-use crate::library::{self, Missing};
+use crate::context::{Context, OPEN, RealOperations};
+use crate::library;
 use crate::nesting::{Nesting, keep_errno, quietly};
 use crate::recorder;
 use crate::{completion, cq_ex, post, queue_pair, shared_receive_queue};
@@ -64,8 +64,7 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) {
         .post_srq_recv
         .and(Some(shared_receive_queue::post_srq_recv));
     ops.poll_cq = basic.poll_cq.and(Some(completion::poll_cq));
-    let record = Box::into_raw(Box::new(record));
-    CONTEXTS.insert(context.addr() as u64, record.expose_provenance() as u64);
+    record.keep(context);
 }
 
 /// Puts a function into a field that has one; returns the one before.
@@ -84,6 +83,7 @@ unsafe fn replace<F: Copy>(field: Option<*mut Option<F>>, with: F) -> Option<F> 
 /// Opens a context in the library behind, and counts it.
 pub(crate) fn open(call: impl FnOnce() -> *mut ibv_context) -> *mut ibv_context {
     let nesting = Nesting::enter();
+    quietly(|| keep_errno(library::look_up_all));
     let context = call();
     if nesting.is_outermost() {
         // SAFETY: the context was just opened, and the program does not have it yet.
@@ -97,40 +97,28 @@ pub(crate) fn open(call: impl FnOnce() -> *mut ibv_context) -> *mut ibv_context 
 pub(crate) unsafe extern "C" fn open_device<const L: usize>(
     device: *mut ibv_device,
 ) -> *mut ibv_context {
-    match library::ibv_open_device(L) {
-        // SAFETY: the caller's argument.
-        Some(real) => open(|| unsafe { real(device) }),
-        None => Missing::missing(),
-    }
+    // SAFETY: the caller's argument.
+    open(|| unsafe { library::ibv_open_device(L)(device) })
 }
 
 /// # Safety
 /// That of `ibv_import_device`.
 pub(crate) unsafe extern "C" fn import_device<const L: usize>(fd: c_int) -> *mut ibv_context {
-    match library::ibv_import_device(L) {
-        // SAFETY: the caller's argument.
-        Some(real) => open(|| unsafe { real(fd) }),
-        None => Missing::missing(),
-    }
+    // SAFETY: the caller's argument.
+    open(|| unsafe { library::ibv_import_device(L)(fd) })
 }
 
 /// # Safety
 /// That of `ibv_close_device`.
 pub(crate) unsafe extern "C" fn close_device<const L: usize>(context: *mut ibv_context) -> c_int {
-    let Some(real) = library::ibv_close_device(L) else {
-        return Missing::missing();
-    };
     let nesting = Nesting::enter();
     let key = context.addr() as u64;
     // Before the call: behind it the address may be another context's.
-    let record = nesting
-        .is_outermost()
-        .then(|| CONTEXTS.remove(key))
-        .flatten();
+    let record = nesting.is_outermost().then(|| OPEN.remove(key)).flatten();
     // SAFETY: the caller's argument.
-    let result = unsafe { real(context) };
+    let result = unsafe { library::ibv_close_device(L)(context) };
     if let (Some(record), true) = (record, result != 0) {
-        CONTEXTS.insert(key, record);
+        OPEN.insert(key, record);
     }
     result
 }

@@ -1,7 +1,7 @@
 //! Posting: what requests move, by operation and kind of memory.
 
 use std::ffi::c_int;
-use std::{ptr, slice};
+use std::slice;
 
 use gdr_trace::layout::{CELLS, cell};
 use gdr_trace::{MemoryKind, Operation};
@@ -10,10 +10,10 @@ use gdr_verbs_sys::{
 };
 
 use crate::context::Context;
-use crate::library::Missing;
-use crate::nesting::quietly;
-use crate::queue_pair::QueuePair;
-use crate::receive_kinds::ReceiveKinds;
+use crate::library::missing;
+use crate::nesting::keep_quiet;
+use crate::queue_pair::{Queue, QueuePair};
+use crate::receive_kinds::{Posting, ReceiveKinds};
 use crate::region::kind_of;
 
 /// What some requests move.
@@ -48,14 +48,15 @@ impl Tally {
         }
     }
 
-    /// Adds what the requests from `wr` up to `end` move.
+    /// Adds what the requests from `wr` up to `end` move, each of at most `segments` segments.
     ///
     /// # Safety
-    /// `wr` is a list of requests.
+    /// The library behind has accepted these requests in the call that goes on.
     #[inline]
     unsafe fn add_chain(
         &mut self,
         context: &Context,
+        segments: u32,
         mut wr: *mut ibv_send_wr,
         end: *mut ibv_send_wr,
     ) {
@@ -65,7 +66,7 @@ impl Tally {
             self.requests += 1;
             if let Some(operation) = operation_of(request.opcode) {
                 // SAFETY: the request has as many entries as it says.
-                let list = unsafe { entries(request.sg_list, request.num_sge) };
+                let list = unsafe { entries(request.sg_list, request.num_sge, segments) };
                 let flags = ibv_send_flags(request.send_flags);
                 if flags.contains(ibv_send_flags::IBV_SEND_INLINE) {
                     let bytes = list.iter().map(|sge| u64::from(sge.length)).sum();
@@ -132,15 +133,18 @@ fn operation_of(opcode: Opcode) -> Option<Operation> {
     })
 }
 
-/// The scatter/gather list of a request.
+/// The scatter/gather list of a request. One with more than `most` segments is none: the library behind
+/// accepts it only for operations that do not read it.
 ///
 /// # Safety
-/// `list` has `count` entries.
+/// `list` has `count` entries, if these are not more than `most`.
 #[inline]
-pub(crate) unsafe fn entries<'a>(list: *const ibv_sge, count: c_int) -> &'a [ibv_sge] {
-    match usize::try_from(count) {
-        // SAFETY: the contract of this function.
-        Ok(count) if count > 0 && !list.is_null() => unsafe { slice::from_raw_parts(list, count) },
+unsafe fn entries<'a>(list: *const ibv_sge, count: c_int, most: u32) -> &'a [ibv_sge] {
+    match u32::try_from(count) {
+        Ok(count) if (1..=most).contains(&count) && !list.is_null() => {
+            // SAFETY: the contract of this function.
+            unsafe { slice::from_raw_parts(list, count as usize) }
+        }
         _ => &[],
     }
 }
@@ -151,6 +155,64 @@ pub(crate) fn largest(context: &Context, list: &[ibv_sge]) -> MemoryKind {
     largest.map_or(MemoryKind::Inline, |sge| kind_of(context, sge.lkey))
 }
 
+/// Fails as a post does that accepts nothing.
+///
+/// # Safety
+/// `bad_wr` is null or writable.
+pub(crate) unsafe fn refuse<T>(wr: *mut T, bad_wr: *mut *mut T) -> c_int {
+    if !bad_wr.is_null() {
+        // SAFETY: the contract of this function.
+        unsafe { bad_wr.write(wr) };
+    }
+    missing::error_number()
+}
+
+/// The requests of a list that a post accepted.
+#[derive(Clone, Copy)]
+enum Accepted<T> {
+    All,
+    /// Those before this one, which is a request of the list.
+    Until(*mut T),
+    None,
+}
+
+/// Posts in the library behind; returns its result, and what it accepted.
+///
+/// The program's place for the first request that is refused may hold anything, and a library need not set it.
+/// So the library gets one in which that is seen.
+///
+/// # Safety
+/// `bad_wr` is null or writable; `call` posts with the place that it gets, or null.
+unsafe fn post<T>(
+    bad_wr: *mut *mut T,
+    call: impl FnOnce(*mut *mut T) -> c_int,
+) -> (c_int, Accepted<T>) {
+    let mut bad: *mut T = std::ptr::null_mut();
+    // No request is here.
+    let unset = (&raw mut bad).cast::<T>();
+    bad = unset;
+    let result = match bad_wr.is_null() {
+        true => call(bad_wr),
+        false => call(&mut bad),
+    };
+    let is_set = bad != unset;
+    if is_set {
+        // SAFETY: the contract of this function: it is not null, as the library got a place.
+        unsafe { bad_wr.write(bad) };
+    }
+    let accepted = match result {
+        0 => Accepted::All,
+        _ if is_set && !bad.is_null() => Accepted::Until(bad),
+        _ => Accepted::None,
+    };
+    (result, accepted)
+}
+
+/// Posts, and counts what was accepted.
+///
+/// A list is read behind the call only, as far as it was accepted: what the library behind refuses may name
+/// memory that is not there. The list is the caller's until this returns.
+///
 /// # Safety
 /// That of `ibv_post_send`.
 pub(crate) unsafe extern "C" fn post_send(
@@ -158,42 +220,38 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let mut tally = Tally::new();
-    // Before the call: behind it the regions may be deregistered.
-    let counted = quietly(|| {
-        // SAFETY: the caller's queue pair.
-        let pair = unsafe { QueuePair::of(qp) }?;
-        let context = pair.context()?;
-        // SAFETY: the caller's requests.
-        unsafe { tally.add_chain(context, wr, ptr::null_mut()) };
-        Some((pair, context))
-    });
-    let counted = counted.flatten();
-    let known = counted.map(|(_, context)| context);
+    let pair = QueuePair::known(qp);
+    let known = pair.and_then(QueuePair::context);
     // SAFETY: the caller's queue pair.
-    let Some(context) = known.or_else(|| Context::of(unsafe { (*qp).context })) else {
-        return Missing::missing();
-    };
-    let Some(real) = context.real.basic.post_send else {
-        return Missing::missing();
+    let context = known.or_else(|| Context::behind(unsafe { (*qp).context }));
+    let Some(real) = context.and_then(|it| it.real.basic.post_send) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { refuse(wr, bad_wr) };
     };
     // SAFETY: the caller's arguments.
-    let result = unsafe { real(qp, wr, bad_wr) };
-    if let Some((pair, _)) = counted {
-        quietly(|| {
-            if result == 0 {
-                tally.commit(context, pair);
-            } else {
-                let mut accepted = Tally::new();
-                // SAFETY: the library has named the first request that it refused.
-                unsafe { accepted.add_chain(context, wr, *bad_wr) };
-                accepted.commit(context, pair);
-                context
-                    .recorder
-                    .add_refused(pair.row(), tally.requests - accepted.requests);
-            }
-        });
-    }
+    let (result, accepted) = unsafe { post(bad_wr, |bad_wr| real(qp, wr, bad_wr)) };
+    keep_quiet(|| {
+        let end = match accepted {
+            Accepted::All => std::ptr::null_mut(),
+            Accepted::Until(bad) => bad,
+            Accepted::None => wr,
+        };
+        let pair = match pair {
+            Some(pair) => pair,
+            // SAFETY: the library has accepted requests for it, so it is valid.
+            None if result == 0 => unsafe { QueuePair::of(qp) }?,
+            None => return None,
+        };
+        let context = pair.context()?;
+        let mut tally = Tally::new();
+        // SAFETY: the library has accepted the requests up to this one.
+        unsafe { tally.add_chain(context, pair.most_segments(Queue::Send), wr, end) };
+        tally.commit(context, pair);
+        if result != 0 {
+            context.recorder.add_refused(pair.row(), 1);
+        }
+        Some(())
+    });
     result
 }
 
@@ -204,60 +262,78 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    let pair = QueuePair::known(qp);
+    let known = pair.and_then(QueuePair::context);
     // SAFETY: the caller's queue pair.
-    let Some(context) = Context::of(unsafe { (*qp).context }) else {
-        return Missing::missing();
+    let context = known.or_else(|| Context::behind(unsafe { (*qp).context }));
+    let Some((context, real)) = context.and_then(|it| Some((it, it.real.basic.post_recv?))) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { refuse(wr, bad_wr) };
     };
-    let Some(real) = context.real.basic.post_recv else {
-        return Missing::missing();
-    };
-    // SAFETY: the caller's queue pair.
-    let pair = quietly(|| unsafe { QueuePair::of(qp) }).flatten();
-    let ring = pair.and_then(QueuePair::receives);
     // SAFETY: the caller's arguments.
-    unsafe { posted_receives(context, ring, wr, bad_wr, || real(qp, wr, bad_wr)) }
+    let call = |bad_wr| unsafe { real(qp, wr, bad_wr) };
+    let Some((pair, ring)) = pair.and_then(|pair| Some((pair, pair.receives()?))) else {
+        let result = call(bad_wr);
+        if result == 0 {
+            // From the next receive on.
+            // SAFETY: the library has accepted receives for it, so it is valid.
+            keep_quiet(|| unsafe { QueuePair::of(qp) }.is_some());
+        }
+        return result;
+    };
+    let segments = pair.most_segments(Queue::Receive);
+    // SAFETY: the caller's arguments.
+    unsafe { post_receives(context, (ring, segments), wr, bad_wr, call) }
 }
 
-/// Posts receives in the library behind, and keeps the kinds of their memory.
+/// Posts receives in the library behind, and keeps the kinds of their memory, as [`post_send`] does.
 ///
 /// # Safety
-/// `wr` is a list of requests, which `call` posts.
-pub(crate) unsafe fn posted_receives(
+/// That of `ibv_post_recv`. `call` posts the list to a queue with this ring, whose receives have at most
+/// this many segments.
+pub(crate) unsafe fn post_receives(
     context: &Context,
-    ring: Option<&ReceiveKinds>,
+    (ring, segments): (&ReceiveKinds, u32),
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
-    call: impl FnOnce() -> c_int,
+    call: impl FnOnce(*mut *mut ibv_recv_wr) -> c_int,
 ) -> c_int {
-    let Some(ring) = ring else {
-        return call();
-    };
-    // Before the call: a receive may complete before it returns.
-    quietly(|| {
-        // SAFETY: the caller's requests.
-        unsafe { each_receive(wr, |list| ring.push(largest(context, list))) };
+    let posting = ring.begin_post();
+    // SAFETY: the contract of this function.
+    let (result, accepted) = unsafe { post(bad_wr, call) };
+    keep_quiet(|| {
+        let end = match accepted {
+            Accepted::All => std::ptr::null_mut(),
+            Accepted::Until(bad) => bad,
+            Accepted::None => wr,
+        };
+        // SAFETY: the library has accepted the requests up to this one.
+        unsafe { record_receives(context, &posting, segments, wr, end) };
     });
-    let result = call();
-    if result != 0 {
-        let mut refused = 0;
-        // SAFETY: the library has named the first request that it refused, of the same list.
-        unsafe { each_receive(*bad_wr, |_| refused += 1) };
-        ring.unpush(refused);
-    }
     result
 }
 
-/// Calls `visit` with the segments of each request.
+/// Records the receives from `wr` up to `end`.
 ///
 /// # Safety
-/// `wr` is null or a list of requests.
-unsafe fn each_receive(mut wr: *mut ibv_recv_wr, mut visit: impl FnMut(&[ibv_sge])) {
+/// The library behind has accepted these receives in the call that goes on.
+unsafe fn record_receives(
+    context: &Context,
+    posting: &Posting<'_>,
+    segments: u32,
+    mut wr: *mut ibv_recv_wr,
+    end: *mut ibv_recv_wr,
+) {
     let mut seen = 0;
-    while !wr.is_null() && seen < LONGEST_CHAIN {
+    while !wr.is_null() && wr != end && seen < LONGEST_CHAIN {
         // SAFETY: a request of the list.
         let request = unsafe { &*wr };
         // SAFETY: the request has as many entries as it says.
-        visit(unsafe { entries(request.sg_list, request.num_sge) });
+        let list = unsafe { entries(request.sg_list, request.num_sge, segments) };
+        let kind = largest(context, list);
+        posting.record(kind, |received| {
+            context.recorder.add_receive(received, kind);
+        });
         wr = request.next;
         seen += 1;
     }

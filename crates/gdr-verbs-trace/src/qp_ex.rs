@@ -12,9 +12,11 @@ use gdr_trace::{MemoryKind, Operation};
 use gdr_verbs_sys::{__be32, ibv_data_buf, ibv_qp_ex, ibv_sge};
 
 use crate::interned::Interned;
-use crate::nesting::quietly;
+use crate::key_map::KeyMap;
+use crate::library::missing;
+use crate::nesting::keep_quiet;
 use crate::post::largest;
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::{Queue, QueuePair};
 use crate::region::kind_of;
 
 /// Requests that are being built.
@@ -114,13 +116,12 @@ macro_rules! requests {
 
         $(
             unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($argument: $type),*) {
-                // SAFETY: the caller's queue pair.
-                if let Some((pair, real)) = unsafe { traced(qp) } {
+                if let Some(pair) = QueuePair::known(qp.cast()) {
                     pair.builder.begin($operation);
-                    if let Some(real) = real.$name {
-                        // SAFETY: the caller's arguments.
-                        unsafe { real(qp, $($argument),*) };
-                    }
+                }
+                if let Some(real) = functions_of(qp).and_then(|real| real.$name) {
+                    // SAFETY: the caller's arguments.
+                    unsafe { real(qp, $($argument),*) };
                 }
             }
         )*
@@ -147,6 +148,7 @@ macro_rules! requests {
             let known = unsafe { FUNCTIONS.get(real) };
             let known = std::ptr::from_ref(known).cast_mut();
             pair.builder.real.store(known, Ordering::Release);
+            QUEUE_PAIRS.insert(qp.addr() as u64, known.expose_provenance() as u64);
             $(object.$name = object.$name.and(Some($name));)*
             object.wr_start = object.wr_start.and(Some(wr_start));
             object.wr_complete = object.wr_complete.and(Some(wr_complete));
@@ -176,57 +178,64 @@ requests! {
 /// The functions, once for all queue pairs that have the same ones.
 static FUNCTIONS: Interned<RealFunctions> = Interned::new();
 
-/// The record of a queue pair and its own functions.
-///
-/// # Safety
-/// `qp` is valid.
+/// The functions that were in queue pairs, by the address of the structure. Those of a queue pair that was
+/// destroyed stay: what a program calls through it goes to the library behind all the same.
+static QUEUE_PAIRS: KeyMap = KeyMap::new();
+
+/// A queue pair's own functions.
 #[inline]
-unsafe fn traced(qp: *mut ibv_qp_ex) -> Option<(&'static QueuePair, &'static RealFunctions)> {
-    // SAFETY: the contract of this function; an extended queue pair begins with the basic one.
-    let pair = unsafe { QueuePair::of(qp.cast()) }?;
-    Some((pair, pair.builder.real()?))
+fn functions_of(qp: *mut ibv_qp_ex) -> Option<&'static RealFunctions> {
+    let known = QueuePair::known(qp.cast()).and_then(|pair| pair.builder.real());
+    known.or_else(|| {
+        let address = QUEUE_PAIRS.get(qp.addr() as u64)?;
+        let real = std::ptr::with_exposed_provenance::<RealFunctions>(address as usize);
+        // SAFETY: the map has addresses of leaked values only.
+        Some(unsafe { &*real })
+    })
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's queue pair.
-    if let Some((pair, real)) = unsafe { traced(qp) } {
-        if let Some(real) = real.wr_start {
-            // SAFETY: the caller's argument.
-            unsafe { real(qp) };
-        }
-        // Behind the call, which locks the queue pair.
+    if let Some(real) = functions_of(qp).and_then(|real| real.wr_start) {
+        // SAFETY: the caller's argument.
+        unsafe { real(qp) };
+    }
+    // Behind the call, which locks the queue pair.
+    if let Some(pair) = QueuePair::known(qp.cast()) {
         pair.builder.reset();
     }
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's queue pair.
-    if let Some((pair, real)) = unsafe { traced(qp) } {
+    // Before the call, which unlocks the queue pair.
+    if let Some(pair) = QueuePair::known(qp.cast()) {
         pair.builder.reset();
-        if let Some(real) = real.wr_abort {
-            // SAFETY: the caller's argument.
-            unsafe { real(qp) };
-        }
+    }
+    if let Some(real) = functions_of(qp).and_then(|real| real.wr_abort) {
+        // SAFETY: the caller's argument.
+        unsafe { real(qp) };
     }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the caller's queue pair.
-    let Some((pair, real)) = (unsafe { traced(qp) }) else {
-        return gdr_verbs_sys::Errno::EINVAL.0;
+    let Some(real) = functions_of(qp).and_then(|real| real.wr_complete) else {
+        return missing::error_number();
     };
+    let pair = QueuePair::known(qp.cast());
     // Before the call, which unlocks the queue pair.
     let mut sums = [(0, 0, 0); CELLS];
     let mut used = 0;
-    let requests = pair.builder.drain(|number, operations, bytes| {
-        if let Some(sum) = sums.get_mut(used) {
-            *sum = (number, operations, bytes);
-            used += 1;
-        }
+    let requests = pair.map_or(0, |pair| {
+        pair.builder.drain(|number, operations, bytes| {
+            if let Some(sum) = sums.get_mut(used) {
+                *sum = (number, operations, bytes);
+                used += 1;
+            }
+        })
     });
     // SAFETY: the caller's argument.
-    let result = real.wr_complete.map_or(0, |real| unsafe { real(qp) });
-    quietly(|| {
+    let result = unsafe { real(qp) };
+    keep_quiet(|| {
+        let pair = pair?;
         let context = pair.context()?;
         if result != 0 {
             context.recorder.add_refused(pair.row(), requests);
@@ -255,40 +264,47 @@ fn add_segments(pair: &QueuePair, list: &[ibv_sge]) {
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the caller's queue pair.
-    if let Some((pair, real)) = unsafe { traced(qp) } {
+    if let Some(pair) = QueuePair::known(qp.cast()) {
         add_segments(pair, &[ibv_sge { addr, length, lkey }]);
-        if let Some(real) = real.wr_set_sge {
-            // SAFETY: the caller's arguments.
-            unsafe { real(qp, lkey, addr, length) };
-        }
+    }
+    if let Some(real) = functions_of(qp).and_then(|real| real.wr_set_sge) {
+        // SAFETY: the caller's arguments.
+        unsafe { real(qp, lkey, addr, length) };
+    }
+}
+
+/// The elements of a list of the caller. One with more than `most` is none: the library behind refuses the
+/// request without reading it.
+///
+/// # Safety
+/// `list` has `count` elements, if these are not more than `most`.
+unsafe fn elements<'a, T>(list: *const T, count: usize, most: u32) -> &'a [T] {
+    match list.is_null() || count > most as usize {
+        true => &[],
+        // SAFETY: the contract of this function.
+        false => unsafe { slice::from_raw_parts(list, count) },
     }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the caller's queue pair.
-    if let Some((pair, real)) = unsafe { traced(qp) } {
-        let segments = match count {
-            0 => &[],
-            // SAFETY: the caller's list has this many entries.
-            _ => unsafe { slice::from_raw_parts(list, count) },
-        };
-        add_segments(pair, segments);
-        if let Some(real) = real.wr_set_sge_list {
-            // SAFETY: the caller's arguments.
-            unsafe { real(qp, count, list) };
-        }
+    if let Some(real) = functions_of(qp).and_then(|real| real.wr_set_sge_list) {
+        // SAFETY: the caller's arguments.
+        unsafe { real(qp, count, list) };
+    }
+    if let Some(pair) = QueuePair::known(qp.cast()) {
+        // SAFETY: the caller's list, which the library has read.
+        let list = unsafe { elements(list, count, pair.most_segments(Queue::Send)) };
+        add_segments(pair, list);
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void, len: usize) {
-    // SAFETY: the caller's queue pair.
-    if let Some((pair, real)) = unsafe { traced(qp) } {
+    if let Some(pair) = QueuePair::known(qp.cast()) {
         pair.builder.add(MemoryKind::Inline, 1, len as u64);
-        if let Some(real) = real.wr_set_inline_data {
-            // SAFETY: the caller's arguments.
-            unsafe { real(qp, address, len) };
-        }
+    }
+    if let Some(real) = functions_of(qp).and_then(|real| real.wr_set_inline_data) {
+        // SAFETY: the caller's arguments.
+        unsafe { real(qp, address, len) };
     }
 }
 
@@ -297,18 +313,14 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the caller's queue pair.
-    if let Some((pair, real)) = unsafe { traced(qp) } {
-        let buffers = match count {
-            0 => &[],
-            // SAFETY: the caller's list has this many entries.
-            _ => unsafe { slice::from_raw_parts(list, count) },
-        };
+    if let Some(real) = functions_of(qp).and_then(|real| real.wr_set_inline_data_list) {
+        // SAFETY: the caller's arguments.
+        unsafe { real(qp, count, list) };
+    }
+    if let Some(pair) = QueuePair::known(qp.cast()) {
+        // SAFETY: the caller's list, which the library has read.
+        let buffers = unsafe { elements(list, count, pair.most_inline_buffers()) };
         let bytes = buffers.iter().map(|buffer| buffer.length as u64).sum();
         pair.builder.add(MemoryKind::Inline, 1, bytes);
-        if let Some(real) = real.wr_set_inline_data_list {
-            // SAFETY: the caller's arguments.
-            unsafe { real(qp, count, list) };
-        }
     }
 }

@@ -3,16 +3,18 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gdr_process::PerProcess;
 use gdr_verbs_sys::{
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_mask,
 };
 
 use crate::context::Context;
 use crate::key_map::KeyMap;
-use crate::library::{self, Missing};
-use crate::nesting::{Nesting, keep_errno, quietly};
+use crate::library::{self, missing};
+use crate::nesting::{Nesting, keep_quiet};
 use crate::qp_ex::{self, Builder};
 use crate::receive_kinds::{ReceiveKinds, Slot};
 use crate::shared_receive_queue;
@@ -21,6 +23,13 @@ use crate::shared_receive_queue;
 pub(crate) struct QueuePair {
     context: AtomicPtr<Context>,
     row: AtomicU32,
+    /// The number of the queue pair.
+    number: AtomicU32,
+    /// The most segments of a request of the send queue and of the receive queue. A request that says more is
+    /// refused, or has segments that the library behind does not read.
+    segments: [AtomicU32; 2],
+    /// The most bytes of inline data.
+    inline: AtomicU32,
     /// The kinds of its own receives, or of those of its shared receive queue.
     receives: Slot,
     /// Whether the ring is of a shared receive queue, by its address.
@@ -33,11 +42,22 @@ pub(crate) struct QueuePair {
 static PAIRS: KeyMap = KeyMap::new();
 /// By the number of the context and that of the queue pair.
 static NUMBERS: KeyMap = KeyMap::new();
-/// Those that are not in use.
-static FREE: Mutex<Vec<&'static QueuePair>> = Mutex::new(Vec::new());
+/// Those that are not in use. A forked child has a list of its own.
+static FREE: PerProcess<Mutex<Vec<&'static QueuePair>>> = PerProcess::new();
 
-/// Room for receives of a queue pair that was not created by a function that is counted.
-const RECEIVES: u32 = 4096;
+/// The sizes of a queue pair that was not created by a function that is counted: no device has more
+/// segments in a request.
+const UNKNOWN: ibv_qp_cap = ibv_qp_cap {
+    max_send_wr: 0,
+    max_recv_wr: 4096,
+    max_send_sge: 64,
+    max_recv_sge: 64,
+    max_inline_data: 4096,
+};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn at(address: u64) -> &'static QueuePair {
     let record = ptr::with_exposed_provenance::<QueuePair>(address as usize);
@@ -50,10 +70,19 @@ impl QueuePair {
         Self {
             context: AtomicPtr::new(ptr::null_mut()),
             row: AtomicU32::new(0),
+            number: AtomicU32::new(0),
+            segments: [const { AtomicU32::new(0) }; 2],
+            inline: AtomicU32::new(0),
             receives: Slot::new(),
             shared: AtomicPtr::new(ptr::null_mut()),
             builder: Builder::new(),
         }
+    }
+
+    /// The queue pair with an address, if it is traced.
+    #[inline]
+    pub(crate) fn known(qp: *mut ibv_qp) -> Option<&'static Self> {
+        PAIRS.get(qp.addr() as u64).map(at)
     }
 
     /// The queue pair of a structure. One that the program has from another library is counted from
@@ -63,11 +92,8 @@ impl QueuePair {
     /// `qp` is valid.
     #[inline]
     pub(crate) unsafe fn of(qp: *mut ibv_qp) -> Option<&'static Self> {
-        match PAIRS.get(qp.addr() as u64) {
-            Some(address) => Some(at(address)),
-            // SAFETY: the contract of this function.
-            None => unsafe { add(qp, RECEIVES) },
-        }
+        // SAFETY: the contract of this function.
+        Self::known(qp).or_else(|| unsafe { add(qp, &UNKNOWN) })
     }
 
     /// The queue pair that a completion names.
@@ -86,6 +112,17 @@ impl QueuePair {
         self.row.load(Ordering::Relaxed)
     }
 
+    /// The most segments of a request of a queue.
+    #[inline]
+    pub(crate) fn most_segments(&self, queue: Queue) -> u32 {
+        self.segments[queue as usize].load(Ordering::Relaxed)
+    }
+
+    /// The most buffers of inline data that can have any bytes.
+    pub(crate) fn most_inline_buffers(&self) -> u32 {
+        self.inline.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn receives(&self) -> Option<&'static ReceiveKinds> {
         self.receives.get()
     }
@@ -100,24 +137,40 @@ impl QueuePair {
     }
 }
 
-/// Adds a queue pair with room for so many receives.
+/// A queue of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    Send,
+    Receive,
+}
+
+/// Adds a queue pair with these sizes.
 ///
 /// # Safety
 /// `qp` is valid.
-unsafe fn add(qp: *mut ibv_qp, receives: u32) -> Option<&'static QueuePair> {
+unsafe fn add(qp: *mut ibv_qp, cap: &ibv_qp_cap) -> Option<&'static QueuePair> {
     // SAFETY: the contract of this function.
     let created = unsafe { &*qp };
     let context = Context::of(created.context)?;
-    let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let free = lock(FREE.get_fast()).pop();
     let record = free.unwrap_or_else(|| Box::leak(Box::new(QueuePair::new())));
     let row = context
         .recorder
         .add_queue_pair(context.nic, created.qp_num, created.qp_type.0);
     record.row.store(row, Ordering::Relaxed);
+    record.number.store(created.qp_num, Ordering::Relaxed);
+    for (place, most) in record
+        .segments
+        .iter()
+        .zip([cap.max_send_sge, cap.max_recv_sge])
+    {
+        place.store(most, Ordering::Relaxed);
+    }
+    record.inline.store(cap.max_inline_data, Ordering::Relaxed);
     record.builder.reset();
     record.shared.store(created.srq.cast(), Ordering::Relaxed);
     record.receives.set(match created.srq.is_null() {
-        true => Some(ReceiveKinds::take_ring(receives)),
+        true => Some(ReceiveKinds::take_ring(cap.max_recv_wr)),
         false => shared_receive_queue::receives_of(created.srq),
     });
     let of = ptr::from_ref(context).cast_mut();
@@ -131,14 +184,14 @@ unsafe fn add(qp: *mut ibv_qp, receives: u32) -> Option<&'static QueuePair> {
 /// Counts a queue pair that was created, with the extended interface if it has that.
 ///
 /// # Safety
-/// `qp` is null or valid, and the program does not have it yet; with `extended` it was created with
+/// `qp` is null or valid with these sizes, and the program does not have it yet; with `extended` it was created with
 /// flags for the extended interface.
-pub(crate) unsafe fn created(qp: *mut ibv_qp, receives: u32, extended: Interface) {
+pub(crate) unsafe fn created(qp: *mut ibv_qp, cap: &ibv_qp_cap, extended: Interface) {
     if qp.is_null() {
         return;
     }
     // SAFETY: the contract of this function.
-    let Some(pair) = (unsafe { add(qp, receives) }) else {
+    let Some(pair) = (unsafe { add(qp, cap) }) else {
         return;
     };
     if extended == Interface::Extended {
@@ -171,17 +224,12 @@ pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    let Some(real) = library::ibv_create_qp(L) else {
-        return Missing::missing();
-    };
     let nesting = Nesting::enter();
     // SAFETY: the caller's arguments.
-    let qp = unsafe { real(pd, attr) };
-    if nesting.is_outermost() {
-        quietly(|| {
-            // SAFETY: the library has read the attributes, and written the sizes; a new queue pair.
-            keep_errno(|| unsafe { created(qp, (*attr).cap.max_recv_wr, Interface::Basic) });
-        });
+    let qp = unsafe { library::ibv_create_qp(L)(pd, attr) };
+    if nesting.is_outermost() && !qp.is_null() {
+        // SAFETY: the library has read the attributes, and written the sizes; a new queue pair.
+        keep_quiet(|| unsafe { created(qp, &(*attr).cap, Interface::Basic) });
     }
     qp
 }
@@ -192,8 +240,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let Some(real) = Context::of(context).and_then(|it| it.real.create_qp_ex) else {
-        return Missing::missing();
+    let Some(real) = Context::behind(context).and_then(|it| it.real.create_qp_ex) else {
+        return missing::null();
     };
     // SAFETY: the caller's arguments.
     unsafe { create_extended(attr, || real(context, attr)) }
@@ -210,13 +258,11 @@ pub(crate) unsafe fn create_extended(
     let nesting = Nesting::enter();
     let qp = call();
     if nesting.is_outermost() && !qp.is_null() {
-        quietly(|| {
-            keep_errno(|| {
-                // SAFETY: the library has read the attributes, and written the sizes.
-                let attr = unsafe { &*attr };
-                // SAFETY: a new queue pair with this interface.
-                unsafe { created(qp, attr.cap.max_recv_wr, Interface::of(attr)) };
-            });
+        keep_quiet(|| {
+            // SAFETY: the library has read the attributes, and written the sizes.
+            let attr = unsafe { &*attr };
+            // SAFETY: a new queue pair with this interface.
+            unsafe { created(qp, &attr.cap, Interface::of(attr)) };
         });
     }
     qp
@@ -225,9 +271,6 @@ pub(crate) unsafe fn create_extended(
 /// # Safety
 /// That of `ibv_destroy_qp`.
 pub(crate) unsafe extern "C" fn destroy_qp<const L: usize>(qp: *mut ibv_qp) -> c_int {
-    let Some(real) = library::ibv_destroy_qp(L) else {
-        return Missing::missing();
-    };
     let nesting = Nesting::enter();
     let address = qp.addr() as u64;
     // Before the call: behind it address and number may be another queue pair's.
@@ -236,12 +279,12 @@ pub(crate) unsafe extern "C" fn destroy_qp<const L: usize>(qp: *mut ibv_qp) -> c
         .then(|| PAIRS.remove(address))
         .flatten();
     let number = record.and_then(|record| {
-        // SAFETY: it was traced, so it is valid.
-        let key = at(record).context()?.key(unsafe { (*qp).qp_num });
+        let pair = at(record);
+        let key = pair.context()?.key(pair.number.load(Ordering::Relaxed));
         NUMBERS.remove(key).and(Some(key))
     });
     // SAFETY: the caller's argument.
-    let result = unsafe { real(qp) };
+    let result = unsafe { library::ibv_destroy_qp(L)(qp) };
     let Some(record) = record else {
         return result;
     };
@@ -259,8 +302,6 @@ pub(crate) unsafe extern "C" fn destroy_qp<const L: usize>(qp: *mut ibv_qp) -> c
         ring.give_back();
     }
     pair.receives.set(None);
-    FREE.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(pair);
+    lock(FREE.get_fast()).push(pair);
     result
 }

@@ -2,20 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gdr_process::{PerProcess, create_new};
 use gdr_trace::layout::{self, Table, error, flag, header, nic, queue_pair, region};
 use gdr_trace::{MemoryKind, Operation};
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::receive_kinds::Received;
 
 /// Names the folder of the files.
 const FOLDER: &str = "GDR_TRACE_FOLDER";
@@ -25,7 +27,8 @@ pub(crate) struct Recorder {
     /// [`layout::FILE_LEN`] bytes.
     base: *mut u8,
     pid: u32,
-    rows: Mutex<Rows>,
+    /// A forked child that counts for objects of its parent has rows of its own.
+    rows: PerProcess<Mutex<Rows>>,
 }
 
 /// The rows that stand for several objects.
@@ -59,17 +62,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The file of this process, which is made at the first call; `None` if nothing is traced.
 pub(crate) fn current() -> Option<&'static Recorder> {
-    static CURRENT: Mutex<Option<(u32, Option<&'static Recorder>)>> = Mutex::new(None);
-    let mut current = lock(&CURRENT);
-    let pid = process::id();
     // A forked child has a file of its own.
-    if let Some((of, recorder)) = *current
-        && of == pid
-    {
-        return recorder;
-    }
-    let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
-    let recorder = folder.and_then(|folder| {
+    static CURRENT: PerProcess<OnceLock<Option<&'static Recorder>>> = PerProcess::new();
+    *CURRENT.get().get_or_init(|| {
+        let folder = gdr_process::variable(FOLDER).filter(|folder| !folder.is_empty())?;
+        let pid = process::id();
         let made = Recorder::create(Path::new(&folder), pid);
         made.inspect_err(|error| {
             // The process may have closed it; the program runs all the same.
@@ -80,9 +77,7 @@ pub(crate) fn current() -> Option<&'static Recorder> {
             );
         })
         .ok()
-    });
-    *current = Some((pid, recorder));
-    recorder
+    })
 }
 
 impl Recorder {
@@ -106,7 +101,7 @@ impl Recorder {
         let recorder = Self {
             base: base.cast(),
             pid,
-            rows: Mutex::default(),
+            rows: PerProcess::new(),
         };
         recorder.begin();
         Ok(Box::leak(Box::new(recorder)))
@@ -173,7 +168,7 @@ impl Recorder {
 
     /// The row of a NIC, which is opened once more.
     pub(crate) fn open_nic(&self, name: &CStr) -> u32 {
-        let mut rows = lock(&self.rows);
+        let mut rows = lock(self.rows.get_fast());
         let known = rows.nics.get(name.to_bytes()).copied();
         let row = known.unwrap_or_else(|| {
             let row = self.add_row(layout::NICS, |start| {
@@ -194,7 +189,7 @@ impl Recorder {
 
     /// Counts a registration; returns its row.
     pub(crate) fn add_region(&self, registration: Registration, bytes: u64) -> u32 {
-        let mut rows = lock(&self.rows);
+        let mut rows = lock(self.rows.get_fast());
         let known = rows.regions.get(&registration).copied();
         let row = known.unwrap_or_else(|| {
             let Registration {
@@ -261,8 +256,9 @@ impl Recorder {
     }
 
     /// Counts a receive of a queue pair.
-    pub(crate) fn add_receive(&self, row: u32, memory: MemoryKind, bytes: u64) {
-        self.add_traffic(row, layout::cell(Operation::Receive, memory), 1, bytes);
+    pub(crate) fn add_receive(&self, received: Received, memory: MemoryKind) {
+        let cell = layout::cell(Operation::Receive, memory);
+        self.add_traffic(received.row, cell, 1, received.bytes.into());
     }
 
     /// Counts requests that a post refused.
@@ -273,7 +269,7 @@ impl Recorder {
 
     /// Counts a completion with an error.
     pub(crate) fn add_error(&self, pair: u32, status: u32) {
-        let mut rows = lock(&self.rows);
+        let mut rows = lock(self.rows.get_fast());
         let known = rows.errors.get(&(pair, status)).copied();
         let row = known.unwrap_or_else(|| {
             let row = self.add_row(layout::ERRORS, |start| {
@@ -293,11 +289,9 @@ impl Recorder {
 
 /// A file whose name no other one has: a process may trace again after `exec`.
 fn new_file(folder: &Path, pid: u32) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600);
     for number in 0..=u32::from(u16::MAX) {
         let name = OsString::from(format!("{pid}-{number}.trace"));
-        match options.open(folder.join(name)) {
+        match create_new(&folder.join(name), 0o600) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => return other,
         }
@@ -370,7 +364,11 @@ mod tests {
             (0..layout::QUEUE_PAIRS.rows as u32 + 10).map(|n| recorder.add_queue_pair(1, n, 2));
         let last = rows.last().unwrap();
         assert_eq!(last, 0);
-        recorder.add_receive(last, MemoryKind::Host, 8);
+        let received = Received {
+            row: last,
+            bytes: 8,
+        };
+        recorder.add_receive(received, MemoryKind::Host);
         // A second one of the same process, as after exec.
         Recorder::create(folder.path(), 6).unwrap();
         let traces = read(folder.path());

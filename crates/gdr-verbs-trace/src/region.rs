@@ -5,15 +5,18 @@ use std::ffi::{c_int, c_uint, c_void};
 use gdr_trace::MemoryKind;
 use gdr_verbs_sys::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_mr_init_attr_mask, ibv_pd};
 
+use crate::caller_memory;
 use crate::context::Context;
 use crate::gpu_memory::gpu_of;
 use crate::key_map::KeyMap;
-use crate::library::{self, Missing};
-use crate::nesting::{Nesting, errno, keep_errno, quietly};
+use crate::library;
+use crate::nesting::{Nesting, errno, keep_quiet};
 use crate::recorder::Registration;
 
 /// The kind and the row of each region: by the number of its context and its local key.
 static REGIONS: KeyMap = KeyMap::new();
+/// The keys of regions, by the address of the structure: a program may pass any address.
+static KEYS: KeyMap = KeyMap::new();
 
 /// What the map has of a region.
 #[derive(Clone, Copy)]
@@ -76,13 +79,10 @@ impl Wanted {
         })
     }
 
-    /// # Safety
-    /// `attr` is null or valid.
-    unsafe fn by_attributes(attr: *const ibv_mr_init_attr) -> Option<Self> {
-        // SAFETY: the contract of this function.
-        let Some(given) = (unsafe { attr.as_ref() }) else {
-            return Some(Self::by_address(std::ptr::null_mut(), 0));
-        };
+    /// `None` also for attributes that cannot be read.
+    fn by_attributes(attr: *const ibv_mr_init_attr) -> Option<Self> {
+        // SAFETY: a structure of numbers and pointers.
+        let given = unsafe { caller_memory::read(attr) }?;
         let has_fd = given.comp_mask & u64::from(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD.0) != 0;
         match has_fd {
             true => Self::by_dma_buf(given.fd, given.iova, given.length),
@@ -118,41 +118,42 @@ impl Wanted {
 /// Registers in the library behind, and counts what is wanted.
 ///
 /// # Safety
-/// `pd` is valid; `call` returns null or a new region of it.
+/// `call` returns null or a new region.
 pub(crate) unsafe fn register(
     pd: *mut ibv_pd,
-    wanted: Option<Wanted>,
+    wanted: impl FnOnce() -> Option<Wanted>,
     call: impl FnOnce() -> *mut ibv_mr,
 ) -> *mut ibv_mr {
-    let Some(wanted) = wanted else {
-        return call();
-    };
     let nesting = Nesting::enter();
     let mr = call();
-    if !nesting.is_outermost() || pd.is_null() {
+    if !nesting.is_outermost() {
         return mr;
     }
     let errno = if mr.is_null() { errno().0 } else { 0 };
-    quietly(|| {
-        keep_errno(|| {
-            // SAFETY: the caller's domain.
-            let context = Context::of(unsafe { (*pd).context })?;
-            // SAFETY: null or a new region.
-            let lkey = unsafe { mr.as_ref() }.map(|mr| mr.lkey);
-            add(context, &wanted, lkey, errno);
-            Some(())
-        })
+    keep_quiet(|| {
+        // SAFETY: the contract of this function.
+        let context = match unsafe { mr.as_ref() } {
+            Some(region) => region.context,
+            // What was refused need not be a domain. A domain begins with its context.
+            // SAFETY: a pointer.
+            None => unsafe { caller_memory::read(pd.cast::<*mut ibv_context>()) }?,
+        };
+        add(Context::of(context)?, &wanted()?, mr, errno);
+        Some(())
     });
     mr
 }
 
-/// Counts a registration, with the key of one that succeeded.
-fn add(context: &Context, wanted: &Wanted, lkey: Option<u32>, errno: i32) {
+/// Counts a registration: a new region, or the error without one.
+fn add(context: &Context, wanted: &Wanted, mr: *mut ibv_mr, errno: i32) {
     let registration = wanted.registration(context, errno);
     let row = context.recorder.add_region(registration, wanted.bytes());
-    if let Some(lkey) = lkey {
+    // SAFETY: null, or a region that the library behind has just returned.
+    if let Some(region) = unsafe { mr.as_ref() } {
         let kind = registration.memory;
-        REGIONS.insert(context.key(lkey), Known { kind, row }.pack());
+        let key = context.key(region.lkey);
+        REGIONS.insert(key, Known { kind, row }.pack());
+        KEYS.insert(mr.addr() as u64, key);
     }
 }
 
@@ -171,11 +172,10 @@ macro_rules! registering {
             $pd: *mut gdr_verbs_sys::ibv_pd,
             $($argument: $type),*
         ) -> *mut gdr_verbs_sys::ibv_mr {
-            let Some(real) = $crate::library::$real(L) else {
-                return $crate::library::Missing::missing();
-            };
             // SAFETY: the caller's arguments.
-            unsafe { $crate::region::register($pd, $wanted, || real($pd $(, $argument)*)) }
+            let call = || unsafe { $crate::library::$real(L)($pd $(, $argument)*) };
+            // SAFETY: as above.
+            unsafe { $crate::region::register($pd, || $wanted, call) }
         }
     )*};
 }
@@ -205,39 +205,55 @@ registering! {
     reg_mr_ex = ibv_reg_mr_ex(pd, attr: *mut ibv_mr_init_attr) of Wanted::by_attributes(attr);
 }
 
-/// Removes a region from the map; returns its key and what the map had.
-///
-/// # Safety
-/// `mr` is null or valid.
-unsafe fn forget(mr: *mut ibv_mr) -> Option<(&'static Context, u64, Known)> {
-    // SAFETY: the contract of this function.
-    let region = unsafe { mr.as_ref() }?;
-    let context = Context::of(region.context)?;
-    let key = context.key(region.lkey);
-    let known = Known::unpack(REGIONS.remove(key)?)?;
-    Some((context, key, known))
+/// What is known of a region that a call may end.
+struct Forgotten {
+    address: u64,
+    key: u64,
+    known: Known,
+}
+
+impl Forgotten {
+    /// Removes a region from the maps. Nothing is read through the address.
+    fn take(mr: *mut ibv_mr) -> Option<Self> {
+        let address = mr.addr() as u64;
+        let key = KEYS.remove(address)?;
+        let known = Known::unpack(REGIONS.remove(key)?)?;
+        Some(Self {
+            address,
+            key,
+            known,
+        })
+    }
+
+    fn put_back(&self) {
+        REGIONS.insert(self.key, self.known.pack());
+        KEYS.insert(self.address, self.key);
+    }
+
+    /// Counts the end of the region.
+    fn end(&self) {
+        if let Some(context) = Context::of_key(self.key) {
+            context.recorder.remove_region(self.known.row);
+        }
+    }
 }
 
 /// # Safety
 /// That of `ibv_dereg_mr`.
 pub(crate) unsafe extern "C" fn dereg_mr<const L: usize>(mr: *mut ibv_mr) -> c_int {
-    let Some(real) = library::ibv_dereg_mr(L) else {
-        return Missing::missing();
-    };
     let nesting = Nesting::enter();
-    // Before the call: behind it the key may be another region's.
+    // Before the call: behind it the address and the key may be another region's.
     let before = nesting
         .is_outermost()
-        // SAFETY: the caller's region.
-        .then(|| quietly(|| unsafe { forget(mr) }).flatten())
+        .then(|| keep_quiet(|| Forgotten::take(mr)).flatten())
         .flatten();
     // SAFETY: the caller's argument.
-    let result = unsafe { real(mr) };
-    if let Some((context, key, known)) = before {
-        match result {
-            0 => context.recorder.remove_region(known.row),
-            _ => REGIONS.insert(key, known.pack()),
-        }
+    let result = unsafe { library::ibv_dereg_mr(L)(mr) };
+    if let Some(before) = before {
+        keep_quiet(|| match result {
+            0 => before.end(),
+            _ => before.put_back(),
+        });
     }
     result
 }
@@ -257,45 +273,27 @@ pub(crate) unsafe extern "C" fn rereg_mr<const L: usize>(
     len: usize,
     access: c_int,
 ) -> c_int {
-    let Some(real) = library::ibv_rereg_mr(L) else {
-        return Missing::missing();
-    };
     let nesting = Nesting::enter();
     let before = nesting
         .is_outermost()
-        // SAFETY: the caller's region.
-        .then(|| quietly(|| unsafe { forget(mr) }).flatten())
+        .then(|| keep_quiet(|| Forgotten::take(mr)).flatten())
         .flatten();
     // SAFETY: the caller's arguments.
-    let result = unsafe { real(mr, flags, pd, address, len, access) };
-    let Some((context, key, known)) = before else {
+    let result = unsafe { library::ibv_rereg_mr(L)(mr, flags, pd, address, len, access) };
+    let Some(before) = before else {
         return result;
     };
-    quietly(|| {
-        keep_errno(|| {
-            // SAFETY: the region is valid, and has its new key.
-            let new_key = context.key(unsafe { (*mr).lkey });
-            if result != 0 {
-                REGIONS.insert(key, known.pack());
-            } else if flags & CHANGE_TRANSLATION == 0 {
-                REGIONS.insert(new_key, known.pack());
-            } else {
-                context.recorder.remove_region(known.row);
-                let wanted = Wanted::by_address(address, len);
-                // SAFETY: as above.
-                add(context, &wanted, Some(unsafe { (*mr).lkey }), 0);
-            }
-        });
+    keep_quiet(|| {
+        let Some(context) = Context::of_key(before.key).filter(|_| result == 0) else {
+            return before.put_back();
+        };
+        if flags & CHANGE_TRANSLATION == 0 {
+            // SAFETY: the library has registered the region again, and it has its new key.
+            let key = context.key(unsafe { (*mr).lkey });
+            return Forgotten { key, ..before }.put_back();
+        }
+        before.end();
+        add(context, &Wanted::by_address(address, len), mr, 0);
     });
     result
-}
-
-/// The context of a domain, if it is traced.
-///
-/// # Safety
-/// `pd` is null or valid.
-pub(crate) unsafe fn context_of(pd: *mut ibv_pd) -> Option<&'static Context> {
-    // SAFETY: the contract of this function.
-    let context: *mut ibv_context = unsafe { pd.as_ref() }?.context;
-    Context::of(context)
 }

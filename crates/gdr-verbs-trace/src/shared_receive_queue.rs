@@ -3,19 +3,20 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use gdr_trace::MemoryKind;
 use gdr_verbs_sys::{ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr_ex};
 
 use crate::context::Context;
 use crate::key_map::KeyMap;
-use crate::library::{self, Missing, ibv_srq_init_attr};
-use crate::nesting::{Nesting, quietly};
-use crate::post::posted_receives;
+use crate::library::{self, ibv_srq_init_attr, missing};
+use crate::nesting::{Nesting, keep_quiet};
+use crate::post::{post_receives, refuse};
 use crate::receive_kinds::ReceiveKinds;
-use crate::region::context_of;
 
 /// The rings of queues, by the address of the structure.
 static QUEUES: KeyMap = KeyMap::new();
+
+/// The most segments of a receive of a queue, by the address of the structure.
+static SEGMENTS: KeyMap = KeyMap::new();
 
 /// The kinds of the receives of a queue, if it is traced.
 pub(crate) fn receives_of(srq: *mut ibv_srq) -> Option<&'static ReceiveKinds> {
@@ -30,21 +31,31 @@ pub(crate) fn receives_of(srq: *mut ibv_srq) -> Option<&'static ReceiveKinds> {
 /// # Safety
 /// `attr` is null or readable; `call` returns null or a queue that was made with it.
 unsafe fn create(
-    context: Option<&Context>,
     attr: *const ibv_srq_init_attr,
     call: impl FnOnce() -> *mut ibv_srq,
 ) -> *mut ibv_srq {
     let nesting = Nesting::enter();
     let srq = call();
-    if nesting.is_outermost() && !srq.is_null() && context.is_some() {
-        quietly(|| {
-            // SAFETY: the library has read the attributes, and written the size.
-            let size = unsafe { &(*attr).attr }.max_wr;
-            let ring = ptr::from_ref(ReceiveKinds::take_ring(size));
+    if nesting.is_outermost() && !srq.is_null() {
+        keep_quiet(|| {
+            // SAFETY: a new queue.
+            Context::of(unsafe { context_of(srq) })?;
+            // SAFETY: the library has read the attributes, and written the sizes.
+            let attr = unsafe { &(*attr).attr };
+            let ring = ptr::from_ref(ReceiveKinds::take_ring(attr.max_wr));
             QUEUES.insert(srq.addr() as u64, ring.expose_provenance() as u64);
+            SEGMENTS.insert(srq.addr() as u64, attr.max_sge.into());
+            Some(())
         });
     }
     srq
+}
+
+/// # Safety
+/// `srq` is readable.
+unsafe fn context_of(srq: *mut ibv_srq) -> *mut ibv_context {
+    // SAFETY: the first field of `struct ibv_srq` is its context.
+    unsafe { srq.cast::<*mut ibv_context>().read() }
 }
 
 /// # Safety
@@ -53,11 +64,8 @@ pub(crate) unsafe extern "C" fn create_srq<const L: usize>(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    let Some(real) = library::ibv_create_srq(L) else {
-        return Missing::missing();
-    };
     // SAFETY: the caller's arguments.
-    unsafe { create(context_of(pd), attr, || real(pd, attr)) }
+    unsafe { create(attr, || library::ibv_create_srq(L)(pd, attr)) }
 }
 
 /// # Safety
@@ -66,29 +74,28 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    let traced = Context::of(context);
-    let Some(real) = traced.and_then(|it| it.real.create_srq_ex) else {
-        return Missing::missing();
+    let Some(real) = Context::behind(context).and_then(|it| it.real.create_srq_ex) else {
+        return missing::null();
     };
     // SAFETY: the caller's arguments; the structure begins with the fields of the other one.
-    unsafe { create(traced, attr.cast(), || real(context, attr)) }
+    unsafe { create(attr.cast(), || real(context, attr)) }
 }
 
 /// # Safety
 /// That of `ibv_destroy_srq`.
 pub(crate) unsafe extern "C" fn destroy_srq<const L: usize>(srq: *mut ibv_srq) -> c_int {
-    let Some(real) = library::ibv_destroy_srq(L) else {
-        return Missing::missing();
-    };
     let nesting = Nesting::enter();
     let key = srq.addr() as u64;
     let ring = receives_of(srq);
     let known = nesting.is_outermost().then(|| QUEUES.remove(key)).flatten();
     // SAFETY: the caller's argument.
-    let result = unsafe { real(srq) };
+    let result = unsafe { library::ibv_destroy_srq(L)(srq) };
     match (known, ring) {
         (Some(known), _) if result != 0 => QUEUES.insert(key, known),
-        (Some(_), Some(ring)) => ring.give_back(),
+        (Some(_), Some(ring)) => {
+            SEGMENTS.remove(key);
+            ring.give_back();
+        }
         _ => {}
     }
     result
@@ -101,18 +108,20 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the first field of `struct ibv_srq` is its context.
-    let context = Context::of(unsafe { srq.cast::<*mut ibv_context>().read() });
+    // SAFETY: the caller's queue.
+    let context = Context::behind(unsafe { context_of(srq) });
     let Some((context, real)) = context.and_then(|it| Some((it, it.real.basic.post_srq_recv?)))
     else {
-        return Missing::missing();
+        // SAFETY: the caller's arguments.
+        return unsafe { refuse(wr, bad_wr) };
     };
-    let ring = receives_of(srq);
+    let Some(ring) = receives_of(srq) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { real(srq, wr, bad_wr) };
+    };
+    let segments = SEGMENTS.get(srq.addr() as u64).unwrap_or(0) as u32;
     // SAFETY: the caller's arguments.
-    unsafe { posted_receives(context, ring, wr, bad_wr, || real(srq, wr, bad_wr)) }
-}
-
-/// The kind of a completed receive of a ring.
-pub(crate) fn completed(ring: Option<&ReceiveKinds>) -> MemoryKind {
-    ring.map_or(MemoryKind::Unknown, ReceiveKinds::pop)
+    let call = |bad_wr| unsafe { real(srq, wr, bad_wr) };
+    // SAFETY: as above.
+    unsafe { post_receives(context, (ring, segments), wr, bad_wr, call) }
 }

@@ -15,19 +15,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::{mem, ptr};
 
 use gdr_verbs_sys::{
-    Errno, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_mr, ibv_pd,
-    ibv_poll_cq_attr, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_type,
-    ibv_recv_wr, ibv_send_wr, ibv_wc, ibv_wc_opcode, ibv_wc_status, verbs_context,
+    Errno, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_data_buf, ibv_device, ibv_mr,
+    ibv_pd, ibv_poll_cq_attr, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_type, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    verbs_context,
 };
 
 /// The functions of the library, each of which calls a function of this file.
-const FUNCTIONS: [(&str, *const ()); 8] = [
+const FUNCTIONS: [(&str, *const ()); 9] = [
     ("ibv_open_device", open_device as *const ()),
     ("ibv_close_device", close_device as *const ()),
     ("ibv_reg_mr", reg_mr as *const ()),
     ("ibv_reg_mr_iova2", reg_mr_iova2 as *const ()),
     ("ibv_reg_dmabuf_mr", reg_dmabuf_mr as *const ()),
     ("ibv_dereg_mr", dereg_mr as *const ()),
+    ("ibv_rereg_mr", rereg_mr as *const ()),
     ("ibv_create_qp", create_qp as *const ()),
     ("ibv_destroy_qp", destroy_qp as *const ()),
 ];
@@ -36,6 +38,10 @@ const FUNCTIONS: [(&str, *const ()); 8] = [
 pub(crate) const REFUSED_LEN: usize = 13;
 /// A number of entries with which a post refuses its second request.
 pub(crate) const REFUSED_SGE: c_int = 7;
+/// The most segments of a request; a post refuses one with more.
+pub(crate) const MOST_SGE: u32 = 16;
+/// What a closed device and an object that does not exist return.
+pub(crate) const GONE: Errno = Errno::EINVAL;
 
 /// The loaded library.
 pub(crate) struct FakeLibrary(*mut c_void);
@@ -127,6 +133,7 @@ impl FakeLibrary {
             unsafe { self.function("ibv_create_qp") };
         let mut attr = ibv_qp_init_attr::default();
         attr.cap.max_recv_wr = 16;
+        (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (MOST_SGE, MOST_SGE);
         attr.qp_type = ibv_qp_type::IBV_QPT_RC;
         // SAFETY: a domain of the context.
         unsafe { create(domain(context), &mut attr) }
@@ -152,9 +159,18 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     &raw mut Box::leak(whole).context
 }
 
-unsafe extern "C" fn close_device(_context: *mut ibv_context) -> c_int {
+/// The structure stays, so that a program may go on to use it.
+unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    if context.is_null() {
+        return -1;
+    }
+    // SAFETY: an open context.
+    unsafe { (*context).num_comp_vectors = CLOSED };
     0
 }
+
+/// Marks a context that was closed.
+const CLOSED: c_int = -1;
 
 unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
@@ -163,7 +179,8 @@ unsafe extern "C" fn reg_mr(
     _access: c_int,
 ) -> *mut ibv_mr {
     static NEXT: AtomicU32 = AtomicU32::new(100);
-    if length == REFUSED_LEN {
+    // Addresses below a page are no domains.
+    if length == REFUSED_LEN || pd.addr() < 4096 {
         // SAFETY: the errno of this thread.
         unsafe { *libc::__errno_location() = Errno::EFAULT.0 };
         return ptr::null_mut();
@@ -214,8 +231,20 @@ unsafe extern "C" fn reg_dmabuf_mr(
     unsafe { reg_mr(pd, ptr::null_mut(), len, access) }
 }
 
-unsafe extern "C" fn dereg_mr(_mr: *mut ibv_mr) -> c_int {
-    0
+/// Addresses below a page are no regions.
+unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    if mr.addr() < 4096 { GONE.0 } else { 0 }
+}
+
+unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    _flags: c_int,
+    _pd: *mut ibv_pd,
+    _address: *mut c_void,
+    _len: usize,
+    _access: c_int,
+) -> c_int {
+    if mr.addr() < 4096 { -1 } else { 0 }
 }
 
 unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
@@ -244,7 +273,9 @@ unsafe extern "C" fn create_qp_ex(
     }
     unsafe extern "C" fn write(_: *mut ibv_qp_ex, _: u32, _: u64) {}
     unsafe extern "C" fn set_sge(_: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {}
+    unsafe extern "C" fn set_sge_list(_: *mut ibv_qp_ex, _: usize, _: *const ibv_sge) {}
     unsafe extern "C" fn set_inline(_: *mut ibv_qp_ex, _: *mut c_void, _: usize) {}
+    unsafe extern "C" fn set_inline_list(_: *mut ibv_qp_ex, _: usize, _: *const ibv_data_buf) {}
     // SAFETY: the caller's attributes.
     let pair = new_pair(context, unsafe { (*attr).qp_type });
     // SAFETY: just made.
@@ -255,7 +286,9 @@ unsafe extern "C" fn create_qp_ex(
     object.wr_send = Some(nothing);
     object.wr_rdma_write = Some(write);
     object.wr_set_sge = Some(set_sge);
+    object.wr_set_sge_list = Some(set_sge_list);
     object.wr_set_inline_data = Some(set_inline);
+    object.wr_set_inline_data_list = Some(set_inline_list);
     pair.cast()
 }
 
@@ -270,24 +303,36 @@ unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller's requests.
     unsafe {
-        if (*wr).num_sge == REFUSED_SGE {
-            *bad = (*wr).next;
+        match (*wr).num_sge {
+            REFUSED_SGE => *bad = (*wr).next,
+            count if !(0..=MOST_SGE as c_int).contains(&count) => *bad = wr,
+            _ => return 0,
+        }
+    }
+    Errno::ENOMEM.0
+}
+
+unsafe extern "C" fn post_recv(
+    _qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's requests.
+    unsafe {
+        if !(0..=MOST_SGE as c_int).contains(&(*wr).num_sge) {
+            *bad = wr;
             return Errno::ENOMEM.0;
         }
     }
     0
 }
 
-unsafe extern "C" fn post_recv(
-    _qp: *mut ibv_qp,
-    _wr: *mut ibv_recv_wr,
-    _bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    0
-}
-
 /// Completions name their queue pair by the size of the queue: a receive of 1000 bytes, then an error.
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the caller's queue.
+    if unsafe { (*(*cq).context).num_comp_vectors } == CLOSED {
+        return -GONE.0;
+    }
     assert_eq!(entries, 2);
     let first = ibv_wc {
         // SAFETY: the caller's queue.

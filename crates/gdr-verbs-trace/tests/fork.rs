@@ -1,0 +1,121 @@
+//! Children that are forked while other threads make, destroy, register and post.
+//!
+//! A program of its own: it forks.
+
+#![allow(clippy::unwrap_used)]
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "library/fake_library.rs"]
+#[allow(dead_code, reason = "the other tests use the rest")]
+mod fake_library;
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use fake_library::{FakeLibrary, domain};
+use gdr_verbs_sys::{
+    ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_send_wr,
+};
+// Its `dlsym` takes the place of the C library's.
+use gdr_verbs_trace as _;
+
+const THREADS: usize = 4;
+const FORKS: usize = 200;
+/// A child that takes so many seconds waits for a lock.
+const LIMIT: u32 = 20;
+
+type Open = unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context;
+type Register = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+type Deregister = unsafe extern "C" fn(*mut ibv_mr) -> c_int;
+type Create = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+type Destroy = unsafe extern "C" fn(*mut ibv_qp) -> c_int;
+
+/// What a program looks up before it has threads.
+struct Functions {
+    open: Open,
+    register: Register,
+    deregister: Deregister,
+    create: Create,
+    destroy: Destroy,
+}
+
+impl Functions {
+    fn of(library: &FakeLibrary) -> Self {
+        // SAFETY: the types in C.
+        unsafe {
+            Self {
+                open: library.function("ibv_open_device"),
+                register: library.function("ibv_reg_mr"),
+                deregister: library.function("ibv_dereg_mr"),
+                create: library.function("ibv_create_qp"),
+                destroy: library.function("ibv_destroy_qp"),
+            }
+        }
+    }
+
+    /// Makes what a program has of a device, uses it, and gives it back; whether all of that worked.
+    fn use_device(&self, context: *mut ibv_context) -> bool {
+        let mut attr = ibv_qp_init_attr::default();
+        attr.cap.max_recv_wr = 16;
+        let mut request = ibv_send_wr::default();
+        let mut bad = ptr::null_mut();
+        // SAFETY: a context of the library, which keeps addresses only.
+        unsafe {
+            let qp = (self.create)(domain(context), &mut attr);
+            let mr = (self.register)(domain(context), ptr::null_mut(), 4096, 0);
+            let posted = (*context).ops.post_send.unwrap()(qp, &mut request, &mut bad);
+            posted == 0 && (self.deregister)(mr) == 0 && (self.destroy)(qp) == 0
+        }
+    }
+}
+
+#[test]
+fn a_child_that_is_forked_at_any_moment_has_devices_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = FakeLibrary::load(folder.path());
+    let context = library.open("parent").expose_provenance();
+    // SAFETY: an open context, which names its device.
+    let device = unsafe { (*ptr::with_exposed_provenance_mut::<ibv_context>(context)).device };
+    let device = device.expose_provenance();
+    let functions = Functions::of(library);
+    let stop = AtomicBool::new(false);
+    let mut failed = Vec::new();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let context = ptr::with_exposed_provenance_mut(context);
+                    assert!(functions.use_device(context));
+                }
+            });
+        }
+        for number in 0..FORKS {
+            // SAFETY: the child uses the library, and leaves by `_exit`.
+            match unsafe { libc::fork() } {
+                0 => {
+                    // SAFETY: it ends a child that hangs.
+                    unsafe { libc::alarm(LIMIT) };
+                    let inherited = ptr::with_exposed_provenance_mut(context);
+                    // SAFETY: the device of the fake library.
+                    let own = unsafe { (functions.open)(ptr::with_exposed_provenance_mut(device)) };
+                    let works = functions.use_device(own) && functions.use_device(inherited);
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(c_int::from(!works)) }
+                }
+                child => {
+                    let mut status = 0;
+                    // SAFETY: our own child.
+                    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                    if status != 0 {
+                        failed.push((number, status));
+                        break;
+                    }
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(failed, []);
+}
